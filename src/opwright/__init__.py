@@ -1,0 +1,40 @@
+"""One operator, any kernel: write its meaning once, attach kernels in any language.
+
+>>> import opwright as ow
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0.dev0"
+
+if TYPE_CHECKING:
+    from opwright.check import check
+    from opwright.contract.signature import values
+    from opwright.runtime.op import Op, explain, op
+
+# Where each public name lives. They are imported when first used, so that `import opwright` and
+# `opwright --help` do not wait for torch.
+_HOME = {
+    "Op": "opwright.runtime.op",
+    "check": "opwright.check",
+    "explain": "opwright.runtime.op",
+    "op": "opwright.runtime.op",
+    "values": "opwright.contract.signature",
+}
+
+__all__ = ["Op", "__version__", "check", "explain", "op", "values"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'opwright' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

@@ -1,0 +1,201 @@
+"""What a backend is: four steps from a kernel's source to something to call.
+
+*probe* says whether a kernel can run here (a record, never an exception), *generate* makes the text
+that is compiled, *compile* makes an artifact through the cache, *load* makes a callable of it.
+Nothing in a backend knows of registration, of checking or of timing.
+"""
+
+from __future__ import annotations
+
+import abc
+import ast
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from opwright.cache import ArtifactCache
+from opwright.contract.contract import Contract
+from opwright.errors import KernelError, SignatureMismatchError
+from opwright.machine import Machine
+from opwright.results import Accepted, Probe, Refused
+
+__all__ = [
+    "Artifact",
+    "Backend",
+    "BuildTools",
+    "KernelSpec",
+    "Launch",
+    "as_launch",
+    "compare_parameters",
+    "parameters_in_file",
+]
+
+# A loaded kernel: takes the arguments in signature order, returns what the operator returns.
+Launch = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSpec:
+    """One kernel as its author attached it.
+
+    Attributes:
+        name: unique within the operator.
+        backend: a key of ``BACKENDS``.
+        source: a Python callable, or the file that holds the kernel.
+        entry: the function's name in that file.
+        devices: torch device types that the kernel is written for.
+        dtypes: floating dtypes (or, for an operator without floating arguments, all dtypes) that the
+            kernel takes; None for all that the contract admits.
+        when: a predicate on the operator's arguments; False keeps the kernel out of a call.
+        options: what only the backend understands.
+    """
+
+    name: str
+    backend: str
+    source: Callable[..., Any] | Path
+    entry: str
+    devices: tuple[str, ...]
+    dtypes: tuple[torch.dtype, ...] | None = None
+    when: Callable[..., bool] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What compiling gave. ``file`` is None where the artifact is the Python object ``payload`` itself."""
+
+    entry: str
+    file: Path | None = None
+    payload: Any = None
+
+
+@dataclass(frozen=True)
+class BuildTools:
+    """What a backend builds with: the machine, the cache, and a way to tell the user what goes on."""
+
+    machine: Machine
+    cache: ArtifactCache
+    notify: Callable[[str], None]
+
+
+class Backend(abc.ABC):
+    """Base of the languages. Subclasses state the class attributes and the four steps."""
+
+    name: ClassVar[str]
+    # What its author may attach: "callable", "file", or both.
+    takes: ClassVar[frozenset[str]]
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    default_devices: ClassVar[tuple[str, ...]]
+    # Keyword arguments of ``op.<backend>(...)`` beyond name, entry, devices, dtypes and when.
+    options: ClassVar[frozenset[str]] = frozenset()
+
+    @abc.abstractmethod
+    def available(self, machine: Machine) -> Probe:
+        """Whether the language can be used on this machine at all (what ``opwright doctor`` shows)."""
+
+    def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
+        """Whether this kernel can run on this type of device here. Never raises."""
+        language = self.available(machine)
+        if isinstance(language, Refused):
+            return language
+        if device not in spec.devices:
+            return Refused(f"written for {' and '.join(spec.devices)}, not for {device}")
+        if device == "cuda" and not machine.has_gpu:
+            return Refused("no CUDA GPU is visible to torch", "run on a machine with an NVIDIA GPU and driver")
+        return Accepted()
+
+    def validate(self, spec: KernelSpec, contract: Contract) -> None:
+        """Refuse a kernel whose parameters differ from the operator's, without running or importing it.
+
+        Raises:
+            SignatureMismatchError: names the operator, the kernel and the parameter.
+            KernelError: another mistake that shows without running anything.
+        """
+        if isinstance(spec.source, Path):
+            compare_parameters(parameters_in_file(spec, contract), spec, contract)
+        else:
+            compare_parameters(list(inspect.signature(spec.source).parameters.values()), spec, contract)
+
+    def generate(self, spec: KernelSpec, contract: Contract) -> str:
+        """The text that is compiled; for a Python kernel, its own source."""
+        if isinstance(spec.source, Path):
+            return spec.source.read_text()
+        try:
+            return inspect.getsource(spec.source)
+        except (OSError, TypeError):
+            return f"# the source of {spec.source!r} is not available\n"
+
+    @abc.abstractmethod
+    def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
+        """Make the artifact, or take it from the cache.
+
+        Raises:
+            CompileError: with the compiler's message, file and line.
+        """
+
+    @abc.abstractmethod
+    def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
+        """Make the artifact callable."""
+
+    def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
+        """A form of the kernel that torch.compile may trace into; None keeps it one opaque operator."""
+        return None
+
+
+def parameters_in_file(spec: KernelSpec, contract: Contract) -> list[inspect.Parameter]:
+    """The parameters of the Python function ``spec.entry`` in a file, read without importing it."""
+    assert isinstance(spec.source, Path)  # the caller asks only for files
+    try:
+        tree = ast.parse(spec.source.read_text(), str(spec.source))
+    except SyntaxError as error:
+        raise KernelError(f"{contract.qualname}: {spec.source}:{error.lineno}: {error.msg}") from None
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == spec.entry]
+    if not found:
+        functions = sorted(n.name for n in tree.body if isinstance(n, ast.FunctionDef))
+        raise KernelError(
+            f"{contract.qualname}: {spec.source} has no function {spec.entry!r}",
+            fix=f"name one with entry=...; the file defines {functions}",
+        )
+    arguments = found[-1].args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    parameters = [inspect.Parameter(a.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD) for a in positional]
+    if arguments.vararg:
+        parameters.append(inspect.Parameter(arguments.vararg.arg, inspect.Parameter.VAR_POSITIONAL))
+    parameters += [inspect.Parameter(a.arg, inspect.Parameter.KEYWORD_ONLY) for a in arguments.kwonlyargs]
+    if arguments.kwarg:
+        parameters.append(inspect.Parameter(arguments.kwarg.arg, inspect.Parameter.VAR_KEYWORD))
+    return parameters
+
+
+def compare_parameters(parameters: list[inspect.Parameter], spec: KernelSpec, contract: Contract) -> None:
+    """Raise SignatureMismatchError unless a Python kernel's parameters are the operator's, in order."""
+    positional = [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    keyword = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return  # (*args): the author takes what comes
+    expected = [a.name for a in contract.signature.positional]
+    expected_keyword = {a.name for a in contract.signature.keyword_only}
+    if positional != expected or keyword != expected_keyword:
+        came = ", ".join(positional + (["*", *sorted(keyword)] if keyword else []))
+        wanted = ", ".join(expected + (["*", *sorted(expected_keyword)] if expected_keyword else []))
+        raise SignatureMismatchError(
+            f"{contract.qualname}: the {spec.backend} kernel {spec.name!r} takes ({came}), "
+            f"but the operator takes ({wanted})",
+            fix=f"write it as def {spec.entry if spec.entry != '_' else '_'}({wanted})",
+        )
+
+
+def as_launch(function: Launch, contract: Contract) -> Launch:
+    """A Python function that takes the operator's arguments flat, in signature order."""
+    if not contract.signature.keyword_only:
+        return function  # the common case pays for no wrapper
+    return functools.partial(_call_with_keywords, contract, function)
+
+
+def _call_with_keywords(contract: Contract, function: Launch, *arguments: object) -> object:
+    return contract.signature.call(function, arguments)

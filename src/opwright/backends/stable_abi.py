@@ -1,0 +1,229 @@
+"""What C++ and CUDA host functions on ``torch::stable::Tensor`` share: their declaration, read and
+compared without a compiler, and the binding that makes them callable from Python."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.backends.base import KernelSpec
+from opwright.contract.contract import Contract
+from opwright.contract.fingerprint import digest
+from opwright.contract.signature import Argument, Kind
+from opwright.errors import KernelError, SignatureMismatchError
+
+__all__ = ["binding_text", "compare_declaration", "included_files", "load_shared_object", "unique_name"]
+
+_TEMPLATE = Path(__file__).parent / "templates" / "stable_binding.cpp"
+# torch 2.10's stable ABI: what is built against it also runs on every later torch.
+TARGET_VERSION = "0x020a000000000000"
+
+
+@dataclass(frozen=True)
+class _CppType:
+    """How an argument is written in C++, and every other spelling of the same type."""
+
+    usual: str
+    others: frozenset[str] = frozenset()
+
+    def matches(self, bare: str) -> bool:
+        return bare == _bare(self.usual) or bare in self.others
+
+
+_INT_LISTS = frozenset({"HeaderOnlyArrayRef<int64_t>", "IntHeaderOnlyArrayRef"})
+_SCALARS: dict[str, _CppType] = {
+    "int": _CppType("int64_t"),
+    "float": _CppType("double"),
+    "bool": _CppType("bool"),
+    "str": _CppType("std::string", frozenset({"string_view"})),
+    "dtype": _CppType("torch::headeronly::ScalarType"),
+    "device": _CppType("torch::stable::Device"),
+    "list[int]": _CppType("std::vector<int64_t>", _INT_LISTS),
+    "list[float]": _CppType("std::vector<double>", frozenset({"HeaderOnlyArrayRef<double>"})),
+    "list[bool]": _CppType("std::vector<bool>", frozenset({"HeaderOnlyArrayRef<bool>"})),
+}
+# Types that a declaration may hold by mistake. Anything else may be an alias: the compiler judges it.
+_KNOWN = frozenset(
+    {"float", "int", "long", "short", "unsigned", "size_t", "int32_t", "uint64_t", "char", "void", "auto"}
+    | {_bare_name for t in _SCALARS.values() for _bare_name in (t.usual.split("::")[-1], *t.others)}
+    | {"Tensor", "optional<Tensor>", "vector<Tensor>"}
+)
+
+
+def _expected_type(argument: Argument) -> _CppType:
+    if argument.kind is Kind.TENSOR_LIST:
+        return _CppType("std::vector<torch::stable::Tensor>", frozenset({"HeaderOnlyArrayRef<Tensor>"}))
+    if argument.kind is Kind.TENSOR:
+        inner = _CppType("torch::stable::Tensor")
+    else:
+        plain = str(argument.schema_type).replace("collections.abc.Sequence", "list").replace("torch.", "")
+        key = next((k for k in ("list[int]", "list[float]", "list[bool]") if k in plain), None)
+        key = key or next(k for k in ("int", "float", "bool", "str", "dtype", "device") if k in plain)
+        inner = _SCALARS[key]
+    if not argument.optional:
+        return inner
+    return _CppType(
+        f"std::optional<{inner.usual}>",
+        frozenset(f"optional<{o}>" for o in (_bare(inner.usual), *inner.others)),
+    )
+
+
+def _bare(cpp_type: str) -> str:
+    """A type without const, references, namespaces and blanks: ``const torch::stable::Tensor &`` → ``Tensor``."""
+    text = re.sub(r"\bconst\b|&", " ", cpp_type)
+    text = re.sub(r"(?:\b\w+\s*)?::\s*", lambda m: "", text)
+    return re.sub(r"\s+", "", text)
+
+
+def declaration(contract: Contract, entry: str) -> str:
+    """The host function that a kernel's source must define, as C++."""
+    parameters = []
+    for argument in contract.signature.arguments:
+        usual = _expected_type(argument).usual
+        by_reference = argument.is_tensor or "<" in usual or "string" in usual
+        parameters.append(f"const {usual}& {argument.name}" if by_reference else f"{usual} {argument.name}")
+    return f"{_return_type(contract)} {entry}({', '.join(parameters)})"
+
+
+def _return_type(contract: Contract) -> str:
+    tensor = "torch::stable::Tensor"
+    if not contract.signature.returns_tuple:
+        return tensor
+    return f"std::tuple<{', '.join([tensor] * len(contract.signature.returns))}>"
+
+
+def compare_declaration(spec: KernelSpec, contract: Contract) -> None:
+    """Refuse a source whose host function is missing, or has other parameters than the operator.
+
+    Only what is certain is refused: a wrong count, a type that is known to be another one (``float``
+    where the schema's float is ``double``), the operator's names in another order.
+
+    Raises:
+        KernelError: no such function in the file.
+        SignatureMismatchError: names the parameter, and gives the declaration to write.
+    """
+    assert isinstance(spec.source, Path)  # native kernels are files
+    code = _without_comments(spec.source.read_text())
+    fix = f"declare it as {declaration(contract, spec.entry)}"
+    found = list(_definitions(code, spec.entry))
+    if not found:
+        raise KernelError(f"{contract.qualname}: {spec.source.name} has no function {spec.entry!r}", fix=fix)
+    returned, parameters = found[-1]
+    where = f"{contract.qualname}: {spec.entry}() in {spec.source.name}"
+    arguments = contract.signature.arguments
+    if len(parameters) != len(arguments):
+        raise SignatureMismatchError(
+            f"{where} takes {len(parameters)} parameters, but the operator takes {len(arguments)}", fix=fix
+        )
+    names = [name for _, name in parameters]
+    expected_names = [a.name for a in arguments]
+    if names != expected_names and sorted(names) == sorted(expected_names):
+        raise SignatureMismatchError(
+            f"{where} takes ({', '.join(names)}), but the operator takes ({', '.join(expected_names)})",
+            fix=fix,
+        )
+    for argument, (written, _) in zip(arguments, parameters, strict=True):
+        expected, bare = _expected_type(argument), _bare(written)
+        if not expected.matches(bare) and (bare in _KNOWN or "*" in bare):
+            raise SignatureMismatchError(
+                f"{where}: parameter {argument.name!r} is {written!r}, but the operator passes {expected.usual!r}",
+                fix=fix,
+            )
+    if _bare(returned) != _bare(_return_type(contract)) and _bare(returned) in _KNOWN:
+        raise SignatureMismatchError(
+            f"{where} returns {returned!r}, but the operator returns {_return_type(contract)!r}", fix=fix
+        )
+
+
+def _without_comments(code: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", " ", code, flags=re.DOTALL)
+
+
+def _definitions(code: str, entry: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """The return type and (type, name) of the parameters of each definition of a free function."""
+    for match in re.finditer(rf"([\w:<>,&\s]+?)[\s&]\b{re.escape(entry)}\s*\(", code):
+        end = _closing(code, match.end() - 1)
+        if end is None or not re.match(r"\s*(noexcept\s*)?\{", code[end + 1 :]):
+            continue
+        returned = re.split(r"[;}\n]\s*", match.group(1).strip())[-1]
+        returned = re.sub(r"\b(static|inline|extern)\b", "", returned).strip()
+        yield returned, [_split_parameter(p) for p in _split_commas(code[match.end() : end])]
+
+
+def _closing(code: str, opening: int) -> int | None:
+    depth = 0
+    for i in range(opening, len(code)):
+        depth += (code[i] == "(") - (code[i] == ")")
+        if depth == 0:
+            return i
+    return None
+
+
+def _split_commas(text: str) -> list[str]:
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [p.strip() for p in parts if p.strip()]
+
+
+def _split_parameter(text: str) -> tuple[str, str]:
+    text = text.split("=")[0].strip()
+    match = re.fullmatch(r"(.*[\s&>*])(\w+)", text, re.DOTALL)
+    return (match.group(1).strip(), match.group(2)) if match else (text, "")
+
+
+def included_files(source: Path, folders: list[Path]) -> list[Path]:
+    """The user's own headers that a source includes, directly or not; they are part of its key.
+
+    Headers of torch, CUDA and the compiler are not among them: their versions are in the key instead.
+    """
+    found: list[Path] = []
+    waiting = [source]
+    while waiting:
+        current = waiting.pop()
+        for name in re.findall(
+            r'^\s*#\s*include\s*["<]([^">]+)[">]', current.read_text(errors="replace"), re.MULTILINE
+        ):
+            for folder in (current.parent, *folders):
+                header = folder / name
+                if header.is_file() and header not in found:
+                    found.append(header)
+                    waiting.append(header)
+                    break
+    return found
+
+
+def unique_name(contract: Contract, key: str) -> str:
+    """The private operator that one artifact registers; a changed source gets another name."""
+    return f"{contract.namespace}_{contract.name}_{digest(key)}"
+
+
+def binding_text(spec: KernelSpec, contract: Contract, unique: str) -> str:
+    """The C++ text that is compiled."""
+    # SymInt is for tracing; a compiled kernel always gets integers.
+    schema = unique + contract.schema.replace("SymInt", "int")
+    return string.Template(_TEMPLATE.read_text()).substitute(
+        kernel=spec.name,
+        qualname=contract.qualname,
+        entry=spec.entry,
+        source=spec.source,
+        schema=schema.replace('"', '\\"'),
+        unique=unique,
+    )
+
+
+def load_shared_object(file: Path, unique: str) -> Any:
+    """Load a shared object that a binding made, once for the process, and return its operator."""
+    if not hasattr(torch.ops.opwright_kernels, unique):
+        torch.ops.load_library(str(file))
+    return getattr(torch.ops.opwright_kernels, unique).default

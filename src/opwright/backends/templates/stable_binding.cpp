@@ -1,0 +1,14 @@
+// Made by opwright: kernel "${kernel}" of ${qualname}.
+// It includes the kernel's source and registers its host function ${entry} with the dispatcher
+// through torch's stable ABI, under a name that holds the hash of everything it was built from.
+#include <torch/csrc/stable/library.h>
+
+#include "${source}"
+
+STABLE_TORCH_LIBRARY_FRAGMENT(opwright_kernels, m) {
+  m.def("${schema}");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(opwright_kernels, CompositeExplicitAutograd, m) {
+  m.impl("${unique}", TORCH_BOX(&${entry}));
+}

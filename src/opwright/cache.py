@@ -1,0 +1,390 @@
+"""The on-disk cache of compiled kernels: shared objects, cubins, PTX, and the sources beside them.
+
+One folder per artifact, ``<root>/<name>-<digest>/``, with a ``manifest.json`` that lists every
+file's size and sha256. A folder is filled under ``<root>/.tmp`` and renamed into place, so a
+reader sees all of it or nothing. One lock file per artifact, under ``<root>/.locks``, makes
+builders of the same artifact take turns; reading takes no lock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from opwright.errors import CacheError
+
+__all__ = ["ArtifactCache", "ArtifactKey", "CacheFallbackWarning"]
+
+_MANIFEST = "manifest.json"
+_SCHEMA = "opwright.artifact/1"
+_LOCKS, _TMP = ".locks", ".tmp"  # an artifact's folder never begins with a dot
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_LONGEST_SHOWN = 200  # longer parts of a key (whole sources) enter the manifest as a hash
+_DAY_S = 24 * 60 * 60
+
+_Stamp = tuple[int, int, int]  # st_mtime_ns, st_size, st_ino: a file whose stamp holds is unchanged
+
+
+class CacheFallbackWarning(UserWarning):
+    """The cache's folder cannot be written; a temporary one that dies with the process is used."""
+
+
+class _RootUnusableError(CacheError):
+    """The root cannot be created, written or locked, for a reason other than a full disk."""
+
+
+@dataclass(frozen=True)
+class ArtifactKey:
+    """What an artifact depends on. Equal keys mean interchangeable artifacts."""
+
+    name: str  # readable; becomes part of the folder's name
+    parts: tuple[tuple[str, str], ...]  # (label, value): the compiler, its flags, the source, ...
+
+    @cached_property
+    def digest(self) -> str:
+        """The first 20 hex digits of a sha256 over the name and every part, in their order."""
+        texts = (self.name, *(text for part in self.parts for text in part))
+        # Each text's length goes before it, so that no two keys run together to the same bytes.
+        return _sha256(b"".join(b"%d:%b" % (len(data), data) for data in map(_encode, texts)))[:20]
+
+    @property
+    def folder(self) -> str:
+        """The artifact's folder below the root: ``<sanitised name>-<digest>``."""
+        return f"{_sanitise(self.name)}-{self.digest}"
+
+
+class ArtifactCache:
+    """Compiled kernels below one folder, shared by threads, by processes and from run to run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(os.path.abspath(root))  # a later chdir must not move the cache
+        self._private: Path | None = None
+        self._verified: dict[Path, dict[str, _Stamp]] = {}
+
+    def get_or_build(
+        self,
+        key: ArtifactKey,
+        build: Callable[[Path], None],
+        *,
+        on_build: Callable[[], None] | None = None,
+        on_wait: Callable[[], None] | None = None,
+    ) -> Path:
+        """Return the folder with the artifact of ``key``; ``build(folder)`` fills it when there is none.
+
+        ``build`` gets an empty folder that is moved afterwards, so nothing in it may name the folder;
+        the file name manifest.json is taken. ``on_build`` is called just before ``build``, ``on_wait``
+        once if another builder must be waited for. A root that cannot be written is no error: a
+        temporary folder takes its place, with a CacheFallbackWarning once per process.
+
+        Raises CacheError when the disk is full, when ``build`` wrote no file, or when not even a
+        temporary folder can be written. Anything else that ``build`` or the callbacks raise passes
+        unchanged. Whatever is raised, nothing is cached and the lock is free.
+        """
+        found = self.find(key)
+        if found is not None:
+            return found
+        try:
+            return self._build_in(self.root, key, build, on_build, on_wait)
+        except _RootUnusableError as unusable:
+            self._private = _private_root(unusable)
+        return self._build_in(self._private, key, build, on_build, on_wait)
+
+    def find(self, key: ArtifactKey) -> Path | None:
+        """The folder of a valid artifact, or None. Never writes, waits or raises."""
+        folders = (root / key.folder for root in self._roots())
+        return next((folder for folder in folders if self._is_valid(folder, key)), None)
+
+    def remove(self, key: ArtifactKey) -> None:
+        """Remove the artifact of ``key``, if there is one. Raises CacheError if it cannot be removed."""
+        for root in self._roots():
+            _discard(root, root / key.folder)
+
+    def entries(self) -> list[Path]:
+        """The artifacts' folders, sorted; their files are not verified."""
+        return sorted(file.parent for root in self._roots() for file in root.glob(f"[!.]*/{_MANIFEST}"))
+
+    def size_bytes(self) -> int:
+        """How much the files of all artifacts take."""
+        total = 0
+        for entry in self.entries():
+            with suppress(OSError):  # another process may be removing it
+                total += sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
+        return total
+
+    def clear(self) -> int:
+        """Remove all artifacts and what dead builds left; return how many artifacts there were.
+
+        Builds under way go on. Raises CacheError if an artifact cannot be removed.
+        """
+        entries = self.entries()
+        for entry in entries:
+            _discard(entry.parent, entry)
+        for root in self._roots():
+            _remove_leftovers(root)
+        return len(entries)
+
+    def _roots(self) -> list[Path]:
+        return [self.root] if self._private is None else [self.root, self._private]
+
+    def _build_in(
+        self,
+        root: Path,
+        key: ArtifactKey,
+        build: Callable[[Path], None],
+        on_build: Callable[[], None] | None,
+        on_wait: Callable[[], None] | None,
+    ) -> Path:
+        final = root / key.folder
+        with _explaining_full_disk(root, key), _locked(root, key, on_wait):
+            if self._is_valid(final, key):  # built by the one we waited for
+                return final
+            _discard(root, final)  # what is there is damaged, or it would be valid
+            _remove_leftovers(root)
+            scratch = _new_scratch(root)
+            try:
+                with _writing(root):
+                    scratch.mkdir()
+                if on_build is not None:
+                    on_build()
+                build(scratch)
+                _publish(scratch, root, key)
+            finally:
+                _delete(scratch)  # gone already if all went well
+        return final
+
+    def _is_valid(self, folder: Path, key: ArtifactKey) -> bool:
+        try:
+            known = self._verified.get(folder)
+            if known is None or any(_stamp(folder / name) != stamp for name, stamp in known.items()):
+                self._verified[folder] = _verify(folder, key)
+            return True
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):  # all that garbage can cause
+            self._verified.pop(folder, None)
+            return False
+
+
+@contextmanager
+def _locked(root: Path, key: ArtifactKey, on_wait: Callable[[], None] | None) -> Iterator[None]:
+    """Hold the lock of ``key``. The system frees it when its holder dies, so none is ever stale."""
+    lock = FileLock(str(root / _LOCKS / f"{key.folder}.lock"))
+    with _writing(root):
+        for folder in (_LOCKS, _TMP):
+            (root / folder).mkdir(parents=True, exist_ok=True)
+        with suppress(Timeout):
+            lock.acquire(timeout=0)
+    if not lock.is_locked:
+        if on_wait is not None:
+            on_wait()
+        with _writing(root):
+            lock.acquire(poll_interval=0.02)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _writing(root: Path) -> Iterator[None]:
+    """Make every failure but a full disk a _RootUnusableError, for which there is a way out."""
+    try:
+        yield
+    except (OSError, NotImplementedError) as error:  # the latter: a file system without flock
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+            raise
+        message = f"The artifact cache {root} cannot be written ({error})."
+        raise _RootUnusableError(message, fix="set OPWRIGHT_CACHE_DIR to a folder you may write") from error
+
+
+@contextmanager
+def _explaining_full_disk(root: Path, key: ArtifactKey) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK_FULL:
+            raise
+        existing = next(folder for folder in (root, *root.parents) if folder.exists())
+        free = shutil.disk_usage(existing).free / 2**20
+        raise CacheError(
+            f"The disk is full: no room in {root} for the artifact {key.name!r} ({error}). {free:,.1f} MiB are free.",
+            fix="free some space there, or set OPWRIGHT_CACHE_DIR to a folder with more room",
+        ) from error
+
+
+def _publish(scratch: Path, root: Path, key: ArtifactKey) -> None:
+    """Give the finished build its manifest and its final name. Raises CacheError if it is empty."""
+    manifest = scratch / _MANIFEST
+    files = sorted(path for path in scratch.rglob("*") if path.is_file() and path != manifest)
+    if not files:
+        raise CacheError(f"The build of {key.name!r} ended without an error but wrote no file.")
+    with _writing(root):
+        content = {
+            "schema": _SCHEMA,
+            "name": key.name,
+            "digest": key.digest,
+            "parts": [_part(label, value) for label, value in key.parts],
+            "files": [_file(path, scratch) for path in files],
+        }
+        manifest.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        # Without this a crash of the machine could keep the rename and lose the contents.
+        folders = [path for path in scratch.rglob("*") if path.is_dir()]
+        for path in (*files, manifest, *folders, scratch):
+            _sync(path)
+        os.rename(scratch, root / key.folder)
+        _sync(root)
+
+
+def _part(label: str, value: str) -> dict[str, object]:
+    if len(value) <= _LONGEST_SHOWN:
+        return {"label": label, "value": value}
+    return {"label": label, "sha256": _sha256(_encode(value)), "length": len(value)}
+
+
+def _file(path: Path, folder: Path) -> dict[str, object]:
+    data = path.read_bytes()
+    return {"path": str(path.relative_to(folder)), "size": len(data), "sha256": _sha256(data)}
+
+
+def _verify(folder: Path, key: ArtifactKey) -> dict[str, _Stamp]:
+    """Check every file against the manifest; return the files' stamps. Raises when anything is off."""
+    # Each stamp is taken before its file is read: a change in between shows at the next lookup.
+    stamps = {_MANIFEST: _stamp(folder / _MANIFEST)}
+    manifest = json.loads((folder / _MANIFEST).read_bytes())
+    if manifest["schema"] != _SCHEMA or manifest["digest"] != key.digest or not manifest["files"]:
+        raise ValueError(f"{folder} does not hold the artifact {key.folder}")
+    for record in manifest["files"]:
+        path = folder / record["path"]
+        stamps[record["path"]] = _stamp(path)
+        if _file(path, folder) != record:
+            raise ValueError(f"{path} is not what was built")
+    return stamps
+
+
+def _stamp(path: Path) -> _Stamp:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync a folder
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # every str has a digest, well-formed or not
+
+
+def _sanitise(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).lstrip(".-")[:80] or "artifact"
+
+
+def _host() -> str:
+    """Where a process id means something: the host and, as containers may share its name, the namespace."""
+    namespace = ""
+    with suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    return _sanitise(socket.gethostname() + namespace)
+
+
+def _new_scratch(root: Path) -> Path:
+    return root / _TMP / f"{os.getpid()}-{secrets.token_hex(4)}-{_host()}"
+
+
+def _remove_leftovers(root: Path) -> None:
+    """Remove the temporary folders of dead builds, as far as possible. Never raises."""
+    with suppress(OSError):  # others may be at it too
+        for folder in (root / _TMP).iterdir():
+            if _is_leftover(folder):
+                _delete(folder)
+
+
+def _is_leftover(folder: Path) -> bool:
+    named = re.fullmatch(r"(\d{1,9})-[0-9a-f]{8}-(.+)", folder.name)
+    try:
+        if named is not None and named[2] == _host():
+            os.kill(int(named[1]), 0)  # signal 0 only asks whether there is such a process
+            return False
+        return time.time() - folder.stat().st_mtime > _DAY_S
+    except ProcessLookupError:
+        return True
+    except OSError:  # the process is another user's, or the folder has just gone
+        return False
+
+
+def _discard(root: Path, folder: Path) -> None:
+    """Remove an artifact; it is renamed away first, so that no reader sees half of it."""
+    with _writing(root):
+        if os.path.lexists(folder):
+            (root / _TMP).mkdir(exist_ok=True)
+            aside = _new_scratch(root)
+            with suppress(FileNotFoundError):  # another process was faster
+                os.rename(folder, aside)
+            _delete(aside)
+
+
+def _delete(path: Path) -> None:
+    """Remove a file or a folder, as far as that is possible. Never raises."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+_private_roots: dict[int, Path] = {}  # by process id: a forked child must not share its parent's
+_private_roots_lock = threading.Lock()
+
+
+def _private_root(unusable: _RootUnusableError) -> Path:
+    """This process's own cache folder, removed at exit. Warns when it is made.
+
+    Raises ``unusable`` if it cannot be made either.
+    """
+    with _private_roots_lock:
+        pid = os.getpid()
+        if pid in _private_roots:
+            return _private_roots[pid]
+        try:
+            folder = _private_roots[pid] = Path(tempfile.mkdtemp(prefix="opwright-cache-"))
+        except OSError as error:
+            raise unusable from error
+        atexit.register(_delete_if_owner, folder, pid)
+    warnings.warn(
+        f"{unusable.message} Kernels are compiled into {folder} instead, and again in every process. "
+        f"To keep them, {unusable.fix}.",
+        CacheFallbackWarning,
+        stacklevel=3,
+    )
+    return folder
+
+
+def _delete_if_owner(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:
+        _delete(folder)

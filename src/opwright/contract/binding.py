@@ -1,0 +1,251 @@
+"""A call's arguments against the contract: ranks, sizes, dtypes and devices.
+
+``bind`` is the only place that judges arguments. It runs on real tensors, on fake ones (sizes may be
+symbolic, and each comparison then becomes a guard), and for ``op(...)``, ``torch.ops`` and
+``op.kernels[...]`` alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from opwright.contract.dims import (
+    AnyDim,
+    Dim,
+    ExprDim,
+    FixedDim,
+    NamedDim,
+    VariadicDim,
+    describe,
+    evaluate,
+    rank_range,
+)
+from opwright.contract.signature import Argument, Kind, TensorType
+from opwright.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from opwright.contract.contract import Contract
+
+__all__ = ["Binding", "bind", "fill"]
+
+
+@dataclass
+class Binding:
+    """What the names of a contract stand for in one call.
+
+    ``sizes`` maps dims to sizes (tuples for ``*name``), and int arguments to their values; ``dtypes``
+    maps dtype classes to dtypes; ``device`` is that of all tensors.
+    """
+
+    device: torch.device | None = None
+    sizes: dict[str, Any] = field(default_factory=dict)
+    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
+    said_by: dict[str, str] = field(default_factory=dict)
+
+
+def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments in signature order, defaults filled in. ArgumentError for a wrong count or name."""
+    arguments = contract.signature.arguments
+    positional = contract.signature.positional
+    if len(args) > len(positional):
+        raise ArgumentError(
+            f"{contract.qualname} takes {len(positional)} positional arguments, but {len(args)} were given",
+            fix=f"call it as {contract.call_form}",
+        )
+    if len(args) == len(arguments) and not kwargs:
+        return tuple(args)
+    given = dict(zip((a.name for a in positional), args, strict=False))
+    for name, value in kwargs.items():
+        if name in given:
+            raise ArgumentError(
+                f"{contract.qualname}: {name!r} was given twice", fix=f"call it as {contract.call_form}"
+            )
+        if not any(a.name == name for a in arguments):
+            raise ArgumentError(f"{contract.qualname} has no argument {name!r}", fix=f"call it as {contract.call_form}")
+        given[name] = value
+    missing = [a.name for a in arguments if a.name not in given and not a.has_default]
+    if missing:
+        raise ArgumentError(
+            f"{contract.qualname} is missing {', '.join(map(repr, missing))}",
+            fix=f"call it as {contract.call_form}",
+        )
+    return tuple(given.get(a.name, a.default) for a in arguments)
+
+
+def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
+    """Check the arguments (in signature order) and return what the contract's names stand for.
+
+    Raises:
+        ArgumentError: names the operator, the argument, the dim, what was expected and what came.
+    """
+    binding = Binding()
+    postponed: list[tuple[str, ExprDim, Any]] = []
+    for spec, value in zip(contract.signature.arguments, arguments, strict=True):
+        if spec.kind is Kind.SCALAR:
+            _bind_scalar(contract, spec, value, binding)
+            continue
+        for where, tensor in _tensors_of(contract, spec, value):
+            assert spec.tensor is not None  # every argument that is no scalar has one
+            _bind_dtype_and_device(contract, where, spec.tensor, tensor, binding)
+            postponed += _bind_shape(contract, where, spec.tensor.dims, tensor, binding)
+    for where, dim, size in postponed:
+        expected = evaluate(dim.text, binding.sizes)
+        if size != expected:
+            raise _size_error(contract, where, dim, expected, size, f"{dim} with {_known(dim, binding)}")
+    return binding
+
+
+def _tensors_of(contract: Contract, spec: Argument, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor of an argument with the name to use in errors; nothing for an absent optional."""
+    if spec.kind is Kind.TENSOR_LIST:
+        if not isinstance(value, list | tuple):
+            raise _kind_error(contract, spec.name, "a list of tensors", value)
+        for i, item in enumerate(value):
+            if not isinstance(item, torch.Tensor):
+                raise _kind_error(contract, f"{spec.name}[{i}]", "a tensor", item)
+            yield f"{spec.name}[{i}]", item
+    elif isinstance(value, torch.Tensor):
+        yield spec.name, value
+    elif not (value is None and spec.optional):
+        raise _kind_error(contract, spec.name, "a tensor or None" if spec.optional else "a tensor", value)
+
+
+_SCALAR_TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
+    int: ((int, torch.SymInt), "an int"),
+    float: ((int, float, torch.SymInt, torch.SymFloat), "a float"),
+    bool: ((bool, torch.SymBool), "a bool"),
+    str: ((str,), "a str"),
+}
+
+
+def _bind_scalar(contract: Contract, spec: Argument, value: Any, binding: Binding) -> None:
+    if value is None and spec.optional:
+        return
+    plain = spec.schema_type
+    if plain in _SCALAR_TYPES:
+        types, article = _SCALAR_TYPES[plain]
+        if not isinstance(value, types) or (plain is not bool and isinstance(value, bool)):
+            raise _kind_error(contract, spec.name, article, value)
+    if plain is int:
+        binding.sizes[spec.name] = value
+
+
+def _bind_dtype_and_device(
+    contract: Contract, where: str, expected: TensorType, tensor: torch.Tensor, binding: Binding
+) -> None:
+    if tensor.dtype not in expected.dtypes:
+        raise ArgumentError(
+            f"{contract.qualname}: argument {where!r} should be {expected.dtype_class}, "
+            f"but it is {_short(tensor.dtype)}",
+            fix=f"convert it, for example with {where}.to({expected.dtypes[-1]})",
+        )
+    if len(expected.dtypes) > 1:
+        first = binding.dtypes.setdefault(expected.dtype_class, tensor.dtype)
+        said_by = binding.said_by.setdefault(f"dtype {expected.dtype_class}", where)
+        if first != tensor.dtype:
+            raise ArgumentError(
+                f"{contract.qualname}: argument {where!r} is {_short(tensor.dtype)}, but {said_by!r} is "
+                f"{_short(first)}; all {expected.dtype_class} arguments share one dtype",
+                fix=f"convert one of them, for example with {where}.to({first})",
+            )
+    if tensor.layout is not torch.strided:
+        raise ArgumentError(
+            f"{contract.qualname}: argument {where!r} has layout {tensor.layout}, but kernels take strided tensors",
+            fix=f"convert it with {where}.to_dense()",
+        )
+    if binding.device is None:
+        binding.device, binding.said_by["device"] = tensor.device, where
+    elif tensor.device != binding.device:
+        raise ArgumentError(
+            f"{contract.qualname}: argument {where!r} is on {tensor.device}, "
+            f"but {binding.said_by['device']!r} is on {binding.device}",
+            fix=f"move it with {where}.to({str(binding.device)!r})",
+        )
+
+
+def _bind_shape(
+    contract: Contract, where: str, dims: Sequence[Dim], tensor: torch.Tensor, binding: Binding
+) -> list[tuple[str, ExprDim, Any]]:
+    """Bind each axis; return the axes that have an expression, to be compared when all names are known."""
+    shape = tensor.shape
+    least, more = rank_range(dims)
+    if len(shape) < least or (len(shape) > least and not more):
+        raise ArgumentError(
+            f"{contract.qualname}: argument {where!r} should have {'at least ' if more else ''}{least} "
+            f"dim{'s' * (least != 1)} {describe(dims)}, but it has {len(shape)}: {_shape(shape)}",
+            fix="reshape it, or change the contract's annotation",
+        )
+    postponed, axis = [], 0
+    for dim in dims:
+        if isinstance(dim, VariadicDim):
+            taken = len(shape) - least
+            if dim.name is not None:
+                _bind_name(contract, where, dim.name, dim, tuple(shape[axis : axis + taken]), binding)
+            axis += taken
+            continue
+        size = shape[axis]
+        axis += 1
+        match dim:
+            case NamedDim(name=name, broadcast=broadcast):
+                if not (broadcast and size == 1):
+                    _bind_name(contract, where, name, dim, size, binding)
+            case FixedDim(size=expected):
+                if size != expected:
+                    raise _size_error(contract, where, dim, expected, size, "fixed by the contract")
+            case ExprDim():
+                postponed.append((where, dim, size))
+            case AnyDim():
+                pass
+    return postponed
+
+
+def _bind_name(contract: Contract, where: str, name: str, dim: Dim, size: Any, binding: Binding) -> None:
+    if name not in binding.sizes:
+        binding.sizes[name], binding.said_by[name] = size, where
+    elif _differ(binding.sizes[name], size):
+        expected = binding.sizes[name]
+        raise _size_error(contract, where, dim, expected, size, f"as in argument {binding.said_by[name]!r}")
+
+
+def _differ(a: Any, b: Any) -> bool:
+    # Tuples of symbolic sizes are compared one by one, so that each comparison becomes a guard.
+    if isinstance(a, tuple):
+        return len(a) != len(b) or any(bool(x != y) for x, y in zip(a, b, strict=True))
+    return bool(a != b)
+
+
+def _known(dim: ExprDim, binding: Binding) -> str:
+    from opwright.contract.dims import names_in
+
+    return ", ".join(f"{n}={binding.sizes[n]}" for n in sorted(names_in(dim.text)))
+
+
+def _size_error(contract: Contract, where: str, dim: Dim, expected: Any, came: Any, why: str) -> ArgumentError:
+    return ArgumentError(
+        f"{contract.qualname}: dim {str(dim)!r} of argument {where!r} should be {_plain(expected)} ({why}), "
+        f"but it is {_plain(came)}",
+        fix=f"the contract is {contract.call_form}",
+    )
+
+
+def _kind_error(contract: Contract, where: str, expected: str, came: Any) -> ArgumentError:
+    return ArgumentError(
+        f"{contract.qualname}: argument {where!r} should be {expected}, but it is {type(came).__name__} {came!r:.60}",
+        fix=f"the contract is {contract.call_form}",
+    )
+
+
+def _plain(size: Any) -> str:
+    return "[" + ", ".join(map(str, size)) + "]" if isinstance(size, tuple) else str(size)
+
+
+def _shape(shape: torch.Size) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,171 @@
+"""The contract: an operator's name, typed shapes and meaning, as one record."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from opwright.contract.fingerprint import digest, fingerprint
+from opwright.contract.reference import contiguous_outputs, run_traceable, run_truth
+from opwright.contract.signature import Argument, Kind, Signature, read_signature
+from opwright.errors import ContractError
+
+__all__ = ["Contract", "make_contract"]
+
+
+@dataclass(frozen=True, eq=False)
+class Contract:
+    """What an operator is: nothing in here knows of kernels, of registration or of checks."""
+
+    qualname: str
+    signature: Signature
+    function: Callable[..., Any]
+    schema: str
+    module: str
+    file: str | None
+    doc: str
+
+    @property
+    def namespace(self) -> str:
+        return self.qualname.split("::")[0]
+
+    @property
+    def name(self) -> str:
+        return self.qualname.split("::")[1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when the schema or anything that the meaning reaches changes."""
+        return digest(self.qualname, self.schema, fingerprint(self.function))
+
+    @cached_property
+    def call_form(self) -> str:
+        """How the operator is called, for people: ``demo::saxpy(x: Float[*n], a: float)``."""
+        shown = []
+        for argument in self.signature.arguments:
+            if argument.keyword_only and "*" not in shown:
+                shown.append("*")
+            shown.append(_show_argument(argument))
+        return f"{self.qualname}({', '.join(shown)})"
+
+    def truth(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The meaning's outputs, contiguous and freshly allocated. ``arguments`` in signature order."""
+        return self._finish(run_truth(self.function, self.signature, arguments), arguments)
+
+    def traceable(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The same through torch operations only: differentiable, and fit for fake tensors."""
+        return self._finish(run_traceable(self.function, self.signature, arguments), arguments)
+
+    def _finish(self, outputs: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        return contiguous_outputs(outputs, self.signature, arguments, self.qualname)
+
+    def pack(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """Outputs as the caller gets them: one tensor, or a tuple."""
+        return tuple(outputs) if self.signature.returns_tuple else outputs[0]
+
+    def unpack(self, result: Any) -> tuple[Any, ...]:
+        """The reverse of ``pack``, for what a kernel returned."""
+        return tuple(result) if self.signature.returns_tuple and isinstance(result, tuple | list) else (result,)
+
+
+def make_contract(qualname: str, function: Callable[..., Any], scope: Mapping[str, Any]) -> Contract:
+    """Read a contract off a typed function.
+
+    Args:
+        qualname: ``"namespace::name"``.
+        function: the reference, whose body is the meaning.
+        scope: the names visible where it was defined.
+
+    Raises:
+        ContractError: the name, an annotation or the body cannot be expressed as a functional operator.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", qualname):
+        raise ContractError(
+            f"{qualname!r} is not an operator name", fix='use "namespace::name", each a Python identifier'
+        )
+    if not inspect.isfunction(function):
+        raise ContractError(
+            f"{qualname}: @ow.op was given {type(function).__name__}, not a function",
+            fix="put @ow.op directly on the def, below nothing else",
+        )
+    signature = read_signature(function, qualname, scope)
+    contract = Contract(
+        qualname=qualname,
+        signature=signature,
+        function=function,
+        schema=_infer_schema(qualname, signature),
+        module=function.__module__,
+        file=inspect.getsourcefile(function),
+        doc=inspect.getdoc(function) or "",
+    )
+    _refuse_mutation(contract)
+    return contract
+
+
+def _infer_schema(qualname: str, signature: Signature) -> str:
+    def prototype() -> None: ...
+
+    prototype.__signature__ = signature.to_python()  # type: ignore[attr-defined]
+    try:
+        return torch.library.infer_schema(prototype, mutates_args=())
+    except ValueError as error:
+        raise ContractError(f"{qualname}: torch cannot express this signature: {error}") from error
+
+
+def _refuse_mutation(contract: Contract) -> None:
+    """Run the meaning once on fake tensors, and refuse it if an argument's version counter moved.
+
+    Nothing is computed. A meaning that fake tensors cannot run (it looks at values) is let through:
+    ``opwright check`` compares the arguments of every real run as well.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        arguments = [_fake_argument(a) for a in contract.signature.arguments]
+        versions = [a._version if isinstance(a, torch.Tensor) else None for a in arguments]
+        # What it raises is no mutation (sizes that do not fit together, a meaning that looks at values), and
+        # the counters below tell of one that came before.
+        with contextlib.suppress(Exception):
+            run_traceable(contract.function, contract.signature, arguments)
+    for argument, value, before in zip(contract.signature.arguments, arguments, versions, strict=True):
+        if isinstance(value, torch.Tensor) and value._version != before:
+            raise ContractError(
+                f"{contract.qualname}: the reference writes into its argument {argument.name!r}",
+                fix=f"work on a copy ({argument.name}.clone()) and return it: operators here are functional",
+            )
+
+
+def _fake_argument(argument: Argument) -> Any:
+    if argument.kind is Kind.SCALAR:
+        plain = {int: 1, float: 1.0, bool: False, str: ""}
+        return argument.default if argument.has_default else plain.get(argument.schema_type)
+    assert argument.tensor is not None  # every argument that is no scalar has one
+    shape = [_fake_size(str(dim)) for dim in argument.tensor.dims if str(dim) != "..."]
+    dtypes = argument.tensor.dtypes
+    fake = torch.empty(shape, dtype=torch.float32 if torch.float32 in dtypes else dtypes[0])
+    return [fake, fake.clone()] if argument.kind is Kind.TENSOR_LIST else fake
+
+
+def _fake_size(dim: str) -> int:
+    return int(dim) if dim.isdigit() else 4
+
+
+def _show_argument(argument: Argument) -> str:
+    if argument.tensor is not None:
+        shown = str(argument.tensor)
+        if argument.kind is Kind.TENSOR_LIST:
+            shown = f"list[{shown}]"
+    else:
+        plain = argument.schema_type
+        shown = getattr(plain, "__name__", str(plain)).replace("typing.", "")
+    if argument.optional and "None" not in shown:
+        shown += " | None"
+    default = f" = {argument.default!r}" if argument.has_default else ""
+    return f"{argument.name}: {shown}{default}"

@@ -1,0 +1,179 @@
+"""What follows from the meaning alone: fake outputs, gradients, a vmap rule, FLOPs and bytes.
+
+Every function here takes a contract and arguments in signature order and does torch arithmetic;
+registering the results with torch is ``runtime/registration.py``'s work.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from opwright.contract.contract import Contract
+from opwright.contract.reference import run_traceable
+
+__all__ = ["batch_rule", "differentiable", "fake_outputs", "flops", "least_bytes", "vjp"]
+
+
+def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """The outputs' shapes, dtypes and device, by running the meaning on fake (or meta) tensors.
+
+    The layout is the one rule of this project: contiguous, whatever layout the meaning happens to give.
+    ``new_empty(shape)`` rather than ``empty_like``: the latter copies strides.
+    """
+    outputs = contract.traceable(arguments)
+    return tuple(output.new_empty(output.shape) for output in outputs)
+
+
+def differentiable(value: Any) -> bool:
+    """Whether gradients can flow to a value."""
+    return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex)
+
+
+def vjp(
+    contract: Contract,
+    arguments: Sequence[Any],
+    grad_outputs: Sequence[torch.Tensor | None],
+    needs: Sequence[bool],
+    *,
+    create_graph: bool = False,
+) -> list[torch.Tensor]:
+    """The vector-Jacobian product of the meaning, recomputed from its arguments.
+
+    Args:
+        arguments: in signature order.
+        grad_outputs: one for each output; None stands for zeros.
+        needs: for each tensor in ``arguments`` (flattened, in order), whether its gradient is wanted.
+        create_graph: keep the result differentiable, for higher derivatives.
+
+    Returns:
+        The wanted gradients in order, each contiguous with its argument's shape and dtype.
+    """
+    leaves, structure = _pytree.tree_flatten(list(arguments))
+    with torch.enable_grad():
+        inputs = _as_inputs(leaves, needs, create_graph)
+        outputs = run_traceable(contract.function, contract.signature, _pytree.tree_unflatten(inputs, structure))
+        wanted = [t for t, need in zip(_tensors(inputs), needs, strict=True) if need]
+        pairs = [
+            (output, grad)
+            for output, grad in zip(contract.unpack(outputs), grad_outputs, strict=True)
+            if grad is not None and differentiable(output) and output.requires_grad
+        ]
+        if pairs and wanted:
+            found = torch.autograd.grad(
+                [output for output, _ in pairs],
+                wanted,
+                [grad for _, grad in pairs],
+                allow_unused=True,
+                create_graph=create_graph,
+            )
+        else:
+            found = ()
+    return [
+        torch.zeros_like(t, memory_format=torch.contiguous_format) if g is None else g.contiguous()
+        for t, g in itertools.zip_longest(wanted, found)
+    ]
+
+
+def _as_inputs(leaves: Sequence[Any], needs: Sequence[bool], keep_graph: bool) -> list[Any]:
+    """Tensors to differentiate by: aliases in the caller's graph, or leaves of a graph of their own."""
+    remaining = iter(needs)
+
+    def prepare(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if not next(remaining):
+            return leaf if keep_graph else leaf.detach()
+        if keep_graph and leaf.requires_grad:
+            return leaf.view_as(leaf)
+        return leaf.detach().requires_grad_()
+
+    return [prepare(leaf) for leaf in leaves]
+
+
+def _tensors(leaves: Sequence[Any]) -> list[torch.Tensor]:
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def batch_rule(contract: Contract, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
+    """The vmap rule: vmap of the meaning. Returns the outputs and the dim of each that is the batch."""
+
+    def positional(*values: Any) -> tuple[torch.Tensor, ...]:
+        return contract.unpack(run_traceable(contract.function, contract.signature, values))
+
+    outputs = torch.vmap(positional, in_dims=tuple(in_dims), out_dims=0)(*arguments)
+    return contract.pack(outputs), 0 if not contract.signature.returns_tuple else (0,) * len(outputs)
+
+
+def flops(contract: Contract, arguments: Sequence[Any]) -> int:
+    """Floating-point operations of the meaning, counted on meta tensors.
+
+    Matrix products and convolutions by torch's formulas (a multiply-add is 2), elementwise operations
+    one for each output element, reductions one for each input element, data movement none.
+    """
+    counter = _FlopCounter()
+    on_meta = _pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), list(arguments))
+    with counter:
+        run_traceable(contract.function, contract.signature, on_meta)
+    return counter.total
+
+
+def least_bytes(contract: Contract, arguments: Sequence[Any]) -> int:
+    """The fewest bytes any kernel moves: each argument read once and each output written once.
+
+    An expanded tensor counts with the bytes it occupies, not with those it pretends to have.
+    """
+    on_meta = _pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), list(arguments))
+    outputs = fake_outputs(contract, on_meta)
+    inputs = [leaf for leaf in _pytree.tree_leaves(list(arguments)) if isinstance(leaf, torch.Tensor)]
+    return sum(map(_bytes_occupied, (*inputs, *outputs)))
+
+
+def _bytes_occupied(tensor: torch.Tensor) -> int:
+    elements = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        elements *= size if stride != 0 else min(size, 1)
+    return elements * tensor.element_size()
+
+
+class _FlopCounter(TorchDispatchMode):
+    """Adds up the work of every aten operation that passes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.total += self._work(func, args, kwargs or {}, out)
+        return out
+
+    def _work(self, func: Any, args: Any, kwargs: Any, out: Any) -> int:
+        packet = func._overloadpacket
+        if packet in flop_registry:
+            return int(flop_registry[packet](*args, **kwargs, out_val=out))
+        results = [o for o in _pytree.tree_leaves(out) if isinstance(o, torch.Tensor)]
+        if not results or func.is_view or packet in _MOVES_DATA:
+            return 0
+        if torch.Tag.pointwise in func.tags:
+            return results[0].numel()
+        given = [a for a in _pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        read = max((g.numel() for g in given), default=0)
+        return read if read > results[0].numel() else 0  # a reduction; what is left moves data
+
+
+_MOVES_DATA = frozenset(
+    {
+        torch.ops.aten.clone,
+        torch.ops.aten._to_copy,
+        torch.ops.aten.copy_,
+        torch.ops.aten.index,
+        torch.ops.aten.where,
+    }
+)

@@ -1,0 +1,137 @@
+"""Running the meaning: a PyTorch or NumPy function as one that takes and returns tensors.
+
+A NumPy meaning has two forms. On plain CPU tensors it runs as it stands, on NumPy's own arrays
+(no copy): that is the truth. Everywhere else (fake tensors, other devices, inside autograd and
+vmap) the same function runs with ``numpy`` replaced by ``torch._numpy``, the NumPy on tensors that
+torch.compile itself uses.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch._numpy as tnp
+from torch._numpy._ndarray import ndarray as TensorArray
+from torch.utils import _pytree
+
+from opwright.contract.signature import Signature
+from opwright.errors import ContractError
+
+__all__ = ["contiguous_outputs", "replace_globals", "run_traceable", "run_truth", "with_arrays"]
+
+
+def run_truth(function: Callable[..., Any], signature: Signature, arguments: Sequence[Any]) -> Any:
+    """The meaning on these arguments; for a NumPy function on CPU tensors, by NumPy itself."""
+    if signature.language == "numpy" and _all_plain_cpu(arguments):
+        return with_arrays(functools.partial(signature.call, function))(arguments)
+    return run_traceable(function, signature, arguments)
+
+
+def run_traceable(function: Callable[..., Any], signature: Signature, arguments: Sequence[Any]) -> Any:
+    """The meaning as torch operations that autograd, vmap and fake tensors see."""
+    if signature.language == "torch":
+        return signature.call(function, arguments)
+    on_torch = replace_globals(function, {id(np): tnp})
+    wrapped = [TensorArray(a) if isinstance(a, torch.Tensor) else a for a in arguments]
+    return _pytree.tree_map(_to_tensor, signature.call(on_torch, wrapped))
+
+
+def with_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function on arrays as one on CPU tensors that share their memory (torch's ``wrap_numpy``)."""
+
+    def on_tensors(*arguments: Any) -> Any:
+        arrays = _pytree.tree_map_only(torch.Tensor, lambda t: t.detach().numpy(), arguments)
+        return _pytree.tree_map(_to_tensor, function(*arrays))
+
+    return on_tensors
+
+
+def _to_tensor(value: Any) -> Any:
+    if isinstance(value, TensorArray):
+        return value.tensor
+    if isinstance(value, np.ndarray):
+        # torch cannot hold negative strides, which a reversed view has.
+        return torch.from_numpy(value if all(s >= 0 for s in value.strides) else value.copy())
+    return torch.as_tensor(value) if isinstance(value, np.generic | int | float | bool) else value
+
+
+def _all_plain_cpu(arguments: Sequence[Any]) -> bool:
+    tensors = [a for a in _pytree.tree_leaves(list(arguments)) if isinstance(a, torch.Tensor)]
+    return all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" for t in tensors) and not any(
+        torch._C._functorch.is_functorch_wrapped_tensor(t) or t.requires_grad for t in tensors
+    )
+
+
+def replace_globals(function: Callable[..., Any], replacement: dict[int, Any]) -> Callable[..., Any]:
+    """A copy of a function in which some global or closed-over objects are replaced.
+
+    ``replacement`` maps ``id(object)`` to what stands in for it. Functions of the same file that the
+    function calls are copied likewise.
+    """
+    return _replace(function, replacement, {})  # type: ignore[no-any-return]
+
+
+def _replace(value: Any, replacement: dict[int, Any], done: dict[int, Any]) -> Any:
+    if id(value) in replacement:
+        return replacement[id(value)]
+    if id(value) in done:
+        return done[id(value)]
+    if not isinstance(value, types.FunctionType):
+        return value
+    scope = dict(value.__globals__)
+    copy = types.FunctionType(value.__code__, scope, value.__name__, value.__defaults__, None)
+    done[id(value)] = copy
+    if value.__closure__:
+        cells = tuple(_replaced_cell(cell, replacement, done) for cell in value.__closure__)
+        copy = types.FunctionType(value.__code__, scope, value.__name__, value.__defaults__, cells)
+        done[id(value)] = copy
+    copy.__kwdefaults__ = value.__kwdefaults__
+    for name, held in value.__globals__.items():
+        if id(held) in replacement:
+            scope[name] = replacement[id(held)]
+        elif isinstance(held, types.FunctionType) and held.__globals__ is value.__globals__:
+            scope[name] = _replace(held, replacement, done)
+    return copy
+
+
+def _replaced_cell(cell: types.CellType, replacement: dict[int, Any], done: dict[int, Any]) -> types.CellType:
+    try:
+        return types.CellType(_replace(cell.cell_contents, replacement, done))
+    except ValueError:  # empty: a name that is not assigned yet
+        return cell
+
+
+def contiguous_outputs(
+    outputs: Any, signature: Signature, arguments: Sequence[Any], qualname: str
+) -> tuple[torch.Tensor, ...]:
+    """The meaning's outputs under the one layout rule: contiguous, and never an alias of an argument."""
+    listed = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
+    if len(listed) != len(signature.returns) or not all(isinstance(o, torch.Tensor) for o in listed):
+        came = ", ".join(type(o).__name__ for o in listed)
+        raise ContractError(
+            f"{qualname}: the reference returned ({came}), but its annotation promises "
+            f"{len(signature.returns)} tensor(s)",
+            fix="make the return annotation and the returned values agree",
+        )
+    taken = [a for a in _pytree.tree_leaves(list(arguments)) if isinstance(a, torch.Tensor)]
+    fresh: list[torch.Tensor] = []
+    for output in listed:
+        own = output.contiguous()
+        if any(_share_memory(own, other) for other in (*taken, *fresh)):
+            own = own.clone(memory_format=torch.contiguous_format)
+        fresh.append(own)
+    return tuple(fresh)
+
+
+def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a is b:
+        return True
+    try:
+        return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # a wrapper (functorch, subclass) has no storage of its own
+        return False

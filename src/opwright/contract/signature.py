@@ -1,0 +1,348 @@
+"""From a Python function's annotations to the operator's signature.
+
+Everything that cannot be expressed is refused here, at definition, with one error that names the
+argument and what to write instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Literal, Union
+
+import numpy as np
+import torch
+from jaxtyping import AbstractArray
+
+from opwright.contract.dims import Dim, ExprDim, NamedDim, VariadicDim, names_in, parse_dims
+from opwright.errors import ContractError
+
+__all__ = ["Argument", "Kind", "Return", "Signature", "TensorType", "Values", "read_signature", "values"]
+
+Language = Literal["torch", "numpy"]
+
+
+@dataclass(frozen=True)
+class Values:
+    """Where test inputs of an argument come from: a closed range, or a list of choices."""
+
+    low: float | None = None
+    high: float | None = None
+    one_of: tuple[Any, ...] = ()
+
+
+def values(low: float | None = None, high: float | None = None, *, one_of: Sequence[Any] = ()) -> Values:
+    """Restrict the inputs that checks and benchmarks draw for an argument.
+
+    Used inside ``typing.Annotated``: ``x: Annotated[Float[Tensor, "n"], ow.values(0, 1)]`` draws every
+    element from [0, 1]; ``axis: Annotated[int, ow.values(one_of=(0, 1))]`` draws one of the two.
+    The operator itself accepts any value: this is a statement about tests.
+    """
+    if one_of and (low is not None or high is not None):
+        raise ContractError("ow.values takes a range or one_of, not both", fix="drop one of them")
+    if low is not None and high is not None and low > high:
+        raise ContractError(f"ow.values({low}, {high}) is empty", fix="put the lower bound first")
+    return Values(low, high, tuple(one_of))
+
+
+class Kind(Enum):
+    """What an argument is to the dispatcher."""
+
+    TENSOR = "tensor"
+    TENSOR_LIST = "list of tensors"
+    SCALAR = "scalar"
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A jaxtyping annotation, taken apart.
+
+    ``dtype_class`` is jaxtyping's name (``Float``, ``Int32``); ``dtypes`` the torch dtypes in it.
+    Arguments that share an abstract class (``Float``, ``Int``) share one dtype in a call, as a type
+    variable would; a concrete class (``Float32``) stands for itself.
+    """
+
+    dims: tuple[Dim, ...]
+    dtype_class: str
+    dtypes: tuple[torch.dtype, ...]
+    language: Language
+
+    def __str__(self) -> str:
+        return f"{self.dtype_class}[{' '.join(map(str, self.dims))}]"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One parameter of the operator. ``schema_type`` is the plain type that torch's schema knows."""
+
+    name: str
+    kind: Kind
+    schema_type: Any
+    tensor: TensorType | None = None
+    optional: bool = False
+    default: Any = inspect.Parameter.empty
+    keyword_only: bool = False
+    values: Values | None = None
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not inspect.Parameter.empty
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.kind is not Kind.SCALAR
+
+
+@dataclass(frozen=True)
+class Return:
+    """One output of the operator."""
+
+    tensor: TensorType
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The operator's arguments in order, its outputs, and whether they come as a tuple."""
+
+    arguments: tuple[Argument, ...]
+    returns: tuple[Return, ...]
+    returns_tuple: bool
+
+    @property
+    def positional(self) -> tuple[Argument, ...]:
+        return tuple(a for a in self.arguments if not a.keyword_only)
+
+    @property
+    def keyword_only(self) -> tuple[Argument, ...]:
+        return tuple(a for a in self.arguments if a.keyword_only)
+
+    @property
+    def language(self) -> Language:
+        """``numpy`` if the meaning is written on arrays."""
+        tensors = [a.tensor for a in self.arguments if a.tensor] + [r.tensor for r in self.returns]
+        return "numpy" if any(t.language == "numpy" for t in tensors) else "torch"
+
+    def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """Call a Python function of this signature with the arguments in signature order."""
+        split = len(self.positional)
+        keywords = {a.name: v for a, v in zip(self.keyword_only, arguments[split:], strict=True)}
+        return function(*arguments[:split], **keywords)
+
+    def to_python(self) -> inspect.Signature:
+        """The signature with torch's plain types, as ``torch.library.infer_schema`` wants it."""
+        parameters = [
+            inspect.Parameter(
+                a.name,
+                inspect.Parameter.KEYWORD_ONLY if a.keyword_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=a.default,
+                annotation=a.schema_type,
+            )
+            for a in self.arguments
+        ]
+        out: Any = torch.Tensor
+        if self.returns_tuple:
+            out = tuple.__class_getitem__(tuple(torch.Tensor for _ in self.returns))
+        return inspect.Signature(parameters, return_annotation=out)
+
+
+# The scalar annotations that torch's schemas know, each with what the schema is to see.
+_SCALARS: dict[Any, Any] = {
+    int: int, float: float, bool: bool, str: str,
+    torch.dtype: torch.dtype, torch.device: torch.device,
+    list[int]: Sequence[int], list[float]: Sequence[float], list[bool]: Sequence[bool],
+    Sequence[int]: Sequence[int], Sequence[float]: Sequence[float], Sequence[bool]: Sequence[bool],
+}  # fmt: skip
+_SUPPORTED = (
+    'Float[Tensor, "n k"] (or any jaxtyping array on torch.Tensor or np.ndarray), list[...] of one, '
+    "int, float, bool, str, torch.dtype, torch.device, list[int], list[float], list[bool], and any of these | None"
+)
+
+
+def read_signature(function: Callable[..., Any], qualname: str, scope: Mapping[str, Any]) -> Signature:
+    """Read a reference function's annotations.
+
+    Args:
+        function: the reference.
+        qualname: the operator's name, for errors.
+        scope: names visible where the function was defined (its annotations may be strings).
+
+    Raises:
+        ContractError: an annotation is missing or cannot be expressed.
+    """
+    hints = _resolve_hints(function, qualname, scope)
+    arguments = tuple(_read_argument(p, hints, qualname) for p in inspect.signature(function).parameters.values())
+    returns, is_tuple = _read_returns(hints, qualname)
+    signature = Signature(arguments, returns, is_tuple)
+    if not any(a.is_tensor for a in arguments):
+        raise ContractError(
+            f"{qualname}: no argument is a tensor, so no device can be chosen",
+            fix="give it at least one tensor argument",
+        )
+    _check_dim_names(signature, qualname)
+    return signature
+
+
+def _resolve_hints(function: Callable[..., Any], qualname: str, scope: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, localns=dict(scope), include_extras=True)
+    except NameError as error:
+        raise ContractError(
+            f"{qualname}: an annotation uses the name {error.name!r}, which is not known where the function is defined",
+            fix=f"import {error.name!r} at run time, not only under TYPE_CHECKING",
+        ) from None
+    except (TypeError, SyntaxError, ValueError) as error:
+        raise ContractError(f"{qualname}: an annotation cannot be read: {error}", fix=f"use {_SUPPORTED}") from error
+
+
+def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname: str) -> Argument:
+    name, where = parameter.name, f"{qualname}: argument {parameter.name!r}"
+    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise ContractError(f"{where} is variadic, which a schema cannot express", fix="name every argument")
+    if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise ContractError(f"{where} is positional-only", fix="remove the '/'")
+    if name not in hints:
+        raise ContractError(f"{where} has no annotation", fix=f"annotate it: {_SUPPORTED}")
+    annotation, drawn_from = _unwrap_annotated(hints[name])
+    inner, optional = _unwrap_optional(annotation)
+    inner, drawn_inside = _unwrap_annotated(inner)
+    shared = {
+        "name": name,
+        "optional": optional,
+        "default": parameter.default,
+        "keyword_only": parameter.kind is inspect.Parameter.KEYWORD_ONLY,
+        "values": drawn_from or drawn_inside,
+    }
+    if _is_array(inner):
+        schema_type = torch.Tensor | None if optional else torch.Tensor
+        return Argument(kind=Kind.TENSOR, schema_type=schema_type, tensor=_read_tensor(inner, where), **shared)
+    origin, inner_arguments = typing.get_origin(inner), typing.get_args(inner)
+    if origin in (list, Sequence, typing.get_origin(Sequence[int])) and _is_array(inner_arguments[0]):
+        if optional:
+            raise ContractError(f"{where} is an optional list of tensors", fix="use an empty list instead of None")
+        tensor = _read_tensor(inner_arguments[0], where)
+        return Argument(kind=Kind.TENSOR_LIST, schema_type=list[torch.Tensor], tensor=tensor, **shared)
+    if inner in _SCALARS:
+        schema_type = _SCALARS[inner] | None if optional else _SCALARS[inner]
+        return Argument(kind=Kind.SCALAR, schema_type=schema_type, **shared)
+    if inner in (torch.Tensor, np.ndarray):
+        raise ContractError(
+            f"{where} is a bare {inner.__name__}: its shape and dtype are not stated",
+            fix=f'write {name}: Float[{inner.__name__}, "n k"], or Shaped[{inner.__name__}, "..."] for any',
+        )
+    raise ContractError(f"{where} has type {_show(inner)}, which a schema cannot express", fix=f"use {_SUPPORTED}")
+
+
+def _read_returns(hints: dict[str, Any], qualname: str) -> tuple[tuple[Return, ...], bool]:
+    where = f"{qualname}: the return value"
+    if "return" not in hints:
+        raise ContractError(f"{where} has no annotation", fix='annotate it, as in -> Float[Tensor, "n"]')
+    annotation, _ = _unwrap_annotated(hints["return"])
+    if annotation is type(None):
+        raise ContractError(
+            f"{where} is None: an operator that only mutates has no meaning to check against",
+            fix="return the result instead of writing it into an argument",
+        )
+    parts = typing.get_args(annotation) if typing.get_origin(annotation) is tuple else (annotation,)
+    for part in parts:
+        if not _is_array(part):
+            raise ContractError(
+                f"{where} has type {_show(part)}",
+                fix='return tensors: Float[Tensor, "n"], or tuple[Float[Tensor, "n"], Int[Tensor, "n"]]',
+            )
+    is_tuple = typing.get_origin(annotation) is tuple
+    return tuple(Return(_read_tensor(p, where)) for p in parts), is_tuple
+
+
+def _is_array(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, AbstractArray)
+
+
+def _read_tensor(annotation: Any, where: str) -> TensorType:
+    if annotation.array_type not in (torch.Tensor, np.ndarray):
+        raise ContractError(
+            f"{where} is a jaxtyping array on {_show(annotation.array_type)}",
+            fix="use torch.Tensor or np.ndarray",
+        )
+    try:
+        dims = parse_dims(annotation.dim_str)
+    except ValueError as error:
+        raise ContractError(f"{where}: {error}", fix='write a shape such as "*batch n k"') from None
+    language: Language = "numpy" if annotation.array_type is np.ndarray else "torch"
+    dtypes = _torch_dtypes(annotation.dtypes, language)
+    if not dtypes:
+        raise ContractError(f"{where}: torch has no dtype of class {annotation.dtype.__name__}", fix="use Float or Int")
+    return TensorType(dims, annotation.dtype.__name__, dtypes, language)
+
+
+_ALL_DTYPES = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+
+
+def _torch_dtypes(names: Any, language: Language) -> tuple[torch.dtype, ...]:
+    listed = names if isinstance(names, tuple | list) else _ALL_DTYPES  # Shaped holds a marker, not names
+    found = [getattr(torch, name) for name in listed if isinstance(getattr(torch, name, None), torch.dtype)]
+    if language == "numpy":  # NumPy itself has no bfloat16 and no float8
+        found = [d for d in found if d is not torch.bfloat16 and "float8" not in str(d) and "float4" not in str(d)]
+    return tuple(dict.fromkeys(found))
+
+
+def _unwrap_annotated(annotation: Any) -> tuple[Any, Values | None]:
+    if typing.get_origin(annotation) is not Annotated:
+        return annotation, None
+    drawn = next((m for m in annotation.__metadata__ if isinstance(m, Values)), None)
+    return annotation.__origin__, drawn
+
+
+def _unwrap_optional(annotation: Any) -> tuple[Any, bool]:
+    if typing.get_origin(annotation) not in (Union, types.UnionType):
+        return annotation, False
+    others = [a for a in typing.get_args(annotation) if a is not type(None)]
+    return (others[0], True) if len(others) == 1 else (annotation, False)
+
+
+def _show(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+
+
+def _check_dim_names(signature: Signature, qualname: str) -> None:
+    """Every dim of an output, and every name in an expression, must be known from the arguments."""
+    integers = {a.name for a in signature.arguments if a.schema_type is int}
+    known = set(integers)
+    for argument in signature.arguments:
+        if argument.tensor is None:
+            continue
+        for dim in argument.tensor.dims:
+            if isinstance(dim, NamedDim | VariadicDim) and dim.name:
+                if dim.name in integers:
+                    raise ContractError(
+                        f"{qualname}: {dim.name!r} names both an argument and a dim of {argument.name!r}",
+                        fix="rename one of them",
+                    )
+                known.add(dim.name)
+    everywhere = [(f"argument {a.name!r}", a.tensor) for a in signature.arguments if a.tensor]
+    everywhere += [("the return value", r.tensor) for r in signature.returns]
+    for where, tensor in everywhere:
+        for dim in tensor.dims:
+            unknown = _names_of(dim) - known
+            if unknown:
+                raise ContractError(
+                    f"{qualname}: {where} has the dim {str(dim)!r}, but no argument's shape has {sorted(unknown)}",
+                    fix=f"known dims and int arguments are {sorted(known)}; use '_' for a size that cannot be told",
+                )
+
+
+def _names_of(dim: Dim) -> set[str]:
+    match dim:
+        case NamedDim(name=name):
+            return {name}
+        case VariadicDim(name=str(name)):
+            return {name}
+        case ExprDim(text=text):
+            return names_in(text)
+    return set()

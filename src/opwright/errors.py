@@ -1,0 +1,87 @@
+"""Every exception that opwright raises, one class for each kind of mistake.
+
+A message says what happened and where; ``fix`` says what to do next. Nothing here imports
+anything, so that every other file may raise these.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArgumentError",
+    "CacheError",
+    "CheckError",
+    "CompileError",
+    "ContractError",
+    "KernelError",
+    "KernelRefusedError",
+    "NameClashError",
+    "OpwrightError",
+    "SignatureMismatchError",
+    "TargetError",
+]
+
+
+class OpwrightError(Exception):
+    """Base of all of them. ``str(error)`` is the message followed by the remedy."""
+
+    def __init__(self, message: str, *, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  → {self.fix}" if self.fix else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.fix, self.__dict__)
+
+
+def _rebuild(cls: type[OpwrightError], message: str, fix: str | None, state: dict[str, object]) -> OpwrightError:
+    error = cls.__new__(cls)
+    OpwrightError.__init__(error, message, fix=fix)
+    error.__dict__.update(state)
+    return error
+
+
+class ContractError(OpwrightError, TypeError):
+    """The decorated function does not state a complete contract (raised at definition)."""
+
+
+class NameClashError(ContractError):
+    """The operator's name is taken by another library or another file."""
+
+
+class ArgumentError(OpwrightError, ValueError):
+    """A call's argument disagrees with the contract (raised before any kernel runs)."""
+
+
+class KernelError(OpwrightError):
+    """A kernel was attached with options that make no sense, or by a name that is unknown."""
+
+
+class SignatureMismatchError(KernelError, TypeError):
+    """A kernel's parameters differ from its operator's (raised when it is attached)."""
+
+
+class KernelRefusedError(KernelError, RuntimeError):
+    """A kernel that was asked for by name cannot run here, or not on these inputs."""
+
+
+class CompileError(KernelError, RuntimeError):
+    """A kernel's source did not compile. ``log`` holds the compiler's whole output."""
+
+    def __init__(self, message: str, *, log: str = "", fix: str | None = None) -> None:
+        super().__init__(message, fix=fix)
+        self.log = log
+
+
+class CacheError(OpwrightError, OSError):
+    """The artifact cache cannot store what was built."""
+
+
+class TargetError(OpwrightError):
+    """What was named on the command line (a file, ``module``, ``module:op``) holds no such operator."""
+
+
+class CheckError(OpwrightError):
+    """A check could not be carried out as it was asked for (an unknown kernel, a malformed case)."""

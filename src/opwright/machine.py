@@ -1,0 +1,147 @@
+"""What this machine is, as one frozen record that is made once and passed in.
+
+Environment variables are read here and in the command line, nowhere else:
+
+==================== ==========================================================
+``OPWRIGHT_CACHE_DIR`` where compiled kernels are kept (default: the user's cache folder)
+``TRITON_INTERPRET``   ``1`` makes Triton run kernels in its interpreter, on a CPU
+``CXX``                the C++ compiler (default: the first of ``g++``, ``clang++``, ``c++`` on the PATH)
+==================== ==========================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Compiler", "Gpu", "Machine", "this_machine"]
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler: where it is, and what it says of its version (part of every artifact's key)."""
+
+    path: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One CUDA device as torch sees it. ``memory_bytes`` is the device's total."""
+
+    name: str
+    capability: tuple[int, int]
+    memory_bytes: int
+
+    @property
+    def arch(self) -> str:
+        """The compiler's name of it, such as ``sm_90``."""
+        return f"sm_{self.capability[0]}{self.capability[1]}"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts that decide what can run here. Tests make their own, so rules are tested without hardware."""
+
+    system: str
+    python: str
+    cpu: str
+    cpu_flags: str
+    cores: int
+    torch: str
+    torch_cuda: str | None
+    gpus: tuple[Gpu, ...]
+    triton: str | None
+    triton_interpret: bool
+    cxx: Compiler | None
+    cache_dir: Path
+
+    @property
+    def has_gpu(self) -> bool:
+        return bool(self.gpus)
+
+    def to_json(self) -> dict[str, Any]:
+        """For reports: no folder of this user's, and the CPU flags only as long as they help."""
+        record = dataclasses.asdict(self)
+        del record["cache_dir"], record["cpu_flags"]
+        if self.cxx is not None:
+            record["cxx"] = self.cxx.version
+        return record
+
+
+@functools.cache
+def this_machine() -> Machine:
+    """Look at the machine, once for the process. Imports torch."""
+    import torch
+
+    cpu, flags = _cpu()
+    return Machine(
+        system=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+        cpu=cpu,
+        cpu_flags=flags,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        torch=torch.__version__,
+        torch_cuda=torch.version.cuda,
+        gpus=_gpus(),
+        triton=_installed_version("triton"),
+        triton_interpret=os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes"),
+        cxx=_cxx(),
+        cache_dir=_cache_dir(),
+    )
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return ()
+    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return tuple(Gpu(p.name, (p.major, p.minor), p.total_memory) for p in found)
+
+
+def _installed_version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cxx() -> Compiler | None:
+    for candidate in (os.environ.get("CXX"), "g++", "clang++", "c++"):
+        path = shutil.which(candidate) if candidate else None
+        if path is None:
+            continue
+        try:
+            told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True)
+        except (OSError, subprocess.SubprocessError):
+            continue  # a compiler that cannot say its version cannot build either: try the next
+        return Compiler(path, told.stdout.splitlines()[0].strip())
+    return None
+
+
+def _cpu() -> tuple[str, str]:
+    """The processor's name and its instruction-set flags (what ``-march=native`` means here)."""
+    try:
+        info = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine(), ""
+    model = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
+    return (model.group(1) if model else platform.machine()), (flags.group(1) if flags else "")
+
+
+def _cache_dir() -> Path:
+    import platformdirs
+
+    chosen = os.environ.get("OPWRIGHT_CACHE_DIR")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("opwright"))

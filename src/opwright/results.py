@@ -1,0 +1,187 @@
+"""Plain records that travel from the parts that judge to the parts that show. No torch here.
+
+The JSON forms are part of the public interface; their ``schema`` field is raised when they change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+__all__ = [
+    "Accepted",
+    "CheckReport",
+    "Choice",
+    "Explanation",
+    "Finding",
+    "NotChecked",
+    "Origin",
+    "Part",
+    "Probe",
+    "Refused",
+    "Status",
+    "Verdict",
+]
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A backend or kernel can run here; ``note`` says how, where that is not obvious."""
+
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A backend or kernel cannot run here: why, and what a person can do about it."""
+
+    reason: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.remedy})" if self.remedy else self.reason
+
+
+Probe = Accepted | Refused
+
+
+class Origin(StrEnum):
+    """Where a part of an operator comes from."""
+
+    DERIVED = "derived"
+    HAND_WRITTEN = "hand-written"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of an operator (its fake, gradient, vmap rule …) and where it comes from."""
+
+    name: str
+    origin: Origin
+    how: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What ``ow.explain`` says of one kernel: it runs, or why it does not."""
+
+    kernel: str
+    backend: str
+    outcome: Probe
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which kernel an operator would run for some arguments, and why not each other one."""
+
+    op: str
+    choices: tuple[Choice, ...]
+
+    @property
+    def chosen(self) -> Choice:
+        """The one that would run. There always is one: the reference is the last resort."""
+        return next(c for c in self.choices if c.chosen)
+
+    def __str__(self) -> str:
+        lines = [f"{self.op} would run {self.chosen.kernel!r} ({self.chosen.backend})"]
+        for choice in self.choices:
+            mark = "→" if choice.chosen else " "
+            match choice.outcome:
+                case Accepted(note=note):
+                    said = note or ("runs" if choice.chosen else "could run; an earlier one was taken")
+                case Refused() as refused:
+                    said = f"no: {refused}"
+            lines.append(f" {mark} {choice.kernel:<16} {choice.backend:<10} {said}")
+        return "\n".join(lines)
+
+
+class Status(StrEnum):
+    """How a finding or a verdict ends."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one family of checks found about one kernel. ``case`` names the smallest failing input."""
+
+    check: str
+    status: Status
+    case: str = ""
+    message: str = ""
+    reproduce: str = ""
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """Something that was not looked at, and why: silence is never a pass."""
+
+    check: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Everything that was found about one kernel on one device."""
+
+    op: str
+    kernel: str
+    backend: str
+    device: str
+    status: Status
+    reason: str = ""
+    parts: dict[str, str] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    not_checked: tuple[NotChecked, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.status is Status.FAIL)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The verdicts of one ``opwright check``; ``to_json`` is what ``--json`` writes."""
+
+    machine: dict[str, Any]
+    verdicts: tuple[Verdict, ...]
+    schema: str = "opwright.check/1"
+
+    @property
+    def passed(self) -> bool:
+        """True if something was checked and nothing failed. Refused kernels do not fail a report."""
+        ran = [v for v in self.verdicts if v.status is not Status.REFUSED]
+        return bool(ran) and all(v.status is Status.PASS for v in ran)
+
+    @property
+    def ran_anything(self) -> bool:
+        return any(v.status is not Status.REFUSED for v in self.verdicts)
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self.verdicts)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain lists, dictionaries, strings and numbers."""
+        return {
+            "schema": self.schema,
+            "machine": self.machine,
+            "verdicts": [dataclasses.asdict(verdict) for verdict in self.verdicts],
+        }
+
+    def __str__(self) -> str:
+        lines = []
+        for v in self.verdicts:
+            lines.append(f"{v.status.upper():<8} {v.op} {v.kernel} [{v.backend}, {v.device}] {v.reason}".rstrip())
+            for finding in v.failures:
+                lines.append(f"    {finding.check}: {finding.message}")
+                if finding.reproduce:
+                    lines.append(f"    reproduce: {finding.reproduce}")
+        return "\n".join(lines)

@@ -1,0 +1,139 @@
+"""The derived gradient: the VJP of the meaning, as an operator of its own.
+
+``demo::saxpy`` gets a second operator, ``demo::saxpy_vjp``. What torch.compile caches for a training
+step then holds only the backward's name, so that no cache can serve an old gradient, and profilers show
+it. Its own gradient is plain torch arithmetic, so that derivatives of any order follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from opwright.contract import derive
+from opwright.contract.contract import Contract
+from opwright.runtime.door import as_from_outside
+
+__all__ = ["VjpRules", "derived_backward", "save_values", "saved_values", "vjp_name", "vjp_schema"]
+
+
+def vjp_name(contract: Contract) -> str:
+    """The name of the derived backward, in the operator's namespace."""
+    return f"{contract.name}_vjp"
+
+
+def vjp_schema(contract: Contract) -> str:
+    """``(Tensor?[] grad_outputs, <the operator's arguments>, bool[] needs) -> Tensor[]``.
+
+    ``needs`` has one entry for each tensor argument (lists flattened); only those gradients are computed.
+    """
+    inside = contract.schema[1 : contract.schema.rindex(") ->")]
+    parameters = [part for part in _without_defaults(inside) if part != "*"]
+    return f"({', '.join(['Tensor?[] grad_outputs', *parameters, 'bool[] needs'])}) -> Tensor[]"
+
+
+def _without_defaults(parameters: str) -> list[str]:
+    """The parameters of a schema, bare: ``Tensor x, int[] s=[1, 2]`` → ``Tensor x`` and ``int[] s``."""
+    parts, depth = [""], 0
+    for letter in parameters:
+        depth += (letter in "[(") - (letter in "])")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.split("=")[0].strip() for part in parts if part.strip()]
+
+
+def save_values(ctx: Any, values: Sequence[Any]) -> None:
+    """Keep values of any kind on an autograd context: tensors where autograd tracks them, the rest beside."""
+    leaves, ctx.structure = _pytree.tree_flatten(list(values))
+    ctx.is_tensor = [isinstance(leaf, torch.Tensor) for leaf in leaves]
+    ctx.save_for_backward(*(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)))
+    ctx.others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+
+
+def saved_values(ctx: Any) -> list[Any]:
+    """What ``save_values`` kept."""
+    tensors, others = iter(ctx.saved_tensors), iter(ctx.others)
+    leaves = [next(tensors) if is_tensor else next(others) for is_tensor in ctx.is_tensor]
+    values: list[Any] = _pytree.tree_unflatten(leaves, ctx.structure)
+    return values
+
+
+def derived_backward(contract: Contract, ctx: Any, grads: Sequence[Any]) -> list[Any]:
+    """The gradient of every argument (None where there is none), through the VJP operator."""
+    arguments = saved_values(ctx)
+    given = list(ctx.needs_input_grad)
+    given += [False] * (len(arguments) - len(given))  # autograd does not speak of keyword-only arguments
+    needs = [n for value, need in zip(arguments, given, strict=True) for n in _needs_of(value, need)]
+    operator = getattr(getattr(torch.ops, contract.namespace), vjp_name(contract)).default
+    found, remaining = iter(operator(list(grads), *arguments, needs)), iter(needs)
+
+    def gradient_of(leaf: Any) -> Any:
+        return next(found) if isinstance(leaf, torch.Tensor) and next(remaining) else None
+
+    return [_for_each_tensor(gradient_of, a) for a in arguments]
+
+
+def _for_each_tensor(gradient_of: Any, value: Any) -> Any:
+    """A gradient, or for a list of tensors a list of them: the structure that autograd expects back."""
+    if isinstance(value, list) and value and all(isinstance(v, torch.Tensor) for v in value):
+        return [gradient_of(v) for v in value]
+    return gradient_of(value)
+
+
+def _needs_of(value: Any, need: Any) -> list[bool]:
+    if isinstance(value, list):
+        each = need if isinstance(need, list | tuple) else [need] * len(value)
+        return [bool(n) and derive.differentiable(v) for v, n in zip(value, each, strict=True)]
+    return [bool(need) and derive.differentiable(value)] if isinstance(value, torch.Tensor) else []
+
+
+class VjpRules:
+    """What the VJP operator does: its result, its fake, and its own gradient."""
+
+    def __init__(self, contract: Contract) -> None:
+        self.contract = contract
+
+    def run(self, grad_outputs: Any, *rest: Any) -> list[torch.Tensor]:
+        *arguments, needs = rest
+        with as_from_outside():
+            return derive.vjp(self.contract, arguments, grad_outputs, needs)
+
+    def fake(self, grad_outputs: Any, *rest: Any) -> list[torch.Tensor]:
+        *arguments, needs = rest
+        tensors = [t for t in _pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor)]
+        return [t.new_empty(t.shape) for t, need in zip(tensors, needs, strict=True) if need]
+
+    def setup_context(self, ctx: Any, inputs: Any, output: Any) -> None:
+        save_values(ctx, inputs)
+
+    def backward(self, ctx: Any, grads: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        """Differentiate the VJP by everything it took, keeping the graph if a higher order asks for it."""
+        keep = torch.is_grad_enabled()
+
+        def prepare(leaf: Any) -> Any:
+            if not derive.differentiable(leaf):
+                return leaf
+            return leaf.view_as(leaf) if keep and leaf.requires_grad else leaf.detach().requires_grad_()
+
+        with torch.enable_grad():
+            inputs = _pytree.tree_map(prepare, saved_values(ctx))
+            grad_outputs, *arguments, needs = inputs
+            outputs = derive.vjp(self.contract, arguments, grad_outputs, needs, create_graph=True)
+            wanted = [t for t in _pytree.tree_leaves(inputs) if derive.differentiable(t)]
+            pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad and g is not None]
+            found: Sequence[Any] = [None] * len(wanted)
+            if pairs:
+                found = torch.autograd.grad(
+                    [o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True, create_graph=keep
+                )
+        by_leaf = iter(found)
+
+        def gradient_of(leaf: Any) -> Any:
+            return next(by_leaf) if derive.differentiable(leaf) else None
+
+        return tuple(_for_each_tensor(gradient_of, i) for i in inputs)

@@ -1,0 +1,88 @@
+"""The fast door: may an eager call go straight to a kernel, past torch's dispatcher?
+
+A Python operator costs several microseconds on its way through the dispatcher, as much as a small
+kernel itself. Nothing on that way matters for a plain call: no gradient, no torch.compile, no mode, no
+functorch transform, no tensor subclass, no autocast, no lazy conjugate, no profiler. All of that shows in a few
+integers: the dispatch keys of the tensors and the thread's key sets. (The idea of comparing key sets
+whole is ours; what the keys mean is in c10/core/DispatchKey.h.)
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["as_from_outside", "is_plain_call"]
+
+_C = torch._C
+_PLAIN_BACKENDS = frozenset({"CPU", "CUDA"})
+_PLAIN_FUNCTIONALITY = frozenset({"ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"})
+
+
+def is_plain_call(arguments: Sequence[Any]) -> bool:
+    """Whether nothing that the dispatcher would do matters for these arguments, right now."""
+    if (
+        _C._dispatch_tls_local_include_set().raw_repr() not in _plain_include_sets()
+        or _C._dispatch_tls_local_exclude_set().raw_repr() != _plain_exclude_set()
+        or _C._is_torch_function_mode_enabled()
+        or _C._autograd._profiler_enabled()
+    ):
+        return False
+    grad = _C.is_grad_enabled()
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            if not _is_plain(_C._dispatch_keys(argument).raw_repr()) or (grad and argument.requires_grad):
+                return False
+        elif isinstance(argument, list | tuple) and not is_plain_call(argument):
+            return False
+    return True
+
+
+def as_from_outside() -> Any:
+    """A context in which torch calls behave as at the top of a Python program.
+
+    Inside an operator's rule the dispatcher has already switched off the keys that it passed, autograd and
+    functorch among them; a rule that differentiates or vmaps needs them again. Enclosing functorch
+    transforms stay in force.
+    """
+    include, exclude = _default_key_sets()
+    if _C._functorch.peek_interpreter_stack() is not None:
+        for key in ("FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode"):
+            include = include.add(getattr(_C.DispatchKey, key))
+    return _C._ForceDispatchKeyGuard(include, exclude)
+
+
+@functools.cache
+def _is_plain(raw_keys: int) -> bool:
+    keys = _C.DispatchKeySet.from_raw_repr(raw_keys)
+    names = {name.strip() for name in str(keys).removeprefix("DispatchKeySet(").rstrip(")").split(",")}
+    return bool(names & _PLAIN_BACKENDS) and names <= _PLAIN_BACKENDS | _PLAIN_FUNCTIONALITY
+
+
+@functools.cache
+def _default_key_sets() -> tuple[Any, Any]:
+    """The included and excluded dispatch keys of a thread that has done nothing yet."""
+    found: list[tuple[Any, Any]] = []
+    look = threading.Thread(
+        target=lambda: found.append((_C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()))
+    )
+    look.start()
+    look.join()
+    return found[0]
+
+
+@functools.cache
+def _plain_include_sets() -> frozenset[int]:
+    include, _ = _default_key_sets()
+    in_inference_mode = include.remove(_C.DispatchKey.ADInplaceOrView)
+    return frozenset({include.raw_repr(), in_inference_mode.raw_repr()})
+
+
+@functools.cache
+def _plain_exclude_set() -> int:
+    _, exclude = _default_key_sets()
+    return int(exclude.raw_repr())

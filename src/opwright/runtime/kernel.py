@@ -1,0 +1,118 @@
+"""A kernel attached to an operator: built when first needed, callable by name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.backends import get_backend
+from opwright.backends.base import BuildTools, KernelSpec, Launch
+from opwright.contract.binding import Binding, bind, fill
+from opwright.contract.contract import Contract
+from opwright.contract.fingerprint import digest, fingerprint
+from opwright.errors import KernelRefusedError
+from opwright.results import Accepted, Probe, Refused
+from opwright.runtime.tools import build_tools
+
+__all__ = ["Kernel"]
+
+
+class Kernel:
+    """One implementation of an operator in one language.
+
+    Calling it runs this kernel and no other; arguments are checked against the contract first. It gives
+    plain results: gradients belong to the operator.
+    """
+
+    def __init__(self, spec: KernelSpec, contract: Contract) -> None:
+        self.spec = spec
+        self.contract = contract
+        self._launch: Launch | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def backend(self) -> str:
+        return self.spec.backend
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the kernel's source or domain does."""
+        spec = self.spec
+        source = spec.source.read_text() if isinstance(spec.source, Path) else fingerprint(spec.source)
+        return digest(
+            spec.name, spec.backend, source, spec.entry, repr(spec.devices), repr(spec.dtypes),
+            fingerprint(spec.when), repr(sorted(spec.options.items())),
+        )  # fmt: skip
+
+    def probe(self, device: str, tools: BuildTools | None = None) -> Probe:
+        """Whether it can run on a type of device here."""
+        return get_backend(self.backend).probe(self.spec, device, (tools or build_tools()).machine)
+
+    def fits(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
+        """Whether it can run on the arguments' device and dtypes, whatever their shapes and values."""
+        assert binding.device is not None  # a contract has at least one tensor; absent ones were refused
+        probe = self.probe(binding.device.type)
+        if isinstance(probe, Accepted) and self.spec.dtypes is not None:
+            outside = [_short(d) for d in _dtypes_that_count(arguments) if d not in self.spec.dtypes]
+            if outside:
+                taken = ", ".join(map(_short, self.spec.dtypes))
+                return Refused(f"takes {taken}, not {', '.join(outside)}")
+        return probe
+
+    def accepts(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
+        """Whether it can run on these arguments: device, then dtypes, then its own ``when``."""
+        fits = self.fits(binding, arguments)
+        if isinstance(fits, Refused) or self.spec.when is None:
+            return fits
+        if not self.contract.signature.call(self.spec.when, arguments):
+            return Refused("its `when` predicate is False for these arguments")
+        return fits
+
+    def load(self) -> Launch:
+        """Build it, or take it from the cache. CompileError if its source does not compile."""
+        if self._launch is None:
+            with self._lock:
+                if self._launch is None:
+                    backend = get_backend(self.backend)
+                    artifact = backend.compile(self.spec, self.contract, build_tools())
+                    self._launch = backend.load(artifact, self.spec, self.contract)
+        return self._launch
+
+    def traceable(self) -> Launch | None:
+        """A form that torch.compile may trace into, if the language has one."""
+        return get_backend(self.backend).traceable(self.spec, self.contract, self.load())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        arguments = fill(self.contract, args, kwargs)
+        outcome = self.accepts(bind(self.contract, arguments), arguments)
+        if isinstance(outcome, Refused):
+            raise KernelRefusedError(
+                f"{self.contract.qualname}: kernel {self.name!r} cannot run on these arguments: {outcome.reason}",
+                fix=outcome.remedy or f"ow.explain({self.contract.name}, ...) says which kernel can",
+            )
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.load()(*arguments)
+
+    def __repr__(self) -> str:
+        return f"<{self.backend} kernel {self.name!r} of {self.contract.qualname}>"
+
+
+def _dtypes_that_count(arguments: Sequence[Any]) -> frozenset[torch.dtype]:
+    """The dtypes that ``KernelSpec.dtypes`` speaks of: the floating ones, or all if there are none."""
+    found = {
+        t.dtype for a in arguments for t in (a if isinstance(a, list | tuple) else (a,)) if isinstance(t, torch.Tensor)
+    }
+    floating = {d for d in found if d.is_floating_point or d.is_complex}
+    return frozenset(floating or found)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,387 @@
+"""The operator as a person holds it: defined by ``@ow.op``, called, given kernels, asked about itself."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+
+from opwright.backends import BACKENDS, get_backend
+from opwright.backends.base import KernelSpec
+from opwright.contract import derive
+from opwright.contract.binding import bind, fill
+from opwright.contract.contract import Contract, make_contract
+from opwright.contract.fingerprint import digest, fingerprint
+from opwright.errors import ArgumentError, KernelError
+from opwright.results import Accepted, Explanation, Origin, Part
+from opwright.runtime import registration, selection
+from opwright.runtime.backward import derived_backward, save_values
+from opwright.runtime.door import as_from_outside, is_plain_call
+from opwright.runtime.kernel import Kernel
+
+__all__ = ["Op", "explain", "op"]
+
+
+class Attach(Protocol):
+    """``op.triton``, ``op.cpp`` …: attaches one kernel; a decorator unless it is given the source."""
+
+    def __call__(
+        self,
+        source: Callable[..., Any] | str | Path | None = None,
+        /,
+        *,
+        name: str | None = None,
+        entry: str | None = None,
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+        when: Callable[..., bool] | None = None,
+        **options: Any,
+    ) -> Any: ...
+
+
+def op(qualname: str) -> Callable[[Callable[..., Any]], Op]:
+    """Define an operator by a typed function whose body is its meaning.
+
+    Args:
+        qualname: ``"namespace::name"``, as torch will know it.
+
+    The function's tensor arguments are annotated with jaxtyping shapes (``Float[Tensor, "*batch n"]``),
+    on ``torch.Tensor`` or, for a meaning written in NumPy, on ``np.ndarray``. Arguments that share an
+    abstract dtype class (``Float``) share one dtype in a call.
+
+    Raises:
+        ContractError: something in the function cannot be expressed; the message names the argument.
+        NameClashError: the name is taken.
+    """
+    caller = sys._getframe(1)
+    scope = {**caller.f_globals, **caller.f_locals}
+
+    def decorate(function: Callable[..., Any]) -> Op:
+        return Op(make_contract(qualname, function, scope))
+
+    return decorate
+
+
+class Op:
+    """A first-class PyTorch operator with any number of kernels.
+
+    ``op(...)`` and ``torch.ops.namespace.name(...)`` do the same. ``op.kernels["name"](...)`` runs one
+    kernel. ``op.triton``, ``op.cpp``, ``op.numpy`` and ``op.python`` attach kernels.
+    """
+
+    def __init__(self, contract: Contract) -> None:
+        self.contract = contract
+        self.kernels: dict[str, Kernel] = {}
+        self._only: str | None = None
+        self._overrides: dict[str, Callable[..., Any]] = {}
+        self._setup_context: Callable[..., Any] | None = None
+        # Shapes, dtypes and devices that were checked before, with the kernels that fit them.
+        self._seen: dict[Any, tuple[Kernel, ...]] = {}
+        functools.update_wrapper(self, contract.function)
+        self.overload = registration.register(self)
+
+    # -- calling ------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self.overload(*args, **kwargs)
+        arguments = fill(self.contract, args, kwargs)
+        if is_plain_call(arguments):
+            return self.run(arguments)
+        split = len(self.contract.signature.positional)
+        if split == len(arguments):
+            return self._through_dispatcher(arguments, {})
+        named = {a.name: v for a, v in zip(self.contract.signature.keyword_only, arguments[split:], strict=True)}
+        return self._through_dispatcher(arguments[:split], named)
+
+    def _through_dispatcher(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self.overload(*args, **kwargs)
+        except RuntimeError:
+            # The dispatcher judges types first, in its own words. Say it in the contract's, if it was that.
+            bind(self.contract, fill(self.contract, args, kwargs))
+            raise
+
+    def run(self, arguments: Sequence[Any]) -> Any:
+        """Run a kernel, or the meaning, on arguments in signature order, past autograd and the dispatcher."""
+        kernel = self._choose(arguments)
+        if kernel is None:
+            return self.contract.pack(self.contract.truth(arguments))
+        return kernel.load()(*arguments)
+
+    def _choose(self, arguments: Sequence[Any]) -> Kernel | None:
+        key = _static_key(arguments)
+        fitting = self._seen.get(key)
+        if fitting is None:
+            binding = bind(self.contract, arguments)
+            fitting = tuple(k for k in self._candidates() if isinstance(k.fits(binding, arguments), Accepted))
+            if len(self._seen) >= 4096:  # a bound, should sizes change with every call
+                self._seen.clear()
+            self._seen[key] = fitting
+        for kernel in fitting:
+            if kernel.spec.when is None or self.contract.signature.call(kernel.spec.when, arguments):
+                return kernel
+        return None
+
+    def _candidates(self) -> list[Kernel]:
+        if self._only is None:
+            return list(self.kernels.values())
+        return [self.kernels[self._only]] if self._only != selection.REFERENCE else []
+
+    @contextlib.contextmanager
+    def only(self, name: str) -> Iterator[None]:
+        """Within this block, calls run the kernel ``name`` (or ``"reference"``) where its domain holds, and
+        no other kernel: for tests and comparisons. Not for several threads at once."""
+        if name != selection.REFERENCE and name not in self.kernels:
+            raise KernelError(
+                f"{self.contract.qualname} has no kernel {name!r}",
+                fix=f"it has {[*self.kernels, selection.REFERENCE]}",
+            )
+        before, self._only = self._only, name
+        self._seen.clear()
+        try:
+            yield
+        finally:
+            self._only = before
+            self._seen.clear()
+
+    def _changed(self) -> None:
+        """What was remembered of this operator's kernels and parts holds no more."""
+        self._seen.clear()
+        vars(self).pop("fingerprint", None)
+        registration.changed(self)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Which kernel these arguments would run, and why each other one would not."""
+        arguments = fill(self.contract, args, kwargs)
+        return selection.explain(self.contract, self._candidates(), arguments)
+
+    # -- kernels ------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Attach:
+        if name in BACKENDS:
+            return functools.partial(self._attach, name)
+        raise AttributeError(
+            f"{type(self).__name__} has no attribute {name!r}; the languages are {', '.join(BACKENDS)}"
+        )
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *BACKENDS]
+
+    def _attach(
+        self,
+        backend_name: str,
+        source: Callable[..., Any] | str | Path | None = None,
+        /,
+        *,
+        name: str | None = None,
+        entry: str | None = None,
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+        when: Callable[..., bool] | None = None,
+        **options: Any,
+    ) -> Any:
+        def attach(source: Callable[..., Any] | str | Path) -> Any:
+            spec = self._make_spec(backend_name, source, name, entry, devices, dtypes, when, options)
+            get_backend(backend_name).validate(spec, self.contract)
+            self.kernels[spec.name] = Kernel(spec, self.contract)
+            self._changed()
+            return source if callable(source) else self.kernels[spec.name]
+
+        return attach if source is None else attach(source)
+
+    def _make_spec(
+        self,
+        backend_name: str,
+        source: Callable[..., Any] | str | Path,
+        name: str | None,
+        entry: str | None,
+        devices: Sequence[str] | None,
+        dtypes: Sequence[torch.dtype] | None,
+        when: Callable[..., bool] | None,
+        options: dict[str, Any],
+    ) -> KernelSpec:
+        backend, where = get_backend(backend_name), f"{self.contract.qualname}: op.{backend_name}"
+        if unknown := set(options) - backend.options:
+            raise KernelError(
+                f"{where} has no option {sorted(unknown)[0]!r}",
+                fix=f"it takes name, entry, devices, dtypes, when{''.join(f', {o}' for o in sorted(backend.options))}",
+            )
+        kind = "callable" if callable(source) else "file"
+        if kind not in backend.takes:
+            raise KernelError(f"{where} was given a {kind}", fix=f"give it a {' or a '.join(sorted(backend.takes))}")
+        own_name = getattr(source, "__name__", "_") if callable(source) else "_"
+        chosen = name or (own_name if own_name not in ("_", "<lambda>") else backend_name)
+        if chosen == selection.REFERENCE:
+            raise KernelError(f"{where}: {chosen!r} is what the meaning itself is called", fix="choose another name")
+        return KernelSpec(
+            name=chosen,
+            backend=backend_name,
+            source=source if callable(source) else self._find_file(source, backend.suffixes, where),
+            entry=entry or (own_name if callable(source) else self.contract.name),
+            devices=tuple(devices or backend.default_devices),
+            dtypes=tuple(dtypes) if dtypes is not None else None,
+            when=when,
+            options=options,
+        )
+
+    def _find_file(self, source: str | Path, suffixes: tuple[str, ...], where: str) -> Path:
+        beside = Path(self.contract.file).parent if self.contract.file else Path.cwd()
+        tried = [beside / source, Path.cwd() / source]
+        found = next((p.resolve() for p in tried if p.is_file()), None)
+        if found is None:
+            raise KernelError(f"{where}: there is no file {str(source)!r}", fix=f"looked in {beside} and {Path.cwd()}")
+        if found.suffix not in suffixes:
+            raise KernelError(
+                f"{where} takes {' or '.join(suffixes)} files, not {found.name!r}", fix="use its own language"
+            )
+        return found
+
+    # -- parts: derived from the meaning, or written by hand under torch.library's own names -----------
+
+    def register_fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Replace the derived fake: takes the operator's arguments, returns tensors like its outputs."""
+        return self._override("fake", function)
+
+    def register_autograd(
+        self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
+    ) -> None:
+        """Replace the derived gradient, with the meaning of ``torch.library.register_autograd``.
+
+        Args:
+            backward: ``backward(ctx, *grads)``; returns a gradient, or None, for each positional argument.
+            setup_context: ``setup_context(ctx, inputs, output)``, with ``keyword_only_inputs`` besides if the
+                operator has keyword-only arguments; saves on ``ctx`` what the backward needs.
+        """
+        self._setup_context = setup_context
+        self._override("autograd", backward)
+
+    def register_vmap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Replace the derived vmap rule: ``function(info, in_dims, *args)`` returns ``(output, out_dims)``."""
+        return self._override("vmap", function)
+
+    def register_flops(self, function: Callable[..., int]) -> Callable[..., int]:
+        """Replace the derived FLOP count: takes the operator's arguments (tensors), returns a number.
+
+        ``torch.utils.flop_counter.FlopCounterMode`` shows it.
+        """
+        return self._override("flops", function)
+
+    def _override(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(function):
+            raise KernelError(f"{self.contract.qualname}: register_{part} was given {type(function).__name__}")
+        self._overrides[part] = function
+        self._changed()
+        return function
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """Where each part of the operator comes from: derived, hand-written or missing."""
+        derived = {
+            "schema": "torch.library.infer_schema on the type hints",
+            "fake": "the meaning on fake tensors, outputs contiguous",
+            "autograd": f"VJP of the meaning, recomputed ({self.contract.namespace}::{self.contract.name}_vjp)",
+            "vmap": "vmap of the meaning",
+            "decomposition": "the meaning",
+            "flops": "counted on meta tensors",
+            "bytes": "inputs + outputs",
+        }
+        parts = {name: Part(name, Origin.DERIVED, how) for name, how in derived.items()}
+        for name, function in self._overrides.items():
+            parts[name] = Part(name, Origin.HAND_WRITTEN, f"register_{name} ({getattr(function, '__name__', '?')})")
+        tensors = [a.tensor for a in self.contract.signature.arguments if a.tensor]
+        if "autograd" not in self._overrides and not any(d.is_floating_point for t in tensors for d in t.dtypes):
+            parts["autograd"] = Part("autograd", Origin.MISSING, "no argument has a floating dtype")
+        for device in ("cpu", "cuda"):
+            own = [k.name for k in self.kernels.values() if device in k.spec.devices]
+            origin = Origin.HAND_WRITTEN if own else Origin.DERIVED
+            parts[device] = Part(device, origin, ", ".join(own) if own else "the meaning itself")
+        return parts
+
+    # -- what registration asks for -----------------------------------------------------------------------
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Changes when the meaning, a hand-written part or a kernel does."""
+        overrides = [f"{name}={fingerprint(f)}" for name, f in sorted(self._overrides.items())]
+        kernels = [f"{k.name}={k.fingerprint}" for k in self.kernels.values()]
+        return digest(self.contract.fingerprint, *overrides, fingerprint(self._setup_context), *kernels)
+
+    def fake(self, arguments: Sequence[Any]) -> Any:
+        bind(self.contract, arguments)
+        if "fake" in self._overrides:
+            return self.contract.signature.call(self._overrides["fake"], arguments)
+        return self.contract.pack(derive.fake_outputs(self.contract, arguments))
+
+    def traceable_kernel(self, arguments: Sequence[Any]) -> Callable[..., Any] | None:
+        try:
+            kernel = selection.choose(self.contract, self._candidates(), arguments)
+        except ArgumentError:
+            raise
+        except RuntimeError:
+            return None  # a `when` that looks at addresses or values: it is decided when the call runs
+        return kernel.traceable() if kernel is not None else None
+
+    def setup_context(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
+        if "autograd" not in self._overrides:
+            save_values(ctx, arguments)
+        elif self._setup_context is not None:
+            split = len(self.contract.signature.positional)
+            named = {a.name: v for a, v in zip(self.contract.signature.keyword_only, arguments[split:], strict=True)}
+            extra = {"keyword_only_inputs": named} if named else {}
+            self._setup_context(ctx=ctx, inputs=tuple(arguments[:split]), output=output, **extra)
+
+    def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
+        if "autograd" not in self._overrides:
+            return derived_backward(self.contract, ctx, grads)
+        found = self._overrides["autograd"](ctx, *grads)
+        return found if isinstance(found, tuple) else (found,)
+
+    def batch(self, info: Any, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
+        if "vmap" in self._overrides:
+            result: tuple[Any, Any] = self._overrides["vmap"](info, tuple(in_dims), *arguments)
+            return result
+        # torch leaves the transform on functorch's stack while its rule runs; the rule's own vmap goes below.
+        with temporarily_pop_interpreter_stack(), as_from_outside():
+            return derive.batch_rule(self.contract, in_dims, arguments)
+
+    def count_flops(self, arguments: Sequence[Any], output: Any = None) -> int:
+        """Floating-point operations of one call: the hand-written formula, or counted on the meaning."""
+        if "flops" in self._overrides:
+            return int(self.contract.signature.call(self._overrides["flops"], arguments))
+        return derive.flops(self.contract, arguments)
+
+    def __repr__(self) -> str:
+        return f"<operator {self.contract.call_form}, kernels: {', '.join(self.kernels) or 'none'}>"
+
+
+def _static_key(arguments: Sequence[Any]) -> Any:
+    """What the checks of a call depend on: shapes, dtypes, devices, and scalars by type and value."""
+    return tuple(
+        (a.shape, a.dtype, a.device)
+        if isinstance(a, torch.Tensor)
+        else _static_key(a)
+        if isinstance(a, list | tuple)
+        else (type(a), a)
+        for a in arguments
+    )
+
+
+def explain(operator: Op, *args: Any, **kwargs: Any) -> Explanation:
+    """Print, and return, which kernel a call would run and why each other one would not."""
+    explanation = operator.explain(*args, **kwargs)
+    print(explanation)
+    return explanation
+
+
+def defined_in(namespace: dict[str, Any]) -> list[Op]:
+    """The operators among a module's names, in the order of their definition."""
+    found = {id(v): v for v in namespace.values() if isinstance(v, Op)}
+    return sorted(found.values(), key=lambda o: inspect.unwrap(o.contract.function).__code__.co_firstlineno)
