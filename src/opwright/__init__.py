@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
-    from opwright.check import check
+    from opwright.checks.run import check
     from opwright.contract.signature import values
     from opwright.runtime.op import Op, explain, op
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # `opwright --help` do not wait for torch.
 _HOME = {
     "Op": "opwright.runtime.op",
-    "check": "opwright.check",
+    "check": "opwright.checks.run",
     "explain": "opwright.runtime.op",
     "op": "opwright.runtime.op",
     "values": "opwright.contract.signature",

@@ -119,7 +119,11 @@ class Backend(abc.ABC):
         if isinstance(spec.source, Path):
             compare_parameters(parameters_in_file(spec, contract), spec, contract)
         else:
-            compare_parameters(list(inspect.signature(spec.source).parameters.values()), spec, contract)
+            try:
+                parameters = inspect.signature(spec.source).parameters
+            except ValueError:
+                return  # a function in C, such as torch.sub, which does not say what it takes
+            compare_parameters(list(parameters.values()), spec, contract)
 
     def generate(self, spec: KernelSpec, contract: Contract) -> str:
         """The text that is compiled; for a Python kernel, its own source."""
@@ -174,7 +178,8 @@ def parameters_in_file(spec: KernelSpec, contract: Contract) -> list[inspect.Par
 
 def compare_parameters(parameters: list[inspect.Parameter], spec: KernelSpec, contract: Contract) -> None:
     """Raise SignatureMismatchError unless a Python kernel's parameters are the operator's, in order."""
-    positional = [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [p.name for p in parameters if p.kind in by_position]
     keyword = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
         return  # (*args): the author takes what comes

@@ -17,7 +17,7 @@ from opwright.backends import stable_abi
 from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch, as_launch
 from opwright.cache import ArtifactKey
 from opwright.contract.contract import Contract
-from opwright.errors import CompileError, KernelRefusedError
+from opwright.errors import CompileError, KernelError, KernelRefusedError
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
 
@@ -43,6 +43,12 @@ class CppBackend(Backend):
         return Accepted(machine.cxx.version)
 
     def validate(self, spec: KernelSpec, contract: Contract) -> None:
+        given = spec.options.get("options", ())
+        if isinstance(given, str) or not all(isinstance(flag, str) for flag in given):
+            raise KernelError(
+                f"{contract.qualname}:{spec.name}: options={given!r} is not a list of compiler flags",
+                fix="write one string a flag, as in options=['-DN=4', '-ffast-math']",
+            )
         stable_abi.compare_declaration(spec, contract)
 
     def generate(self, spec: KernelSpec, contract: Contract) -> str:
@@ -57,7 +63,7 @@ class CppBackend(Backend):
         library = f"{contract.name}.so"
 
         def build(folder: Path) -> None:
-            binding = folder / "binding.cpp"
+            binding = folder / f"{spec.source.stem}.binding.cpp"  # type: ignore[union-attr]
             binding.write_text(stable_abi.binding_text(spec, contract, unique))
             shutil.copy(spec.source, folder)  # type: ignore[arg-type]
             assert tools.machine.cxx is not None  # refused above

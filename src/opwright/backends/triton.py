@@ -144,7 +144,8 @@ def _import_file(path: Path, contract: Contract) -> types.ModuleType:
     name = f"{contract.module}.{path.stem}"
     loaded = sys.modules.get(name)
     stamp = path.stat().st_mtime_ns
-    if loaded is not None and getattr(loaded, "__opwright_stamp__", stamp) == stamp:
+    same_file = loaded is not None and getattr(loaded, "__file__", None) == str(path)
+    if loaded is not None and same_file and getattr(loaded, "__opwright_stamp__", stamp) == stamp:
         return loaded
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

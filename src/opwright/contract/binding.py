@@ -22,6 +22,7 @@ from opwright.contract.dims import (
     VariadicDim,
     describe,
     evaluate,
+    names_in,
     rank_range,
 )
 from opwright.contract.signature import Argument, Kind, TensorType
@@ -57,7 +58,7 @@ def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             fix=f"call it as {contract.call_form}",
         )
     if len(args) == len(arguments) and not kwargs:
-        return tuple(args)
+        return _with_floats(contract, args)
     given = dict(zip((a.name for a in positional), args, strict=False))
     for name, value in kwargs.items():
         if name in given:
@@ -73,7 +74,20 @@ def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             f"{contract.qualname} is missing {', '.join(map(repr, missing))}",
             fix=f"call it as {contract.call_form}",
         )
-    return tuple(given.get(a.name, a.default) for a in arguments)
+    return _with_floats(contract, [given.get(a.name, a.default) for a in arguments])
+
+
+def _with_floats(contract: Contract, values: Sequence[Any]) -> tuple[Any, ...]:
+    """Turn ints given for floats into floats, as the dispatcher does: a kernel sees one type on every way."""
+    if not contract.floats:
+        return tuple(values)
+    converted = list(values)
+    for i in contract.floats:
+        if type(converted[i]) is int:
+            converted[i] = float(converted[i])
+        elif isinstance(converted[i], list | tuple):
+            converted[i] = [float(v) if type(v) is int else v for v in converted[i]]
+    return tuple(converted)
 
 
 def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
@@ -93,10 +107,24 @@ def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
             _bind_dtype_and_device(contract, where, spec.tensor, tensor, binding)
             postponed += _bind_shape(contract, where, spec.tensor.dims, tensor, binding)
     for where, dim, size in postponed:
-        expected = evaluate(dim.text, binding.sizes)
-        if size != expected:
-            raise _size_error(contract, where, dim, expected, size, f"{dim} with {_known(dim, binding)}")
+        _bind_expression(contract, where, dim, size, binding)
+    if binding.device is None:
+        raise ArgumentError(
+            f"{contract.qualname}: no tensor was given, so no device can be chosen",
+            fix=f"give at least one tensor; the contract is {contract.call_form}",
+        )
     return binding
+
+
+def _bind_expression(contract: Contract, where: str, dim: ExprDim, size: Any, binding: Binding) -> None:
+    if not names_in(dim.text) <= binding.sizes.keys():
+        return  # an absent optional argument, or an axis of size 1 that broadcasts, leaves a name open
+    try:
+        expected = evaluate(dim.text, binding.sizes)
+    except ZeroDivisionError:
+        expected = f"{dim}, which divides by zero"
+    if size != expected:
+        raise _size_error(contract, where, dim, expected, size, f"{dim} with {_known(dim, binding)}")
 
 
 def _tensors_of(contract: Contract, spec: Argument, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -119,19 +147,32 @@ _SCALAR_TYPES: dict[Any, tuple[tuple[type, ...], str]] = {
     float: ((int, float, torch.SymInt, torch.SymFloat), "a float"),
     bool: ((bool, torch.SymBool), "a bool"),
     str: ((str,), "a str"),
+    torch.dtype: ((torch.dtype,), "a torch.dtype"),
+    torch.device: ((torch.device, str), "a torch.device"),
 }
+_LIST_TYPES: dict[Any, Any] = {Sequence[int]: int, Sequence[float]: float, Sequence[bool]: bool}
 
 
 def _bind_scalar(contract: Contract, spec: Argument, value: Any, binding: Binding) -> None:
     if value is None and spec.optional:
         return
-    plain = spec.schema_type
-    if plain in _SCALAR_TYPES:
-        types, article = _SCALAR_TYPES[plain]
-        if not isinstance(value, types) or (plain is not bool and isinstance(value, bool)):
-            raise _kind_error(contract, spec.name, article, value)
-    if plain is int:
+    plain = spec.scalar_type
+    if plain in _LIST_TYPES:
+        items = _LIST_TYPES[plain]
+        if not isinstance(value, list | tuple):
+            raise _kind_error(contract, spec.name, f"a list of {items.__name__}s", value)
+        for i, item in enumerate(value):
+            _check_scalar(contract, f"{spec.name}[{i}]", items, item)
+        return
+    _check_scalar(contract, spec.name, plain, value)
+    if spec.schema_type is int:
         binding.sizes[spec.name] = value
+
+
+def _check_scalar(contract: Contract, where: str, plain: Any, value: Any) -> None:
+    types, article = _SCALAR_TYPES[plain]
+    if not isinstance(value, types) or (plain is not bool and isinstance(value, bool)):
+        raise _kind_error(contract, where, article, value)
 
 
 def _bind_dtype_and_device(
@@ -219,8 +260,6 @@ def _differ(a: Any, b: Any) -> bool:
 
 
 def _known(dim: ExprDim, binding: Binding) -> str:
-    from opwright.contract.dims import names_in
-
     return ", ".join(f"{n}={binding.sizes[n]}" for n in sorted(names_in(dim.text)))
 
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch.utils import _pytree
 
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.contract.reference import contiguous_outputs, run_traceable, run_truth
@@ -44,6 +45,12 @@ class Contract:
     def fingerprint(self) -> str:
         """Changes when the schema or anything that the meaning reaches changes."""
         return digest(self.qualname, self.schema, fingerprint(self.function))
+
+    @cached_property
+    def floats(self) -> tuple[int, ...]:
+        """Which arguments are floats, or lists of floats, by position in the signature."""
+        numbers = (float, Sequence[float])
+        return tuple(i for i, a in enumerate(self.signature.arguments) if a.scalar_type in numbers)
 
     @cached_property
     def call_form(self) -> str:
@@ -116,7 +123,10 @@ def _infer_schema(qualname: str, signature: Signature) -> str:
     try:
         return torch.library.infer_schema(prototype, mutates_args=())
     except ValueError as error:
-        raise ContractError(f"{qualname}: torch cannot express this signature: {error}") from error
+        raise ContractError(
+            f"{qualname}: torch cannot express this signature: {error}",
+            fix="change what it names; a default must be None, a number, a bool, a str, a dtype or a device",
+        ) from error
 
 
 def _refuse_mutation(contract: Contract) -> None:
@@ -129,17 +139,21 @@ def _refuse_mutation(contract: Contract) -> None:
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         arguments = [_fake_argument(a) for a in contract.signature.arguments]
-        versions = [a._version if isinstance(a, torch.Tensor) else None for a in arguments]
+        versions = [_versions(a) for a in arguments]
         # What it raises is no mutation (sizes that do not fit together, a meaning that looks at values), and
         # the counters below tell of one that came before.
         with contextlib.suppress(Exception):
             run_traceable(contract.function, contract.signature, arguments)
     for argument, value, before in zip(contract.signature.arguments, arguments, versions, strict=True):
-        if isinstance(value, torch.Tensor) and value._version != before:
+        if _versions(value) != before:
             raise ContractError(
                 f"{contract.qualname}: the reference writes into its argument {argument.name!r}",
-                fix=f"work on a copy ({argument.name}.clone()) and return it: operators here are functional",
+                fix="work on a copy (.clone()) and return it: operators here are functional",
             )
+
+
+def _versions(argument: Any) -> list[int]:
+    return [t._version for t in _pytree.tree_leaves(argument) if isinstance(t, torch.Tensor)]
 
 
 def _fake_argument(argument: Argument) -> Any:
@@ -149,7 +163,8 @@ def _fake_argument(argument: Argument) -> Any:
     assert argument.tensor is not None  # every argument that is no scalar has one
     shape = [_fake_size(str(dim)) for dim in argument.tensor.dims if str(dim) != "..."]
     dtypes = argument.tensor.dtypes
-    fake = torch.empty(shape, dtype=torch.float32 if torch.float32 in dtypes else dtypes[0])
+    usual = next((d for d in (torch.float32, torch.int64, torch.complex64) if d in dtypes), dtypes[0])
+    fake = torch.empty(shape, dtype=usual)
     return [fake, fake.clone()] if argument.kind is Kind.TENSOR_LIST else fake
 
 
@@ -163,8 +178,8 @@ def _show_argument(argument: Argument) -> str:
         if argument.kind is Kind.TENSOR_LIST:
             shown = f"list[{shown}]"
     else:
-        plain = argument.schema_type
-        shown = getattr(plain, "__name__", str(plain)).replace("typing.", "")
+        names = {Sequence[t]: f"list[{t.__name__}]" for t in (int, float, bool)}
+        shown = names.get(argument.scalar_type) or argument.scalar_type.__name__
     if argument.optional and "None" not in shown:
         shown += " | None"
     default = f" = {argument.default!r}" if argument.has_default else ""

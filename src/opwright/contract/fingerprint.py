@@ -7,16 +7,25 @@ may still differ in what they read from the outside world; two that differ are d
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import functools
 import hashlib
+import math
 import sys
 import sysconfig
 import types
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import torch
+
 __all__ = ["digest", "fingerprint"]
 
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None))
+_SHOWN_WHOLE = (torch.dtype, torch.device, torch.Size, np.generic, np.dtype, enum.Enum, slice, range, type(...))
+_FIXED = (*_CONSTANTS, *_SHOWN_WHOLE, tuple, list, types.FunctionType)
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
@@ -38,11 +47,35 @@ def fingerprint(value: Any) -> str:
 def _walk(value: Any, seen: set[int]) -> Iterator[str]:
     if id(value) in seen:
         return
-    if isinstance(value, _CONSTANTS):
+    if isinstance(value, (*_CONSTANTS, *_SHOWN_WHOLE)):
         yield f"{type(value).__name__}:{value!r}"
     elif isinstance(value, tuple | list):
+        seen.add(id(value))
         for item in value:
             yield from _walk(item, seen)
+    elif isinstance(value, set | frozenset):
+        yield from sorted(digest(*_walk(item, set())) for item in value)
+    elif isinstance(value, dict):
+        seen.add(id(value))
+        if not all(isinstance(v, _FIXED) for v in value.values()):
+            return  # most likely a cache of something, which fills as the program runs
+        for key, item in value.items():
+            yield from _walk(key, seen)
+            yield from _walk(item, seen)
+    elif isinstance(value, torch.Tensor | np.ndarray):
+        seen.add(id(value))
+        yield _constant_array(value)
+    elif isinstance(value, functools.partial):
+        yield from _walk((value.func, value.args, value.keywords), seen)
+    elif isinstance(value, types.MethodType):
+        yield from _walk((value.__func__, value.__self__), seen)
+    elif isinstance(value, staticmethod | classmethod):
+        yield from _walk(value.__func__, seen)
+    elif isinstance(value, property):
+        yield from _walk((value.fget, value.fset), seen)
+    elif isinstance(value, type):
+        seen.add(id(value))
+        yield from _walk_class(value, seen)
     elif isinstance(value, types.CodeType):
         yield from _walk_code(value, seen)
     elif isinstance(value, types.FunctionType):
@@ -52,11 +85,33 @@ def _walk(value: Any, seen: set[int]) -> Iterator[str]:
         # triton's JITFunction, Autotuner and Heuristics each wrap what they decorate as ``fn``.
         seen.add(id(value))
         yield type(value).__name__
-        for name in ("configs", "values"):
-            yield repr([str(c) for c in getattr(value, name, None) or ()])
+        yield repr([str(c) for c in getattr(value, "configs", None) or ()])
+        yield from _walk(getattr(value, "values", None), seen)  # the functions of triton.heuristics
         yield from _walk(value.fn, seen)
     elif isinstance(getattr(value, "fingerprint", None), str):
         yield value.fingerprint  # another operator
+    elif not _belongs_to_a_library(type(value)):
+        seen.add(id(value))
+        yield from _walk(type(value), seen)
+        if dataclasses.is_dataclass(value):  # another object's state may change as the program runs
+            yield from _walk([getattr(value, f.name) for f in dataclasses.fields(value)], seen)
+
+
+def _walk_class(value: type, seen: set[int]) -> Iterator[str]:
+    yield value.__qualname__
+    if not _belongs_to_a_library(value):
+        for name, held in vars(value).items():
+            if name not in ("__dict__", "__weakref__", "__module__", "__doc__"):
+                yield name
+                yield from _walk(held, seen)
+        yield from _walk(value.__bases__, seen)
+
+
+def _constant_array(value: Any) -> str:
+    """Values where they can be had cheaply; else what kind of array it is."""
+    kind = f"{type(value).__name__}:{value.dtype}:{tuple(value.shape)}"
+    plain = isinstance(value, np.ndarray) or (type(value) is torch.Tensor and value.device.type == "cpu")
+    return f"{kind}:{value.tolist()}" if plain and math.prod(value.shape) <= 4096 else kind
 
 
 def _walk_code(code: types.CodeType, seen: set[int]) -> Iterator[str]:
@@ -69,6 +124,7 @@ def _walk_code(code: types.CodeType, seen: set[int]) -> Iterator[str]:
 def _walk_function(function: types.FunctionType, seen: set[int]) -> Iterator[str]:
     yield from _walk_code(function.__code__, seen)
     yield from _walk(function.__defaults__ or (), seen)
+    yield from _walk(function.__kwdefaults__ or {}, seen)
     for cell in function.__closure__ or ():
         try:
             yield from _walk(cell.cell_contents, seen)
@@ -95,7 +151,7 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
             yield from _global_names(constant)
 
 
-def _belongs_to_a_library(function: types.FunctionType) -> bool:
+def _belongs_to_a_library(function: types.FunctionType | type) -> bool:
     """Libraries have versions; only the user's own code is edited between two runs."""
     module = sys.modules.get(function.__module__ or "")
     file = getattr(module, "__file__", None) or ""

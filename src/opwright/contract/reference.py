@@ -22,7 +22,7 @@ from torch.utils import _pytree
 from opwright.contract.signature import Signature
 from opwright.errors import ContractError
 
-__all__ = ["contiguous_outputs", "replace_globals", "run_traceable", "run_truth", "with_arrays"]
+__all__ = ["contiguous_outputs", "fresh_outputs", "replace_globals", "run_traceable", "run_truth", "with_arrays"]
 
 
 def run_truth(function: Callable[..., Any], signature: Signature, arguments: Sequence[Any]) -> Any:
@@ -118,9 +118,14 @@ def contiguous_outputs(
             f"{len(signature.returns)} tensor(s)",
             fix="make the return annotation and the returned values agree",
         )
-    taken = [a for a in _pytree.tree_leaves(list(arguments)) if isinstance(a, torch.Tensor)]
+    return fresh_outputs(listed, arguments)
+
+
+def fresh_outputs(outputs: Sequence[torch.Tensor], arguments: Any) -> tuple[torch.Tensor, ...]:
+    """Tensors made contiguous, and copied where they share memory with an argument or with one another."""
+    taken = [a for a in _pytree.tree_leaves(arguments) if isinstance(a, torch.Tensor)]
     fresh: list[torch.Tensor] = []
-    for output in listed:
+    for output in outputs:
         own = output.contiguous()
         if any(_share_memory(own, other) for other in (*taken, *fresh)):
             own = own.clone(memory_format=torch.contiguous_format)

@@ -7,6 +7,7 @@ argument and what to write instead.
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -95,6 +96,11 @@ class Argument:
     @property
     def is_tensor(self) -> bool:
         return self.kind is not Kind.SCALAR
+
+    @property
+    def scalar_type(self) -> Any:
+        """``schema_type`` without its ``| None``."""
+        return _unwrap_optional(self.schema_type)[0]
 
 
 @dataclass(frozen=True)
@@ -208,6 +214,11 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
         raise ContractError(f"{where} has no annotation", fix=f"annotate it: {_SUPPORTED}")
     annotation, drawn_from = _unwrap_annotated(hints[name])
     inner, optional = _unwrap_optional(annotation)
+    if parameter.default is None and not optional:
+        raise ContractError(
+            f"{where} has the default None, but its annotation does not allow it",
+            fix="add '| None' to its annotation, or remove the default",
+        )
     inner, drawn_inside = _unwrap_annotated(inner)
     shared = {
         "name": name,
@@ -220,7 +231,7 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
         schema_type = torch.Tensor | None if optional else torch.Tensor
         return Argument(kind=Kind.TENSOR, schema_type=schema_type, tensor=_read_tensor(inner, where), **shared)
     origin, inner_arguments = typing.get_origin(inner), typing.get_args(inner)
-    if origin in (list, Sequence, typing.get_origin(Sequence[int])) and _is_array(inner_arguments[0]):
+    if origin in (list, typing.get_origin(Sequence[int])) and inner_arguments and _is_array(inner_arguments[0]):
         if optional:
             raise ContractError(f"{where} is an optional list of tensors", fix="use an empty list instead of None")
         tensor = _read_tensor(inner_arguments[0], where)
@@ -287,6 +298,8 @@ _ALL_DTYPES = (
 def _torch_dtypes(names: Any, language: Language) -> tuple[torch.dtype, ...]:
     listed = names if isinstance(names, tuple | list) else _ALL_DTYPES  # Shaped holds a marker, not names
     found = [getattr(torch, name) for name in listed if isinstance(getattr(torch, name, None), torch.dtype)]
+    # torch has names for integers of less than a byte, but no operation on them.
+    found = [d for d in found if not re.fullmatch(r"torch\.u?int[1-7]", str(d))]
     if language == "numpy":  # NumPy itself has no bfloat16 and no float8
         found = [d for d in found if d is not torch.bfloat16 and "float8" not in str(d) and "float4" not in str(d)]
     return tuple(dict.fromkeys(found))
@@ -313,7 +326,7 @@ def _show(annotation: Any) -> str:
 def _check_dim_names(signature: Signature, qualname: str) -> None:
     """Every dim of an output, and every name in an expression, must be known from the arguments."""
     integers = {a.name for a in signature.arguments if a.schema_type is int}
-    known = set(integers)
+    known, variadic = set(integers), set[str]()
     for argument in signature.arguments:
         if argument.tensor is None:
             continue
@@ -325,10 +338,18 @@ def _check_dim_names(signature: Signature, qualname: str) -> None:
                         fix="rename one of them",
                     )
                 known.add(dim.name)
+                if isinstance(dim, VariadicDim):
+                    variadic.add(dim.name)
     everywhere = [(f"argument {a.name!r}", a.tensor) for a in signature.arguments if a.tensor]
     everywhere += [("the return value", r.tensor) for r in signature.returns]
     for where, tensor in everywhere:
         for dim in tensor.dims:
+            several = _names_of(dim) & variadic if isinstance(dim, ExprDim) else set()
+            if several:
+                raise ContractError(
+                    f"{qualname}: {where} computes {str(dim)!r} from {sorted(several)}, which stands for several axes",
+                    fix="use a dim that is one axis, or '_'",
+                )
             unknown = _names_of(dim) - known
             if unknown:
                 raise ContractError(

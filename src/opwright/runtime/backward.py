@@ -15,6 +15,7 @@ from torch.utils import _pytree
 
 from opwright.contract import derive
 from opwright.contract.contract import Contract
+from opwright.contract.reference import fresh_outputs
 from opwright.runtime.door import as_from_outside
 
 __all__ = ["VjpRules", "derived_backward", "save_values", "saved_values", "vjp_name", "vjp_schema"]
@@ -80,7 +81,7 @@ def derived_backward(contract: Contract, ctx: Any, grads: Sequence[Any]) -> list
 
 def _for_each_tensor(gradient_of: Any, value: Any) -> Any:
     """A gradient, or for a list of tensors a list of them: the structure that autograd expects back."""
-    if isinstance(value, list) and value and all(isinstance(v, torch.Tensor) for v in value):
+    if isinstance(value, list) and any(isinstance(v, torch.Tensor) for v in value):  # grad_outputs may hold None
         return [gradient_of(v) for v in value]
     return gradient_of(value)
 
@@ -101,7 +102,10 @@ class VjpRules:
     def run(self, grad_outputs: Any, *rest: Any) -> list[torch.Tensor]:
         *arguments, needs = rest
         with as_from_outside():
-            return derive.vjp(self.contract, arguments, grad_outputs, needs)
+            found = derive.vjp(self.contract, arguments, grad_outputs, needs)
+        # The gradient of x + y is the very tensor that came in; an operator's outputs must be its own, as
+        # Inductor reuses the memory of what it believes dead.
+        return list(fresh_outputs(found, (grad_outputs, arguments)))
 
     def fake(self, grad_outputs: Any, *rest: Any) -> list[torch.Tensor]:
         *arguments, needs = rest

@@ -15,19 +15,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 __all__ = ["as_from_outside", "is_plain_call"]
 
 _C = torch._C
 _PLAIN_BACKENDS = frozenset({"CPU", "CUDA"})
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _PLAIN_FUNCTIONALITY = frozenset({"ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"})
 
 
 def is_plain_call(arguments: Sequence[Any]) -> bool:
     """Whether nothing that the dispatcher would do matters for these arguments, right now."""
+    thread = (_C._dispatch_tls_local_include_set().raw_repr(), _C._dispatch_tls_local_exclude_set().raw_repr())
     if (
-        _C._dispatch_tls_local_include_set().raw_repr() not in _plain_include_sets()
-        or _C._dispatch_tls_local_exclude_set().raw_repr() != _plain_exclude_set()
+        thread not in _plain_threads()
+        or forward_ad._current_level >= 0
         or _C._is_torch_function_mode_enabled()
         or _C._autograd._profiler_enabled()
     ):
@@ -35,7 +38,11 @@ def is_plain_call(arguments: Sequence[Any]) -> bool:
     grad = _C.is_grad_enabled()
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
-            if not _is_plain(_C._dispatch_keys(argument).raw_repr()) or (grad and argument.requires_grad):
+            if (
+                type(argument) not in _PLAIN_TYPES  # a subclass may listen to __torch_function__, which no key shows
+                or not _is_plain(_C._dispatch_keys(argument).raw_repr())
+                or (grad and argument.requires_grad)
+            ):
                 return False
         elif isinstance(argument, list | tuple) and not is_plain_call(argument):
             return False
@@ -49,7 +56,7 @@ def as_from_outside() -> Any:
     functorch among them; a rule that differentiates or vmaps needs them again. Enclosing functorch
     transforms stay in force.
     """
-    include, exclude = _default_key_sets()
+    include, exclude = _default_key_sets()[0]
     if _C._functorch.peek_interpreter_stack() is not None:
         for key in ("FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode"):
             include = include.add(getattr(_C.DispatchKey, key))
@@ -64,25 +71,22 @@ def _is_plain(raw_keys: int) -> bool:
 
 
 @functools.cache
-def _default_key_sets() -> tuple[Any, Any]:
-    """The included and excluded dispatch keys of a thread that has done nothing yet."""
+def _default_key_sets() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """The included and excluded dispatch keys of a thread that has done nothing yet, and the same of one
+    that has only entered inference mode."""
     found: list[tuple[Any, Any]] = []
-    look = threading.Thread(
-        target=lambda: found.append((_C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()))
-    )
-    look.start()
-    look.join()
-    return found[0]
+
+    def look() -> None:
+        found.append((_C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()))
+        with torch.inference_mode():
+            found.append((_C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return found[0], found[1]
 
 
 @functools.cache
-def _plain_include_sets() -> frozenset[int]:
-    include, _ = _default_key_sets()
-    in_inference_mode = include.remove(_C.DispatchKey.ADInplaceOrView)
-    return frozenset({include.raw_repr(), in_inference_mode.raw_repr()})
-
-
-@functools.cache
-def _plain_exclude_set() -> int:
-    _, exclude = _default_key_sets()
-    return int(exclude.raw_repr())
+def _plain_threads() -> frozenset[tuple[int, int]]:
+    return frozenset((include.raw_repr(), exclude.raw_repr()) for include, exclude in _default_key_sets())

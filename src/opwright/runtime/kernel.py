@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from opwright.backends import get_backend
-from opwright.backends.base import BuildTools, KernelSpec, Launch
+from opwright.backends.base import KernelSpec, Launch
 from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import KernelRefusedError
+from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
 from opwright.runtime.tools import build_tools
 
@@ -52,9 +53,9 @@ class Kernel:
             fingerprint(spec.when), repr(sorted(spec.options.items())),
         )  # fmt: skip
 
-    def probe(self, device: str, tools: BuildTools | None = None) -> Probe:
-        """Whether it can run on a type of device here."""
-        return get_backend(self.backend).probe(self.spec, device, (tools or build_tools()).machine)
+    def probe(self, device: str, machine: Machine | None = None) -> Probe:
+        """Whether it can run on a type of device, here or on another machine."""
+        return get_backend(self.backend).probe(self.spec, device, machine or build_tools().machine)
 
     def fits(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
         """Whether it can run on the arguments' device and dtypes, whatever their shapes and values."""

@@ -19,7 +19,7 @@ from opwright.contract import derive
 from opwright.contract.binding import bind, fill
 from opwright.contract.contract import Contract, make_contract
 from opwright.contract.fingerprint import digest, fingerprint
-from opwright.errors import ArgumentError, KernelError
+from opwright.errors import ArgumentError, KernelError, NameClashError
 from opwright.results import Accepted, Explanation, Origin, Part
 from opwright.runtime import registration, selection
 from opwright.runtime.backward import derived_backward, save_values
@@ -118,7 +118,11 @@ class Op:
 
     def _choose(self, arguments: Sequence[Any]) -> Kernel | None:
         key = _static_key(arguments)
-        fitting = self._seen.get(key)
+        try:
+            fitting = self._seen.get(key)
+        except TypeError:  # unhashable, so of a kind that no argument has: an array, a dictionary
+            bind(self.contract, arguments)
+            raise
         if fitting is None:
             binding = bind(self.contract, arguments)
             fitting = tuple(k for k in self._candidates() if isinstance(k.fits(binding, arguments), Accepted))
@@ -297,7 +301,9 @@ class Op:
         for name, function in self._overrides.items():
             parts[name] = Part(name, Origin.HAND_WRITTEN, f"register_{name} ({getattr(function, '__name__', '?')})")
         tensors = [a.tensor for a in self.contract.signature.arguments if a.tensor]
-        if "autograd" not in self._overrides and not any(d.is_floating_point for t in tensors for d in t.dtypes):
+        if "autograd" not in self._overrides and not any(
+            d.is_floating_point or d.is_complex for t in tensors for d in t.dtypes
+        ):
             parts["autograd"] = Part("autograd", Origin.MISSING, "no argument has a floating dtype")
         for device in ("cpu", "cuda"):
             own = [k.name for k in self.kernels.values() if device in k.spec.devices]
@@ -346,7 +352,9 @@ class Op:
 
     def batch(self, info: Any, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
         if "vmap" in self._overrides:
-            result: tuple[Any, Any] = self._overrides["vmap"](info, tuple(in_dims), *arguments)
+            split = len(self.contract.signature.positional)
+            rule = functools.partial(self._overrides["vmap"], info, tuple(in_dims[:split]))
+            result: tuple[Any, Any] = self.contract.signature.call(rule, arguments)
             return result
         # torch leaves the transform on functorch's stack while its rule runs; the rule's own vmap goes below.
         with temporarily_pop_interpreter_stack(), as_from_outside():
@@ -357,6 +365,37 @@ class Op:
         if "flops" in self._overrides:
             return int(self.contract.signature.call(self._overrides["flops"], arguments))
         return derive.flops(self.contract, arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By value (with cloudpickle): unpickling defines the operator in the other process.
+
+        The state travels apart from what makes the object, so that operators may refer to each other, as
+        ``sin`` and ``cos`` do in their backwards.
+        """
+        specs = tuple(k.spec for k in self.kernels.values())
+        return Op, (self.contract,), (specs, dict(self._overrides), self._setup_context)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        specs, self._overrides, self._setup_context = state
+        self.kernels = {s.name: Kernel(s, self.contract) for s in specs}
+        self._changed()
+
+    def retire(self) -> None:
+        """Another definition took this one's name: calls say so, rather than give an old result.
+
+        (The dispatcher's entry is gone; what the overload's handle points to is undefined.)
+        """
+        self.overload = self._refuse_retired
+        vars(self)["run"] = self._refuse_retired
+
+    def _refuse_retired(self, *_: Any, **__: Any) -> Any:
+        raise NameClashError(
+            f"{self.contract.qualname} was defined anew after this object was made",
+            fix=f"use the new one: import it again, or call torch.ops.{self.contract.qualname.replace('::', '.')}",
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Op:
+        return self  # as for a function: a copied torch module goes on calling the same operator
 
     def __repr__(self) -> str:
         return f"<operator {self.contract.call_form}, kernels: {', '.join(self.kernels) or 'none'}>"

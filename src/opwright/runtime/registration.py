@@ -20,7 +20,7 @@ from opwright.contract.fingerprint import digest
 from opwright.errors import NameClashError
 from opwright.runtime import backward as backward_rules
 
-__all__ = ["Registrable", "Registration", "changed", "register"]
+__all__ = ["Registrable", "Registration", "changed", "find", "register"]
 
 
 class Registrable(Protocol):
@@ -37,6 +37,7 @@ class Registrable(Protocol):
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]: ...
     def batch(self, info: Any, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]: ...
     def count_flops(self, arguments: Sequence[Any], output: Any) -> int: ...
+    def retire(self) -> None: ...
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Registration:
         for table in torch._decomp.global_decomposition_table.values():
             table.pop(self.overload, None)
         self.library._destroy()
+        self.operator.retire()
 
 
 # The handles by which our own registrations can be undone; what is registered lives in the dispatcher.
@@ -77,11 +79,8 @@ def register(operator: Registrable) -> Any:
         _refuse_other_file(earlier.operator.contract, contract)
         earlier.destroy()
         del _registered[contract.qualname]
-    elif _is_taken(contract):
-        raise NameClashError(
-            f"{contract.qualname} is already registered with torch by another library",
-            fix="choose another name, best in a namespace of your own",
-        )
+    else:
+        _refuse_taken(contract)
     library = torch.library.Library(contract.namespace, "FRAGMENT")
     try:
         overload = _define(operator, library)
@@ -100,8 +99,20 @@ def _refuse_other_file(earlier: Contract, new: Contract) -> None:
         )
 
 
-def _is_taken(contract: Contract) -> bool:
-    return hasattr(getattr(torch.ops, contract.namespace), contract.name)
+def _refuse_taken(contract: Contract) -> None:
+    for name in (contract.name, backward_rules.vjp_name(contract)):
+        if hasattr(getattr(torch.ops, contract.namespace), name):
+            needed = "" if name == contract.name else f" (the gradient of {contract.qualname} would be called so)"
+            raise NameClashError(
+                f"{contract.namespace}::{name} is already registered with torch{needed}",
+                fix="choose another name, best in a namespace of your own",
+            )
+
+
+def find(qualname: str) -> Registrable | None:
+    """The operator of ours that is registered under a name."""
+    registration = _registered.get(qualname)
+    return registration.operator if registration else None
 
 
 def changed(operator: Registrable) -> None:

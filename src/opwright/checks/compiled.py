@@ -1,0 +1,92 @@
+"""Does it survive torch.compile? ``fullgraph=True``, static and dynamic shapes, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from opwright.checks import values
+from opwright.checks.context import Context, Observation
+from opwright.contract import derive
+from opwright.contract.cases import Case
+from opwright.results import Finding, NotChecked, Status
+
+__all__ = ["NAME", "check"]
+
+NAME = "torch.compile"
+_BACKENDS = {"quick": "aot_eager", "full": "inductor"}
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """Two sizes, compiled once for each and once for both."""
+    chosen = context.typical_cases(2)
+    if not chosen:
+        yield NotChecked(NAME, "no case could be run")
+        return
+    backend = _BACKENDS[context.level]
+    for dynamic in (False, True):
+        torch.compiler.reset()
+        compiled = torch.compile(_caller(context), fullgraph=True, dynamic=dynamic, backend=backend)
+        for case in chosen if dynamic else chosen[:1]:
+            context.progress(NAME, str(case))
+            wrong = _run(context, compiled, case)
+            if wrong is not None:
+                yield context.failed(
+                    NAME, str(case), f"{'dynamic' if dynamic else 'static'} shapes, {backend}: {wrong}"
+                )
+                return
+    yield Finding(NAME, Status.PASS, message=f"fullgraph, static and dynamic, {backend}")
+
+
+def _caller(context: Context) -> Any:
+    operator, signature = context.op, context.op.contract.signature
+
+    def call(*arguments: Any) -> Any:
+        return signature.call(operator, arguments)
+
+    return call
+
+
+def _run(context: Context, compiled: Any, case: Case) -> str | None:
+    run = context.observe(case)
+    assert isinstance(run, Observation)  # typical_cases gives no others
+
+    def track(t: torch.Tensor) -> torch.Tensor:
+        return t.detach().requires_grad_() if derive.differentiable(t) else t
+
+    arguments = _pytree.tree_map_only(torch.Tensor, track, list(run.arguments))
+    contract = context.op.contract
+    with context.op.only(context.kernel):
+        try:
+            outputs = contract.unpack(compiled(*arguments))
+            wrong = values.judge(
+                context, Observation(case, tuple(arguments), run.before, outputs, run.expected, run.exact)
+            )
+            if wrong is not None:
+                return wrong
+            return _compare_gradients(
+                arguments, outputs, contract.unpack(contract.signature.call(context.op, arguments))
+            )
+        except Exception as error:  # a graph break, a failing fake, anything that the compiler says
+            return f"{type(error).__name__}: {str(error).strip()[:1500]}"
+
+
+def _compare_gradients(arguments: Any, compiled: tuple[Any, ...], eager: tuple[Any, ...]) -> str | None:
+    """Compiled against eager: the family "gradients" compares eager with the meaning."""
+    tracked = [t for t in _pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor) and t.requires_grad]
+    pairs = [(c, e) for c, e in zip(compiled, eager, strict=True) if isinstance(c, torch.Tensor) and e.requires_grad]
+    if not tracked or not pairs:
+        return None
+    if not all(c.requires_grad for c, _ in pairs):
+        return "the compiled output carries no gradient, the eager one does"
+    ours = torch.autograd.grad([c.sum() for c, _ in pairs], tracked, allow_unused=True)
+    theirs = torch.autograd.grad([e.sum() for _, e in pairs], tracked, allow_unused=True)
+    for a, b in zip(ours, theirs, strict=True):
+        if (a is None) != (b is None) or (
+            a is not None and not torch.allclose(a, b, rtol=1e-2, atol=1e-2, equal_nan=True)
+        ):
+            return "the compiled gradient differs from the eager one"
+    return None

@@ -1,0 +1,202 @@
+"""What a family of checks works with: one operator, one kernel, one device, and runs of it that are shared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from opwright.contract import cases as case_making
+from opwright.contract import derive
+from opwright.contract.cases import Case
+from opwright.errors import CheckError
+from opwright.results import Finding, NotChecked, Status
+from opwright.runtime.op import Op
+
+__all__ = ["Context", "Family", "Judge", "Observation", "Outside"]
+
+
+@dataclass(frozen=True)
+class Outside:
+    """A case on which the meaning or the kernel is not defined, so that there is nothing to compare."""
+
+    why: str
+
+
+@dataclass
+class Observation:
+    """One run of the kernel: what went in, what came out, and what the meaning says.
+
+    Attributes:
+        before: copies of the arguments, taken before the run.
+        outputs: what the kernel returned, or the exception that it raised.
+        expected: the meaning's outputs in the case's own dtype, on the CPU.
+        exact: the meaning's outputs with every floating argument in float64.
+    """
+
+    case: Case
+    arguments: tuple[Any, ...]
+    before: tuple[Any, ...]
+    outputs: tuple[Any, ...] | Exception
+    expected: tuple[torch.Tensor, ...]
+    exact: tuple[torch.Tensor, ...]
+
+
+# A judge looks at one observation and returns what is wrong with it, or None.
+Judge = Callable[["Context", Observation], str | None]
+# A family yields its findings, and what it could not look at.
+Family = Callable[["Context"], Iterator[Finding | NotChecked]]
+
+
+@dataclass
+class Context:
+    """Everything that one worker checks. ``progress(check, case)`` is told before each step."""
+
+    op: Op
+    kernel: str
+    device: str
+    level: str
+    cases: list[Case]
+    progress: Callable[[str, str], None]
+    # How the failing case is repeated, with {check} and {case} to be filled in.
+    reproduce: str = ""
+    _observed: dict[Case, Observation | Outside] = field(default_factory=dict)
+
+    def observe(self, case: Case) -> Observation | Outside:
+        """Run the kernel once on a case, and the meaning beside it; the same case is not run twice."""
+        if case not in self._observed:
+            self._observed[case] = self._run(case)
+        return self._observed[case]
+
+    def _run(self, case: Case) -> Observation | Outside:
+        try:
+            arguments = case_making.arguments_of(self.op.contract, case, self.device)
+        except CheckError as error:
+            return Outside(error.message)
+        if self._explain(arguments) != self.kernel:
+            return Outside("the kernel's own domain (dtypes, when) excludes it")
+        on_cpu = to_cpu(arguments)
+        try:
+            expected = self.op.contract.truth(on_cpu)
+            exact = self.op.contract.truth(to_double(on_cpu))
+        except Exception as error:  # whatever the author's function raises is its way to say no
+            return Outside(f"the meaning raises {type(error).__name__}: {_first_line(error)}")
+        before = copy_of(arguments)
+        outputs: tuple[Any, ...] | Exception
+        try:
+            outputs = self.op.contract.unpack(self.call(arguments))
+            self.synchronize()
+        except Exception as error:  # whatever a kernel raises is a finding, not an end
+            outputs = error
+        return Observation(case, arguments, before, outputs, expected, exact)
+
+    def call(self, arguments: Sequence[Any]) -> Any:
+        """The operator as a user calls it, with this kernel and no other where its domain holds."""
+        with self.op.only(self.kernel):
+            return self.op.contract.signature.call(self.op, arguments)
+
+    def _explain(self, arguments: Sequence[Any]) -> str:
+        """The name of what would run if this kernel were the only one."""
+        with self.op.only(self.kernel):
+            return str(self.op.contract.signature.call(self.op.explain, arguments).chosen.kernel)
+
+    def synchronize(self) -> None:
+        """Wait for the device, so that an asynchronous error belongs to the step that caused it."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def judge_all(self, check: str, judge: Judge) -> Iterator[Finding | NotChecked]:
+        """Apply a judge to every case; yield one finding: the smallest failure, or how much passed."""
+        outside: list[str] = []
+        passed = 0
+        for case in self.cases:
+            self.progress(check, str(case))
+            observation = self.observe(case)
+            if isinstance(observation, Outside):
+                outside.append(f"{case}: {observation.why}")
+                continue
+            wrong = judge(self, observation)
+            if wrong is not None:
+                case, wrong = self._shrink(check, judge, case, wrong)
+                yield self.failed(check, str(case), wrong)
+                return
+            passed += 1
+        if outside:
+            yield NotChecked(check, f"{len(outside)} cases outside the domain, such as {outside[0]}")
+        if passed:
+            yield Finding(check, Status.PASS, message=f"{passed} cases")
+        else:
+            yield NotChecked(check, "no case could be run")
+
+    def _shrink(self, check: str, judge: Judge, case: Case, wrong: str, tries: int = 60) -> tuple[Case, str]:
+        """Walk to simpler cases as long as they fail too."""
+        improved = True
+        while improved and tries > 0:
+            improved = False
+            for candidate in case_making.smaller(self.op.contract, case):
+                tries -= 1
+                self.progress(check, str(candidate))
+                if tries < 0:
+                    break
+                observation = self.observe(candidate)
+                again = None if isinstance(observation, Outside) else judge(self, observation)
+                if again is not None:
+                    case, wrong, improved = candidate, again, True
+                    break
+        return case, wrong
+
+    def failed(self, check: str, case: str, message: str) -> Finding:
+        """A failing finding with the command that repeats it."""
+        return Finding(check, Status.FAIL, case, message, self.reproduce.format(check=check, case=case))
+
+    def typical_cases(self, count: int, *, layouts: Sequence[str] = ("contiguous",)) -> list[Case]:
+        """A few cases of moderate size that the meaning accepts, for checks that are too slow for all."""
+        wanted = [
+            c for c in self.cases if c.layout in layouts and 0 < case_making.elements(self.op.contract, c) <= 4096
+        ]
+        wanted.sort(key=lambda c: -case_making.elements(self.op.contract, c))
+        usable = (
+            c for c in wanted if isinstance(o := self.observe(c), Observation) and not isinstance(o.outputs, Exception)
+        )
+        found: list[Case] = []
+        for case in usable:
+            found.append(case)
+            if len(found) == count:
+                break
+        return found
+
+
+def to_cpu(values: Any) -> Any:
+    """Tensors copied to the CPU, with their layout."""
+    return _pytree.tree_map_only(torch.Tensor, lambda t: t.detach().cpu(), values)
+
+
+def to_double(values: Any) -> Any:
+    """Floating tensors as float64 (complex as complex128)."""
+
+    def convert(t: torch.Tensor) -> torch.Tensor:
+        if t.is_complex():
+            return t.to(torch.complex128)
+        return t.double() if t.is_floating_point() else t
+
+    return _pytree.tree_map_only(torch.Tensor, convert, values)
+
+
+def copy_of(values: Any) -> Any:
+    """Tensors copied (contiguous), for comparison after the run."""
+    return _pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), values)
+
+
+def reduction_length(context: Context, observation: Observation) -> int:
+    """How many terms one output element sums up, about: FLOPs of the meaning by output elements."""
+    outputs = sum(e.numel() for e in observation.exact)
+    work = derive.flops(context.op.contract, to_cpu(observation.arguments))
+    return max(1, math.ceil(work / max(outputs, 1)))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -1,0 +1,120 @@
+"""Are the gradients right? Those of every input, against the meaning's VJP in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from opwright.checks.context import Context, Observation, Outside, copy_of, reduction_length, to_cpu, to_double
+from opwright.checks.tolerance import allowed_error, describe_difference, first_difference
+from opwright.contract import derive
+from opwright.contract.cases import Case, arrange
+from opwright.results import Finding, NotChecked, Origin, Status
+
+__all__ = ["NAME", "check"]
+
+NAME = "gradients"
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """A few cases in each floating dtype, with plain, strided and expanded incoming gradients."""
+    if context.op.parts["autograd"].origin is Origin.MISSING:
+        yield NotChecked(NAME, context.op.parts["autograd"].how)
+        return
+    passed = 0
+    for case in _cases(context):
+        for layout in ("contiguous", "transposed", "expanded"):
+            context.progress(NAME, str(case))
+            wrong = _judge(context, case, layout)
+            if isinstance(wrong, NotChecked):
+                yield wrong
+                return
+            if wrong is not None:
+                yield context.failed(NAME, str(case), f"with {layout} incoming gradient: {wrong}")
+                return
+            passed += 1
+    yield (
+        Finding(NAME, Status.PASS, message=f"{passed} backward passes")
+        if passed
+        else NotChecked(NAME, "no case could be run in a floating dtype")
+    )
+
+
+def _cases(context: Context) -> list[Case]:
+    plain = context.typical_cases(24)
+    by_dtype: dict[Any, list[Case]] = {}
+    for case in plain:
+        if case.dtype is not None and case.dtype.is_floating_point:
+            by_dtype.setdefault(case.dtype, []).append(case)
+    chosen = [case for listed in by_dtype.values() for case in (listed[0], listed[-1])]
+    return list(dict.fromkeys(chosen)) + context.typical_cases(2, layouts=("sliced", "transposed"))
+
+
+def _judge(context: Context, case: Case, layout: str) -> str | NotChecked | None:
+    run = context.observe(case)
+    if isinstance(run, Outside):
+        return None
+    inputs, outputs = _forward(context, run)
+    floating = [o for o in outputs if isinstance(o, torch.Tensor) and derive.differentiable(o)]
+    if not floating:
+        return NotChecked(NAME, "no output has a floating dtype")
+    wanted = [t for t in _tensors(inputs) if derive.differentiable(t)]
+    if not all(o.requires_grad for o in floating):
+        return "an output is not connected to the inputs: the kernel's result carries no gradient"
+    grads = [_incoming(o, layout) if derive.differentiable(o) else None for o in outputs]
+    try:
+        got = torch.autograd.grad(floating, wanted, [g for g in grads if g is not None], allow_unused=True)
+        context.synchronize()
+    except Exception as error:  # whatever a backward raises is a finding
+        return f"the backward raised {type(error).__name__}: {error}"
+    return _compare(context, run, inputs, grads, got)
+
+
+def _forward(context: Context, run: Observation) -> tuple[list[Any], tuple[Any, ...]]:
+    def track(t: torch.Tensor) -> torch.Tensor:
+        return t.detach().requires_grad_() if derive.differentiable(t) else t
+
+    inputs = _pytree.tree_map_only(torch.Tensor, track, list(run.arguments))
+    return inputs, context.op.contract.unpack(context.call(inputs))
+
+
+def _incoming(output: torch.Tensor, layout: str) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(output.numel())
+    values = torch.randn(output.shape, dtype=torch.float64, generator=generator).to(output.dtype)
+    if layout == "expanded":  # what .sum().backward() sends: one number with stride 0
+        return values.flatten()[:1].sum().to(output.device).expand(output.shape)
+    return arrange(values, layout, str(output.device))
+
+
+def _compare(
+    context: Context, run: Observation, inputs: list[Any], grads: Sequence[Any], got: Sequence[Any]
+) -> str | None:
+    contract = context.op.contract
+    needs = [derive.differentiable(t) for t in _tensors(inputs)]
+    on_cpu, incoming = to_cpu(copy_of(run.before)), to_cpu(list(grads))
+    rounded = derive.vjp(contract, on_cpu, incoming, needs)
+    exact = derive.vjp(contract, to_double(on_cpu), to_double(incoming), needs)
+    operations = 2 * reduction_length(context, run) + max((t.numel() for t in _tensors(inputs)), default=1)
+    names = [
+        a.name
+        for a, value in zip(contract.signature.arguments, inputs, strict=True)
+        for t in _tensors([value])
+        if derive.differentiable(t)
+    ]
+    tracked = [t for t in _tensors(inputs) if derive.differentiable(t)]
+    for name, tensor, grad, near, sure in zip(names, tracked, got, rounded, exact, strict=True):
+        here = torch.zeros_like(near) if grad is None else grad.detach().cpu()
+        if here.shape != sure.shape:
+            return f"the gradient of {name!r} has shape {list(here.shape)}, expected {list(sure.shape)}"
+        tolerance = allowed_error(sure, near, tensor.dtype, operations)
+        wrong = first_difference(here, sure, near, tolerance)
+        if wrong.any():
+            return f"the gradient of {name!r} is wrong: {describe_difference(here, near, wrong)}"
+    return None
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [v for v in _pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]

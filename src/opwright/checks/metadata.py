@@ -1,0 +1,77 @@
+"""Do outputs look as promised? Shape, dtype, strides and device against the fake; fresh memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree
+
+from opwright.checks.context import Context, Observation
+from opwright.results import Finding, NotChecked
+
+__all__ = ["NAME", "check"]
+
+NAME = "metadata"
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """Every output of every case. torch.compile plans memory by the fake, so a difference corrupts."""
+    return context.judge_all(NAME, judge)
+
+
+def judge(context: Context, run: Observation) -> str | None:
+    """The first way in which an output differs from its fake, or shares memory that it must not."""
+    if isinstance(run.outputs, Exception):
+        return None  # the family "values" reports it
+    promised = _fakes(context, run)
+    if isinstance(promised, str):
+        return promised
+    for i, (got, fake) in enumerate(zip(run.outputs, promised, strict=False)):
+        if not isinstance(got, torch.Tensor):
+            return None  # the family "values" reports it
+        for what, came, expected in (
+            ("shape", tuple(got.shape), tuple(fake.shape)),
+            ("dtype", got.dtype, fake.dtype),
+            ("device", got.device.type, fake.device.type),
+        ):
+            if came != expected:
+                return f"output {i} has {what} {came}, but the fake promises {expected}"
+        if got.numel() > 0 and not _same_strides(got, fake):
+            return (
+                f"output {i} of shape {list(got.shape)} has strides {list(got.stride())}, but the fake promises "
+                f"{list(fake.stride())}: allocate outputs with new_empty(shape)"
+            )
+    return _aliasing(run)
+
+
+def _fakes(context: Context, run: Observation) -> tuple[torch.Tensor, ...] | str:
+    with FakeTensorMode() as mode:
+        fakes = _pytree.tree_map_only(torch.Tensor, mode.from_tensor, run.arguments)
+        try:
+            result = context.op.contract.signature.call(context.op, fakes)
+        except Exception as error:  # the author's fake may raise anything
+            return f"the fake raises {type(error).__name__}: {error}"
+    return context.op.contract.unpack(result)
+
+
+def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal wherever a stride means anything: not in dims of size 1."""
+    return all(s == t or size == 1 for size, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
+
+
+def _aliasing(run: Observation) -> str | None:
+    assert not isinstance(run.outputs, Exception)  # judge() has returned
+    inputs = [(f"input {i}", t) for i, t in enumerate(_tensors(run.arguments))]
+    for i, output in enumerate(run.outputs):
+        for name, other in inputs:
+            if output.numel() and output.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
+                return f"output {i} shares memory with {name}: return a new tensor"
+        inputs.append((f"output {i}", output))
+    return None
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [v for v in _pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]

@@ -1,0 +1,59 @@
+"""torch's own check of an operator's registration (``torch.library.opcheck``): schema, fake, autograd, AOT.
+
+It has no reference, and misses most numerical faults; the other families are there for those.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from opwright.checks.context import Context, Observation
+from opwright.contract import derive
+from opwright.contract.cases import Case
+from opwright.results import Finding, NotChecked, Status
+
+__all__ = ["NAME", "check"]
+
+NAME = "opcheck"
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """One contiguous case (with gradients where there are any) and one strided."""
+    chosen = context.typical_cases(1) + context.typical_cases(1, layouts=("sliced", "transposed"))
+    for case in chosen:
+        context.progress(NAME, str(case))
+        wrong = _run(context, case)
+        if wrong is not None:
+            yield context.failed(NAME, str(case), wrong)
+            return
+    yield (
+        Finding(NAME, Status.PASS, message=f"{len(chosen)} cases")
+        if chosen
+        else NotChecked(NAME, "no case could be run")
+    )
+
+
+def _run(context: Context, case: Case) -> str | None:
+    run = context.observe(case)
+    assert isinstance(run, Observation)  # typical_cases gives no others
+
+    def track(t: torch.Tensor) -> torch.Tensor:
+        leaf = t.detach()
+        return leaf.requires_grad_() if derive.differentiable(t) and t.dtype in (torch.float32, torch.float64) else leaf
+
+    arguments: list[Any] = _pytree.tree_map_only(torch.Tensor, track, list(run.arguments))
+    signature = context.op.contract.signature
+    split = len(signature.positional)
+    keywords = {a.name: v for a, v in zip(signature.keyword_only, arguments[split:], strict=True)}
+    try:
+        with warnings.catch_warnings(), context.op.only(context.kernel):
+            warnings.simplefilter("ignore")
+            torch.library.opcheck(context.op.overload, tuple(arguments[:split]), keywords)
+    except Exception as error:  # opcheck raises OpCheckError, and whatever the operator raises
+        return f"{type(error).__name__}: {str(error).strip()[:1500]}"
+    return None

@@ -1,0 +1,32 @@
+"""Are the inputs left alone? A functional operator that writes into one corrupts the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.utils import _pytree
+
+from opwright.checks.context import Context, Observation
+from opwright.checks.tolerance import describe_difference
+from opwright.results import Finding, NotChecked
+
+__all__ = ["NAME", "check"]
+
+NAME = "inputs unchanged"
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """Every argument of every case, bit for bit."""
+    return context.judge_all(NAME, judge)
+
+
+def judge(context: Context, run: Observation) -> str | None:
+    """Which argument the kernel wrote into."""
+    for argument, now, before in zip(context.op.contract.signature.arguments, run.arguments, run.before, strict=True):
+        for a, b in zip(_pytree.tree_leaves([now]), _pytree.tree_leaves([before]), strict=True):
+            if isinstance(a, torch.Tensor):
+                changed = (a != b) & ~(a.isnan() & b.isnan())
+                if changed.any():
+                    return f"argument {argument.name!r} was written: {describe_difference(a.cpu(), b.cpu(), changed.cpu())}"
+    return None

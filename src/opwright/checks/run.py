@@ -1,0 +1,301 @@
+"""Checking operators: which kernels on which devices, each in a process of its own, into one report."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opwright.checks import transport
+from opwright.checks.families import FAMILIES
+from opwright.checks.isolation import Ending, Job, fork_server, run_job
+from opwright.contract.cases import parse_case
+from opwright.errors import CheckError
+from opwright.machine import Machine, this_machine
+from opwright.results import (
+    Accepted,
+    CheckReport,
+    Finding,
+    NotChecked,
+    Refused,
+    Status,
+    Verdict,
+)
+from opwright.runtime.op import Op
+from opwright.runtime.selection import REFERENCE
+from opwright.runtime.targets import find_home, load_target, name_target
+
+__all__ = ["LEVELS", "Task", "check", "plan"]
+
+LEVELS = ("quick", "full")
+# Told of every step: the task, and a few words ("values n=5 …", or a notice).
+Progress = Callable[["Task", str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One kernel on one device, to be checked in one worker; or refused, with the reason."""
+
+    op: Op
+    kernel: str
+    device: str
+    interpret: bool = False
+    refused: Refused | None = None
+
+    @property
+    def backend(self) -> str:
+        return self.op.contract.signature.language if self.kernel == REFERENCE else self.op.kernels[self.kernel].backend
+
+    def __str__(self) -> str:
+        return f"{self.op.contract.qualname} {self.kernel} on {self.device}"
+
+
+def check(
+    *targets: Op | str,
+    kernels: Sequence[str] | None = None,
+    device: str | None = None,
+    level: str = "quick",
+    case: str = "",
+    checks: Sequence[str] = (),
+    require: Sequence[str] = (),
+    timeout: float = 60.0,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    on_verdict: Callable[[Verdict], None] | None = None,
+) -> CheckReport:
+    """Prove every kernel of some operators against their meaning.
+
+    Args:
+        targets: operators, or what names them: a file, ``module``, ``module:op``.
+        kernels: only these, by name (``"reference"`` is the meaning itself as the fall-back kernel).
+        device: only this type of device; by default the GPU where there is one, and the CPU.
+        level: ``quick``, or ``full`` (more sizes and layouts; compiles through Inductor).
+        case: only this case, as a failing finding names it.
+        checks: only these families.
+        require: backends whose refusal is a failure.
+        timeout: seconds that one step of a kernel may take before it counts as hung.
+        jobs: how many kernels are checked at a time.
+        progress, on_verdict: told of what goes on.
+
+    Returns:
+        A report with ``passed`` and ``verdicts``. Nothing that a kernel does ends this process: each runs in
+        a worker, and a crash or a hang is a finding about that kernel.
+
+    Raises:
+        TargetError, CheckError: something that was asked for does not exist.
+    """
+    if level not in LEVELS:
+        raise CheckError(f"there is no level {level!r}", fix=f"use {' or '.join(LEVELS)}")
+    if unknown := [c for c in checks if c not in FAMILIES]:
+        raise CheckError(f"there is no check {unknown[0]!r}", fix=f"there are {', '.join(FAMILIES)}")
+    operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
+    for operator in operators if case else ():
+        parse_case(operator.contract, case)  # a mistake in it is the caller's, not a kernel's
+    machine = this_machine()
+    tasks = [t for o in operators for t in plan(o, machine, kernels, device)]
+    if kernels and not tasks:
+        known = sorted({k for o in operators for k in (*o.kernels, REFERENCE)})
+        raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known)}")
+    settings = _Settings(level, case, tuple(checks), tuple(require), timeout, progress or (lambda task, what: None))
+    jobs = jobs or max(1, min(4, machine.cores))
+    verdicts: dict[int, Verdict] = {}
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(_check_one, task, settings): i for i, task in enumerate(tasks)}
+        try:
+            for done in concurrent.futures.as_completed(waiting):
+                verdicts[waiting[done]] = done.result()
+                if on_verdict is not None:
+                    on_verdict(done.result())
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            raise
+    return CheckReport(machine.to_json(), tuple(verdicts[i] for i in range(len(tasks))))
+
+
+def plan(operator: Op, machine: Machine, kernels: Sequence[str] | None, device: str | None) -> list[Task]:
+    """What to check of one operator on a machine. A kernel that can run nowhere here becomes one refused task."""
+    names = list(operator.kernels) or [REFERENCE]
+    if kernels is not None:
+        names = [n for n in (*operator.kernels, REFERENCE) if n in kernels]
+    devices = [device] if device else ["cuda", "cpu"] if machine.has_gpu else ["cpu"]
+    return [task for name in names for task in _plan_kernel(operator, name, machine, devices, asked=device is not None)]
+
+
+def _plan_kernel(operator: Op, name: str, machine: Machine, devices: Iterable[str], *, asked: bool) -> list[Task]:
+    if name == REFERENCE:
+        return [Task(operator, name, next(iter(devices)))]
+    kernel = operator.kernels[name]
+    natively = [d for d in devices if isinstance(kernel.probe(d, machine), Accepted)]
+    if natively:
+        return [Task(operator, name, d) for d in natively]
+    interpreted = dataclasses.replace(machine, triton_interpret=True)
+    if "cpu" in devices and isinstance(kernel.probe("cpu", interpreted), Accepted):
+        return [Task(operator, name, "cpu", interpret=True)]
+    where = next(iter(devices)) if asked else kernel.spec.devices[0]
+    outcome = kernel.probe(where, machine)
+    refused = outcome if isinstance(outcome, Refused) else Refused(f"cannot run on {', '.join(devices)}")
+    return [Task(operator, name, where, refused=refused)]
+
+
+@dataclass(frozen=True)
+class _Settings:
+    level: str
+    case: str
+    checks: tuple[str, ...]
+    require: tuple[str, ...]
+    timeout: float
+    progress: Progress
+
+
+@dataclass
+class _Heard:
+    """What a worker said so far."""
+
+    findings: list[Finding] = field(default_factory=list)
+    not_checked: list[NotChecked] = field(default_factory=list)
+    refused: str = ""
+    unavailable: str = ""
+
+
+def _check_one(task: Task, settings: _Settings) -> Verdict:
+    started = time.monotonic()
+    if task.refused is not None:
+        return _refusal(task, str(task.refused), settings)
+    heard, ending = _run_somewhere(task, settings)
+    if heard.refused:
+        return _refusal(task, heard.refused, settings)
+    if heard.unavailable:
+        heard.findings.append(
+            Finding(
+                "load", Status.FAIL, message=f"the operator cannot be taken to a worker process: {heard.unavailable}"
+            )
+        )
+    elif not ending.finished or ending.exit_code != 0 or ending.hung:
+        _add_sudden_end(task, settings, heard, ending)
+    _list_what_was_left_out(heard, settings)
+    failed = [f for f in heard.findings if f.status is Status.FAIL]
+    nothing = not failed and not heard.findings
+    return Verdict(
+        op=task.op.contract.qualname,
+        kernel=task.kernel,
+        backend=task.backend,
+        device=task.device,
+        status=Status.FAIL if failed or nothing else Status.PASS,
+        reason=_reason(task, failed, nothing),
+        parts={name: part.origin.value for name, part in task.op.parts.items()},
+        findings=tuple(heard.findings),
+        not_checked=tuple(heard.not_checked),
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _reason(task: Task, failed: list[Finding], nothing: bool) -> str:
+    if failed:
+        return f"failed: {', '.join(f.check for f in failed)}"
+    if nothing:
+        return "nothing could be checked"
+    return "in Triton's interpreter" if task.interpret else ""
+
+
+def _refusal(task: Task, reason: str, settings: _Settings) -> Verdict:
+    required = task.backend in settings.require
+    return Verdict(
+        op=task.op.contract.qualname,
+        kernel=task.kernel,
+        backend=task.backend,
+        device=task.device,
+        status=Status.FAIL if required else Status.REFUSED,
+        reason=f"required, but {reason}" if required else reason,
+        parts={name: part.origin.value for name, part in task.op.parts.items()},
+        findings=(Finding("required", Status.FAIL, message=reason),) if required else (),
+        not_checked=tuple(NotChecked(name, "the kernel was refused") for name in FAMILIES),
+    )
+
+
+def _run_somewhere(task: Task, settings: _Settings) -> tuple[_Heard, Ending]:
+    """In a worker that imports the operator; if that holds another one (or none), by value."""
+    home = find_home(task.op)
+    job = Job(
+        kernel=task.kernel,
+        device=task.device,
+        level=settings.level,
+        fingerprint=task.op.fingerprint,
+        home=dataclasses.asdict(home) if home else None,
+        case=settings.case,
+        checks=settings.checks,
+        reproduce=_how_to_reproduce(task, settings),
+        environment={k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_")},
+    )
+    if home is not None:
+        heard, ending = _run(task, job, settings)
+        if not heard.unavailable:
+            return heard, ending
+    try:
+        by_value = dataclasses.replace(job, home=None, pickle=transport.dump(task.op))
+    except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
+        why = f"{type(error).__name__}: {error}"
+        return _Heard(unavailable=why), Ending(0, False, "load", "", "", True)
+    return _run(task, by_value, settings)
+
+
+def _run(task: Task, job: Job, settings: _Settings) -> tuple[_Heard, Ending]:
+    heard = _Heard()
+
+    def hear(message: dict[str, Any]) -> None:
+        kind = message.pop("kind")
+        if kind == "doing":
+            settings.progress(task, f"{message['check']} {message['case']}".strip())
+        elif kind == "notice":
+            settings.progress(task, message["message"])
+        elif kind == "finding":
+            heard.findings.append(Finding(**{**message, "status": Status(message["status"])}))
+        elif kind == "not_checked":
+            heard.not_checked.append(NotChecked(**message))
+        elif kind == "refused":
+            heard.refused = message["reason"]
+        elif kind == "unavailable":
+            heard.unavailable = message["message"]
+
+    ending = run_job(fork_server(interpret=task.interpret), job, settings.timeout, hear)
+    return heard, ending
+
+
+def _how_to_reproduce(task: Task, settings: _Settings) -> str:
+    target = name_target(task.op)
+    if target is None:
+        kernel, case = repr([task.kernel]), "case='{case}'"
+        return (
+            f"ow.check({task.op.contract.name}, kernels={kernel}, device={task.device!r}, checks=['{{check}}'], {case})"
+        )
+    level = f" --level {settings.level}" if settings.level != "quick" else ""
+    device = f" --device {task.device}"
+    return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
+
+
+def _add_sudden_end(task: Task, settings: _Settings, heard: _Heard, ending: Ending) -> None:
+    reproduce = _how_to_reproduce(task, settings).format(check=ending.doing, case=ending.case)
+    heard.findings.append(
+        Finding(
+            ending.doing,
+            Status.FAIL,
+            ending.case,
+            ending.describe(settings.timeout),
+            reproduce if ending.doing in FAMILIES else "",
+        )
+    )
+
+
+def _list_what_was_left_out(heard: _Heard, settings: _Settings) -> None:
+    """Every family that said nothing is listed, with the reason."""
+    spoken = {f.check for f in heard.findings} | {n.check for n in heard.not_checked}
+    last = heard.findings[-1].check if heard.findings else "the start"
+    for name in FAMILIES:
+        if name not in spoken:
+            asked = not settings.checks or name in settings.checks
+            why = f"the worker ended at {last!r}" if asked else "not asked for"
+            heard.not_checked.append(NotChecked(name, why))

@@ -1,0 +1,80 @@
+"""How far a right kernel may be from the meaning.
+
+The meaning is computed twice: in float64 (``exact``) and in the case's own dtype (``rounded``). With eps the
+dtype's unit roundoff and K the number of operations behind one output element, an element may be off by
+
+    eps · (4 + √K) · (|exact| + m) + 4 · e
+
+where m is the mean magnitude of the output (what cancels, cancels between numbers of that size) and e
+the largest error that the meaning itself makes in that dtype. √K is the usual growth of rounding errors
+that are independent (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 2.8).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+__all__ = ["allowed_error", "describe_difference", "discrete_choices", "first_difference"]
+
+
+def allowed_error(exact: torch.Tensor, rounded: torch.Tensor, dtype: torch.dtype, operations: int) -> torch.Tensor:
+    """The allowed absolute error of each element; 0 for outputs that are not floating."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return torch.zeros(exact.shape, dtype=torch.float64)
+    size = exact.abs().double()
+    finite = size[torch.isfinite(size)]
+    typical = float(finite.mean()) if finite.numel() else 0.0
+    own = (rounded.to(exact.dtype) - exact).abs().double()
+    own = own[torch.isfinite(own)]
+    own_error = float(own.max()) if own.numel() else 0.0
+    unit = torch.finfo(dtype).eps
+    tolerance = unit * (4 + math.sqrt(operations)) * (size + typical) + 4 * own_error
+    return torch.where(torch.isfinite(tolerance), tolerance, torch.zeros_like(tolerance))
+
+
+def first_difference(
+    got: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor, tolerance: torch.Tensor
+) -> torch.Tensor:
+    """A mask of the elements that are wrong. NaN equals NaN; an infinity may also be the rounded meaning's."""
+    wide = got.to(exact.dtype)
+    close = (wide - exact).abs().double() <= tolerance
+    same = (wide == exact) | (got == rounded) | (wide.isnan() & (exact.isnan() | rounded.isnan()))
+    return ~(close | same)
+
+
+def discrete_choices(
+    exact: torch.Tensor, rerun: Callable[[float], list[torch.Tensor]], dtype: torch.dtype | None
+) -> list[torch.Tensor]:
+    """Every answer that rounding of the inputs could explain, for an integer output of floating inputs.
+
+    An argmin between two distances that agree to the last bits may fall either way. The meaning is run
+    again on inputs perturbed by a few units of roundoff; what it then answers is accepted too.
+    """
+    if dtype is None or not dtype.is_floating_point:
+        return [exact]
+    return [exact, *rerun(8 * torch.finfo(dtype).eps)]
+
+
+def describe_difference(got: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
+    """Where two tensors differ, how often, and the first values, for people."""
+    where = wrong.nonzero()
+    count, total = len(where), wrong.numel()
+    lines = [f"{count} of {total} elements differ" + (f", {_region(where, wrong)}" if count > 1 else "")]
+    for position in where[:3].tolist():
+        index = tuple(position)
+        lines.append(
+            f"  at {position if index else 'the scalar'}: expected {expected[index].item()!r}, got {got[index].item()!r}"
+        )
+    return "\n".join(lines)
+
+
+def _region(where: torch.Tensor, wrong: torch.Tensor) -> str:
+    if where.shape[1] == 0:
+        return "everywhere"
+    if len(where) == wrong.numel():
+        return "everywhere"
+    low, high = where.min(0).values.tolist(), where.max(0).values.tolist()
+    return "in " + " × ".join(f"{a}..{b} of {n}" for a, b, n in zip(low, high, wrong.shape, strict=True))

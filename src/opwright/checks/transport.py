@@ -1,0 +1,55 @@
+"""How an operator reaches a worker process: by importing its module there, or whole, by value.
+
+By value is for what cannot be imported: a notebook's operator, a test's local one, a kernel attached from
+elsewhere. Triton kernels then travel as plain functions with their source and are decorated again over
+there, where Triton's interpreter has been chosen.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import linecache
+import pickle
+from typing import Any
+
+import cloudpickle
+
+from opwright.runtime.op import Op
+
+__all__ = ["dump", "load"]
+
+
+def dump(operator: Op) -> bytes:
+    """The operator by value. Raises TypeError or PicklingError if it holds something that cannot travel."""
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(operator)
+    return buffer.getvalue()
+
+
+def load(data: bytes) -> Op:
+    """The reverse: defines the operator in this process."""
+    operator = pickle.loads(data)
+    assert isinstance(operator, Op)  # we made the bytes ourselves
+    return operator
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj).__name__ in ("JITFunction", "InterpretedFunction") and hasattr(obj, "fn"):
+            return _jit_again, (obj.fn, *_source_of(obj.fn))
+        return super().reducer_override(obj)
+
+
+def _source_of(function: Any) -> tuple[str, str]:
+    """The file name and text that ``inspect.getsource`` reads, which Triton does; a notebook cell has no file."""
+    file = inspect.getsourcefile(function) or function.__code__.co_filename
+    return file, "".join(linecache.getlines(file, function.__globals__))
+
+
+def _jit_again(function: Any, file: str, text: str) -> Any:
+    import triton
+
+    if file not in linecache.cache:
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    return triton.jit(function)

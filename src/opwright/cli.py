@@ -1,0 +1,210 @@
+"""The command line: arguments and exit codes. Everything else is imported when a command runs.
+
+Exit codes: 0 all passed; 1 something failed; 2 the contract or the call is wrong; 3 nothing could run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import opwright
+from opwright.errors import OpwrightError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from opwright.results import CheckReport
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="opwright",
+    help="One operator, any kernel: prove it, time it, ship it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 all passed, 1 something failed, 2 the contract or the call is wrong, 3 nothing could run.",
+)
+
+PASSED, FAILED, WRONG_CALL, NOTHING_RAN = 0, 1, 2, 3
+
+
+class Level(StrEnum):
+    """How thorough a check is."""
+
+    quick = "quick"
+    full = "full"
+
+
+class What(StrEnum):
+    """What ``opwright show`` can show."""
+
+    schema = "schema"
+
+
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the records to FILE.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"opwright {opwright.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def check(
+    targets: Annotated[list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")],
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel (repeatable).")] = None,
+    device: Annotated[str | None, typer.Option(help="Only this type of device: cpu or cuda.")] = None,
+    level: Annotated[Level, typer.Option(help="full: more sizes and layouts, and Inductor.")] = Level.quick,
+    only: Annotated[list[str] | None, typer.Option(help="Only this family of checks (repeatable).")] = None,
+    case: Annotated[str, typer.Option(help="Only this case, as a failure names it.")] = "",
+    require: Annotated[list[str] | None, typer.Option(help="A backend whose refusal is a failure (repeatable).")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as hung.")] = 60.0,
+    jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
+    json: Json = None,
+) -> None:
+    """Prove every kernel of an operator against its meaning."""
+    report = _run_check(
+        targets,
+        json,
+        kernels=kernel,
+        device=device,
+        level=level.value,
+        checks=only or (),
+        case=case,
+        require=require or (),
+        timeout=timeout,
+        jobs=jobs,
+    )
+    raise typer.Exit(_exit_code(report))
+
+
+@app.command()
+def demo(
+    operators: Annotated[list[str] | None, typer.Argument(help="Gallery operators (default: all).", metavar="[NAME...]")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Values, metadata and purity only.")] = False,
+    json: Json = None,
+) -> None:
+    """Check the gallery on whatever this machine has, and show what was found."""
+    from opwright import gallery
+
+    unknown = [name for name in operators or () if name not in gallery.OPERATORS]
+    if unknown:
+        _fail(f"there is no gallery operator {unknown[0]!r}", f"there are {', '.join(gallery.OPERATORS)}")
+    chosen = [gallery.OPERATORS[name] for name in operators or gallery.OPERATORS]
+    report = _run_check(chosen, json, checks=("values", "metadata", "inputs unchanged") if quick else ())
+    raise typer.Exit(_exit_code(report))
+
+
+@app.command()
+def doctor(json: Json = None) -> None:
+    """Say what this machine can run, and why not the rest."""
+    import dataclasses
+
+    from opwright.backends import BACKENDS, get_backend
+    from opwright.machine import this_machine
+    from opwright.report.records import write_json
+    from opwright.report.terminal import show_doctor
+    from opwright.results import Accepted
+
+    machine = this_machine()
+    probes = {name: get_backend(name).available(machine) for name in BACKENDS}
+    show_doctor(_console(), {**machine.to_json(), "cache": str(machine.cache_dir)}, probes)
+    if json is not None:
+        backends = {n: {"accepted": isinstance(p, Accepted), **dataclasses.asdict(p)} for n, p in probes.items()}
+        write_json({"schema": "opwright.doctor/1", "machine": machine.to_json(), "backends": backends}, json)
+
+
+@app.command()
+def show(
+    targets: Annotated[list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")],
+    what: Annotated[What, typer.Option(help="What to show.")] = What.schema,
+    json: Json = None,
+) -> None:
+    """Show an operator's schema, and which of its parts are derived, hand-written or missing."""
+    import dataclasses
+
+    from opwright.report.records import write_json
+    from opwright.report.terminal import show_parts
+    from opwright.runtime.targets import load_target
+
+    console, records = _console(), []
+    for operator in (o for target in targets for o in load_target(target)):
+        parts = operator.parts
+        show_parts(console, operator.contract.qualname, operator.contract.schema, parts.values())
+        console.print()
+        records.append(
+            {
+                "op": operator.contract.qualname,
+                "schema": operator.contract.schema,
+                "parts": [dataclasses.asdict(p) for p in parts.values()],
+                "kernels": {k.name: k.backend for k in operator.kernels.values()},
+            }
+        )
+    if json is not None:
+        write_json({"schema": "opwright.show/1", "operators": records}, json)
+
+
+def _run_check(targets: Sequence[str], json: Path | None, **options: Any) -> CheckReport:
+    from opwright.report.terminal import CheckProgress, show_check
+
+    console = _console()
+    with CheckProgress(_console(stderr=True)) as progress:
+        from opwright.checks.run import check as run_check
+
+        report = run_check(*targets, progress=progress.step, on_verdict=progress.done, **options)
+    show_check(console, report)
+    if json is not None:
+        from opwright.report.records import write_json
+
+        write_json(report.to_json(), json)
+    return report
+
+
+def _exit_code(report: CheckReport) -> int:
+    if any(v.status == "fail" for v in report.verdicts):
+        return FAILED
+    return PASSED if report.ran_anything else NOTHING_RAN
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, soft_wrap=False)
+
+
+def _fail(message: str, fix: str) -> None:
+    raise OpwrightError(message, fix=fix)
+
+
+def main() -> None:
+    """Run the command line. Our own errors are shown as they are, without a traceback."""
+    try:
+        app(standalone_mode=True)
+    except OpwrightError as error:
+        print(f"opwright: {error}", file=sys.stderr)
+        sys.exit(WRONG_CALL)
+    except KeyboardInterrupt:
+        print("opwright: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,363 @@
+"""Inputs derived from the contract: sizes, dtypes and layouts, boundaries first.
+
+A case is a short text that stands for one call's arguments, such as ``n=5 k=3 dtype=float32
+layout=sliced``; the same text always gives the same values, so a failure can be repeated from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from opwright.contract.contract import Contract
+from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
+from opwright.contract.signature import Argument, Kind, TensorType, Values
+from opwright.errors import CheckError
+
+__all__ = ["LAYOUTS", "Case", "arguments_of", "cases", "dtypes_to_check", "parse_case"]
+
+LAYOUTS = ("contiguous", "transposed", "sliced", "offset", "expanded")
+_QUICK = (0, 1, 2, 3, 7, 8, 9, 31, 33, 127, 129, 1023, 1025)
+_FULL = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257,
+         511, 512, 513, 1023, 1024, 1025, 2047, 2048, 2049, 4095, 4097, 65537)  # fmt: skip
+# Every dim has a size of its own while another is varied, so that swapped dims show.
+_BASE = (5, 7, 3, 6, 4, 11, 13)
+# No more elements than this in one argument of a derived case.
+_MOST_ELEMENTS = {"quick": 1 << 18, "full": 1 << 22}
+_CHECKED = (
+    torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool,
+    torch.complex64, torch.uint8, torch.int16, torch.int8, torch.complex128,
+)  # fmt: skip
+
+Size = int | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call's inputs. ``sizes`` gives each dim (a tuple for ``*name``), ``dtypes`` each dtype class."""
+
+    sizes: tuple[tuple[str, Size], ...]
+    dtypes: tuple[tuple[str, torch.dtype], ...]
+    layout: str = "contiguous"
+    absent: bool = False
+
+    def __str__(self) -> str:
+        words = [f"{name}={_show_size(size)}" for name, size in self.sizes]
+        if len(self.dtypes) == 1:
+            words.append(f"dtype={_short(self.dtypes[0][1])}")
+        else:
+            words += [f"{name}={_short(dtype)}" for name, dtype in self.dtypes]
+        words.append(f"layout={self.layout}")
+        return " ".join(words + ["optional=absent"] * self.absent)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The floating dtype if there is one, else the first."""
+        found = [d for _, d in self.dtypes]
+        return next((d for d in found if d.is_floating_point or d.is_complex), found[0] if found else None)
+
+    def with_size(self, name: str, size: Size) -> Case:
+        """The same case with another size of one dim."""
+        return dataclasses.replace(self, sizes=tuple((n, size if n == name else s) for n, s in self.sizes))
+
+
+def parse_case(contract: Contract, text: str) -> Case:
+    """The reverse of ``str(case)``; what is left out is filled from the contract. Raises CheckError."""
+    given: dict[str, str] = {}
+    for word in text.replace(",", " ").split():
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise CheckError(
+                f"{word!r} in the case {text!r} is not name=value", fix='write it like "n=5 dtype=float32"'
+            )
+        given[name] = value
+    case = _base_case(contract)
+    sizes = tuple((n, _parse_size(given.pop(n), s, text) if n in given else s) for n, s in case.sizes)
+    classes = [name for name, _ in case.dtypes]
+    if "dtype" in given and len(classes) == 1:
+        given[classes[0]] = given.pop("dtype")
+    dtypes = tuple((n, _parse_dtype(given.pop(n), text) if n in given else d) for n, d in case.dtypes)
+    layout, absent = given.pop("layout", "contiguous"), given.pop("optional", "") == "absent"
+    if given or layout not in LAYOUTS:
+        known = [*(n for n, _ in case.sizes), "dtype" if len(classes) == 1 else " ".join(classes), "layout", "optional"]
+        wrong = next(iter(given), layout)
+        raise CheckError(
+            f"the case {text!r} has {wrong!r}, which {contract.qualname} does not know",
+            fix=f"it knows {', '.join(known)}; layouts are {', '.join(LAYOUTS)}",
+        )
+    return Case(sizes, dtypes, layout, absent)
+
+
+def _parse_size(text: str, like: Size, case: str) -> Size:
+    try:
+        if isinstance(like, tuple):
+            return () if text == "-" else tuple(int(part) for part in text.split("x"))
+        return int(text)
+    except ValueError:
+        raise CheckError(
+            f"{text!r} in the case {case!r} is not a size", fix='use 5, or 2x3 for "*n" ("-": none)'
+        ) from None
+
+
+def _parse_dtype(text: str, case: str) -> torch.dtype:
+    dtype = getattr(torch, text, None)
+    if not isinstance(dtype, torch.dtype):
+        raise CheckError(f"{text!r} in the case {case!r} is not a dtype", fix="use one such as float32")
+    return dtype
+
+
+def _show_size(size: Size) -> str:
+    return ("x".join(map(str, size)) or "-") if isinstance(size, tuple) else str(size)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+# -- which cases ------------------------------------------------------------------------------------
+
+
+def dtypes_to_check(
+    contract: Contract, allowed: Sequence[torch.dtype] | None
+) -> list[tuple[tuple[str, torch.dtype], ...]]:
+    """The combinations of dtypes that checks draw, most usual first.
+
+    ``allowed`` restricts floating dtypes (all, if the contract has no floating argument): a kernel's ``dtypes``.
+    """
+    classes: dict[str, list[torch.dtype]] = {}
+    for tensor in (a.tensor for a in contract.signature.arguments if a.tensor):
+        known = [d for d in _CHECKED if d in tensor.dtypes]
+        if len(tensor.dtypes) > 1:
+            classes.setdefault(tensor.dtype_class, known)
+    has_float = any(d.is_floating_point or d.is_complex for known in classes.values() for d in known)
+    for name, known in classes.items():
+        floating = [d for d in known if d.is_floating_point or d.is_complex]
+        if allowed is not None and (floating or not has_float):
+            classes[name] = [d for d in known if d in allowed]
+    names = list(classes)
+    return [tuple(zip(names, chosen, strict=True)) for chosen in itertools.product(*classes.values())]
+
+
+def cases(contract: Contract, level: str, allowed: Sequence[torch.dtype] | None = None) -> list[Case]:
+    """The derived cases, smallest first within a dtype and layout.
+
+    Args:
+        level: ``quick`` or ``full`` (more sizes, every layout in every dtype).
+        allowed: the kernel's dtypes, or None for all of the contract's.
+    """
+    combinations = dtypes_to_check(contract, allowed)
+    if not combinations:
+        return []
+    base = dataclasses.replace(_base_case(contract), dtypes=combinations[0])
+    boundaries = _QUICK if level == "quick" else _FULL
+    found = [base.with_size(name, size) for name, _ in base.sizes for size in _sizes_of(name, base, boundaries)]
+    large = [base.with_size(name, _like(size, 129)) for name, size in base.sizes] or [base]
+    for layout in LAYOUTS[1:]:
+        found += [dataclasses.replace(c, layout=layout) for c in (base, *large)]
+    if any(a.optional for a in contract.signature.arguments):
+        found.append(dataclasses.replace(base, absent=True))
+    for dtypes in combinations[1:]:
+        few = [base, *large, *(base.with_size(name, _like(size, 0)) for name, size in base.sizes)]
+        if level == "full":
+            few = list(found)
+        few.append(dataclasses.replace(base, layout="sliced"))
+        found += [dataclasses.replace(c, dtypes=dtypes) for c in few]
+    found.append(base)
+    fitting = [c for c in dict.fromkeys(found) if elements(contract, c) <= _MOST_ELEMENTS[level]]
+    return sorted(fitting, key=lambda c: (combinations.index(c.dtypes), LAYOUTS.index(c.layout), elements(contract, c)))
+
+
+def elements(contract: Contract, case: Case) -> int:
+    """The number of elements in the largest tensor of a case (0 if its sizes contradict each other)."""
+    try:
+        shapes = [_shape(a.tensor, _env(contract, case)) for a in contract.signature.arguments if a.tensor]
+    except CheckError:
+        return 0
+    return max((math.prod(s) for s in shapes), default=0)
+
+
+def smaller(contract: Contract, case: Case) -> Iterator[Case]:
+    """Simpler neighbours of a case, for shrinking a failure: plain layout first, then smaller sizes."""
+    if case.layout != "contiguous":
+        yield dataclasses.replace(case, layout="contiguous")
+    for name, size in case.sizes:
+        if isinstance(size, tuple):
+            yield from (case.with_size(name, size[:i] + size[i + 1 :]) for i in range(len(size)))
+            for i, part in enumerate(size):
+                yield from (case.with_size(name, (*size[:i], s, *size[i + 1 :])) for s in _below(part))
+        else:
+            yield from (case.with_size(name, s) for s in _below(size))
+
+
+def _below(size: int) -> list[int]:
+    return sorted({s for s in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, size // 4, size // 2, size - 1) if 0 <= s < size})
+
+
+def _base_case(contract: Contract) -> Case:
+    sizes: dict[str, Size] = {}
+    for tensor in (a.tensor for a in contract.signature.arguments if a.tensor):
+        for dim in tensor.dims:
+            if isinstance(dim, VariadicDim):
+                sizes.setdefault(dim.name or "...", (3, 5))
+            elif isinstance(dim, NamedDim):
+                sizes.setdefault(dim.name, _BASE[len(sizes) % len(_BASE)])
+    dtypes = dtypes_to_check(contract, None)
+    return Case(tuple(sizes.items()), dtypes[0] if dtypes else ())
+
+
+def _sizes_of(name: str, base: Case, boundaries: Iterable[int]) -> list[Size]:
+    if isinstance(dict(base.sizes)[name], tuple):
+        return [(), *((b,) for b in boundaries), (3, 5), (2, 3, 4), (0, 3), (3, 33)]
+    return list(boundaries)
+
+
+def _like(size: Size, new: int) -> Size:
+    return (3, new) if isinstance(size, tuple) else new
+
+
+# -- from a case to arguments -----------------------------------------------------------------------------
+
+
+def arguments_of(contract: Contract, case: Case, device: str) -> tuple[Any, ...]:
+    """The arguments that a case stands for, in signature order, on a device.
+
+    Values are drawn on the CPU, so that a case means the same on every device. Memory around sliced and
+    offset tensors is poisoned (NaN, or the largest integer), so that a kernel which reads it is seen.
+
+    Raises:
+        CheckError: the case's sizes contradict the contract.
+    """
+    generator = torch.Generator().manual_seed(zlib.crc32(str(case).encode()))
+    env = _env(contract, case)
+    return tuple(_argument(a, case, env, generator, device) for a in contract.signature.arguments)
+
+
+def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: torch.Generator, device: str) -> Any:
+    if argument.optional and case.absent:
+        return None
+    if argument.kind is Kind.SCALAR:
+        return env[argument.name] if argument.schema_type is int else _scalar(argument, generator)
+    assert argument.tensor is not None  # every argument that is no scalar has one
+    count = 3 if argument.kind is Kind.TENSOR_LIST else 1
+    dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
+    tensors = [
+        arrange(_draw(_shape(argument.tensor, env), dtype, argument.values, generator), case.layout, device)
+        for _ in range(count)
+    ]
+    return tensors if argument.kind is Kind.TENSOR_LIST else tensors[0]
+
+
+def _env(contract: Contract, case: Case) -> dict[str, Any]:
+    """Sizes by name, with a value for each int argument (which dims may depend on)."""
+    env: dict[str, Any] = dict(case.sizes)
+    generator = torch.Generator().manual_seed(zlib.crc32(repr(case.sizes).encode()))
+    for argument in contract.signature.arguments:
+        if argument.schema_type is int:
+            env[argument.name] = _scalar(argument, generator)
+    return env
+
+
+def _shape(tensor: TensorType, env: dict[str, Any]) -> tuple[int, ...]:
+    shape: list[int] = []
+    for dim in tensor.dims:
+        shape += _extent(dim, env)
+    if any(size < 0 for size in shape):
+        raise CheckError(f"these sizes give {tensor} the shape {shape}", fix="choose larger ones")
+    return tuple(shape)
+
+
+def _extent(dim: Dim, env: dict[str, Any]) -> tuple[int, ...]:
+    match dim:
+        case VariadicDim(name=name):
+            return tuple(env[name or "..."])
+        case NamedDim(name=name):
+            return (env[name],)
+        case FixedDim(size=size):
+            return (size,)
+        case ExprDim(text=text):
+            return (int(evaluate(text, env)),)
+        case AnyDim():
+            return (3,)
+
+
+def _scalar(argument: Argument, generator: torch.Generator) -> Any:
+    def pick(options: Sequence[Any]) -> Any:
+        return options[int(torch.randint(len(options), (), generator=generator))]
+
+    drawn, plain = argument.values or Values(), argument.schema_type
+    if drawn.one_of:
+        return pick(drawn.one_of)
+    if plain is bool:
+        return pick((False, True))
+    if plain is float:
+        low, high = _range(drawn, -2.0, 2.0)
+        return round(low + (high - low) * float(torch.rand((), generator=generator)), 3)
+    if argument.has_default:
+        return argument.default
+    if plain is int:
+        low, high = _range(drawn, 1, 3)
+        return int(torch.randint(int(low), int(high) + 1, (), generator=generator))
+    if argument.optional:
+        return None
+    raise CheckError(
+        f"no test value is known for the argument {argument.name!r}",
+        fix=f"annotate it with its values: {argument.name}: Annotated[..., ow.values(one_of=(...))]",
+    )
+
+
+def _draw(shape: tuple[int, ...], dtype: torch.dtype, drawn: Values | None, generator: torch.Generator) -> torch.Tensor:
+    drawn = drawn or Values()
+    if drawn.one_of:
+        index = torch.randint(len(drawn.one_of), shape, generator=generator)
+        return torch.tensor(drawn.one_of, dtype=dtype)[index]
+    if dtype is torch.bool:
+        return torch.rand(shape, generator=generator) < 0.5
+    if dtype.is_complex:
+        return torch.randn(shape, dtype=dtype, generator=generator)
+    if dtype.is_floating_point:
+        if drawn.low is None and drawn.high is None:
+            return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
+        low, high = _range(drawn, -math.inf, math.inf)
+        low, high = max(low, high - 4.0 if math.isinf(low) else low), min(high, low + 4.0 if math.isinf(high) else high)
+        return (low + (high - low) * torch.rand(shape, dtype=torch.float64, generator=generator)).to(dtype)
+    low, high = _range(drawn, -8 if dtype.is_signed else 0, 8)
+    return torch.randint(int(low), int(high) + 1, shape, generator=generator).to(dtype)
+
+
+def _range(drawn: Values, low: float, high: float) -> tuple[float, float]:
+    """The range to draw from: what the author gave, and a default on the open side that keeps it non-empty."""
+    lower = drawn.low if drawn.low is not None else min(low, drawn.high if drawn.high is not None else low)
+    upper = drawn.high if drawn.high is not None else max(high, lower)
+    return lower, upper
+
+
+def arrange(values: torch.Tensor, layout: str, device: str) -> torch.Tensor:
+    """The same values in another memory layout, on a device; a layout that the rank cannot have is plain."""
+    if layout == "transposed" and values.dim() >= 2:
+        return values.to(device).mT.contiguous().mT
+    if layout == "expanded" and any(size > 1 for size in values.shape):
+        axis = next(i for i, size in enumerate(values.shape) if size > 1)
+        return values.to(device).narrow(axis, 0, 1).clone().expand(values.shape)
+    if layout in ("sliced", "transposed") and values.dim() >= 1:
+        room = _poisoned((*values.shape[:-1], 2 * values.shape[-1]), values.dtype, device)
+        view = room[..., ::2]
+        return view.copy_(values)
+    if layout == "offset":
+        room = _poisoned((values.numel() + 2,), values.dtype, device)
+        view = room[1 : 1 + values.numel()].view(values.shape)
+        return view.copy_(values)
+    return values.to(device, copy=True)
+
+
+def _poisoned(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.full(shape, math.nan, dtype=dtype, device=device)
+    most = True if dtype is torch.bool else torch.iinfo(dtype).max
+    return torch.full(shape, most, dtype=dtype, device=device)

@@ -1,0 +1,23 @@
+"""The gallery: operators to run, to read and to copy.
+
+Each is a folder: ``__init__.py`` states the operator's meaning and attaches its kernels, which lie
+beside it, one file a language. They use opwright's public interface and nothing else.
+
+>>> import importlib
+>>> from opwright.gallery import OPERATORS
+>>> for name in OPERATORS:
+...     print(name, "-", importlib.import_module(name).__doc__.splitlines()[0])
+
+``OPERATORS`` holds the modules' names; nothing is imported until you do. Importing one needs neither
+Triton nor a compiler: kernels are built when they are first used, and skipped where they cannot run.
+"""
+
+from __future__ import annotations
+
+__all__ = ["OPERATORS"]
+
+OPERATORS = (
+    "opwright.gallery.add",
+    "opwright.gallery.trig",
+    "opwright.gallery.kmeans",
+)

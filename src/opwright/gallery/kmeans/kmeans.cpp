@@ -1,0 +1,86 @@
+// The nearest mean of each point, with NumPy's arithmetic: the same sums in the same order, the root taken
+// (two squares that differ may have one root, and then the first mean wins), NaN before every number.
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/Dispatch_v2.h>
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+constexpr int64_t kTile = 256;  // points whose best distances stay in the first-level cache
+
+template <class T>
+T square(T v) {
+  return v * v;
+}
+
+// Squared distance of two points, summed pairwise as NumPy does
+// (numpy/_core/src/umath/loops_utils.h.src, pairwise_sum).
+template <class T>
+T squared_distance(const T* x, const T* m, int64_t d) {
+  if (d < 8) {
+    T sum = 0;
+    for (int64_t i = 0; i < d; ++i) sum += square(x[i] - m[i]);
+    return sum;
+  }
+  if (d <= 128) {
+    T r[8];
+    for (int64_t j = 0; j < 8; ++j) r[j] = square(x[j] - m[j]);
+    int64_t i = 8;
+    for (; i + 8 <= d; i += 8)
+      for (int64_t j = 0; j < 8; ++j) r[j] += square(x[i + j] - m[i + j]);
+    T sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
+    for (; i < d; ++i) sum += square(x[i] - m[i]);
+    return sum;
+  }
+  const int64_t half = d / 2 - d / 2 % 8;
+  return squared_distance(x, m, half) + squared_distance(x + half, m + half, d - half);
+}
+
+// Points [0, count) of one tile. D is the dimension where the compiler may know it (it then works on several
+// points at once), else 0.
+template <int D, class T>
+void assign(const T* x, const T* means, int64_t* out, int64_t count, int64_t k, int64_t dim) {
+  using Index = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;  // as wide as T, to share its vector lanes
+  const int64_t d = D ? D : dim;
+  T best[kTile];
+  Index label[kTile];
+  for (int64_t i = 0; i < count; ++i) {
+    best[i] = std::sqrt(squared_distance(x + i * d, means, d));
+    label[i] = 0;
+  }
+  for (int64_t j = 1; j < k; ++j) {
+    const T* mean = means + j * d;
+    for (int64_t i = 0; i < count; ++i) {
+      const T distance = std::sqrt(squared_distance(x + i * d, mean, d));
+      const bool nearer = (distance < best[i]) | ((distance != distance) & (best[i] == best[i]));
+      best[i] = nearer ? distance : best[i];
+      label[i] = nearer ? static_cast<Index>(j) : label[i];
+    }
+  }
+  std::copy_n(label, count, out);
+}
+
+Tensor kmeans_assign(const Tensor& X, const Tensor& means) {
+  const Tensor points = torch::stable::contiguous(X), centres = torch::stable::contiguous(means);
+  const int64_t n = points.size(0), d = points.size(1), k = centres.size(0);
+  STD_TORCH_CHECK(k > 0, "gallery::kmeans_assign: there is no mean to assign points to");
+  Tensor out = torch::stable::new_empty(points, {n}, ScalarType::Long);
+  THO_DISPATCH_V2(points.scalar_type(), "gallery::kmeans_assign", AT_WRAP([&] {
+    const scalar_t* x = points.const_data_ptr<scalar_t>();
+    const scalar_t* m = centres.const_data_ptr<scalar_t>();
+    int64_t* labels = out.mutable_data_ptr<int64_t>();
+    const auto assign_tile = d == 1 ? assign<1, scalar_t> : d == 2 ? assign<2, scalar_t>
+                           : d == 3 ? assign<3, scalar_t> : d == 4 ? assign<4, scalar_t> : assign<0, scalar_t>;
+    const int64_t tiles = (n + kTile - 1) / kTile;
+    torch::stable::parallel_for(0, tiles, 16, [=](int64_t begin, int64_t end) {
+      for (int64_t first = begin * kTile; first < std::min(n, end * kTile); first += kTile)
+        assign_tile(x + first * d, m, labels + first, std::min(kTile, n - first), k, d);
+    });
+  }), AT_EXPAND(AT_FLOATING_TYPES));
+  return out;
+}

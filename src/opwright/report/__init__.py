@@ -1,0 +1,1 @@
+"""Showing records: terminal, JSON. Nothing here imports torch."""

@@ -1,0 +1,193 @@
+"""Tables and progress on a terminal; plain text where there is none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from opwright.results import Accepted, CheckReport, NotChecked, Part, Probe, Refused, Status, Verdict
+
+__all__ = ["CheckProgress", "show_check", "show_doctor", "show_parts"]
+
+_STYLES = {Status.PASS: "bold green", Status.FAIL: "bold red", Status.REFUSED: "yellow"}
+_ORIGINS = {"derived": "cyan", "hand-written": "green", "missing": "red"}
+
+
+def show_check(console: Console, report: CheckReport) -> None:
+    """The verdict table, then each failure with its smallest case, then what was not checked."""
+    console.print(_verdict_table(report.verdicts))
+    for verdict in report.verdicts:
+        _show_failures(console, verdict)
+    _show_not_checked(console, report.verdicts)
+    _show_refused(console, report.verdicts)
+    counts = {s: sum(v.status is s for v in report.verdicts) for s in Status}
+    told = [f"[{_STYLES[s]}]{n} {_WORDS[s]}[/]" for s, n in counts.items() if n]
+    console.print(", ".join(told) or "nothing to check")
+
+
+_WORDS = {Status.PASS: "passed", Status.FAIL: "failed", Status.REFUSED: "cannot run here"}
+
+
+def _verdict_table(verdicts: Sequence[Verdict]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for column in ("operator", "kernel", "language", "device", "verdict", "checks"):
+        table.add_column(column, no_wrap=column not in ("checks",))
+    table.add_column("s", justify="right")
+    last = ""
+    for v in verdicts:
+        table.add_row(
+            escape(v.op) if v.op != last else "",
+            escape(v.kernel),
+            v.backend,
+            v.device,
+            Text(v.status.upper(), _STYLES[v.status]),
+            _summary(v),
+            f"{v.seconds:.1f}" if v.status is not Status.REFUSED else "",
+        )
+        last = v.op
+    return table
+
+
+def _summary(verdict: Verdict) -> str:
+    if verdict.status is Status.REFUSED:
+        return "[dim]see below[/]"
+    marks = [f"[green]{escape(f.check)}[/]" if f.status is Status.PASS else f"[red]{escape(f.check)} ✗[/]" for f in verdict.findings]
+    note = f" [dim]({escape(verdict.reason)})[/]" if verdict.status is Status.PASS and verdict.reason else ""
+    return " · ".join(dict.fromkeys(marks)) + note
+
+
+def _show_failures(console: Console, verdict: Verdict) -> None:
+    for finding in verdict.failures:
+        console.print()
+        console.print(f"[bold red]✗[/] [bold]{escape(verdict.op)}[/] {escape(verdict.kernel)} on {verdict.device}: {escape(finding.check)}")
+        if finding.case:
+            console.print(f"  smallest failing case: {escape(finding.case)}")
+        for line in finding.message.splitlines():
+            console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
+        if finding.reproduce:
+            console.print(f"  [dim]again:[/] {escape(finding.reproduce)}", soft_wrap=True, highlight=False)
+    if verdict.failures:
+        console.print()
+
+
+def _show_not_checked(console: Console, verdicts: Sequence[Verdict]) -> None:
+    """What no check looked at, with the kernels that share the reason on one line."""
+    groups: dict[NotChecked, list[str]] = {}
+    for v in verdicts:
+        for item in v.not_checked if v.status is not Status.REFUSED else ():
+            groups.setdefault(item, []).append(f"{v.op}:{v.kernel}")
+    if not groups:
+        return
+    console.print("\n[bold]not checked[/]")
+    for item, kernels in groups.items():
+        console.print(f"  {escape(item.check)}: {escape(item.why)} [dim]({escape(', '.join(kernels))})[/]", soft_wrap=True)
+    console.print()
+
+
+def _show_refused(console: Console, verdicts: Sequence[Verdict]) -> None:
+    groups: dict[str, list[str]] = {}
+    for v in verdicts:
+        if v.status is Status.REFUSED:
+            groups.setdefault(v.reason, []).append(f"{v.op}:{v.kernel}")
+    if not groups:
+        return
+    console.print("[bold]cannot run here[/]")
+    for reason, kernels in groups.items():
+        console.print(f"  {escape(', '.join(kernels))}: {escape(reason)}", soft_wrap=True)
+    console.print()
+
+
+def show_doctor(console: Console, machine: Mapping[str, Any], backends: Mapping[str, Probe]) -> None:
+    """What this machine is, and for each language: accepted, or why not and what to do."""
+    facts = Table(box=None, pad_edge=False, show_header=False)
+    facts.add_column(style="bold")
+    facts.add_column()
+    for name, value in machine.items():
+        facts.add_row(name.replace("_", " "), escape(_fact(value)))
+    console.print(facts)
+    console.print()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("language", "", "how, or what to do"):
+        table.add_column(column)
+    for name, probe in backends.items():
+        match probe:
+            case Accepted(note=note):
+                table.add_row(name, "[bold green]ready[/]", escape(note))
+            case Refused(reason=reason, remedy=remedy):
+                table.add_row(name, "[yellow]not here[/]", escape(reason) + (f"\n→ {escape(remedy)}" if remedy else ""))
+    console.print(table)
+
+
+def _fact(value: Any) -> str:
+    if value in (None, (), []):
+        return "none"
+    if isinstance(value, tuple | list):
+        return ", ".join(f"{v['name']} (sm_{v['capability'][0]}{v['capability'][1]})" if isinstance(v, dict) else str(v) for v in value)
+    return str(value)
+
+
+def show_parts(console: Console, op: str, schema: str, parts: Iterable[Part]) -> None:
+    """An operator's schema, and where each of its parts comes from."""
+    console.print(f"[bold]{escape(op)}[/]{escape(schema)}", soft_wrap=True, highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("part", "", "how"):
+        table.add_column(column)
+    for part in parts:
+        table.add_row(part.name, f"[{_ORIGINS[part.origin]}]{part.origin}[/]", escape(part.how))
+    console.print(table)
+
+
+class CheckProgress:
+    """A progress bar with what each worker does; on a plain stream, a line for each verdict and notice."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._lock = threading.Lock()
+        self._doing: dict[Any, str] = {}
+        self._bar = Progress(
+            SpinnerColumn(), TextColumn("checking"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        )
+        self._task = self._bar.add_task("", total=None)
+        self._live = Live(get_renderable=self._render, console=console, transient=True, refresh_per_second=8)
+
+    def __enter__(self) -> CheckProgress:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def _render(self) -> Table:
+        grid = Table.grid(padding=(0, 1))
+        grid.add_row(self._bar)
+        with self._lock:
+            for task, what in self._doing.items():
+                grid.add_row(Text(f"  {task}: {what}", style="dim", overflow="ellipsis", no_wrap=True))
+        return grid
+
+    def step(self, task: object, what: str) -> None:
+        """A worker does something; a compile is worth a line of its own, since it takes time."""
+        with self._lock:
+            self._doing[task] = what
+        if what.startswith(("compiling", "waiting")):
+            self._console.print(f"[dim]opwright: {escape(what)}[/]", soft_wrap=True, highlight=False)
+
+    def done(self, verdict: Verdict, total: int | None = None) -> None:
+        """A kernel's verdict is there."""
+        with self._lock:
+            gone = [t for t in self._doing if str(t) == f"{verdict.op} {verdict.kernel} on {verdict.device}"]
+            for task in gone:
+                del self._doing[task]
+        self._bar.update(self._task, advance=1, total=total)
+        if not self._console.is_terminal:
+            self._console.print(f"{verdict.status.upper():<8} {verdict.op} {verdict.kernel} on {verdict.device}", highlight=False)

@@ -1,0 +1,131 @@
+"""From what a person names (a file, ``module``, ``module:op``) to operators, and back to where one lives."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from opwright.errors import OpwrightError, TargetError
+from opwright.runtime import registration
+from opwright.runtime.op import Op, defined_in
+
+__all__ = ["Home", "find_home", "import_home", "load_target", "name_target"]
+
+
+@dataclass(frozen=True)
+class Home:
+    """The module that defines an operator when it is imported; ``file`` if it is a script, not a package's."""
+
+    module: str
+    file: str | None
+    qualname: str
+
+
+def load_target(target: str) -> list[Op]:
+    """The operators that a target names.
+
+    Args:
+        target: ``path/to/file.py``, ``package.module``, or either with ``:operator`` behind it.
+
+    Raises:
+        TargetError: there is no such file, module or operator, or importing it failed.
+    """
+    place, _, name = target.partition(":")
+    module = _import_file(Path(place)) if place.endswith(".py") or Path(place).is_file() else _import_module(place)
+    found = defined_in(vars(module))
+    if not found:
+        raise TargetError(
+            f"{place} defines no operator", fix='define one with @ow.op("namespace::name") at module level'
+        )
+    if not name:
+        return found
+    chosen = [o for o in found if name in (o.contract.name, o.contract.qualname)]
+    if not chosen:
+        raise TargetError(
+            f"{place} has no operator {name!r}", fix=f"it has {', '.join(o.contract.name for o in found)}"
+        )
+    return chosen
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise TargetError(f"there is no file {str(path)!r}", fix="name a .py file, or a module that Python can import")
+    path, name = path.resolve(), path.stem
+    loaded = sys.modules.get(name)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return loaded
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # as `python path/to/file.py` does
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # a .py file always has one
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except OpwrightError:
+        del sys.modules[name]
+        raise  # a contract or a kernel is wrong: its own message says it best
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise TargetError(
+            f"importing {path} raised {type(error).__name__}: {error}", fix=f"run `python {path}` to see where"
+        ) from error
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise TargetError(
+                f"there is no module or file {name!r}", fix="name a .py file, or a module that Python can import"
+            ) from None
+        raise TargetError(f"importing {name} failed: {error}", fix=f"pip install {error.name}") from error
+
+
+def find_home(operator: Op) -> Home | None:
+    """Where an operator would be found again by importing; None for one made in a function or a notebook."""
+    contract = operator.contract
+    module = sys.modules.get(contract.module)
+    if module is None or contract.module == "__main__" or operator not in vars(module).values():
+        return None
+    file = getattr(module, "__file__", None)
+    spec = getattr(module, "__spec__", None)
+    importable = spec is not None and importlib.util.find_spec(contract.module.split(".")[0]) is not None
+    try:
+        same = importable and (found := importlib.util.find_spec(contract.module)) is not None and found.origin == file
+    except (ImportError, ValueError):
+        same = False
+    return Home(contract.module, None if same else file, contract.qualname)
+
+
+def import_home(home: Home) -> Op | None:
+    """Import a home and return its operator, or None if it is not there any more."""
+    if home.file is None:
+        importlib.import_module(home.module)
+    else:
+        _import_file(Path(home.file))
+    found = registration.find(home.qualname)
+    return found if isinstance(found, Op) else None
+
+
+def name_target(operator: Op) -> str | None:
+    """How a person names this operator on the command line; None if the command line cannot reach it."""
+    home = find_home(operator)
+    if home is None:
+        return None
+    if home.file is None:
+        return f"{home.module}:{operator.contract.name}"
+    path = Path(home.file)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}:{operator.contract.name}"

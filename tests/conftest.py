@@ -1,0 +1,76 @@
+"""What all tests share: a cache folder of the session's own, skipping by need, fresh operator names, new Pythons."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# Before torch and opwright read them. Within a session the caches are shared, so that no test compiles what
+# another one compiled; the user's own caches are never touched.
+_SESSION = Path(tempfile.mkdtemp(prefix="opwright-tests-"))
+os.environ["OPWRIGHT_CACHE_DIR"] = str(_SESSION / "opwright")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_SESSION / "inductor")
+os.environ["TRITON_CACHE_DIR"] = str(_SESSION / "triton")
+os.environ.pop("TRITON_INTERPRET", None)
+
+_numbers = itertools.count()
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_SESSION, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from opwright.machine import this_machine
+
+    machine = this_machine()
+    lacking = {
+        "compiler": None if machine.cxx else "there is no C++ compiler",
+        "triton": None if machine.triton else "Triton is not installed",
+        "gpu": None if machine.has_gpu else "there is no NVIDIA GPU",
+    }
+    for item in items:
+        for need, why in lacking.items():
+            if why and item.get_closest_marker(need):
+                item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A namespace that no other test uses: what is registered with torch stays for the process."""
+    return f"tests{next(_numbers)}"
+
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Iterator[RunPython]:
+    """Run a script in a new Python; fails the test, with the script's output, unless it exits as expected."""
+
+    def run(
+        script: str, *args: object, env: dict[str, str] | None = None, file: str = "script.py", expect: int = 0
+    ) -> subprocess.CompletedProcess[str]:
+        path = tmp_path / file
+        path.write_text(textwrap.dedent(script))
+        done = subprocess.run(
+            [sys.executable, str(path), *map(str, args)],
+            env={**os.environ, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    yield run
