@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import opwright
-from opwright.errors import OpwrightError
+from opwright.errors import OpwrightError, TargetError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,13 +69,17 @@ def _main(
 
 @app.command()
 def check(
-    targets: Annotated[list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")],
+    targets: Annotated[
+        list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")
+    ],
     kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel (repeatable).")] = None,
     device: Annotated[str | None, typer.Option(help="Only this type of device: cpu or cuda.")] = None,
     level: Annotated[Level, typer.Option(help="full: more sizes and layouts, and Inductor.")] = Level.quick,
     only: Annotated[list[str] | None, typer.Option(help="Only this family of checks (repeatable).")] = None,
     case: Annotated[str, typer.Option(help="Only this case, as a failure names it.")] = "",
-    require: Annotated[list[str] | None, typer.Option(help="A backend whose refusal is a failure (repeatable).")] = None,
+    require: Annotated[
+        list[str] | None, typer.Option(help="A backend whose refusal is a failure (repeatable).")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as hung.")] = 60.0,
     jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
     json: Json = None,
@@ -98,17 +102,20 @@ def check(
 
 @app.command()
 def demo(
-    operators: Annotated[list[str] | None, typer.Argument(help="Gallery operators (default: all).", metavar="[NAME...]")] = None,
+    operators: Annotated[
+        list[str] | None, typer.Argument(help="Gallery operators (default: all).", metavar="[NAME...]")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Values, metadata and purity only.")] = False,
     json: Json = None,
 ) -> None:
     """Check the gallery on whatever this machine has, and show what was found."""
     from opwright import gallery
 
-    unknown = [name for name in operators or () if name not in gallery.OPERATORS]
+    modules = {module.rpartition(".")[2]: module for module in gallery.OPERATORS}
+    unknown = [name for name in operators or () if name not in modules]
     if unknown:
-        _fail(f"there is no gallery operator {unknown[0]!r}", f"there are {', '.join(gallery.OPERATORS)}")
-    chosen = [gallery.OPERATORS[name] for name in operators or gallery.OPERATORS]
+        raise TargetError(f"the gallery has no {unknown[0]!r}", fix=f"it has {', '.join(modules)}")
+    chosen = [modules[name] for name in operators or modules]
     report = _run_check(chosen, json, checks=("values", "metadata", "inputs unchanged") if quick else ())
     raise typer.Exit(_exit_code(report))
 
@@ -134,7 +141,9 @@ def doctor(json: Json = None) -> None:
 
 @app.command()
 def show(
-    targets: Annotated[list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")],
+    targets: Annotated[
+        list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")
+    ],
     what: Annotated[What, typer.Option(help="What to show.")] = What.schema,
     json: Json = None,
 ) -> None:
@@ -188,10 +197,6 @@ def _console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, soft_wrap=False)
-
-
-def _fail(message: str, fix: str) -> None:
-    raise OpwrightError(message, fix=fix)
 
 
 def main() -> None:

@@ -56,7 +56,6 @@ def test_every_form_of_axis_is_read(text: str, expected: tuple[object, ...]) -> 
         ("n.shape", "uses more than"),
         ("f(n)", "uses more than"),
         ("n+1.5", "uses more than"),
-        ("n if k else 1", ""),
         ("[n]", "uses more than"),
         ("n+True", "uses more than"),
         ("__import__('os')", "uses more than"),

@@ -146,6 +146,10 @@ class Backend(abc.ABC):
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         """Make the artifact callable."""
 
+    def not_judged(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
+        """Dtypes in which a result here says nothing about the kernel, each with the reason."""
+        return {}
+
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
         """A form of the kernel that torch.compile may trace into; None keeps it one opaque operator."""
         return None

@@ -56,17 +56,20 @@ class _CompiledPerPattern:
         self._compiled: dict[tuple[object, ...], Any] = {}
 
     def __call__(self, *arguments: Any) -> Any:
+        # Strides, gradients and grad mode would each be one more reason to compile again.
+        plain = [a.detach().contiguous() if isinstance(a, torch.Tensor) else a for a in arguments]
         key = tuple(
             (a.dtype, a.device.type, tuple(min(s, 2) for s in a.shape)) if isinstance(a, torch.Tensor) else type(a)
-            for a in arguments
+            for a in plain
         )
         if key not in self._compiled:
-            tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+            tensors = [a for a in plain if isinstance(a, torch.Tensor)]
             self._notify(", ".join(f"{t.dtype}[{t.dim()}-d]".removeprefix("torch.") for t in tensors))
             self._compiled[key] = torch.compile(
                 _fresh_wrapper(self._function, self._contract), dynamic=True, fullgraph=True
             )
-        result = self._compiled[key](*arguments)
+        with torch.no_grad():
+            result = self._compiled[key](*plain)
         return tuple(r.contiguous() for r in result) if isinstance(result, tuple) else result.contiguous()
 
 

@@ -7,10 +7,14 @@ there, where Triton's interpreter has been chosen.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import linecache
 import pickle
+import sys
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
@@ -23,8 +27,27 @@ __all__ = ["dump", "load"]
 def dump(operator: Op) -> bytes:
     """The operator by value. Raises TypeError or PicklingError if it holds something that cannot travel."""
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(operator)
+    with _by_value(_modules_of(operator)):
+        _Pickler(buffer).dump(operator)
     return buffer.getvalue()
+
+
+def _modules_of(operator: Op) -> list[types.ModuleType]:
+    """The user's modules behind an operator. Importing one over there would define the operator twice."""
+    functions = [operator.contract.function, *(k.spec.source for k in operator.kernels.values())]
+    names = {getattr(f, "__module__", None) for f in functions} - {None, "__main__"}
+    return [sys.modules[n] for n in names if n in sys.modules and not n.startswith("opwright.")]
+
+
+@contextlib.contextmanager
+def _by_value(modules: list[types.ModuleType]) -> Iterator[None]:
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def load(data: bytes) -> Op:

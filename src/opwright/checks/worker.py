@@ -18,7 +18,7 @@ import torch
 from opwright.checks import transport
 from opwright.checks.context import Context
 from opwright.checks.families import FAMILIES
-from opwright.contract.cases import cases, parse_case
+from opwright.contract.cases import Case, cases, parse_case
 from opwright.errors import CompileError, OpwrightError
 from opwright.results import Finding, NotChecked, Refused, Status
 from opwright.runtime.op import Op
@@ -121,10 +121,8 @@ def _findings(pipe: _Pipe, operator: Op, job: dict[str, Any]) -> Iterator[Findin
     def progress(check: str, case: str) -> None:
         pipe.send("doing", check=check, case=case)
 
-    allowed = None if job["kernel"] == REFERENCE else operator.kernels[job["kernel"]].spec.dtypes
-    chosen = (
-        [parse_case(operator.contract, job["case"])] if job["case"] else cases(operator.contract, job["level"], allowed)
-    )
+    chosen, unjudged = _choose_cases(operator, job)
+    yield from unjudged
     context = Context(
         operator, job["kernel"], job["device"], job["level"], chosen, progress, reproduce=job["reproduce"]
     )
@@ -138,6 +136,20 @@ def _findings(pipe: _Pipe, operator: Op, job: dict[str, Any]) -> Iterator[Findin
             yield _failed(name, "the check itself broke:\n" + traceback.format_exc(limit=-4))
         with contextlib.suppress(RuntimeError):
             context.synchronize()
+
+
+def _choose_cases(operator: Op, job: dict[str, Any]) -> tuple[list[Case], list[NotChecked]]:
+    if job["case"]:
+        return [parse_case(operator.contract, job["case"])], []
+    if job["kernel"] == REFERENCE:
+        return cases(operator.contract, job["level"]), []
+    kernel = operator.kernels[job["kernel"]]
+    hopeless = kernel.not_judged(job["device"])
+    derived = cases(operator.contract, job["level"], kernel.spec.dtypes)
+    chosen = [c for c in derived if not hopeless.keys() & {dtype for _, dtype in c.dtypes}]
+    met = {dtype for c in derived for _, dtype in c.dtypes}
+    unjudged = [NotChecked(str(d).removeprefix("torch."), why) for d, why in hopeless.items() if d in met]
+    return chosen, unjudged
 
 
 def _failed(check: str, message: str) -> Finding:

@@ -150,6 +150,12 @@ class _FlopCounter(TorchDispatchMode):
         self.total = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._overloadpacket not in flop_registry:
+            # Where autograd is switched off, as in inference mode and within other modes, matmul arrives whole.
+            with self:
+                parts = func.decompose(*args, **(kwargs or {}))
+            if parts is not NotImplemented:
+                return parts
         out = func(*args, **(kwargs or {}))
         self.total += self._work(func, args, kwargs or {}, out)
         return out

@@ -84,12 +84,18 @@ def _walk(value: Any, seen: set[int]) -> Iterator[str]:
     elif isinstance(getattr(value, "fn", None), types.FunctionType | types.CodeType) or hasattr(value, "fn"):
         # triton's JITFunction, Autotuner and Heuristics each wrap what they decorate as ``fn``.
         seen.add(id(value))
-        yield type(value).__name__
+        yield type(value).__name__.replace("InterpretedFunction", "JITFunction")  # the same kernel, run otherwise
         yield repr([str(c) for c in getattr(value, "configs", None) or ()])
         yield from _walk(getattr(value, "values", None), seen)  # the functions of triton.heuristics
         yield from _walk(value.fn, seen)
+    elif isinstance(getattr(getattr(value, "contract", None), "function", None), types.FunctionType):
+        # An operator or a kernel of one: by its meaning. Not by its own fingerprint, which may lead back here: an
+        # operator called ``relu`` reaches itself by using ``torch.relu``, as ``sin`` and ``cos`` do in their backwards.
+        seen.add(id(value))
+        yield from (value.contract.qualname, value.contract.schema)
+        yield from _walk(value.contract.function, seen)
     elif isinstance(getattr(value, "fingerprint", None), str):
-        yield value.fingerprint  # another operator
+        yield value.fingerprint
     elif not _belongs_to_a_library(type(value)):
         seen.add(id(value))
         yield from _walk(type(value), seen)
@@ -155,4 +161,7 @@ def _belongs_to_a_library(function: types.FunctionType | type) -> bool:
     """Libraries have versions; only the user's own code is edited between two runs."""
     module = sys.modules.get(function.__module__ or "")
     file = getattr(module, "__file__", None) or ""
-    return "site-packages" in file or file.startswith(_STDLIB) or function.__module__.split(".")[0] == "torch"
+    package = (function.__module__ or "").split(".")
+    if package[0] == "opwright":  # whether it is installed or not
+        return "gallery" not in package
+    return "site-packages" in file or file.startswith(_STDLIB) or package[0] == "torch"

@@ -8,6 +8,7 @@ torch.compile itself uses.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Callable, Sequence
@@ -45,7 +46,9 @@ def with_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function on arrays as one on CPU tensors that share their memory (torch's ``wrap_numpy``)."""
 
     def on_tensors(*arguments: Any) -> Any:
-        arrays = _pytree.tree_map_only(torch.Tensor, lambda t: t.detach().numpy(), arguments)
+        arrays = _pytree.tree_map_only(
+            torch.Tensor, lambda t: t.detach().resolve_conj().resolve_neg().numpy(), arguments
+        )
         return _pytree.tree_map(_to_tensor, function(*arrays))
 
     return on_tensors
@@ -84,12 +87,12 @@ def _replace(value: Any, replacement: dict[int, Any], done: dict[int, Any]) -> A
     if not isinstance(value, types.FunctionType):
         return value
     scope = dict(value.__globals__)
-    copy = types.FunctionType(value.__code__, scope, value.__name__, value.__defaults__, None)
-    done[id(value)] = copy
-    if value.__closure__:
-        cells = tuple(_replaced_cell(cell, replacement, done) for cell in value.__closure__)
-        copy = types.FunctionType(value.__code__, scope, value.__name__, value.__defaults__, cells)
-        done[id(value)] = copy
+    cells = tuple(types.CellType() for _ in value.__closure__ or ())
+    copy = types.FunctionType(value.__code__, scope, value.__name__, value.__defaults__, cells or None)
+    done[id(value)] = copy  # before the cells are filled: a function inside a function may refer to itself
+    for cell, original in zip(cells, value.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # empty: a name that is not assigned yet
+            cell.cell_contents = _replace(original.cell_contents, replacement, done)
     copy.__kwdefaults__ = value.__kwdefaults__
     for name, held in value.__globals__.items():
         if id(held) in replacement:
@@ -97,13 +100,6 @@ def _replace(value: Any, replacement: dict[int, Any], done: dict[int, Any]) -> A
         elif isinstance(held, types.FunctionType) and held.__globals__ is value.__globals__:
             scope[name] = _replace(held, replacement, done)
     return copy
-
-
-def _replaced_cell(cell: types.CellType, replacement: dict[int, Any], done: dict[int, Any]) -> types.CellType:
-    try:
-        return types.CellType(_replace(cell.cell_contents, replacement, done))
-    except ValueError:  # empty: a name that is not assigned yet
-        return cell
 
 
 def contiguous_outputs(

@@ -18,4 +18,6 @@ def write_json(record: dict[str, Any], file: Path) -> None:
         partial.write_text(json.dumps(record, indent=2) + "\n")
         partial.replace(file)
     except OSError as error:
-        raise OpwrightError(f"cannot write {file}: {error.strerror}", fix="choose a folder that exists and can be written") from None
+        raise OpwrightError(
+            f"cannot write {file}: {error.strerror}", fix="choose a folder that exists and can be written"
+        ) from None

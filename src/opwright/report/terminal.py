@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from opwright.results import Accepted, CheckReport, NotChecked, Part, Probe, Refused, Status, Verdict
+from opwright.results import Accepted, CheckReport, Part, Probe, Refused, Status, Verdict
 
 __all__ = ["CheckProgress", "show_check", "show_doctor", "show_parts"]
 
@@ -26,9 +26,13 @@ def show_check(console: Console, report: CheckReport) -> None:
     console.print(_verdict_table(report.verdicts))
     for verdict in report.verdicts:
         _show_failures(console, verdict)
+    console.print()
     _show_not_checked(console, report.verdicts)
     _show_refused(console, report.verdicts)
     counts = {s: sum(v.status is s for v in report.verdicts) for s in Status}
+    families = list(dict.fromkeys(f.check for v in report.verdicts for f in v.findings))
+    if families:
+        console.print(f"[dim]checks: {escape(', '.join(families))}[/]")
     told = [f"[{_STYLES[s]}]{n} {_WORDS[s]}[/]" for s, n in counts.items() if n]
     console.print(", ".join(told) or "nothing to check")
 
@@ -37,59 +41,69 @@ _WORDS = {Status.PASS: "passed", Status.FAIL: "failed", Status.REFUSED: "cannot 
 
 
 def _verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for column in ("operator", "kernel", "language", "device", "verdict", "checks"):
-        table.add_column(column, no_wrap=column not in ("checks",))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("kernel", "language", "device", "verdict", ""):
+        table.add_column(column, no_wrap=column != "")
     table.add_column("s", justify="right")
     last = ""
     for v in verdicts:
+        if v.op != last:
+            table.add_row(f"[bold]{escape(v.op)}[/]")
+            last = v.op
+        seconds = f"{v.seconds:.1f}" if v.status is not Status.REFUSED else ""
         table.add_row(
-            escape(v.op) if v.op != last else "",
-            escape(v.kernel),
+            f"  {escape(v.kernel)}",
             v.backend,
             v.device,
             Text(v.status.upper(), _STYLES[v.status]),
             _summary(v),
-            f"{v.seconds:.1f}" if v.status is not Status.REFUSED else "",
+            seconds,
         )
-        last = v.op
     return table
 
 
 def _summary(verdict: Verdict) -> str:
+    if verdict.failures:
+        return f"[red]{escape(', '.join(f.check for f in verdict.failures))}[/]"
     if verdict.status is Status.REFUSED:
         return "[dim]see below[/]"
-    marks = [f"[green]{escape(f.check)}[/]" if f.status is Status.PASS else f"[red]{escape(f.check)} ✗[/]" for f in verdict.findings]
-    note = f" [dim]({escape(verdict.reason)})[/]" if verdict.status is Status.PASS and verdict.reason else ""
-    return " · ".join(dict.fromkeys(marks)) + note
+    return f"[dim]{escape(verdict.reason)}[/]"
 
 
 def _show_failures(console: Console, verdict: Verdict) -> None:
     for finding in verdict.failures:
         console.print()
-        console.print(f"[bold red]✗[/] [bold]{escape(verdict.op)}[/] {escape(verdict.kernel)} on {verdict.device}: {escape(finding.check)}")
+        console.print(
+            f"[bold red]✗[/] [bold]{escape(verdict.op)}[/] {escape(verdict.kernel)} on {verdict.device}: {escape(finding.check)}"
+        )
         if finding.case:
             console.print(f"  smallest failing case: {escape(finding.case)}")
         for line in finding.message.splitlines():
             console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
         if finding.reproduce:
             console.print(f"  [dim]again:[/] {escape(finding.reproduce)}", soft_wrap=True, highlight=False)
-    if verdict.failures:
-        console.print()
 
 
 def _show_not_checked(console: Console, verdicts: Sequence[Verdict]) -> None:
     """What no check looked at, with the kernels that share the reason on one line."""
-    groups: dict[NotChecked, list[str]] = {}
+    groups: dict[str, tuple[list[str], list[str]]] = {}
     for v in verdicts:
         for item in v.not_checked if v.status is not Status.REFUSED else ():
-            groups.setdefault(item, []).append(f"{v.op}:{v.kernel}")
+            checks, kernels = groups.setdefault(item.why, ([], []))
+            checks.append(item.check)
+            kernels.append(f"{v.op}:{v.kernel}")
     if not groups:
         return
-    console.print("\n[bold]not checked[/]")
-    for item, kernels in groups.items():
-        console.print(f"  {escape(item.check)}: {escape(item.why)} [dim]({escape(', '.join(kernels))})[/]", soft_wrap=True)
+    console.print("[bold]not checked[/]")
+    for why, (checks, kernels) in groups.items():
+        console.print(
+            f"  {_each_once(checks)}: {escape(why)} [dim]({_each_once(kernels)})[/]", soft_wrap=True, highlight=False
+        )
     console.print()
+
+
+def _each_once(words: Iterable[str]) -> str:
+    return escape(", ".join(dict.fromkeys(words)))
 
 
 def _show_refused(console: Console, verdicts: Sequence[Verdict]) -> None:
@@ -101,7 +115,7 @@ def _show_refused(console: Console, verdicts: Sequence[Verdict]) -> None:
         return
     console.print("[bold]cannot run here[/]")
     for reason, kernels in groups.items():
-        console.print(f"  {escape(', '.join(kernels))}: {escape(reason)}", soft_wrap=True)
+        console.print(f"  {_each_once(kernels)}: {escape(reason)}", soft_wrap=True, highlight=False)
     console.print()
 
 
@@ -130,7 +144,10 @@ def _fact(value: Any) -> str:
     if value in (None, (), []):
         return "none"
     if isinstance(value, tuple | list):
-        return ", ".join(f"{v['name']} (sm_{v['capability'][0]}{v['capability'][1]})" if isinstance(v, dict) else str(v) for v in value)
+        return ", ".join(
+            f"{v['name']} (sm_{v['capability'][0]}{v['capability'][1]})" if isinstance(v, dict) else str(v)
+            for v in value
+        )
     return str(value)
 
 
@@ -153,7 +170,12 @@ class CheckProgress:
         self._lock = threading.Lock()
         self._doing: dict[Any, str] = {}
         self._bar = Progress(
-            SpinnerColumn(), TextColumn("checking"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+            SpinnerColumn(),
+            TextColumn("checking"),
+            BarColumn(24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
         )
         self._task = self._bar.add_task("", total=None)
         self._live = Live(get_renderable=self._render, console=console, transient=True, refresh_per_second=8)
@@ -190,4 +212,6 @@ class CheckProgress:
                 del self._doing[task]
         self._bar.update(self._task, advance=1, total=total)
         if not self._console.is_terminal:
-            self._console.print(f"{verdict.status.upper():<8} {verdict.op} {verdict.kernel} on {verdict.device}", highlight=False)
+            self._console.print(
+                f"{verdict.status.upper():<8} {verdict.op} {verdict.kernel} on {verdict.device}", highlight=False
+            )

@@ -77,6 +77,10 @@ class Kernel:
             return Refused("its `when` predicate is False for these arguments")
         return fits
 
+    def not_judged(self, device: str, machine: Machine | None = None) -> dict[torch.dtype, str]:
+        """Dtypes in which a result on this type of device says nothing about the kernel, with the reason."""
+        return get_backend(self.backend).not_judged(self.spec, device, machine or build_tools().machine)
+
     def load(self) -> Launch:
         """Build it, or take it from the cache. CompileError if its source does not compile."""
         if self._launch is None:

@@ -402,9 +402,9 @@ class Op:
 
 
 def _static_key(arguments: Sequence[Any]) -> Any:
-    """What the checks of a call depend on: shapes, dtypes, devices, and scalars by type and value."""
+    """What the checks of a call depend on: shapes, dtypes, devices, layouts, and scalars by type and value."""
     return tuple(
-        (a.shape, a.dtype, a.device)
+        (a.shape, a.dtype, a.device, a.layout)
         if isinstance(a, torch.Tensor)
         else _static_key(a)
         if isinstance(a, list | tuple)

@@ -124,8 +124,9 @@ def name_target(operator: Op) -> str | None:
     home = find_home(operator)
     if home is None:
         return None
-    if home.file is None:
+    file = home.file if home.file or "." in home.module else operator.contract.file
+    if file is None:
         return f"{home.module}:{operator.contract.name}"
-    path = Path(home.file)
+    path = Path(file)
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"{shown}:{operator.contract.name}"

@@ -6,11 +6,20 @@ import triton.language as tl
 
 
 @triton.jit
+def widen(values):
+    # Half types are added in float32 and rounded once, as torch does (and Triton's interpreter cannot add bfloat16).
+    if values.dtype.primitive_bitwidth < 32:
+        return values.to(tl.float32)
+    else:
+        return values
+
+
+@triton.jit
 def add_kernel(x, y, out, n, BLOCK: tl.constexpr):
     # Offsets are 64 bits wide: a tensor may have more than 2³¹ elements.
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
-    total = tl.load(x + offsets, mask=inside) + tl.load(y + offsets, mask=inside)
+    total = widen(tl.load(x + offsets, mask=inside)) + widen(tl.load(y + offsets, mask=inside))
     tl.store(out + offsets, total, mask=inside)
 
 
@@ -24,9 +33,10 @@ def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return out
 
 
-# The key is empty: what is best follows from the dtype (always part of the key), hardly from the size, and
-# a size in the key would be tuned anew whenever it changes.
-@triton.autotune(
+# The same kernel, tuned. (As a decorator, @triton.autotune(...) goes above @triton.jit.) The key is empty: the
+# best configuration follows from the dtype, which is always part of the key, and hardly from the size; with the
+# size in the key, every new one would be tuned for.
+add_kernel_autotuned = triton.autotune(
     configs=[
         triton.Config({"BLOCK": 512}, num_warps=4, num_stages=2),
         triton.Config({"BLOCK": 1024}, num_warps=4, num_stages=3),
@@ -34,13 +44,7 @@ def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         triton.Config({"BLOCK": 4096}, num_warps=8, num_stages=4),
     ],
     key=[],
-)
-@triton.jit
-def add_kernel_autotuned(x, y, out, n, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = offsets < n
-    total = tl.load(x + offsets, mask=inside) + tl.load(y + offsets, mask=inside)
-    tl.store(out + offsets, total, mask=inside)
+)(add_kernel)
 
 
 def add_autotuned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ def kmeans_assign(X: Float[np.ndarray, "n d"], means: Float[np.ndarray, "k d"]) 
 
 
 # Exactly as NumPy: were the compiler free to fuse a multiplication and an addition, last bits would differ.
-kmeans_assign.cpp("kmeans.cpp", dtypes=FLOATS, options=["-ffp-contract=off"])
+kmeans_assign.cpp("kmeans.cpp", dtypes=FLOATS, options=["-ffp-contract=off", "-fno-math-errno"])
 
 
 @kmeans_assign.numpy(name="numpy_compiled", dtypes=FLOATS)

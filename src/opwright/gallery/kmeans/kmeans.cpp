@@ -12,6 +12,7 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 constexpr int64_t kTile = 256;  // points whose best distances stay in the first-level cache
+constexpr int64_t kGrain = 16;   // tiles that are worth a thread
 
 template <class T>
 T square(T v) {
@@ -65,22 +66,25 @@ void assign(const T* x, const T* means, int64_t* out, int64_t count, int64_t k, 
   std::copy_n(label, count, out);
 }
 
+template <class T>
+void assign_all(Tensor& out, const Tensor& X, const Tensor& means) {
+  const int64_t n = X.size(0), d = X.size(1), k = means.size(0);
+  const T* x = X.const_data_ptr<T>();
+  const T* m = means.const_data_ptr<T>();
+  int64_t* labels = out.mutable_data_ptr<int64_t>();
+  const auto assign_tile =
+      d == 1 ? assign<1, T> : d == 2 ? assign<2, T> : d == 3 ? assign<3, T> : d == 4 ? assign<4, T> : assign<0, T>;
+  torch::stable::parallel_for(0, (n + kTile - 1) / kTile, kGrain, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin * kTile; i < std::min(n, end * kTile); i += kTile)
+      assign_tile(x + i * d, m, labels + i, std::min(kTile, n - i), k, d);
+  });
+}
+
 Tensor kmeans_assign(const Tensor& X, const Tensor& means) {
+  STD_TORCH_CHECK(means.size(0) > 0, "gallery::kmeans_assign: there is no mean to assign points to");
   const Tensor points = torch::stable::contiguous(X), centres = torch::stable::contiguous(means);
-  const int64_t n = points.size(0), d = points.size(1), k = centres.size(0);
-  STD_TORCH_CHECK(k > 0, "gallery::kmeans_assign: there is no mean to assign points to");
-  Tensor out = torch::stable::new_empty(points, {n}, ScalarType::Long);
-  THO_DISPATCH_V2(points.scalar_type(), "gallery::kmeans_assign", AT_WRAP([&] {
-    const scalar_t* x = points.const_data_ptr<scalar_t>();
-    const scalar_t* m = centres.const_data_ptr<scalar_t>();
-    int64_t* labels = out.mutable_data_ptr<int64_t>();
-    const auto assign_tile = d == 1 ? assign<1, scalar_t> : d == 2 ? assign<2, scalar_t>
-                           : d == 3 ? assign<3, scalar_t> : d == 4 ? assign<4, scalar_t> : assign<0, scalar_t>;
-    const int64_t tiles = (n + kTile - 1) / kTile;
-    torch::stable::parallel_for(0, tiles, 16, [=](int64_t begin, int64_t end) {
-      for (int64_t first = begin * kTile; first < std::min(n, end * kTile); first += kTile)
-        assign_tile(x + first * d, m, labels + first, std::min(kTile, n - first), k, d);
-    });
-  }), AT_EXPAND(AT_FLOATING_TYPES));
+  Tensor out = torch::stable::new_empty(points, {points.size(0)}, ScalarType::Long);
+  THO_DISPATCH_V2(points.scalar_type(), "gallery::kmeans_assign",
+                  [&] { assign_all<scalar_t>(out, points, centres); }, AT_EXPAND(AT_FLOATING_TYPES));
   return out;
 }

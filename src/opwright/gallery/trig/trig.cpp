@@ -1,5 +1,7 @@
 // Sine and cosine on the CPU: one template, two entries.
+#include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -8,27 +10,54 @@
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
+#if defined(__GLIBC__) && defined(__x86_64__) && !defined(__clang__)
+// glibc has these for whole vectors too (libmvec); g++ uses them in a loop only if it is told.
+extern "C" {
+__attribute__((simd("notinbranch"))) float sinf(float) noexcept;
+__attribute__((simd("notinbranch"))) float cosf(float) noexcept;
+__attribute__((simd("notinbranch"))) double sin(double) noexcept;
+__attribute__((simd("notinbranch"))) double cos(double) noexcept;
+}
+#endif
+
+struct Sine {
+  static float of(float v) { return ::sinf(v); }
+  static double of(double v) { return ::sin(v); }
+};
+
+struct Cosine {
+  static float of(float v) { return ::cosf(v); }
+  static double of(double v) { return ::cos(v); }
+};
+
+constexpr int64_t kTile = 512;   // elements that are converted, computed and converted back at a time
 constexpr int64_t kGrain = 1 << 12;  // elements that are worth a thread
 
+template <class Function, class T>
+void map_into(Tensor& out, const Tensor& x) {
+  using Wide = std::conditional_t<sizeof(T) < sizeof(float), float, T>;  // half types are computed in float
+  const T* from = x.const_data_ptr<T>();
+  T* to = out.mutable_data_ptr<T>();
+  torch::stable::parallel_for(0, out.numel(), kGrain, [=](int64_t begin, int64_t end) {
+    Wide tile[kTile];
+    for (int64_t first = begin; first < end; first += kTile) {
+      const int64_t count = std::min(kTile, end - first);
+      for (int64_t i = 0; i < count; ++i) tile[i] = from[first + i];
+      for (int64_t i = 0; i < count; ++i) tile[i] = Function::of(tile[i]);
+      for (int64_t i = 0; i < count; ++i) to[first + i] = tile[i];
+    }
+  });
+}
+
 template <class Function>
-Tensor map(const Tensor& x, Function function) {
+Tensor map(const Tensor& x) {
   const Tensor in = torch::stable::contiguous(x);
   Tensor out = torch::stable::new_empty(in, in.sizes());
-  THO_DISPATCH_V2(in.scalar_type(), "gallery::sin, cos", AT_WRAP([&] {
-    using Wide = std::conditional_t<sizeof(scalar_t) < 4, float, scalar_t>;  // half types are computed in float
-    const scalar_t* from = in.const_data_ptr<scalar_t>();
-    scalar_t* to = out.mutable_data_ptr<scalar_t>();
-    torch::stable::parallel_for(0, in.numel(), kGrain, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] = function(static_cast<Wide>(from[i]));
-    });
-  }), AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
+  THO_DISPATCH_V2(in.scalar_type(), "gallery::sin, cos", ([&] { map_into<Function, scalar_t>(out, in); }),
+                  AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
   return out;
 }
 
-Tensor sine(const Tensor& x) {
-  return map(x, [](auto v) { return std::sin(v); });
-}
+Tensor sine(const Tensor& x) { return map<Sine>(x); }
 
-Tensor cosine(const Tensor& x) {
-  return map(x, [](auto v) { return std::cos(v); });
-}
+Tensor cosine(const Tensor& x) { return map<Cosine>(x); }

@@ -1,0 +1,142 @@
+"""gallery::add: every kernel against its meaning, and the operator in torch.compile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from opwright.gallery.add import add
+from opwright.results import Accepted
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+TRITON_KERNELS = ("triton", "triton_autotuned")
+
+# Also run in Triton's interpreter, in a process of its own.
+COMPARE = """
+import torch
+from opwright.gallery.add import add
+
+def compare(kernel, dtype, device):
+    for shape in ((), (0,), (1,), (1024,), (1025,), (3, 0), (5000,), (33, 70)):
+        x, y = (torch.randn(shape, dtype=torch.float64).to(device, dtype) for _ in range(2))
+        for x, y in ((x, y), (x.mT, y.mT) if x.dim() == 2 else (x, y), (x[..., ::2], y[..., ::2]) if x.dim() else (x, y)):
+            out = add.kernels[kernel](x, y)
+            assert torch.equal(out, x + y), (kernel, dtype, tuple(shape))
+            assert out.is_contiguous() and out.dtype == dtype
+"""
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_cpp_kernel_gives_what_the_meaning_gives_in_every_layout(dtype, layouts):
+    for x, y in zip(layouts(dtype), layouts(dtype), strict=True):
+        out = add.kernels["cpp"](x, y)
+        assert torch.equal(out, x + y), x.shape
+        assert out.is_contiguous()
+
+
+@pytest.mark.compiler
+def test_on_a_cpu_the_cpp_kernel_is_what_runs():
+    x = torch.randn(8)
+    assert add.explain(x, x).chosen.kernel == "cpp"
+    assert torch.equal(torch.ops.gallery.add(x, x), 2 * x)
+
+
+@pytest.mark.triton
+def test_triton_kernels_agree_with_the_meaning_in_the_interpreter(run_python):
+    run_python(
+        COMPARE
+        + "\nfor kernel in ('triton', 'triton_autotuned'):"
+        + "\n    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):"
+        + "\n        compare(kernel, dtype, 'cpu')",
+        env={"TRITON_INTERPRET": "1"},
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("kernel", TRITON_KERNELS)
+def test_triton_kernels_agree_with_the_meaning_on_a_gpu(kernel, dtype, layouts):
+    for x, y in zip(layouts(dtype, "cuda"), layouts(dtype, "cuda"), strict=True):
+        out = add.kernels[kernel](x, y)
+        assert torch.equal(out, x + y), x.shape
+        assert out.is_contiguous()
+
+
+def test_importing_the_gallery_needs_neither_triton_nor_a_compiler(run_python):
+    run_python(
+        """
+        import sys
+        sys.modules["triton"] = None  # importing it raises ImportError
+        import importlib
+        from opwright.gallery import OPERATORS
+        assert "torch" not in sys.modules, "naming the operators imports torch"
+        for name in OPERATORS:
+            importlib.import_module(name)
+        import torch
+        from opwright.gallery.add import add
+        assert add.explain(torch.ones(3), torch.ones(3)).chosen.kernel == "reference"
+        assert add(torch.ones(3), torch.ones(3)).tolist() == [2, 2, 2]
+        """,
+        env={"PATH": "/nowhere", "CXX": "/nowhere/g++"},
+    )
+
+
+def test_gradients_are_right(device):
+    x, y = (torch.randn(5, 3, dtype=torch.float64, device=device, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradcheck(add, (x, y))
+    assert torch.autograd.gradgradcheck(add, (x, y))
+
+
+def test_it_compiles_without_a_graph_break(device, compiled):
+    x, y = torch.randn(1025, device=device), torch.randn(1025, device=device)
+    assert torch.allclose(compiled(lambda x, y: add(x, y).sin())(x, y), (x + y).sin(), atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.triton
+@pytest.mark.parametrize("kernel", TRITON_KERNELS)
+def test_torch_compile_traces_into_the_triton_kernel(kernel, run_and_get_code):
+    x, y = torch.randn(1025, device="cuda"), torch.randn(1025, device="cuda")
+    with add.only(kernel):
+        out, code = run_and_get_code(torch.compile(lambda x, y: add(x, y) * 2, fullgraph=True), x, y)
+    assert torch.allclose(out, (x + y) * 2)
+    assert "add_kernel" in code
+    assert "torch.ops.gallery.add" not in code
+
+
+@pytest.mark.gpu
+@pytest.mark.triton
+@pytest.mark.parametrize("launcher", ["add", "add_autotuned"])
+def test_the_launchers_are_plain_functions_that_torch_compile_takes_as_they_are(launcher, run_and_get_code):
+    from opwright.gallery.add import add_triton
+
+    function = getattr(add_triton, launcher)
+    x, y = torch.randn(1025, device="cuda"), torch.randn(1025, device="cuda")
+    assert torch.equal(function(x, y), x + y)
+    out, code = run_and_get_code(torch.compile(lambda x, y: function(x, y) * 2, fullgraph=True), x, y)
+    assert torch.allclose(out, (x + y) * 2)
+    assert "add_kernel" in code
+
+
+@pytest.mark.gpu
+@pytest.mark.triton
+def test_offsets_past_two_to_the_31_are_right():
+    n = 2**31 + 1025
+    if torch.cuda.mem_get_info()[0] < 3 * 2 * n + 2**30:
+        pytest.skip("needs about 14 GB of free GPU memory")
+    x = torch.ones(n, dtype=torch.float16, device="cuda")
+    for kernel in TRITON_KERNELS:
+        out = add.kernels[kernel](x, x)
+        assert out[-1] == 2
+        assert out[2**31 :].eq(2).all()
+        del out
+
+
+@pytest.mark.compiler
+def test_every_kernel_says_what_it_takes():
+    x = torch.zeros(4)
+    found = {choice.kernel: choice.outcome for choice in add.explain(x, x).choices}
+    assert list(found) == ["cpp", "triton", "triton_autotuned", "reference"]
+    assert isinstance(found["cpp"], Accepted)

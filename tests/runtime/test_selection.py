@@ -1,0 +1,170 @@
+"""Which kernel runs, and what ow.explain and a refused kernel say."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+import opwright as ow
+from opwright.errors import ArgumentError, KernelError, KernelRefusedError
+from opwright.results import Refused
+
+
+def marked(namespace: str) -> ow.Op:
+    """An operator whose kernels each give a number of their own, so that one sees which ran."""
+
+    @ow.op(f"{namespace}::marked")
+    def marked(x: Float[Tensor, "n"], a: float = 1.0) -> Float[Tensor, "n"]:
+        return torch.zeros_like(x)
+
+    return marked
+
+
+def ran(op: ow.Op, x: Tensor) -> int:
+    found = {int(way(x)[0]) for way in (op, op.overload)}
+    assert len(found) == 1, "op(...) and torch.ops agree"
+    return found.pop()
+
+
+def test_without_a_kernel_the_meaning_runs(namespace: str) -> None:
+    assert ran(marked(namespace), torch.ones(2)) == 0
+
+
+def test_the_first_attached_kernel_whose_domain_holds_runs(namespace: str) -> None:
+    op = marked(namespace)
+    op.python(lambda x, a: torch.full_like(x, 1), name="even", when=lambda x, a: x.numel() % 2 == 0)
+    op.python(lambda x, a: torch.full_like(x, 2), name="half", dtypes=[torch.float16])
+    op.python(lambda x, a: torch.full_like(x, 3), name="gpu", devices=["cuda"])
+    op.python(lambda x, a: torch.full_like(x, 4), name="any")
+    assert ran(op, torch.ones(2)) == 1
+    assert ran(op, torch.ones(3, dtype=torch.float16)) == 2
+    assert ran(op, torch.ones(3)) == 4
+
+
+def test_attaching_or_replacing_a_kernel_takes_effect_at_once(namespace: str) -> None:
+    op, x = marked(namespace), torch.ones(2)
+    assert ran(op, x) == 0
+    op.python(lambda x, a: torch.full_like(x, 1), name="k")
+    assert ran(op, x) == 1
+    op.python(lambda x, a: torch.full_like(x, 2), name="k")
+    assert ran(op, x) == 2
+    assert list(op.kernels) == ["k"]
+
+
+def test_a_when_that_looks_at_values_is_asked_every_time(namespace: str) -> None:
+    op = marked(namespace)
+    op.python(lambda x, a: torch.full_like(x, 1), name="positive", when=lambda x, a: bool((x > 0).all()))
+    assert ran(op, torch.ones(2)) == 1
+    assert ran(op, -torch.ones(2)) == 0
+
+
+def test_dtypes_speak_of_the_floating_arguments_where_there_are_any(namespace: str) -> None:
+    @ow.op(f"{namespace}::take")
+    def take(x: Float[Tensor, "n"], i: Int[Tensor, "k"]) -> Float[Tensor, "k"]:
+        return x[i]
+
+    take.python(lambda x, i: x[i] + 1, name="single", dtypes=[torch.float32])
+    assert take(torch.zeros(3), torch.tensor([0])).item() == 1
+    assert take(torch.zeros(3, dtype=torch.float64), torch.tensor([0])).item() == 0
+
+
+def test_only_restricts_the_choice_and_ends(namespace: str) -> None:
+    op, x = marked(namespace), torch.ones(2)
+    op.python(lambda x, a: torch.full_like(x, 1), name="one")
+    op.python(lambda x, a: torch.full_like(x, 2), name="two")
+    with op.only("two"):
+        assert ran(op, x) == 2
+    with op.only("reference"):
+        assert ran(op, x) == 0
+        with op.only("one"):
+            assert ran(op, x) == 1
+    assert ran(op, x) == 1
+    with pytest.raises(KernelError, match="has no kernel 'three'") as error, op.only("three"):
+        pass
+    assert "['one', 'two', 'reference']" in error.value.fix
+
+
+def test_explain_has_a_word_on_every_kernel(namespace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    op = marked(namespace)
+    op.python(lambda x, a: x, name="half", dtypes=[torch.float16, torch.bfloat16])
+    op.python(lambda x, a: x, name="gpu", devices=["cuda"])
+    op.python(lambda x, a: x, name="large", when=lambda x, a: x.numel() > 100)
+    op.python(lambda x, a: x, name="taken")
+    op.python(lambda x, a: x, name="later")
+    explanation = ow.explain(op, torch.ones(3))
+    assert explanation.chosen.kernel == "taken"
+    text = capsys.readouterr().out
+    assert text.rstrip("\n") == str(explanation)
+    assert text.startswith(f"{namespace}::marked would run 'taken' (python)\n")
+    lines = {line.split()[0]: line for line in text.replace("→", " ").splitlines()[1:]}
+    assert "no: takes float16, bfloat16, not float32" in lines["half"]
+    assert "no: written for cuda, not for cpu" in lines["gpu"]
+    assert "no: its `when` predicate is False for these arguments" in lines["large"]
+    assert "could run; an earlier one was taken" in lines["later"]
+    assert "no: a kernel was found before it" in lines["reference"]
+
+
+def test_explain_says_that_the_meaning_runs(namespace: str) -> None:
+    explanation = marked(namespace).explain(torch.ones(2))
+    assert explanation.chosen.kernel == "reference"
+    assert "no kernel fits, so the meaning itself runs" in str(explanation)
+
+
+def test_explain_judges_arguments_first(namespace: str) -> None:
+    with pytest.raises(ArgumentError, match="should have 1 dim"):
+        marked(namespace).explain(torch.ones(2, 2))
+
+
+def test_a_kernel_asked_for_by_name_is_never_replaced_by_another(namespace: str) -> None:
+    op = marked(namespace)
+    op.python(lambda x, a: torch.full_like(x, 1), name="gpu", devices=["cuda"])
+    op.python(lambda x, a: torch.full_like(x, 2), name="half", dtypes=[torch.float16])
+    op.python(lambda x, a: torch.full_like(x, 3), name="large", when=lambda x, a: x.numel() > 100)
+    op.python(lambda x, a: torch.full_like(x, 4), name="any")
+    for name, says in {
+        "gpu": "written for cuda, not for cpu",
+        "half": "takes float16, not float32",
+        "large": "its `when` predicate is False",
+    }.items():
+        with pytest.raises(KernelRefusedError) as error:
+            op.kernels[name](torch.ones(2))
+        expected = f"{namespace}::marked: kernel {name!r} cannot run on these arguments: {says}"
+        assert error.value.message.startswith(expected)
+        assert "ow.explain(marked" in error.value.fix
+    assert op.kernels["large"](torch.ones(101))[0] == 3
+
+
+def test_a_gpu_kernel_on_a_machine_without_one_says_so(namespace: str) -> None:
+    import dataclasses
+
+    from opwright.machine import this_machine
+
+    op = marked(namespace)
+    op.python(lambda x, a: x, name="gpu", devices=["cuda"])
+    bare = dataclasses.replace(this_machine(), gpus=())
+    outcome = op.kernels["gpu"].probe("cuda", bare)
+    assert isinstance(outcome, Refused)
+    assert "no CUDA GPU is visible" in outcome.reason
+    assert "NVIDIA" in outcome.remedy
+
+
+def test_calls_from_many_threads_agree(namespace: str) -> None:
+    op = marked(namespace)
+    op.python(lambda x, a: torch.full_like(x, x.numel()), name="k")
+    wrong: list[int] = []
+
+    def work() -> None:
+        for n in range(1, 200):
+            if int(op(torch.ones(n))[0]) != n:
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
