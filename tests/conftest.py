@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,7 +54,7 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def run_python(tmp_path: Path) -> Iterator[RunPython]:
+def run_python(tmp_path: Path) -> RunPython:
     """Run a script in a new Python; fails the test, with the script's output, unless it exits as expected."""
 
     def run(
@@ -73,4 +73,4 @@ def run_python(tmp_path: Path) -> Iterator[RunPython]:
         assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
-    yield run
+    return run

@@ -444,9 +444,7 @@ def test_a_build_that_finds_the_disk_full_says_so_and_leaves_nothing(code: int, 
     assert leftovers(root) == []
 
 
-def test_a_disk_that_fills_up_at_the_rename_is_an_error_too(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_at_the_rename_is_an_error_too(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -517,9 +515,7 @@ def test_a_root_that_cannot_be_made_is_replaced_by_a_temporary_folder_with_one_w
     assert cache.clear() == 1
 
 
-def test_a_read_only_file_system_is_read_but_not_written(
-    disk: Callable[..., Path], fresh_fallback: Path
-) -> None:
+def test_a_read_only_file_system_is_read_but_not_written(disk: Callable[..., Path], fresh_fallback: Path) -> None:
     root, build = disk() / "cache", Build()
     stored = ArtifactCache(root).get_or_build(KEY, build)
     disk("remount,ro")

@@ -194,9 +194,9 @@ def _exit_code(report: CheckReport) -> int:
 
 
 def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
+    from opwright.report.terminal import make_console
 
-    return Console(stderr=stderr, soft_wrap=False)
+    return make_console(stderr=stderr)
 
 
 def main() -> None:

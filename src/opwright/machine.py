@@ -125,7 +125,8 @@ def _cxx() -> Compiler | None:
             told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True)
         except (OSError, subprocess.SubprocessError):
             continue  # a compiler that cannot say its version cannot build either: try the next
-        return Compiler(path, told.stdout.splitlines()[0].strip())
+        if told.stdout.strip():
+            return Compiler(path, told.stdout.strip().splitlines()[0].strip())
     return None
 
 

@@ -4,11 +4,12 @@ import ctypes
 import os
 import time
 
-import opwright as ow
 import pytest
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+import opwright as ow
 
 
 def scale_op():
@@ -32,7 +33,9 @@ def wrong_tail(x, a):
 
 def ignores_strides(x, a):
     out = x.new_empty(x.shape)
-    raw = torch.as_strided(x, (min(x.numel(), x.untyped_storage().size() // x.element_size() - x.storage_offset()),), (1,))
+    raw = torch.as_strided(
+        x, (min(x.numel(), x.untyped_storage().size() // x.element_size() - x.storage_offset()),), (1,)
+    )
     out.view(-1)[: raw.numel()] = raw * a
     return out
 
@@ -158,7 +161,9 @@ def wrong_gradient(ctx, grad):
 
 
 def gradient_that_ignores_strides(ctx, grad):
-    flat = torch.as_strided(grad, (grad.numel(),), (1,)) if grad.untyped_storage().nbytes() >= 4 * grad.numel() else grad
+    flat = (
+        torch.as_strided(grad, (grad.numel(),), (1,)) if grad.untyped_storage().nbytes() >= 4 * grad.numel() else grad
+    )
     return (flat * ctx.a).reshape(grad.shape), None
 
 

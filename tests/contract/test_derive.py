@@ -150,7 +150,7 @@ def test_gradients_alias_neither_each_other_nor_what_came_in(namespace: str) -> 
 
 def test_integer_and_unused_outputs_take_no_part(namespace: str) -> None:
     op, x = with_index(namespace), f64(3, 4)
-    top, where, total = op(x)
+    _, where, total = op(x)
     assert not where.requires_grad
     (grad,) = torch.autograd.grad(total.sum(), x)
     torch.testing.assert_close(grad, 2 * x.detach())
@@ -180,6 +180,34 @@ def test_integer_tensors_and_absent_optionals_have_none(namespace: str) -> None:
     take(x, i, a=2.0).sum().backward()
     assert x.grad.tolist() == [4, 0, 2, 0]
     torch.autograd.gradcheck(lambda x, b: take(x, i, b, a=3.0), (f64(4), f64(3)))
+
+
+def test_lists_of_numbers_beside_a_gradient(namespace: str) -> None:
+    @ow.op(f"{namespace}::reshape")
+    def reshape(x: Float[Tensor, "n"], shape: list[int], s: list[float], f: list[bool]) -> Float[Tensor, "..."]:
+        return (x * s[0]).reshape(shape)
+
+    torch.autograd.gradcheck(lambda x: reshape(x, [2, 3], [2.0], [True, False]), (f64(6),))
+    torch.autograd.gradgradcheck(lambda x: reshape(x, [2, 3], [2.0], []), (f64(6),))
+
+
+def test_a_list_of_tensors_with_defaults_that_the_dispatcher_drops(namespace: str) -> None:
+    @ow.op(f"{namespace}::stack")
+    def stack(
+        xs: list[Float[Tensor, "n"]], s: list[int], a: float = 1.0, o: Float[Tensor, "n"] | None = None
+    ) -> Float[Tensor, "_ n"]:
+        return torch.stack(xs) * a * len(s)
+
+    for s in ([], [1, 2, 3]):
+        xs = [f64(2), f64(2)]
+        stack(xs, s).sum().backward()
+        assert xs[0].grad.tolist() == [len(s)] * 2
+        stack(xs, s, 2.0).sum().backward()
+        torch.autograd.gradgradcheck(lambda x, y, s=s: stack([x, y], s), (f64(2), f64(2)))
+    stack.register_autograd(lambda ctx, grad: ([grad[0] * 7, grad[1]], None, None, None))
+    xs = [f64(2), f64(2)]
+    stack(xs, [1]).sum().backward()
+    assert xs[0].grad.tolist() == [7, 7]
 
 
 def test_an_argument_that_the_meaning_ignores_has_a_zero_gradient(namespace: str) -> None:

@@ -385,7 +385,7 @@ def test_an_optional_list_of_tensors_is_refused() -> None:
 
 
 def test_a_default_of_none_needs_an_optional_annotation() -> None:
-    def f(x: Float[Tensor, "n"], b: Float[Tensor, "n"] = None) -> Float[Tensor, "n"]:  # type: ignore[assignment]  # noqa: RUF013
+    def f(x: Float[Tensor, "n"], b: Float[Tensor, "n"] = None) -> Float[Tensor, "n"]:  # type: ignore[assignment]
         return x
 
     error = refusal(f)

@@ -96,14 +96,14 @@ import opwright as ow
 from jaxtyping import Float
 from torch import Tensor
 
-@ow.op("{name}::scale")
+@ow.op("{namespace}::scale")
 def scale(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
     return x * {factor}
 """
 
 
 def write_module(folder: Path, name: str, **fields: Any) -> None:
-    (folder / f"{name}.py").write_text(MODULE.format(**{"name": name, **fields}))
+    (folder / f"{name}.py").write_text(MODULE.format(**{"namespace": name, **fields}))
     importlib.invalidate_caches()
 
 
@@ -128,7 +128,7 @@ def test_the_same_name_in_another_file_is_refused(
     monkeypatch.syspath_prepend(str(tmp_path))
     write_module(tmp_path, namespace, factor=2.0)
     first = importlib.import_module(namespace)
-    write_module(tmp_path, f"{namespace}_other", name=namespace, factor=3.0)
+    write_module(tmp_path, f"{namespace}_other", namespace=namespace, factor=3.0)
     with pytest.raises(NameClashError) as error:
         importlib.import_module(f"{namespace}_other")
     assert f"{namespace}::scale is defined twice" in error.value.message

@@ -6,6 +6,7 @@ import types
 from typing import Any
 
 import torch
+from torch.utils import _pytree
 
 from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch
 from opwright.contract.contract import Contract
@@ -43,10 +44,11 @@ class NumpyBackend(Backend):
 
 
 class _CompiledPerPattern:
-    """One torch.compile'd function for each pattern of dtypes, ranks and sizes 0 and 1.
+    """One torch.compile'd function for each pattern of dtypes, ranks, sizes 0 and 1 and fixed values.
 
-    Within a pattern shapes are symbolic. torch.compile specialises on the rest anyway; with a function
-    (and a code object) of its own, no pattern counts against another's limit of recompilations.
+    Within a pattern a size becomes symbolic when it changes. torch.compile specialises on the rest anyway; with
+    a function (and a code object) of its own, no pattern counts against another's limit of recompilations. What else
+    it may specialise on (equal sizes, some numbers) it decides itself: at its limit we start with a new function.
     """
 
     def __init__(self, function: Any, contract: Contract, notify: Any) -> None:
@@ -57,20 +59,43 @@ class _CompiledPerPattern:
 
     def __call__(self, *arguments: Any) -> Any:
         # Strides, gradients and grad mode would each be one more reason to compile again.
-        plain = [a.detach().contiguous() if isinstance(a, torch.Tensor) else a for a in arguments]
-        key = tuple(
-            (a.dtype, a.device.type, tuple(min(s, 2) for s in a.shape)) if isinstance(a, torch.Tensor) else type(a)
-            for a in plain
-        )
+        plain = [_plain(a) for a in arguments]
+        key = tuple(_pattern(a) for a in plain)
         if key not in self._compiled:
-            tensors = [a for a in plain if isinstance(a, torch.Tensor)]
+            tensors = [a for a in _pytree.tree_leaves(plain) if isinstance(a, torch.Tensor)]
             self._notify(", ".join(f"{t.dtype}[{t.dim()}-d]".removeprefix("torch.") for t in tensors))
-            self._compiled[key] = torch.compile(
-                _fresh_wrapper(self._function, self._contract), dynamic=True, fullgraph=True
-            )
+            self._compiled[key] = self._compile()
         with torch.no_grad():
-            result = self._compiled[key](*plain)
+            try:
+                result = self._compiled[key](*plain)
+            except torch._dynamo.exc.FailOnRecompileLimitHit:
+                self._compiled[key] = self._compile()
+                result = self._compiled[key](*plain)
         return tuple(r.contiguous() for r in result) if isinstance(result, tuple) else result.contiguous()
+
+    def _compile(self) -> Any:
+        # Not dynamic=True: a dim that never changes (the d of n × d points) stays a constant, for much faster loops.
+        return torch.compile(_fresh_wrapper(self._function, self._contract), fullgraph=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value.detach().contiguous() if isinstance(value, torch.Tensor) else value
+
+
+def _pattern(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.device.type, tuple(min(s, 2) for s in value.shape)
+    if isinstance(value, list):
+        return tuple(_pattern(v) for v in value)
+    return type(value) if type(value) in (int, float) else value
+
+
+def _as_array(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_array(v) for v in value]
+    return value.numpy() if isinstance(value, torch.Tensor) else value
 
 
 def _fresh_wrapper(function: Any, contract: Contract) -> Any:
@@ -78,7 +103,7 @@ def _fresh_wrapper(function: Any, contract: Contract) -> Any:
     names = [a.name for a in contract.signature.keyword_only]
 
     def on_tensors(*tensors: Any) -> Any:
-        arrays = [t.numpy() if isinstance(t, torch.Tensor) else t for t in tensors]
+        arrays = [_as_array(t) for t in tensors]
         keywords = dict(zip(names, arrays[split:], strict=True))
         out = function(*arrays[:split], **keywords)
         return tuple(torch.as_tensor(o) for o in out) if isinstance(out, tuple) else torch.as_tensor(out)

@@ -28,5 +28,6 @@ def judge(context: Context, run: Observation) -> str | None:
             if isinstance(a, torch.Tensor):
                 changed = (a != b) & ~(a.isnan() & b.isnan())
                 if changed.any():
-                    return f"argument {argument.name!r} was written: {describe_difference(a.cpu(), b.cpu(), changed.cpu())}"
+                    how = describe_difference(a.cpu(), b.cpu(), changed.cpu())
+                    return f"argument {argument.name!r} was written: {how}"
     return None

@@ -212,7 +212,7 @@ def _refusal(task: Task, reason: str, settings: _Settings) -> Verdict:
         status=Status.FAIL if required else Status.REFUSED,
         reason=f"required, but {reason}" if required else reason,
         parts={name: part.origin.value for name, part in task.op.parts.items()},
-        findings=(Finding("required", Status.FAIL, message=reason),) if required else (),
+        findings=(Finding("required", Status.FAIL, message=f"required, but {reason}"),) if required else (),
         not_checked=tuple(NotChecked(name, "the kernel was refused") for name in FAMILIES),
     )
 

@@ -65,9 +65,7 @@ def describe_difference(got: torch.Tensor, expected: torch.Tensor, wrong: torch.
     lines = [f"{count} of {total} elements differ" + (f", {_region(where, wrong)}" if count > 1 else "")]
     for position in where[:3].tolist():
         index = tuple(position)
-        lines.append(
-            f"  at {position if index else 'the scalar'}: expected {expected[index].item()!r}, got {got[index].item()!r}"
-        )
+        lines.append(f"  at {index or 'the scalar'}: expected {expected[index].item()!r}, got {got[index].item()!r}")
     return "\n".join(lines)
 
 

@@ -126,10 +126,15 @@ def _findings(pipe: _Pipe, operator: Op, job: dict[str, Any]) -> Iterator[Findin
     context = Context(
         operator, job["kernel"], job["device"], job["level"], chosen, progress, reproduce=job["reproduce"]
     )
+    with operator.only(job["kernel"]):
+        yield from _families(context, job)
+
+
+def _families(context: Context, job: dict[str, Any]) -> Iterator[Finding | NotChecked]:
     for name, family in FAMILIES.items():
         if job["checks"] and name not in job["checks"]:
             continue
-        progress(name, "")
+        context.progress(name, "")
         try:
             yield from family(context)
         except Exception:  # a check that breaks is never a pass

@@ -178,7 +178,7 @@ def _show_argument(argument: Argument) -> str:
         if argument.kind is Kind.TENSOR_LIST:
             shown = f"list[{shown}]"
     else:
-        names = {Sequence[t]: f"list[{t.__name__}]" for t in (int, float, bool)}
+        names = {Sequence[int]: "list[int]", Sequence[float]: "list[float]", Sequence[bool]: "list[bool]"}
         shown = names.get(argument.scalar_type) or argument.scalar_type.__name__
     if argument.optional and "None" not in shown:
         shown += " | None"

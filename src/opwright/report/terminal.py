@@ -15,7 +15,13 @@ from rich.text import Text
 
 from opwright.results import Accepted, CheckReport, Part, Probe, Refused, Status, Verdict
 
-__all__ = ["CheckProgress", "show_check", "show_doctor", "show_parts"]
+__all__ = ["CheckProgress", "make_console", "show_check", "show_doctor", "show_parts"]
+
+
+def make_console(**options: Any) -> Console:
+    """A console for our tables. Emoji codes are off: ``op:b:`` is a kernel's name here, not a letter in a box."""
+    return Console(**{"soft_wrap": False, "emoji": False, **options})
+
 
 _STYLES = {Status.PASS: "bold green", Status.FAIL: "bold red", Status.REFUSED: "yellow"}
 _ORIGINS = {"derived": "cyan", "hand-written": "green", "missing": "red"}
@@ -74,7 +80,8 @@ def _show_failures(console: Console, verdict: Verdict) -> None:
     for finding in verdict.failures:
         console.print()
         console.print(
-            f"[bold red]✗[/] [bold]{escape(verdict.op)}[/] {escape(verdict.kernel)} on {verdict.device}: {escape(finding.check)}"
+            f"[bold red]✗[/] [bold]{escape(verdict.op)}[/] {escape(verdict.kernel)} on {verdict.device}: "
+            f"{escape(finding.check)}"
         )
         if finding.case:
             console.print(f"  smallest failing case: {escape(finding.case)}")

@@ -16,6 +16,7 @@ from torch.utils import _pytree
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.reference import fresh_outputs
+from opwright.contract.signature import Kind
 from opwright.runtime.door import as_from_outside
 
 __all__ = ["VjpRules", "derived_backward", "save_values", "saved_values", "vjp_name", "vjp_schema"]
@@ -76,20 +77,25 @@ def derived_backward(contract: Contract, ctx: Any, grads: Sequence[Any]) -> list
     def gradient_of(leaf: Any) -> Any:
         return next(found) if isinstance(leaf, torch.Tensor) and next(remaining) else None
 
-    return [_for_each_tensor(gradient_of, a) for a in arguments]
+    has_list = any(a.kind is Kind.TENSOR_LIST for a in contract.signature.arguments)
+    return [_for_each_tensor(gradient_of, a, has_list) for a in arguments]
 
 
-def _for_each_tensor(gradient_of: Any, value: Any) -> Any:
+def _for_each_tensor(gradient_of: Any, value: Any, has_list: bool) -> Any:
     """A gradient, or for a list of tensors a list of them: the structure that autograd expects back."""
-    if isinstance(value, list) and any(isinstance(v, torch.Tensor) for v in value):  # grad_outputs may hold None
-        return [gradient_of(v) for v in value]
-    return gradient_of(value)
+    if not isinstance(value, list):
+        return gradient_of(value)
+    each = [gradient_of(v) for v in value]
+    # An operator with a list of tensors in its schema has every such list taken apart, an empty one of numbers
+    # too; any other list is one argument (torch/_library/autograd.py, supports_tensorlist).
+    return each if has_list and all(isinstance(v, torch.Tensor) for v in value) else None
 
 
 def _needs_of(value: Any, need: Any) -> list[bool]:
     if isinstance(value, list):
         each = need if isinstance(need, list | tuple) else [need] * len(value)
-        return [bool(n) and derive.differentiable(v) for v, n in zip(value, each, strict=True)]
+        pairs = zip(value, each, strict=True)
+        return [bool(n) and derive.differentiable(v) for v, n in pairs if isinstance(v, torch.Tensor)]
     return [bool(need) and derive.differentiable(value)] if isinstance(value, torch.Tensor) else []
 
 
@@ -140,4 +146,4 @@ class VjpRules:
         def gradient_of(leaf: Any) -> Any:
             return next(by_leaf) if derive.differentiable(leaf) else None
 
-        return tuple(_for_each_tensor(gradient_of, i) for i in inputs)
+        return tuple(_for_each_tensor(gradient_of, i, has_list=True) for i in inputs)

@@ -91,6 +91,15 @@ class Kernel:
                     self._launch = backend.load(artifact, self.spec, self.contract)
         return self._launch
 
+    def launch(self, arguments: Sequence[Any]) -> Any:
+        """Run it on arguments that were checked, with their device as the current one."""
+        launch = self._launch or self.load()
+        device = _device_of(arguments)
+        if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
+            with torch.cuda.device(device):  # a launcher launches on the current device's current stream
+                return launch(*arguments)
+        return launch(*arguments)
+
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if the language has one."""
         return get_backend(self.backend).traceable(self.spec, self.contract, self.load())
@@ -104,7 +113,7 @@ class Kernel:
                 fix=outcome.remedy or f"ow.explain({self.contract.name}, ...) says which kernel can",
             )
         with torch._C._AutoDispatchBelowAutograd():
-            return self.load()(*arguments)
+            return self.launch(arguments)
 
     def __repr__(self) -> str:
         return f"<{self.backend} kernel {self.name!r} of {self.contract.qualname}>"
@@ -117,6 +126,15 @@ def _dtypes_that_count(arguments: Sequence[Any]) -> frozenset[torch.dtype]:
     }
     floating = {d for d in found if d.is_floating_point or d.is_complex}
     return frozenset(floating or found)
+
+
+def _device_of(arguments: Sequence[Any]) -> torch.device:
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            return argument.device
+        if isinstance(argument, list | tuple) and argument and isinstance(argument[0], torch.Tensor):
+            return argument[0].device
+    return torch.device("cpu")
 
 
 def _short(dtype: torch.dtype) -> str:

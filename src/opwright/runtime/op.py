@@ -114,7 +114,7 @@ class Op:
         kernel = self._choose(arguments)
         if kernel is None:
             return self.contract.pack(self.contract.truth(arguments))
-        return kernel.load()(*arguments)
+        return kernel.launch(arguments)
 
     def _choose(self, arguments: Sequence[Any]) -> Kernel | None:
         key = _static_key(arguments)
@@ -148,13 +148,16 @@ class Op:
                 f"{self.contract.qualname} has no kernel {name!r}",
                 fix=f"it has {[*self.kernels, selection.REFERENCE]}",
             )
+        if name == self._only:
+            yield
+            return
         before, self._only = self._only, name
-        self._seen.clear()
+        self._changed()
         try:
             yield
         finally:
             self._only = before
-            self._seen.clear()
+            self._changed()
 
     def _changed(self) -> None:
         """What was remembered of this operator's kernels and parts holds no more."""
@@ -318,7 +321,9 @@ class Op:
         """Changes when the meaning, a hand-written part or a kernel does."""
         overrides = [f"{name}={fingerprint(f)}" for name, f in sorted(self._overrides.items())]
         kernels = [f"{k.name}={k.fingerprint}" for k in self.kernels.values()]
-        return digest(self.contract.fingerprint, *overrides, fingerprint(self._setup_context), *kernels)
+        return digest(
+            self.contract.fingerprint, str(self._only), *overrides, fingerprint(self._setup_context), *kernels
+        )
 
     def fake(self, arguments: Sequence[Any]) -> Any:
         bind(self.contract, arguments)

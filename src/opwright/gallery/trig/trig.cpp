@@ -30,7 +30,7 @@ struct Cosine {
   static double of(double v) { return ::cos(v); }
 };
 
-constexpr int64_t kTile = 512;   // elements that are converted, computed and converted back at a time
+constexpr int64_t kTile = 512;        // elements that are converted, computed and converted back at a time
 constexpr int64_t kGrain = 1 << 12;  // elements that are worth a thread
 
 template <class Function, class T>

@@ -13,7 +13,7 @@ def widen(values):
     # tl.sin and tl.cos take float32 and float64.
     if values.dtype.primitive_bitwidth < 32:
         return values.to(tl.float32)
-    else:
+    else:  # noqa: RET505  # Triton 3.6 compiles a return after the `if` as well, and their types differ
         return values
 
 
@@ -53,8 +53,9 @@ def cos(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-# Autotune above heuristics: EVEN is worked out for each configuration's BLOCK. torch.compile refuses the
-# other order, and opwright does so when the kernel is attached.
+# Autotune above heuristics: EVEN is worked out for each configuration's BLOCK. torch.compile cannot trace the
+# other order, and opwright refuses it. `not` settles the answer where n is symbolic; `== 0` would leave it a symbol,
+# which no configuration may hold.
 @triton.autotune(
     configs=[
         triton.Config({"BLOCK": 512}, num_warps=4),
@@ -63,7 +64,7 @@ def cos(x: torch.Tensor) -> torch.Tensor:
     ],
     key=[],
 )
-@triton.heuristics({"EVEN": lambda arguments: arguments["n"] % arguments["BLOCK"] == 0})
+@triton.heuristics({"EVEN": lambda arguments: not arguments["n"] % arguments["BLOCK"]})
 @triton.jit
 def sin_kernel_heuristics(x, out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

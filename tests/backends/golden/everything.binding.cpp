@@ -1,0 +1,14 @@
+// Made by opwright: kernel "k" of demo::everything.
+// It includes the kernel's source and registers its host function everything with the dispatcher
+// through torch's stable ABI, under a name that holds the hash of everything it was built from.
+#include <torch/csrc/stable/library.h>
+
+#include "/somewhere/kernel.cpp"
+
+STABLE_TORCH_LIBRARY_FRAGMENT(opwright_kernels, m) {
+  m.def("demo_everything_0123(Tensor x, Tensor[] xs, int i, float a, bool b, str s, int[] sizes, ScalarType dt, Tensor? o=None, *, int? k=None, str mode=\"a\") -> (Tensor, Tensor)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(opwright_kernels, CompositeExplicitAutograd, m) {
+  m.impl("demo_everything_0123", TORCH_BOX(&everything));
+}

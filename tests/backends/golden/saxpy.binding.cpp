@@ -1,0 +1,14 @@
+// Made by opwright: kernel "k" of demo::saxpy.
+// It includes the kernel's source and registers its host function saxpy with the dispatcher
+// through torch's stable ABI, under a name that holds the hash of everything it was built from.
+#include <torch/csrc/stable/library.h>
+
+#include "/somewhere/kernel.cpp"
+
+STABLE_TORCH_LIBRARY_FRAGMENT(opwright_kernels, m) {
+  m.def("demo_saxpy_0123(Tensor x, Tensor y, float a) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(opwright_kernels, CompositeExplicitAutograd, m) {
+  m.impl("demo_saxpy_0123", TORCH_BOX(&saxpy));
+}

@@ -1,0 +1,171 @@
+"""Inputs derived from a contract: boundaries, layouts, and a text that stands for each."""
+
+from typing import Annotated
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Bool, Float, Float32, Int
+from torch import Tensor
+
+import opwright as ow
+from opwright.contract.cases import LAYOUTS, Case, arguments_of, cases, elements, parse_case, smaller
+from opwright.contract.contract import make_contract
+from opwright.errors import CheckError
+
+
+def contract_of(function):
+    return make_contract("cases::f", function, {})
+
+
+def matmul(a: Float[Tensor, "*batch m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, "*batch m n"]:
+    return a @ b
+
+
+def test_every_boundary_of_every_dim_is_there():
+    sizes = [dict(c.sizes) for c in cases(contract_of(matmul), "quick") if c.layout == "contiguous"]
+    for dim in ("m", "k", "n"):
+        assert {0, 1, 2, 31, 33, 127, 129, 1023, 1025} <= {s[dim] for s in sizes}
+    assert {(), (0,), (3, 5)} <= {s["batch"] for s in sizes}
+
+
+def test_dims_differ_so_that_swapped_ones_show():
+    base = dict(cases(contract_of(matmul), "quick")[-1].sizes)
+    assert len({base["m"], base["k"], base["n"]}) == 3
+
+
+def test_every_dtype_and_layout_is_there_and_a_kernels_dtypes_restrict_them():
+    everything = cases(contract_of(matmul), "quick")
+    assert {c.dtype for c in everything} == {torch.float32, torch.float16, torch.bfloat16, torch.float64}
+    assert {c.layout for c in everything} == set(LAYOUTS)
+    assert {c.dtype for c in cases(contract_of(matmul), "quick", [torch.float64])} == {torch.float64}
+    assert cases(contract_of(matmul), "quick", [torch.int8]) == []
+
+
+def test_full_has_more_than_quick():
+    assert len(cases(contract_of(matmul), "full")) > 3 * len(cases(contract_of(matmul), "quick"))
+
+
+def test_a_case_is_its_text_and_the_text_gives_the_same_values():
+    contract = contract_of(matmul)
+    for case in cases(contract, "quick"):
+        assert parse_case(contract, str(case)) == case
+    case = parse_case(contract, "batch=2x3 m=4 k=5 n=6 dtype=float16 layout=sliced")
+    first, second = arguments_of(contract, case, "cpu"), arguments_of(contract, case, "cpu")
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert first[0].shape == (2, 3, 4, 5)
+    assert first[0].dtype is torch.float16
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("m", "is not name=value"),
+        ("m=x", "is not a size"),
+        ("q=3", "'q', which cases::f does not know"),
+        ("dtype=float31", "is not a dtype"),
+        ("layout=upside", "'upside', which cases::f does not know"),
+    ],
+)
+def test_a_malformed_case_says_what_is_wrong(text, says):
+    with pytest.raises(CheckError, match=says):
+        parse_case(contract_of(matmul), text)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_changes_memory_and_not_values(layout):
+    contract = contract_of(matmul)
+    plain = parse_case(contract, "batch=2 m=4 k=5 n=6")
+    (a, _) = arguments_of(contract, Case(plain.sizes, plain.dtypes, layout), "cpu")
+    assert a.shape == (2, 4, 5)
+    assert torch.isfinite(a).all()
+    expected = {
+        "contiguous": lambda: a.is_contiguous() and a.storage_offset() == 0,
+        "transposed": lambda: a.stride() == (20, 1, 4),
+        "sliced": lambda: a.stride()[-1] == 2,
+        "offset": lambda: a.storage_offset() == 1,
+        "expanded": lambda: 0 in a.stride(),
+    }
+    assert expected[layout]()
+
+
+def test_memory_around_sliced_and_offset_tensors_is_poisoned():
+    def f(x: Float[Tensor, "n"], i: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x + i
+
+    contract = contract_of(f)
+    x, i = arguments_of(contract, parse_case(contract, "n=4 Float=float32 Int=int32 layout=sliced"), "cpu")
+    assert torch.as_strided(x, (8,), (1,))[1::2].isnan().all()
+    assert (torch.as_strided(i, (8,), (1,))[1::2] == torch.iinfo(torch.int32).max).all()
+
+
+def test_values_are_drawn_from_where_the_author_said():
+    def f(
+        x: Annotated[Float[Tensor, "n"], ow.values(0, 1)],
+        i: Annotated[Int[Tensor, "n"], ow.values(2, 3)],
+        mode: Annotated[str, ow.values(one_of=("sum", "mean"))],
+        k: Annotated[int, ow.values(4, 5)],
+        s: Annotated[float, ow.values(low=7)],
+    ) -> Float[Tensor, "n"]:
+        return x
+
+    contract = contract_of(f)
+    for case in cases(contract, "quick")[5:12]:
+        x, i, mode, k, s = arguments_of(contract, case, "cpu")
+        assert ((x >= 0) & (x <= 1)).all()
+        assert ((i >= 2) & (i <= 3)).all()
+        assert mode in ("sum", "mean")
+        assert k in (4, 5)
+        assert s >= 7
+
+
+def test_optional_arguments_are_present_in_some_cases_and_absent_in_one():
+    def f(
+        x: Float[Tensor, "n"], bias: Float[Tensor, "n"] | None = None, keep: Bool[Tensor, "n"] | None = None
+    ) -> Float[Tensor, "n"]:
+        return x
+
+    contract = contract_of(f)
+    absent = [c for c in cases(contract, "quick") if c.absent]
+    assert len(absent) == 1
+    assert arguments_of(contract, absent[0], "cpu")[1:] == (None, None)
+    assert parse_case(contract, str(absent[0])) == absent[0]
+
+
+def test_a_str_without_values_is_refused_with_what_to_write():
+    def f(x: Float[Tensor, "n"], mode: str) -> Float[Tensor, "n"]:
+        return x
+
+    contract = contract_of(f)
+    with pytest.raises(CheckError, match="no test value is known for the argument 'mode'"):
+        arguments_of(contract, cases(contract, "quick")[0], "cpu")
+
+
+def test_expressions_fixed_sizes_and_int_arguments_shape_the_inputs():
+    def f(x: Float32[Tensor, "n"], w: Float32[Tensor, "n+k 3"], k: int) -> Float32[Tensor, "n"]:
+        return x
+
+    contract = contract_of(f)
+    x, w, k = arguments_of(contract, parse_case(contract, "n=4"), "cpu")
+    assert w.shape == (4 + k, 3)
+    assert x.shape == (4,)
+
+
+def test_numpy_contracts_have_no_bfloat16():
+    def f(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+        return x * 2
+
+    assert torch.bfloat16 not in {c.dtype for c in cases(contract_of(f), "quick")}
+
+
+def test_no_derived_case_is_larger_than_its_level_allows():
+    contract = contract_of(matmul)
+    assert max(elements(contract, c) for c in cases(contract, "quick")) <= 1 << 18
+
+
+def test_shrinking_proposes_only_simpler_cases():
+    contract = contract_of(matmul)
+    case = parse_case(contract, "batch=2x3 m=4 k=5 n=6 layout=sliced")
+    for candidate in smaller(contract, case):
+        assert candidate.layout == "contiguous" or elements(contract, candidate) <= elements(contract, case)
+        assert candidate != case

@@ -1,0 +1,91 @@
+"""What this machine is, and what the environment changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from opwright import machine as machine_module
+from opwright.machine import Gpu, this_machine
+
+
+def look() -> machine_module.Machine:
+    """A fresh look, past the one that is kept for the process."""
+    return this_machine.__wrapped__()
+
+
+def test_the_record_is_made_once_and_frozen() -> None:
+    assert this_machine() is this_machine()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        this_machine().torch = "0"  # type: ignore[misc]
+
+
+def test_it_says_what_is_here() -> None:
+    machine = look()
+    assert machine.torch == torch.__version__
+    assert machine.has_gpu == torch.cuda.is_available()
+    assert machine.cores >= 1
+    assert machine.cpu
+
+
+def test_the_json_form_holds_no_folder_and_can_be_written() -> None:
+    record = this_machine().to_json()
+    assert "cache_dir" not in record
+    assert str(Path.home()) not in json.dumps(record)
+    if this_machine().cxx is not None:
+        assert record["cxx"] == this_machine().cxx.version  # type: ignore[union-attr]
+
+
+def test_a_gpu_names_its_architecture() -> None:
+    assert Gpu("H100", (9, 0), 80 << 30).arch == "sm_90"
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1", True), ("true", True), ("0", False), ("", False), (None, False)])
+def test_the_interpreter_is_read_from_the_environment(
+    value: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if value is None:
+        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    else:
+        monkeypatch.setenv("TRITON_INTERPRET", value)
+    assert look().triton_interpret is expected
+
+
+def test_the_cache_folder_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(tmp_path))
+    assert look().cache_dir == tmp_path
+    monkeypatch.delenv("OPWRIGHT_CACHE_DIR")
+    assert look().cache_dir.name == "opwright"
+
+
+def fake_compiler(folder: Path, name: str, script: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    return path
+
+
+def test_the_compiler_is_cxx_then_the_usual_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mine = fake_compiler(tmp_path, "mycxx", "echo mycxx 1.2.3; echo more")
+    monkeypatch.setenv("CXX", str(mine))
+    assert look().cxx == machine_module.Compiler(str(mine), "mycxx 1.2.3")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert look().cxx is None
+    fake_compiler(tmp_path, "g++", "exit 1")
+    clang = fake_compiler(tmp_path, "clang++", "echo clang 18")
+    found: Any = look().cxx
+    assert found.path == str(clang), "a compiler that cannot say its version is passed over"
+
+
+def test_a_compiler_that_says_nothing_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    fake_compiler(tmp_path, "g++", "exit 0")
+    assert look().cxx is None
