@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -200,20 +203,45 @@ def test_export_keeps_the_operators_opaque(device):
     assert torch.allclose(program.module()(longer), longer.sin() + longer.cos(), atol=1e-6)
 
 
+AOTINDUCTOR = """
+import sys, torch
+{imports}
+
+class Calls(torch.nn.Module):
+    def forward(self, x):
+        return {expression}
+
+x = torch.randn(1025, device=sys.argv[1])
+program = torch.export.export(Calls(), (x,))
+package = torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[2])
+run = torch._inductor.aoti_load_package(package)
+assert torch.allclose(run(x), x.sin() + x.cos(), atol=1e-6)
+"""
+
+
+@pytest.fixture
+def loads_packages(device, tmp_path):
+    """torch 2.11 on one of our GPU machines crashes when it loads any package, so a plain one is tried first."""
+    script = AOTINDUCTOR.format(imports="", expression="x.sin() + x.cos()")
+    done = subprocess.run([sys.executable, "-c", script, device, str(tmp_path / "plain.pt2")], check=False)
+    if done.returncode < 0:
+        pytest.skip(f"torch {torch.__version__} itself crashes when it loads an AOTInductor package on {device}")
+
+
 @pytest.mark.slow
-def test_an_aotinductor_package_runs_it(device, tmp_path):
-    x = torch.randn(1025, device=device)
-    program = torch.export.export(Calls(), (x,))
-    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "calls.pt2"))
-    run = torch._inductor.aoti_load_package(package)
-    assert torch.allclose(run(x), x.sin() + x.cos(), atol=1e-6)
+@pytest.mark.usefixtures("loads_packages")
+def test_an_aotinductor_package_runs_it(device, tmp_path, run_python):
+    imports = "from opwright.gallery.trig import cos, sin"
+    run_python(AOTINDUCTOR.format(imports=imports, expression="sin(x) + cos(x)"), device, tmp_path / "calls.pt2")
 
 
 @pytest.mark.slow
 @pytest.mark.gpu
 @pytest.mark.triton
-def test_an_aotinductor_package_runs_where_the_operator_is_not_known(tmp_path, run_python):
-    x = torch.randn(1025, device="cuda")
+@pytest.mark.parametrize("device", ["cuda"])
+@pytest.mark.usefixtures("loads_packages")
+def test_an_aotinductor_package_runs_where_the_operator_is_not_known(device, tmp_path, run_python):
+    x = torch.randn(1025, device=device)
     program = torch.export.export(Calls(), (x,))
     package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "calls.pt2"))
     run_python(
