@@ -116,7 +116,9 @@ def demo(
     if unknown:
         raise TargetError(f"the gallery has no {unknown[0]!r}", fix=f"it has {', '.join(modules)}")
     chosen = [modules[name] for name in operators or modules]
-    report = _run_check(chosen, json, checks=("values", "metadata", "inputs unchanged") if quick else ())
+    report = _run_check(
+        chosen, json, reference=True, checks=("values", "metadata", "inputs unchanged") if quick else ()
+    )
     raise typer.Exit(_exit_code(report))
 
 

@@ -17,6 +17,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 import warnings
 
 __all__ = ["MESSAGE_BYTES", "serve"]
@@ -103,6 +104,8 @@ def _become_worker(messages: int, output: int) -> None:
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:
+        traceback.print_exc()  # goes to the parent, as the worker's last output
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()

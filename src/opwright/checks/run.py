@@ -57,6 +57,7 @@ class Task:
 def check(
     *targets: Op | str,
     kernels: Sequence[str] | None = None,
+    reference: bool = False,
     device: str | None = None,
     level: str = "quick",
     case: str = "",
@@ -71,7 +72,9 @@ def check(
 
     Args:
         targets: operators, or what names them: a file, ``module``, ``module:op``.
-        kernels: only these, by name (``"reference"`` is the meaning itself as the fall-back kernel).
+        kernels: only these, by name (``"reference"`` is the meaning itself, which runs where no kernel fits).
+        reference: also check the meaning itself, with the parts that are derived from it. An operator without
+            kernels is checked so anyway.
         device: only this type of device; by default the GPU where there is one, and the CPU.
         level: ``quick``, or ``full`` (more sizes and layouts; compiles through Inductor).
         case: only this case, as a failing finding names it.
@@ -96,7 +99,7 @@ def check(
     for operator in operators if case else ():
         parse_case(operator.contract, case)  # a mistake in it is the caller's, not a kernel's
     machine = this_machine()
-    tasks = [t for o in operators for t in plan(o, machine, kernels, device)]
+    tasks = [t for o in operators for t in plan(o, machine, kernels, device, reference=reference)]
     if kernels and not tasks:
         known = sorted({k for o in operators for k in (*o.kernels, REFERENCE)})
         raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known)}")
@@ -117,9 +120,11 @@ def check(
     return CheckReport(machine.to_json(), tuple(verdicts[i] for i in range(len(tasks))))
 
 
-def plan(operator: Op, machine: Machine, kernels: Sequence[str] | None, device: str | None) -> list[Task]:
+def plan(
+    operator: Op, machine: Machine, kernels: Sequence[str] | None, device: str | None, *, reference: bool = False
+) -> list[Task]:
     """What to check of one operator on a machine. A kernel that can run nowhere here becomes one refused task."""
-    names = list(operator.kernels) or [REFERENCE]
+    names = [*operator.kernels, *([REFERENCE] if reference or not operator.kernels else [])]
     if kernels is not None:
         names = [n for n in (*operator.kernels, REFERENCE) if n in kernels]
     devices = [device] if device else ["cuda", "cpu"] if machine.has_gpu else ["cpu"]

@@ -35,7 +35,7 @@ def dump(operator: Op) -> bytes:
 def _modules_of(operator: Op) -> list[types.ModuleType]:
     """The user's modules behind an operator. Importing one over there would define the operator twice."""
     functions = [operator.contract.function, *(k.spec.source for k in operator.kernels.values())]
-    names = {getattr(f, "__module__", None) for f in functions} - {None, "__main__"}
+    names = {f.__module__ for f in functions if inspect.isfunction(f)} - {"__main__"}
     return [sys.modules[n] for n in names if n in sys.modules and not n.startswith("opwright.")]
 
 

@@ -111,8 +111,11 @@ def _build(pipe: _Pipe, operator: Op, job: dict[str, Any]) -> bool:
     except CompileError as error:
         pipe.send("finding", **dataclasses.asdict(_failed("build", str(error))))
         return False
-    except (OpwrightError, ImportError, SyntaxError) as error:
+    except OpwrightError as error:
         pipe.send("finding", **dataclasses.asdict(_failed("build", f"{type(error).__name__}: {error}")))
+        return False
+    except Exception:  # importing a kernel's file runs the user's code, which may raise anything
+        pipe.send("finding", **dataclasses.asdict(_failed("build", traceback.format_exc(limit=-3))))
         return False
     return True
 

@@ -1,0 +1,122 @@
+"""Wrong kernels in C++ and Triton are caught too: what Python cannot do wrong, they can."""
+
+import textwrap
+
+import pytest
+from jaxtyping import Float
+from torch import Tensor
+
+import opwright as ow
+
+
+def scale_op():
+    @ow.op("planted::scale_native")
+    def scale(x: Float[Tensor, "*n"], a: float) -> Float[Tensor, "*n"]:
+        """``a * x``."""
+        return a * x
+
+    return scale
+
+
+CPP = """
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+using torch::stable::Tensor;
+
+Tensor scale(const Tensor& x, double a) {
+  Tensor input = PREPARE;
+  Tensor out = torch::stable::new_empty(x, x.sizes());
+  if (x.scalar_type() != torch::headeronly::ScalarType::Float) return out;
+  const float* in = static_cast<const float*>(input.const_data_ptr());
+  float* result = static_cast<float*>(out.mutable_data_ptr());
+  for (int64_t i = 0; i < x.numel() LESS; ++i) result[i] = static_cast<float>(a) * in[i STEP];
+  return out;
+}
+"""
+
+
+def cpp_kernel(tmp_path, prepare="torch::stable::contiguous(x)", less="", step=""):
+    source = tmp_path / "scale.cpp"
+    source.write_text(CPP.replace("PREPARE", prepare).replace("LESS", less).replace("STEP", step))
+    return source
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ({"prepare": "x"}, "elements differ"),  # ignores strides
+        ({"less": "- x.numel() % 4"}, "got nan"),  # leaves the tail unwritten
+        ({"step": "* 1000000007"}, "crashed with SIGSEGV"),
+    ],
+)
+def test_a_wrong_cpp_kernel_is_caught(tmp_path, fault, says):
+    import torch
+
+    scale = scale_op()
+    scale.cpp(cpp_kernel(tmp_path, **fault), entry="scale", dtypes=[torch.float32])
+    (verdict,) = ow.check(scale, checks=["values"]).verdicts
+    assert says in verdict.failures[0].message
+
+
+@pytest.mark.compiler
+def test_the_same_cpp_kernel_without_a_fault_passes(tmp_path):
+    import torch
+
+    scale = scale_op()
+    scale.cpp(cpp_kernel(tmp_path), entry="scale", dtypes=[torch.float32])
+    assert ow.check(scale).passed
+
+
+@pytest.mark.compiler
+def test_a_cpp_kernel_that_does_not_compile_is_a_finding_with_the_line(tmp_path):
+    scale = scale_op()
+    scale.cpp(cpp_kernel(tmp_path, step="+ undeclared"), entry="scale")
+    (verdict,) = ow.check(scale).verdicts
+    assert verdict.failures[0].check == "build"
+    assert "scale.cpp:" in verdict.failures[0].message
+    assert "undeclared" in verdict.failures[0].message
+
+
+TRITON = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(x, out, a, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = MASK
+    tl.store(out + i, a * tl.load(x + i, mask=inside), mask=inside)
+
+
+def scale(x, a):
+    x = PREPARE
+    out = x.new_empty(x.shape)
+    if out.numel():
+        kernel[(triton.cdiv(out.numel(), 64),)](x, out, a, out.numel(), BLOCK=64)
+    return out
+"""
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize(
+    ("prepare", "mask", "passes"),
+    [
+        ("x.contiguous()", "i < n", True),
+        ("x.contiguous()", "i < n // 4 * 4", False),  # wrong tail
+        ("x", "i < n", False),  # ignores strides
+    ],
+)
+def test_a_wrong_triton_kernel_is_caught_in_the_interpreter(tmp_path, prepare, mask, passes):
+    import torch
+
+    file = tmp_path / "scale_triton.py"
+    file.write_text(textwrap.dedent(TRITON).replace("PREPARE", prepare).replace("MASK", mask))
+    scale = scale_op()
+    scale.triton(file, entry="scale", dtypes=[torch.float32])
+    report = ow.check(scale, checks=["values"])
+    assert report.passed == passes, report
+    if not torch.cuda.is_available():
+        assert report.verdicts[0].device == "cpu"
