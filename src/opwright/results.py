@@ -13,10 +13,15 @@ from typing import Any
 
 __all__ = [
     "Accepted",
+    "BenchReport",
+    "Ceiling",
     "CheckReport",
     "Choice",
+    "Comparison",
     "Explanation",
+    "Estimate",
     "Finding",
+    "Measurement",
     "NotChecked",
     "Origin",
     "Part",
@@ -24,6 +29,7 @@ __all__ = [
     "Refused",
     "Status",
     "Verdict",
+    "Versus",
 ]
 
 
@@ -185,3 +191,109 @@ class CheckReport:
                 if finding.reproduce:
                     lines.append(f"    reproduce: {finding.reproduce}")
         return "\n".join(lines)
+
+
+class Versus(StrEnum):
+    """How a kernel's time compares with a baseline's."""
+
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    SAME = "SAME"
+    UNCLEAR = "UNCLEAR"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A time in microseconds: the median of ``n`` samples, and an interval that holds the median with 95 %."""
+
+    median: float
+    lo: float
+    hi: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A kernel's time divided by a baseline's (below 1 the kernel is faster), with its 95 % interval."""
+
+    verdict: Versus
+    ratio: float
+    lo: float
+    hi: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One kernel, one case, one direction, one state of the cache.
+
+    Attributes:
+        case: dims by name, and ``dtype``.
+        device_us: time on the device alone; None where a CPU call has no such part.
+        call_us: time that the caller waits for the call to return.
+        cache: ``cold`` (inputs are not in the cache) or ``warm``.
+        bytes, flops: least bytes moved and floating-point operations, from the contract.
+        ceiling_fraction: the achieved share of the machine's nearest limit; None if it was not measured.
+        ceiling: which limit that is, ``bandwidth`` or ``arithmetic``.
+        versus: comparisons by the baseline's name.
+        notes: what a reader has to know: a timer that disagrees, discarded samples.
+        first_values: the first two output values, as a sanity check.
+        raw: every sample kept, in microseconds.
+    """
+
+    op: str
+    kernel: str
+    backend: str
+    device: str
+    direction: str
+    case: dict[str, Any]
+    cache: str
+    device_us: Estimate | None
+    call_us: Estimate
+    bytes: int
+    flops: int
+    ceiling: str = ""
+    ceiling_fraction: float | None = None
+    versus: dict[str, Comparison] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    first_values: tuple[float, ...] = ()
+    reproduce: str = ""
+    raw: tuple[float, ...] = ()
+
+    @property
+    def time_us(self) -> Estimate:
+        """The time that counts: the device's where there is one."""
+        return self.device_us or self.call_us
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A limit of this machine, measured: bytes per second by size, or FLOP per second by dtype."""
+
+    name: str
+    device: str
+    unit: str
+    by: dict[str, float]
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """The measurements of one ``opwright bench``; ``to_json`` is what ``--json`` writes."""
+
+    machine: dict[str, Any]
+    measurements: tuple[Measurement, ...]
+    ceilings: tuple[Ceiling, ...] = ()
+    errors: tuple[str, ...] = ()
+    schema: str = "opwright.bench/1"
+
+    def __iter__(self) -> Iterator[Measurement]:
+        return iter(self.measurements)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain lists, dictionaries, strings and numbers."""
+        return {
+            "schema": self.schema,
+            "machine": self.machine,
+            "ceilings": [dataclasses.asdict(c) for c in self.ceilings],
+            "errors": list(self.errors),
+            "measurements": [dataclasses.asdict(m) for m in self.measurements],
+        }

@@ -36,7 +36,7 @@ class TritonBackend(Backend):
 
     def available(self, machine: Machine) -> Probe:
         if machine.triton is None:
-            return Refused("Triton is not installed", "pip install 'opwright[triton]'")
+            return Refused("Triton is not installed", "pip install triton")
         if machine.triton_interpret:
             return Accepted(f"Triton {machine.triton}, in its interpreter (TRITON_INTERPRET is set)")
         if machine.has_gpu:
