@@ -14,18 +14,20 @@ if TYPE_CHECKING:
     from opwright.checks.run import check
     from opwright.contract.signature import values
     from opwright.runtime.op import Op, explain, op
+    from opwright.timing.run import bench
 
 # Where each public name lives. They are imported when first used, so that `import opwright` and
 # `opwright --help` do not wait for torch.
 _HOME = {
     "Op": "opwright.runtime.op",
+    "bench": "opwright.timing.run",
     "check": "opwright.checks.run",
     "explain": "opwright.runtime.op",
     "op": "opwright.runtime.op",
     "values": "opwright.contract.signature",
 }
 
-__all__ = ["Op", "__version__", "check", "explain", "op", "values"]
+__all__ = ["Op", "__version__", "bench", "check", "explain", "op", "values"]
 
 
 def __getattr__(name: str) -> Any:

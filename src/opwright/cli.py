@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import opwright
-from opwright.errors import OpwrightError, TargetError
+from opwright.errors import CheckError, OpwrightError, TargetError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,6 +120,78 @@ def demo(
         chosen, json, reference=True, checks=("values", "metadata", "inputs unchanged") if quick else ()
     )
     raise typer.Exit(_exit_code(report))
+
+
+class Direction(StrEnum):
+    """Which pass is timed."""
+
+    forward = "forward"
+    backward = "backward"
+
+
+@app.command()
+def bench(
+    targets: Annotated[
+        list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")
+    ],
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel (repeatable).")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: the GPU where there is one).")] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(help="Sizes of a dim, as n=1024,4096; every combination is timed (repeatable).")
+    ] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Such as float16 (repeatable).")] = None,
+    direction: Annotated[list[Direction] | None, typer.Option(help="Only this pass (repeatable).")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and samples.")] = False,
+    iters: Annotated[int | None, typer.Option(min=2, help="Exactly so many samples, no stop rule.")] = None,
+    baseline: Annotated[Path | None, typer.Option(help="An earlier --json to compare with.")] = None,
+    fail_on_slower: Annotated[
+        str | None, typer.Option(help="With --baseline: exit 1 if slower by more, as 3%.")
+    ] = None,
+    json: Json = None,
+) -> None:
+    """Time every kernel beside the meaning, eager and compiled, against the machine's limits."""
+    from opwright.report.records import read_json, write_json
+    from opwright.report.terminal import TaskLine, show_bench, show_regressions
+    from opwright.timing.regression import slower_than
+    from opwright.timing.run import bench as run_bench
+
+    allowed = _percent(fail_on_slower)
+    before = read_json(baseline, "opwright.bench/1") if baseline is not None else None
+    with TaskLine(_console(stderr=True)) as line:
+        report = run_bench(
+            *targets,
+            kernels=kernel,
+            device=device,
+            sizes=dict(_size(text) for text in size or ()),
+            dtypes=dtype or (),
+            directions=[d.value for d in direction or Direction],
+            quick=quick,
+            iters=iters,
+            progress=line.say,
+        )
+    show_bench(_console(), report)
+    if json is not None:
+        write_json(report.to_json(), json)
+    regressions = slower_than(before, report, allowed) if before is not None else []
+    show_regressions(_console(), regressions)
+    if not report.measurements:
+        raise typer.Exit(FAILED if report.errors else NOTHING_RAN)
+    raise typer.Exit(FAILED if report.errors or regressions else PASSED)
+
+
+def _size(text: str) -> tuple[str, list[int]]:
+    name, _, listed = text.partition("=")
+    try:
+        return name, [int(part) for part in listed.split(",")]
+    except ValueError:
+        raise CheckError(f"--size {text!r} is not name=size,size", fix="write it like --size n=1024,4096") from None
+
+
+def _percent(text: str | None) -> float:
+    try:
+        return float((text or "0").rstrip("%")) / 100
+    except ValueError:
+        raise CheckError(f"--fail-on-slower {text!r} is not a percentage", fix="write it like 3%") from None
 
 
 @app.command()

@@ -1,10 +1,12 @@
 """Workers: what reaches them, what comes back, and what the parent survives."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import pytest
 import torch
@@ -201,3 +203,34 @@ def test_a_target_is_named_as_the_command_line_takes_it(tmp_path, monkeypatch):
     (by_name,) = load_target("opwright.gallery.add:add")
     assert name_target(by_name) == "opwright.gallery.add:add"
     assert name_target(make("unnamed")) is None
+
+
+def test_ctrl_c_ends_a_check_at_once_though_a_kernel_hangs(tmp_path):
+    (tmp_path / "hang.py").write_text(
+        textwrap.dedent(
+            """
+            import time
+            from jaxtyping import Float
+            from torch import Tensor
+            import opwright as ow
+
+            @ow.op("interrupted::hang")
+            def hang(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+                return x
+
+            @hang.python
+            def _(x):
+                print("hanging", file=open("started", "w"))
+                time.sleep(1000)
+            """
+        )
+    )
+    check = subprocess.Popen([sys.executable, "-m", "opwright", "check", "hang.py"], cwd=tmp_path)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        check.send_signal(signal.SIGINT)
+        assert check.wait(20) == 130  # the step itself would have had 60 s
+    finally:
+        check.kill()

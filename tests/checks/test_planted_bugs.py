@@ -4,12 +4,14 @@ import ctypes
 import os
 import time
 
+import numpy as np
 import pytest
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Complex, Float, Float32, Int
 from torch import Tensor
 
 import opwright as ow
+from opwright.errors import CheckError
 
 
 def scale_op():
@@ -235,3 +237,135 @@ def test_near_ties_of_an_argmin_are_no_failure_but_a_wrong_index_is():
     squared, second = ow.check(nearest, checks=["values"]).verdicts
     assert squared.status == "pass"
     assert second.status == "fail"
+
+
+def test_a_kernel_that_trusts_another_arguments_layout_is_caught():
+    @ow.op("planted::sum2")
+    def sum2(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return x + y
+
+    @sum2.python
+    def _(x, y):
+        if x.is_contiguous():  # and y, who knows
+            y = torch.as_strided(y, x.shape, x.stride())
+        return (x + y).contiguous()
+
+    (finding,) = ow.check(sum2, checks=["values"]).verdicts[0].failures
+    assert "layout=sliced:y" in finding.case
+
+
+def test_a_kernel_that_is_wrong_in_the_corner_tile_only_is_caught():
+    @ow.op("planted::outer")
+    def outer(x: Float[Tensor, "n"], y: Float[Tensor, "k"]) -> Float[Tensor, "n k"]:
+        return x[:, None] * y
+
+    @outer.python
+    def _(x, y):
+        out = x[:, None] * y
+        out[32:, 32:] = 0
+        return out
+
+    assert not ow.check(outer, checks=["values"]).passed
+
+
+def test_a_kernel_whose_domain_admits_only_empty_cases_does_not_pass():
+    scale = scale_op()
+    scale.python(lambda x, a: torch.zeros(x.shape), name="never", when=lambda x, a: x.numel() % 4999 == 0)
+    (verdict,) = ow.check(scale, checks=["values", "metadata"]).verdicts
+    assert verdict.status == "fail"
+    assert "only empty inputs" in " ".join(n.why for n in verdict.not_checked)
+
+
+def test_a_result_in_the_memory_of_an_earlier_one_is_caught():
+    scale = scale_op()
+    kept = {}
+
+    @scale.python
+    def _(x, a):
+        out = kept.setdefault((x.shape, x.dtype), x.new_empty(x.shape))
+        return out.copy_(a * x)
+
+    (finding,) = ow.check(scale, checks=["values", "metadata"]).verdicts[0].failures
+    assert "memory of an earlier result" in finding.message
+
+
+def test_a_meaning_that_contradicts_its_return_annotation_is_caught():
+    @ow.op("planted::scalar")
+    def scalar(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x.sum()
+
+    @ow.op("planted::integer")
+    def integer(x: Float[Tensor, "n"]) -> Int[Tensor, "n"]:
+        return 2 * x
+
+    first, second = ow.check(scalar, integer, checks=["metadata"]).verdicts
+    assert "output 0 should have 1 dim [n], but it has 0" in first.failures[0].message
+    assert "output 0 should be Int, but it is float32" in second.failures[0].message
+
+
+def test_a_wrong_complex_gradient_is_caught():
+    @ow.op("planted::cscale")
+    def cscale(x: Complex[Tensor, "n"]) -> Complex[Tensor, "n"]:
+        return 2j * x
+
+    cscale.register_autograd(lambda ctx, grad: 2j * grad)  # not conjugated
+    assert not ow.check(cscale, checks=["gradients"]).passed
+
+
+def test_what_no_family_looks_at_is_listed():
+    @ow.op("planted::unseen")
+    def unseen(x: Float[Tensor, "n"], times: int = 1) -> Float[Tensor, "n"]:
+        return x * times
+
+    unseen.register_vmap(lambda info, in_dims, x, times: (x, in_dims[0]))
+    unseen.register_flops(lambda x, times: 7)
+    (verdict,) = ow.check(unseen, checks=["values"]).verdicts
+    assert {"vmap", "flops", "argument 'times'"} <= {n.check for n in verdict.not_checked}
+
+
+def in_order(x):
+    """A running sum in float32, one addition after the other."""
+    wide, total, sums = x.float() if x.itemsize < 4 else x, 0, []
+    for part in wide.unbind(-1):
+        total = total + part
+        sums.append(total)
+    return torch.stack(sums, -1) if sums else wide
+
+
+def softmax_by_exp2(x):
+    shifted = (x.float() if x.itemsize < 4 else x) * 1.4426950408889634
+    powers = torch.exp2(shifted - shifted.amax(-1, keepdim=True)) if x.shape[-1] else shifted
+    return (powers / in_order(powers)[..., -1:]).to(x.dtype).contiguous()
+
+
+@pytest.mark.parametrize(
+    ("meaning", "kernel"),
+    [
+        (lambda x: x.cumsum(-1), lambda x: in_order(x).to(x.dtype).contiguous()),
+        (lambda x: x.softmax(-1), softmax_by_exp2),
+        (lambda x: torch.exp(40 * x), lambda x: torch.exp2(x * (40 * 1.4426950408889634)).contiguous()),
+        (lambda x: x.logsumexp(-1, keepdim=True) - x, lambda x: (x.exp().sum(-1, keepdim=True).log() - x).contiguous()),
+    ],
+    ids=["cumsum", "softmax", "steep", "cancelling"],
+)
+def test_a_right_kernel_that_rounds_elsewhere_is_no_failure(meaning, kernel):
+    def rounding(x: Float32[Tensor, "n k"]) -> Float32[Tensor, "n k"]:
+        return meaning(x)
+
+    operator = ow.op("planted::rounding")(rounding)
+    operator.python(kernel)
+    report = ow.check(operator, checks=["values"])
+    assert report.passed, report
+
+
+def test_numpy_that_torch_does_not_know_is_judged_all_the_same():
+    @ow.op("planted::interp")
+    def interp(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+        return np.interp(x, [0.0, 1.0], [0.0, 2.0]).astype(x.dtype)
+
+    assert ow.check(interp, checks=["values"]).passed
+
+
+def test_an_unknown_language_cannot_be_required():
+    with pytest.raises(CheckError, match="there is no backend 'tritn'"):
+        ow.check(scale_op(), require=["tritn"])

@@ -9,7 +9,16 @@ from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 
 import opwright as ow
-from opwright.contract.cases import LAYOUTS, Case, arguments_of, cases, elements, parse_case, smaller
+from opwright.contract.cases import (
+    LAYOUTS,
+    Case,
+    always_its_default,
+    arguments_of,
+    cases,
+    elements,
+    parse_case,
+    smaller,
+)
 from opwright.contract.contract import make_contract
 from opwright.errors import CheckError
 
@@ -37,7 +46,7 @@ def test_dims_differ_so_that_swapped_ones_show():
 def test_every_dtype_and_layout_is_there_and_a_kernels_dtypes_restrict_them():
     everything = cases(contract_of(matmul), "quick")
     assert {c.dtype for c in everything} == {torch.float32, torch.float16, torch.bfloat16, torch.float64}
-    assert {c.layout for c in everything} == set(LAYOUTS)
+    assert {c.layout for c in everything} == {*LAYOUTS, "sliced:a", "sliced:b"}
     assert {c.dtype for c in cases(contract_of(matmul), "quick", [torch.float64])} == {torch.float64}
     assert cases(contract_of(matmul), "quick", [torch.int8]) == []
 
@@ -65,6 +74,8 @@ def test_a_case_is_its_text_and_the_text_gives_the_same_values():
         ("q=3", "'q', which cases::f does not know"),
         ("dtype=float31", "is not a dtype"),
         ("layout=upside", "'upside', which cases::f does not know"),
+        ("layout=sliced:c", "'sliced:c', which cases::f does not know"),
+        ("dtype=int32", "has int32, but cases::f takes Float"),
     ],
 )
 def test_a_malformed_case_says_what_is_wrong(text, says):
@@ -87,6 +98,46 @@ def test_a_layout_changes_memory_and_not_values(layout):
         "expanded": lambda: 0 in a.stride(),
     }
     assert expected[layout]()
+
+
+def test_one_argument_alone_can_be_sliced():
+    contract = contract_of(matmul)
+    a, b = arguments_of(contract, parse_case(contract, "layout=sliced:b"), "cpu")
+    assert a.is_contiguous()
+    assert not b.is_contiguous()
+
+
+def test_every_dim_is_long_at_once_in_some_case():
+    assert any(
+        min(s for s in dict(c.sizes).values() if isinstance(s, int)) > 32 for c in cases(contract_of(matmul), "quick")
+    )
+
+
+def test_axes_that_may_broadcast_have_size_1_in_some_case():
+    def f(x: Float[Tensor, "n"], y: Float[Tensor, "#n"]) -> Float[Tensor, "n"]:
+        return x + y
+
+    contract = contract_of(f)
+    found = [arguments_of(contract, c, "cpu") for c in cases(contract, "quick")]
+    assert any(x.shape == (129,) and y.shape == (1,) for x, y in found)
+
+
+def test_scalars_vary_unless_only_their_default_is_known():
+    def f(
+        x: Float[Tensor, "n"],
+        scale: float | None = None,
+        times: Annotated[int, ow.values(2, 4)] = 1,
+        dim: int = 0,
+        mode: str | None = None,
+    ) -> Float[Tensor, "n"]:
+        return x
+
+    contract = contract_of(f)
+    drawn = [arguments_of(contract, c, "cpu")[1:] for c in cases(contract, "quick")]
+    assert {type(scale) for scale, *_ in drawn} == {float, type(None)}
+    assert {times for _, times, *_ in drawn} == {2, 3, 4}
+    assert {(dim, mode) for _, _, dim, mode in drawn} == {(0, None)}
+    assert [a.name for a in contract.signature.arguments if always_its_default(a)] == ["dim", "mode"]
 
 
 def test_memory_around_sliced_and_offset_tensors_is_poisoned():

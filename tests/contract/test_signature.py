@@ -410,6 +410,17 @@ def test_a_malformed_operator_name_is_refused(name: str) -> None:
     assert "namespace::name" in str(error.value)
 
 
+def test_a_keyword_only_tensor_is_refused_where_it_is_written() -> None:
+    def one(x: Float[Tensor, "n"], *, y: Float[Tensor, "n"] | None = None) -> Float[Tensor, "n"]:
+        return x
+
+    def several(x: Float[Tensor, "n"], *, ys: list[Float[Tensor, "n"]]) -> Float[Tensor, "n"]:
+        return x
+
+    assert "argument 'y' is a keyword-only tensor" in refusal(one).message
+    assert "argument 'ys' is a keyword-only tensor" in refusal(several).message
+
+
 def test_something_that_is_no_function_is_refused() -> None:
     assert "not a function" in refusal(torch.nn.Identity()).message
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from jaxtyping import Float
+from jaxtyping import Complex, Float
 from torch import Tensor
 
 import opwright as ow
@@ -93,7 +93,7 @@ def test_the_earlier_object_says_that_it_was_replaced(namespace: str) -> None:
 MODULE = """
 import torch
 import opwright as ow
-from jaxtyping import Float
+from jaxtyping import Complex, Float
 from torch import Tensor
 
 @ow.op("{namespace}::scale")
@@ -178,7 +178,7 @@ def _mul(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
 
 TRAINING = """
 import torch, opwright as ow
-from jaxtyping import Float
+from jaxtyping import Complex, Float
 from torch import Tensor
 
 FORWARD = {forward}
@@ -213,3 +213,13 @@ def test_no_stale_gradient_from_a_cache_on_disk(hand_written: bool, run_python: 
         seen.append(run_python(script, env=cache).stdout.split()[-2:])
     expected = [["4.0", "10.0"], ["4.0", "14.0"]] if hand_written else [["4.0", "4.0"], ["6.0", "6.0"]]
     assert seen == expected
+
+
+def test_a_lazy_conjugate_inside_a_meaning_survives_torch_compile(namespace: str) -> None:
+    @ow.op(f"{namespace}::product")
+    def product(x: Complex[Tensor, "n"], y: Complex[Tensor, "n"]) -> Complex[Tensor, "n"]:
+        return x * y.conj()
+
+    x, y = torch.randn(2, 5, dtype=torch.complex64)
+    compiled = torch.compile(lambda x, y: product(x, y), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, y), x * y.conj())

@@ -112,7 +112,7 @@ class Context:
     def judge_all(self, check: str, judge: Judge) -> Iterator[Finding | NotChecked]:
         """Apply a judge to every case; yield one finding: the smallest failure, or how much passed."""
         outside: list[str] = []
-        passed = 0
+        passed = passed_empty = 0
         for case in self.cases:
             self.progress(check, str(case))
             observation = self.observe(case)
@@ -125,10 +125,13 @@ class Context:
                 yield self.failed(check, str(case), wrong)
                 return
             passed += 1
+            passed_empty += case_making.elements(self.op.contract, case) == 0
         if outside:
             yield NotChecked(check, f"{len(outside)} cases outside the domain, such as {outside[0]}")
-        if passed:
+        if passed > passed_empty or (passed and len(self.cases) == 1):
             yield Finding(check, Status.PASS, message=f"{passed} cases")
+        elif passed:
+            yield NotChecked(check, "only empty inputs could be run, which prove nothing")
         else:
             yield NotChecked(check, "no case could be run")
 
@@ -192,10 +195,15 @@ def copy_of(values: Any) -> Any:
 
 
 def reduction_length(context: Context, observation: Observation) -> int:
-    """How many terms one output element sums up, about: FLOPs of the meaning by output elements."""
+    """How many terms one output element sums up, about: FLOPs of the meaning by output elements, or its
+    longest sum; all elements, if the meaning cannot be followed (NumPy that torch does not know)."""
     outputs = sum(e.numel() for e in observation.exact)
-    work = derive.flops(context.op.contract, to_cpu(observation.arguments))
-    return max(1, math.ceil(work / max(outputs, 1)))
+    arguments = to_cpu(observation.arguments)
+    try:
+        work, longest = derive.work(context.op.contract, arguments)
+    except Exception:  # whatever the meaning raises on meta tensors
+        return max(1, *(t.numel() for t in _pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor)))
+    return max(1, longest, math.ceil(work / max(outputs, 1)))
 
 
 def _first_line(error: Exception) -> str:

@@ -47,7 +47,7 @@ def _cases(context: Context) -> list[Case]:
     plain = context.typical_cases(24)
     by_dtype: dict[Any, list[Case]] = {}
     for case in plain:
-        if case.dtype is not None and case.dtype.is_floating_point:
+        if case.dtype is not None and (case.dtype.is_floating_point or case.dtype.is_complex):
             by_dtype.setdefault(case.dtype, []).append(case)
     chosen = [case for listed in by_dtype.values() for case in (listed[0], listed[-1])]
     return list(dict.fromkeys(chosen)) + context.typical_cases(2, layouts=("sliced", "transposed"))
@@ -57,7 +57,10 @@ def _judge(context: Context, case: Case, layout: str) -> str | NotChecked | None
     run = context.observe(case)
     if isinstance(run, Outside):
         return None
-    inputs, outputs = _forward(context, run)
+    try:
+        inputs, outputs = _forward(context, run)
+    except Exception as error:  # what a kernel returned may not pass the dispatcher, which autograd needs
+        return f"the forward under autograd raised {type(error).__name__}: {error}"
     floating = [o for o in outputs if isinstance(o, torch.Tensor) and derive.differentiable(o)]
     if not floating:
         return NotChecked(NAME, "no output has a floating dtype")

@@ -21,7 +21,7 @@ from typing import Any
 from opwright.checks.forkserver import MESSAGE_BYTES
 from opwright.errors import CheckError
 
-__all__ = ["Ending", "ForkServer", "Job", "fork_server", "run_job"]
+__all__ = ["Ending", "ForkServer", "Job", "end_workers", "fork_server", "run_job"]
 
 # Kept of what a kernel prints: a gigabyte of it must not fill the parent's memory.
 _OUTPUT_KEPT = 64 * 1024
@@ -160,6 +160,14 @@ def fork_server(*, interpret: bool) -> ForkServer:
             _server.cache_clear()
             server = _server(interpret)
         return server
+
+
+def end_workers() -> None:
+    """End the fork servers of this process, with every worker; the next check starts new ones."""
+    with _lock:
+        for interpret in (False, True) if _server.cache_info().currsize else ():
+            _server(interpret).close()
+        _server.cache_clear()
 
 
 @functools.cache

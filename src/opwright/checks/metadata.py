@@ -1,4 +1,4 @@
-"""Do outputs look as promised? Shape, dtype, strides and device against the fake; fresh memory."""
+"""Do outputs look as promised? Shape, dtype, strides and device against annotation and fake; fresh memory."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
 
 from opwright.checks.context import Context, Observation
+from opwright.contract import cases as case_making
+from opwright.contract.binding import describe_outputs
 from opwright.results import Finding, NotChecked
 
 __all__ = ["NAME", "check"]
@@ -26,6 +28,9 @@ def judge(context: Context, run: Observation) -> str | None:
     """The first way in which an output differs from its fake, or shares memory that it must not."""
     if isinstance(run.outputs, Exception):
         return None  # the family "values" reports it
+    unlike = describe_outputs(context.op.contract, run.arguments, run.expected)
+    if unlike is not None:
+        return f"the meaning contradicts its own return annotation: {unlike}"
     promised = _fakes(context, run)
     if isinstance(promised, str):
         return promised
@@ -44,7 +49,7 @@ def judge(context: Context, run: Observation) -> str | None:
                 f"output {i} of shape {list(got.shape)} has strides {list(got.stride())}, but the fake promises "
                 f"{list(fake.stride())}: allocate outputs with new_empty(shape)"
             )
-    return _aliasing(run)
+    return _aliasing(run) or _reused_memory(context, run)
 
 
 def _fakes(context: Context, run: Observation) -> tuple[torch.Tensor, ...] | str:
@@ -70,6 +75,18 @@ def _aliasing(run: Observation) -> str | None:
             if output.numel() and output.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
                 return f"output {i} shares memory with {name}: return a new tensor"
         inputs.append((f"output {i}", output))
+    return None
+
+
+def _reused_memory(context: Context, run: Observation) -> str | None:
+    """Whether a second call gives the first one's memory: the caller's earlier result would change."""
+    if case_making.elements(context.op.contract, run.case) > 64:
+        return None  # a buffer that is kept shows on small cases as well
+    assert not isinstance(run.outputs, Exception)  # judge() has returned
+    earlier = {t.untyped_storage().data_ptr() for t in run.outputs if t.numel()}
+    for i, again in enumerate(context.op.contract.unpack(context.call(run.arguments))):
+        if again.numel() and again.untyped_storage().data_ptr() in earlier:
+            return f"output {i} of a second call is in the memory of an earlier result: return a new tensor"
     return None
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from opwright.checks import transport
 from opwright.checks.families import FAMILIES
-from opwright.checks.isolation import Ending, Job, fork_server, run_job
-from opwright.contract.cases import parse_case
+from opwright.checks.isolation import Ending, Job, end_workers, fork_server, run_job
+from opwright.contract.cases import always_its_default, parse_case
 from opwright.errors import CheckError
 from opwright.machine import Machine, this_machine
 from opwright.results import (
@@ -21,10 +21,12 @@ from opwright.results import (
     CheckReport,
     Finding,
     NotChecked,
+    Origin,
     Refused,
     Status,
     Verdict,
 )
+from opwright.runtime.kernel import LANGUAGES
 from opwright.runtime.op import Op
 from opwright.runtime.selection import REFERENCE
 from opwright.runtime.targets import find_home, load_target, name_target
@@ -32,6 +34,8 @@ from opwright.runtime.targets import find_home, load_target, name_target
 __all__ = ["LEVELS", "Task", "check", "plan"]
 
 LEVELS = ("quick", "full")
+# Parts that an author may write and that no family judges.
+_JUDGED_BY_NONE = frozenset({"vmap", "flops"})
 # Told of every step: the task, and a few words ("values n=5 …", or a notice).
 Progress = Callable[["Task", str], None]
 
@@ -95,6 +99,8 @@ def check(
         raise CheckError(f"there is no level {level!r}", fix=f"use {' or '.join(LEVELS)}")
     if unknown := [c for c in checks if c not in FAMILIES]:
         raise CheckError(f"there is no check {unknown[0]!r}", fix=f"there are {', '.join(FAMILIES)}")
+    if unknown := [b for b in require if b not in LANGUAGES]:
+        raise CheckError(f"there is no backend {unknown[0]!r}", fix=f"there are {', '.join(LANGUAGES)}")
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
     for operator in operators if case else ():
         parse_case(operator.contract, case)  # a mistake in it is the caller's, not a kernel's
@@ -116,6 +122,7 @@ def check(
         except BaseException:
             for future in waiting:
                 future.cancel()
+            end_workers()  # or the pool would wait for what they are doing, a hang too
             raise
     return CheckReport(machine.to_json(), tuple(verdicts[i] for i in range(len(tasks))))
 
@@ -182,7 +189,7 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
         )
     elif not ending.finished or ending.exit_code != 0 or ending.hung:
         _add_sudden_end(task, settings, heard, ending)
-    _list_what_was_left_out(heard, settings)
+    _list_what_was_left_out(task.op, heard, settings)
     failed = [f for f in heard.findings if f.status is Status.FAIL]
     nothing = not failed and not heard.findings
     return Verdict(
@@ -273,10 +280,8 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_Heard, Ending]:
 def _how_to_reproduce(task: Task, settings: _Settings) -> str:
     target = name_target(task.op)
     if target is None:
-        kernel, case = repr([task.kernel]), "case='{case}'"
-        return (
-            f"ow.check({task.op.contract.name}, kernels={kernel}, device={task.device!r}, checks=['{{check}}'], {case})"
-        )
+        where = f"{task.op.contract.function.__name__}, kernels={[task.kernel]!r}, device={task.device!r}"
+        return f"ow.check({where}, checks=['{{check}}'], case='{{case}}')"
     level = f" --level {settings.level}" if settings.level != "quick" else ""
     device = f" --device {task.device}"
     return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
@@ -295,8 +300,8 @@ def _add_sudden_end(task: Task, settings: _Settings, heard: _Heard, ending: Endi
     )
 
 
-def _list_what_was_left_out(heard: _Heard, settings: _Settings) -> None:
-    """Every family that said nothing is listed, with the reason."""
+def _list_what_was_left_out(operator: Op, heard: _Heard, settings: _Settings) -> None:
+    """Every family that said nothing is listed, with the reason; and what no family looks at."""
     spoken = {f.check for f in heard.findings} | {n.check for n in heard.not_checked}
     last = heard.findings[-1].check if heard.findings else "the start"
     for name in FAMILIES:
@@ -304,3 +309,10 @@ def _list_what_was_left_out(heard: _Heard, settings: _Settings) -> None:
             asked = not settings.checks or name in settings.checks
             why = f"the worker ended at {last!r}" if asked else "not asked for"
             heard.not_checked.append(NotChecked(name, why))
+    written = {p.name for p in operator.parts.values() if p.origin is Origin.HAND_WRITTEN}
+    for name in sorted(_JUDGED_BY_NONE & written):
+        heard.not_checked.append(NotChecked(name, "hand-written, and no check compares it with the meaning yet"))
+    for argument in filter(always_its_default, operator.contract.signature.arguments):
+        tried = f"only its default {argument.default!r}" if argument.has_default else "only None"
+        why = f"{tried} was tried: say what else with Annotated[..., ow.values(...)]"
+        heard.not_checked.append(NotChecked(f"argument {argument.name!r}", why))

@@ -8,6 +8,10 @@ dtype's unit roundoff and K the number of operations behind one output element, 
 where m is the mean magnitude of the output (what cancels, cancels between numbers of that size) and e
 the largest error that the meaning itself makes in that dtype. √K is the usual growth of rounding errors
 that are independent (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 2.8).
+
+Where that is not enough, the meaning's condition counts as well: how far the exact answer moves when every
+input and intermediate result is off by a relative eps · (4 + √K) (``values._conditioning``). exp(40 x), or a
+difference that cancels, magnifies what any right kernel rounds.
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ def discrete_choices(
     """Every answer that rounding of the inputs could explain, for an integer output of floating inputs.
 
     An argmin between two distances that agree to the last bits may fall either way. The meaning is run
-    again on inputs perturbed by a few units of roundoff; what it then answers is accepted too.
+    again with inputs and intermediate results off by a few units of roundoff; what it then answers is accepted too.
     """
     if dtype is None or not dtype.is_floating_point:
         return [exact]

@@ -31,7 +31,7 @@ from opwright.errors import ArgumentError
 if TYPE_CHECKING:
     from opwright.contract.contract import Contract
 
-__all__ = ["Binding", "bind", "fill"]
+__all__ = ["Binding", "bind", "describe_outputs", "fill"]
 
 
 @dataclass
@@ -114,6 +114,21 @@ def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
             fix=f"give at least one tensor; the contract is {contract.call_form}",
         )
     return binding
+
+
+def describe_outputs(contract: Contract, arguments: Sequence[Any], outputs: Sequence[torch.Tensor]) -> str | None:
+    """How outputs differ from the contract's return annotation, if they do."""
+    binding = bind(contract, arguments)
+    for i, (spec, output) in enumerate(zip(contract.signature.returns, outputs, strict=True)):
+        name = f"output {i}"
+        if output.dtype not in spec.tensor.dtypes:
+            return f"{name} should be {spec.tensor.dtype_class}, but it is {_short(output.dtype)}"
+        try:
+            for where, dim, size in _bind_shape(contract, name, spec.tensor.dims, output, binding):
+                _bind_expression(contract, where, dim, size, binding)
+        except ArgumentError as error:
+            return error.message.removeprefix(f"{contract.qualname}: ").replace(f"argument {name!r}", name)
+    return None
 
 
 def _bind_expression(contract: Contract, where: str, dim: ExprDim, size: Any, binding: Binding) -> None:

@@ -21,14 +21,17 @@ from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, Var
 from opwright.contract.signature import Argument, Kind, TensorType, Values
 from opwright.errors import CheckError
 
-__all__ = ["LAYOUTS", "Case", "arguments_of", "cases", "dtypes_to_check", "parse_case"]
+__all__ = ["LAYOUTS", "Case", "always_its_default", "arguments_of", "cases", "dtypes_to_check", "parse_case"]
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "offset", "expanded")
-_QUICK = (0, 1, 2, 3, 7, 8, 9, 31, 33, 127, 129, 1023, 1025)
+_QUICK = (0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 127, 128, 129, 1023, 1024, 1025)
 _FULL = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257,
          511, 512, 513, 1023, 1024, 1025, 2047, 2048, 2049, 4095, 4097, 65537)  # fmt: skip
 # Every dim has a size of its own while another is varied, so that swapped dims show.
 _BASE = (5, 7, 3, 6, 4, 11, 13)
+# Every dim past a tile at once: a bug in the corner tile needs two long dims.
+_TILED = ((67, 71, 73, 79), (35, 37, 39, 41), (17, 19, 18, 21))
+_TILED_ELEMENTS = 1 << 17
 # No more elements than this in one argument of a derived case.
 _MOST_ELEMENTS = {"quick": 1 << 18, "full": 1 << 22}
 _CHECKED = (
@@ -85,13 +88,14 @@ def parse_case(contract: Contract, text: str) -> Case:
         given[classes[0]] = given.pop("dtype")
     dtypes = tuple((n, _parse_dtype(given.pop(n), text) if n in given else d) for n, d in case.dtypes)
     layout, absent = given.pop("layout", "contiguous"), given.pop("optional", "") == "absent"
-    if given or layout not in LAYOUTS:
+    if given or layout not in _layouts(contract):
         known = [*(n for n, _ in case.sizes), "dtype" if len(classes) == 1 else " ".join(classes), "layout", "optional"]
         wrong = next(iter(given), layout)
         raise CheckError(
             f"the case {text!r} has {wrong!r}, which {contract.qualname} does not know",
-            fix=f"it knows {', '.join(known)}; layouts are {', '.join(LAYOUTS)}",
+            fix=f"it knows {', '.join(known)}; layouts are {', '.join(_layouts(contract))}",
         )
+    _refuse_other_dtypes(contract, dtypes, text)
     return Case(sizes, dtypes, layout, absent)
 
 
@@ -111,6 +115,28 @@ def _parse_dtype(text: str, case: str) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise CheckError(f"{text!r} in the case {case!r} is not a dtype", fix="use one such as float32")
     return dtype
+
+
+def _refuse_other_dtypes(contract: Contract, dtypes: Iterable[tuple[str, torch.dtype]], text: str) -> None:
+    admitted = {a.tensor.dtype_class: a.tensor.dtypes for a in contract.signature.arguments if a.tensor}
+    for name, dtype in dtypes:
+        if dtype not in admitted[name]:
+            raise CheckError(
+                f"the case {text!r} has {_short(dtype)}, but {contract.qualname} takes {name}",
+                fix=f"use one of {', '.join(map(_short, admitted[name]))}",
+            )
+
+
+def _layouts(contract: Contract) -> tuple[str, ...]:
+    """The layouts that a contract's cases can have, beyond LAYOUTS.
+
+    ``sliced:x`` slices the argument ``x`` alone, which shows a kernel that takes one argument's strides for
+    another's; ``broadcast`` gives every axis that may broadcast (``#n``) the size 1.
+    """
+    tensors = [a for a in contract.signature.arguments if a.tensor is not None]
+    alone = [f"sliced:{a.name}" for a in tensors] if len(tensors) > 1 else []
+    broadcasts = any(isinstance(d, NamedDim) and d.broadcast for a in tensors if a.tensor for d in a.tensor.dims)
+    return (*LAYOUTS, *alone, *["broadcast"] * broadcasts)
 
 
 def _show_size(size: Size) -> str:
@@ -158,9 +184,12 @@ def cases(contract: Contract, level: str, allowed: Sequence[torch.dtype] | None 
     base = dataclasses.replace(_base_case(contract), dtypes=combinations[0])
     boundaries = _QUICK if level == "quick" else _FULL
     found = [base.with_size(name, size) for name, _ in base.sizes for size in _sizes_of(name, base, boundaries)]
-    large = [base.with_size(name, _like(size, 129)) for name, size in base.sizes] or [base]
-    for layout in LAYOUTS[1:]:
+    large = [base.with_size(name, _like(size, new)) for name, size in base.sizes for new in (128, 129)] or [base]
+    large += _tiled(contract, base)
+    layouts = _layouts(contract)
+    for layout in layouts[1:]:
         found += [dataclasses.replace(c, layout=layout) for c in (base, *large)]
+    found += large
     if any(a.optional for a in contract.signature.arguments):
         found.append(dataclasses.replace(base, absent=True))
     for dtypes in combinations[1:]:
@@ -171,7 +200,22 @@ def cases(contract: Contract, level: str, allowed: Sequence[torch.dtype] | None 
         found += [dataclasses.replace(c, dtypes=dtypes) for c in few]
     found.append(base)
     fitting = [c for c in dict.fromkeys(found) if elements(contract, c) <= _MOST_ELEMENTS[level]]
-    return sorted(fitting, key=lambda c: (combinations.index(c.dtypes), LAYOUTS.index(c.layout), elements(contract, c)))
+    return sorted(fitting, key=lambda c: (combinations.index(c.dtypes), layouts.index(c.layout), elements(contract, c)))
+
+
+def _tiled(contract: Contract, base: Case) -> list[Case]:
+    """The largest case of moderate size in which every dim is past a tile; none for a single dim."""
+    if not base.sizes or (len(base.sizes) == 1 and not isinstance(base.sizes[0][1], tuple)):
+        return []
+    for each in _TILED:
+        sizes = [
+            (name, (each[:2] if len(base.sizes) == 1 else (2, new)) if isinstance(size, tuple) else new)
+            for (name, size), new in zip(base.sizes, itertools.cycle(each), strict=False)
+        ]
+        case = dataclasses.replace(base, sizes=tuple(sizes))
+        if elements(contract, case) <= _TILED_ELEMENTS:
+            return [case]
+    return []
 
 
 def elements(contract: Contract, case: Case) -> int:
@@ -247,8 +291,10 @@ def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: to
     assert argument.tensor is not None  # every argument that is no scalar has one
     count = 3 if argument.kind is Kind.TENSOR_LIST else 1
     dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
+    shape = _shape(argument.tensor, env, broadcast=case.layout == "broadcast")
+    kind, _, only = case.layout.partition(":")
     tensors = [
-        arrange(_draw(_shape(argument.tensor, env), dtype, argument.values, generator), case.layout, device)
+        arrange(_draw(shape, dtype, argument.values, generator), kind if only in ("", argument.name) else "", device)
         for _ in range(count)
     ]
     return tensors if argument.kind is Kind.TENSOR_LIST else tensors[0]
@@ -264,10 +310,10 @@ def _env(contract: Contract, case: Case) -> dict[str, Any]:
     return env
 
 
-def _shape(tensor: TensorType, env: dict[str, Any]) -> tuple[int, ...]:
+def _shape(tensor: TensorType, env: dict[str, Any], *, broadcast: bool = False) -> tuple[int, ...]:
     shape: list[int] = []
     for dim in tensor.dims:
-        shape += _extent(dim, env)
+        shape += (1,) if broadcast and isinstance(dim, NamedDim) and dim.broadcast else _extent(dim, env)
     if any(size < 0 for size in shape):
         raise CheckError(f"these sizes give {tensor} the shape {shape}", fix="choose larger ones")
     return tuple(shape)
@@ -291,7 +337,7 @@ def _scalar(argument: Argument, generator: torch.Generator) -> Any:
     def pick(options: Sequence[Any]) -> Any:
         return options[int(torch.randint(len(options), (), generator=generator))]
 
-    drawn, plain = argument.values or Values(), argument.schema_type
+    drawn, plain = argument.values or Values(), argument.scalar_type
     if drawn.one_of:
         return pick(drawn.one_of)
     if plain is bool:
@@ -299,17 +345,21 @@ def _scalar(argument: Argument, generator: torch.Generator) -> Any:
     if plain is float:
         low, high = _range(drawn, -2.0, 2.0)
         return round(low + (high - low) * float(torch.rand((), generator=generator)), 3)
-    if argument.has_default:
-        return argument.default
+    if always_its_default(argument):
+        return argument.default if argument.has_default else None
     if plain is int:
         low, high = _range(drawn, 1, 3)
         return int(torch.randint(int(low), int(high) + 1, (), generator=generator))
-    if argument.optional:
-        return None
     raise CheckError(
         f"no test value is known for the argument {argument.name!r}",
         fix=f"annotate it with its values: {argument.name}: Annotated[..., ow.values(one_of=(...))]",
     )
+
+
+def always_its_default(argument: Argument) -> bool:
+    """Whether cases give a scalar no value but its default (or None): which others it may have is not stated."""
+    stated = argument.values is not None or argument.scalar_type in (bool, float)
+    return not argument.is_tensor and not stated and (argument.has_default or argument.optional)
 
 
 def _draw(shape: tuple[int, ...], dtype: torch.dtype, drawn: Values | None, generator: torch.Generator) -> torch.Tensor:

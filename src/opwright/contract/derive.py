@@ -18,7 +18,7 @@ from torch.utils.flop_counter import flop_registry
 from opwright.contract.contract import Contract
 from opwright.contract.reference import run_traceable
 
-__all__ = ["batch_rule", "differentiable", "fake_outputs", "flops", "least_bytes", "vjp"]
+__all__ = ["batch_rule", "differentiable", "fake_outputs", "flops", "least_bytes", "vjp", "work"]
 
 
 def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -117,11 +117,16 @@ def flops(contract: Contract, arguments: Sequence[Any]) -> int:
     Matrix products and convolutions by torch's formulas (a multiply-add is 2), elementwise operations
     one for each output element, reductions one for each input element, data movement none.
     """
+    return work(contract, arguments)[0]
+
+
+def work(contract: Contract, arguments: Sequence[Any]) -> tuple[int, int]:
+    """FLOPs of the meaning as ``flops`` counts them, and the number of terms in its longest sum or scan."""
     counter = _FlopCounter()
     on_meta = _pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), list(arguments))
     with counter:
         run_traceable(contract.function, contract.signature, on_meta)
-    return counter.total
+    return counter.total, counter.longest
 
 
 def least_bytes(contract: Contract, arguments: Sequence[Any]) -> int:
@@ -148,6 +153,7 @@ class _FlopCounter(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
+        self.longest = 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._overloadpacket not in flop_registry:
@@ -167,13 +173,26 @@ class _FlopCounter(TorchDispatchMode):
         results = [o for o in _pytree.tree_leaves(out) if isinstance(o, torch.Tensor)]
         if not results or func.is_view or packet in _MOVES_DATA:
             return 0
+        if packet in _SCANS and args[0].dim():
+            self.longest = max(self.longest, args[0].shape[args[1]])
         if torch.Tag.pointwise in func.tags:
             return results[0].numel()
         given = [a for a in _pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
         read = max((g.numel() for g in given), default=0)
+        self.longest = max(self.longest, read // max(results[0].numel(), 1))
         return read if read > results[0].numel() else 0  # a reduction; what is left moves data
 
 
+# Their outputs are as large as their inputs, and each element sums up a whole dim, the second argument.
+_SCANS = frozenset(
+    {
+        torch.ops.aten.cumsum,
+        torch.ops.aten.cumprod,
+        torch.ops.aten.logcumsumexp,
+        torch.ops.aten._softmax,
+        torch.ops.aten._log_softmax,
+    }
+)
 _MOVES_DATA = frozenset(
     {
         torch.ops.aten.clone,

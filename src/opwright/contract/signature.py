@@ -227,14 +227,18 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
         "keyword_only": parameter.kind is inspect.Parameter.KEYWORD_ONLY,
         "values": drawn_from or drawn_inside,
     }
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY and (_is_array(inner) or _is_list_of_arrays(inner)):
+        raise ContractError(
+            f"{where} is a keyword-only tensor, which torch.library cannot differentiate",
+            fix="put it before the '*'; numbers, bools and strings may be keyword-only",
+        )
     if _is_array(inner):
         schema_type = torch.Tensor | None if optional else torch.Tensor
         return Argument(kind=Kind.TENSOR, schema_type=schema_type, tensor=_read_tensor(inner, where), **shared)
-    origin, inner_arguments = typing.get_origin(inner), typing.get_args(inner)
-    if origin in (list, typing.get_origin(Sequence[int])) and inner_arguments and _is_array(inner_arguments[0]):
+    if _is_list_of_arrays(inner):
         if optional:
             raise ContractError(f"{where} is an optional list of tensors", fix="use an empty list instead of None")
-        tensor = _read_tensor(inner_arguments[0], where)
+        tensor = _read_tensor(typing.get_args(inner)[0], where)
         return Argument(kind=Kind.TENSOR_LIST, schema_type=list[torch.Tensor], tensor=tensor, **shared)
     if inner in _SCALARS:
         schema_type = _SCALARS[inner] | None if optional else _SCALARS[inner]
@@ -270,6 +274,12 @@ def _read_returns(hints: dict[str, Any], qualname: str) -> tuple[tuple[Return, .
 
 def _is_array(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, AbstractArray)
+
+
+def _is_list_of_arrays(annotation: Any) -> bool:
+    arguments = typing.get_args(annotation)
+    listed = typing.get_origin(annotation) in (list, typing.get_origin(Sequence[int]))
+    return listed and bool(arguments) and _is_array(arguments[0])
 
 
 def _read_tensor(annotation: Any, where: str) -> TensorType:

@@ -8,7 +8,7 @@ from typing import Any
 
 from opwright.errors import OpwrightError
 
-__all__ = ["write_json"]
+__all__ = ["read_json", "write_json"]
 
 
 def write_json(record: dict[str, Any], file: Path) -> None:
@@ -21,3 +21,18 @@ def write_json(record: dict[str, Any], file: Path) -> None:
         raise OpwrightError(
             f"cannot write {file}: {error.strerror}", fix="choose a folder that exists and can be written"
         ) from None
+
+
+def read_json(file: Path, schema: str) -> dict[str, Any]:
+    """Read a record. Raises OpwrightError if it is not there, not JSON, or of another schema."""
+    try:
+        record = json.loads(file.read_text())
+    except OSError as error:
+        raise OpwrightError(f"cannot read {file}: {error.strerror}", fix="make it with --json") from None
+    except ValueError:
+        raise OpwrightError(f"{file} is not JSON", fix="make it with --json") from None
+    found = record.get("schema") if isinstance(record, dict) else None
+    if found != schema:
+        raise OpwrightError(f"{file} holds {found!r}, not {schema!r}", fix="make it with this version's --json")
+    assert isinstance(record, dict)  # or it would have no schema
+    return record

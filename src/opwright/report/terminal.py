@@ -13,9 +13,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from opwright.results import Accepted, CheckReport, Part, Probe, Refused, Status, Verdict
+from opwright.results import (
+    Accepted,
+    BenchReport,
+    CheckReport,
+    Comparison,
+    Measurement,
+    Part,
+    Probe,
+    Refused,
+    Status,
+    Verdict,
+    Versus,
+)
 
-__all__ = ["CheckProgress", "make_console", "show_check", "show_doctor", "show_parts"]
+__all__ = ["CheckProgress", "make_console", "show_bench", "show_check", "show_doctor", "show_parts"]
 
 
 def make_console(**options: Any) -> Console:
@@ -126,6 +138,73 @@ def _show_refused(console: Console, verdicts: Sequence[Verdict]) -> None:
     console.print()
 
 
+def show_bench(console: Console, report: BenchReport) -> None:
+    """One table an operator and direction: time with its interval, what it means, and who is faster."""
+    groups: dict[tuple[str, str], list[Measurement]] = {}
+    for m in report.measurements:
+        groups.setdefault((m.op, m.direction), []).append(m)
+    for (op, direction), measured in groups.items():
+        console.print(f"[bold]{escape(op)}[/] {direction} [dim]on {measured[0].device}[/]")
+        console.print(_bench_table(measured))
+        console.print()
+    for note in dict.fromkeys(n for m in report.measurements for n in m.notes):
+        console.print(f"[yellow]note[/] {escape(note)}", soft_wrap=True, highlight=False)
+    for error in report.errors:
+        console.print(f"[bold red]✗[/] {escape(error)}", soft_wrap=True, highlight=False)
+
+
+_VERSUS = {Versus.FASTER: "green", Versus.SLOWER: "red", Versus.SAME: "cyan", Versus.UNCLEAR: "yellow"}
+
+
+def _bench_table(measured: Sequence[Measurement]) -> Table:
+    """A row for each case and kernel; cold and warm side by side."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    baselines = list(dict.fromkeys(name for m in measured for name in m.versus))
+    table.add_column("case")
+    table.add_column("kernel")
+    for column in ("cold µs", "warm µs", "call µs", "GB/s", "of limit", *(f"vs {b}" for b in baselines)):
+        table.add_column(column, justify="right", no_wrap=True)
+    rows: dict[tuple[str, str], dict[str, Measurement]] = {}
+    for m in measured:
+        rows.setdefault((_case_text(m.case), m.kernel), {})[m.cache] = m
+    last = ""
+    for (case, kernel), by_cache in rows.items():
+        cold, warm = by_cache.get("cold"), by_cache.get("warm")
+        shown = cold or warm
+        assert shown is not None  # a row exists because something was measured
+        table.add_row(
+            "" if case == last else escape(case),
+            escape(kernel),
+            _time_text(cold),
+            _time_text(warm),
+            f"{(warm or shown).call_us.median:.1f}",
+            f"{shown.bytes / shown.time_us.median / 1e3:.0f}" if shown.direction == "forward" else "",
+            f"{shown.ceiling_fraction:.0%}" if shown.ceiling_fraction is not None else "",
+            *(_versus_text(shown.versus.get(b)) for b in baselines),
+        )
+        last = case
+    return table
+
+
+def _case_text(case: Mapping[str, Any]) -> str:
+    shown = {k: "x".join(map(str, v)) if isinstance(v, list | tuple) else v for k, v in case.items() if k != "dtype"}
+    return " ".join([*(f"{k}={v}" for k, v in shown.items()), str(case.get("dtype", ""))])
+
+
+def _time_text(m: Measurement | None) -> str:
+    if m is None:
+        return ""
+    t = m.time_us
+    spread = (t.hi - t.lo) / 2 / t.median if t.median else 0.0
+    return f"{t.median:.1f} ±{spread:.0%}"
+
+
+def _versus_text(found: Comparison | None) -> str:
+    if found is None:
+        return ""
+    return f"[{_VERSUS[found.verdict]}]{found.verdict}[/] {found.ratio:.2f}"
+
+
 def show_doctor(console: Console, machine: Mapping[str, Any], backends: Mapping[str, Probe]) -> None:
     """What this machine is, and for each language: accepted, or why not and what to do."""
     facts = Table(box=None, pad_edge=False, show_header=False)
@@ -222,3 +301,35 @@ class CheckProgress:
             self._console.print(
                 f"{verdict.status.upper():<8} {verdict.op} {verdict.kernel} on {verdict.device}", highlight=False
             )
+
+
+def show_regressions(console: Console, regressions: Sequence[str]) -> None:
+    """What became slower than it was."""
+    for told in regressions:
+        console.print(f"[bold red]slower[/] {escape(told)}", soft_wrap=True, highlight=False)
+
+
+class TaskLine:
+    """One line that says what is being done; on a plain stream nothing, but for what takes long."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
+        )
+        self._task = self._progress.add_task("", total=None)
+
+    def __enter__(self) -> TaskLine:
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._progress.stop()
+
+    def say(self, what: str) -> None:
+        """Replace the line."""
+        self._progress.update(self._task, description=escape(what))
+        if what.startswith("measuring"):
+            self._console.print(f"[dim]opwright: {escape(what)}[/]", soft_wrap=True, highlight=False)

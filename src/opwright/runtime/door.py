@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["as_from_outside", "is_plain_call"]
+__all__ = ["as_from_outside", "conjugates_are_ignored", "is_plain_call", "with_lazy_conjugates"]
 
 _C = torch._C
 _PLAIN_BACKENDS = frozenset({"CPU", "CUDA"})
@@ -60,6 +60,23 @@ def as_from_outside() -> Any:
     if _C._functorch.peek_interpreter_stack() is not None:
         for key in ("FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode"):
             include = include.add(getattr(_C.DispatchKey, key))
+    return _C._ForceDispatchKeyGuard(include, exclude)
+
+
+def conjugates_are_ignored() -> bool:
+    """Whether arithmetic on a lazy conjugate (``x.conj()``) would forget the conjugate, right now.
+
+    torch.compile's runtime calls operators with the keys switched off that resolve it (torch 2.13 and 2.15;
+    torch's own ``custom_op`` then gives wrong values).
+    """
+    return bool(_C._dispatch_tls_is_dispatch_key_excluded(_C.DispatchKey.Conjugate))
+
+
+def with_lazy_conjugates() -> Any:
+    """A context in which ``x.conj()`` and ``x.imag`` mean what they say."""
+    include, exclude = _C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()
+    for key in (_C.DispatchKey.Conjugate, _C.DispatchKey.Negative):
+        exclude = exclude.remove(key)
     return _C._ForceDispatchKeyGuard(include, exclude)
 
 

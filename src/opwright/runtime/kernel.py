@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from opwright.backends import get_backend
+from opwright.backends import BACKENDS, get_backend
 from opwright.backends.base import KernelSpec, Launch
 from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
@@ -19,7 +19,9 @@ from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
 from opwright.runtime.tools import build_tools
 
-__all__ = ["Kernel"]
+__all__ = ["LANGUAGES", "Kernel"]
+
+LANGUAGES = tuple(BACKENDS)
 
 
 class Kernel:

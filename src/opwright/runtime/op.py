@@ -79,6 +79,7 @@ class Op:
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
         self.kernels: dict[str, Kernel] = {}
+        self.declared_sizes: dict[str, tuple[int, ...]] = {}
         self._only: str | None = None
         self._overrides: dict[str, Callable[..., Any]] = {}
         self._setup_context: Callable[..., Any] | None = None
@@ -117,7 +118,7 @@ class Op:
         return kernel.launch(arguments)
 
     def _choose(self, arguments: Sequence[Any]) -> Kernel | None:
-        key = _static_key(arguments)
+        key = (self._only, _static_key(arguments))
         try:
             fitting = self._seen.get(key)
         except TypeError:  # unhashable, so of a kind that no argument has: an array, a dictionary
@@ -151,13 +152,18 @@ class Op:
         if name == self._only:
             yield
             return
-        before, self._only = self._only, name
-        self._changed()
+        before = self._only
+        self._restrict(name)
         try:
             yield
         finally:
-            self._only = before
-            self._changed()
+            self._restrict(before)
+
+    def _restrict(self, name: str | None) -> None:
+        # What is remembered of each restriction stays valid: only compiled code has to go, if there is any.
+        self._only = name
+        vars(self).pop("fingerprint", None)
+        registration.changed(self)
 
     def _changed(self) -> None:
         """What was remembered of this operator's kernels and parts holds no more."""
@@ -287,6 +293,25 @@ class Op:
         self._overrides[part] = function
         self._changed()
         return function
+
+    def bench_sizes(self, **sizes: Sequence[int]) -> None:
+        """The sizes that ``opwright bench`` times by default: lists by dim, taken in step.
+
+        ``kmeans.bench_sizes(n=(10**4, 10**6), d=(2,), k=(8,))`` times two cases; a shorter list repeats its last.
+        """
+        known = {
+            d.name for a in self.contract.signature.arguments if a.tensor for d in a.tensor.dims if hasattr(d, "name")
+        }
+        for name, listed in sizes.items():
+            if name not in known:
+                raise KernelError(
+                    f"{self.contract.qualname} has no dim {name!r}", fix=f"its dims are {sorted(map(str, known))}"
+                )
+            if not listed:
+                raise KernelError(
+                    f"{self.contract.qualname}: bench_sizes got no size for {name!r}", fix="give at least one"
+                )
+        self.declared_sizes = {name: tuple(listed) for name, listed in sizes.items()}
 
     @property
     def parts(self) -> dict[str, Part]:

@@ -19,6 +19,7 @@ from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest
 from opwright.errors import NameClashError
 from opwright.runtime import backward as backward_rules
+from opwright.runtime.door import conjugates_are_ignored, with_lazy_conjugates
 
 __all__ = ["Registrable", "Registration", "changed", "find", "register"]
 
@@ -157,7 +158,10 @@ def _define(operator: Registrable, library: torch.library.Library) -> Any:
         return (*given, *(kwargs.get(a.name, a.default) for a in signature.keyword_only))
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        return operator.run(in_order(args, kwargs))
+        if not conjugates_are_ignored():
+            return operator.run(in_order(args, kwargs))
+        with with_lazy_conjugates():
+            return operator.run(in_order(args, kwargs))
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         _stamp_compile_caches(operator)

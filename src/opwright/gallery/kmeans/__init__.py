@@ -36,3 +36,6 @@ def flops(X, means):
     """For each pair: d differences, d squares, d - 1 sums, a root and a comparison."""
     (n, d), k = X.shape, len(means)
     return n * k * (3 * d + 1)
+
+
+kmeans_assign.bench_sizes(n=(10_000, 1_000_000), d=(2,), k=(8,))

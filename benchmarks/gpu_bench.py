@@ -1,0 +1,129 @@
+"""What the timing engine says on a GPU, and how far it can be trusted. Usage: gpu_bench.py OUTPUT_FOLDER
+
+1. The gallery, quick, forward and backward, and how long that takes.
+2. Twenty kernels against themselves: how many come out SAME.
+3. The same kernel timed five times: the spread of the medians.
+4. Against triton.testing.do_bench, and warm graph replay against do_bench_cudagraph.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import opwright as ow
+from opwright.gallery.add import add
+from opwright.gallery.trig import cos, sin
+from opwright.machine import this_machine
+from opwright.timing.clocks import ClockWatch
+from opwright.timing.measure import measure_in_turn
+from opwright.timing.sizes import bench_cases
+from opwright.timing.statistics import StopRule, compare, estimate
+from opwright.timing.subjects import Subject, input_sets, kernel_subject
+from opwright.timing.timers import GpuTimer
+
+GALLERY = ("opwright.gallery.add", "opwright.gallery.trig", "opwright.gallery.kmeans")
+out = Path(sys.argv[1])
+out.mkdir(parents=True, exist_ok=True)
+quiet = lambda what: None  # noqa: E731
+timer, watch = GpuTimer(), ClockWatch()
+watch.start(0)
+
+
+def twenty() -> list[tuple[object, str, int]]:
+    names = [(add, "triton"), (add, "triton_autotuned"), (sin, "triton"), (cos, "triton")]
+    return [(op, name, n) for op, name in names for n in (1 << 10, 1 << 18, 1 << 22, 1 << 26, 1 << 28)]
+
+
+def sets_of(op: object, n: int):
+    (case,) = bench_cases(op.contract, "cuda", sizes={"n": [n]}, dtypes=(), declared={}, quick=True)
+    return input_sets(op, case, "cuda", timer.cache_bytes, timer.most_bytes)
+
+
+def against_itself() -> list[dict]:
+    rows = []
+    for op, name, n in twenty():
+        sets = sets_of(op, n)
+        one = kernel_subject(op, name)
+        pair = [one, Subject(one.name + " again", one.backend, one.run, one.prepared)]
+        for subject in pair:
+            with subject.prepared():
+                timer.warm_up(subject, sets)
+        for how in ("cold", "warm"):
+            found = measure_in_turn(timer, pair, {s.name: sets for s in pair}, how, StopRule(), watch, quiet)
+            verdict = compare(found[pair[0].name].rounds, found[pair[1].name].rounds)
+            rows.append({"op": op.contract.qualname, "kernel": name, "n": n, "cache": how, **vars(verdict)})
+        timer.forget()
+    return rows
+
+
+def repeated() -> list[dict]:
+    rows = []
+    for n in (1 << 10, 1 << 20, 1 << 26):
+        sets, subject = sets_of(add, n), kernel_subject(add, "triton")
+        for how in ("cold", "warm"):
+            medians = []
+            for _ in range(5):
+                with subject.prepared():
+                    timer.warm_up(subject, sets)
+                found = measure_in_turn(timer, [subject], {subject.name: sets}, how, StopRule(), watch, quiet)
+                medians.append(estimate(found[subject.name].all).median)
+            spread = (max(medians) - min(medians)) / statistics.median(medians)
+            rows.append({"n": n, "cache": how, "medians_us": medians, "spread": spread})
+        timer.forget()
+    return rows
+
+
+def other_timers() -> list[dict]:
+    from triton.testing import do_bench, do_bench_cudagraph
+
+    rows = []
+    for n in (1 << 10, 1 << 18, 1 << 22, 1 << 26, 1 << 28):
+        sets, subject = sets_of(add, n), kernel_subject(add, "triton")
+        call = lambda: subject.run(sets[0])  # noqa: B023, E731
+        with subject.prepared():
+            timer.warm_up(subject, sets)
+            theirs, graph = (
+                do_bench(call, return_mode="median") * 1e3,
+                do_bench_cudagraph(call, return_mode="median") * 1e3,
+            )
+            profiler = timer.second_opinion(subject, sets)
+        row = {"n": n, "do_bench_us": theirs, "do_bench_cudagraph_us": graph, "profiler_us": profiler}
+        for how in ("cold", "warm"):
+            found = measure_in_turn(timer, [subject], {subject.name: sets}, how, StopRule(), watch, quiet)
+            row[f"{how}_us"] = estimate(found[subject.name].all).median
+        rows.append(row)
+        timer.forget()
+    return rows
+
+
+started = time.time()
+quick = ow.bench(*GALLERY, quick=True)
+quick_seconds = time.time() - started
+(out / "bench.json").write_text(json.dumps(quick.to_json()))
+from opwright.report.terminal import make_console, show_bench  # noqa: E402
+
+show_bench(make_console(width=118), quick)
+same, spread, timers = against_itself(), repeated(), other_timers()
+counts = {v: sum(r["verdict"] == v for r in same) for v in ("SAME", "UNCLEAR", "FASTER", "SLOWER")}
+record = {
+    "what": "the timing engine on a GPU",
+    "machine": this_machine().to_json(),
+    "versions": {"torch": torch.__version__, "opwright": ow.__version__},
+    "quick_gallery_seconds": quick_seconds,
+    "against_itself": {"counts": counts, "rows": same},
+    "repeated": spread,
+    "other_timers": timers,
+    "notes": watch.notes,
+}
+(out / "timing.json").write_text(json.dumps(record, indent=1, default=str))
+print(f"gallery, quick: {quick_seconds:.0f} s; errors: {list(quick.errors)}")
+print("against itself:", counts, [r for r in same if r["verdict"] != "SAME"][:6])
+print("repeated:", [(r["n"], r["cache"], f"{r['spread']:.2%}") for r in spread])
+for row in timers:
+    print({k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()})

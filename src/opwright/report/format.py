@@ -1,0 +1,325 @@
+"""What the HTML page, the Markdown comment and the pictures share: grouping of records, words, numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opwright.report.reading import STATE
+from opwright.results import BenchReport, Comparison, Estimate, Finding, Measurement, Status, Verdict, Versus
+
+__all__ = [
+    "IMPOSSIBLE",
+    "STATUS_WORDS",
+    "BenchRow",
+    "bandwidth",
+    "baselines",
+    "bench_rows",
+    "bytes_text",
+    "case_text",
+    "counts",
+    "differing_facts",
+    "estimate_interval",
+    "estimate_text",
+    "failures",
+    "flop_rate",
+    "flops_text",
+    "is_number",
+    "machine_facts",
+    "machine_name",
+    "not_checked_groups",
+    "parts_by_op",
+    "percent",
+    "ratio_text",
+    "refused_groups",
+    "short_name",
+    "significant",
+    "time_text",
+    "versus_counts",
+    "worst_first",
+]
+
+# A share of a measured limit above which the time, the work or the limit itself must be wrong.
+IMPOSSIBLE = 1.05
+
+STATUS_WORDS = {Status.PASS: "passed", Status.FAIL: "failed", Status.REFUSED: "cannot run here"}
+_WORST_FIRST = (Status.FAIL, Status.PASS, Status.REFUSED)
+
+
+# -- grouping ---------------------------------------------------------------------------------------------------
+
+
+def counts(verdicts: Iterable[Verdict]) -> dict[Status, int]:
+    """How many ended how, the worst first; what did not occur is left out."""
+    found = Counter(v.status for v in verdicts)
+    return {s: found[s] for s in _WORST_FIRST if found[s]}
+
+
+def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Failures, then passes, then refusals; otherwise as they came."""
+    return sorted(verdicts, key=lambda v: _WORST_FIRST.index(v.status))
+
+
+def failures(verdicts: Iterable[Verdict]) -> list[tuple[Verdict, Finding]]:
+    """Each failing finding with its verdict; a failure without a finding gets one from its reason."""
+    return [
+        (v, f)
+        for v in verdicts
+        if v.status is Status.FAIL
+        for f in v.failures or (Finding("check", Status.FAIL, message=v.reason),)
+    ]
+
+
+def not_checked_groups(verdicts: Iterable[Verdict]) -> dict[str, tuple[list[str], list[str]]]:
+    """Reason → (checks, kernels) that share it. Refused kernels are told elsewhere."""
+    groups: dict[str, tuple[list[str], list[str]]] = {}
+    for v in verdicts:
+        for item in v.not_checked if v.status is not Status.REFUSED else ():
+            checks, kernels = groups.setdefault(item.why, ([], []))
+            _add_once(checks, item.check)
+            _add_once(kernels, f"{v.op}:{v.kernel}")
+    return groups
+
+
+def refused_groups(verdicts: Iterable[Verdict]) -> dict[str, list[str]]:
+    """Reason → the kernels that cannot run for it."""
+    groups: dict[str, list[str]] = {}
+    for v in verdicts:
+        if v.status is Status.REFUSED:
+            _add_once(groups.setdefault(v.reason, []), f"{v.op}:{v.kernel}")
+    return groups
+
+
+def _add_once(words: list[str], word: str) -> None:
+    if word not in words:
+        words.append(word)
+
+
+def parts_by_op(verdicts: Iterable[Verdict]) -> dict[str, dict[str, str]]:
+    """Operator → part → derived, hand-written or missing."""
+    found: dict[str, dict[str, str]] = {}
+    for v in verdicts:
+        if v.parts:
+            found.setdefault(v.op, {}).update(v.parts)
+    return found
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One kernel on one case in one direction, with its cold and its warm measurement side by side."""
+
+    machine: dict[str, Any]
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def main(self) -> Measurement:
+        """The one whose rates and comparisons a table shows: the cold one where there is one."""
+        return self.cold or self.measurements[0]
+
+    @property
+    def cold(self) -> Measurement | None:
+        return next((m for m in self.measurements if m.cache == "cold"), None)
+
+    @property
+    def warm(self) -> Measurement | None:
+        return next((m for m in self.measurements if m.cache == "warm"), None)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know, each said once, with the state of the cache where it holds for one only."""
+        by_note: dict[str, list[str]] = {}
+        for m in self.measurements:
+            for note in m.notes:
+                by_note.setdefault(note, []).append(m.cache)
+        everywhere = len(self.measurements)
+        return tuple(n if len(c) == everywhere else f"{', '.join(c)}: {n}" for n, c in by_note.items())
+
+    @property
+    def call(self) -> Estimate:
+        """How long the caller waits; warm, as calls in a program mostly are (on a GPU both records hold the same)."""
+        return (self.warm or self.main).call_us
+
+
+def bench_rows(benches: Iterable[BenchReport]) -> list[BenchRow]:
+    """The measurements, cold and warm joined. One that was taken twice gets a row of its own: none is lost."""
+    rows: list[list[Measurement]] = []
+    machines: list[dict[str, Any]] = []
+    for bench in benches:
+        latest: dict[tuple[str, ...], list[Measurement]] = {}
+        for m in bench.measurements:
+            key = (m.op, m.kernel, m.backend, m.device, m.direction, case_text(m.case))
+            row = latest.get(key)
+            if row is None or any(other.cache == m.cache for other in row):
+                row = latest[key] = []
+                rows.append(row)
+                machines.append(bench.machine)
+            row.append(m)
+    return [BenchRow(machine, tuple(row)) for machine, row in zip(machines, rows, strict=True)]
+
+
+def baselines(measurements: Iterable[Measurement]) -> list[str]:
+    """The names that anything was compared with, in the order in which they appear."""
+    return list(dict.fromkeys(name for m in measurements for name in m.versus))
+
+
+def versus_counts(rows: Sequence[BenchRow]) -> dict[str, dict[Versus, int]]:
+    """Baseline → how many rows of kernels (not of other baselines) are faster, slower, the same, unclear."""
+    found: dict[str, Counter[Versus]] = {}
+    known = baselines(row.main for row in rows)
+    for row in rows:
+        if row.main.kernel in known:
+            continue
+        for name, comparison in row.main.versus.items():
+            found.setdefault(name, Counter())[comparison.verdict] += 1
+    return {name: {v: counter[v] for v in Versus if counter[v]} for name, counter in found.items()}
+
+
+def machine_name(machine: Mapping[str, Any]) -> str:
+    """What a person calls it: its GPU, else its processor."""
+    gpus = machine.get("gpus") or ()
+    names = Counter(str(g["name"] if isinstance(g, Mapping) else g) for g in gpus)
+    told = ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items())
+    return told or str(machine.get("cpu") or "unknown machine")
+
+
+def machine_facts(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Every fact of a machine's record as two words."""
+    return [(STATE.get(name, name.replace("_", " ")), _fact(value)) for name, value in machine.items()]
+
+
+def differing_facts(machine: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> str:
+    """A machine's name, with what tells it from others of that name (``AMD EPYC, torch 2.11``)."""
+    name = machine_name(machine)
+    twins = [o for o in others if o is not machine and machine_name(o) == name]
+    facts = [k for k in machine if k not in STATE and any(o.get(k) != machine[k] for o in twins)]
+    return ", ".join([name, *(f"{k.replace('_', ' ')} {_fact(machine[k])}" for k in facts[:2])])
+
+
+def _fact(value: Any) -> str:
+    if value is None or value == "" or value == [] or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(_gpu_or_items(value))
+    if isinstance(value, list | tuple):
+        return "; ".join(map(_fact, value))
+    return str(value)
+
+
+def _gpu_or_items(value: Mapping[str, Any]) -> list[str]:
+    if "name" in value and "capability" in value:
+        said = [str(value["name"]), "sm_" + "".join(map(str, value["capability"]))]
+        return said + ([bytes_text(value["memory_bytes"])] if "memory_bytes" in value else [])
+    return [f"{k} {_fact(v)}" for k, v in value.items()]
+
+
+# -- words and numbers ------------------------------------------------------------------------------------------
+
+
+def case_text(case: Mapping[str, Any] | str) -> str:
+    """A case the way failures name it: ``n=1024x1024 dtype=float32``."""
+    if isinstance(case, str):
+        return case
+    return " ".join(f"{name}={_size_text(value)}" for name, value in case.items())
+
+
+def _size_text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "x".join(map(str, value)) or "-"  # "-" is how a case writes the size of a scalar
+    return str(value)
+
+
+def is_number(value: object) -> bool:
+    """A finite number; JSON holds NaN and null where nothing could be computed."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Three significant digits with thousands apart: ``0.0123``, ``12.3``, ``1,230``. Never scientific."""
+    if not is_number(value):
+        return "–"
+    if value == 0:
+        return "0"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    rounded = round(value, places)
+    if rounded and places and math.floor(math.log10(abs(rounded))) > math.floor(math.log10(abs(value))):
+        places -= 1  # 9.996 becomes 10.0, not 10.00
+    return f"{rounded:,.{places}f}"
+
+
+_TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"), (1e-3, "ns"))
+
+
+def _time_unit(us: float) -> tuple[float, str]:
+    return next((u for u in _TIMES if abs(us) >= u[0]), _TIMES[-1])
+
+
+def time_text(us: float) -> str:
+    """Microseconds in the unit that suits: ``12.3 µs``, ``1.23 ms``."""
+    if not is_number(us):
+        return "–"
+    scale, unit = _time_unit(us)
+    return f"{significant(us / scale)} {unit}"
+
+
+def estimate_text(estimate: Estimate | None) -> str:
+    """The median."""
+    return "–" if estimate is None else time_text(estimate.median)
+
+
+def estimate_interval(estimate: Estimate | None) -> str:
+    """The interval, in the median's unit, with a digit more than the median: it is often that narrow."""
+    if estimate is None or not all(map(is_number, (estimate.median, estimate.lo, estimate.hi))):
+        return ""
+    scale, _ = _time_unit(estimate.median)
+    return f"{significant(estimate.lo / scale, 4)} – {significant(estimate.hi / scale, 4)}"
+
+
+def bandwidth(m: Measurement) -> float | None:
+    """Achieved bytes per second, by the bytes that had to be moved at least."""
+    return _rate(m.bytes, m.time_us)
+
+
+def flop_rate(m: Measurement) -> float | None:
+    """Achieved floating-point operations per second."""
+    return _rate(m.flops, m.time_us)
+
+
+def _rate(amount: float, time: Estimate) -> float | None:
+    return amount / time.median * 1e6 if amount and is_number(time.median) and time.median > 0 else None
+
+
+def percent(fraction: float | None) -> str:
+    return f"{significant(fraction * 100, 2 if fraction < 0.1 else 3)} %" if is_number(fraction) and fraction else "–"
+
+
+def ratio_text(comparison: Comparison) -> str:
+    """``0.87 [0.86, 0.88]``: the kernel's time divided by the baseline's, with its interval."""
+    said = [f"{r:.3f}" if abs(r) < 10 else significant(r) for r in (comparison.ratio, comparison.lo, comparison.hi)]
+    return f"{said[0]} [{said[1]}, {said[2]}]"
+
+
+def bytes_text(count: float) -> str:
+    """``192 MiB``."""
+    for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= scale:
+            return f"{significant(count / scale)} {unit}".replace(".0 ", " ").replace(".00 ", " ")
+    return f"{count:g} B"
+
+
+def flops_text(rate: float) -> str:
+    """``51.0 TFLOP/s``."""
+    for unit, scale in (("PFLOP/s", 1e15), ("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/s", 1e6), ("KFLOP/s", 1e3)):
+        if rate >= scale:
+            return f"{significant(rate / scale)} {unit}"
+    return f"{rate:.3g} FLOP/s"
+
+
+def short_name(op: str) -> str:
+    """``add`` of ``gallery::add``."""
+    return re.sub(r"^.*::", "", op)

@@ -1,0 +1,286 @@
+"""Records as one HTML page that needs nothing else: no network, no fonts, no library. And tables for notebooks."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from opwright.report import format, pictures
+from opwright.report.format import BenchRow
+from opwright.report.reading import Records, read
+from opwright.results import BenchReport, Ceiling, CheckReport, Measurement, Status
+
+__all__ = ["notebook", "render"]
+
+
+def render(records: Sequence[Mapping[str, Any]], title: str = "Kernel report") -> str:
+    """One self-contained page of any number of check and bench records; those of one machine are merged.
+
+    Sections without data are left out, and so are pictures where matplotlib is not installed (a line says so).
+
+    Raises:
+        OpwrightError: a record's schema is unknown, or it lacks what its schema promises.
+    """
+    found = read(records)
+    content = {**_checks_of(found), **_benches_of(found), **_pictures_of(found.benches)}
+    script = _environment().get_template("page.js.jinja").render()
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            title=title,
+            records=found,
+            schemas=list(dict.fromkeys(str(r["schema"]) for r in records)),
+            script=Markup(script),
+            script_hash=_hash(script),
+            contents=_contents(found, content),
+            **content,
+        )
+    )
+
+
+def notebook(report: CheckReport | BenchReport) -> str:
+    """A table for ``_repr_html_``: a fragment without scripts and without styles that a notebook could lack."""
+    content = _notebook_check(report) if isinstance(report, CheckReport) else _notebook_bench(report)
+    return _environment().get_template("notebook.html.jinja").render(content)
+
+
+# -- what the page holds ----------------------------------------------------------------------------------------
+
+
+def _contents(found: Records, content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The sections that the page has, as (anchor, name)."""
+    sections = {
+        ("verdicts", "Verdicts"): content["verdicts"],
+        ("errors", "Errors of the benchmark"): content["errors"],
+        ("times", "Times"): content["rows"],
+        ("pictures", "Pictures"): content["rooflines"] or content["time_panels"],
+        ("histograms", "Sizes of errors"): found.histograms,
+        ("parts", "Where each part comes from"): content["parts_by_op"],
+        ("not-checked", "What was not checked"): content["not_checked"] or content["refused"],
+        ("machine", "Machine"): found.machines,
+    }
+    return [section for section, there in sections.items() if there]
+
+
+def _checks_of(found: Records) -> dict[str, Any]:
+    counts = format.counts(found.verdicts)
+    parts = format.parts_by_op(found.verdicts)
+    return {
+        "verdicts": format.worst_first(found.verdicts),
+        "counts": counts,
+        "status_chips": [(s.value, format.STATUS_WORDS[s], n) for s, n in counts.items()],
+        "parts_by_op": parts,
+        "part_names": list(dict.fromkeys(name for origins in parts.values() for name in origins)),
+        "not_checked": format.not_checked_groups(found.verdicts),
+        "refused": format.refused_groups(found.verdicts),
+    }
+
+
+def _benches_of(found: Records) -> dict[str, Any]:
+    rows = format.bench_rows(found.benches)
+    names = format.baselines(row.main for row in rows)
+    row_words = ["" if row.main.kernel in names else _versus_words(row) for row in rows]
+    words = " ".join(row_words).split()
+    labels = {id(b.machine): _where(b, found.benches) for b in found.benches}
+    return {
+        "rows": rows,
+        "row_machines": [labels[id(row.machine)] for row in rows],
+        "row_words": row_words,
+        "baselines": names,
+        "versus": format.versus_counts(rows),
+        "versus_chips": [(w, w.upper(), words.count(w)) for w in _VERSUS_ORDER if w in words],
+        "errors": [error for bench in found.benches for error in bench.errors],
+        "ceilings": [(_where(b, found.benches), c) for b in found.benches for c in b.ceilings],
+    }
+
+
+def _where(bench: BenchReport, benches: Sequence[BenchReport]) -> str:
+    """The machine, where there are several."""
+    return format.differing_facts(bench.machine, [b.machine for b in benches]) if len(benches) > 1 else ""
+
+
+_VERSUS_ORDER = ("slower", "unclear", "same", "faster")
+
+
+def _versus_words(row: BenchRow) -> str:
+    """What a filter by comparison looks for in a row."""
+    return " ".join(sorted({c.verdict.lower() for c in row.main.versus.values()}))
+
+
+@dataclass(frozen=True)
+class _Roofline:
+    wide: Markup
+    narrow: Markup
+    caption: str
+
+
+def _pictures_of(benches: Sequence[BenchReport]) -> dict[str, Any]:
+    drawable = [b for b in benches if b.measurements]
+    content: dict[str, Any] = {"rooflines": [], "time_panels": [], "pictures_missing": ""}
+    if not drawable:
+        return content
+    if not pictures.available():
+        return {**content, "pictures_missing": "install matplotlib to have them (pip install matplotlib)."}
+    machines = [b.machine for b in drawable]
+    for b, bench in enumerate(drawable):
+        where = format.differing_facts(bench.machine, machines)
+        if pictures.roofline_points(bench):
+            svgs = [pictures.roofline(bench, narrow=narrow) for narrow in (False, True)]
+            label = f"Roofline of {where}"
+            wide, narrow = (_inline(svg, f"roofline{b}{kind}", label) for svg, kind in zip(svgs, "wn", strict=True))
+            content["rooflines"].append(_Roofline(wide, narrow, _roofline_caption(bench, where)))
+        for p, panel in enumerate(pictures.panels(bench)):
+            label = f"Time over size: {panel.title} on {where}"
+            svg = _inline(pictures.time_panel(panel), f"time{b}-{p}", label)
+            content["time_panels"].append((svg, _where(bench, drawable)))
+    return content
+
+
+def _roofline_caption(bench: BenchReport, where: str) -> str:
+    shown = len(pictures.roofline_points(bench))
+    without = sum(m.flops == 0 for m in bench.measurements)
+    said = (
+        f"Roofline of {where}: work done per second over work per byte, under the limits measured on this machine. "
+        "Large: each operator’s fastest kernel at its largest size, with its share of the limit; "
+        f"faint: all {shown} measurements. Filled: forward; hollow: backward."
+    )
+    return said + (f" {without} measurements do no floating-point operations and are not shown." if without else "")
+
+
+def _inline(svg: str, prefix: str, label: str) -> Markup:
+    """An SVG file as a part of the page: its own ids, the page's font and text colour, nothing that styles the rest.
+
+    The text in it comes escaped from matplotlib, which is why it may be marked as safe.
+    """
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
+    svg = re.sub(r"font: ((?:bold )?[\d.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", svg)
+    svg = svg.replace(pictures.NEUTRAL, "currentColor")
+    name = Markup.escape(label)
+    return Markup(re.sub(r' width="[^"]*" height="[^"]*"', f' role="img" aria-label="{name}"', svg, count=1))
+
+
+# -- a notebook's tables ----------------------------------------------------------------------------------------
+
+
+def _notebook_check(report: CheckReport) -> dict[str, Any]:
+    counts = format.counts(report.verdicts)
+    return {
+        "heading": ", ".join(f"{n} {format.STATUS_WORDS[s]}" for s, n in counts.items()) or "nothing to check",
+        "columns": ("operator", "kernel", "language", "device", "verdict", "found"),
+        "rows": [
+            (v.op, v.kernel, v.backend, v.device, v.status.upper(), v.reason)
+            for v in format.worst_first(report.verdicts)
+        ],
+        "below": [
+            f"✗ {v.op} {v.kernel}: {f.check}\n{f.case}\n{f.message}\n{f.reproduce}".rstrip()
+            for v, f in format.failures(report.verdicts)
+        ],
+    }
+
+
+def _notebook_bench(report: BenchReport) -> dict[str, Any]:
+    rows = format.bench_rows([report])
+    names = format.baselines(row.main for row in rows)
+
+    def cells(row: BenchRow) -> tuple[str, ...]:
+        m = row.main
+        versus = (f"{c.verdict} {format.ratio_text(c)}" if (c := m.versus.get(name)) else "" for name in names)
+        time = f"{format.estimate_text(m.time_us)} [{format.estimate_interval(m.time_us)}]"
+        share = format.percent(m.ceiling_fraction)
+        return (
+            m.op,
+            m.kernel,
+            m.direction,
+            format.case_text(m.case),
+            m.cache,
+            time,
+            share,
+            *versus,
+            "; ".join(row.notes),
+        )
+
+    return {
+        "heading": f"{len(report.measurements)} measurements on {format.machine_name(report.machine)}",
+        "columns": ("operator", "kernel", "direction", "case", "cache", "time", "of the limit",
+                    *(f"vs {name}" for name in names), "notes"),
+        "rows": [cells(row) for row in rows],
+        "below": report.errors,
+    }  # fmt: skip
+
+
+# -- templates --------------------------------------------------------------------------------------------------
+
+
+def _hash(script: str) -> str:
+    """For the page's Content-Security-Policy: a script that got into the page any other way does not run."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("opwright.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(_FILTERS)
+    environment.globals.update(
+        status_words=format.STATUS_WORDS,
+        loop_order={s: i for i, s in enumerate((Status.FAIL, Status.REFUSED, Status.PASS))},
+        impossible=format.IMPOSSIBLE,
+    )
+    return environment
+
+
+def _giga(rate: Callable[[Measurement], float | None]) -> Callable[[Measurement], str]:
+    def text(m: Measurement) -> str:
+        value = rate(m)
+        return "–" if value is None else format.significant(value / 1e9)
+
+    return text
+
+
+def _ceiling_text(ceiling: Ceiling) -> str:
+    """``3,050 GB/s at 256 MiB`` … for sizes, ``float32 51.0 TFLOP/s`` … for dtypes."""
+    say: dict[str, Callable[[float], str]] = {
+        "B/s": lambda rate: f"{format.significant(rate / 1e9)} GB/s",
+        "FLOP/s": format.flops_text,
+        "us": format.time_text,
+    }
+    words = []
+    for key, value in ceiling.by.items():
+        at = f"at {format.bytes_text(int(key))}" if key.isdigit() and ceiling.unit == "B/s" else f"({key})"
+        said = say[ceiling.unit](value) if ceiling.unit in say else f"{format.significant(value)} {ceiling.unit}"
+        words.append(f"{said} {at}")
+    return ", ".join(words)
+
+
+_FILTERS: dict[str, Callable[..., Any]] = {
+    "bandwidth": format.bandwidth,
+    "bytes_text": format.bytes_text,
+    "case_text": format.case_text,
+    "ceiling_text": _ceiling_text,
+    "estimate_interval": format.estimate_interval,
+    "estimate_text": format.estimate_text,
+    "flop_rate": format.flop_rate,
+    "gigabytes": _giga(format.bandwidth),
+    "gigaflops": _giga(format.flop_rate),
+    "is_number": format.is_number,
+    "machine_facts": format.machine_facts,
+    "machine_name": format.machine_name,
+    "percent": format.percent,
+    "ratio_text": format.ratio_text,
+}

@@ -1,0 +1,131 @@
+"""Records as a comment for a pull request: counts, what failed and how to see it again, times beside baselines.
+
+Text from kernels stands in code spans: there it can neither format the comment, nor mention people, nor end a table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from opwright.report import format
+from opwright.report.format import BenchRow
+from opwright.report.reading import Records, read
+from opwright.results import Status, Versus
+
+__all__ = ["render"]
+
+# A comment on GitHub holds 65,536 characters; a message is told in full by the page and the terminal.
+_MOST_FAILURES, _MOST_ROWS, _MOST_CHARACTERS = 40, 120, 240
+_WHOLE = 4000  # a command that is cut off is none
+_STATUS_MARKS = {Status.PASS: "✅", Status.FAIL: "❌", Status.REFUSED: "➖"}
+_VERSUS_MARKS = {Versus.FASTER: "🟢", Versus.SLOWER: "🔴", Versus.SAME: "⚪", Versus.UNCLEAR: "🟡"}
+
+
+def render(records: Sequence[Mapping[str, Any]], title: str = "Kernel report") -> str:
+    """GitHub-flavoured Markdown of any number of check and bench records.
+
+    Raises:
+        OpwrightError: a record's schema is unknown, or it lacks what its schema promises.
+    """
+    found = read(records)
+    blocks = [f"### {_plain(title)}", *_checks(found), *_benches(found), _machines(found)]
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _checks(found: Records) -> list[str]:
+    if not found.checks:
+        return []
+    counts = format.counts(found.verdicts)
+    told = " · ".join(f"{_STATUS_MARKS[s]} {n} {format.STATUS_WORDS[s]}" for s, n in counts.items())
+    failures = [
+        (_code(f"{v.op} {v.kernel}"), v.device, f.check, _code(f.case), _code(f.message), _code(f.reproduce, _WHOLE))
+        for v, f in format.failures(found.verdicts)
+    ]
+    table = _table(("kernel", "device", "check", "smallest case", "found", "reproduce"), failures, _MOST_FAILURES)
+    groups = [f"{_code(why)}: {', '.join(map(_code, k))}" for why, k in format.refused_groups(found.verdicts).items()]
+    groups += [
+        f"{', '.join(checks)}: {_code(why)} ({', '.join(map(_code, kernels))})"
+        for why, (checks, kernels) in format.not_checked_groups(found.verdicts).items()
+    ]
+    return [f"**{told or 'nothing to check'}**", table, _folded("Not checked", groups)]
+
+
+def _benches(found: Records) -> list[str]:
+    rows = format.bench_rows(found.benches)
+    errors = [error for bench in found.benches for error in bench.errors]
+    if not rows and not errors:
+        return []
+    told = [
+        f"**against {_code(name)}:** " + " · ".join(f"{_VERSUS_MARKS[v]} {n} {v}" for v, n in verdicts.items())
+        for name, verdicts in format.versus_counts(rows).items()
+    ]
+    names = format.baselines(row.main for row in rows)
+    several = [b.machine for b in found.benches] if len(found.benches) > 1 else []
+    columns = ("kernel", *(["machine"] if several else []), "direction", "case", "time", "GB/s", "of the limit",
+               *(f"vs {name}" for name in names))  # fmt: skip
+    table = _table([_plain(c) for c in columns], [_bench_cells(row, names, several) for row in rows], _MOST_ROWS)
+    notes = dict.fromkeys(f"{_code(f'{r.main.op} {r.main.kernel}')}: {_code(note)}" for r in rows for note in r.notes)
+    return ["\n".join(f"- ⚠️ {_code(error)}" for error in errors), "\n".join(told), table, _folded("Notes", notes)]
+
+
+def _bench_cells(row: BenchRow, names: Sequence[str], machines: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    m = row.main
+    time = f"{format.estimate_text(m.time_us)} [{format.estimate_interval(m.time_us)}] {m.cache}"
+    rate = format.bandwidth(m)
+    where = [_code(format.differing_facts(row.machine, machines))] if machines else []
+    return (
+        _code(f"{m.op} {m.kernel}") + (" ⚠️" if row.notes else ""),
+        *where,
+        m.direction,
+        _code(format.case_text(m.case)),
+        time,
+        "" if rate is None else format.significant(rate / 1e9),
+        format.percent(m.ceiling_fraction),
+        *(
+            f"{_VERSUS_MARKS[c.verdict]} {c.verdict} {format.ratio_text(c)}" if (c := m.versus.get(name)) else ""
+            for name in names
+        ),
+    )
+
+
+def _machines(found: Records) -> str:
+    said = [
+        ", ".join([format.machine_name(m), *(f"{k} {m[k]}" for k in ("torch", "triton", "python") if m.get(k))])
+        for m in found.machines
+    ]
+    return "\n".join(f"<sub>{_plain(words)}</sub>" for words in said)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> str:
+    """Columns that are empty everywhere are left out, rows beyond ``most`` are counted."""
+    if not rows:
+        return ""
+    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    lines = [[columns[i] for i in kept], ["---"] * len(kept), *([row[i] for i in kept] for row in rows[:most])]
+    # A table ends a cell at any bar, even inside a code span.
+    text = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    return text + (f"\n\n… and {len(rows) - most} more" if len(rows) > most else "")
+
+
+def _folded(name: str, lines: Iterable[str]) -> str:
+    items = "\n".join(f"- {line}" for line in lines)
+    return f"<details><summary>{name}</summary>\n\n{items}\n\n</details>" if items else ""
+
+
+def _code(text: str, most: int = _MOST_CHARACTERS) -> str:
+    """One line in a code span that nothing in it can end."""
+    line = " ".join(text.split())
+    if not line:
+        return ""
+    if len(line) > most:
+        line = line[: most - 1] + "…"
+    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    pad = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{pad}{line}{pad}{fence}"
+
+
+def _plain(text: str) -> str:
+    """Text outside code spans (titles, machines), with everything that means something to Markdown escaped."""
+    return re.sub(r"([\\`*_{}\[\]<>#@&~])", r"\\\1", " ".join(text.split()))

@@ -1,0 +1,113 @@
+"""Which sizes are timed: those that were asked for, else a few from small to past the cache."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from opwright.contract.cases import Case, cases, dtypes_to_check, elements
+from opwright.contract.contract import Contract
+from opwright.errors import CheckError
+
+__all__ = ["bench_cases"]
+
+# Elements of the largest tensor: launch-bound, in the cache, past the cache.
+_ELEMENTS = {"cpu": (1 << 10, 1 << 17, 1 << 23), "cuda": (1 << 10, 1 << 20, 1 << 24, 1 << 28)}
+_QUICK = {"cpu": (1 << 10, 1 << 20), "cuda": (1 << 10, 1 << 26)}
+
+
+def bench_cases(
+    contract: Contract,
+    device: str,
+    *,
+    sizes: Mapping[str, Sequence[int]],
+    dtypes: Sequence[str],
+    declared: Mapping[str, Sequence[int]],
+    quick: bool,
+) -> list[Case]:
+    """The cases to time.
+
+    Args:
+        sizes: asked for, by dim; every combination is timed. A ``*name`` dim gets one axis of that size, or as
+            many axes as there are dims S, K … that the contract does not know (``S=1024 K=1024`` for ``*n``).
+        dtypes: asked for; by default the first that the contract admits.
+        declared: the author's own sizes (``op.bench_sizes``), taken in step, not combined.
+
+    Raises:
+        CheckError: a dim or dtype that the contract does not have.
+    """
+    base = cases(contract, "quick")[-1]
+    chosen = _dtypes(contract, dtypes)
+    if sizes:
+        found = _combinations(contract, base, sizes)
+    elif declared:
+        found = _in_step(base, declared)
+        found = [found[0], found[-1]] if quick and len(found) > 2 else found
+    else:
+        found = [_grown(contract, base, n) for n in (_QUICK if quick else _ELEMENTS)[device]]
+    return [Case(c.sizes, d) for d in chosen for c in dict.fromkeys(found)]
+
+
+def _dtypes(contract: Contract, asked: Sequence[str]) -> list[tuple[tuple[str, torch.dtype], ...]]:
+    known = dtypes_to_check(contract, None)
+    if not asked:
+        return known[:1]
+    found = [d for name in asked for d in known if name in {str(t).removeprefix("torch.") for _, t in d}]
+    if not found:
+        names = sorted({str(t).removeprefix("torch.") for d in known for _, t in d})
+        raise CheckError(f"{contract.qualname} takes no {', '.join(asked)}", fix=f"it takes {', '.join(names)}")
+    return found
+
+
+def _combinations(contract: Contract, base: Case, sizes: Mapping[str, Sequence[int]]) -> list[Case]:
+    known = dict(base.sizes)
+    extra = [n for n in sizes if n not in known]
+    variadic = [n for n, s in known.items() if isinstance(s, tuple)]
+    if extra and len(variadic) != 1:
+        raise CheckError(f"{contract.qualname} has no dim {extra[0]!r}", fix=f"its dims are {', '.join(known)}")
+    found = []
+    for combination in itertools.product(*sizes.values()):
+        values = dict(zip(sizes, combination, strict=True))
+        case = base
+        for name in variadic:
+            axes = tuple(values[e] for e in extra) or ((values[name],) if name in values else known[name])
+            case = case.with_size(name, axes)
+        for name in values.keys() - set(extra) - set(variadic):
+            case = case.with_size(name, values[name])
+        found.append(case)
+    return found
+
+
+def _in_step(base: Case, declared: Mapping[str, Sequence[int]]) -> list[Case]:
+    found = []
+    for i in range(max(len(v) for v in declared.values())):
+        case = base
+        for name, listed in declared.items():
+            size = listed[min(i, len(listed) - 1)]
+            case = case.with_size(name, (size,) if isinstance(dict(base.sizes)[name], tuple) else size)
+        found.append(case)
+    return found
+
+
+def _grown(contract: Contract, base: Case, target: int) -> Case:
+    """Every dim grown by the same factor until the largest tensor has about ``target`` elements."""
+    variadic = [n for n, s in base.sizes if isinstance(s, tuple)]
+    if variadic:
+        rest = base.with_size(variadic[0], (1,))
+        return base.with_size(variadic[0], (max(1, target // max(1, elements(contract, rest))),))
+    low, high = 0, 40
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if elements(contract, _scaled(base, 2 ** (middle / 2))) <= target else (low, middle)
+    return _scaled(base, 2 ** (low / 2))
+
+
+def _scaled(base: Case, factor: float) -> Case:
+    case = base
+    for name, size in base.sizes:
+        if isinstance(size, int):
+            case = case.with_size(name, 2 ** round(math.log2(max(1.0, size * factor))))
+    return case

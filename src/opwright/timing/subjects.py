@@ -1,0 +1,131 @@
+"""What is timed: an operator with one kernel, the meaning in eager mode, the meaning compiled; forward and backward."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from opwright.contract import derive
+from opwright.contract.cases import Case, arguments_of
+from opwright.runtime.op import Op
+
+__all__ = ["Subject", "backward_of", "compiled_reference", "eager_reference", "input_sets", "kernel_subject"]
+
+# One call's arguments, in signature order.
+Arguments = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """Something to time. ``prepared`` surrounds its samples; ``run`` does one call on one set of arguments."""
+
+    name: str
+    backend: str
+    run: Callable[[Any], Any]
+    prepared: Callable[[], contextlib.AbstractContextManager[Any]] = field(default=contextlib.nullcontext)
+    # Whether a CUDA graph may be captured of it (a backward runs on autograd's own threads and streams).
+    capturable: bool = True
+
+
+def kernel_subject(operator: Op, name: str) -> Subject:
+    """The operator as a user calls it, with one kernel."""
+    signature = operator.contract.signature
+
+    def run(arguments: Arguments) -> Any:
+        return signature.call(operator, arguments)
+
+    return Subject(name, operator.kernels[name].backend, run, prepared=lambda: operator.only(name))
+
+
+def eager_reference(operator: Op) -> Subject:
+    """The meaning as its author wrote it."""
+    contract = operator.contract
+
+    def run(arguments: Arguments) -> Any:
+        return contract.pack(contract.truth(arguments))
+
+    if contract.signature.language == "torch":
+
+        def run(arguments: Arguments) -> Any:  # without opwright's own steps around it
+            return contract.signature.call(contract.function, arguments)
+
+    return Subject("eager", contract.signature.language, run)
+
+
+def compiled_reference(operator: Op) -> Subject:
+    """The meaning under torch.compile, static shapes: the best that it does by itself."""
+    contract = operator.contract
+
+    function = contract.function
+    if contract.signature.language == "numpy":
+        function = torch.compiler.wrap_numpy(function)
+
+    def meaning(*arguments: Any) -> Any:
+        return contract.signature.call(function, arguments)
+
+    compiled = torch.compile(meaning, dynamic=False)
+
+    def run(arguments: Arguments) -> Any:
+        return compiled(*arguments)
+
+    return Subject("torch.compile", "inductor", run)
+
+
+def input_sets(operator: Op, case: Case, device: str, cache_bytes: int, most_bytes: int) -> list[Arguments]:
+    """Sets of arguments with values and addresses of their own, together at least five times the cache.
+
+    With fewer, a kernel would find in the cache what a real program has to fetch. At least two, at most 64.
+    """
+    first = arguments_of(operator.contract, case, device)
+    each = max(1, derive.least_bytes(operator.contract, first))
+    count = max(2, min(64, -(-5 * cache_bytes // each), most_bytes // each))
+    return [first, *(_fresh_values(first, seed) for seed in range(1, count))]
+
+
+def _fresh_values(arguments: Arguments, seed: int) -> Arguments:
+    """Other values from the same distribution, at another address: the same elements, rolled."""
+
+    def roll(t: torch.Tensor) -> torch.Tensor:
+        return t.flatten().roll(37 * seed).view(t.shape)
+
+    return tuple(_pytree.tree_map_only(torch.Tensor, roll, list(arguments)))
+
+
+def backward_of(subject: Subject, sets: Sequence[Arguments]) -> tuple[Subject, list[Any]] | None:
+    """The backward pass alone: the forward ran before, its graph is kept. None if nothing has a gradient."""
+    prepared: list[Any] = []
+    with subject.prepared():
+        for arguments in sets:
+            inputs = _pytree.tree_map_only(torch.Tensor, _tracked, list(arguments))
+            outputs = [o for o in _pytree.tree_leaves(subject.run(tuple(inputs))) if derive.differentiable(o)]
+            outputs = [o for o in outputs if o.requires_grad]
+            tracked = [t for t in _pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.requires_grad]
+            if not outputs or not tracked:
+                return None
+            prepared.append((outputs, tracked, [_gradient_like(o) for o in outputs]))
+
+    def run(state: Any) -> Any:
+        outputs, tracked, grads = state
+        return torch.autograd.grad(outputs, tracked, grads, retain_graph=True, allow_unused=True)
+
+    return Subject(subject.name, subject.backend, run, subject.prepared, capturable=False), prepared
+
+
+def _tracked(t: torch.Tensor) -> torch.Tensor:
+    return t.detach().requires_grad_() if derive.differentiable(t) else t
+
+
+def _gradient_like(output: torch.Tensor) -> torch.Tensor:
+    return torch.randn_like(output.detach())
+
+
+def each_prepared(subjects: Sequence[Subject]) -> Iterator[Subject]:
+    """Subjects one after the other, each inside its context."""
+    for subject in subjects:
+        with subject.prepared():
+            yield subject

@@ -1,0 +1,256 @@
+"""Taking samples. A sample is the time of one call, in microseconds.
+
+GPU. *Cold*: the L2 is overwritten before each call, and the overwriting takes longer than the CPU needs to launch the
+call, so that no launch gap is counted (two CUDA events around it). Inputs rotate through sets at other addresses.
+*Warm*: a CUDA graph of many calls on one set, replayed; where that cannot be captured, calls queued behind a long
+write. *Call*: what the CPU spends in a call, in bursts that the launch queue can hold.
+
+CPU. The monotonic clock around as many calls as take a tenth of a millisecond (warm), or around one call after the
+last-level cache was overwritten (cold).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from opwright.timing.subjects import Subject
+
+__all__ = ["CpuTimer", "GpuTimer", "Timer", "make_timer"]
+
+
+class Timer(Protocol):
+    """One type of device."""
+
+    cache_bytes: int
+    most_bytes: int
+    has_device_time: bool
+
+    def warm_up(self, subject: Subject, sets: Sequence[Any]) -> None: ...
+    def call_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]: ...
+    def cold_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]: ...
+    def warm_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]: ...
+    def second_opinion(self, subject: Subject, sets: Sequence[Any]) -> float | None: ...
+    def forget(self) -> None: ...
+
+
+def make_timer(device: str) -> Timer:
+    """The timer of a type of device."""
+    return GpuTimer() if device == "cuda" else CpuTimer()
+
+
+_WARM_UP_SECONDS = 0.05
+# About 100 µs on the GPUs of today: longer than the CPU needs to launch a graph and two events.
+_SPIN_CYCLES = 200_000
+
+
+class CpuTimer:
+    """Samples on the CPU: there is no device time apart from the call's."""
+
+    has_device_time = False
+
+    def __init__(self) -> None:
+        self.cache_bytes = _last_level_cache_bytes()
+        self.most_bytes = 2 << 30
+        self._flush = torch.ones(2 * self.cache_bytes // 4)
+
+    def warm_up(self, subject: Subject, sets: Sequence[Any]) -> None:
+        """By time and by stability: until two looks in a row agree within 5 %, at most a second."""
+        started, last = time.perf_counter(), math.inf
+        while True:
+            look = min(self.warm_times(subject, sets, 3))
+            spent = time.perf_counter() - started
+            if spent > 1.0 or (spent > _WARM_UP_SECONDS and abs(look - last) <= 0.05 * last):
+                return
+            last = look
+
+    def call_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
+        return self.warm_times(subject, sets, count)
+
+    def warm_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
+        one = sets[0]
+        repeats = max(1, min(10_000, math.ceil(100 / max(_microseconds(subject, one, 1), 0.05))))
+        return [_microseconds(subject, one, repeats) for _ in range(count)]
+
+    def cold_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
+        samples = []
+        for i in range(count):
+            self._flush.add_(1.0)
+            samples.append(_microseconds(subject, sets[i % len(sets)], 1))
+        return samples
+
+    def second_opinion(self, subject: Subject, sets: Sequence[Any]) -> float | None:
+        return None
+
+    def forget(self) -> None:
+        """Nothing is kept between cases."""
+
+
+def _microseconds(subject: Subject, arguments: Any, repeats: int) -> float:
+    run = subject.run
+    started = time.perf_counter_ns()
+    for _ in range(repeats):
+        run(arguments)
+    return (time.perf_counter_ns() - started) / repeats / 1e3
+
+
+def _last_level_cache_bytes() -> int:
+    sizes = [p.read_text().strip() for p in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    found = [int(m[1]) << {"K": 10, "M": 20}[m[2]] for s in sizes if (m := re.fullmatch(r"(\d+)([KM])", s))]
+    # A server's last level is shared by cores that are not ours; overwriting 64 MiB evicts our part.
+    return min(max(found, default=32 << 20), 64 << 20)
+
+
+class GpuTimer:
+    """Samples on the current CUDA device."""
+
+    has_device_time = True
+
+    def __init__(self) -> None:
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        self.cache_bytes = int(properties.L2_cache_size)
+        free, _ = torch.cuda.mem_get_info()
+        self.most_bytes = free // 4
+        self._flush = torch.ones(4 * self.cache_bytes // 4, device="cuda")
+        self._flush_us = 0.0
+        self._flush_us = self._events(lambda: self._write(1), 5)
+        self._call_us: dict[Subject, float] = {}
+        # By subject, with the input sets whose addresses the graph holds: both have to stay alive as long as it.
+        self._graphs: dict[Subject, tuple[Sequence[Any], tuple[Any, int] | None]] = {}
+
+    def _write(self, times: int) -> None:
+        for _ in range(times):
+            self._flush.add_(1.0)
+
+    def _events(self, action: Any, times: int) -> float:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        action()
+        start.record()
+        for _ in range(times):
+            action()
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) * 1e3 / times
+
+    def warm_up(self, subject: Subject, sets: Sequence[Any]) -> None:
+        """By time and by stability: until two looks in a row agree within 5 %, at most a second."""
+        started, last = time.perf_counter(), math.inf
+        while True:
+            look = min(self.call_times(subject, sets, 3))
+            spent = time.perf_counter() - started
+            if spent > 1.0 or (spent > _WARM_UP_SECONDS and abs(look - last) <= 0.05 * last):
+                break
+            last = look
+        self._call_us[subject] = look
+
+    def call_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
+        samples = []
+        for _ in range(count):
+            torch.cuda.synchronize()
+            # Fewer launches than the driver's queue holds (about 1,000), or the CPU would wait for the GPU.
+            samples.append(_microseconds(subject, sets[0], 20))
+        torch.cuda.synchronize()
+        return samples
+
+    def cold_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
+        head_start = self._head_start(subject)
+        pairs = []
+        for i in range(count):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            self._write(head_start)
+            start.record()
+            subject.run(sets[i % len(sets)])
+            end.record()
+            pairs.append((start, end))
+            torch.cuda.synchronize()
+        return [start.elapsed_time(end) * 1e3 for start, end in pairs]
+
+    def _head_start(self, subject: Subject) -> int:
+        """How many writes keep the GPU busy while the CPU launches the call and both events."""
+        wanted = 1.5 * self._call_us.get(subject, 50.0) + 30.0
+        return max(1, math.ceil(wanted / max(self._flush_us, 1.0)))
+
+    def warm_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
+        captured = self._graph(subject, sets)
+        if captured is None:
+            return self._queued_times(subject, sets, count)
+        graph, calls = captured
+        return [self._replay(graph) / calls for _ in range(count)]
+
+    def _replay(self, graph: Any) -> float:
+        """The device time of one replay; the GPU spins meanwhile, so that the graph's own launch is not counted."""
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(_SPIN_CYCLES)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
+
+    def _graph(self, subject: Subject, sets: Sequence[Any]) -> tuple[Any, int] | None:
+        known = self._graphs.get(subject)
+        if known is None or known[0] is not sets:
+            known = sets, self._capture(subject, sets[0]) if subject.capturable else None
+            self._graphs[subject] = known
+        return known[1]
+
+    def _capture(self, subject: Subject, arguments: Any) -> tuple[Any, int] | None:
+        """A graph of as many calls as take about two milliseconds, so that its edges weigh little."""
+        few = self._capture_calls(subject, arguments, 5)
+        if few is None:
+            return None
+        self._replay(few)
+        calls = max(1, min(1000, math.ceil(2000 / max(self._replay(few) / 5, 0.5))))
+        del few
+        graph = self._capture_calls(subject, arguments, calls)
+        return (graph, calls) if graph is not None else None
+
+    def _capture_calls(self, subject: Subject, arguments: Any, calls: int) -> Any:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                for _ in range(calls):
+                    subject.run(arguments)
+        except RuntimeError:  # it synchronises, or allocates in a way that a graph cannot hold
+            torch.cuda.synchronize()
+            return None
+        self._replay(graph)
+        return graph
+
+    def _queued_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
+        calls = 10
+        samples = []
+        for _ in range(count):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            self._write(self._head_start(subject) * calls)
+            subject.run(sets[0])
+            start.record()
+            for _ in range(calls):
+                subject.run(sets[0])
+            end.record()
+            torch.cuda.synchronize()
+            samples.append(start.elapsed_time(end) * 1e3 / calls)
+        return samples
+
+    def second_opinion(self, subject: Subject, sets: Sequence[Any]) -> float | None:
+        """The profiler's sum of kernel times of one warm call: no gaps, no events. None if it saw no kernel."""
+        from torch.profiler import ProfilerActivity, profile
+
+        calls = 10
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            for _ in range(calls):
+                subject.run(sets[0])
+            torch.cuda.synchronize()
+        total = sum(e.device_time_total for e in seen.key_averages())
+        return total / calls or None
+
+    def forget(self) -> None:
+        """Free captured graphs (and the memory that they hold) before the next case."""
+        self._graphs.clear()
+        self._call_us.clear()

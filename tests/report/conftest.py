@@ -1,0 +1,144 @@
+"""Records to show: a check with failures, and a benchmark of ``add`` on a GPU as large as life."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from opwright.results import (
+    BenchReport,
+    Ceiling,
+    CheckReport,
+    Comparison,
+    Estimate,
+    Finding,
+    Measurement,
+    NotChecked,
+    Status,
+    Verdict,
+    Versus,
+)
+
+MACHINE = {
+    "system": "Linux x86_64",
+    "python": "3.12.4",
+    "cpu": "Intel(R) Xeon(R) Platinum 8480+",
+    "cores": 16,
+    "torch": "2.13.0+cu130",
+    "torch_cuda": "13.0",
+    "gpus": [{"name": "NVIDIA H100 80GB HBM3", "capability": [9, 0], "memory_bytes": 85_014_020_096}],
+    "triton": "3.7.1",
+    "triton_interpret": False,
+    "cxx": "g++ 12.2.0",
+}
+SIZES = (1024, 2048, 4096, 8192, 16384)
+# Kernel → (language, microseconds that every call costs, share of the bandwidth that it reaches).
+KERNELS = {
+    "cuda_vec4": ("cuda", 2.1, 0.97),
+    "triton": ("triton", 2.6, 0.955),
+    "triton_autotuned": ("triton", 2.6, 0.968),
+    "eager": ("torch", 2.3, 0.945),
+    "torch.compile": ("inductor", 2.7, 0.95),
+}
+BANDWIDTH, CACHE_BANDWIDTH, CACHE = 3.05e12, 5.6e12, 30e6
+
+
+def make_verdict(**changes: Any) -> Verdict:
+    content = {
+        "op": "gallery::add", "kernel": "triton", "backend": "triton", "device": "cuda", "status": Status.PASS,
+        "parts": {"schema": "derived", "fake": "derived", "autograd": "hand-written", "sharding": "missing"},
+        "findings": (Finding("values", Status.PASS, message="33 cases"),), "seconds": 1.25, **changes,
+    }  # fmt: skip
+    return Verdict(**content)
+
+
+def make_check(*verdicts: Verdict) -> dict[str, Any]:
+    wrong = Finding(
+        "values",
+        Status.FAIL,
+        "n=5 dtype=float32 layout=contiguous",
+        "1 of 5 elements differ\n  at (4,): expected 1.0, got 0.0",
+        "opwright check add.py:add --kernel forgets_tail --only 'values' --case 'n=5 dtype=float32'",
+    )
+    return CheckReport(
+        MACHINE,
+        verdicts
+        or (
+            make_verdict(not_checked=(NotChecked("gradients", "no floating output"),)),
+            make_verdict(kernel="forgets_tail", status=Status.FAIL, reason="failed: values", findings=(wrong,)),
+            make_verdict(kernel="mojo", backend="mojo", status=Status.REFUSED, reason="no Mojo here", findings=()),
+        ),
+    ).to_json()
+
+
+def make_measurement(**changes: Any) -> Measurement:
+    content = {
+        "op": "gallery::add", "kernel": "triton", "backend": "triton", "device": "cuda", "direction": "forward",
+        "case": {"n": [1024, 1024], "dtype": "float32"}, "cache": "cold", "device_us": Estimate(10.0, 9.8, 10.3, 40),
+        "call_us": Estimate(14.0, 13.0, 15.0, 40), "bytes": 12 << 20, "flops": 1 << 20, **changes,
+    }  # fmt: skip
+    return Measurement(**content)
+
+
+def _add(kernel: str, size: int, direction: str, cache: str) -> Measurement:
+    language, fixed, share = KERNELS[kernel]
+    elements = size * size
+    moved, flops = (12 * elements, elements) if direction == "forward" else (24 * elements, 2 * elements)
+    rate = CACHE_BANDWIDTH if cache == "warm" and moved < CACHE else BANDWIDTH
+    us = fixed + moved / (rate * share) * 1e6
+
+    def versus(other: str) -> Comparison:
+        _, other_fixed, other_share = KERNELS[other]
+        ratio = us / (other_fixed + moved / (rate * other_share) * 1e6)
+        width = 0.04 if kernel == "triton" and size == 1024 else 0.006
+        verdict = Versus.FASTER if ratio < 0.99 else Versus.SLOWER if ratio > 1.01 else Versus.SAME
+        if width > abs(1 - ratio) > 0.015:
+            verdict = Versus.UNCLEAR
+        return Comparison(verdict, ratio, ratio * (1 - width), ratio * (1 + width))
+
+    return make_measurement(
+        kernel=kernel,
+        backend=language,
+        direction=direction,
+        case={"n": [size, size], "dtype": "float32"},
+        cache=cache,
+        device_us=Estimate(us, us * 0.993, us * 1.011, 480),
+        call_us=Estimate(us + 4.4, us + 4.1, us + 5.2, 480),
+        bytes=moved,
+        flops=flops,
+        ceiling="bandwidth",
+        ceiling_fraction=moved / us * 1e6 / rate,
+        versus={b: versus(b) for b in ("eager", "torch.compile") if b != kernel},
+        notes=("12 of 492 samples discarded: the GPU throttled (power)",) if (kernel, size) == ("triton", 8192) else (),
+        first_values=(-0.0207704, 1.3144712),
+        reproduce=f"opwright bench opwright.gallery.add --kernel {kernel} --size n={size}x{size} --dtype float32",
+    )
+
+
+def make_bench(*measurements: Measurement, errors: tuple[str, ...] = ()) -> dict[str, Any]:
+    sizes = [1 << p for p in range(16, 31, 2)]
+    ceilings = (
+        Ceiling("bandwidth cold", "cuda", "B/s", {str(s): BANDWIDTH * s / (s + 3e6) for s in sizes}),
+        Ceiling("bandwidth warm", "cuda", "B/s", {str(s): CACHE_BANDWIDTH if s < CACHE else BANDWIDTH for s in sizes}),
+        Ceiling("arithmetic", "cuda", "FLOP/s", {"float32": 51e12, "float16": 690e12, "bfloat16": 705e12}),
+        Ceiling("call overhead of torch.add", "cuda", "us", {"1024": 4.4}),
+    )
+    found = measurements or tuple(
+        _add(kernel, size, direction, cache)
+        for size in SIZES
+        for direction in ("forward", "backward")
+        for cache in ("cold", "warm")
+        for kernel in KERNELS
+    )
+    return BenchReport({**MACHINE, "power_w": 311.5}, found, ceilings, errors).to_json()
+
+
+@pytest.fixture
+def check_record() -> dict[str, Any]:
+    return make_check()
+
+
+@pytest.fixture
+def bench_record() -> dict[str, Any]:
+    return make_bench()

@@ -1,0 +1,390 @@
+"""The engine on a clock of our own: what it measures, what it refuses, what it keeps."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+import opwright as ow
+from opwright.contract.contract import make_contract
+from opwright.errors import CheckError, KernelError
+from opwright.results import BenchReport, Ceiling, Estimate, Measurement, Versus
+from opwright.timing import run as engine
+from opwright.timing.ceilings import fraction_of_ceiling
+from opwright.timing.clocks import ClockWatch
+from opwright.timing.measure import measure_in_turn
+from opwright.timing.regression import slower_than
+from opwright.timing.sizes import bench_cases
+from opwright.timing.statistics import StopRule, compare
+from opwright.timing.subjects import Subject, backward_of, eager_reference, input_sets, kernel_subject
+from opwright.timing.timers import CpuTimer
+
+
+class FakeTimer:
+    """Subjects take what their name says (µs); nothing runs. ``switch`` is what a change of subject costs."""
+
+    cache_bytes, most_bytes, has_device_time = 1 << 20, 1 << 24, False
+
+    def __init__(self, drift=0.0, switch=0.0):
+        self.now, self.drift, self.switch, self.last = 0, drift, switch, None
+
+    def _take(self, subject, sets, count):
+        found = []
+        for _ in range(count):
+            self.now += 1
+            extra = self.switch if subject is not self.last else 0.0
+            self.last = subject
+            found.append(float(subject.name.split()[0]) * (1 + self.drift * self.now) + extra)
+        return found
+
+    cold_times = warm_times = call_times = _take
+
+    def warm_up(self, subject, sets):
+        pass
+
+    def second_opinion(self, subject, sets):
+        return None
+
+    def forget(self):
+        pass
+
+
+def subjects(*names):
+    return [Subject(name, "fake", lambda arguments: None) for name in names]
+
+
+def in_turn(timer, names, rule=None):
+    listed = subjects(*names)
+    sets = {s.name: [None] for s in listed}
+    rule = rule or StopRule(min_seconds=0, min_samples=30, max_samples=60)
+    return measure_in_turn(timer, listed, sets, "warm", rule, ClockWatch(), lambda what: None)
+
+
+def test_a_kernel_beside_itself_is_the_same_even_while_the_machine_slows_down():
+    found = in_turn(FakeTimer(drift=0.002), ["10 a", "10 b"])
+    assert compare(found["10 a"].rounds, found["10 b"].rounds).verdict is Versus.SAME
+
+
+def test_what_a_switch_between_kernels_costs_is_not_counted():
+    found = in_turn(FakeTimer(switch=1000.0), ["10 a", "20 b"])
+    assert set(found["10 a"].all) == {10.0}
+    assert set(found["20 b"].all) == {20.0}
+
+
+def test_samples_taken_while_the_gpu_throttled_are_dropped_and_said_so():
+    class Hot(ClockWatch):
+        answers = iter(["hardware thermal slowdown"] * 3)
+
+        def throttled(self):
+            return next(self.answers, None)
+
+    (subject,) = subjects("10 a")
+    watch = Hot()
+    rule = StopRule(min_seconds=0, min_samples=10, max_samples=10)
+    found = measure_in_turn(FakeTimer(), [subject], {subject.name: [None]}, "warm", rule, watch, lambda what: None)
+    assert len(found[subject.name].all) == 10
+    assert watch.discarded == 15
+    assert watch.notes == ["throttled (hardware thermal slowdown): samples discarded"]
+
+
+def scale_op(namespace):
+    @ow.op(f"{namespace}::scale")
+    def scale(x: Float[Tensor, "*n"], a: float) -> Float[Tensor, "*n"]:
+        """``a * x``."""
+        return a * x
+
+    return scale
+
+
+@pytest.fixture
+def quick_engine(monkeypatch, tmp_path):
+    """Real calls, few samples, and no ceilings unless a test says which."""
+    monkeypatch.setattr(engine, "measure_ceilings", lambda device, timer, machine, tell: ())
+
+    def run(*operators, **options):
+        options = {"iters": 3, "sizes": {"n": [64]}, "baselines": ["eager"], "device": "cpu", **options}
+        return ow.bench(*operators, **options)
+
+    return run
+
+
+def test_every_kernel_direction_and_cache_state_is_there_with_its_record(namespace, quick_engine):
+    scale = scale_op(namespace)
+    scale.python(lambda x, a: (x * a).contiguous(), name="k")
+    report = quick_engine(scale)
+    assert {(m.kernel, m.direction, m.cache) for m in report} == {
+        (k, d, c) for k in ("k", "eager") for d in ("forward", "backward") for c in ("cold", "warm")
+    }
+    record = json.loads(json.dumps(report.to_json()))
+    assert record["schema"] == "opwright.bench/1"
+    first = record["measurements"][0]
+    assert first["case"] == {"n": [64], "dtype": "float32"}
+    assert first["bytes"] == 512
+    assert first["flops"] == 64
+    assert set(first["call_us"]) == {"median", "lo", "hi", "n"}
+    assert first["versus"]["eager"]["verdict"] in list(Versus)
+    assert len(first["raw"]) == 3
+    assert len(first["first_values"]) == 2
+    assert not report.errors
+
+
+def test_a_kernel_whose_timed_output_is_wrong_is_an_error(namespace, quick_engine):
+    scale = scale_op(namespace)
+    scale.python(lambda x, a: (x * a * 1.01).contiguous(), name="wrong")
+    report = quick_engine(scale)
+    assert any("wrong" in e and "its timed output is wrong" in e for e in report.errors)
+
+
+def test_a_time_that_the_machine_cannot_reach_is_an_error(namespace, quick_engine, monkeypatch):
+    slow_machine = (
+        Ceiling("bandwidth cold", "cpu", "B/s", {"65536": 1.0}),
+        Ceiling("bandwidth warm", "cpu", "B/s", {"65536": 1.0}),
+    )
+    monkeypatch.setattr(engine, "measure_ceilings", lambda *_: slow_machine)
+    scale = scale_op(namespace)
+    scale.python(lambda x, a: (x * a).contiguous(), name="k")
+    report = quick_engine(scale, directions=["forward"])
+    assert any("of the bandwidth that this machine has" in e for e in report.errors)
+    assert any("of the bandwidth" in n for m in report for n in m.notes)
+
+
+def test_a_kernel_that_raises_is_an_error_and_the_others_are_timed(namespace, quick_engine):
+    scale = scale_op(namespace)
+
+    @scale.python(name="broken")
+    def _(x, a):
+        raise ValueError("no such luck")
+
+    scale.python(lambda x, a: (x * a).contiguous(), name="fine")
+    report = quick_engine(scale)
+    assert {m.kernel for m in report} == {"fine", "eager"}
+    assert any("broken" in e and "no such luck" in e for e in report.errors)
+
+
+def test_a_kernel_outside_its_domain_is_left_out_and_said_so(namespace, quick_engine):
+    scale = scale_op(namespace)
+    scale.python(lambda x, a: (x * a).contiguous(), name="small", when=lambda x, a: x.numel() < 10)
+    told = []
+    report = quick_engine(scale, progress=told.append)
+    assert {m.kernel for m in report} == {"eager"}
+    assert any("small" in t and "`when` predicate is False" in t for t in told)
+
+
+def test_an_interrupt_keeps_what_was_measured(namespace, quick_engine):
+    scale = scale_op(namespace)
+    scale.python(lambda x, a: (x * a).contiguous(), name="k")
+    seen = []
+
+    def stop_after_two(measurement):
+        seen.append(measurement)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    report = quick_engine(scale, on_measurement=stop_after_two)
+    assert len(report.measurements) == 2
+    assert "interrupted" in report.errors[-1]
+
+
+def test_an_operator_without_gradients_has_no_backward_times(namespace, quick_engine):
+    @ow.op(f"{namespace}::largest")
+    def largest(x: Float[Tensor, "n"]) -> Int[Tensor, ""]:
+        return x.argmax()
+
+    assert {m.direction for m in quick_engine(largest)} == {"forward"}
+
+
+def test_numpy_meanings_are_timed_too(namespace, quick_engine):
+    @ow.op(f"{namespace}::total")
+    def total(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, ""]:
+        return np.sum(x)
+
+    assert {m.kernel for m in quick_engine(total, directions=["forward"])} == {"eager"}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"kernels": ["nope"]}, "there is no kernel 'nope'"),
+        ({"directions": ["sideways"]}, "there is no direction 'sideways'"),
+        ({"baselines": ["jax"]}, "there is no baseline 'jax'"),
+        ({"sizes": {"q": [3], "r": [4]}, "dtypes": ["int8"]}, "takes no int8"),
+    ],
+)
+def test_asking_for_what_is_not_there_says_what_is(namespace, quick_engine, options, says):
+    scale = scale_op(namespace)
+    with pytest.raises(CheckError, match=says):
+        quick_engine(scale, **options)
+
+
+def test_timing_on_a_gpu_that_is_not_there_is_refused(namespace):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(CheckError, match="no CUDA GPU"):
+        ow.bench(scale_op(namespace), device="cuda")
+
+
+def matmul(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, "m n"]:
+    return a @ b
+
+
+def elementwise(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    return x
+
+
+def sizes_of(function, **options):
+    contract = make_contract("sizes::f", function, {})
+    options = {"sizes": {}, "dtypes": (), "declared": {}, "quick": False, **options}
+    return [dict(c.sizes) for c in bench_cases(contract, "cpu", **options)]
+
+
+def test_every_combination_of_sizes_is_timed_and_new_names_become_axes():
+    assert sizes_of(matmul, sizes={"m": [2, 4], "n": [8]}) == [
+        {"m": 2, "k": sizes_of(matmul, sizes={"m": [2]})[0]["k"], "n": 8},
+        {"m": 4, "k": sizes_of(matmul, sizes={"m": [2]})[0]["k"], "n": 8},
+    ]
+    assert sizes_of(elementwise, sizes={"S": [2, 3], "K": [5]}) == [{"n": (2, 5)}, {"n": (3, 5)}]
+    assert sizes_of(elementwise, sizes={"n": [7]}) == [{"n": (7,)}]
+    with pytest.raises(CheckError, match="has no dim 'q'"):
+        sizes_of(matmul, sizes={"q": [1]})
+
+
+def test_default_sizes_reach_from_launch_bound_to_past_the_cache():
+    found = [s["n"][0] for s in sizes_of(elementwise)]
+    assert found[0] <= 1 << 10
+    assert found[-1] >= 1 << 23
+    assert len(sizes_of(elementwise, quick=True)) == 2
+
+
+def test_declared_sizes_are_taken_in_step(namespace):
+    assert sizes_of(matmul, declared={"m": (1, 2, 3), "k": (4,)})[1:] == [
+        {"m": 2, "k": 4, "n": sizes_of(matmul, declared={"m": (1,)})[0]["n"]},
+        {"m": 3, "k": 4, "n": sizes_of(matmul, declared={"m": (1,)})[0]["n"]},
+    ]
+    scale = scale_op(namespace)
+    scale.bench_sizes(n=(3, 4))
+    assert scale.declared_sizes == {"n": (3, 4)}
+    with pytest.raises(KernelError, match="has no dim 'q'"):
+        scale.bench_sizes(q=(1,))
+
+
+def test_the_nearest_limit_is_named():
+    ceilings = (
+        Ceiling("bandwidth cold", "cpu", "B/s", {"1000": 1e9, "1000000": 2e9}),
+        Ceiling("arithmetic", "cpu", "FLOP/s", {"float32": 1e9}),
+    )
+    limit, share = fraction_of_ceiling(ceilings, moved=1_000_000, flops=10, dtype="float32", cold=True, us=1000.0)
+    assert (limit, share) == ("bandwidth", pytest.approx(0.5))
+    limit, share = fraction_of_ceiling(ceilings, moved=10, flops=900_000, dtype="float32", cold=True, us=1000.0)
+    assert (limit, share) == ("arithmetic", pytest.approx(0.9))
+    assert fraction_of_ceiling((), moved=1, flops=1, dtype="float32", cold=True, us=1.0) == ("", None)
+
+
+def test_input_sets_are_distinct_and_together_larger_than_the_cache(namespace):
+    scale = scale_op(namespace)
+    (case,) = bench_cases(scale.contract, "cpu", sizes={"n": [1000]}, dtypes=(), declared={}, quick=True)
+    sets = input_sets(scale, case, "cpu", cache_bytes=40_000, most_bytes=1 << 30)
+    assert len(sets) * 8000 >= 5 * 40_000
+    assert len({s[0].data_ptr() for s in sets}) == len(sets)
+    assert not torch.equal(sets[0][0], sets[1][0])
+    assert all(s[0].abs().sum() > 0 for s in sets)
+
+
+def test_a_backward_subject_does_only_the_backward(namespace):
+    scale = scale_op(namespace)
+    calls = []
+
+    @scale.python(name="counted")
+    def _(x, a):
+        calls.append(1)
+        return (x * a).contiguous()
+
+    (case,) = bench_cases(scale.contract, "cpu", sizes={"n": [10]}, dtypes=(), declared={}, quick=True)
+    sets = input_sets(scale, case, "cpu", 1000, 10_000)
+    made = backward_of(kernel_subject(scale, "counted"), sets[:2])
+    assert made is not None
+    subject, states = made
+    before = len(calls)
+    (grad,) = subject.run(states[0])
+    assert len(calls) == before
+    assert grad.shape == (10,)
+    assert backward_of(eager_reference(scale), sets[:1]) is not None
+
+
+def test_the_cpu_timer_orders_a_short_and_a_long_call():
+    timer = CpuTimer()
+    short, long = (Subject(str(n), "x", lambda arguments, n=n: sum(range(n))) for n in (100, 100_000))
+    for take in (timer.warm_times, timer.cold_times):
+        assert min(take(long, [None], 5)) > 10 * min(take(short, [None], 5))
+
+
+def measured(median, **changes):
+    content = {
+        "op": "a::b", "kernel": "k", "backend": "cpp", "device": "cpu", "direction": "forward", "case": {"n": 5},
+        "cache": "warm", "device_us": None, "call_us": Estimate(median, median * 0.99, median * 1.01, 50), "bytes": 1,
+        "flops": 1, **changes,
+    }  # fmt: skip
+    return Measurement(**content)
+
+
+@pytest.mark.parametrize(("now", "count"), [(100.0, 0), (103.0, 0), (110.0, 1), (90.0, 0), (math.inf, 1)])
+def test_only_what_is_surely_slower_counts_as_a_regression(now, count):
+    before = BenchReport({}, (measured(100.0), measured(100.0, kernel="gone"))).to_json()
+    found = slower_than(before, BenchReport({}, (measured(now), measured(5.0, kernel="new"))), allowed=0.03)
+    assert len(found) == count
+    assert all("a::b k forward warm" in told for told in found)
+
+
+@pytest.mark.slow
+def test_the_command_times_writes_records_and_compares_with_an_earlier_run(tmp_path):
+    (tmp_path / "bench_op.py").write_text(
+        "from jaxtyping import Float\nfrom torch import Tensor\nimport opwright as ow\n"
+        '@ow.op("benchcli::double")\ndef double(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:\n    return 2 * x\n'
+        '@double.python(name="sum")\ndef _(x):\n    return (x + x).contiguous()\n'
+    )
+
+    def opwright(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "opwright", "bench", "bench_op.py", "--iters", "3", "--size", "n=100",
+             "--direction", "forward", "--device", "cpu", *arguments],
+            cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "COLUMNS": "130"}, timeout=250,
+        )  # fmt: skip
+
+    run = opwright("--json", "new.json")
+    assert "vs eager" in run.stdout, run.stderr
+    assert "of limit" in run.stdout
+    record = json.loads((tmp_path / "new.json").read_text())
+    assert {m["kernel"] for m in record["measurements"]} == {"sum", "eager", "torch.compile"}
+    for m in record["measurements"]:  # as if the machine had been a thousand times faster
+        for key in ("median", "lo", "hi"):
+            m["call_us"][key] /= 1000
+    (tmp_path / "old.json").write_text(json.dumps(record))
+    slower = opwright("--baseline", "old.json", "--fail-on-slower", "3%")
+    assert slower.returncode == 1
+    assert "slower benchcli::double" in slower.stdout
+    wrong = opwright("--baseline", "bench_op.py")
+    assert wrong.returncode == 2
+    assert "is not JSON" in wrong.stderr
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_keeps_alive_what_it_reads():
+    """A graph was once found again by the id of a subject that was gone, and read freed memory."""
+    import gc
+
+    from opwright.timing.timers import GpuTimer
+
+    timer = GpuTimer()
+    for _ in range(50):
+        x = torch.randn(1000, device="cuda")
+        (sample,) = timer.warm_times(Subject("s", "torch", lambda _, x=x: x + 1), [None], 1)
+        assert sample > 0
+        del x
+        gc.collect()
+        torch.cuda.empty_cache()
