@@ -199,3 +199,26 @@ def test_the_demo_checks_the_gallery_and_passes(tmp_path):
     record = json.loads((tmp_path / "demo.json").read_text())
     assert len({v["op"] for v in record["verdicts"]}) >= 4
     assert not [v for v in record["verdicts"] if v["status"] == "fail"]
+
+
+def test_records_become_a_page_and_a_comment(script, tmp_path):
+    check = opwright(
+        "check", script(WRONG), "--only", "values", "--json", "check.json", "--html", "check.html", cwd=tmp_path
+    )
+    assert check.returncode == 1, check.stderr
+    assert "clitest::double" in (tmp_path / "check.html").read_text()
+    run = opwright("report", "check.json", "--html", "out.html", "--markdown", "out.md", cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    for text in ((tmp_path / "out.html").read_text(), (tmp_path / "out.md").read_text()):
+        assert "wrong_tail" in text
+    (tmp_path / "other.json").write_text('{"schema": "something/1"}')
+    assert "something/1" in opwright("report", "other.json", "--html", "x.html", cwd=tmp_path).stderr
+    assert "nothing was asked for" in opwright("report", "check.json", cwd=tmp_path).stderr
+
+
+def test_a_report_shows_itself_in_a_notebook():
+    import opwright as ow
+    from opwright.results import CheckReport
+
+    assert ow.check is not None
+    assert "<table" in CheckReport({}, ())._repr_html_() or "nothing" in CheckReport({}, ())._repr_html_()

@@ -16,7 +16,7 @@ import opwright
 ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
 LAYERS = (
-    "errors", "results", "machine", "cache", "contract", "backends", "runtime", "checks", "bench", "report", "package",
+    "errors", "results", "machine", "cache", "contract", "backends", "runtime", "checks", "timing", "report", "package",
     "gallery", "cli",
 )  # fmt: skip
 LEAVES = {"errors": set(), "results": set(), "machine": {"errors", "results"}, "cache": {"errors"}}
@@ -126,10 +126,10 @@ def broken_rules(module: str, target: str) -> list[str]:
         problems.append(f"{mine} is below {theirs}")
     if mine in LEAVES and theirs != mine and theirs not in LEAVES[mine]:
         problems.append(f"{mine} is a leaf")
-    if mine in ("checks", "bench") and theirs == "backends":
+    if mine in ("checks", "timing") and theirs == "backends":
         problems.append(f"{mine} knows no backend")
-    if {mine, theirs} == {"checks", "bench"}:
-        problems.append("checks and bench know nothing of each other")
+    if {mine, theirs} == {"checks", "timing"}:
+        problems.append("checks and timing know nothing of each other")
     if theirs == "cli" and mine != "cli":
         problems.append("nobody imports the cli")
     if mine == theirs == "backends":
@@ -178,7 +178,7 @@ def test_the_package_keeps_the_rules() -> None:
         ({"opwright.cache": "from opwright.machine import Machine"}, "cache is a leaf"),
         ({"opwright.errors": "from opwright.results import Refused"}, "errors is a leaf"),
         ({"opwright.checks.run": "from opwright.backends import get_backend"}, "checks knows no backend"),
-        ({"opwright.bench.run": "from opwright.checks import check"}, "know nothing of each other"),
+        ({"opwright.timing.run": "from opwright.checks import check"}, "know nothing of each other"),
         ({"opwright.backends.cpp": "from opwright.backends.triton import x"}, "a language knows no other language"),
         ({"opwright.backends.base": "from opwright.backends.cpp import x"}, "a language knows no other language"),
         ({"opwright.gallery.a": "from opwright.cli import main"}, "only the public names"),

@@ -35,7 +35,22 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'opwright' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
+    if name in ("bench", "check"):
+        _show_in_notebooks()
     return value
+
+
+def _show_in_notebooks() -> None:
+    """Give reports their HTML form. Done here because records know nothing of how they are shown."""
+    from opwright.results import BenchReport, CheckReport
+
+    def to_html(report: CheckReport | BenchReport) -> str:
+        from opwright.report.html import notebook
+
+        return notebook(report)
+
+    for record in (BenchReport, CheckReport):
+        setattr(record, "_repr_html_", to_html)  # noqa: B010  # an assignment would not type-check
 
 
 def __dir__() -> list[str]:

@@ -50,6 +50,7 @@ class What(StrEnum):
 
 
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the records to FILE.")]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a report page to FILE.")]
 
 
 def _version(wanted: bool) -> None:
@@ -83,11 +84,13 @@ def check(
     timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as hung.")] = 60.0,
     jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
     json: Json = None,
+    html: Html = None,
 ) -> None:
     """Prove every kernel of an operator against its meaning."""
     report = _run_check(
         targets,
         json,
+        html,
         kernels=kernel,
         device=device,
         level=level.value,
@@ -107,6 +110,7 @@ def demo(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Values, metadata and purity only.")] = False,
     json: Json = None,
+    html: Html = None,
 ) -> None:
     """Check the gallery on whatever this machine has, and show what was found."""
     from opwright import gallery
@@ -117,7 +121,7 @@ def demo(
         raise TargetError(f"the gallery has no {unknown[0]!r}", fix=f"it has {', '.join(modules)}")
     chosen = [modules[name] for name in operators or modules]
     report = _run_check(
-        chosen, json, reference=True, checks=("values", "metadata", "inputs unchanged") if quick else ()
+        chosen, json, html, reference=True, checks=("values", "metadata", "inputs unchanged") if quick else ()
     )
     raise typer.Exit(_exit_code(report))
 
@@ -148,15 +152,16 @@ def bench(
         str | None, typer.Option(help="With --baseline: exit 1 if slower by more, as 3%.")
     ] = None,
     json: Json = None,
+    html: Html = None,
 ) -> None:
     """Time every kernel beside the meaning, eager and compiled, against the machine's limits."""
-    from opwright.report.records import read_json, write_json
+    from opwright.report.records import read_json
     from opwright.report.terminal import TaskLine, show_bench, show_regressions
     from opwright.timing.regression import slower_than
     from opwright.timing.run import bench as run_bench
 
     allowed = _percent(fail_on_slower)
-    before = read_json(baseline, "opwright.bench/1") if baseline is not None else None
+    before = read_json(baseline, ["opwright.bench/1"]) if baseline is not None else None
     with TaskLine(_console(stderr=True)) as line:
         report = run_bench(
             *targets,
@@ -170,8 +175,7 @@ def bench(
             progress=line.say,
         )
     show_bench(_console(), report)
-    if json is not None:
-        write_json(report.to_json(), json)
+    _write(report.to_json(), json, html)
     regressions = slower_than(before, report, allowed) if before is not None else []
     show_regressions(_console(), regressions)
     if not report.measurements:
@@ -192,6 +196,34 @@ def _percent(text: str | None) -> float:
         return float((text or "0").rstrip("%")) / 100
     except ValueError:
         raise CheckError(f"--fail-on-slower {text!r} is not a percentage", fix="write it like 3%") from None
+
+
+@app.command()
+def report(
+    files: Annotated[
+        list[Path], typer.Argument(help="Records that --json wrote (check and bench).", metavar="FILE...")
+    ],
+    html: Html = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write a comment for a pull request to this file.")] = None,
+    pictures: Annotated[Path | None, typer.Option(help="Write the plots as SVG and PNG into this folder.")] = None,
+) -> None:
+    """Turn records into one self-contained page, a Markdown comment, or pictures."""
+    from opwright.report import html as page
+    from opwright.report import markdown as comment
+    from opwright.report.records import read_json, write_text
+
+    records = [read_json(file, ["opwright.check/1", "opwright.bench/1"]) for file in files]
+    if html is None and markdown is None and pictures is None:
+        raise CheckError("nothing was asked for", fix="add --html FILE, --markdown FILE or --pictures FOLDER")
+    if html is not None:
+        write_text(page.render(records), html)
+    if markdown is not None:
+        write_text(comment.render(records), markdown)
+    if pictures is not None:
+        from opwright.report.pictures import save
+
+        for file in save(records, pictures):
+            print(file)
 
 
 @app.command()
@@ -245,7 +277,7 @@ def show(
         write_json({"schema": "opwright.show/1", "operators": records}, json)
 
 
-def _run_check(targets: Sequence[str], json: Path | None, **options: Any) -> CheckReport:
+def _run_check(targets: Sequence[str], json: Path | None, html: Path | None, **options: Any) -> CheckReport:
     from opwright.report.terminal import CheckProgress, show_check
 
     console = _console()
@@ -254,11 +286,19 @@ def _run_check(targets: Sequence[str], json: Path | None, **options: Any) -> Che
 
         report = run_check(*targets, progress=progress.step, on_verdict=progress.done, **options)
     show_check(console, report)
-    if json is not None:
-        from opwright.report.records import write_json
-
-        write_json(report.to_json(), json)
+    _write(report.to_json(), json, html)
     return report
+
+
+def _write(record: dict[str, Any], json: Path | None, html: Path | None) -> None:
+    from opwright.report.records import write_json, write_text
+
+    if json is not None:
+        write_json(record, json)
+    if html is not None:
+        from opwright.report.html import render
+
+        write_text(render([record]), html)
 
 
 def _exit_code(report: CheckReport) -> int:

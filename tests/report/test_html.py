@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -9,4 +10,328 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
-from conftest_records import MACHINE, make_bench, make_check, make_measurement, make_verdict
+from sample_records import MACHINE, make_bench, make_check, make_measurement, make_verdict
+
+from opwright.errors import OpwrightError
+from opwright.report import html, pictures
+from opwright.results import BenchReport, Comparison, Estimate, Finding, NotChecked, Status, Versus
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{7*7}}</style></pre>"
+
+
+class Tags(HTMLParser):
+    """The page's elements and their attributes, as a browser would take them."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+    def count(self, tag):
+        return sum(name == tag for name, _ in self.found)
+
+
+def bench_of(*measurements, **changes):
+    return {**make_bench(*measurements), **changes}
+
+
+def text_of(page):
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page[page.index("<body") :]))
+
+
+def test_the_page_says_what_the_records_say():
+    page = html.render([make_check(), make_bench()], title="Add on an H100")
+    said = text_of(page)
+    for part in (
+        "Add on an H100", "NVIDIA H100 80GB HBM3 · torch 2.13.0+cu130", "forgets_tail",
+        "n=5 dtype=float32 layout=contiguous",
+        "at (4,): expected 1.0, got 0.0", "gradients", "no floating output", "no Mojo here", "33 cases",
+        "cuda_vec4", "n=16384x16384", "FASTER", "itself", "12 of 492 samples discarded", "-0.0207704, 1.3144712",
+        "hand-written", "missing", "g++ 12.2.0", "opwright.check/1, opwright.bench/1", "690 TFLOP/s (float16)",
+        "79.2 GiB",
+    ):  # fmt: skip
+        assert part in said or part in page, part
+    assert 'data-copy="opwright check add.py:add --kernel forgets_tail' in page
+
+
+def test_failures_come_first():
+    page = html.render([make_check()])
+    order = [page.index(f"<strong>{kernel}</strong>") for kernel in ("forgets_tail", "triton", "mojo")]
+    assert order == sorted(order)
+
+
+def test_what_was_not_passed_leaves_no_section():
+    sections = {
+        "check": html.render([make_check()]),
+        "bench": html.render([make_bench()]),
+        "nothing": html.render([]),
+    }
+    assert 'id="verdicts"' in sections["check"]
+    assert 'id="times"' not in sections["check"]
+    assert 'id="pictures"' not in sections["check"]
+    assert 'id="times"' in sections["bench"]
+    assert 'id="verdicts"' not in sections["bench"]
+    assert 'id="parts"' not in sections["bench"]
+    assert "no verdict and no time" in sections["nothing"]
+    assert not any('id="errors"' in page or 'id="histograms"' in page for page in sections.values())
+
+
+def hostile_records():
+    finding = Finding(HOSTILE, Status.FAIL, HOSTILE, HOSTILE, HOSTILE)
+    verdicts = [
+        make_verdict(op=HOSTILE, kernel=HOSTILE, backend=HOSTILE, device=HOSTILE, status=status, reason=HOSTILE,
+                     findings=(finding,), not_checked=(NotChecked(HOSTILE, HOSTILE),), parts={HOSTILE: HOSTILE})
+        for status in Status
+    ]  # fmt: skip
+    versus = {HOSTILE: Comparison(Versus.SAME, 1.0, 0.99, 1.01)}
+    measured = [
+        make_measurement(op=HOSTILE, kernel=HOSTILE, backend=HOSTILE, device=HOSTILE, direction=HOSTILE, bytes=1 << p,
+                         case={HOSTILE: 1 << p, "dtype": HOSTILE}, versus=versus, notes=(HOSTILE,), reproduce=HOSTILE,
+                         ceiling=HOSTILE, ceiling_fraction=0.5)
+        for p in (20, 22)
+    ]  # fmt: skip
+    machine = {**MACHINE, HOSTILE: HOSTILE, "gpus": [{"name": HOSTILE}]}
+    check, bench = make_check(*verdicts), bench_of(*measured, errors=[HOSTILE])
+    check["verdicts"][0]["findings"][0]["error_histogram"] = {"edges": [0, 1], "counts": [3], "unit": HOSTILE}
+    return [{**check, "machine": machine}, {**bench, "machine": machine}]
+
+
+def test_text_from_kernels_is_shown_and_not_obeyed():
+    page = html.render(hostile_records(), title=HOSTILE)
+    tags = Tags(page)
+    assert tags.count("script") == 1
+    assert tags.count("img") == 0
+    assert tags.count("style") == 1
+    assert not [name for _, attributes in tags.found for name in attributes if name.startswith("on")]
+    assert "49" not in re.findall(r"onerror=alert\(1\)&gt;(\S\S)", page)
+    assert page.count("&lt;script&gt;alert(1)") > 20
+
+
+def test_the_page_loads_nothing():
+    page = html.render([make_check(), make_bench()])
+    addresses = [
+        value for _, attributes in Tags(page).found for name, value in attributes.items()
+        if name in ("src", "href", "xlink:href", "action", "data") and not value.startswith("#")
+    ]  # fmt: skip
+    assert addresses == []
+    assert "default-src 'none'" in page
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+
+
+def test_the_same_records_give_the_same_page():
+    records = [make_check(), make_bench()]
+    assert html.render(records) == html.render(records)
+
+
+def test_ids_are_unique():
+    ids = [a["id"] for _, a in Tags(html.render([make_check(), make_bench()])).found if "id" in a]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("schema", ["opwright.doctor/1", "opwright.bench/2", None])
+def test_an_unknown_schema_is_refused_with_the_known_ones(schema):
+    record = {"schema": schema} if schema else {}
+    with pytest.raises(OpwrightError, match=r"opwright.check/1, opwright.bench/1") as caught:
+        html.render([make_check(), record])
+    assert (schema or "no schema") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda r: r.pop("verdicts"),
+        lambda r: r["verdicts"][0].pop("kernel"),
+        lambda r: r["verdicts"][0].update(status="perhaps"),
+        lambda r: r.update(verdicts=[3]),
+    ],
+)
+def test_a_record_that_breaks_its_schema_is_refused(spoil):
+    record = make_check()
+    spoil(record)
+    with pytest.raises(OpwrightError, match=r"says that it is opwright.check/1, but is not"):
+        html.render([record])
+
+
+def test_fields_of_a_later_version_are_ignored():
+    record = make_check()
+    record["verdicts"][0]["novelty"] = record["verdicts"][0]["findings"][0]["novelty"] = 1
+    assert "triton" in html.render([record])
+
+
+def test_records_of_one_machine_are_merged_whatever_its_temperature():
+    hot, cold = ({**make_bench(make_measurement(kernel=k)), "machine": {**MACHINE, "temperature_c": t}}
+                 for k, t in (("hot", 70.0), ("cold", 40.0)))  # fmt: skip
+    page = html.render([make_check(), hot, cold])
+    assert page.count("Intel(R) Xeon(R)") == 1
+    assert "<strong>hot</strong>" in page
+    assert "<strong>cold</strong>" in page
+
+
+def test_rows_of_several_machines_say_which():
+    here = make_bench(make_measurement())
+    there = {**here, "machine": {**MACHINE, "torch": "2.11.0"}}
+    page = html.render([here, there])
+    assert "NVIDIA H100 80GB HBM3, torch 2.11.0" in text_of(page)
+    assert "NVIDIA H100 80GB HBM3, torch 2.13.0+cu130" in text_of(page)
+
+
+def test_a_measurement_taken_twice_is_shown_twice():
+    page = html.render([make_bench(make_measurement(), make_measurement())])
+    assert page.count("<strong>triton</strong>") == 2
+
+
+def test_notes_and_errors_and_impossible_shares_stand_out():
+    measured = make_measurement(ceiling="bandwidth", ceiling_fraction=1.3, notes=("timers disagree",))
+    page = html.render([bench_of(measured, errors=["add triton: its timed output is wrong"])])
+    assert '<span class="note">timers disagree</span>' in page
+    assert 'class="bar over"' in page
+    assert "its timed output is wrong" in page
+
+
+def test_numbers_that_are_not_there_are_a_dash():
+    nan = float("nan")
+    measured = make_measurement(device_us=None, call_us=Estimate(nan, nan, nan, 0), bytes=0, flops=0)
+    assert "nan" not in text_of(html.render([make_bench(measured)])).lower().replace("nanosecond", "")
+
+
+def test_error_histograms_are_shown_where_a_record_has_them():
+    record = make_check()
+    record["verdicts"][0]["findings"][0]["error_histogram"] = {"edges": [0, 1, 2], "counts": [5, 1], "unit": "ulp"}
+    page = html.render([record])
+    assert page.count("<rect") == 2
+    assert "ulp" in page
+
+
+def test_without_matplotlib_the_page_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(pictures, "available", lambda: False)
+    page = html.render([make_bench()])
+    assert "<svg" not in page
+    assert "pip install matplotlib" in page
+    assert "pip install" not in html.render([make_check()])
+
+
+def test_a_notebook_shows_a_table_without_scripts():
+    from opwright.report.reading import read
+
+    found = read([make_check(), make_bench(), *hostile_records()])
+    for report in (*found.checks, *found.benches):
+        fragment = html.notebook(report)
+        assert fragment.count("<table>") == 1
+        assert "<script" not in fragment
+        assert "<style" not in fragment
+    assert "forgets_tail" in html.notebook(found.checks[0])
+    assert "FASTER 0.953 [" in html.notebook(found.benches[0])
+    assert isinstance(html.notebook(BenchReport({}, ())), str)
+
+
+def test_a_report_needs_no_torch():
+    script = (
+        "import sys, opwright.report.html, opwright.report.markdown\n"
+        "print('torch' in sys.modules, 'matplotlib' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+# -- in a browser -----------------------------------------------------------------------------------------------
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the PATH")
+
+# What a reader does, and what the page then shows, written into the page's title.
+DRIVE = """
+const shown = (id) => [...document.querySelectorAll(`#${id} tbody`)].filter((t) => t.checkVisibility())
+  .map((t) => t.querySelector("strong").textContent);
+const click = (what) => { const e = document.querySelector(what); e.click(); return e; };
+const header = (id, name) => [...document.querySelectorAll(`#${id} thead button`)].find((b) => b.textContent === name);
+const search = (id, text) => {
+  const box = document.querySelector(`#${id} input`); box.value = text; box.dispatchEvent(new Event("input"));
+};
+const said = {};
+said.start = shown("verdicts");
+said.closed = document.querySelector("#v1").checkVisibility();
+click("#verdicts .opener"); said.opened = document.querySelector("#v1").checkVisibility();
+said.expanded = document.querySelector("#verdicts .opener").getAttribute("aria-expanded");
+header("verdicts", "operator and kernel").click(); said.by_name = shown("verdicts");
+header("verdicts", "operator and kernel").click(); said.by_name_down = shown("verdicts");
+said.sorted = header("verdicts", "operator and kernel").parentElement.getAttribute("aria-sort");
+click("#verdicts .chip[data-status=refused]"); said.refused = shown("verdicts");
+search("verdicts", "nothing like it"); said.none = shown("verdicts");
+said.told = document.querySelector("#verdicts .none-left").checkVisibility();
+click("#verdicts .chip[data-status='']"); search("verdicts", "GALLERY trit"); said.found = shown("verdicts");
+search("times", "backward 16384x16384"); header("times", "warm").click(); said.fastest = shown("times");
+click("#times .chip[data-status=slower]"); said.slower = shown("times");
+const copied = click("#v1 [data-copy]"); said.copied = copied.dataset.copy.slice(0, 14);
+document.title = JSON.stringify(said);
+"""
+
+
+def browse(page, file):
+    """The page after its scripts ran, and what the browser logged meanwhile."""
+    file.write_text(page)
+    done = subprocess.run(
+        [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+            "--disable-dev-shm-usage", f"--user-data-dir={file.parent / 'profile'}", "--enable-logging=stderr",
+            "--virtual-time-budget=3000", "--window-size=1280,900", "--dump-dom", file.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_the_page_logs_no_error_and_its_script_runs(tmp_path):
+    shown, console = browse(html.render([make_check(), make_bench()]), tmp_path / "page.html")
+    assert console == []
+    assert re.search(r'<html[^>]*class="js"', shown)
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_hostile_text_does_not_run_in_a_browser(tmp_path):
+    shown, console = browse(html.render(hostile_records(), title=HOSTILE), tmp_path / "page.html")
+    assert console == []
+    assert "<img" not in shown
+    assert re.search(r'<html[^>]*class="js"', shown)
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_the_policy_stops_a_script_that_got_in(tmp_path):
+    page = html.render([make_check()]).replace("</body>", "<script>document.title = 'owned'</script></body>")
+    shown, console = browse(page, tmp_path / "page.html")
+    assert "<title>owned" not in shown
+    assert any("Content Security Policy" in line for line in console)
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_a_reader_opens_sorts_and_filters(tmp_path):
+    page = html.render([make_check(), make_bench()])
+    # The policy would rightly stop the test's own script.
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
+    shown, console = browse(page.replace("</body>", f"<script>{DRIVE}</script></body>"), tmp_path / "page.html")
+    assert console == []
+    said = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
+    assert said == {
+        "start": ["forgets_tail", "triton", "mojo"],
+        "closed": False,
+        "opened": True,
+        "expanded": "true",
+        "by_name": ["forgets_tail", "mojo", "triton"],
+        "by_name_down": ["triton", "mojo", "forgets_tail"],
+        "sorted": "descending",
+        "refused": ["mojo"],
+        "none": [],
+        "told": True,
+        "found": ["triton", "forgets_tail"],
+        "fastest": ["cuda_vec4", "triton_autotuned", "triton", "torch.compile", "eager"],
+        "slower": [],
+        "copied": "opwright check",
+    }

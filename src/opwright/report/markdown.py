@@ -40,13 +40,20 @@ def _checks(found: Records) -> list[str]:
     counts = format.counts(found.verdicts)
     told = " · ".join(f"{_STATUS_MARKS[s]} {n} {format.STATUS_WORDS[s]}" for s, n in counts.items())
     failures = [
-        (_code(f"{v.op} {v.kernel}"), v.device, f.check, _code(f.case), _code(f.message), _code(f.reproduce, _WHOLE))
+        (
+            _code(f"{v.op} {v.kernel}"),
+            _plain(v.device),
+            _plain(f.check),
+            _code(f.case),
+            _code(f.message),
+            _code(f.reproduce, _WHOLE),
+        )
         for v, f in format.failures(found.verdicts)
     ]
     table = _table(("kernel", "device", "check", "smallest case", "found", "reproduce"), failures, _MOST_FAILURES)
     groups = [f"{_code(why)}: {', '.join(map(_code, k))}" for why, k in format.refused_groups(found.verdicts).items()]
     groups += [
-        f"{', '.join(checks)}: {_code(why)} ({', '.join(map(_code, kernels))})"
+        f"{_plain(', '.join(checks))}: {_code(why)} ({', '.join(map(_code, kernels))})"
         for why, (checks, kernels) in format.not_checked_groups(found.verdicts).items()
     ]
     return [f"**{told or 'nothing to check'}**", table, _folded("Not checked", groups)]
@@ -78,7 +85,7 @@ def _bench_cells(row: BenchRow, names: Sequence[str], machines: Sequence[Mapping
     return (
         _code(f"{m.op} {m.kernel}") + (" ⚠️" if row.notes else ""),
         *where,
-        m.direction,
+        _plain(m.direction),
         _code(format.case_text(m.case)),
         time,
         "" if rate is None else format.significant(rate / 1e9),
@@ -128,4 +135,5 @@ def _code(text: str, most: int = _MOST_CHARACTERS) -> str:
 
 def _plain(text: str) -> str:
     """Text outside code spans (titles, machines), with everything that means something to Markdown escaped."""
-    return re.sub(r"([\\`*_{}\[\]<>#@&~])", r"\\\1", " ".join(text.split()))
+    escaped = re.sub(r"([\\`*_{}\[\]<>#&~])", r"\\\1", " ".join(text.split()))
+    return escaped.replace("@", "@\u200b")  # a backslash would not keep GitHub from calling people

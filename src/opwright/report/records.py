@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from opwright.errors import OpwrightError
 
-__all__ = ["read_json", "write_json"]
+__all__ = ["read_json", "write_json", "write_text"]
 
 
 def write_json(record: dict[str, Any], file: Path) -> None:
     """Write a record, whole or not at all. Raises OpwrightError if the file cannot be written."""
+    write_text(json.dumps(record, indent=2) + "\n", file)
+
+
+def write_text(text: str, file: Path) -> None:
+    """Write a file, whole or not at all. Raises OpwrightError if it cannot be written."""
     partial = file.with_name(file.name + ".partial")
     try:
-        partial.write_text(json.dumps(record, indent=2) + "\n")
+        partial.write_text(text)
         partial.replace(file)
     except OSError as error:
         raise OpwrightError(
@@ -23,8 +29,8 @@ def write_json(record: dict[str, Any], file: Path) -> None:
         ) from None
 
 
-def read_json(file: Path, schema: str) -> dict[str, Any]:
-    """Read a record. Raises OpwrightError if it is not there, not JSON, or of another schema."""
+def read_json(file: Path, schemas: Sequence[str]) -> dict[str, Any]:
+    """Read a record. Raises OpwrightError if it is not there, not JSON, or of none of these schemas."""
     try:
         record = json.loads(file.read_text())
     except OSError as error:
@@ -32,7 +38,9 @@ def read_json(file: Path, schema: str) -> dict[str, Any]:
     except ValueError:
         raise OpwrightError(f"{file} is not JSON", fix="make it with --json") from None
     found = record.get("schema") if isinstance(record, dict) else None
-    if found != schema:
-        raise OpwrightError(f"{file} holds {found!r}, not {schema!r}", fix="make it with this version's --json")
+    if found not in schemas:
+        raise OpwrightError(
+            f"{file} holds {found!r}, not {' or '.join(schemas)}", fix="make it with this version's --json"
+        )
     assert isinstance(record, dict)  # or it would have no schema
     return record

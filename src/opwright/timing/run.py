@@ -234,6 +234,10 @@ def _time_direction(
     def tell(what: str) -> None:
         plan.tell(f"{where}: {what}")
 
+    for subject in subjects:
+        tell(f"{subject.name} warm-up")
+        with subject.prepared():
+            plan.timer.warm_up(subject, sets[subject.name])
     call = measure_in_turn(plan.timer, subjects, sets, "call", plan.rule, plan.watch, tell)
     for cache in ("cold", "warm"):
         same = cache == "warm" and not plan.timer.has_device_time

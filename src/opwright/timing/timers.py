@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -142,7 +143,7 @@ class GpuTimer:
         """By time and by stability: until two looks in a row agree within 5 %, at most a second."""
         started, last = time.perf_counter(), math.inf
         while True:
-            look = min(self.call_times(subject, sets, 3))
+            look = statistics.median(self.call_times(subject, sets, 3))
             spent = time.perf_counter() - started
             if spent > 1.0 or (spent > _WARM_UP_SECONDS and abs(look - last) <= 0.05 * last):
                 break
@@ -173,7 +174,7 @@ class GpuTimer:
 
     def _head_start(self, subject: Subject) -> int:
         """How many writes keep the GPU busy while the CPU launches the call and both events."""
-        wanted = 1.5 * self._call_us.get(subject, 50.0) + 30.0
+        wanted = 2.0 * self._call_us.get(subject, 50.0) + 30.0
         return max(1, math.ceil(wanted / max(self._flush_us, 1.0)))
 
     def warm_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:

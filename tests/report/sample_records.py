@@ -1,10 +1,8 @@
-"""Records to show: a check with failures, and a benchmark of ``add`` on a GPU as large as life."""
+"""Records to show: a check with failures, and a benchmark of ``add`` as an H100 might do it (made-up figures)."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import pytest
 
 from opwright.results import (
     BenchReport,
@@ -132,13 +130,3 @@ def make_bench(*measurements: Measurement, errors: tuple[str, ...] = ()) -> dict
         for kernel in KERNELS
     )
     return BenchReport({**MACHINE, "power_w": 311.5}, found, ceilings, errors).to_json()
-
-
-@pytest.fixture
-def check_record() -> dict[str, Any]:
-    return make_check()
-
-
-@pytest.fixture
-def bench_record() -> dict[str, Any]:
-    return make_bench()
