@@ -369,3 +369,19 @@ def test_numpy_that_torch_does_not_know_is_judged_all_the_same():
 def test_an_unknown_language_cannot_be_required():
     with pytest.raises(CheckError, match="there is no backend 'tritn'"):
         ow.check(scale_op(), require=["tritn"])
+
+
+def test_a_gradient_that_is_wrong_when_only_one_input_needs_it_is_caught():
+    @ow.op("planted::product")
+    def product(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * y
+
+    def backward(ctx, grad):
+        x, y = ctx.saved_tensors
+        both = all(ctx.needs_input_grad)
+        return grad * y, grad * x if both else grad * y
+
+    product.register_autograd(backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+    (finding,) = ow.check(product, checks=["gradients"]).verdicts[0].failures
+    assert "where only one input needs a gradient" in finding.message
+    assert "the gradient of 'y' is wrong" in finding.message

@@ -243,3 +243,16 @@ def test_operators_of_a_module_come_in_order_of_definition(namespace: str) -> No
         return x
 
     assert defined_in({"a": a, "b": b, "again": a, "other": 3}) == [b, a]
+
+
+def test_a_kernel_that_returns_a_list_gives_the_tuple_that_the_contract_promises(namespace):
+    @ow.op(f"{namespace}::halves")
+    def halves(x: Float[Tensor, "n"]) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+        return x / 2, x / 2
+
+    @halves.python(name="listed")
+    def _(x):
+        return [x / 2, x / 2]
+
+    assert type(halves(torch.ones(2))) is tuple
+    assert type(halves.kernels["listed"](torch.ones(2))) is tuple

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,22 +26,34 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         yield NotChecked(NAME, context.op.parts["autograd"].how)
         return
     passed = 0
-    for case in _cases(context):
-        for layout in ("contiguous", "transposed", "expanded"):
-            context.progress(NAME, str(case))
-            wrong = _judge(context, case, layout)
-            if isinstance(wrong, NotChecked):
-                yield wrong
-                return
-            if wrong is not None:
-                yield context.failed(NAME, str(case), f"with {layout} incoming gradient: {wrong}")
-                return
-            passed += 1
+    for case, layout, alone in _passes(context):
+        context.progress(NAME, str(case))
+        wrong = _judge(context, case, layout, alone)
+        if isinstance(wrong, NotChecked):
+            yield wrong
+            return
+        if wrong is not None:
+            only = "" if alone is None else ", where only one input needs a gradient"
+            yield context.failed(NAME, str(case), f"with {layout} incoming gradient{only}: {wrong}")
+            return
+        passed += 1
     yield (
         Finding(NAME, Status.PASS, message=f"{passed} backward passes")
         if passed
         else NotChecked(NAME, "no case could be run in a floating dtype")
     )
+
+
+def _passes(context: Context) -> Iterator[tuple[Case, str, int | None]]:
+    """Cases with every layout of the incoming gradient; the first one also with each input tracked alone."""
+    chosen = _cases(context)
+    for case in chosen:
+        for layout in ("contiguous", "transposed", "expanded"):
+            yield case, layout, None
+    for case in chosen[:1]:
+        run = context.observe(case)
+        count = sum(map(derive.differentiable, _tensors(run.arguments))) if isinstance(run, Observation) else 0
+        yield from ((case, "contiguous", i) for i in range(count if count > 1 else 0))
 
 
 def _cases(context: Context) -> list[Case]:
@@ -53,18 +66,18 @@ def _cases(context: Context) -> list[Case]:
     return list(dict.fromkeys(chosen)) + context.typical_cases(2, layouts=("sliced", "transposed"))
 
 
-def _judge(context: Context, case: Case, layout: str) -> str | NotChecked | None:
+def _judge(context: Context, case: Case, layout: str, alone: int | None = None) -> str | NotChecked | None:
     run = context.observe(case)
     if isinstance(run, Outside):
         return None
     try:
-        inputs, outputs = _forward(context, run)
+        inputs, outputs = _forward(context, run, alone)
     except Exception as error:  # what a kernel returned may not pass the dispatcher, which autograd needs
         return f"the forward under autograd raised {type(error).__name__}: {error}"
     floating = [o for o in outputs if isinstance(o, torch.Tensor) and derive.differentiable(o)]
     if not floating:
         return NotChecked(NAME, "no output has a floating dtype")
-    wanted = [t for t in _tensors(inputs) if derive.differentiable(t)]
+    wanted = [t for t in _tensors(inputs) if t.requires_grad]
     if not all(o.requires_grad for o in floating):
         return "an output is not connected to the inputs: the kernel's result carries no gradient"
     grads = [_incoming(o, layout) if derive.differentiable(o) else None for o in outputs]
@@ -76,9 +89,14 @@ def _judge(context: Context, case: Case, layout: str) -> str | NotChecked | None
     return _compare(context, run, inputs, grads, got)
 
 
-def _forward(context: Context, run: Observation) -> tuple[list[Any], tuple[Any, ...]]:
+def _forward(context: Context, run: Observation, alone: int | None) -> tuple[list[Any], tuple[Any, ...]]:
+    """Run with every differentiable input tracked, or with one alone (by its number among them)."""
+    number = itertools.count()
+
     def track(t: torch.Tensor) -> torch.Tensor:
-        return t.detach().requires_grad_() if derive.differentiable(t) else t
+        if not derive.differentiable(t):
+            return t
+        return t.detach().requires_grad_(alone is None or next(number) == alone)
 
     inputs = _pytree.tree_map_only(torch.Tensor, track, list(run.arguments))
     return inputs, context.op.contract.unpack(context.call(inputs))
@@ -96,7 +114,7 @@ def _compare(
     context: Context, run: Observation, inputs: list[Any], grads: Sequence[Any], got: Sequence[Any]
 ) -> str | None:
     contract = context.op.contract
-    needs = [derive.differentiable(t) for t in _tensors(inputs)]
+    needs = [t.requires_grad for t in _tensors(inputs)]
     on_cpu, incoming = to_cpu(copy_of(run.before)), to_cpu(list(grads))
     rounded = derive.vjp(contract, on_cpu, incoming, needs)
     exact = derive.vjp(contract, to_double(on_cpu), to_double(incoming), needs)
@@ -105,9 +123,9 @@ def _compare(
         a.name
         for a, value in zip(contract.signature.arguments, inputs, strict=True)
         for t in _tensors([value])
-        if derive.differentiable(t)
+        if t.requires_grad
     ]
-    tracked = [t for t in _tensors(inputs) if derive.differentiable(t)]
+    tracked = [t for t in _tensors(inputs) if t.requires_grad]
     for name, tensor, grad, near, sure in zip(names, tracked, got, rounded, exact, strict=True):
         here = torch.zeros_like(near) if grad is None else grad.detach().cpu()
         if here.shape != sure.shape:

@@ -99,8 +99,11 @@ class Kernel:
         device = _device_of(arguments)
         if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
             with torch.cuda.device(device):  # a launcher launches on the current device's current stream
-                return launch(*arguments)
-        return launch(*arguments)
+                result = launch(*arguments)
+        else:
+            result = launch(*arguments)
+        # A list would pass through the direct call, and come back as a tuple from torch.ops.
+        return tuple(result) if isinstance(result, list) and self.contract.signature.returns_tuple else result
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if the language has one."""
