@@ -8,13 +8,12 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from opwright.backends import BACKENDS, get_backend
-from opwright.backends.base import KernelSpec
 from opwright.contract import derive
 from opwright.contract.binding import bind, fill
 from opwright.contract.contract import Contract, make_contract
@@ -22,28 +21,12 @@ from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import ArgumentError, KernelError, NameClashError
 from opwright.results import Accepted, Explanation, Origin, Part
 from opwright.runtime import registration, selection
+from opwright.runtime.attach import Attach, make_spec
 from opwright.runtime.backward import derived_backward, save_values
 from opwright.runtime.door import as_from_outside, is_plain_call
 from opwright.runtime.kernel import Kernel
 
 __all__ = ["Op", "explain", "op"]
-
-
-class Attach(Protocol):
-    """``op.triton``, ``op.cpp`` …: attaches one kernel; a decorator unless it is given the source."""
-
-    def __call__(
-        self,
-        source: Callable[..., Any] | str | Path | None = None,
-        /,
-        *,
-        name: str | None = None,
-        entry: str | None = None,
-        devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
-        when: Callable[..., bool] | None = None,
-        **options: Any,
-    ) -> Any: ...
 
 
 def op(qualname: str) -> Callable[[Callable[..., Any]], Op]:
@@ -202,60 +185,13 @@ class Op:
         **options: Any,
     ) -> Any:
         def attach(source: Callable[..., Any] | str | Path) -> Any:
-            spec = self._make_spec(backend_name, source, name, entry, devices, dtypes, when, options)
+            spec = make_spec(self.contract, backend_name, source, name, entry, devices, dtypes, when, options)
             get_backend(backend_name).validate(spec, self.contract)
             self.kernels[spec.name] = Kernel(spec, self.contract)
             self._changed()
             return source if callable(source) else self.kernels[spec.name]
 
         return attach if source is None else attach(source)
-
-    def _make_spec(
-        self,
-        backend_name: str,
-        source: Callable[..., Any] | str | Path,
-        name: str | None,
-        entry: str | None,
-        devices: Sequence[str] | None,
-        dtypes: Sequence[torch.dtype] | None,
-        when: Callable[..., bool] | None,
-        options: dict[str, Any],
-    ) -> KernelSpec:
-        backend, where = get_backend(backend_name), f"{self.contract.qualname}: op.{backend_name}"
-        if unknown := set(options) - backend.options:
-            raise KernelError(
-                f"{where} has no option {sorted(unknown)[0]!r}",
-                fix=f"it takes name, entry, devices, dtypes, when{''.join(f', {o}' for o in sorted(backend.options))}",
-            )
-        kind = "callable" if callable(source) else "file"
-        if kind not in backend.takes:
-            raise KernelError(f"{where} was given a {kind}", fix=f"give it a {' or a '.join(sorted(backend.takes))}")
-        own_name = getattr(source, "__name__", "_") if callable(source) else "_"
-        chosen = name or (own_name if own_name not in ("_", "<lambda>") else backend_name)
-        if chosen == selection.REFERENCE:
-            raise KernelError(f"{where}: {chosen!r} is what the meaning itself is called", fix="choose another name")
-        return KernelSpec(
-            name=chosen,
-            backend=backend_name,
-            source=source if callable(source) else self._find_file(source, backend.suffixes, where),
-            entry=entry or (own_name if callable(source) else self.contract.name),
-            devices=tuple(devices or backend.default_devices),
-            dtypes=tuple(dtypes) if dtypes is not None else None,
-            when=when,
-            options=options,
-        )
-
-    def _find_file(self, source: str | Path, suffixes: tuple[str, ...], where: str) -> Path:
-        beside = Path(self.contract.file).parent if self.contract.file else Path.cwd()
-        tried = [beside / source, Path.cwd() / source]
-        found = next((p.resolve() for p in tried if p.is_file()), None)
-        if found is None:
-            raise KernelError(f"{where}: there is no file {str(source)!r}", fix=f"looked in {beside} and {Path.cwd()}")
-        if found.suffix not in suffixes:
-            raise KernelError(
-                f"{where} takes {' or '.join(suffixes)} files, not {found.name!r}", fix="use its own language"
-            )
-        return found
 
     # -- parts: derived from the meaning, or written by hand under torch.library's own names -----------
 
