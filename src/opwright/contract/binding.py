@@ -50,6 +50,8 @@ class Binding:
 
 def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """The arguments in signature order, defaults filled in. ArgumentError for a wrong count or name."""
+    if not kwargs and (tail := contract.tails.get(len(args))) is not None:
+        return _with_floats(contract, (*args, *tail))  # the way of nearly every call, so nothing is looked up
     arguments = contract.signature.arguments
     positional = contract.signature.positional
     if len(args) > len(positional):
@@ -57,8 +59,6 @@ def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             f"{contract.qualname} takes {len(positional)} positional arguments, but {len(args)} were given",
             fix=f"call it as {contract.call_form}",
         )
-    if len(args) == len(arguments) and not kwargs:
-        return _with_floats(contract, args)
     given = dict(zip((a.name for a in positional), args, strict=False))
     for name, value in kwargs.items():
         if name in given:
@@ -74,13 +74,13 @@ def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             f"{contract.qualname} is missing {', '.join(map(repr, missing))}",
             fix=f"call it as {contract.call_form}",
         )
-    return _with_floats(contract, [given.get(a.name, a.default) for a in arguments])
+    return _with_floats(contract, tuple(given.get(a.name, a.default) for a in arguments))
 
 
-def _with_floats(contract: Contract, values: Sequence[Any]) -> tuple[Any, ...]:
+def _with_floats(contract: Contract, values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Turn ints given for floats into floats, as the dispatcher does: a kernel sees one type on every way."""
-    if not contract.floats:
-        return tuple(values)
+    if all(type(values[i]) is float for i in contract.floats):
+        return values
     converted = list(values)
     for i in contract.floats:
         if type(converted[i]) is int:

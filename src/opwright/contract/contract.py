@@ -53,6 +53,16 @@ class Contract:
         return tuple(i for i, a in enumerate(self.signature.arguments) if a.scalar_type in numbers)
 
     @cached_property
+    def tails(self) -> dict[int, tuple[Any, ...]]:
+        """By the number of positional arguments given: the defaults of all that follow, where all have one."""
+        positional, every = len(self.signature.positional), self.signature.arguments
+        return {
+            n: tuple(a.default for a in every[n:])
+            for n in range(positional + 1)
+            if all(a.has_default for a in every[n:])
+        }
+
+    @cached_property
     def call_form(self) -> str:
         """How the operator is called, for people: ``demo::saxpy(x: Float[*n], a: float)``."""
         shown = []

@@ -13,6 +13,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Annotated, Any, Literal, Union
 
 import numpy as np
@@ -118,11 +119,11 @@ class Signature:
     returns: tuple[Return, ...]
     returns_tuple: bool
 
-    @property
+    @cached_property
     def positional(self) -> tuple[Argument, ...]:
         return tuple(a for a in self.arguments if not a.keyword_only)
 
-    @property
+    @cached_property
     def keyword_only(self) -> tuple[Argument, ...]:
         return tuple(a for a in self.arguments if a.keyword_only)
 
