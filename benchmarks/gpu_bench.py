@@ -1,8 +1,8 @@
 """What the timing engine says on a GPU, and how far it can be trusted. Usage: gpu_bench.py OUTPUT_FOLDER
 
 1. The gallery, quick, forward and backward, and how long that takes.
-2. Twenty kernels against themselves: how many come out SAME.
-3. The same kernel timed five times: the spread of the medians.
+2. Four kernels at five sizes against themselves: how many come out SAME.
+3. One kernel timed five times at three sizes: the spread of the medians.
 4. Against triton.testing.do_bench, and warm graph replay against do_bench_cudagraph.
 """
 

@@ -218,7 +218,10 @@ def test_records_become_a_page_and_a_comment(script, tmp_path):
 
 def test_a_report_shows_itself_in_a_notebook():
     import opwright as ow
-    from opwright.results import CheckReport
+    from opwright.results import CheckReport, Status, Verdict
 
     assert ow.check is not None
-    assert "<table" in CheckReport({}, ())._repr_html_() or "nothing" in CheckReport({}, ())._repr_html_()
+    shown = CheckReport({}, (Verdict("a::b", "<k>", "cpp", "cpu", Status.FAIL),))._repr_html_()
+    assert "a::b" in shown
+    assert "&lt;k&gt;" in shown
+    assert "<k>" not in shown

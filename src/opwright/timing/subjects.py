@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,10 +122,3 @@ def _tracked(t: torch.Tensor) -> torch.Tensor:
 
 def _gradient_like(output: torch.Tensor) -> torch.Tensor:
     return torch.randn_like(output.detach())
-
-
-def each_prepared(subjects: Sequence[Subject]) -> Iterator[Subject]:
-    """Subjects one after the other, each inside its context."""
-    for subject in subjects:
-        with subject.prepared():
-            yield subject
