@@ -223,3 +223,16 @@ def test_a_lazy_conjugate_inside_a_meaning_survives_torch_compile(namespace: str
     x, y = torch.randn(2, 5, dtype=torch.complex64)
     compiled = torch.compile(lambda x, y: product(x, y), backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, y), x * y.conj())
+
+
+@pytest.mark.compiler
+def test_inductor_keeps_the_operator_where_the_environment_says_ci(namespace: str, monkeypatch) -> None:
+    """Inductor's own CI refuses a fall-back beside a decomposition, by ``CI`` in the environment: so would ours."""
+    monkeypatch.setenv("CI", "true")
+    op = scale(namespace, 2.0)
+    compiled = torch.compile(lambda x: op(x) + 1, fullgraph=True, dynamic=False)
+    x = torch.ones(5, requires_grad=True)
+    out = compiled(x)
+    out.sum().backward()
+    assert out[0] == 3
+    assert x.grad[0] == 2

@@ -8,6 +8,7 @@ know what is behind an operator's name (seen on torch 2.11, 2.13 and 2.15).
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -144,6 +145,22 @@ def _stamp_compile_caches(operator: Registrable) -> None:
     config.cache_key_tag = " ".join([*others, f"opwright:{digest(*parts)}"])
 
 
+def _keep_kernels_in_inductor(overload: Any) -> None:
+    """Tell Inductor to call the operator, although a decomposition of it exists for DTensor.
+
+    It does so by itself, except where the environment has ``CI``: there it takes the pair for a mistake in
+    torch's own tables and stops. A fall-back that is already there is not questioned.
+    """
+    if not os.environ.get("CI"):
+        return
+    from torch._inductor import lowering
+    from torch._library.utils import get_layout_constraint_tag
+
+    if overload not in lowering.lowerings:
+        constraint = lowering.tag_to_layout_constraint(get_layout_constraint_tag(overload, with_default=True))
+        lowering.make_fallback(overload, constraint, warn=False)
+
+
 def _define(operator: Registrable, library: torch.library.Library) -> Any:
     contract = operator.contract
     signature, qualname = contract.signature, contract.qualname
@@ -165,6 +182,7 @@ def _define(operator: Registrable, library: torch.library.Library) -> Any:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         _stamp_compile_caches(operator)
+        _keep_kernels_in_inductor(overload)
         return operator.fake(in_order(args, kwargs))
 
     def setup_context(ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
