@@ -27,6 +27,7 @@ __all__ = [
     "Part",
     "Probe",
     "Refused",
+    "Shown",
     "Status",
     "Verdict",
     "Versus",
@@ -297,3 +298,12 @@ class BenchReport:
             "errors": list(self.errors),
             "measurements": [dataclasses.asdict(m) for m in self.measurements],
         }
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A text to look at: a kernel's source, or what a compiler made of it. ``language`` is for colours."""
+
+    title: str
+    language: str
+    text: str
