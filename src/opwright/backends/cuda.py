@@ -21,19 +21,13 @@ from opwright.results import Accepted, Probe, Refused
 
 __all__ = ["CudaBackend"]
 
-# Architectures that a file is built for where nvcc knows them, oldest first; the newest also as PTX, for what comes.
+# What a file is built for where there is no GPU to ask, and nvcc knows it.
 _ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
+# USE_CUDA shows the part of torch's C shim that gives the current stream.
 _FLAGS = (
-    "-O3",
-    "-std=c++17",
-    "-shared",
-    "-lineinfo",
-    "-Xcompiler",
-    "-fPIC",
-    "--expt-relaxed-constexpr",
-    "--threads",
-    "0",
-)
+    "-O3", "-std=c++17", "-shared", "-lineinfo", "-DUSE_CUDA", "-Xcompiler", "-fPIC", "--expt-relaxed-constexpr",
+    "--threads", "0",
+)  # fmt: skip
 _NO_NVCC = "nvcc is not found"
 _INSTALL_NVCC = "install a CUDA toolkit, or write a Python launcher around ow.cuda_module, which needs none"
 
@@ -74,7 +68,7 @@ class CudaBackend(Backend):
             return Artifact(spec.entry, payload=spec.source)  # its kernels compile when it launches them
         if tools.machine.nvcc is None:
             raise KernelRefusedError(f"{contract.qualname}:{spec.name}: {_NO_NVCC}", fix=_INSTALL_NVCC)
-        flags = (*_FLAGS, *_architecture_flags(tools.machine.nvcc))
+        flags = (*_FLAGS, *_architecture_flags(spec, tools.machine))
         # What the stable ABI needs of CUDA is in torch_cuda, which a GPU process has loaded.
         toolchain = host_function.Toolchain(tools.machine.nvcc, flags, ("-ltorch", "-ltorch_cpu"), ".cu")
         return host_function.build(spec, contract, tools, toolchain)
@@ -85,13 +79,24 @@ class CudaBackend(Backend):
         return as_launch(stable_abi.load_shared_object(artifact.file, artifact.entry), contract)
 
 
+def _architecture_flags(spec: KernelSpec, machine: Machine) -> tuple[str, ...]:
+    """For the GPUs at hand; without one, for every architecture in use; the newest also as PTX, for what comes.
+
+    An author who names architectures (``-gencode``, ``-arch``) gets those.
+    """
+    if any(
+        o.startswith(("-gencode", "--generate-code", "-arch", "--gpu-arch")) for o in spec.options.get("options", ())
+    ):
+        return ()
+    assert machine.nvcc is not None  # refused by the caller
+    known = _known_architectures(machine.nvcc)
+    here = {10 * gpu.capability[0] + gpu.capability[1] for gpu in machine.gpus}
+    chosen = sorted(known & (here or set(_ARCHITECTURES))) or [max(known)]
+    built = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in chosen]
+    return (*built, f"-gencode=arch=compute_{chosen[-1]},code=compute_{chosen[-1]}")
+
+
 @functools.cache
-def _architecture_flags(nvcc: Compiler) -> tuple[str, ...]:
+def _known_architectures(nvcc: Compiler) -> set[int]:
     told = subprocess.run([nvcc.path, "--list-gpu-code"], capture_output=True, text=True, check=True).stdout
-    known = {int(n) for n in re.findall(r"sm_(\d+)\b", told)}
-    chosen = [a for a in _ARCHITECTURES if a in known] or [max(known)]
-    newest = chosen[-1]
-    return (
-        *(f"-gencode=arch=compute_{a},code=sm_{a}" for a in chosen),
-        f"-gencode=arch=compute_{newest},code=compute_{newest}",
-    )
+    return {int(n) for n in re.findall(r"sm_(\d+)\b", told)}
