@@ -10,6 +10,7 @@ Usage: cuda_bench.py OUTPUT_FOLDER
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 import sys
@@ -83,30 +84,26 @@ def bandwidth() -> list[dict[str, object]]:
         for error in report.errors:
             print("error:", error)
         (out / f"add-{dtype}.json").write_text(json.dumps(report.to_json()))
-        for m in report.measurements:
-            if m.cache == "cold" or m.case["n"][0] < 2**26:
-                gb_s = m.bytes / m.device_us.median / 1e3
-                row = {"dtype": dtype, "kernel": m.kernel, "n": m.case["n"][0], "cache": m.cache, "us": m.device_us.median,
-                       "GB/s": gb_s, "of the copy ceiling": m.ceiling_fraction}  # fmt: skip
-                rows.append(row)
-        eager = {(r["n"], r["cache"]): r["us"] for r in rows if r["dtype"] == dtype and r["kernel"] == "eager"}
-        for r in rows:
-            if r["dtype"] == dtype:
-                r["of torch.add"] = eager[r["n"], r["cache"]] / r["us"]
-                print(f"{dtype:>9} {r['n']:>10} {r['cache']:>5} {r['kernel']:>12}: {r['us']:9.1f} µs {r['GB/s']:7.0f} GB/s "
-                      f"{100 * (r['of the copy ceiling'] or 0):5.1f} % of the copy, {r['of torch.add']:5.3f} × torch.add")  # fmt: skip
+        found = [m for m in report.measurements if m.cache == "cold" or m.case["n"][0] < 2**26]
+        eager = {(m.case["n"][0], m.cache): m.device_us.median for m in found if m.kernel == "eager"}
+        for m in found:
+            n, us = m.case["n"][0], m.device_us.median
+            row = {"dtype": dtype, "kernel": m.kernel, "n": n, "cache": m.cache, "us": us}
+            row |= {"GB/s": m.bytes / us / 1e3, "of copy": m.ceiling_fraction, "of torch.add": eager[n, m.cache] / us}
+            rows.append(row)
+            print(" ".join(f"{v:>10.3f}" if isinstance(v, float) else f"{v!s:>10}" for v in row.values()))
     return rows
 
 
-def events(call: Callable[[], object], n: int = 20) -> float:
+def events(call: Callable[..., object], *arguments: object, n: int = 20) -> float:
     """Median microseconds on the GPU; the data are far larger than its cache."""
     for _ in range(3):
-        call()
+        call(*arguments)
     times = []
     for _ in range(n):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        call()
+        call(*arguments)
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) * 1e3)
@@ -119,15 +116,15 @@ def shapes() -> list[dict[str, object]]:
     for name, dtype, loads in (("float", torch.float32, (1, 2, 4)), ("__half", torch.float16, (1, 2, 8))):
         x, y = torch.randn(n, device="cuda").to(dtype), torch.randn(n, device="cuda").to(dtype)
         made = torch.empty_like(x)
-        torch_us = events(lambda: torch.add(x, y, out=made))
-        copy_us = events(lambda: made.copy_(x)) * 1.5  # the time for as many bytes as an addition moves
+        torch_us = events(functools.partial(torch.add, out=made), x, y)
+        copy_us = events(made.copy_, x) * 1.5  # the time for as many bytes as an addition moves
         print(f"{name:>7}: torch.add {torch_us:.1f} µs, a copy of as many bytes {copy_us:.1f} µs")
         for load in loads:
             for times in (1, 2, 4, 8):
                 for threads in (128, 256, 512, 1024):
                     kernel = cuda[f"add<{name}, {load}, {load * times}>"]
                     grid = ow.cdiv(n, threads * load * times)
-                    us = events(lambda: kernel[grid, threads](x, y, made, n), n=7)
+                    us = events(kernel[grid, threads], x, y, made, n, n=7)
                     rows.append({"type": name, "load": load, "a thread": load * times, "threads": threads, "us": us,
                                  "of torch.add": torch_us / us, "of copy": copy_us / us})  # fmt: skip
         for r in sorted((r for r in rows if r["type"] == name), key=lambda r: r["us"])[:8]:
