@@ -176,3 +176,16 @@ def test_arguments_that_never_equal_themselves_leave_no_plan(scale):
     for _ in range(3):
         assert torch.isnan(scale(x, float("nan"))).all()
     assert scale._plans == ()
+
+
+def test_an_int_for_a_float_stays_a_float_to_the_kernel(namespace):
+    @ow.op(f"{namespace}::kind")
+    def kind(x: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
+        return x * a
+
+    seen = []
+    kind.python(lambda x, a: seen.append(type(a)) or x * a, name="k")
+    for _ in range(3):
+        kind(torch.ones(3), 2)
+        kind(torch.ones(3), 2.0)
+    assert set(seen) == {float}

@@ -84,11 +84,14 @@ class Op:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return self.overload(*args, **kwargs)
+        # A plan is made of filled arguments, so what equals them needs no filling.
         arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
         if self._plans and nothing_listens():
             for plan in self._plans:
                 if plan.holds(arguments):
                     return self._run(plan.kernels, arguments, plan.device)
+        if arguments is args:
+            arguments = fill(self.contract, args, kwargs)
         if is_plain_call(arguments):
             return self._run_and_remember(arguments)
         split = len(self.contract.signature.positional)
