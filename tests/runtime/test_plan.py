@@ -189,3 +189,14 @@ def test_an_int_for_a_float_stays_a_float_to_the_kernel(namespace):
         kind(torch.ones(3), 2)
         kind(torch.ones(3), 2.0)
     assert set(seen) == {float}
+
+
+def test_a_plan_made_without_gradients_is_not_used_where_they_are_recorded(scale, monkeypatch):
+    x = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        scale(x)
+        assert was_direct(scale, monkeypatch, x)
+    out = scale(x)
+    assert out.requires_grad
+    out.sum().backward()
+    assert x.grad.tolist() == [2, 2, 2]

@@ -41,7 +41,7 @@ class Plan:
         device: the GPU where they run; None for another device.
     """
 
-    __slots__ = ("_check", "_constants", "_tensors", "device", "kernels")
+    __slots__ = ("_check", "_constants", "_tensors", "_without_grad", "device", "kernels")
 
     def __init__(
         self,
@@ -50,15 +50,20 @@ class Plan:
         check: Callable[..., bool],
         tensors: tuple[int, ...] | None,
         constants: tuple[tuple[int, type, Any], ...],
+        without_grad: bool,
     ) -> None:
         self.kernels = kernels
         self.device = device
         self._check = check
         self._tensors = tensors
         self._constants = constants
+        # The guard compares whether tensors require a gradient, not whether gradients are being recorded.
+        self._without_grad = without_grad
 
     def holds(self, arguments: Sequence[Any]) -> bool:
         """Whether these arguments are like those that the plan was made for. Asks nothing of modes or the profiler."""
+        if self._without_grad and _C.is_grad_enabled():
+            return False
         if self._tensors is None:  # the common case: there is nothing but tensors
             return self._check(*arguments)
         for position, kind, value in self._constants:
@@ -77,4 +82,5 @@ def make_plan(arguments: Sequence[Any], kernels: tuple[Kernel, ...]) -> Plan | N
     tensors = [arguments[i] for i in positions]
     guard = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
     device = tensors[0].get_device() if tensors[0].is_cuda else None
-    return Plan(kernels, device, guard.check, positions if others else None, tuple(others))
+    without_grad = any(t.requires_grad for t in tensors)
+    return Plan(kernels, device, guard.check, positions if others else None, tuple(others), without_grad)
