@@ -38,7 +38,7 @@ def attach_cuda(name: str, dtype: torch.dtype, load: int, per_thread: int) -> No
     @add.cuda(name=name, dtypes=[dtype], when=is_aligned if load > 1 else None)
     def _(x: Tensor, y: Tensor) -> Tensor:
         x, y = x.contiguous(), y.contiguous()
-        out = x.new_empty(x.shape)
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
         n = out.numel()
         kernel[ow.cdiv(n, THREADS * per_thread), THREADS](x, y, out, n)
         return out

@@ -26,7 +26,7 @@ def add_kernel(x, y, out, n, BLOCK: tl.constexpr):
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """``x + y``, 1,024 elements a program."""
     x, y = x.contiguous(), y.contiguous()
-    out = x.new_empty(x.shape)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     n = out.numel()
     if n > 0:  # a grid may not be empty
         add_kernel[(triton.cdiv(n, 1024),)](x, y, out, n, BLOCK=1024)
@@ -50,7 +50,7 @@ add_kernel_autotuned = triton.autotune(
 def add_autotuned(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """``x + y`` with the block size, warps and stages that were fastest on the first call."""
     x, y = x.contiguous(), y.contiguous()
-    out = x.new_empty(x.shape)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     n = out.numel()
     if n > 0:
         add_kernel_autotuned[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, y, out, n)

@@ -36,7 +36,7 @@ def cos_kernel(x, out, n, BLOCK: tl.constexpr):
 def sin(x: torch.Tensor) -> torch.Tensor:
     """``sin(x)``, 1,024 elements a program."""
     x = x.contiguous()
-    out = x.new_empty(x.shape)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     n = out.numel()
     if n > 0:  # a grid may not be empty
         sin_kernel[(triton.cdiv(n, 1024),)](x, out, n, BLOCK=1024)
@@ -46,7 +46,7 @@ def sin(x: torch.Tensor) -> torch.Tensor:
 def cos(x: torch.Tensor) -> torch.Tensor:
     """``cos(x)``, 1,024 elements a program."""
     x = x.contiguous()
-    out = x.new_empty(x.shape)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     n = out.numel()
     if n > 0:
         cos_kernel[(triton.cdiv(n, 1024),)](x, out, n, BLOCK=1024)
@@ -78,7 +78,7 @@ def sin_kernel_heuristics(x, out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
 def sin_heuristics(x: torch.Tensor) -> torch.Tensor:
     """``sin(x)`` without masks where the blocks come out even."""
     x = x.contiguous()
-    out = x.new_empty(x.shape)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     n = out.numel()
     if n > 0:
         sin_kernel_heuristics[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, out, n)
