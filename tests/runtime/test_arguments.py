@@ -68,6 +68,16 @@ def test_values_become_what_the_kernel_declares(parameter, value, expected):
     assert word(parameter, value) == expected
 
 
+@pytest.mark.parametrize("value", [0.0, -0.0, 1e-45, 1e300, float("inf"), 0.1])
+def test_the_usual_case_packs_what_one_by_one_would(value):
+    packer = Packer("kernel", [VECTORS, FLOATS, INT, LONG, SIZE, FLOAT, DOUBLE])
+    x = torch.ones(8)
+    arguments = (x, x[1:], -5, -(2**40), 7, value, value)
+    usual = packer._usual(arguments, HERE)
+    assert usual is not None or value == 1e300
+    assert list(usual or packer._each(arguments, HERE)) == packer._each(arguments, HERE)
+
+
 def test_a_struct_goes_by_value():
     class Pair(ctypes.Structure):
         _fields_ = (("a", ctypes.c_int), ("b", ctypes.c_double))

@@ -33,8 +33,9 @@ class Packer:
         self.kernel = kernel
         self.parameters = tuple(parameters)
         self._convert = tuple(self._converter(i, p) for i, p in enumerate(parameters))
+        self._usual = _usual_case(self.parameters)
 
-    def pack(self, arguments: Sequence[Any], device: int) -> list[Any]:
+    def pack(self, arguments: Sequence[Any], device: int) -> Sequence[Any]:
         """Words for the driver, in order.
 
         Args:
@@ -43,6 +44,10 @@ class Packer:
         Raises:
             LaunchError: a wrong number of arguments, or one of the wrong kind, dtype, device or alignment.
         """
+        return self._usual(arguments, device) or self._each(arguments, device)
+
+    def _each(self, arguments: Sequence[Any], device: int) -> list[Any]:
+        """One by one: what is unusual, and what is wrong."""
         if len(arguments) != len(self._convert):
             raise self._wrong_count(arguments)
         return [convert(a, device) for convert, a in zip(self._convert, arguments, strict=True)]
@@ -77,12 +82,9 @@ class Packer:
         return convert
 
     def _integer(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
-        bits = 8 * parameter.size
-        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if parameter.kind == "integer" else (0, (1 << bits) - 1)
+        low, high = _range(parameter)
 
         def convert(value: Any, device: int) -> int:
-            if type(value) is int and low <= value <= high:  # the usual case, first
-                return value if high < _WORD >> 1 else _signed(value)
             if isinstance(value, int | np.integer):
                 return self._in_range(position, parameter, int(value), low, high)
             raise self._wrong_kind(position, parameter, value, "an int")
@@ -174,6 +176,63 @@ class Packer:
             f"{self.kernel} takes {len(self.parameters)} arguments, but {len(arguments)} came",
             fix=f"it is declared {self.kernel}({types})",
         )
+
+
+def _usual_case(parameters: Sequence[Parameter]) -> Callable[[Sequence[Any], int], Sequence[Any] | None]:
+    """A function for exactly these parameters, that packs the usual case: tensors where pointers are declared,
+    Python's own int and float where numbers are, everything as it should be. Of anything else it says None.
+
+    It is written out as text, because a launch is timed in microseconds: three tensors and an int take 0.8 µs, and
+    2.9 µs through a list of converters (one run, on one CPU).
+    """
+    names = [f"a{i}" for i in range(len(parameters))]
+    scope: dict[str, Any] = {"bits_of": _BITS}
+    words, tests = [], []
+    for i, (name, parameter) in enumerate(zip(names, parameters, strict=True)):
+        if parameter.kind == "pointer":
+            scope[f"dtypes{i}"] = parameter.dtypes
+            words.append(f"{name}.data_ptr()")
+            tests.append(f"{name}.get_device() == device")
+            tests += [f"{name}.dtype in dtypes{i}"] if parameter.dtypes else []
+            tests += [f"not words[{i}] & {parameter.alignment - 1}"] if parameter.alignment > 1 else []
+        elif parameter.kind in ("integer", "unsigned") and parameter.type_name not in _UNTYPED:
+            low, high = _range(parameter)
+            words.append(name)
+            tests.append(f"type({name}) is int and {low} <= {name} <= {min(high, (_WORD >> 1) - 1)}")
+        elif parameter.kind == "floating" and parameter.size in _BITS:
+            words.append(f"bits_of[{parameter.size}]({name})")
+            tests.append(f"type({name}) is float")
+        else:
+            return lambda arguments, device: None
+    if not parameters:
+        return lambda arguments, device: None
+    text = f"""
+def pack(arguments, device):
+    try:
+        {", ".join(names)}, = arguments
+        words = ({", ".join(words)},)
+        return words if {" and ".join(tests)} else None
+    except (AttributeError, TypeError, ValueError, OverflowError, bits_error):
+        return None
+"""
+    scope["bits_error"] = struct.error
+    exec(text, scope)
+    packer: Callable[[Sequence[Any], int], Sequence[Any] | None] = scope["pack"]
+    return packer
+
+
+def _range(parameter: Parameter) -> tuple[int, int]:
+    bits = 8 * parameter.size
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if parameter.kind == "integer" else (0, (1 << bits) - 1)
+
+
+def _bits(float_format: str, int_format: str) -> Callable[[float], int]:
+    pack, unpack = struct.Struct(float_format).pack, struct.Struct(int_format).unpack
+    return lambda value: unpack(pack(value))[0]
+
+
+# How a Python float becomes the word whose low bytes are a float or a double.
+_BITS = {4: _bits("<f", "<i"), 8: _bits("<d", "<q")}
 
 
 def _signed(word: int) -> int:

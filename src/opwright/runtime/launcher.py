@@ -52,7 +52,7 @@ _EXAMPLE = "(grid_x, grid_y), (block_x, block_y)"
 class Configuration:
     """A grid, a block and shared memory for one kernel, checked against what every GPU allows."""
 
-    __slots__ = ("_native", "block", "fits", "grid", "is_empty", "shared_bytes")
+    __slots__ = ("block", "fits", "grid", "is_empty", "native", "shared_bytes")
 
     def __init__(self, kernel: str, grid: Extent, block: Extent, shared_bytes: int) -> None:
         self.grid, self.block, self.shared_bytes = grid, block, shared_bytes
@@ -60,7 +60,8 @@ class Configuration:
         self.is_empty = 0 in grid
         # The devices on which the kernel itself was found to allow it.
         self.fits: set[int] = set()
-        self._native: Any = None
+        # cuda-core's form of it, made with the first launch.
+        self.native: Any = None
         if self.threads == 0 or self.threads > _MOST_THREADS or _exceeds(block, _LARGEST_BLOCK):
             raise LaunchError(
                 f"{kernel}: a block of {block} has {self.threads} threads",
@@ -75,14 +76,6 @@ class Configuration:
     def threads(self) -> int:
         """Of one block."""
         return self.block[0] * self.block[1] * self.block[2]
-
-    def native(self) -> Any:
-        """cuda-core's form of it, made once."""
-        if self._native is None:
-            from cuda.core import LaunchConfig
-
-            self._native = LaunchConfig(grid=self.grid, block=self.block, shmem_size=self.shared_bytes)
-        return self._native
 
 
 def _exceeds(extent: Extent, limit: Extent) -> bool:
@@ -110,21 +103,17 @@ class DeviceFunction:
         words = self._packer.pack(arguments, device)
         if configuration.is_empty:
             return
-        if device == torch._C._cuda_getDevice():
-            self._launch(configuration, words, device)
-        else:
+        if device != torch._C._cuda_getDevice():
             with torch.cuda.device(device):
-                self._launch(configuration, words, device)
-
-    def _launch(self, configuration: Configuration, words: list[Any], device: int) -> None:
-        kernel = self._kernel or self._load()
+                self.launch(configuration, arguments, device)
+            return
         if device not in configuration.fits:
-            self._fit(kernel, configuration, device)
+            self._fit(configuration, device)
         raw = torch._C._cuda_getCurrentRawStream(device)
         if self._has_large_struct:
-            _launch_with_structs(kernel, configuration, words, raw)
+            _launch_with_structs(self._kernel, configuration, words, raw)
         else:
-            _native_launch()(_stream(device, raw), configuration.native(), kernel, *words)
+            _native_launch()(_stream(device, raw), configuration.native, self._kernel, *words)
 
     def _load(self) -> Any:
         with self._lock:
@@ -133,10 +122,13 @@ class DeviceFunction:
                     self._kernel = _library(self.code).get_kernel(self.entry.symbol)
         return self._kernel
 
-    def _fit(self, kernel: Any, configuration: Configuration, device: int) -> None:
-        """Compare with the compiled kernel's own limits, and ask for more shared memory where it takes that."""
+    def _fit(self, configuration: Configuration, device: int) -> None:
+        """Make ready for a first launch: load, compare with the compiled kernel's own limits, and ask for more shared
+        memory where it takes that."""
         from cuda.bindings import driver
+        from cuda.core import LaunchConfig
 
+        kernel = self._kernel or self._load()
         attribute, handle = driver.CUfunction_attribute, driver.CUkernel(int(kernel.handle))
         number = _driver(driver.cuDeviceGet(device))
         most = _driver(driver.cuKernelGetAttribute(attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, handle, number))
@@ -159,6 +151,9 @@ class DeviceFunction:
             before = _driver(driver.cuKernelGetAttribute(raised, handle, number))
             if configuration.shared_bytes > before:
                 _driver(driver.cuKernelSetAttribute(raised, configuration.shared_bytes, handle, number))
+        configuration.native = LaunchConfig(
+            grid=configuration.grid, block=configuration.block, shmem_size=configuration.shared_bytes
+        )
         configuration.fits.add(device)
 
 
