@@ -14,10 +14,10 @@ import torch
 from opwright.backends import nvrtc
 from opwright.backends.cuda_source import CudaSource, kernels_defined, parse_options
 from opwright.backends.device_code import DeviceCode, EntryPoint
+from opwright.backends.launcher import Configuration, DeviceFunction, as_extent
 from opwright.backends.stable_abi import without_comments
 from opwright.contract.fingerprint import digest
 from opwright.errors import KernelError, LaunchError
-from opwright.runtime.launcher import Configuration, DeviceFunction, as_extent
 from opwright.runtime.tools import build_tools
 
 __all__ = ["CudaKernel", "CudaModule", "cdiv", "cuda_module"]
