@@ -14,20 +14,58 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 THREADS = 256
 
 
+def is_narrow(x, k):
+    return k.shape[0] <= 8
+
+
 @ow.op("gallery::conv1d")
 def conv1d(x: Float[Tensor, "n"], k: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
     """``out[i] = Σ_j x[i + j] · k[j]``, with zeros past the end of ``x``; ``k`` has at least one tap.
 
-    The operator of Modular's tutorial on custom operators for PyTorch
-    (https://docs.modular.com/max/develop/custom-kernels-pytorch/).
+    The kernel that Modular's puzzles write in Mojo and use in PyTorch and in a MAX graph.
     """
     # One zero more than the taps reach: torch takes no input that is shorter than the kernel.
     padded = F.pad(x, (0, k.shape[0]))
     return F.conv1d(padded[None, None], k[None, None])[0, 0, : x.shape[0]]
 
 
+# On a GPU in blocks of THREADS, which load and store 16 bytes at a time, twice.
+def blocks(x, k):
+    return ow.cdiv(x.nbytes, 2 * 16 * THREADS)
+
+
 conv1d.mojo("conv1d.mojo", dtypes=FLOATS)
 conv1d.mojo(
-    "conv1d.mojo", entry="conv1d_gpu", name="mojo_gpu", devices=["cuda"], dtypes=FLOATS, alignment=16,
-    prebuilt="prebuilt", grid=lambda x, k: ow.cdiv(x.nbytes, 2 * 16 * THREADS), block=THREADS,
+    "conv1d.mojo", entry="conv1d_gpu", name="mojo_gpu", devices=["cuda"], dtypes=FLOATS,
+    grid=blocks, block=THREADS, alignment=16, prebuilt="prebuilt",
 )  # fmt: skip
+# With a number of taps that is known at compile time, their loop is unrolled.
+conv1d.mojo("conv1d.mojo", name="mojo_unrolled", dtypes=FLOATS, params={"width": lambda x, k: k.shape[0]}, when=is_narrow)
+
+cuda = ow.cuda_module("conv1d.cu")
+CPP_TYPE = {torch.float64: "double", torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+CUDA_KERNELS = {dtype: cuda[f"conv1d<{name}>"] for dtype, name in CPP_TYPE.items()}
+
+
+@conv1d.cuda(name="cuda", dtypes=FLOATS)
+def _(x, k):
+    x, k = x.contiguous(), k.contiguous()
+    if x.data_ptr() % 16:  # a view that starts between two of the kernel's loads
+        x = x.clone()
+    out = torch.empty_like(x)
+    CUDA_KERNELS[x.dtype][blocks(x, k), THREADS](x, k, out, x.numel(), k.numel())
+    return out
+
+
+conv1d.triton("conv1d_triton.py", dtypes=FLOATS)
+conv1d.cpp("conv1d.cpp", dtypes=FLOATS)
+
+
+@conv1d.numpy(name="numpy_compiled", dtypes=(torch.float32, torch.float64))
+def _(x, k):
+    padded = np.concatenate([x, np.zeros_like(k)])
+    reach = np.arange(len(x))[:, None] + np.arange(len(k))
+    return np.sum(padded[reach] * k, axis=1)
+
+
+conv1d.bench_sizes(n=(1_000, 100_000, 10_000_000, 100_000_000), m=(4,))
