@@ -8,14 +8,14 @@ from torch import Tensor
 
 import opwright as ow
 
-__all__ = ["conv1d"]
+__all__ = ["conv1d", "conv1d_taps"]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 THREADS = 256
 
 
 def is_narrow(x, k):
-    return k.shape[0] <= 8
+    return k.shape[0] in (3, 4, 5)
 
 
 @ow.op("gallery::conv1d")
@@ -67,5 +67,55 @@ def _(x, k):
     reach = np.arange(len(x))[:, None] + np.arange(len(k))
     return np.sum(padded[reach] * k, axis=1)
 
+
+# -- the gradient: of x the same convolution backwards, of k an operator of its own --------------------------
+
+
+@ow.op("gallery::conv1d_taps")
+def conv1d_taps(x: Float[Tensor, "n"], grad: Float[Tensor, "n"], m: int) -> Float[Tensor, "m"]:
+    """The gradient of ``conv1d`` for its m taps: ``out[j] = Σ_i x[i + j] · grad[i]``, with zeros past the end of x."""
+    return F.pad(x, (0, m)).unfold(0, x.shape[0], 1)[:m] @ grad
+
+
+conv1d_taps.mojo("conv1d.mojo", entry="conv1d_taps", dtypes=FLOATS)
+conv1d_taps.cpp("conv1d.cpp", entry="conv1d_taps", dtypes=FLOATS)
+TAPS_KERNELS = {dtype: cuda[f"conv1d_taps<{name}>"] for dtype, name in CPP_TYPE.items()}
+
+
+@conv1d_taps.cuda(name="cuda", dtypes=FLOATS)
+def _(x, grad, m):
+    x, grad = x.contiguous(), grad.contiguous()
+    sums = torch.float64 if x.dtype == torch.float64 else torch.float32
+    blocks = min(ow.cdiv(max(x.numel(), 1), 16 * THREADS), 1024)
+    # Each block's sums, added in one order whatever the blocks' timing, so that results repeat.
+    partial = torch.empty((blocks, m), dtype=sums, device=x.device)
+    TAPS_KERNELS[x.dtype][(blocks, ow.cdiv(m, 8)), THREADS](x, grad, partial, x.numel(), m)
+    return partial.sum(0).to(x.dtype)
+
+
+def save_inputs(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def backward(ctx, grad):
+    x, k = ctx.saved_tensors
+    grad_x = conv1d(grad.flip(0), k).flip(0) if ctx.needs_input_grad[0] else None
+    grad_k = conv1d_taps(x, grad, k.shape[0]) if ctx.needs_input_grad[1] else None
+    return grad_x, grad_k
+
+
+def taps_backward(ctx, grad):
+    x, given = ctx.saved_tensors
+    grad_x = conv1d(given.flip(0), grad).flip(0) if ctx.needs_input_grad[0] else None
+    grad_given = conv1d(x, grad) if ctx.needs_input_grad[1] else None
+    return grad_x, grad_given, None
+
+
+def save_tensors(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0], inputs[1])
+
+
+conv1d.register_autograd(backward, setup_context=save_inputs)
+conv1d_taps.register_autograd(taps_backward, setup_context=save_tensors)
 
 conv1d.bench_sizes(n=(1_000, 100_000, 10_000_000, 100_000_000), m=(4,))

@@ -56,3 +56,51 @@ Tensor conv1d(const Tensor& x, const Tensor& k) {
                   AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
   return out;
 }
+
+// Adds to each tap's sum what a range of inputs gives, in blocks that stay in the first cache for all taps.
+template <class T, class Sum>
+void correlate(Sum* out, const T* x, const T* grad, int64_t n, int64_t m, int64_t begin, int64_t end) {
+  for (int64_t start = begin; start < end; start += kBlock) {
+    const int64_t count = std::min(kBlock, end - start);
+    for (int64_t j = 0; j < m; ++j) {
+      const int64_t inside = std::clamp(n - start - j, int64_t(0), count);
+      Sum lanes[16] = {};  // sums side by side, which compilers keep in vector registers
+      int64_t i = 0;
+      for (; i + 16 <= inside; i += 16)
+        for (int64_t l = 0; l < 16; ++l)
+          lanes[l] += static_cast<Sum>(x[start + i + j + l]) * static_cast<Sum>(grad[start + i + l]);
+      for (; i < count; ++i)  // past the end, a zero: of an infinite gradient it makes NaN, as in the meaning
+        lanes[0] += (i < inside ? static_cast<Sum>(x[start + i + j]) : Sum(0)) * static_cast<Sum>(grad[start + i]);
+      for (int64_t l = 0; l < 16; ++l) out[j] += lanes[l];
+    }
+  }
+}
+
+template <class T>
+void correlate_all(Tensor& out, const Tensor& x, const Tensor& grad) {
+  using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  const T* values = x.const_data_ptr<T>();
+  const T* given = grad.const_data_ptr<T>();
+  T* result = out.mutable_data_ptr<T>();
+  const int64_t n = x.numel(), m = out.numel();
+  // Pieces of a size that does not depend on the number of threads, added in order: results repeat.
+  const int64_t piece = 1 << 16, pieces = (n + piece - 1) / piece;
+  std::vector<Sum> partial(pieces * m, Sum(0));
+  torch::stable::parallel_for(0, pieces, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p)
+      correlate<T, Sum>(partial.data() + p * m, values, given, n, m, p * piece, std::min(n, (p + 1) * piece));
+  });
+  for (int64_t j = 0; j < m; ++j) {
+    Sum total = 0;
+    for (int64_t p = 0; p < pieces; ++p) total += partial[p * m + j];
+    result[j] = static_cast<T>(total);
+  }
+}
+
+Tensor conv1d_taps(const Tensor& x, const Tensor& grad, int64_t m) {
+  const Tensor a = torch::stable::contiguous(x), b = torch::stable::contiguous(grad);
+  Tensor out = torch::stable::new_empty(a, {m});
+  THO_DISPATCH_V2(a.scalar_type(), "gallery::conv1d_taps", [&] { correlate_all<scalar_t>(out, a, b); },
+                  AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
+  return out;
+}

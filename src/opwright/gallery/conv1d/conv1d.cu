@@ -102,3 +102,35 @@ __global__ void __launch_bounds__(THREADS)
     }
   }
 }
+
+// The gradient for the taps. A block sums a stretch of products for GROUP taps; the blocks' sums are added afterwards.
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    conv1d_taps(const T* __restrict__ x, const T* __restrict__ grad, typename Accumulator<T>::type* __restrict__ partial,
+                long long n, long long m) {
+  using Sum = typename Accumulator<T>::type;
+  constexpr int GROUP = 8;
+  __shared__ Sum of_warps[THREADS / 32][GROUP];
+  const long long first = static_cast<long long>(blockIdx.y) * GROUP;
+  Sum total[GROUP] = {};
+  for (long long i = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x; i < n;
+       i += static_cast<long long>(gridDim.x) * THREADS) {
+    const Sum given = static_cast<Sum>(grad[i]);
+#pragma unroll
+    for (int q = 0; q < GROUP; ++q) {
+      const long long at = i + first + q;
+      total[q] += (at < n ? static_cast<Sum>(x[at]) : Sum(0)) * given;
+    }
+  }
+#pragma unroll
+  for (int q = 0; q < GROUP; ++q) {
+    for (int offset = 16; offset > 0; offset /= 2) total[q] += __shfl_down_sync(0xffffffffu, total[q], offset);
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32][q] = total[q];
+  }
+  __syncthreads();
+  if (threadIdx.x < GROUP && first + threadIdx.x < m) {
+    Sum sum = 0;
+    for (int w = 0; w < THREADS / 32; ++w) sum += of_warps[w][threadIdx.x];
+    partial[blockIdx.x * m + first + threadIdx.x] = sum;
+  }
+}

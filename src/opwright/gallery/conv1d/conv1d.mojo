@@ -88,6 +88,40 @@ def add_tap[
         totals[v] = values.fma(tap, totals[v])
 
 
+def conv1d_taps[
+    dtype: DType
+](
+    output: Pointer[Scalar[dtype], MutAnyOrigin],
+    output_m: Int64,
+    x: Pointer[Scalar[dtype], MutAnyOrigin],
+    n: Int64,
+    grad: Pointer[Scalar[dtype], MutAnyOrigin],
+    grad_n: Int64,
+    m: Int64,
+):
+    """The gradient for the taps, on the CPU."""
+    comptime acc = accumulator[dtype]()
+    comptime LANES = simd_width_of[acc]() * 4
+    comptime BLOCK = 4096  # products that are summed before they are added to the rest, which keeps rounding small
+    var size = Int(n)
+    for j in range(Int(m)):
+        var total = Scalar[acc](0)
+        for start in range(0, size, BLOCK):
+            var end = min(start + BLOCK, size)
+            var totals = SIMD[acc, LANES](0)
+            var i = start
+            while i + LANES <= min(end, size - j):
+                var values = x.unsafe_offset(i + j).unsafe_load[width=LANES]().cast[acc]()
+                totals = values.fma(grad.unsafe_offset(i).unsafe_load[width=LANES]().cast[acc](), totals)
+                i += LANES
+            total += totals.reduce_add()
+            while i < end:
+                var value = x[unsafe_offset=i + j].cast[acc]() if i + j < size else Scalar[acc](0)
+                total += value * grad[unsafe_offset=i].cast[acc]()
+                i += 1
+        output[unsafe_offset=j] = total.cast[dtype]()
+
+
 @always_inline
 def load_or_zero[
     EACH: Int, dtype: DType
