@@ -153,7 +153,7 @@ class Backend(abc.ABC):
         """Make the artifact callable."""
 
     def condition(self, spec: KernelSpec, contract: Contract) -> Callable[..., Probe] | None:
-        """What has to hold of a call besides the author's ``when``: takes the arguments, says why not. None: nothing."""
+        """What has to hold of a call besides the author's ``when``; takes the arguments, says why not."""
         return None
 
     def not_judged(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:

@@ -40,7 +40,9 @@ conv1d.mojo(
     grid=blocks, block=THREADS, alignment=16, prebuilt="prebuilt",
 )  # fmt: skip
 # With a number of taps that is known at compile time, their loop is unrolled.
-conv1d.mojo("conv1d.mojo", name="mojo_unrolled", dtypes=FLOATS, params={"width": lambda x, k: k.shape[0]}, when=is_narrow)
+conv1d.mojo(
+    "conv1d.mojo", name="mojo_unrolled", dtypes=FLOATS, params={"width": lambda x, k: k.shape[0]}, when=is_narrow
+)
 
 cuda = ow.cuda_module("conv1d.cu")
 CPP_TYPE = {torch.float64: "double", torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
