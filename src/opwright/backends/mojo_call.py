@@ -239,8 +239,8 @@ class GpuCall(MojoCall):
                 found.append(Parameter("pointer", 8, pointer, (dtype,), alignment, slot in self.outputs))
                 found += [Parameter("integer", 8, "Int64")] * slot.sizes
             else:
-                kind = "floating" if slot.scalar == "Float64" else "integer"
-                found.append(Parameter(kind, 8, slot.scalar))
+                is_float = slot.scalar == "Float64"
+                found.append(Parameter("floating" if is_float else "integer", 8, slot.scalar))
         return found
 
     def _run(self, plan: _GpuPlan, tensors: Sequence[torch.Tensor], arguments: Sequence[Any]) -> Any:

@@ -166,10 +166,10 @@ def _messages(log: str) -> Iterator[_Message]:
             continue  # what else a compiler prints; the whole log is in the exception
         where = record.get("diagnostic") or {}
         place, ranges = where.get("location") or {}, where.get("ranges") or []
-        column = place.get("column", 1)
+        column = place.get("column", 0)  # counted from 0 here, from 1 in Mojo's text output
         length = next((r["end"] - r["start"] for r in ranges if r.get("start") == column), 1)
         file = Path(where["file"]) if where.get("file") else None
         yield _Message(
-            record.get("kind", ""), record.get("message", ""), file, place.get("line", 0), column,
+            record.get("kind", ""), record.get("message", ""), file, place.get("line", 0), column + 1,
             where.get("text", ""), length,
         )  # fmt: skip
