@@ -18,6 +18,7 @@ BACKENDS: dict[str, str] = {
     "cuda": "opwright.backends.cuda:CudaBackend",
     "cpp": "opwright.backends.cpp:CppBackend",
     "mojo": "opwright.backends.mojo:MojoBackend",
+    "max": "opwright.backends.max:MaxBackend",
     "numpy": "opwright.backends.numpy:NumpyBackend",
 }
 

@@ -30,6 +30,7 @@ from opwright.backends.mojo_source import (
     gpu_entry_text,
     literal,
     read_declaration,
+    size_condition,
     slots_of,
 )
 from opwright.contract.contract import Contract
@@ -86,8 +87,7 @@ class MojoBackend(Backend):
 
     def condition(self, spec: KernelSpec, contract: Contract) -> Callable[..., Probe] | None:
         """A constant parameter that is called like a dim fixes it: other sizes are for another kernel."""
-        fixed = {n: v for n, v in _params(spec).items() if isinstance(v, int) and n in _places(contract)}
-        return functools.partial(_compare_sizes, contract, fixed) if fixed else None
+        return size_condition(_params(spec), contract)
 
     def generate(self, spec: KernelSpec, contract: Contract) -> str:
         return _source(spec).read_text()
@@ -160,29 +160,6 @@ def _check_options(spec: KernelSpec, where: str) -> None:
     flags = spec.options.get("options", ())
     if isinstance(flags, str) or not all(isinstance(flag, str) for flag in flags):
         raise KernelError(f"{where}: options={flags!r} is not a list of flags", fix='write options=["-D", "NAME=1"]')
-
-
-def _places(contract: Contract) -> dict[str, tuple[int, int]]:
-    """By a dim's name: an argument of which it is the size along one dim."""
-    return {
-        str(dim): (i, d)
-        for i, argument in enumerate(contract.signature.arguments)
-        if argument.tensor is not None and argument.kind.name == "TENSOR"
-        for d, dim in enumerate(argument.tensor.dims)
-    }
-
-
-def _compare_sizes(contract: Contract, fixed: Mapping[str, int], *arguments: Any) -> Probe:
-    for name, size in fixed.items():
-        argument, dim = _places(contract)[name]
-        came = arguments[argument].shape[dim]
-        if came != size:
-            return Refused(
-                f"it is compiled for {name} = {size}, but {contract.signature.arguments[argument].name!r} has "
-                f"{name} = {came}",
-                f"give params={{{name!r}: lambda ...: size}}, which compiles for each size, or another kernel",
-            )
-    return Accepted()
 
 
 def _probe_prebuilt(spec: KernelSpec) -> Probe:

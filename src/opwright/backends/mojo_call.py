@@ -59,11 +59,18 @@ Specialise = Callable[[Sequence[Any], Target], Path]
 
 
 @dataclass(frozen=True)
-class _Outputs:
+class Outputs:
     """Shapes and dtypes."""
 
     shapes: tuple[torch.Size, ...]
     dtypes: tuple[torch.dtype, ...]
+
+
+def outputs_for(contract: Contract, arguments: Sequence[Any]) -> Outputs:
+    """What the meaning gives for such arguments, found without computing it."""
+    on_meta = _pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), list(arguments))
+    outputs = fake_outputs(contract, on_meta)
+    return Outputs(tuple(o.shape for o in outputs), tuple(o.dtype for o in outputs))
 
 
 class MojoCall(abc.ABC):
@@ -118,12 +125,10 @@ class MojoCall(abc.ABC):
         """Those of the outputs, then of the tensors."""
         return (*self._outputs_for(arguments).dtypes, *(arguments[i].dtype for i in self._tensors))
 
-    def _outputs_for(self, arguments: Sequence[Any]) -> _Outputs:
-        on_meta = _pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), list(arguments))
-        outputs = fake_outputs(self.contract, on_meta)
-        return _Outputs(tuple(o.shape for o in outputs), tuple(o.dtype for o in outputs))
+    def _outputs_for(self, arguments: Sequence[Any]) -> Outputs:
+        return outputs_for(self.contract, arguments)
 
-    def _artifact(self, arch: str, outputs: _Outputs, arguments: Sequence[Any]) -> Path:
+    def _artifact(self, arch: str, outputs: Outputs, arguments: Sequence[Any]) -> Path:
         dtypes = (*outputs.dtypes, *(arguments[i].dtype for i in self._tensors))
         numbers = tuple(arguments[i] for i in self._whole)
         key = (arch, dtypes, numbers, tuple(arguments[i].shape for i in self._tensors))
@@ -135,7 +140,7 @@ class MojoCall(abc.ABC):
             self._failed[key] = error
             raise
 
-    def _shapes_in_order(self, outputs: _Outputs, arguments: Sequence[Any]) -> list[tuple[Slot, torch.Size | None]]:
+    def _shapes_in_order(self, outputs: Outputs, arguments: Sequence[Any]) -> list[tuple[Slot, torch.Size | None]]:
         """Each slot with its tensor's shape; None for a number."""
         given = [a.shape if s.tensor is not None else None for s, a in zip(self.arguments, arguments, strict=True)]
         return [*zip(self.outputs, outputs.shapes, strict=True), *zip(self.arguments, given, strict=True)]

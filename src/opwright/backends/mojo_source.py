@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,11 @@ from opwright.contract.contract import Contract
 from opwright.contract.dims import VariadicDim
 from opwright.contract.signature import Kind, TensorType
 from opwright.errors import KernelError, SignatureMismatchError
+from opwright.results import Accepted, Probe, Refused
 
 __all__ = [
     "DTYPES", "ENTRY", "Declaration", "Slot", "check_declaration", "cpu_entry_text", "gpu_entry_text", "literal",
-    "modules_imported", "read_declaration", "slots_of",
+    "modules_imported", "read_declaration", "size_condition", "slots_of",
 ]  # fmt: skip
 
 # The symbol that every artifact exports.
@@ -257,6 +258,33 @@ def literal(value: Any) -> str | None:
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return None
+
+
+def size_condition(params: Mapping[str, Any], contract: Contract) -> Callable[..., Probe] | None:
+    """A constant parameter that is called like a dim fixes it: what is asked of a call. None, if there is no such."""
+    places = {
+        str(dim): (i, d)
+        for i, argument in enumerate(contract.signature.arguments)
+        if argument.tensor is not None and argument.kind is Kind.TENSOR
+        for d, dim in enumerate(argument.tensor.dims)
+    }
+    fixed = {name: value for name, value in params.items() if isinstance(value, int) and name in places}
+    if not fixed:
+        return None
+
+    def compare(*arguments: Any) -> Probe:
+        for name, size in fixed.items():
+            argument, dim = places[name]
+            came = arguments[argument].shape[dim]
+            if came != size:
+                return Refused(
+                    f"it is compiled for {name} = {size}, but {contract.signature.arguments[argument].name!r} has "
+                    f"{name} = {came}",
+                    f"give params={{{name!r}: lambda ...: size}}, which compiles for each size, or another kernel",
+                )
+        return Accepted()
+
+    return compare
 
 
 @dataclass(frozen=True)
