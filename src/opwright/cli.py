@@ -116,7 +116,12 @@ def demo(
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """Check the gallery on whatever this machine has, and show what was found."""
+    """Check the gallery on whatever this machine has, and show what was found.
+
+    Named operators that have something of their own to show (conv1d) show it first.
+    """
+    import importlib
+
     from opwright import gallery
 
     modules = {module.rpartition(".")[2]: module for module in gallery.OPERATORS}
@@ -124,10 +129,12 @@ def demo(
     if unknown:
         raise TargetError(f"the gallery has no {unknown[0]!r}", fix=f"it has {', '.join(modules)}")
     chosen = [modules[name] for name in operators or modules]
+    own = [getattr(importlib.import_module(modules[name]), "demo", None) for name in operators or ()]
+    agreed = False not in [demonstrate() for demonstrate in own if demonstrate is not None]
     report = _run_check(
         chosen, json, html, reference=True, checks=("values", "metadata", "inputs unchanged") if quick else ()
     )
-    raise typer.Exit(_exit_code(report))
+    raise typer.Exit(_exit_code(report) if agreed else FAILED)
 
 
 class Direction(StrEnum):

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from opwright.backends.mojo import prebuild
-from opwright.gallery.conv1d import FLOATS, conv1d, conv1d_taps
+from opwright.backends import mojo_prebuilt
+from opwright.backends.mojo import MojoBackend, prebuild
+from opwright.backends.mojo_call import Target
+from opwright.gallery.conv1d import FLOATS, conv1d, conv1d_15_4, conv1d_taps, demo
+from opwright.results import Refused
 from opwright.runtime.tools import build_tools
 
 CPU = [
@@ -117,8 +120,6 @@ def test_views_that_start_anywhere_are_right_on_a_gpu(kernel):
 def test_the_shipped_ptx_runs_on_a_gpu_without_mojo():
     kernel, tools = conv1d.kernels["mojo_gpu"], build_tools()
     without = dataclasses.replace(tools, machine=dataclasses.replace(tools.machine, mojo=None))
-    from opwright.backends.mojo import MojoBackend
-
     backend = MojoBackend()
     launch = backend.load(backend.compile(kernel.spec, kernel.contract, without), kernel.spec, kernel.contract)
     for dtype in FLOATS:
@@ -153,10 +154,6 @@ def test_the_shipped_ptx_is_what_its_source_compiles_to(tmp_path):
 
 
 def test_the_shipped_ptx_is_of_this_very_source():
-    from opwright.backends import mojo_prebuilt
-    from opwright.backends.mojo import MojoBackend
-    from opwright.backends.mojo_call import Target
-
     kernel = conv1d.kernels["mojo_gpu"]
     made = MojoBackend().compile(kernel.spec, kernel.contract, build_tools()).payload
     manifest = mojo_prebuilt.manifest_of(kernel.spec.source, kernel.spec.entry, "prebuilt")
@@ -167,6 +164,24 @@ def test_the_shipped_ptx_is_of_this_very_source():
             found = mojo_prebuilt.find(manifest, unit)
             assert found is not None, "run `opwright prebuild opwright.gallery.conv1d`, and commit what it writes"
             assert found[1] == arch
+
+
+def test_the_demonstration_prints_passed_for_each_and_match(capsys, monkeypatch):
+    for name in ("max_op", "max_graph"):  # which take MAX a minute; the next test runs them
+        kernel = (conv1d_15_4 if name == "max_op" else conv1d).kernels[name]
+        monkeypatch.setattr(kernel, "probe", lambda device: Refused("MAX is not asked", "run the next test"))
+    assert demo()
+    said = capsys.readouterr().out
+    assert said.count("[14. 20. 26. 32. 38. 44. 50. 56. 62. 68. 74. 80. 41. 14.  0.]\n  PASSED") == 2
+    assert "MAX graph: not run: MAX is not asked (run the next test)" in said
+    assert said.endswith("\nMATCH\n")
+
+
+@pytest.mark.max
+@pytest.mark.slow
+def test_max_gives_the_same_by_both_of_its_ways(capsys):
+    assert demo()
+    assert capsys.readouterr().out.count("PASSED") == 4
 
 
 # -- the gradient ------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch
-from opwright.backends.mojo_call import outputs_for
+from opwright.backends.mojo_call import Outputs, outputs_for
 from opwright.backends.mojo_source import DTYPES, Declaration, literal, read_declaration, size_condition
 from opwright.contract.contract import Contract
 from opwright.contract.dims import FixedDim, NamedDim
@@ -171,11 +171,12 @@ class _MaxCall:
         self.tools = tools
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._failed: dict[Any, CompileError] = {}
+        self._outputs: dict[Any, Outputs] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *arguments: Any) -> Any:
         tensors = [a.detach().contiguous() for a in arguments]
-        found = outputs_for(self.contract, arguments)
+        found = self._outputs_for(tensors)
         device = tensors[0].device
         outputs = [torch.empty(s, dtype=d, device=device) for s, d in zip(found.shapes, found.dtypes, strict=True)]
         if all(o.numel() == 0 for o in outputs):
@@ -188,6 +189,15 @@ class _MaxCall:
         else:
             self._compile_and_run(key, params, outputs, tensors)
         return self.contract.pack(outputs)
+
+    def _outputs_for(self, tensors: Sequence[torch.Tensor]) -> Outputs:
+        key = tuple((t.shape, t.dtype) for t in tensors)
+        found = self._outputs.get(key)
+        if found is None:
+            if len(self._outputs) >= 1024:  # a bound, should sizes change with every call
+                self._outputs.clear()
+            found = self._outputs[key] = outputs_for(self.contract, tensors)
+        return found
 
     @property
     def _symbolic(self) -> bool:
@@ -309,11 +319,12 @@ def _stderr_kept() -> Iterator[Callable[[], str]]:
 
 def _compile_error(of: str, source: Path, error: Exception, said: str) -> CompileError:
     """The compiler's own lines, with their places; the exception's text where there are none."""
-    blocks = re.split(r"(?m)^(?=\S+\.mojo:\d+:\d+: (?:error|warning|note))", said)
+    log = f"{said}\n{error}"
+    blocks = re.split(r"(?m)^(?=\S+\.mojo:\d+:\d+: (?:error|warning|note))", log)
     errors = [b for b in blocks if re.match(r"\S+\.mojo:\d+:\d+: error", b)]
     shown = "\n".join("\n".join(b.rstrip().splitlines()[:3]) for b in errors[:3]).replace(f"{source.parent}/", "")
     return CompileError(
         f"{of}: MAX does not compile {source.name}\n{shown or str(error).strip()[-1000:]}",
-        log=f"{said}\n{error}",
+        log=log,
         fix="the whole output is in .log",
     )

@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from torch import Tensor
 
 import opwright as ow
 
-__all__ = ["conv1d", "conv1d_taps"]
+__all__ = ["conv1d", "conv1d_15_4", "conv1d_taps", "demo"]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 THREADS = 256
@@ -70,6 +70,19 @@ def _(x, k):
     return np.sum(padded[reach] * k, axis=1)
 
 
+# MAX compiles a graph of the same Mojo code for half a minute: once for all sizes, and here for one dtype.
+conv1d.max("max_op.mojo", name="max_graph", symbolic=True, dtypes=[torch.float32])
+
+
+@ow.op("gallery::conv1d_15_4")
+def conv1d_15_4(x: Float32[Tensor, "15"], k: Float32[Tensor, "4"]) -> Float32[Tensor, "15"]:
+    """The same for one pair of sizes, which MAX's CustomOpLibrary gets as compile-time parameters."""
+    return F.conv1d(F.pad(x, (0, 4))[None, None], k[None, None])[0, 0, :15]
+
+
+conv1d_15_4.max("max_op.mojo", entry="conv1d", name="max_op", params={"n": 15, "m": 4})
+
+
 # -- the gradient: of x the same convolution backwards, of k an operator of its own --------------------------
 
 
@@ -121,3 +134,28 @@ conv1d.register_autograd(backward, setup_context=save_inputs)
 conv1d_taps.register_autograd(taps_backward, setup_context=save_tensors)
 
 conv1d.bench_sizes(n=(1_000, 100_000, 10_000_000, 100_000_000), m=(4,))
+
+
+# -- one command that runs it in NumPy, as a PyTorch operator and in a MAX graph -------------------------------------
+
+
+def demo():
+    """Print the results of NumPy, the PyTorch operator and MAX on input 0 … 14 and kernel 0 … 3; whether all agree."""
+    x, k = np.arange(15, dtype=np.float32), np.arange(4, dtype=np.float32)
+    expected = np.array([14, 20, 26, 32, 38, 44, 50, 56, 62, 68, 74, 80, 41, 14, 0], dtype=np.float32)
+    print(f"Input {x}\nKernel {k}\n")
+    results = {"NumPy": np.convolve(np.concatenate([x, np.zeros(3, np.float32)]), k[::-1], mode="valid")}
+    tensors = torch.from_numpy(x), torch.from_numpy(k)
+    results["PyTorch operator"] = torch.ops.gallery.conv1d(*tensors).numpy()
+    in_max = {"MAX custom operator": conv1d_15_4.kernels["max_op"], "MAX graph": conv1d.kernels["max_graph"]}
+    for title, kernel in in_max.items():
+        probe = kernel.probe("cpu")
+        if hasattr(probe, "remedy"):
+            print(f"{title}: not run: {probe}\n")
+        else:
+            results[title] = kernel(*tensors).numpy()
+    passed = {title: np.array_equal(result, expected) for title, result in results.items()}
+    for title, result in results.items():
+        print(f"{title}\n  {result}\n  {'PASSED' if passed[title] else f'FAILED: expected {expected}'}")
+    print("\nMATCH" if all(passed.values()) else "\nNO MATCH")
+    return all(passed.values())
