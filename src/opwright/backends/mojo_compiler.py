@@ -50,7 +50,7 @@ class MojoUnit:
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Every text that is compiled, with its name."""
-        yield "entry", self.entry
+        yield f"{ENTRY}.mojo", self.entry
         yield self.source.name, self.source.read_text()
         for module in modules_imported(self.source):
             yield str(module.relative_to(self.source.parent)), module.read_text()
@@ -96,19 +96,22 @@ def _key(unit: MojoUnit, compiler: Compiler, cpu: str) -> ArtifactKey:
 
 def _compile(unit: MojoUnit, compiler: Compiler, output: Path) -> None:
     entry = output.parent / f"{ENTRY}.mojo"
-    entry.write_text(unit.entry)
+    # Copied rather than searched with -I: Mojo finds no module in a folder that is a package (__init__.mojo) itself.
+    for name, text in unit.texts():
+        (output.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        (output.parent / name).write_text(text)
     if is_gpu(unit.target):
         # One job: with more, a file with several exports ends in "could not emit assembly" (Mojo 1.2.0).
         target = ["--emit", "asm", "--target-triple", _GPU_TRIPLE, "--target-cpu", unit.target, "-j", "1"]
     else:
         target = ["--emit", "shared-lib"]
-    command = [compiler.path, "build", str(entry), "-I", str(unit.source.parent), "-o", str(output), *target]
+    command = [compiler.path, "build", str(entry), "-o", str(output), *target]
     done = subprocess.run(
         [*command, *unit.flags, "--diagnostic-format", "json"],
         capture_output=True, text=True, check=False, env={**os.environ, "MODULAR_TELEMETRY_ENABLED": "0"},
     )  # fmt: skip
     if done.returncode != 0 or not output.is_file():
-        raise _compile_error(unit, done.stdout + done.stderr)
+        raise _compile_error(unit, output.parent, done.stdout + done.stderr)
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,9 @@ class _Message:
         return f"{place}\n{self.source_line}\n{caret}" if self.source_line else place
 
 
-def _compile_error(unit: MojoUnit, log: str) -> CompileError:
+def _compile_error(unit: MojoUnit, folder: Path, log: str) -> CompileError:
     groups = _grouped(list(_messages(log)))
-    shown = ["\n".join(m.shown(unit.source.parent) for m in group) for group in groups[:3]]
+    shown = ["\n".join(m.shown(folder) for m in group) for group in groups[:3]]
     more = f"\n… and {len(groups) - 3} more" if len(groups) > 3 else ""
     detail = "\n".join(shown) + more if shown else log.strip()[-2000:] or "the compiler said nothing"
     lacks_library = re.search(r"unable to locate module '(max|layout|extensibility)'", log)
