@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from opwright.contract.signature import values
     from opwright.runtime.op import Op, explain, op
     from opwright.timing.run import bench
+    from opwright.timing.tune import tune
 
 # Where each public name lives. They are imported when first used, so that `import opwright` and
 # `opwright --help` do not wait for torch.
@@ -24,10 +25,11 @@ _HOME = {
     "check": "opwright.checks.run",
     "explain": "opwright.runtime.op",
     "op": "opwright.runtime.op",
+    "tune": "opwright.timing.tune",
     "values": "opwright.contract.signature",
 }
 
-__all__ = ["Op", "__version__", "bench", "check", "explain", "op", "values"]
+__all__ = ["Op", "__version__", "bench", "check", "explain", "op", "tune", "values"]
 
 
 def __getattr__(name: str) -> Any:
@@ -35,7 +37,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'opwright' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
-    if name in ("bench", "check"):
+    if name in ("bench", "check", "tune"):
         _show_in_notebooks()
     return value
 

@@ -62,7 +62,8 @@ def make_baseline(
     except (ValueError, TypeError):
         parameters = None  # a function in C, such as torch.sub, which does not say what it takes
     if parameters is not None:
-        compare_with_contract(parameters, contract, f"the baseline {chosen!r}", own_name)
+        entry = own_name if own_name.isidentifier() else "_"
+        compare_with_contract(parameters, contract, f"the baseline {chosen!r}", entry)
     return Baseline(
         chosen, function, tuple(devices) if devices is not None else None, tuple(dtypes) if dtypes is not None else None
     )

@@ -55,8 +55,8 @@ def explain(
     note = "no kernel fits, so the meaning itself runs" if chosen is None else "the last resort"
     outcome = Accepted(note) if chosen is None else Refused("a kernel was found before it")
     choices.append(Choice(REFERENCE, contract.signature.language, outcome, chosen is None))
-    stale = "what was tuned was for other kernels or versions, and is not used: tune again" if tuned.stale else ""
-    return Explanation(contract.qualname, tuple(choices), stale if len(kernels) > 1 else "")
+    stale = "what was tuned was for other kernels, versions or machines, and is not used: tune again"
+    return Explanation(contract.qualname, tuple(choices), stale if tuned.stale and len(kernels) > 1 else "")
 
 
 def _told(outcome: Probe, chosen: bool, fastest: tuple[Crossover, Interval] | None) -> Probe:

@@ -29,7 +29,7 @@ _SCHEMA = "opwright.tuned/1"
 
 @dataclass(frozen=True)
 class Tuned:
-    """An operator's tables by device name and dtype. ``stale``: there are some, but for other kernels or versions."""
+    """An operator's tables by device name and dtype. ``stale``: there are some, but for others."""
 
     machine: Machine | None = None
     tables: dict[tuple[str, str], Crossover] = field(default_factory=dict)
