@@ -18,7 +18,8 @@ def _attribute(holder: Any, name: str) -> tuple[_Get, _Set]:
 
 
 def _known() -> dict[str, tuple[_Get, _Set]]:
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
     return {
         "float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
         "TF32 in cuBLAS": _attribute(matmul, "allow_tf32"),
