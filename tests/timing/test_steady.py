@@ -159,3 +159,86 @@ def test_what_cannot_be_captured_is_timed_all_the_same_and_says_why():
     assert timer.warm_times(subject, [None], 2)[0] > 0
     assert "captur" in timer.not_captured(subject)
     assert torch.equal((x + 0).cpu(), x.cpu()), "the device works on"
+
+
+class FakeCuda:
+    """What of torch.cuda a capture needs, with a log of what was done on which stream."""
+
+    def __init__(self, monkeypatch, refuse=""):
+        self.log, self.refuse = [], refuse
+        for name, value in {
+            "synchronize": lambda: None, "CUDAGraph": lambda: "graph", "graph": self.graph, "stream": self.stream,
+        }.items():  # fmt: skip
+            monkeypatch.setattr(torch.cuda, name, value)
+
+    @contextlib.contextmanager
+    def graph(self, graph, stream):
+        self.log.append(f"capture on {stream}")
+        if self.refuse:
+            raise RuntimeError(self.refuse)
+        yield
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        self.log.append(f"on {stream}")
+        yield
+
+    def timer(self):
+        from opwright.timing.timers import GpuTimer
+
+        timer = GpuTimer.__new__(GpuTimer)
+        timer._graphs, timer._call_us, timer._stream, timer._flush_us = {}, {}, "ours", 1.0
+        timer._queued_times = lambda subject, sets, count: [500.0] * count
+        timer._replay = lambda graph: 80.0
+        return timer
+
+
+def test_a_graph_holds_about_two_milliseconds_of_calls(monkeypatch):
+    from opwright.timing.subjects import Subject
+
+    cuda, seen = FakeCuda(monkeypatch), []
+    timer, sets = cuda.timer(), ["a"]
+    subject = Subject("s", "torch", seen.append)
+    assert timer.warm_times(subject, sets, 3) == [20.0] * 3
+    assert seen == ["a"] * 4
+    assert cuda.log == ["capture on ours"]
+    assert timer.not_captured(subject) == ""
+    timer.warm_times(subject, sets, 1)
+    assert cuda.log == ["capture on ours"], "captured once"
+
+
+def test_a_backwards_forward_runs_on_the_stream_of_the_capture(monkeypatch):
+    from opwright.timing.subjects import Subject
+
+    cuda, seen = FakeCuda(monkeypatch), []
+    timer = cuda.timer()
+
+    def forward():
+        cuda.log.append("forward")
+        return "fresh"
+
+    subject = Subject("s", "torch", seen.append, for_capture=forward)
+    timer.warm_times(subject, ["old"], 1)
+    assert cuda.log == ["on ours", "forward", "capture on ours"]
+    assert set(seen) == {"fresh"}
+    assert timer._graphs[subject][1].arguments == "fresh", "kept alive as long as the graph"
+
+
+def test_why_no_graph_could_be_captured_is_a_note_of_the_measurement(monkeypatch):
+    from opwright.timing.run import _how_it_was_taken
+    from opwright.timing.subjects import Subject
+
+    timer = FakeCuda(monkeypatch, refuse="operation not permitted when stream is capturing\nmore").timer()
+    subject = Subject("s", "torch", lambda arguments: None)
+    assert timer.warm_times(subject, ["a"], 2) == [500.0] * 2
+    assert timer.not_captured(subject) == "RuntimeError: operation not permitted when stream is capturing"
+
+    class Plan:
+        pass
+
+    Plan.timer = timer
+    (note,) = _how_it_was_taken(Plan, subject, "warm")
+    assert "not a CUDA graph: RuntimeError: operation not permitted" in note
+    assert _how_it_was_taken(Plan, subject, "cold") == []
+    timer.forget()
+    assert timer.not_captured(subject) == ""

@@ -57,11 +57,10 @@ def load(qualname: str, kernels: Callable[[], str], machine: Machine) -> Tuned:
     folder = _folder(qualname, machine)
     if not folder.is_dir():
         return Tuned()
-    file = folder / _file_name(kernels(), machine)
     try:
-        record = json.loads(file.read_text())
+        record = json.loads((folder / _file_name(kernels(), machine)).read_text())
         tables = [_read_table(t) for t in record["tables"]] if record["schema"] == _SCHEMA else []
-    except FileNotFoundError:
+    except FileNotFoundError:  # no such table, or no such kernel any more
         return Tuned(stale=any(folder.glob("*.json")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # damaged, or not ours: as if it were not
         return Tuned()

@@ -243,11 +243,10 @@ class GpuTimer:
     def _capture(self, subject: Subject, arguments: Any) -> _Graph | str:
         """A graph of as many calls as take about two milliseconds, so that its edges weigh little; or why not."""
         try:
+            (about_us,) = self._queued_times(subject, [arguments], 1)
+            calls = max(1, min(1000, math.ceil(2000 / max(about_us, 0.5))))
             if subject.for_capture is not None:
                 arguments = self._on_our_stream(subject)
-            few = self._capture_calls(subject, arguments, 5)
-            calls = max(1, min(1000, math.ceil(2000 / max(self._replay(few) / 5, 0.5))))
-            del few
             return _Graph(self._capture_calls(subject, arguments, calls), calls, arguments)
         except RuntimeError as error:  # it synchronises, or allocates in a way that a graph cannot hold
             with contextlib.suppress(RuntimeError):
