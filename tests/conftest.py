@@ -30,10 +30,15 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from opwright.backends import nvrtc
     from opwright.machine import this_machine
+    from opwright.results import Refused
 
     machine = this_machine()
+    cuda = nvrtc.available()
     lacking = {
+        "nvrtc": cuda.reason if isinstance(cuda, Refused) else None,
+        "nvcc": None if machine.nvcc else "there is no nvcc",
         "compiler": None if machine.cxx else "there is no C++ compiler",
         "triton": None if machine.triton else "Triton is not installed",
         "gpu": None if machine.has_gpu else "there is no NVIDIA GPU",

@@ -13,6 +13,7 @@ __version__ = "0.1.0.dev0"
 if TYPE_CHECKING:
     from opwright.checks.run import check
     from opwright.contract.signature import values
+    from opwright.runtime.cuda_module import CudaModule, cdiv, cuda_module
     from opwright.runtime.op import Op, explain, op
     from opwright.timing.run import bench
     from opwright.timing.tune import tune
@@ -20,16 +21,21 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported when first used, so that `import opwright` and
 # `opwright --help` do not wait for torch.
 _HOME = {
+    "CudaModule": "opwright.runtime.cuda_module",
     "Op": "opwright.runtime.op",
     "bench": "opwright.timing.run",
+    "cdiv": "opwright.runtime.cuda_module",
     "check": "opwright.checks.run",
+    "cuda_module": "opwright.runtime.cuda_module",
     "explain": "opwright.runtime.op",
     "op": "opwright.runtime.op",
     "tune": "opwright.timing.tune",
     "values": "opwright.contract.signature",
 }
 
-__all__ = ["Op", "__version__", "bench", "check", "explain", "op", "tune", "values"]
+__all__ = [
+    "CudaModule", "Op", "__version__", "bench", "cdiv", "check", "cuda_module", "explain", "op", "tune", "values",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ Exit codes: 0 all passed; 1 something failed; 2 the contract or the call is wron
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import opwright
-from opwright.errors import CheckError, OpwrightError, TargetError
+from opwright.errors import CheckError, KernelRefusedError, OpwrightError, TargetError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from opwright.results import CheckReport
+    from opwright.results import CheckReport, Shown
 
 __all__ = ["app", "main"]
 
@@ -47,6 +47,10 @@ class What(StrEnum):
     """What ``opwright show`` can show."""
 
     schema = "schema"
+    source = "source"
+    ptx = "ptx"
+    sass = "sass"
+    resources = "resources"
 
 
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the records to FILE.")]
@@ -290,12 +294,68 @@ def doctor(json: Json = None) -> None:
 @app.command()
 def show(
     targets: Annotated[
-        list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")
+        list[str],
+        typer.Argument(help="A file, a module, or either with :operator; or a .cu file.", metavar="TARGET..."),
     ],
     what: Annotated[What, typer.Option(help="What to show.")] = What.schema,
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel (repeatable).")] = None,
+    arch: Annotated[str, typer.Option(help="The GPU architecture (default: this machine's, else sm_90).")] = "",
+    instance: Annotated[
+        list[str] | None, typer.Option(help="Of a .cu file: a template to instantiate (repeatable).")
+    ] = None,
     json: Json = None,
 ) -> None:
-    """Show an operator's schema, and which of its parts are derived, hand-written or missing."""
+    """Show an operator's schema and parts, or a kernel's source and what compilers make of it."""
+    if what is What.schema:
+        _show_schemas(targets, json)
+        return
+    from opwright.machine import this_machine
+    from opwright.report.records import write_json
+    from opwright.report.terminal import show_text
+
+    gpus = this_machine().gpus
+    chosen = arch or (gpus[0].arch if gpus else "sm_90")
+    console, records = _console(), []
+    for title, shown in _views(targets, what, kernel or [], chosen, tuple(instance or ())):
+        show_text(console, title, shown)
+        records.append({"of": title, "what": what.value, "arch": chosen, "title": shown.title, "text": shown.text})
+    if json is not None:
+        write_json({"schema": "opwright.show/1", "shown": records}, json)
+
+
+def _views(
+    targets: list[str], what: What, kernels: list[str], arch: str, instances: tuple[str, ...]
+) -> Iterator[tuple[str, Shown]]:
+    """The views of every chosen kernel. Without a choice, kernels that have no such view are passed over."""
+    from opwright.runtime.show import show_cuda_file, show_kernel
+    from opwright.runtime.targets import load_target
+
+    for target in targets:
+        if target.endswith(".cu"):
+            if not Path(target).is_file():
+                raise TargetError(f"there is no file {target!r}")
+            yield from ((target, shown) for shown in show_cuda_file(Path(target), what.value, arch, instances))
+            continue
+        for operator in load_target(target):
+            if unknown := [k for k in kernels if k not in operator.kernels]:
+                raise TargetError(
+                    f"{operator.contract.qualname} has no kernel {unknown[0]!r}", fix=f"it has {[*operator.kernels]}"
+                )
+            refused: list[OpwrightError] = []
+            for name, each in operator.kernels.items():
+                if kernels and name not in kernels:
+                    continue
+                try:
+                    yield from (
+                        (f"{operator.contract.qualname}:{name}", s) for s in show_kernel(each, what.value, arch)
+                    )
+                except KernelRefusedError as error:
+                    refused.append(error)
+            if refused and (kernels or len(refused) == len(operator.kernels)):
+                raise refused[0]
+
+
+def _show_schemas(targets: list[str], json: Path | None) -> None:
     import dataclasses
 
     from opwright.report.records import write_json

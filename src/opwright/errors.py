@@ -14,6 +14,7 @@ __all__ = [
     "ContractError",
     "KernelError",
     "KernelRefusedError",
+    "LaunchError",
     "NameClashError",
     "OpwrightError",
     "SignatureMismatchError",
@@ -73,6 +74,10 @@ class CompileError(KernelError, RuntimeError):
     def __init__(self, message: str, *, log: str = "", fix: str | None = None) -> None:
         super().__init__(message, fix=fix)
         self.log = log
+
+
+class LaunchError(KernelError, TypeError):
+    """A GPU kernel was called with a grid, a block or arguments that it does not take (raised before the launch)."""
 
 
 class CacheError(OpwrightError, OSError):

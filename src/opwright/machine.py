@@ -6,6 +6,7 @@ Environment variables are read here and in the command line, nowhere else:
 ``OPWRIGHT_CACHE_DIR`` where compiled kernels are kept (default: the user's cache folder)
 ``TRITON_INTERPRET``   ``1`` makes Triton run kernels in its interpreter, on a CPU
 ``CXX``                the C++ compiler (default: the first of ``g++``, ``clang++``, ``c++`` on the PATH)
+``CUDACXX``            nvcc (default: on the PATH, in ``CUDA_HOME`` or in ``/usr/local/cuda``)
 ==================== ==========================================================
 """
 
@@ -28,7 +29,7 @@ __all__ = ["Compiler", "Gpu", "Machine", "this_machine"]
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler: where it is, and what it says of its version (part of every artifact's key)."""
+    """A C++ or CUDA compiler: where it is, and what it says of its version (part of every artifact's key)."""
 
     path: str
     version: str
@@ -63,6 +64,7 @@ class Machine:
     triton: str | None
     triton_interpret: bool
     cxx: Compiler | None
+    nvcc: Compiler | None
     cache_dir: Path
 
     @property
@@ -73,8 +75,9 @@ class Machine:
         """For reports: no folder of this user's, and the CPU flags only as long as they help."""
         record = dataclasses.asdict(self)
         del record["cache_dir"], record["cpu_flags"]
-        if self.cxx is not None:
-            record["cxx"] = self.cxx.version
+        for compiler in ("cxx", "nvcc"):
+            if record[compiler] is not None:
+                record[compiler] = record[compiler]["version"]
         return record
 
 
@@ -95,7 +98,8 @@ def this_machine() -> Machine:
         gpus=_gpus(),
         triton=_installed_version("triton"),
         triton_interpret=os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes"),
-        cxx=_cxx(),
+        cxx=_first_compiler(os.environ.get("CXX"), "g++", "clang++", "c++"),
+        nvcc=_first_compiler(os.environ.get("CUDACXX"), "nvcc", *_toolkit_nvcc()),
         cache_dir=_cache_dir(),
     )
 
@@ -116,8 +120,9 @@ def _installed_version(distribution: str) -> str | None:
         return None
 
 
-def _cxx() -> Compiler | None:
-    for candidate in (os.environ.get("CXX"), "g++", "clang++", "c++"):
+def _first_compiler(*candidates: str | None) -> Compiler | None:
+    """The first of some commands that is there and can say its version."""
+    for candidate in candidates:
         path = shutil.which(candidate) if candidate else None
         if path is None:
             continue
@@ -126,8 +131,19 @@ def _cxx() -> Compiler | None:
         except (OSError, subprocess.SubprocessError):
             continue  # a compiler that cannot say its version cannot build either: try the next
         if told.stdout.strip():
-            return Compiler(path, told.stdout.strip().splitlines()[0].strip())
+            return Compiler(path, _version_line(told.stdout))
     return None
+
+
+def _version_line(told: str) -> str:
+    """The first line, as g++ and clang put it; nvcc says it further down, after its copyright."""
+    release = re.search(r"release [\d.]+, V([\d.]+)", told)
+    return f"nvcc {release[1]}" if release else told.strip().splitlines()[0].strip()
+
+
+def _toolkit_nvcc() -> list[str]:
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    return [str(Path(home) / "bin" / "nvcc") for home in homes if home]
 
 
 def _cpu() -> tuple[str, str]:

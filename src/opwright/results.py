@@ -30,6 +30,7 @@ __all__ = [
     "Part",
     "Probe",
     "Refused",
+    "Shown",
     "Status",
     "Verdict",
     "Versus",
@@ -362,3 +363,12 @@ class BenchReport:
             "crossovers": [dataclasses.asdict(c) for c in self.crossovers],
             "measurements": [dataclasses.asdict(m) for m in self.measurements],
         }
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A text to look at: a kernel's source, or what a compiler made of it. ``language`` is for colours."""
+
+    title: str
+    language: str
+    text: str

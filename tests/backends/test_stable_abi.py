@@ -127,5 +127,5 @@ def test_own_headers_are_found_through_each_other_and_through_folders(tmp_path: 
     (tmp_path / "inc" / "b.h").write_text('#include "../a.h"\n')
     source = tmp_path / "k.cpp"
     source.write_text('#include <torch/csrc/stable/library.h>\n  #  include "a.h"\n#include <b.h>\n')
-    found = {p.name for p in stable_abi.included_files(source, [tmp_path / "inc"])}
+    found = {p.name for p in stable_abi.included_files(source.read_text(), tmp_path, [tmp_path / "inc"])}
     assert found == {"a.h", "b.h"}

@@ -385,3 +385,25 @@ def test_a_gradient_that_is_wrong_when_only_one_input_needs_it_is_caught():
     (finding,) = ow.check(product, checks=["gradients"]).verdicts[0].failures
     assert "where only one input needs a gradient" in finding.message
     assert "the gradient of 'y' is wrong" in finding.message
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("fault", "passes"),
+    [(torch.cuda.default_stream if torch.cuda.is_available() else None, False), (torch.cuda.current_stream, True)],
+    ids=["legacy default stream", "current stream"],
+)
+def test_a_kernel_on_the_wrong_stream_is_caught(fault, passes):
+    @ow.op("planted::on_stream")
+    def on_stream(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return x * 2
+
+    def kernel(x):
+        with torch.cuda.stream(fault()):
+            return x * 2
+
+    on_stream.python(kernel, name="kernel", devices=["cuda"])
+    (verdict,) = ow.check(on_stream, kernels=["kernel"], device="cuda", checks=["streams"]).verdicts
+    assert (verdict.status == "pass") is passes, verdict
+    if not passes:
+        assert "on a side stream" in verdict.failures[0].message

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from opwright.gallery.add import FLOATS, add
+from opwright.gallery.add import FLOATS, add, cuda
 
 TRITON_KERNELS = ("triton", "triton_autotuned")
+CUDA_KERNELS = {name: kernel.spec.dtypes[0] for name, kernel in add.kernels.items() if kernel.backend == "cuda"}
 
 
 @pytest.mark.compiler
@@ -32,7 +33,7 @@ def test_triton_kernels_agree_with_the_meaning_in_the_interpreter(run_python):
     run_python(
         """
         import torch
-        from opwright.gallery.add import FLOATS, add
+        from opwright.gallery.add import FLOATS, add, cuda
         for kernel in ("triton", "triton_autotuned"):
             for dtype in FLOATS:
                 for shape in ((), (0,), (1,), (1025,), (3, 0), (33, 70)):
@@ -112,6 +113,70 @@ def test_the_launchers_are_plain_functions_that_torch_compile_takes_as_they_are(
     out, code = run_and_get_code(torch.compile(lambda x, y: function(x, y) * 2, fullgraph=True), x, y)
     assert torch.allclose(out, (x + y) * 2)
     assert "add_kernel" in code
+
+
+def test_the_cuda_family_is_whole():
+    assert set(CUDA_KERNELS) == {
+        "f32", "f32x4", "f16", "f16x2", "f16x8", "f16x8_pack", "bf16", "bf16x2", "bf16x8_pack",
+    }  # fmt: skip
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize(
+    ("instance", "load"),
+    [
+        ("add<float, 1, 1>", "ld.global.nc.u32|ld.global.nc.f32"),
+        ("add<float, 4, 4>", "ld.global.nc.v4"),
+        ("add<__half, 2, 2>", "ld.global.nc.u32|ld.global.nc.v2.u16"),
+        ("add<__half, 8, 8>", "ld.global.nc.v4.u32"),
+        ("add<__nv_bfloat16, 8, 8>", "ld.global.nc.v4.u32"),
+    ],
+)
+def test_a_cuda_kernel_loads_as_many_bits_at_once_as_its_name_says(instance, load):
+    code, _ = cuda.entry("sm_90", instance)
+    assert any(one in code.ptx.read_text() for one in load.split("|"))
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("kernel", CUDA_KERNELS)
+def test_cuda_kernels_are_exact_in_every_layout_and_size(kernel, layouts):
+    dtype, ran = CUDA_KERNELS[kernel], 0
+    sizes = (1, 2, 3, 7, 8, 9, 255, 2047, 2048, 2049, 100_003)
+    pairs = [*zip(layouts(dtype, "cuda"), layouts(dtype, "cuda"), strict=True)]
+    pairs += [(torch.randn(n, device="cuda").to(dtype), torch.randn(n, device="cuda").to(dtype)) for n in sizes]
+    for x, y in pairs:
+        if not add.kernels[kernel].when or add.kernels[kernel].when(x, y):
+            assert torch.equal(add.kernels[kernel](x, y), x + y), x.shape
+            ran += 1
+    assert ran >= len(sizes)
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("dtype", set(CUDA_KERNELS.values()))
+def test_a_misaligned_view_goes_to_a_kernel_that_takes_it(dtype):
+    x, y = (torch.randn(1001, device="cuda").to(dtype)[1:] for _ in range(2))
+    chosen = add.explain(x, y).chosen.kernel
+    assert chosen in ("f32", "f16", "bf16")
+    assert torch.equal(add(x, y), x + y)
+    assert add.explain(x.clone(), y.clone()).chosen.kernel in ("f32x4", "f16x8_pack", "bf16x8_pack")
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+def test_cuda_offsets_past_two_to_the_31_are_right():
+    n = 2**31 + 1027
+    if torch.cuda.mem_get_info()[0] < 3 * 4 * n + 2**30:
+        pytest.skip("needs about 27 GB of free GPU memory")
+    for dtype in set(CUDA_KERNELS.values()):
+        x = torch.ones(n, dtype=dtype, device="cuda")
+        for kernel in (k for k, d in CUDA_KERNELS.items() if d == dtype):
+            out = add.kernels[kernel](x, x)
+            assert out[-1] == 2, kernel
+            assert out[2**31 - 8 :].eq(2).all(), kernel
+            del out
+        del x
 
 
 @pytest.mark.gpu

@@ -15,6 +15,7 @@ __all__ = ["BACKENDS", "get_backend"]
 BACKENDS: dict[str, str] = {
     "python": "opwright.backends.python:PythonBackend",
     "triton": "opwright.backends.triton:TritonBackend",
+    "cuda": "opwright.backends.cuda:CudaBackend",
     "cpp": "opwright.backends.cpp:CppBackend",
     "numpy": "opwright.backends.numpy:NumpyBackend",
 }

@@ -99,9 +99,13 @@ class Backend(abc.ABC):
     def available(self, machine: Machine) -> Probe:
         """Whether the language can be used on this machine at all (what ``opwright doctor`` shows)."""
 
+    def tools_for(self, spec: KernelSpec, machine: Machine) -> Probe:
+        """Whether what this kernel is built with is there; of the whole language, unless kernels differ in it."""
+        return self.available(machine)
+
     def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
         """Whether this kernel can run on this type of device here. Never raises."""
-        language = self.available(machine)
+        language = self.tools_for(spec, machine)
         if isinstance(language, Refused):
             return language
         if device not in spec.devices:

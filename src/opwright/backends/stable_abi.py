@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,14 @@ from opwright.contract.fingerprint import digest
 from opwright.contract.signature import Argument, Kind
 from opwright.errors import KernelError, SignatureMismatchError
 
-__all__ = ["binding_text", "compare_declaration", "included_files", "load_shared_object", "unique_name"]
+__all__ = [
+    "binding_text",
+    "compare_declaration",
+    "included_files",
+    "load_shared_object",
+    "unique_name",
+    "without_comments",
+]
 
 _TEMPLATE = Path(__file__).parent / "templates" / "stable_binding.cpp"
 # torch 2.10's stable ABI: what is built against it also runs on every later torch.
@@ -109,7 +116,7 @@ def compare_declaration(spec: KernelSpec, contract: Contract) -> None:
         SignatureMismatchError: names the parameter, and gives the declaration to write.
     """
     assert isinstance(spec.source, Path)  # native kernels are files
-    code = _without_comments(spec.source.read_text())
+    code = without_comments(spec.source.read_text())
     fix = f"declare it as {declaration(contract, spec.entry)}"
     found = list(_definitions(code, spec.entry))
     if not found:
@@ -141,7 +148,8 @@ def compare_declaration(spec: KernelSpec, contract: Contract) -> None:
         )
 
 
-def _without_comments(code: str) -> str:
+def without_comments(code: str) -> str:
+    """C++ text with each comment replaced by a blank."""
     return re.sub(r"//[^\n]*|/\*.*?\*/", " ", code, flags=re.DOTALL)
 
 
@@ -182,24 +190,20 @@ def _split_parameter(text: str) -> tuple[str, str]:
     return (match.group(1).strip(), match.group(2)) if match else (text, "")
 
 
-def included_files(source: Path, folders: list[Path]) -> list[Path]:
-    """The user's own headers that a source includes, directly or not; they are part of its key.
+def included_files(text: str, folder: Path, folders: Sequence[Path]) -> list[Path]:
+    """The user's own headers that a source in ``folder`` includes, directly or not; they are part of its key.
 
     Headers of torch, CUDA and the compiler are not among them: their versions are in the key instead.
     """
     found: list[Path] = []
-    waiting = [source]
+    waiting = [(text, folder)]
     while waiting:
-        current = waiting.pop()
-        for name in re.findall(
-            r'^\s*#\s*include\s*["<]([^">]+)[">]', current.read_text(errors="replace"), re.MULTILINE
-        ):
-            for folder in (current.parent, *folders):
-                header = folder / name
-                if header.is_file() and header not in found:
-                    found.append(header)
-                    waiting.append(header)
-                    break
+        current, beside = waiting.pop()
+        for name in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', current, re.MULTILINE):
+            header = next((f / name for f in (beside, *folders) if (f / name).is_file()), None)
+            if header is not None and header not in found:
+                found.append(header)
+                waiting.append((header.read_text(errors="replace"), header.parent))
     return found
 
 

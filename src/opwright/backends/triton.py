@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch, as_launch
+from opwright.backends.reach import values_reached
 from opwright.contract.contract import Contract
 from opwright.contract.reference import replace_globals
 from opwright.errors import KernelError
@@ -95,33 +96,7 @@ def _run_once(kernel_call: Any, quantiles: Any = None) -> list[float]:
 def kernels_reached(launcher: Any) -> Iterator[Any]:
     """The Triton kernels (jitted, autotuned, with heuristics, interpreted) that a launcher may launch:
     those in its globals and closure, and in functions of the same file that it calls."""
-    seen: set[int] = set()
-
-    def walk(function: Any) -> Iterator[Any]:
-        if id(function) in seen or not isinstance(function, types.FunctionType):
-            return
-        seen.add(id(function))
-        held = [function.__globals__.get(name) for name in _names_used(function.__code__)]
-        for cell in function.__closure__ or ():
-            try:
-                held.append(cell.cell_contents)
-            except ValueError:  # a name of an enclosing function that is not assigned yet
-                continue
-        for value in held:
-            if _is_kernel(value) and id(value) not in seen:
-                seen.add(id(value))
-                yield value
-            elif isinstance(value, types.FunctionType) and value.__module__ == function.__module__:
-                yield from walk(value)
-
-    yield from walk(launcher)
-
-
-def _names_used(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names_used(constant)
+    return filter(_is_kernel, values_reached(launcher))
 
 
 def _is_kernel(value: Any) -> bool:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,7 @@ from opwright.results import (
     Part,
     Probe,
     Refused,
+    Shown,
     Status,
     Verdict,
     Versus,
@@ -266,6 +268,17 @@ def show_parts(console: Console, op: str, schema: str, parts: Iterable[Part]) ->
     for part in parts:
         table.add_row(part.name, f"[{_ORIGINS[part.origin]}]{part.origin}[/]", escape(part.how))
     console.print(table)
+
+
+def show_text(console: Console, of: str, shown: Shown) -> None:
+    """A kernel's source or compiled code, coloured where there is a terminal."""
+    console.print(f"[bold]{escape(of)}[/]  [dim]{escape(shown.title)}[/]", soft_wrap=True, highlight=False)
+    lexer = {"sass": "nasm", "ptx": "ptx", "cuda": "cuda"}.get(shown.language, shown.language)
+    if console.is_terminal and lexer != "text":
+        console.print(Syntax(shown.text, lexer, theme="ansi_dark", background_color="default", word_wrap=False))
+    else:
+        console.print(shown.text, markup=False, highlight=False, soft_wrap=True)
+    console.print()
 
 
 class CheckProgress:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from opwright.backends import BACKENDS, get_backend
-from opwright.backends.base import KernelSpec, Launch
+from opwright.backends.base import KernelSpec, Launch, as_launch
 from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest, fingerprint
@@ -19,7 +19,7 @@ from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
 from opwright.runtime.tools import build_tools
 
-__all__ = ["LANGUAGES", "Kernel"]
+__all__ = ["LANGUAGES", "Kernel", "gpu_of"]
 
 LANGUAGES = tuple(BACKENDS)
 
@@ -34,6 +34,8 @@ class Kernel:
     def __init__(self, spec: KernelSpec, contract: Contract) -> None:
         self.spec = spec
         self.contract = contract
+        # The author's predicate, on the operator's arguments in order.
+        self.when = as_launch(spec.when, contract) if spec.when is not None else None
         self._launch: Launch | None = None
         self._lock = threading.Lock()
 
@@ -73,9 +75,9 @@ class Kernel:
     def accepts(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
         """Whether it can run on these arguments: device, then dtypes, then its own ``when``."""
         fits = self.fits(binding, arguments)
-        if isinstance(fits, Refused) or self.spec.when is None:
+        if isinstance(fits, Refused) or self.when is None:
             return fits
-        if not self.contract.signature.call(self.spec.when, arguments):
+        if not self.when(*arguments):
             return Refused("its `when` predicate is False for these arguments")
         return fits
 
@@ -93,11 +95,10 @@ class Kernel:
                     self._launch = backend.load(artifact, self.spec, self.contract)
         return self._launch
 
-    def launch(self, arguments: Sequence[Any]) -> Any:
-        """Run it on arguments that were checked, with their device as the current one."""
+    def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
+        """Run it on arguments that were checked, with their GPU (None: they are elsewhere) as the current one."""
         launch = self._launch or self.load()
-        device = _device_of(arguments)
-        if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
+        if device is not None and device != torch._C._cuda_getDevice():
             with torch.cuda.device(device):  # a launcher launches on the current device's current stream
                 result = launch(*arguments)
         else:
@@ -118,7 +119,7 @@ class Kernel:
                 fix=outcome.remedy or f"ow.explain({self.contract.name}, ...) says which kernel can",
             )
         with torch._C._AutoDispatchBelowAutograd():
-            return self.launch(arguments)
+            return self.launch(arguments, gpu_of(arguments))
 
     def __repr__(self) -> str:
         return f"<{self.backend} kernel {self.name!r} of {self.contract.qualname}>"
@@ -133,13 +134,13 @@ def _dtypes_that_count(arguments: Sequence[Any]) -> frozenset[torch.dtype]:
     return frozenset(floating or found)
 
 
-def _device_of(arguments: Sequence[Any]) -> torch.device:
+def gpu_of(arguments: Sequence[Any]) -> int | None:
+    """The GPU of the first tensor; None where that is on another device."""
     for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            return argument.device
-        if isinstance(argument, list | tuple) and argument and isinstance(argument[0], torch.Tensor):
-            return argument[0].device
-    return torch.device("cpu")
+        tensor = argument[0] if isinstance(argument, list | tuple) and argument else argument
+        if isinstance(tensor, torch.Tensor):
+            return tensor.get_device() if tensor.is_cuda else None
+    return None
 
 
 def _short(dtype: torch.dtype) -> str:

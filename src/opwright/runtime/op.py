@@ -25,10 +25,14 @@ from opwright.runtime.attach import Attach, make_spec
 from opwright.runtime.backward import derived_backward, save_values
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
 from opwright.runtime.door import as_from_outside, is_plain_call
-from opwright.runtime.kernel import Kernel
+from opwright.runtime.kernel import Kernel, gpu_of
+from opwright.runtime.plan import Plan, make_plan, nothing_listens
 from opwright.runtime.tools import build_tools
 
 __all__ = ["Op", "explain", "op"]
+
+# How many kinds of calls an operator recognises at once: a loop over the layers of a model has a few.
+_PLANS = 8
 
 
 def op(qualname: str) -> Callable[[Callable[..., Any]], Op]:
@@ -71,6 +75,10 @@ class Op:
         self._setup_context: Callable[..., Any] | None = None
         # Shapes, dtypes and devices that were checked before, with the kernels that fit them.
         self._seen: dict[Any, tuple[Kernel, ...]] = {}
+        # The latest plain calls, as guards that recognise the next one like them.
+        self._plans: tuple[Plan, ...] = ()
+        # So many positional arguments are all of them; no number is, where some go by keyword only.
+        self._arity = -1 if contract.signature.keyword_only else len(contract.signature.arguments)
         functools.update_wrapper(self, contract.function)
         self.overload = registration.register(self)
 
@@ -79,9 +87,13 @@ class Op:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return self.overload(*args, **kwargs)
-        arguments = fill(self.contract, args, kwargs)
+        arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
+        if self._plans and nothing_listens():
+            for plan in self._plans:
+                if plan.holds(arguments):
+                    return self._run(plan.kernels, arguments, plan.device)
         if is_plain_call(arguments):
-            return self.run(arguments)
+            return self._run_and_remember(arguments)
         split = len(self.contract.signature.positional)
         if split == len(arguments):
             return self._through_dispatcher(arguments, {})
@@ -98,12 +110,24 @@ class Op:
 
     def run(self, arguments: Sequence[Any]) -> Any:
         """Run a kernel, or the meaning, on arguments in signature order, past autograd and the dispatcher."""
-        kernel = self._choose(arguments)
-        if kernel is None:
-            return self.contract.pack(self.contract.truth(arguments))
-        return kernel.launch(arguments)
+        return self._run(self._fitting(arguments), arguments, gpu_of(arguments))
 
-    def _choose(self, arguments: Sequence[Any]) -> Kernel | None:
+    def _run(self, fitting: tuple[Kernel, ...], arguments: Sequence[Any], device: int | None) -> Any:
+        for kernel in fitting:
+            if kernel.when is None or kernel.when(*arguments):
+                return kernel.launch(arguments, device)
+        return self.contract.pack(self.contract.truth(arguments))
+
+    def _run_and_remember(self, arguments: Sequence[Any]) -> Any:
+        """Run a plain call, and leave a plan for the next one like it."""
+        fitting = self._fitting(arguments)
+        plan = make_plan(arguments, fitting)
+        if plan is not None:
+            self._plans = (plan, *self._plans[: _PLANS - 1])
+        return self._run(fitting, arguments, gpu_of(arguments))
+
+    def _fitting(self, arguments: Sequence[Any]) -> tuple[Kernel, ...]:
+        """The kernels for these shapes, dtypes and devices, in order, once the arguments agree with the contract."""
         key = (self._only, _static_key(arguments))
         try:
             fitting = self._seen.get(key)
@@ -117,10 +141,7 @@ class Op:
             if len(self._seen) >= 4096:  # a bound, should sizes change with every call
                 self._seen.clear()
             self._seen[key] = fitting
-        for kernel in fitting:
-            if kernel.spec.when is None or self.contract.signature.call(kernel.spec.when, arguments):
-                return kernel
-        return None
+        return fitting
 
     def _candidates(self) -> list[Kernel]:
         if self._only is None:
@@ -149,12 +170,14 @@ class Op:
     def _restrict(self, name: str | None) -> None:
         # What is remembered of each restriction stays valid: only compiled code has to go, if there is any.
         self._only = name
+        self._plans = ()
         vars(self).pop("fingerprint", None)
         registration.changed(self)
 
     def _changed(self) -> None:
         """What was remembered of this operator's kernels and parts holds no more."""
         self._seen.clear()
+        self._plans = ()
         vars(self).pop("fingerprint", None)
         vars(self).pop("tuned", None)
         registration.changed(self)
@@ -409,7 +432,8 @@ class Op:
         (The dispatcher's entry is gone; what the overload's handle points to is undefined.)
         """
         self.overload = self._refuse_retired
-        vars(self)["run"] = self._refuse_retired
+        self._plans = ()
+        vars(self)["_fitting"] = self._refuse_retired
 
     def _refuse_retired(self, *_: Any, **__: Any) -> Any:
         raise NameClashError(

@@ -1,0 +1,187 @@
+"""What every GPU language is compiled to: a device binary with its kernels, each with what it takes.
+
+CUDA C++ makes it with NVRTC and Mojo with its own compiler. The launcher in ``runtime/`` needs no more than
+this to check the arguments of a launch and to make it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+__all__ = ["DeviceCode", "EntryPoint", "Parameter", "Resources", "demangle", "entries_in_ptx", "typed_parameters"]
+
+ParameterKind = Literal["pointer", "integer", "unsigned", "floating", "bool", "struct"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kernel.
+
+    Attributes:
+        kind: what a launch may pass.
+        size: bytes.
+        type_name: as it is written in C++ (for PTX of another language, PTX's own type).
+        dtypes: what a tensor may hold whose address is passed; empty where it cannot be told. A ``float4*``
+            takes float32.
+        alignment: of a pointer, the bytes that an address has to be a multiple of.
+        writes: False for a pointer to const.
+    """
+
+    kind: ParameterKind
+    size: int
+    type_name: str
+    dtypes: tuple[torch.dtype, ...] = ()
+    alignment: int = 1
+    writes: bool = True
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one thread or block of a kernel occupies: registers, and bytes."""
+
+    registers: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+    static_shared: int
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """One kernel of a binary: its symbol, its name as a person writes it, and what it takes."""
+
+    symbol: str
+    name: str
+    parameters: tuple[Parameter, ...]
+    resources: Resources | None = None
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """A device binary on disk: a cubin, or PTX that the driver compiles. ``ptx`` is the text behind either."""
+
+    file: Path
+    arch: str
+    entries: tuple[EntryPoint, ...]
+    ptx: Path | None = None
+
+    def entry(self, name: str) -> EntryPoint | None:
+        """The kernel that is called so in its source, or whose symbol it is."""
+        return next((e for e in self.entries if name in (e.name, e.symbol)), None)
+
+
+@functools.cache
+def _demangler() -> ctypes._NamedFuncPointer:
+    # torch has loaded it already.
+    function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    function.restype = ctypes.c_void_p
+    function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+    return function
+
+
+def demangle(symbol: str) -> str:
+    """The C++ declaration behind a symbol of the Itanium ABI; the symbol itself where it is none."""
+    status = ctypes.c_int()
+    found = _demangler()(symbol.encode(), None, None, ctypes.byref(status))
+    if status.value != 0 or not found:
+        return symbol
+    text = ctypes.string_at(found).decode()
+    ctypes.CDLL(None).free(ctypes.c_void_p(found))
+    return text
+
+
+_PTX_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)")
+_PTX_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)[^,\[]*?(?:\[(\d+)\])?\s*(?:,|$)")
+
+
+def entries_in_ptx(ptx: str) -> tuple[EntryPoint, ...]:
+    """The kernels of a PTX text with the sizes and kinds that PTX knows: it calls pointers ``u64``."""
+    found = []
+    for symbol, declared in _PTX_ENTRY.findall(ptx):
+        parameters = tuple(
+            _ptx_parameter(kind, int(count) if count else None)
+            for _, kind, count in _PTX_PARAMETER.findall(declared.strip())
+        )
+        found.append(EntryPoint(symbol, symbol, parameters))
+    return tuple(found)
+
+
+def _ptx_parameter(kind: str, count: int | None) -> Parameter:
+    letter, bits = kind[0], int(kind[1:])
+    if count is not None:
+        return Parameter("struct", count * bits // 8, f".{kind}[{count}]")
+    kinds: dict[str, ParameterKind] = {"f": "floating", "s": "integer"}
+    return Parameter(kinds.get(letter, "unsigned"), bits // 8, f".{kind}")
+
+
+# C++ type → what a launch passes for it, and the dtypes whose elements it is. Sizes come from PTX.
+_TYPES: dict[str, tuple[ParameterKind, tuple[torch.dtype, ...]]] = {
+    "float": ("floating", (torch.float32,)),
+    "double": ("floating", (torch.float64,)),
+    "__half": ("floating", (torch.float16,)),
+    "__nv_bfloat16": ("floating", (torch.bfloat16,)),
+    "bool": ("bool", (torch.bool,)),
+    "char": ("integer", ()),  # bytes of whatever it is
+    "signed char": ("integer", (torch.int8,)),
+    "short": ("integer", (torch.int16, torch.uint16)),
+    "int": ("integer", (torch.int32, torch.uint32)),
+    "long": ("integer", (torch.int64, torch.uint64)),
+    "long long": ("integer", (torch.int64, torch.uint64)),
+    "unsigned char": ("unsigned", (torch.uint8, torch.bool)),
+    "unsigned short": ("unsigned", (torch.uint16, torch.int16)),
+    "unsigned int": ("unsigned", (torch.uint32, torch.int32)),
+    "unsigned long": ("unsigned", (torch.uint64, torch.int64)),
+    "unsigned long long": ("unsigned", (torch.uint64, torch.int64)),
+    "__half2": ("struct", (torch.float16,)),
+    "__nv_bfloat162": ("struct", (torch.bfloat16,)),
+    "__nv_fp8_e4m3": ("struct", (torch.float8_e4m3fn,)),
+    "__nv_fp8_e5m2": ("struct", (torch.float8_e5m2,)),
+}
+_PAIRS = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+_VECTOR = re.compile(r"(u?)(char|short|int|longlong|long|float|double)([1234])(?:_16a|_32a)?$")
+
+
+def typed_parameters(entry: EntryPoint, types: Sequence[str]) -> tuple[Parameter, ...]:
+    """The parameters with what C++ knows of them: which are pointers, to what, and aligned how.
+
+    Args:
+        types: the parameters' types as a demangler writes them, such as ``float const*``.
+    """
+    assert len(types) == len(entry.parameters), f"{entry.symbol} has {len(entry.parameters)} parameters, not {types}"
+    return tuple(_typed(name.strip(), p.size) for name, p in zip(types, entry.parameters, strict=True))
+
+
+def _typed(name: str, size: int) -> Parameter:
+    if name.endswith("*"):
+        pointee = name[:-1].strip()
+        dtypes, alignment = _element(re.sub(r"\b(const|volatile)\b", "", pointee).strip())
+        return Parameter("pointer", size, name, dtypes, alignment, writes="const" not in pointee)
+    kind, dtypes = _TYPES.get(name, ("struct", ()))
+    return Parameter(kind, size, name, dtypes)
+
+
+def _element(pointee: str) -> tuple[tuple[torch.dtype, ...], int]:
+    """What a tensor may hold for a pointer to such a type, and the alignment of its address in bytes."""
+    if vector := _VECTOR.match(pointee):
+        unsigned, word, lanes = vector.groups()
+        scalar = "long long" if word == "longlong" else word
+        dtypes, size = _TYPES[scalar][1], 1 if word == "char" else _TYPES[scalar][1][0].itemsize
+        # Three lanes are aligned like one, and nothing more than 16 bytes (CUDA C++ Programming Guide, vector types).
+        alignment = size if lanes == "3" else min(16, size * int(lanes))
+        if unsigned:
+            return (), alignment  # what bits of any type are moved as: uint4 is the usual 128
+        if lanes == "2" and dtypes[0] in _PAIRS:
+            dtypes = (*dtypes, _PAIRS[dtypes[0]])
+        return dtypes, alignment
+    dtypes = _TYPES.get(pointee, ("struct", ()))[1]
+    if pointee in ("__half2", "__nv_bfloat162"):
+        return dtypes, 4
+    return dtypes, dtypes[0].itemsize if dtypes else 1

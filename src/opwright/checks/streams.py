@@ -1,0 +1,104 @@
+"""Does the kernel run on torch's current stream, and inside a CUDA graph?
+
+A kernel on the legacy default stream gives right results in every test that uses one stream, and wrong ones in a
+training loop with several. Here the inputs arrive late, on a busy side stream: who does not wait for them reads zeros.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from opwright.checks import values
+from opwright.checks.context import Context, Observation
+from opwright.results import Finding, NotChecked, Status
+
+__all__ = ["NAME", "check"]
+
+NAME = "streams"
+# Long enough (about 20 ms) for a kernel on another stream to be done before the inputs are there.
+_CYCLES = 40_000_000
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """A few typical cases on a side stream, and one replayed from a graph; on a GPU only."""
+    if context.device != "cuda":
+        return
+    cases = context.typical_cases(2)
+    for case in cases:
+        context.progress(NAME, str(case))
+        run = context.observe(case)
+        assert isinstance(run, Observation)  # typical cases are observed ones
+        wrong = values.judge(context, dataclasses.replace(run, outputs=_on_side_stream(context, run)))
+        if wrong is not None:
+            yield context.failed(NAME, str(case), f"on a side stream: {wrong}; it does not wait for the current stream")
+            return
+        replayed = _from_graph(context, run)
+        if isinstance(replayed, Exception):
+            yield NotChecked(NAME, f"it cannot be captured in a CUDA graph: {str(replayed).splitlines()[0]}")
+            continue
+        wrong = values.judge(context, dataclasses.replace(run, outputs=replayed))
+        if wrong is not None:
+            yield context.failed(NAME, str(case), f"replayed from a CUDA graph: {wrong}")
+            return
+    if cases:
+        yield Finding(NAME, Status.PASS, message=f"{len(cases)} cases on a side stream")
+
+
+def _on_side_stream(context: Context, run: Observation) -> tuple[Any, ...] | Exception:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        late = _zeros_like(run.before)
+        torch.cuda._sleep(_CYCLES)
+        _copy_into(late, run.before)
+        try:
+            outputs = context.op.contract.unpack(context.call(late))
+        except Exception as error:  # whatever a kernel raises is a finding
+            return error
+    stream.synchronize()
+    return outputs
+
+
+def _from_graph(context: Context, run: Observation) -> tuple[Any, ...] | Exception:
+    """The outputs of a replay, after the inputs of the capture were given new contents."""
+    inputs = _copies(run.before)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            outputs = context.op.contract.unpack(context.call(inputs))
+    except Exception as error:  # a kernel that waits for the GPU is right, and cannot be captured
+        torch.cuda.synchronize()
+        return error
+    _fill(inputs)
+    graph.replay()
+    _copy_into(inputs, run.before)
+    graph.replay()
+    torch.cuda.synchronize()
+    return tuple(o.clone() for o in outputs)
+
+
+def _zeros_like(arguments: Any) -> Any:
+    return _pytree.tree_map_only(torch.Tensor, torch.zeros_like, arguments)
+
+
+def _copies(arguments: Any) -> Any:
+    return _pytree.tree_map_only(torch.Tensor, torch.clone, arguments)
+
+
+def _fill(arguments: Any) -> None:
+    for tensor in _tensors(arguments):
+        tensor.zero_()
+
+
+def _copy_into(arguments: Any, values: Any) -> None:
+    for target, source in zip(_tensors(arguments), _tensors(values), strict=True):
+        target.copy_(source, non_blocking=True)
+
+
+def _tensors(arguments: Any) -> list[torch.Tensor]:
+    return [t for t in _pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor)]

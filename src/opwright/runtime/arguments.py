@@ -1,0 +1,196 @@
+"""From what a person passes to a GPU kernel to the words that the kernel reads, or a clear error.
+
+The driver copies as many bytes as the kernel declares from wherever it is pointed to: a Python int where the
+kernel wants a float, one argument too few, or a tensor of another type are all undefined behaviour to it, and
+silent. So every argument is compared here with what the compiled kernel says it takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from opwright.backends.device_code import Parameter
+from opwright.errors import LaunchError
+
+__all__ = ["Packer"]
+
+_WORD = 1 << 64
+# PTX's 64 bits, which are a pointer or a number.
+_UNTYPED = (".u64", ".b64")
+_FLOAT_FORMATS = {2: "<e", 4: "<f", 8: "<d"}
+
+
+class Packer:
+    """The arguments of one kernel, checked and turned into words of up to eight bytes (or bytes, of a struct)."""
+
+    def __init__(self, kernel: str, parameters: Sequence[Parameter]) -> None:
+        self.kernel = kernel
+        self.parameters = tuple(parameters)
+        self._convert = tuple(self._converter(i, p) for i, p in enumerate(parameters))
+
+    def pack(self, arguments: Sequence[Any], device: int) -> list[Any]:
+        """Words for the driver, in order.
+
+        Args:
+            device: the index of the GPU where the kernel will run.
+
+        Raises:
+            LaunchError: a wrong number of arguments, or one of the wrong kind, dtype, device or alignment.
+        """
+        if len(arguments) != len(self._convert):
+            raise self._wrong_count(arguments)
+        return [convert(a, device) for convert, a in zip(self._convert, arguments, strict=True)]
+
+    def _converter(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
+        if parameter.kind == "pointer" or parameter.type_name in _UNTYPED:
+            return self._pointer(position, parameter)
+        if parameter.kind in ("integer", "unsigned"):
+            return self._integer(position, parameter)
+        if parameter.kind == "floating":
+            return self._floating(position, parameter)
+        if parameter.kind == "bool":
+            return self._bool(position, parameter)
+        return self._struct(position, parameter)
+
+    def _pointer(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
+        # PTX of another language than C++ does not tell a pointer from a 64-bit integer: it takes both.
+        dtypes, mask, untyped = parameter.dtypes, parameter.alignment - 1, parameter.kind != "pointer"
+
+        def convert(value: Any, device: int) -> int:
+            if isinstance(value, torch.Tensor):
+                address = value.data_ptr()
+                if value.get_device() != device or (dtypes and value.dtype not in dtypes) or address & mask:
+                    raise self._wrong_tensor(position, parameter, value, device)
+                return address
+            if value is None:
+                return 0
+            if untyped and isinstance(value, int | np.integer):
+                return self._in_range(position, parameter, int(value), 0, _WORD - 1)
+            raise self._wrong_kind(position, parameter, value, "a CUDA tensor")
+
+        return convert
+
+    def _integer(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
+        bits = 8 * parameter.size
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if parameter.kind == "integer" else (0, (1 << bits) - 1)
+
+        def convert(value: Any, device: int) -> int:
+            if type(value) is int and low <= value <= high:  # the usual case, first
+                return value if high < _WORD >> 1 else _signed(value)
+            if isinstance(value, int | np.integer):
+                return self._in_range(position, parameter, int(value), low, high)
+            raise self._wrong_kind(position, parameter, value, "an int")
+
+        return convert
+
+    def _floating(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
+        size, is_bfloat16 = parameter.size, parameter.dtypes == (torch.bfloat16,)
+
+        def convert(value: Any, device: int) -> int:
+            if not isinstance(value, float | int | np.floating | np.integer):
+                raise self._wrong_kind(position, parameter, value, "a float")
+            if is_bfloat16:
+                return int(torch.tensor(float(value), dtype=torch.bfloat16).view(torch.uint16))
+            try:
+                packed = struct.pack(_FLOAT_FORMATS[size], value)
+            except OverflowError:  # a double that a smaller type cannot hold becomes an infinity, as in C++
+                packed = struct.pack(_FLOAT_FORMATS[size], float("inf") if value > 0 else float("-inf"))
+            return int.from_bytes(packed, "little", signed=True)
+
+        return convert
+
+    def _bool(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
+        def convert(value: Any, device: int) -> int:
+            if not isinstance(value, bool | np.bool_):
+                raise self._wrong_kind(position, parameter, value, "a bool")
+            return int(value)
+
+        return convert
+
+    def _struct(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
+        """By value: a ``ctypes.Structure``, a NumPy record or bytes, of exactly the struct's size."""
+
+        def convert(value: Any, device: int) -> Any:
+            if isinstance(value, ctypes.Structure | ctypes.Union | ctypes.Array | np.void | bytes):
+                data = bytes(memoryview(value).cast("B")) if not isinstance(value, np.void) else value.tobytes()
+                if len(data) != parameter.size:
+                    raise LaunchError(
+                        f"{self._where(position, parameter)} has {parameter.size} bytes, but {len(data)} came",
+                        fix="lay the struct out as C++ does, padding included",
+                    )
+                return int.from_bytes(data, "little", signed=True) if len(data) <= 8 else data
+            raise self._wrong_kind(position, parameter, value, f"a ctypes.Structure of {parameter.size} bytes")
+
+        return convert
+
+    # -- errors -----------------------------------------------------------------------------------------
+
+    def _where(self, position: int, parameter: Parameter) -> str:
+        return f"{self.kernel}: argument {position + 1}, `{parameter.type_name}`,"
+
+    def _in_range(self, position: int, parameter: Parameter, value: int, low: int, high: int) -> int:
+        if not low <= value <= high:
+            raise LaunchError(
+                f"{self._where(position, parameter)} holds {low} to {high}, and {value} came",
+                fix="declare it wider in the kernel (`long long`, `size_t`)",
+            )
+        return _signed(value)
+
+    def _wrong_kind(self, position: int, parameter: Parameter, value: Any, wanted: str) -> LaunchError:
+        came = (
+            f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{type(value).__name__} {value!r}"
+        )
+        return LaunchError(
+            f"{self._where(position, parameter)} wants {wanted}, but {came} came", fix=_fix(value, wanted)
+        )
+
+    def _wrong_tensor(self, position: int, parameter: Parameter, tensor: torch.Tensor, device: int) -> LaunchError:
+        where = self._where(position, parameter)
+        if tensor.get_device() != device:
+            return LaunchError(
+                f"{where} got a tensor on {tensor.device}, but the kernel runs on cuda:{device}",
+                fix="move it there: the tensors of a launch have to be on one GPU",
+            )
+        if parameter.dtypes and tensor.dtype not in parameter.dtypes:
+            return LaunchError(
+                f"{where} got {_short(tensor.dtype)} elements",
+                fix=f"pass {' or '.join(map(_short, parameter.dtypes))}, or a kernel for {_short(tensor.dtype)}",
+            )
+        return LaunchError(
+            f"{where} needs an address that is a multiple of {parameter.alignment} bytes, "
+            f"and this view starts {tensor.data_ptr() % parameter.alignment} bytes past one",
+            fix="keep such views out with when=lambda ...: x.data_ptr() % 16 == 0, or pass x.clone()",
+        )
+
+    def _wrong_count(self, arguments: Sequence[Any]) -> LaunchError:
+        types = ", ".join(p.type_name for p in self.parameters)
+        return LaunchError(
+            f"{self.kernel} takes {len(self.parameters)} arguments, but {len(arguments)} came",
+            fix=f"it is declared {self.kernel}({types})",
+        )
+
+
+def _signed(word: int) -> int:
+    return word - _WORD if word >= _WORD >> 1 else word
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _fix(value: Any, wanted: str) -> str:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return "pass value.item(), which waits for the GPU, or let the kernel take a pointer"
+    if isinstance(value, torch.Tensor):
+        return "the arguments may be in another order than the kernel's parameters"
+    if isinstance(value, np.ndarray):
+        return "pass torch.from_numpy(array).cuda()"
+    if isinstance(value, float):
+        return "write int(value) if that is meant"
+    return f"pass {wanted}"

@@ -1,0 +1,225 @@
+"""CUDA C++ kernels called from Python: ``module["kernel"][grid, block](...)``, as in Triton, CuPy and Numba."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.backends import nvrtc
+from opwright.backends.cuda_source import CudaSource, kernels_defined, parse_options
+from opwright.backends.device_code import DeviceCode, EntryPoint
+from opwright.backends.stable_abi import without_comments
+from opwright.contract.fingerprint import digest
+from opwright.errors import KernelError, LaunchError
+from opwright.runtime.launcher import Configuration, DeviceFunction, as_extent
+from opwright.runtime.tools import build_tools
+
+__all__ = ["CudaKernel", "CudaModule", "cdiv", "cuda_module"]
+
+
+def cdiv(a: int, b: int) -> int:
+    """``a / b`` rounded up: the number of blocks of ``b`` that cover ``a``."""
+    return -(-a // b)
+
+
+def cuda_module(source: str | Path, *, options: Sequence[str] = (), instances: Sequence[str] = ()) -> CudaModule:
+    """CUDA C++ kernels, compiled by NVRTC for the GPU at hand when they are first launched, and cached on disk.
+
+    Args:
+        source: a file (looked for beside the caller's file, then in the working directory), or CUDA C++ itself.
+        options: as for nvcc, one string each: ``["-DTILE=32", "--use_fast_math", "-I", "include"]``. Options that
+            concern only nvcc or a host compiler (``-O3``, ``-Xcompiler …``) are accepted and have no effect.
+        instances: templates to compile together with the other kernels, as C++ writes them. Any other instance is
+            compiled when it is first asked for; naming it here matters only where a source has variables of its own
+            (``__device__ int counter;``), of which every compilation has a copy.
+
+    Raises:
+        KernelError: no such file, an unknown option, a source without a kernel.
+    """
+    caller = _caller_folder()
+    if _is_source(source):
+        made = CudaSource(inspect.cleandoc(str(source)) + "\n", None, tuple(options))
+    else:
+        path = _find(source, caller)
+        made = CudaSource(path.read_text(), path, tuple(options))
+    return CudaModule(made, tuple(instances))
+
+
+def _caller_folder() -> Path | None:
+    """The folder of the file that called ``cuda_module``."""
+    frame = inspect.currentframe()
+    caller = frame.f_back.f_back if frame and frame.f_back else None
+    file = Path(caller.f_code.co_filename) if caller else None
+    return file.parent if file is not None and file.is_file() else None
+
+
+def _is_source(source: str | Path) -> bool:
+    return isinstance(source, str) and ("\n" in source or "__global__" in source)
+
+
+def _find(source: str | Path, beside: Path | None) -> Path:
+    folders = [f for f in (beside, Path.cwd()) if f is not None]
+    for folder in folders:
+        if (folder / source).is_file():
+            return (folder / source).resolve()
+    raise KernelError(
+        f"ow.cuda_module: there is no file {str(source)!r}", fix=f"looked in {' and '.join(map(str, folders))}"
+    )
+
+
+class CudaModule:
+    """The kernels of one CUDA C++ source. Nothing is compiled before it is needed."""
+
+    def __init__(self, source: CudaSource, instances: tuple[str, ...] = ()) -> None:
+        self.source = source
+        self.instances = instances
+        self.defined = kernels_defined(source.text)
+        parse_options(source.options)  # refuses an option that is not known
+        if not self.defined:
+            raise KernelError(f"{source.name} has no __global__ function", fix="define one, or name another file")
+        for instance in instances:
+            self._check_name(instance)
+        self._kernels: dict[str, CudaKernel] = {}
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Changes with the text, its own headers, the options and the instances."""
+        headers = [h.read_text(errors="replace") for h in self.source.headers()]
+        return digest("cuda", self.source.text, *headers, *self.source.options, *self.instances)
+
+    def __getitem__(self, name: str) -> CudaKernel:
+        """A kernel by its name, or an instance of a template: ``module["add<float, 4>"]``."""
+        kernel = self._kernels.get(name)
+        if kernel is None:
+            self._check_name(name)
+            kernel = self._kernels[name] = CudaKernel(self, name)
+        return kernel
+
+    def compile(self, arch: str, name: str | None = None) -> DeviceCode:
+        """The binary for an architecture such as ``sm_90``, from the cache or compiled now; needs no GPU.
+
+        Args:
+            name: an instance of a template that is to be in it, besides ``instances``.
+        """
+        return nvrtc.compile_device_code(self.source, self._instances_with(name), arch, build_tools())
+
+    def entry(self, arch: str, name: str) -> tuple[DeviceCode, EntryPoint]:
+        """The binary that holds a kernel, and the kernel in it."""
+        code = self.compile(arch, name)
+        found = code.entry(name)
+        if found is None:  # a template that was named without its arguments, or a kernel behind an #if
+            compiled = [e.name for e in code.entries]
+            raise KernelError(
+                f"{self.source.name} defines {name!r}, but it is not among what was compiled: {compiled}",
+                fix=f"a template needs its arguments, as in module['{name}<float>']",
+            )
+        return code, found
+
+    def _instances_with(self, name: str | None) -> tuple[str, ...]:
+        if name is None or "<" not in name or name in self.instances:
+            return self.instances
+        if variables := re.findall(
+            r"^\s*(?:static\s+)?__(?:device|constant|managed)__\s+[^;(){}]*?(\w+)\s*(?:\[[^;]*\])?\s*(?:=[^;]*)?;",
+            without_comments(self.source.text),
+            re.MULTILINE,
+        ):
+            raise KernelError(
+                f"{self.source.name} has the device variable {variables[0]!r}, and {name!r} is compiled apart from the "
+                "other kernels, so it would have a copy of its own",
+                fix=f"name it from the start: ow.cuda_module(..., instances=[{name!r}])",
+            )
+        return (name,)
+
+    def _check_name(self, name: str) -> None:
+        bare = name.split("<")[0].strip().split("::")[-1]
+        if bare not in self.defined:
+            raise KernelError(f"{self.source.name} has no kernel {bare!r}", fix=f"it defines {list(self.defined)}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CudaModule, (self.source, self.instances)
+
+    def __repr__(self) -> str:
+        return f"<CUDA module {self.source.name}: {', '.join(self.defined)}>"
+
+
+class CudaKernel:
+    """One kernel, or one instance of a template. ``kernel[grid, block, shared_bytes]`` makes it callable."""
+
+    def __init__(self, module: CudaModule, name: str) -> None:
+        self.module = module
+        self.name = name
+        self._configured: dict[Any, Any] = {}
+        self._functions: dict[int, DeviceFunction] = {}
+
+    def __getitem__(self, launch: Any) -> Any:
+        """Bind a grid (blocks), a block (threads) and, as a third, bytes of dynamic shared memory.
+
+        Each of grid and block is an int or a tuple of up to three. An empty grid launches nothing.
+        """
+        configured = self._configured.get(launch)
+        if configured is None:
+            configured = functools.partial(self._launch, self._configuration(launch))
+            if len(self._configured) >= 1024:  # a bound, should sizes change with every call
+                self._configured.clear()
+            self._configured[launch] = configured
+        return configured
+
+    def _configuration(self, launch: Any) -> Configuration:
+        if not isinstance(launch, tuple) or not 2 <= len(launch) <= 3:
+            raise LaunchError(
+                f"{self.name}[{launch!r}] is no launch",
+                fix=f"write {self.name}[grid, block](...) or {self.name}[grid, block, shared_bytes](...)",
+            )
+        grid, block, *shared = launch
+        return Configuration(
+            self.name, as_extent(grid, "grid", self.name), as_extent(block, "block", self.name), *(shared or (0,))
+        )
+
+    def _launch(self, configuration: Configuration, *arguments: Any) -> None:
+        device = self._device_of(arguments)
+        function = self._functions.get(device)
+        if function is None:
+            function = self._functions[device] = self._compile_for(device)
+        function.launch(configuration, arguments, device)
+
+    def _device_of(self, arguments: Sequence[Any]) -> int:
+        """The GPU of the first tensor."""
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor):
+                if argument.is_cuda:
+                    return argument.get_device()
+                raise LaunchError(
+                    f"{self.name}: a tensor is on {argument.device}, and CUDA kernels run on a GPU",
+                    fix="move it with .cuda()",
+                )
+        if torch.cuda.is_available():
+            return torch.cuda.current_device()
+        raise LaunchError(f"{self.name}: no tensor was passed, and there is no GPU", fix="pass CUDA tensors")
+
+    def _compile_for(self, device: int) -> DeviceFunction:
+        major, minor = torch.cuda.get_device_capability(device)
+        code, entry = self.module.entry(f"sm_{major}{minor}", self.name)
+        return DeviceFunction(self.name, code, entry)
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise LaunchError(
+            f"{self.name} was called without a grid",
+            fix=f"write {self.name}[grid, block](...): blocks, then threads of a block",
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.module.__getitem__, (self.name,)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the module and the name."""
+        return digest(self.module.fingerprint, self.name)
+
+    def __repr__(self) -> str:
+        return f"<CUDA kernel {self.name} of {self.module.source.name}>"

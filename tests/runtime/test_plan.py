@@ -1,0 +1,178 @@
+"""A plain call is recognised the next time; anything else is not taken for it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import opwright as ow
+from opwright.errors import ArgumentError
+
+
+@pytest.fixture
+def scale(namespace: str) -> ow.Op:
+    @ow.op(f"{namespace}::scale")
+    def scale(x: Float[Tensor, "n"], a: float = 2.0) -> Float[Tensor, "n"]:
+        return x * a
+
+    # A kernel of its own value, so that a call that went another way shows.
+    scale.python(lambda x, a: x * a + 100, name="marked")
+    return scale
+
+
+def was_direct(op: ow.Op, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> bool:
+    """Whether a call went through a plan, past the checks in Python and the dispatcher."""
+    with monkeypatch.context() as patch:
+        slow = []
+        patch.setattr(op, "_run_and_remember", lambda a: slow.append(a))
+        patch.setattr(op, "_through_dispatcher", lambda *a: slow.append(a))
+        op(*arguments)
+    return not slow
+
+
+def test_the_second_call_like_one_goes_straight_to_the_kernel(scale, monkeypatch):
+    x = torch.ones(3)
+    assert not was_direct(scale, monkeypatch, x)
+    scale(x)
+    assert was_direct(scale, monkeypatch, x)
+    assert was_direct(scale, monkeypatch, torch.zeros(3))
+    assert was_direct(scale, monkeypatch, x, 2.0)
+    assert scale(x)[0] == 102
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (torch.ones(4),),
+        (torch.ones(6)[::2],),
+        (torch.ones(3, dtype=torch.float64),),
+        (torch.ones(3, requires_grad=True),),
+        (torch.nn.Parameter(torch.ones(3)),),
+        (torch.ones(3), 3.0),
+        (torch.ones(3), 2),
+        (torch.ones(3, dtype=torch.complex64).conj().imag,),
+    ],
+    ids=["size", "strides", "dtype", "grad", "parameter", "value", "type of a scalar", "lazy"],
+)
+def test_another_kind_of_call_is_not_taken_for_it(scale, monkeypatch, other):
+    scale(torch.ones(3))
+    assert not was_direct(scale, monkeypatch, *other)
+
+
+def test_one_plan_for_each_of_several_shapes(scale, monkeypatch):
+    for n in range(1, 7):
+        scale(torch.ones(n))
+    assert all(was_direct(scale, monkeypatch, torch.ones(n)) for n in range(1, 7))
+    for n in range(10, 40):
+        scale(torch.ones(n))
+    assert not was_direct(scale, monkeypatch, torch.ones(1)), "plans are kept without a bound"
+
+
+def test_a_wrong_call_is_refused_after_a_right_one(scale):
+    scale(torch.ones(3))
+    with pytest.raises(ArgumentError):
+        scale(torch.ones(3, 3))
+    with pytest.raises(ArgumentError):
+        scale(3.0)
+
+
+class _Modes(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class _Functions(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        _Modes,
+        _Functions,
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        forward_ad.dual_level,
+        lambda: torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True),
+        lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
+    ],
+    ids=["dispatch mode", "function mode", "autocast", "forward-mode", "fake tensors", "profiler"],
+)
+def test_who_listens_is_asked_again_each_time(scale, monkeypatch, context):
+    x = torch.ones(3)
+    scale(x)
+    with context():
+        assert not was_direct(scale, monkeypatch, x)
+    assert was_direct(scale, monkeypatch, x)
+
+
+def test_transforms_and_tracers_see_the_operator(scale):
+    x = torch.ones(3)
+    scale(x)
+    assert torch.vmap(lambda row: scale(row))(torch.ones(2, 3)).shape == (2, 3)
+    graph = torch.fx.experimental.proxy_tensor.make_fx(lambda x: scale(x))(x)
+    assert "scale" in graph.code
+
+    class Calls(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return scale(x)
+
+    program = torch.export.export(Calls(), (x,))
+    assert any("scale" in str(node.target) for node in program.graph.nodes)
+
+
+def test_inference_mode_has_plans_of_its_own(scale, monkeypatch):
+    x = torch.ones(3)
+    scale(x)
+    with torch.inference_mode():
+        scale(x)
+        assert was_direct(scale, monkeypatch, x)
+    assert was_direct(scale, monkeypatch, x)
+
+
+def test_a_new_kernel_and_a_restriction_take_effect(scale):
+    x = torch.ones(3)
+    assert scale(x)[0] == 102
+    with scale.only("reference"):
+        assert scale(x)[0] == 2
+        assert scale(x)[0] == 2
+    assert scale(x)[0] == 102
+    scale.python(lambda x, a: x * 0, name="marked")
+    assert scale(x)[0] == 0
+
+
+def test_a_kernels_own_predicate_is_asked_each_time(namespace):
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * 2
+
+    allowed = [True]
+    twice.python(lambda x: x * 0, name="picky", when=lambda x: allowed[0])
+    x = torch.ones(3)
+    assert [twice(x)[0], twice(x)[0]] == [0, 0]
+    allowed[0] = False
+    assert twice(x)[0] == 2
+
+
+def test_a_plan_keeps_no_tensor_alive(scale):
+    x = torch.ones(3)
+    gone = weakref.ref(x)
+    scale(x)
+    del x
+    gc.collect()
+    assert gone() is None
+
+
+def test_arguments_that_never_equal_themselves_leave_no_plan(scale):
+    x = torch.ones(3)
+    for _ in range(3):
+        assert torch.isnan(scale(x, float("nan"))).all()
+    assert scale._plans == ()
