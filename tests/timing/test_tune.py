@@ -1,7 +1,7 @@
 """Tuning: what is measured to be fastest is what calls then run, here and in a later process, until kernels change."""
 
+import contextlib
 import json
-import time
 
 import pytest
 import torch
@@ -16,11 +16,43 @@ from opwright.runtime.tools import build_tools
 from opwright.runtime.tuned import Tuned, count_elements, dtype_key
 from opwright.timing import run as engine
 
+# What a call takes by the clock of these tests (µs), by the number of elements.
+COSTS = {
+    "steady": lambda n: 300.0,
+    "growing": lambda n: 20.0 if n < 1000 else 2000.0,
+    "even": lambda n: 10.0,
+    "wrong": lambda n: 1.0,
+    "eager": lambda n: 50.0,
+}
 
-def wait(microseconds):
-    end = time.perf_counter() + microseconds / 1e6
-    while time.perf_counter() < end:
+
+class Clock:
+    """Subjects take what COSTS says; nothing is waited for."""
+
+    cache_bytes, most_bytes, has_device_time = 1 << 20, 1 << 24, False
+
+    def warm_up(self, subject, sets):
         pass
+
+    def call_times(self, subject, sets, count):
+        return [COSTS[subject.name](sets[0][0].numel())] * count
+
+    cold_times = warm_times = call_times
+
+    def second_opinion(self, subject, sets):
+        return None
+
+    def forget(self):
+        pass
+
+    def steady(self):
+        return contextlib.nullcontext()
+
+    def not_captured(self, subject):
+        return ""
+
+    def settings(self):
+        return {"clock": "fake"}
 
 
 def double_op(namespace):
@@ -28,21 +60,14 @@ def double_op(namespace):
     def double(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
         return 2 * x
 
-    @double.python(name="steady")
-    def _(x):
-        wait(300)
-        return (x + x).contiguous()
-
-    @double.python(name="growing")
-    def _(x):
-        wait(20 if x.numel() < 1000 else 2000)
-        return (x + x).contiguous()
-
+    double.python(lambda x: (x + x).contiguous(), name="steady")
+    double.python(lambda x: (2 * x).contiguous(), name="growing")
     return double
 
 
 @pytest.fixture(autouse=True)
-def no_ceilings(monkeypatch):
+def a_clock_of_our_own(monkeypatch):
+    monkeypatch.setattr(engine, "make_timer", lambda device: Clock())
     monkeypatch.setattr(engine, "measure_ceilings", lambda device, timer, machine, tell: ())
 
 
@@ -106,7 +131,7 @@ def test_a_kernel_whose_domain_is_left_does_not_run_however_fast(namespace):
 def test_an_edited_kernel_makes_the_table_void_and_that_is_said(namespace):
     double = double_op(namespace)
     tune(double)
-    double.python(lambda x: (x * 2).contiguous(), name="growing")
+    double.python(lambda x: (x * 2.0).contiguous(), name="growing")
     assert chosen(double).kernel == "steady"
     assert "other kernels, versions or machines" in double.explain(torch.ones(10)).note
 
