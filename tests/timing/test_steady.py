@@ -33,9 +33,11 @@ def a_thread():
     thread = threading.Thread(target=wait)
     thread.start()
     ready.wait()
-    yield there[0]
-    stop.set()
-    thread.join()
+    try:
+        yield there[0]
+    finally:
+        stop.set()
+        thread.join()
 
 
 @two_processors
