@@ -181,6 +181,18 @@ def test_an_interrupted_sweep_keeps_no_table(namespace):
     assert chosen(double).kernel == "steady"
 
 
+def test_an_interrupt_between_sizes_keeps_the_tables_of_the_operators_before(namespace):
+    done, cut = double_op(namespace), double_op(f"{namespace}b")
+
+    def stop(measurement):
+        if measurement.op == cut.contract.qualname and measurement.case["n"] == [100_000]:
+            raise KeyboardInterrupt
+
+    report = ow.tune(done, cut, device="cpu", sizes={"n": [10, 100_000]}, iters=10, on_measurement=stop)
+    assert [c.op for c in report.crossovers] == [done.contract.qualname]
+    assert (chosen(done).kernel, chosen(cut).kernel) == ("growing", "steady")
+
+
 def test_a_benchmark_tells_the_crossover_and_changes_nothing(namespace):
     double = double_op(namespace)
     report = ow.bench(double, device="cpu", sizes={"n": [10, 100_000]}, iters=10, baselines=["eager"],

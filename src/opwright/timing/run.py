@@ -41,11 +41,10 @@ from opwright.timing.subjects import (
 from opwright.timing.timers import Timer, make_timer
 from opwright.timing.verify import wrong_gradients, wrong_output
 
-__all__ = ["INTERRUPTED", "Request", "bench", "load_operators", "measure"]
+__all__ = ["Request", "bench", "load_operators", "measure"]
 
 # Timers that differ by more than this share (and 2 µs) contradict each other.
 _TIMERS_AGREE_WITHIN = 0.25
-INTERRUPTED = "interrupted: what was measured until then is here"
 
 
 @dataclass(frozen=True)
@@ -179,9 +178,9 @@ def measure(request: Request) -> BenchReport:
                     request.on_measurement(measurement)
                 behind += _looks(operator, request, where)
                 left.reached(behind)
-            crossovers += _crossovers(plan)
+            crossovers += _crossovers(plan)  # not of half a sweep, which says nothing of the sizes it did not reach
     except KeyboardInterrupt:
-        errors.append(INTERRUPTED)
+        errors.append("interrupted: what was measured until then is here")
     return BenchReport(
         {**machine.to_json(), **watch.state()},
         tuple(found),

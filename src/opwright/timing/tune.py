@@ -10,7 +10,7 @@ from opwright.errors import CacheError
 from opwright.machine import this_machine
 from opwright.results import BenchReport, Crossover, Measurement
 from opwright.runtime.op import Op
-from opwright.timing.run import INTERRUPTED, Request, load_operators, measure
+from opwright.timing.run import Request, load_operators, measure
 
 __all__ = ["tune"]
 
@@ -66,8 +66,6 @@ def tune(
             sweep=True,
         )
     )
-    if INTERRUPTED in report.errors:  # half a sweep says nothing of the sizes that it did not reach
-        return report
     stored: list[Crossover] = []
     for operator in operators:
         own = [dataclasses.replace(c, stored=True) for c in report.crossovers if c.op == operator.contract.qualname]
