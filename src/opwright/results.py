@@ -18,9 +18,12 @@ __all__ = [
     "CheckReport",
     "Choice",
     "Comparison",
+    "Crossover",
+    "ErrorHistogram",
     "Estimate",
     "Explanation",
     "Finding",
+    "Interval",
     "Measurement",
     "NotChecked",
     "Origin",
@@ -88,6 +91,7 @@ class Explanation:
 
     op: str
     choices: tuple[Choice, ...]
+    note: str = ""
 
     @property
     def chosen(self) -> Choice:
@@ -104,7 +108,7 @@ class Explanation:
                 case Refused() as refused:
                     said = f"no: {refused}"
             lines.append(f" {mark} {choice.kernel:<16} {choice.backend:<10} {said}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *([f"   {self.note}"] if self.note else [])])
 
 
 class Status(StrEnum):
@@ -116,6 +120,18 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
+class ErrorHistogram:
+    """How many output elements had an error between each two ``edges`` (the first and last bin hold what is beyond).
+
+    ``unit`` says what an error of 1 is.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    unit: str = ""
+
+
+@dataclass(frozen=True)
 class Finding:
     """What one family of checks found about one kernel. ``case`` names the smallest failing input."""
 
@@ -124,6 +140,7 @@ class Finding:
     case: str = ""
     message: str = ""
     reproduce: str = ""
+    error_histogram: ErrorHistogram | None = None
 
 
 @dataclass(frozen=True)
@@ -277,13 +294,59 @@ class Ceiling:
 
 
 @dataclass(frozen=True)
+class Interval:
+    """The kernel that was fastest for cases of ``least`` elements up to, not including, ``below`` (None: no end)."""
+
+    least: int
+    below: int | None
+    kernel: str
+
+    def __str__(self) -> str:
+        if self.below is None:
+            return f"from {_count_text(self.least)} elements" if self.least else "at every size"
+        until = f"below {_count_text(self.below)} elements"
+        return f"from {_count_text(self.least)}, {until}" if self.least else until
+
+
+def _count_text(count: int) -> str:
+    return f"2^{count.bit_length() - 1}" if count >= 1024 and count & (count - 1) == 0 else f"{count:,}"
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Which kernel wins where, for one operator on one device in one dtype.
+
+    Attributes:
+        device_name: the GPU's or the processor's.
+        intervals: without gaps, from 0 elements up; the elements of a case are those of all its tensor arguments.
+        sizes: the numbers of elements that were measured; between and beyond them, the nearest decides.
+        measured: the date (YYYY-MM-DD).
+        stored: whether calls follow it from now on.
+    """
+
+    op: str
+    device: str
+    device_name: str
+    dtype: str
+    intervals: tuple[Interval, ...]
+    sizes: tuple[int, ...] = ()
+    measured: str = ""
+    stored: bool = False
+
+
+@dataclass(frozen=True)
 class BenchReport:
-    """The measurements of one ``opwright bench``; ``to_json`` is what ``--json`` writes."""
+    """The measurements of one ``opwright bench`` or ``opwright tune``; ``to_json`` is what ``--json`` writes.
+
+    ``settings`` tells what held for every subject: torch's precision flags, threads, what the timer could do.
+    """
 
     machine: dict[str, Any]
     measurements: tuple[Measurement, ...]
     ceilings: tuple[Ceiling, ...] = ()
     errors: tuple[str, ...] = ()
+    crossovers: tuple[Crossover, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
     schema: str = "opwright.bench/1"
 
     def __iter__(self) -> Iterator[Measurement]:
@@ -296,6 +359,8 @@ class BenchReport:
             "machine": self.machine,
             "ceilings": [dataclasses.asdict(c) for c in self.ceilings],
             "errors": list(self.errors),
+            "settings": self.settings,
+            "crossovers": [dataclasses.asdict(c) for c in self.crossovers],
             "measurements": [dataclasses.asdict(m) for m in self.measurements],
         }
 

@@ -6,7 +6,7 @@ import concurrent.futures
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from opwright.machine import Machine, this_machine
 from opwright.results import (
     Accepted,
     CheckReport,
+    ErrorHistogram,
     Finding,
     NotChecked,
     Origin,
@@ -109,6 +110,7 @@ def check(
     if kernels and not tasks:
         known = sorted({k for o in operators for k in (*o.kernels, REFERENCE)})
         raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known)}")
+    unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
     settings = _Settings(level, case, tuple(checks), tuple(require), timeout, progress or (lambda task, what: None))
     jobs = jobs or max(1, min(4, machine.cores))
     verdicts: dict[int, Verdict] = {}
@@ -124,7 +126,25 @@ def check(
                 future.cancel()
             end_workers()  # or the pool would wait for what they are doing, a hang too
             raise
-    return CheckReport(machine.to_json(), tuple(verdicts[i] for i in range(len(tasks))))
+    return CheckReport(machine.to_json(), (*(verdicts[i] for i in range(len(tasks))), *unmet))
+
+
+def _unmet(operator: Op, require: Sequence[str], tasks: Sequence[Task], machine: Machine) -> Iterator[Verdict]:
+    """A failing verdict for each required backend that no kernel to be checked is written in."""
+    there = {task.backend for task in tasks if task.op is operator}
+    for backend in dict.fromkeys(require):
+        if backend not in there:
+            has = any(k.backend == backend for k in operator.kernels.values())
+            why = f"no {backend} kernel is among those to be checked" if has else f"it has no {backend} kernel"
+            yield Verdict(
+                op=operator.contract.qualname,
+                kernel=f"({backend})",
+                backend=backend,
+                device="cuda" if machine.has_gpu else "cpu",
+                status=Status.FAIL,
+                reason=f"required, but {why}",
+                findings=(Finding("required", Status.FAIL, message=f"required, but {why}"),),
+            )
 
 
 def plan(
@@ -265,7 +285,7 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_Heard, Ending]:
         elif kind == "notice":
             settings.progress(task, message["message"])
         elif kind == "finding":
-            heard.findings.append(Finding(**{**message, "status": Status(message["status"])}))
+            heard.findings.append(_finding(message))
         elif kind == "not_checked":
             heard.not_checked.append(NotChecked(**message))
         elif kind == "refused":
@@ -275,6 +295,12 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_Heard, Ending]:
 
     ending = run_job(fork_server(interpret=task.interpret), job, settings.timeout, hear)
     return heard, ending
+
+
+def _finding(message: dict[str, Any]) -> Finding:
+    sizes = message.pop("error_histogram", None)
+    histogram = ErrorHistogram(tuple(sizes["edges"]), tuple(sizes["counts"]), sizes["unit"]) if sizes else None
+    return Finding(**{**message, "status": Status(message["status"])}, error_histogram=histogram)
 
 
 def _how_to_reproduce(task: Task, settings: _Settings) -> str:
