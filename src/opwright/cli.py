@@ -78,7 +78,7 @@ def check(
         list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")
     ],
     kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel (repeatable).")] = None,
-    device: Annotated[str | None, typer.Option(help="Only this type of device: cpu or cuda.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only this type of device: cpu, cuda or cpu-sim.")] = None,
     level: Annotated[Level, typer.Option(help="full: more sizes and layouts, and Inductor.")] = Level.quick,
     only: Annotated[list[str] | None, typer.Option(help="Only this family of checks (repeatable).")] = None,
     case: Annotated[str, typer.Option(help="Only this case, as a failure names it.")] = "",

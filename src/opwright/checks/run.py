@@ -35,6 +35,8 @@ from opwright.runtime.targets import find_home, load_target, name_target
 __all__ = ["LEVELS", "Task", "check", "plan"]
 
 LEVELS = ("quick", "full")
+# What the simulator of CUDA on a CPU is called where a device is named.
+SIMULATOR = "cpu-sim"
 # Parts that an author may write and that no family judges.
 _JUDGED_BY_NONE = frozenset({"vmap", "flops"})
 # Told of every step: the task, and a few words ("values n=5 …", or a notice).
@@ -49,14 +51,20 @@ class Task:
     kernel: str
     device: str
     interpret: bool = False
+    simulate: bool = False
     refused: Refused | None = None
+
+    @property
+    def where(self) -> str:
+        """The device as reports name it: a CUDA kernel in the simulator has CPU tensors, and is on ``cpu-sim``."""
+        return SIMULATOR if self.simulate else self.device
 
     @property
     def backend(self) -> str:
         return self.op.contract.signature.language if self.kernel == REFERENCE else self.op.kernels[self.kernel].backend
 
     def __str__(self) -> str:
-        return f"{self.op.contract.qualname} {self.kernel} on {self.device}"
+        return f"{self.op.contract.qualname} {self.kernel} on {self.where}"
 
 
 def check(
@@ -80,7 +88,8 @@ def check(
         kernels: only these, by name (``"reference"`` is the meaning itself, which runs where no kernel fits).
         reference: also check the meaning itself, with the parts that are derived from it. An operator without
             kernels is checked so anyway.
-        device: only this type of device; by default the GPU where there is one, and the CPU.
+        device: only this type of device; by default the GPU where there is one, and the CPU. ``cpu-sim`` runs CUDA
+            kernels in the simulator, as a CPU-only machine does by default.
         level: ``quick``, or ``full`` (more sizes and layouts; compiles through Inductor).
         case: only this case, as a failing finding names it.
         checks: only these families.
@@ -160,14 +169,18 @@ def plan(
 
 def _plan_kernel(operator: Op, name: str, machine: Machine, devices: Iterable[str], *, asked: bool) -> list[Task]:
     if name == REFERENCE:
-        return [Task(operator, name, next(iter(devices)))]
+        first = next(iter(devices))
+        return [Task(operator, name, "cpu" if first == SIMULATOR else first)]
     kernel = operator.kernels[name]
-    natively = [d for d in devices if isinstance(kernel.probe(d, machine), Accepted)]
+    natively = [d for d in devices if d != SIMULATOR and isinstance(kernel.probe(d, machine), Accepted)]
     if natively:
         return [Task(operator, name, d) for d in natively]
     interpreted = dataclasses.replace(machine, triton_interpret=True)
     if "cpu" in devices and isinstance(kernel.probe("cpu", interpreted), Accepted):
         return [Task(operator, name, "cpu", interpret=True)]
+    simulated = dataclasses.replace(machine, cuda_simulator=True)
+    if {"cpu", SIMULATOR} & set(devices) and isinstance(kernel.probe("cpu", simulated), Accepted):
+        return [Task(operator, name, "cpu", simulate=True)]
     where = next(iter(devices)) if asked else kernel.spec.devices[0]
     outcome = kernel.probe(where, machine)
     refused = outcome if isinstance(outcome, Refused) else Refused(f"cannot run on {', '.join(devices)}")
@@ -216,7 +229,7 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
         op=task.op.contract.qualname,
         kernel=task.kernel,
         backend=task.backend,
-        device=task.device,
+        device=task.where,
         status=Status.FAIL if failed or nothing else Status.PASS,
         reason=_reason(task, failed, nothing),
         parts={name: part.origin.value for name, part in task.op.parts.items()},
@@ -231,7 +244,7 @@ def _reason(task: Task, failed: list[Finding], nothing: bool) -> str:
         return f"failed: {', '.join(f.check for f in failed)}"
     if nothing:
         return "nothing could be checked"
-    return "in Triton's interpreter" if task.interpret else ""
+    return "in Triton's interpreter" if task.interpret else "in the simulator of CUDA" if task.simulate else ""
 
 
 def _refusal(task: Task, reason: str, settings: _Settings) -> Verdict:
@@ -240,7 +253,7 @@ def _refusal(task: Task, reason: str, settings: _Settings) -> Verdict:
         op=task.op.contract.qualname,
         kernel=task.kernel,
         backend=task.backend,
-        device=task.device,
+        device=task.where,
         status=Status.FAIL if required else Status.REFUSED,
         reason=f"required, but {reason}" if required else reason,
         parts={name: part.origin.value for name, part in task.op.parts.items()},
@@ -261,7 +274,7 @@ def _run_somewhere(task: Task, settings: _Settings) -> tuple[_Heard, Ending]:
         case=settings.case,
         checks=settings.checks,
         reproduce=_how_to_reproduce(task, settings),
-        environment={k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_")},
+        environment=_environment(task),
     )
     if home is not None:
         heard, ending = _run(task, job, settings)
@@ -273,6 +286,12 @@ def _run_somewhere(task: Task, settings: _Settings) -> tuple[_Heard, Ending]:
         why = f"{type(error).__name__}: {error}"
         return _Heard(unavailable=why), Ending(0, False, "load", "", "", True)
     return _run(task, by_value, settings)
+
+
+def _environment(task: Task) -> dict[str, str]:
+    """What of this process's environment the worker has to know, and what makes it the kind of worker it is."""
+    ours = {k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_")}
+    return {**ours, "OPWRIGHT_CUDA_SIMULATOR": "1"} if task.simulate else ours
 
 
 def _run(task: Task, job: Job, settings: _Settings) -> tuple[_Heard, Ending]:
@@ -306,10 +325,10 @@ def _finding(message: dict[str, Any]) -> Finding:
 def _how_to_reproduce(task: Task, settings: _Settings) -> str:
     target = name_target(task.op)
     if target is None:
-        where = f"{task.op.contract.function.__name__}, kernels={[task.kernel]!r}, device={task.device!r}"
+        where = f"{task.op.contract.function.__name__}, kernels={[task.kernel]!r}, device={task.where!r}"
         return f"ow.check({where}, checks=['{{check}}'], case='{{case}}')"
     level = f" --level {settings.level}" if settings.level != "quick" else ""
-    device = f" --device {task.device}"
+    device = f" --device {task.where}"
     return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
 
 

@@ -18,6 +18,7 @@ from opwright.backends.stable_abi import without_comments
 from opwright.contract.fingerprint import digest
 from opwright.errors import KernelError, LaunchError
 from opwright.runtime.launcher import Configuration, DeviceFunction, as_extent
+from opwright.runtime.simulation import simulate
 from opwright.runtime.tools import build_tools
 
 __all__ = ["CudaKernel", "CudaModule", "cdiv", "cuda_module"]
@@ -71,6 +72,10 @@ def _find(source: str | Path, beside: Path | None) -> Path:
     raise KernelError(
         f"ow.cuda_module: there is no file {str(source)!r}", fix=f"looked in {' and '.join(map(str, folders))}"
     )
+
+
+# What ``Tensor.get_device`` says of a CPU tensor.
+_CPU = -1
 
 
 class CudaModule:
@@ -183,24 +188,24 @@ class CudaKernel:
 
     def _launch(self, configuration: Configuration, *arguments: Any) -> None:
         device = self._device_of(arguments)
+        if device == _CPU:
+            simulate(self.module.source, self.name, configuration, arguments)
+            return
         function = self._functions.get(device)
         if function is None:
             function = self._functions[device] = self._compile_for(device)
         function.launch(configuration, arguments, device)
 
     def _device_of(self, arguments: Sequence[Any]) -> int:
-        """The GPU of the first tensor."""
+        """The GPU of the first tensor; ``_CPU`` for a CPU tensor, whose place is the simulator."""
         for argument in arguments:
             if isinstance(argument, torch.Tensor):
-                if argument.is_cuda:
+                if argument.device.type in ("cuda", "cpu"):
                     return argument.get_device()
                 raise LaunchError(
-                    f"{self.name}: a tensor is on {argument.device}, and CUDA kernels run on a GPU",
-                    fix="move it with .cuda()",
+                    f"{self.name}: a tensor is on {argument.device}", fix="pass CUDA tensors, or CPU tensors to simulate"
                 )
-        if torch.cuda.is_available():
-            return torch.cuda.current_device()
-        raise LaunchError(f"{self.name}: no tensor was passed, and there is no GPU", fix="pass CUDA tensors")
+        return torch.cuda.current_device() if torch.cuda.is_available() else _CPU
 
     def _compile_for(self, device: int) -> DeviceFunction:
         major, minor = torch.cuda.get_device_capability(device)
