@@ -17,6 +17,7 @@ __all__ = [
     "NameClashError",
     "OpwrightError",
     "SignatureMismatchError",
+    "SimulatorError",
     "TargetError",
 ]
 
@@ -73,6 +74,14 @@ class CompileError(KernelError, RuntimeError):
     def __init__(self, message: str, *, log: str = "", fix: str | None = None) -> None:
         super().__init__(message, fix=fix)
         self.log = log
+
+
+class SimulatorError(KernelError, RuntimeError):
+    """A CUDA kernel did on the simulator what it must not do. ``findings`` holds a record of each such thing."""
+
+    def __init__(self, message: str, *, findings: tuple[object, ...] = (), fix: str | None = None) -> None:
+        super().__init__(message, fix=fix)
+        self.findings = findings
 
 
 class CacheError(OpwrightError, OSError):

@@ -474,3 +474,9 @@ OPWRIGHT_HOOK void __ubsan_handle_out_of_bounds(OutOfBounds* data, uint64_t inde
 OPWRIGHT_HOOK void __ubsan_handle_divrem_overflow(void*, uint64_t, uint64_t) {
   if (active_checker) active_checker->fault(FindingKind::division_by_zero, OPWRIGHT_HERE, 0, 0, "");
 }
+
+extern "C" __attribute__((visibility("default"))) uint64_t opwright_sim_module_base() {
+  Module module{reinterpret_cast<uint64_t>(&active_checker), 0, 0, {}};
+  dl_iterate_phdr(look_at_module, &module);
+  return module.base;
+}

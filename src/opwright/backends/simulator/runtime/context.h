@@ -18,7 +18,7 @@ extern "C" __attribute__((visibility("hidden"))) void opwright_switch(void** fro
 __asm__(
     ".text\n"
     ".p2align 4\n"
-    ".globl opwright_switch\n"
+    ".weak opwright_switch\n"  // in each object that includes this; the linker keeps one
     ".hidden opwright_switch\n"
     ".type opwright_switch, @function\n"
     "opwright_switch:\n"
@@ -44,8 +44,7 @@ class Context {
   // The first switch "returns" to main, with the stack as after a call: 8 bytes off a multiple of 16.
   void prepare(char* stack, uint64_t size, FiberMain main) {
     void** top = reinterpret_cast<void**>(stack + size);
-    *--top = nullptr;
-    *--top = nullptr;  // main never returns
+    *--top = nullptr;  // where main would return to
     *--top = reinterpret_cast<void*>(main);
     for (int i = 0; i < 6; i++) *--top = nullptr;
     pointer_ = top;
@@ -62,7 +61,7 @@ extern "C" __attribute__((visibility("hidden"))) void opwright_switch(void** fro
 __asm__(
     ".text\n"
     ".p2align 4\n"
-    ".globl opwright_switch\n"
+    ".weak opwright_switch\n"  // in each object that includes this; the linker keeps one
     ".hidden opwright_switch\n"
     ".type opwright_switch, %function\n"
     "opwright_switch:\n"
