@@ -32,7 +32,7 @@ _FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-fwrapv", "-f
           "-ffunction-sections", "-fdata-sections", "-pthread", "-w")  # fmt: skip
 _FAST = ("-O2",)
 # Little optimisation, so that accesses stay what the source says: not merged, not widened, not moved.
-_CHECKED = ("-O1", "-g1", "-fno-tree-vectorize", "-DOPWRIGHT_CHECKED", "-fsanitize-coverage=trace-pc",
+_CHECKED = ("-O1", "-g1", "-gdwarf-4", "-fno-tree-vectorize", "-DOPWRIGHT_CHECKED", "-fsanitize-coverage=trace-pc",
             "-fsanitize=thread,alignment,bounds,integer-divide-by-zero")  # fmt: skip
 _LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-Wl,-z,now")
 _RED_ZONE_BYTES = 64
