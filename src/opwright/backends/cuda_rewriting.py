@@ -140,6 +140,7 @@ def _plain_edits(code: str, checked: bool) -> list[_Edit]:
     rules = [
         (r"(?<!\()\b__noinline__\b", "__attribute__((noinline))"),
         (r"\bstatic\s+__shared__\b|\b__shared__\s+static\b", "__shared__"),
+        (r"\b__global__\s+(?:__)?inline(?:__)?\b|\b(?:__)?inline(?:__)?\s+__global__\b", "__global__"),
         (r"(?<=\b__shared__)(\s+)alignas\s*\(((?:[^()]|\([^()]*\))*)\)", r" __attribute__((aligned(\2)))"),
     ]
     if checked:  # a thread that returns need not come to later barriers; one that runs past them is reported

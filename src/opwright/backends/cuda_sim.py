@@ -31,8 +31,9 @@ SIMULATOR_HEADERS = "opwright-simulator"  # ... and debug information the simula
 _FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-fwrapv", "-fno-exceptions", "-fno-math-errno",
           "-ffunction-sections", "-fdata-sections", "-pthread", "-w")  # fmt: skip
 _FAST = ("-O2",)
-# Little optimisation, so that accesses stay what the source says: not merged, not widened, not moved.
-_CHECKED = ("-O1", "-g1", "-gdwarf-4", "-fno-tree-vectorize", "-DOPWRIGHT_CHECKED", "-fsanitize-coverage=trace-pc",
+# Little optimisation, so that accesses stay what the source says: not merged, not widened, not moved. But products and
+# sums are fused as in the fast build.
+_CHECKED = ("-O1", "-fexpensive-optimizations", "-fno-tree-vectorize", "-g1", "-gdwarf-4", "-fsanitize-coverage=trace-pc",
             "-fsanitize=thread,alignment,bounds,integer-divide-by-zero")  # fmt: skip
 _LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-Wl,-z,now")
 _RED_ZONE_BYTES = 64
@@ -317,15 +318,18 @@ def _instrument(assembly: str) -> str:
     """Unused bytes behind each shared variable, so that running past one is not running into the next; and the C
     library's block operations by the names of the runtime's, which look before they copy."""
     assembly = re.sub(r"(?m)^(\s(?:call|jmp|bl|b)\s+)(memcpy|memmove|memset)(@PLT)?$", r"\1opwright_checked_\2\3", assembly)
-    lines, in_storage = [], False
+    lines, in_variable = [], False
     for line in assembly.split("\n"):
-        section = re.match(r"\s+\.(?:section\s+(\S+?)(?:,|$)|text|data|bss|previous|popsection)", line)
+        section = re.match(r"\s+\.(?:section\s+([^\s,]+)|text|data|bss|previous|popsection)", line)
         if section:
-            in_storage = (section[1] or "").startswith((".tbss", ".tdata"))
+            if in_variable:
+                lines.append(f"\t.zero\t{_RED_ZONE_BYTES}")
+            in_variable = _VARIABLE.match(section[1] or "") is not None  # -fdata-sections: one variable, one section
         lines.append(line)
-        if in_storage and re.match(r"\s+\.(?:zero|skip)\s+\d+", line):
-            lines.append(f"\t.zero\t{_RED_ZONE_BYTES}")
     return "\n".join(lines)
+
+
+_VARIABLE = re.compile(r"\.(?:tbss|tdata|bss|data)\.(?!rel\b)")
 
 
 def _must_run(command: list[str], folder: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from opwright.backends.base import Artifact
@@ -169,7 +170,7 @@ class SimulatedKernel:
                 size = smem_bytes if symbol.name == _DYNAMIC else symbol.size
                 if size:
                     shared.append(SharedVariable(symbol.place, size, _is_shared(symbol), 0))
-            elif not symbol.thread_local:
+            elif not symbol.thread_local and not _is_the_runtimes(symbol.name):
                 begin = self._base + symbol.place
                 regions.append(Region(begin, begin + symbol.size, 1, min(4, symbol.size), None, None))
         # Symbols may share memory (aliases); the runtime wants none that overlap.
@@ -269,9 +270,11 @@ def _integer(where: str, parameter: Parameter, value: int) -> Any:
 
 
 def _floating(parameter: Parameter, value: float) -> Any:
-    if parameter.encoding in (_HALF, _BFLOAT16):
-        dtype = torch.float16 if parameter.encoding == _HALF else torch.bfloat16
-        return ctypes.c_int16(int(torch.tensor(value, dtype=torch.float64).to(dtype).view(torch.int16).item()))
+    if parameter.encoding == _HALF:
+        with np.errstate(over="ignore"):
+            return ctypes.c_uint16(int(np.float64(value).astype(np.float16).view(np.uint16)))  # rounded once
+    if parameter.encoding == _BFLOAT16:
+        return ctypes.c_int16(int(torch.tensor(value, dtype=torch.bfloat16).view(torch.int16).item()))
     return ctypes.c_float(value) if parameter.size == 4 else ctypes.c_double(value)
 
 
@@ -362,6 +365,10 @@ def _without_overlap(regions: list[Region]) -> list[Region]:
 def _is_shared(symbol: Symbol) -> bool:
     runtime = symbol.name in _OF_THE_RUNTIME or "worker_of_this_thread" in symbol.name
     return symbol.thread_local and not runtime
+
+
+def _is_the_runtimes(name: str) -> bool:
+    return "opwright" in name or name.startswith(("_ZGV", "_ZTV", "DW.ref", "__", "_DYNAMIC", "_GLOBAL_OFFSET_TABLE_"))
 
 
 def _plain_name(symbol: str) -> str:

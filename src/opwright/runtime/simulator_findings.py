@@ -62,7 +62,7 @@ def describe(
     known: Sequence[Known],
     shared: Sequence[Shared],
 ) -> tuple[KernelFinding, ...]:
-    """The findings in the order in which they were made, one of each kind for a line."""
+    """The findings in the order in which they were made, one of each kind for a line or pair of lines."""
     places = _symbolise(file, sorted({pc for f in raw for pc in (f.pc, f.other_pc) if pc}))
     text = source.text.splitlines()
 
@@ -70,9 +70,10 @@ def describe(
         here = place[0] == source.name and 0 < place[1] <= len(text)
         return text[place[1] - 1].strip() if here else ""
 
-    found: dict[tuple[str, str, int], KernelFinding] = {}
+    found: dict[tuple[str, frozenset[Place]], KernelFinding] = {}
     for one in raw:
         place = _place(one.file, one.line, one.pc, places)
+        other = _other(one, places, quoted)
         finding = KernelFinding(
             kind=KINDS[one.kind],
             message=_SENTENCES[KINDS[one.kind]](one, known, shared),
@@ -82,9 +83,11 @@ def describe(
             file=place[0],
             line=place[1],
             source_line=quoted(place),
-            other=_other(one, places, quoted),
+            other=other,
         )
-        found.setdefault((finding.kind, *place), finding)
+        # Either of two lines that race may come first: that is one race.
+        both = frozenset({place, (other.file, other.line)} if other is not None else {place})
+        found.setdefault((finding.kind, both), finding)
     return tuple(found.values())
 
 

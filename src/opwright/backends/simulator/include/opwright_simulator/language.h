@@ -2,7 +2,8 @@
 // a macro, because the standard library writes `__attribute__((__noinline__))`: it is rewritten before compiling.
 #pragma once
 
-#define __global__
+// A kernel that is not the one asked for is parsed, but no code is made for it.
+#define __global__ inline
 #define __device__
 #define __host__
 #define __constant__
