@@ -29,11 +29,11 @@ SIMULATOR_HEADERS = "opwright-simulator"  # ... and debug information the simula
 
 # Kernels read memory as whatever type they like, let integers wrap, and raise nothing.
 _FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-fwrapv", "-fno-exceptions", "-fno-math-errno",
-          "-ffunction-sections", "-fdata-sections", "-pthread", "-w")  # fmt: skip
+          "-ffunction-sections", "-fdata-sections", "-fno-finite-loops", "-g1", "-gdwarf-4", "-pthread", "-w")  # fmt: skip
 _FAST = ("-O2",)
 # Little optimisation, so that accesses stay what the source says: not merged, not widened, not moved. But products and
 # sums are fused as in the fast build.
-_CHECKED = ("-O1", "-fexpensive-optimizations", "-fno-tree-vectorize", "-g1", "-gdwarf-4", "-fsanitize-coverage=trace-pc",
+_CHECKED = ("-O1", "-fexpensive-optimizations", "-fno-tree-vectorize", "-fsanitize-coverage=trace-pc",
             "-fsanitize=thread,alignment,bounds,integer-divide-by-zero")  # fmt: skip
 _LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-Wl,-z,now")
 _RED_ZONE_BYTES = 64

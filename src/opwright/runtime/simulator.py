@@ -20,6 +20,7 @@ from opwright.backends.cuda_sim import Built
 from opwright.errors import ArgumentError, KernelError, SimulatorError
 from opwright.runtime.simulator_abi import (
     ABI_VERSION,
+    CodeRange,
     RawParameter,
     Region,
     Request,
@@ -131,6 +132,8 @@ class SimulatedKernel:
         addresses = (ctypes.c_void_p * max(1, len(holders)))(*(ctypes.addressof(h) for h in holders))
         request.arguments = ctypes.cast(addresses, ctypes.POINTER(ctypes.c_void_p))
         keep = self._describe_memory(request, known, smem_bytes) if self.checked else ()
+        if time_limit_s:
+            request.code, request.code_count = self._code, len(self._code)
         self._library.opwright_sim_launch(ctypes.byref(request))  # ctypes gives up the GIL meanwhile
         del keep
         if request.finding_count:
@@ -139,7 +142,7 @@ class SimulatedKernel:
     def variable(self, name: str) -> ctypes.Array[ctypes.c_char]:
         """The memory of a ``__device__`` or ``__constant__`` variable, to read and write as bytes."""
         for symbol in self._symbols:
-            if not symbol.thread_local and _plain_name(symbol.name) == name:
+            if symbol.kind == "variable" and _plain_name(symbol.name) == name:
                 return (ctypes.c_char * symbol.size).from_address(self._base + symbol.place)
         raise KernelError(f"{self.name}: there is no __device__ or __constant__ variable {name!r}")
 
@@ -154,6 +157,16 @@ class SimulatedKernel:
         return int(here())
 
     @functools.cached_property
+    def _code(self) -> ctypes.Array[CodeRange]:
+        """The functions of the source; where the kernel is inlined into its caller, that."""
+        own = [
+            CodeRange(s.place, s.size)
+            for s in self._symbols
+            if s.kind == "function" and not _is_the_runtimes(s.name) and not re.match(r"_ZN?K?St|_ZN9__gnu_cxx", s.name)
+        ]
+        return (CodeRange * len(own))(*own)
+
+    @functools.cached_property
     def _static_shared_bytes(self) -> int:
         return sum(s.size for s in self._symbols if _is_shared(s) and s.name != _DYNAMIC)
 
@@ -166,11 +179,11 @@ class SimulatedKernel:
         for symbol in self._symbols:
             if symbol.name == "threadIdx":
                 request.thread_index_offset = symbol.place
-            if symbol.thread_local and (_is_shared(symbol) or symbol.name in _OF_THE_RUNTIME):
+            if symbol.kind == "thread_local" and (_is_shared(symbol) or symbol.name in _OF_THE_RUNTIME):
                 size = smem_bytes if symbol.name == _DYNAMIC else symbol.size
                 if size:
                     shared.append(SharedVariable(symbol.place, size, _is_shared(symbol), 0))
-            elif not symbol.thread_local and not _is_the_runtimes(symbol.name):
+            elif symbol.kind == "variable" and not _is_the_runtimes(symbol.name):
                 begin = self._base + symbol.place
                 regions.append(Region(begin, begin + symbol.size, 1, min(4, symbol.size), None, None))
         # Symbols may share memory (aliases); the runtime wants none that overlap.
@@ -364,10 +377,12 @@ def _without_overlap(regions: list[Region]) -> list[Region]:
 
 def _is_shared(symbol: Symbol) -> bool:
     runtime = symbol.name in _OF_THE_RUNTIME or "worker_of_this_thread" in symbol.name
-    return symbol.thread_local and not runtime
+    return symbol.kind == "thread_local" and not runtime
 
 
 def _is_the_runtimes(name: str) -> bool:
+    if "opwright_kernel_entry" in name or "opwright_sim9Signature" in name:
+        return False
     return "opwright" in name or name.startswith(("_ZGV", "_ZTV", "DW.ref", "__", "_DYNAMIC", "_GLOBAL_OFFSET_TABLE_"))
 
 

@@ -6,10 +6,12 @@ import ctypes
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 __all__ = [
     "ABI_VERSION",
     "MOST_FINDINGS",
+    "CodeRange",
     "RawFinding",
     "RawParameter",
     "Region",
@@ -61,6 +63,12 @@ class SharedVariable(ctypes.Structure):
     _fields_ = (("offset", _u64), ("size", _u64), ("is_shared", _u32), ("reserved", _u32))
 
 
+class CodeRange(ctypes.Structure):
+    """``CodeRange`` of abi.h."""
+
+    _fields_ = (("offset", _u64), ("size", _u64))
+
+
 class Request(ctypes.Structure):
     """``Request`` of abi.h."""
 
@@ -75,6 +83,8 @@ class Request(ctypes.Structure):
         ("region_count", _u64),
         ("shared", ctypes.POINTER(SharedVariable)),
         ("shared_count", _u64),
+        ("code", ctypes.POINTER(CodeRange)),
+        ("code_count", _u64),
         ("thread_index_offset", _u64),
         ("findings", RawFinding * MOST_FINDINGS),
         ("finding_count", _u32),
@@ -89,20 +99,20 @@ class RawParameter(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Symbol:
-    """A variable of a shared object. ``place`` is an offset: of thread-local storage, else of the module."""
+    """What a shared object defines. ``place`` is an offset: for thread_local in that storage, else in the module."""
 
     name: str
     place: int
     size: int
-    thread_local: bool
+    kind: Literal["variable", "function", "thread_local"]
 
 
-_OBJECT, _TLS = 1, 6  # the types of symbols that are variables
+_KINDS: dict[int, Literal["variable", "function", "thread_local"]] = {1: "variable", 2: "function", 6: "thread_local"}
 _SYMBOL_TABLE = 2  # the type of a section
 
 
 def read_symbols(file: Path) -> tuple[Symbol, ...]:
-    """The variables that a 64-bit little-endian ELF file defines."""
+    """The variables and functions that a 64-bit little-endian ELF file defines."""
     data = file.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
         raise ValueError(f"{file} is no 64-bit little-endian ELF file")
@@ -116,7 +126,8 @@ def read_symbols(file: Path) -> tuple[Symbol, ...]:
         names = sections[section[6]][4]
         for at in range(section[4], section[4] + section[5], 24):
             name, info, _, index, value, size = struct.unpack_from("<IBBHQQ", data, at)
-            if info & 15 in (_OBJECT, _TLS) and index != 0 and size:
+            kind = _KINDS.get(info & 15)
+            if kind is not None and index != 0 and size:
                 text = data[names + name : data.index(b"\0", names + name)].decode()
-                found.append(Symbol(text, value, size, info & 15 == _TLS))
+                found.append(Symbol(text, value, size, kind))
     return tuple(found)

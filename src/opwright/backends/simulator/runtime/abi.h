@@ -71,6 +71,11 @@ struct SharedVariable {
   uint32_t reserved;
 };
 
+// Where the machine code of the kernel is: a thread may be stopped there, but not within the runtime or a library.
+struct CodeRange {
+  uint64_t offset, size;
+};
+
 struct Request {
   uint32_t grid[3];
   uint32_t block[3];
@@ -85,6 +90,8 @@ struct Request {
   uint64_t region_count;
   const SharedVariable* shared;
   uint64_t shared_count;
+  const CodeRange* code;
+  uint64_t code_count;
   uint64_t thread_index_offset;  // of threadIdx in thread-local storage: tells where a thread's storage begins
   Finding findings[most_findings];
   uint32_t finding_count;

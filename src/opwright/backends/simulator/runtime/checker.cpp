@@ -353,7 +353,7 @@ void Checker::block_entered(uint64_t pc) {
   if (--fuel_ != 0) return;
   fuel_ = fuel_per_look;
   worker_->check_deadline(relative(pc));
-  if (++spins_ % looks_before_yield == 0) worker_->yield();
+  if (++spins_ % looks_before_yield == 0) worker_->yield(pc);
 }
 
 // In a checked launch the operation counts as one read and one write, at the line that called it.
@@ -364,7 +364,7 @@ void note_atomic(const volatile void* address, unsigned size, AtomicKind) {
     if (at % size) active_checker->fault(FindingKind::misaligned, pc, at, size, "an atomic access");
     active_checker->access(at, size, access_read | access_write | access_atomic, pc);
   } else {
-    current_worker()->note_atomic();
+    current_worker()->note_atomic(reinterpret_cast<uint64_t>(__builtin_return_address(0)));
   }
 }
 

@@ -2,9 +2,11 @@
 
 #include "scheduler.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +25,7 @@ __thread __attribute__((visibility("hidden"), aligned(1024))) char
     opwright_dynamic_shared[opwright_sim::most_shared_bytes];
 // The kernel, behind the text that Python puts after the source.
 __attribute__((visibility("hidden"))) void opwright_kernel_entry(void** arguments);
+uint64_t opwright_sim_module_base();
 }
 
 namespace opwright_sim {
@@ -85,6 +88,7 @@ Launch::Launch(Request& request)
     : request(request),
       blocks(uint64_t(request.grid[0]) * request.grid[1] * request.grid[2]),
       threads_per_block(request.block[0] * request.block[1] * request.block[2]),
+      module_base_(opwright_sim_module_base()),
       limited_(request.time_limit_s > 0),
       deadline_(Clock::now() + std::chrono::microseconds(int64_t(std::min(request.time_limit_s, 1e9) * 1e6))) {
   if (request.permuted && blocks > 1) {
@@ -110,6 +114,93 @@ void Launch::report(const Finding& finding) {
     if (known.kind == finding.kind && known.pc == finding.pc && known.line == finding.line) return;
   }
   if (request.finding_count < most_findings) request.findings[request.finding_count++] = finding;
+}
+
+bool Launch::is_kernel_code(uint64_t pc) const {
+  const uint64_t offset = relative(pc);
+  return std::any_of(request.code, request.code + request.code_count,
+                     [&](const CodeRange& range) { return offset - range.offset < range.size; });
+}
+
+// --- Watchdog ---
+
+namespace {
+
+uint64_t interrupted_at(const void* context) {
+#if defined(__x86_64__)
+  return uint64_t(static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+#elif defined(__aarch64__)
+  return static_cast<const ucontext_t*>(context)->uc_mcontext.pc;
+#else
+  (void)context;
+  return 0;
+#endif
+}
+
+// Runs on the stack of the fiber that was interrupted. That fiber is left where it is, handler and all, and never
+// goes on; its stack begins anew with the next block. In other code than the kernel's a lock may be held: not now.
+void on_signal(int, siginfo_t*, void* context) {
+  Worker* worker = worker_of_this_thread;
+  const uint64_t pc = interrupted_at(context);
+  if (worker && worker->launch().is_kernel_code(pc)) worker->check_deadline(worker->launch().relative(pc) + 1);
+}
+
+std::mutex handler_mutex;
+int handler_users = 0;
+struct sigaction handler_before;
+constexpr int the_signal = SIGURG;  // ignored unless somebody asks for it, so one too many does no harm
+
+void use_handler() {
+  const std::lock_guard<std::mutex> lock(handler_mutex);
+  if (handler_users++) return;
+  struct sigaction action {};
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_SIGINFO | SA_RESTART | SA_NODEFER;  // the handler may not return, so nothing may be blocked
+  sigaction(the_signal, &action, &handler_before);
+}
+
+void restore_handler() {
+  const std::lock_guard<std::mutex> lock(handler_mutex);
+  if (--handler_users == 0) sigaction(the_signal, &handler_before, nullptr);
+}
+
+}  // namespace
+
+Watchdog::Watchdog(const Launch& launch) : launch_(launch) {
+  if (!launch.limited()) return;
+  use_handler();
+  thread_ = std::thread([this] { run(); });
+}
+
+Watchdog::~Watchdog() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    done_ = true;
+  }
+  done_changed_.notify_one();
+  thread_.join();
+  restore_handler();
+}
+
+void Watchdog::watch(pthread_t thread) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  watched_.push_back(thread);
+}
+
+void Watchdog::forget(pthread_t thread) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  watched_.erase(std::find(watched_.begin(), watched_.end(), thread));
+}
+
+void Watchdog::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto done = [this] { return done_; };
+  // A little later than the deadline: most threads look at the clock themselves.
+  if (done_changed_.wait_until(lock, launch_.deadline() + std::chrono::milliseconds(50), done)) return;
+  do {
+    for (pthread_t thread : watched_) pthread_kill(thread, the_signal);
+  } while (!done_changed_.wait_for(lock, std::chrono::milliseconds(10), done));
 }
 
 // --- Worker: a block from its start to its end ---
@@ -497,15 +588,15 @@ bool Worker::release_active(Warp& warp, unsigned first_thread) {
   return true;
 }
 
-void Worker::yield() {
-  check_deadline(0);
+void Worker::yield(uint64_t pc) {
+  check_deadline(launch_.relative(pc));
   warp_of(rank()).yielded |= 1u << (rank() % 32);
   switch_to_scheduler();
 }
 
 // Whoever spins on atomics waits for another thread: of this block, which then needs its turn, or of another one.
-void Worker::note_atomic() {
-  if ((++atomics_ & 1023u) == 0) yield();
+void Worker::note_atomic(uint64_t pc) {
+  if ((++atomics_ & 1023u) == 0) yield(pc);
 }
 
 void Worker::check_deadline(uint64_t pc) {
@@ -635,7 +726,7 @@ unsigned warp_gather(unsigned mask, uint64_t value, uint64_t* values, Site site)
 
 unsigned warp_active_mask(Site site) { return current_worker()->active_mask(site); }
 uint32_t lane_id() { return current_worker()->rank() % 32; }
-void yield_to_others() { current_worker()->yield(); }
+void yield_to_others() { current_worker()->yield(reinterpret_cast<uint64_t>(__builtin_return_address(0))); }
 void returned_early() { current_worker()->returned_early(); }
 
 void fence() {
@@ -686,9 +777,15 @@ extern "C" __attribute__((visibility("default"))) void opwright_sim_launch(opwri
     active_checker = checker.get();
   }
   const uint64_t wanted = request->checked ? 1 : std::min<uint64_t>(request->workers, launch.blocks);
+  Watchdog watchdog(launch);
+  const auto work = [&] {
+    watchdog.watch(pthread_self());
+    Worker(launch).run();
+    watchdog.forget(pthread_self());
+  };
   std::vector<std::thread> others;
-  for (uint64_t i = 1; i < wanted; i++) others.emplace_back([&launch] { Worker(launch).run(); });
-  Worker(launch).run();
+  for (uint64_t i = 1; i < wanted; i++) others.emplace_back(work);
+  work();
   for (std::thread& other : others) other.join();
   active_checker = nullptr;
   fflush(stdout);  // what the kernel printed comes before what Python prints next

@@ -1,9 +1,13 @@
 // One block at a time on one OS thread: its CUDA threads are fibers that run until they have to wait.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #define OPWRIGHT_RUNTIME
@@ -62,6 +66,10 @@ class Launch {
   void stop() { stopped_.store(true, std::memory_order_relaxed); }
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
   bool next_block(uint64_t& linear);
+  bool limited() const { return limited_; }
+  Clock::time_point deadline() const { return deadline_; }
+  bool is_kernel_code(uint64_t pc) const;
+  uint64_t relative(uint64_t pc) const { return pc - module_base_; }
 
   Request& request;
   const uint64_t blocks;
@@ -73,8 +81,28 @@ class Launch {
   std::atomic<bool> stopped_{false};
   std::atomic<uint64_t> next_{0};
   uint64_t stride_ = 1, offset_ = 0;
+  uint64_t module_base_;
   bool limited_;
   Clock::time_point deadline_;
+};
+
+// Stops threads that come to no place where the clock is looked at, such as an empty loop, when time is up.
+class Watchdog {
+ public:
+  explicit Watchdog(const Launch& launch);
+  ~Watchdog();
+  void watch(pthread_t thread);
+  void forget(pthread_t thread);
+
+ private:
+  void run();
+
+  const Launch& launch_;
+  std::mutex mutex_;
+  std::condition_variable done_changed_;
+  bool done_ = false;
+  std::vector<pthread_t> watched_;
+  std::thread thread_;
 };
 
 class Worker {
@@ -86,8 +114,8 @@ class Worker {
   unsigned barrier(BarrierKind kind, bool predicate, Site site);
   unsigned wait_in_warp(Wait wait);
   unsigned active_mask(Site site);
-  void yield();
-  void note_atomic();
+  void yield(uint64_t pc);
+  void note_atomic(uint64_t pc);
   void returned_early() { current_->returned_early = true; }
   unsigned rank() const { return unsigned(current_ - threads_.data()); }
   const Fiber& fiber() const { return *fiber_; }
