@@ -20,7 +20,7 @@ LAYERS = (
     "gallery", "cli",
 )  # fmt: skip
 LEAVES = {"errors": set(), "results": set(), "machine": {"errors", "results"}, "cache": {"errors"}}
-SHARED_BACKENDS = {"base", "stable_abi"}
+SHARED_BACKENDS = {"base", "stable_abi", "cuda_source", "cuda_rewriting"}
 
 
 @dataclass(frozen=True)

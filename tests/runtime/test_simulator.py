@@ -35,7 +35,9 @@ def kernel(file: str, expression: str, checked: bool = True) -> SimulatedKernel:
     return simulator.load(cuda_sim.compile_kernel(source, expression, build_tools(), checked=checked))
 
 
-def defect(name: str, arguments: list[Any], *, block: int = 64, grid: int = 1, **options: Any) -> tuple[KernelFinding, ...]:
+def defect(
+    name: str, arguments: list[Any], *, block: int = 64, grid: int = 1, **options: Any
+) -> tuple[KernelFinding, ...]:
     smem = options.pop("smem_bytes", 0)
     with pytest.raises(SimulatorError) as caught:
         kernel("defects.cu", name).launch((grid, 1, 1), (block, 1, 1), smem, arguments, **options)
@@ -155,12 +157,16 @@ def test_unwritten_memory_is_remembered_between_launches() -> None:
 # --- correct kernels ---
 
 
-def run(name: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: list[Any], smem: int = 0, **options: Any) -> None:
+def run(
+    name: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: list[Any], smem: int = 0, **options: Any
+) -> None:
     def three(dims: tuple[int, ...]) -> tuple[int, int, int]:
         x, y, z = (*dims, 1, 1)[:3]
         return x, y, z
 
-    kernel("correct.cu", name, options.pop("checked", True)).launch(three(grid), three(block), smem, arguments, **options)
+    kernel("correct.cu", name, options.pop("checked", True)).launch(
+        three(grid), three(block), smem, arguments, **options
+    )
 
 
 @pytest.mark.parametrize("checked", [True, False])
@@ -207,7 +213,15 @@ class TestCorrectKernels:
     def test_the_last_block_sums_after_a_fence(self, seed: int | None, checked: bool) -> None:
         x, partial = torch.arange(256, dtype=torch.int32), torch.empty(8, dtype=torch.int32)
         ticket, out = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-        run("last_block_sums", (8,), (32,), [x, partial, ticket, out], seed=seed, checked=checked, uninitialised=[partial])
+        run(
+            "last_block_sums",
+            (8,),
+            (32,),
+            [x, partial, ticket, out],
+            seed=seed,
+            checked=checked,
+            uninitialised=[partial],
+        )
         assert out.item() == 255 * 128
 
     def test_a_lock(self, seed: int | None, checked: bool) -> None:
@@ -287,8 +301,17 @@ def test_half2_conversions_and_atomics() -> None:
     sums = torch.zeros(4, dtype=torch.float16)
     run("half2_atomics", (2,), (64,), [sums])
     assert sums.tolist() == [64, 128, 64, 128]
-    x = torch.cat([torch.randn(1000) * 10.0 ** torch.randint(-9, 6, (1000,)), torch.tensor([float("inf"), -1e30, 65519.9, 65520.0, 2.5, 3.5])])
-    h, b, i = torch.empty_like(x, dtype=torch.float16), torch.empty_like(x, dtype=torch.bfloat16), torch.zeros(len(x), dtype=torch.int32)
+    x = torch.cat(
+        [
+            torch.randn(1000) * 10.0 ** torch.randint(-9, 6, (1000,)),
+            torch.tensor([float("inf"), -1e30, 65519.9, 65520.0, 2.5, 3.5]),
+        ]
+    )
+    h, b, i = (
+        torch.empty_like(x, dtype=torch.float16),
+        torch.empty_like(x, dtype=torch.bfloat16),
+        torch.zeros(len(x), dtype=torch.int32),
+    )
     run("convert", (4,), (256,), [x, h, b, i, len(x)], uninitialised=[h, b])
     assert torch.equal(h, x.half())
     assert torch.equal(b, x.bfloat16())
@@ -345,7 +368,16 @@ def test_module_variables_can_be_read_and_written() -> None:
 # --- deadlocks and the like are found without checking, too ---
 
 
-@pytest.mark.parametrize("name", ["barriers_in_two_branches", "shuffles_while_others_wait", "mask_without_the_caller", "waits_for_nobody", "loops_forever"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "barriers_in_two_branches",
+        "shuffles_while_others_wait",
+        "mask_without_the_caller",
+        "waits_for_nobody",
+        "loops_forever",
+    ],
+)
 def test_the_fast_build_never_hangs_on_these(name: str) -> None:
     options = DEFECTS[name]()
     with pytest.raises(SimulatorError) as caught:

@@ -37,7 +37,8 @@ _CODE = tuple(
         (r"\b(?:asm|__asm__|__asm)\b", "inline PTX is for the GPU's own instruction set"),
         (r"<<<", "a kernel that launches kernels (dynamic parallelism), or host code, is not simulated"),
         (r"\bwmma\s*::|\bnvcuda\b|\b__mma_\w+|\bmma_sync\b", _NO_TENSOR_CORES),
-        (r"\b__pipeline_\w+|\bmemcpy_async\b|\bcuda\s*::\s*(?:barrier|pipeline|memcpy_async)\b|\b__mbarrier_\w+", _NO_ASYNC),
+        (r"\b__pipeline_\w+|\bmemcpy_async\b|\b__mbarrier_\w+", _NO_ASYNC),
+        (r"\bcuda\s*::\s*(?:barrier|pipeline|memcpy_async)\b", _NO_ASYNC),
         (r"\bcp_async\w*|\bCUtensorMap\b|\bcuTensorMap\w*|\b__nv_cp_\w+", _NO_ASYNC),
         (r"\b(?:this_grid|this_multi_grid|this_cluster|grid_group|multi_grid_group|cluster_group)\b", _NO_GRID),
         (r"\b__cluster_\w+(?<!__cluster_dims__)", _NO_GRID),
@@ -46,7 +47,7 @@ _CODE = tuple(
         (r"\b__nv_fp[468]\w*", "8-bit and smaller floating types are not simulated"),
         (r"\b(?:__cvta_\w+|__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
         (r"\b(?:malloc|free)\s*\(|\bnew\s*[\w(:]|(?<![\w=])delete\s*(?:\[\s*\]\s*)?[\w(*]", _NO_HEAP),
-        (r"\bcuda(?:Malloc|Free|Mem|Device|Stream|Event|Get|Set|Launch|Func|Peek|Graph|Grid|Trigger)\w*\s*\(", _NO_HOST_API),
+        (r"\bcuda(?:Malloc|Free|Mem|Device|Stream|Event|Get|Set|Launch|Func|Peek|Graph|Grid)\w*\s*\(", _NO_HOST_API),
     )
 )  # fmt: skip
 _INCLUDES = tuple(
@@ -54,8 +55,8 @@ _INCLUDES = tuple(
     for pattern, why in (
         (r"mma\.h", _NO_TENSOR_CORES),
         (r"cuda_pipeline(?:_primitives)?\.h|cuda/(?:barrier|pipeline)|cooperative_groups/memcpy_async\.h", _NO_ASYNC),
-        (r"cuda/(?:atomic|ptx|std/atomic|std/barrier|std/complex|std/span|std/mdspan)", "this part of libcu++ is not simulated"),
-        (r"(?:cub|thrust|cutlass|cute)/.*|curand.*\.h|cublas.*|cudnn.*|nvshmem.*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
+        (r"cuda/(?:atomic|ptx|std/(?:atomic|barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
+        (r"(?:cub|thrust|cutlass|cute)/.*|(?:curand|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
         (r"cuda_fp[468]\.h(?:pp)?", "8-bit and smaller floating types are not simulated"),
     )
 )  # fmt: skip
@@ -98,14 +99,16 @@ def rewrite(text: str, *, checked: bool) -> str:
 
 _Edit = tuple[int, int, str]
 
-_DYNAMIC = re.compile(r"(?:\bextern\b[^;{}()=]*?(?:\([^()]*\)[^;{}()=]*?)*?\b__shared__\b|\b__shared__\s+extern\b)[^;{}]*;")
+_DYNAMIC = re.compile(
+    r"(?:\bextern\b[^;{}()=]*?(?:\([^()]*\)[^;{}()=]*?)*?\b__shared__\b|\b__shared__\s+extern\b)[^;{}]*;"
+)
 _ALIGNMENT = r"(?:__align__|alignas|__attribute__\s*\()\s*(?:\((?:[^()]|\([^()]*\))*\)\s*\)?)"
 _ARRAY = re.compile(r"^(?P<type>.+?)\s*\b(?P<name>\w+)\s*\[\s*\](?P<more>(?:\s*\[[^\]]*\])*)\s*;$", re.DOTALL)
 _STORAGE = '__thread __attribute__((visibility("hidden"), tls_model("local-dynamic")))'
 
 
 def _dynamic_shared(text: str) -> list[_Edit]:
-    """``extern __shared__ T name[];``: a reference to the block's memory in a function, a second name for it outside."""
+    """``extern __shared__ T name[];``: in a function a reference to the block's memory, outside a name for it."""
     code = blank_out(text)
     edits = []
     for found in _DYNAMIC.finditer(code):

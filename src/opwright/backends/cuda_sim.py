@@ -28,13 +28,29 @@ _ENTRY = "<kernel>"  # what compilers call the text that follows a source
 SIMULATOR_HEADERS = "opwright-simulator"  # ... and debug information the simulator's own headers
 
 # Kernels read memory as whatever type they like, let integers wrap, and raise nothing.
-_FLAGS = ("-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-fwrapv", "-fno-exceptions", "-fno-math-errno",
-          "-ffunction-sections", "-fdata-sections", "-fno-finite-loops", "-g1", "-gdwarf-4", "-pthread", "-w")  # fmt: skip
+_FLAGS = (
+    *(
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-fno-strict-aliasing",
+        "-fwrapv",
+        "-fno-exceptions",
+        "-fno-math-errno",
+        "-pthread",
+    ),
+    *("-ffunction-sections", "-fdata-sections", "-fno-finite-loops", "-g1", "-gdwarf-4", "-w"),
+)
 _FAST = ("-O2",)
 # Little optimisation, so that accesses stay what the source says: not merged, not widened, not moved. But products and
 # sums are fused as in the fast build.
-_CHECKED = ("-O1", "-fexpensive-optimizations", "-fno-tree-vectorize", "-fsanitize-coverage=trace-pc",
-            "-fsanitize=thread,alignment,bounds,integer-divide-by-zero")  # fmt: skip
+_CHECKED = (
+    *("-O1", "-fno-tree-vectorize", "-fsanitize-coverage=trace-pc"),
+    "-fsanitize=thread,alignment,bounds,integer-divide-by-zero",
+)
+_OF_COMPILER = {  # clang's spelling of what g++ has, and what only one of the two needs
+    "g++": ("-fexpensive-optimizations", "--param=tsan-distinguish-volatile=1"),
+    "clang": ("-mllvm", "-tsan-distinguish-volatile=1"),
+}
 _LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-Wl,-z,now")
 _RED_ZONE_BYTES = 64
 
@@ -120,11 +136,11 @@ class _Build:
         clang = "clang" in self.compiler.version
         build = list(_CHECKED if self.checked else _FAST)
         if self.checked:
-            build += ["-mllvm", "-tsan-distinguish-volatile=1"] if clang else ["--param=tsan-distinguish-volatile=1"]
+            build += _OF_COMPILER["clang" if clang else "g++"]
         if not clang:
             build.append("-fno-gnu-unique")  # or two kernels' shared arrays of one name would be one
         fused = ["-ffp-contract=fast" if self.meaning.fmad else "-ffp-contract=off"]
-        instructions = [f"-m{name}" for name in ("fma", "f16c") if name in self.tools.machine.cpu_flags.split()]
+        instructions = ["-mfma"] if "fma" in self.tools.machine.cpu_flags.split() else []
         return [f"-std=c++{self.meaning.standard}", *_FLAGS, *build, *fused, *instructions]
 
     def macros(self) -> list[str]:
@@ -153,7 +169,11 @@ class _Build:
         """The rewritten source and headers; beside them the originals, from which compilers quote lines."""
         lines = [f'#include "{name}"' for name in self.meaning.preincluded]
         lines += [f'#line 1 "{self.source.name}"', self.rewritten(self.source.text, self.source.path, folder)]
-        lines += [f'#line 1 "{_ENTRY}"', '#include "opwright_simulator/entry.h"', f"OPWRIGHT_KERNEL_ENTRY({self.expression})"]
+        lines += [
+            f'#line 1 "{_ENTRY}"',
+            '#include "opwright_simulator/entry.h"',
+            f"OPWRIGHT_KERNEL_ENTRY({self.expression})",
+        ]
         (folder / "kernel.cpp").write_text("\n".join(lines) + "\n")
         (folder / self.source.name).write_text(self.source.text)
         for header in self.headers:
@@ -183,7 +203,9 @@ class _Build:
                 before = 2 + len(self.meaning.preincluded) - 1 if file == "kernel.cpp" else 1
                 kept = (folder / file).read_text()
                 (folder / file).write_text(without_includes(kept, [line + before for line in lines]))
-        done = subprocess.run(self.command(folder, ["-E", "kernel.cpp"]), cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            self.command(folder, ["-E", "kernel.cpp"]), cwd=folder, capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
             raise self.compile_error(done.stderr, folder)
         active = _active_lines(done.stdout)
@@ -221,7 +243,9 @@ class _Build:
         if unknown:
             name = unknown[1] or unknown[2]
             fix = f"the simulator does not know {name}; docs/simulator.md lists what it does. {fix.capitalize()}"
-        return CompileError(f"{self.source.name} does not compile for the simulator\n{_first_errors(log)}", log=log, fix=fix)
+        return CompileError(
+            f"{self.source.name} does not compile for the simulator\n{_first_errors(log)}", log=log, fix=fix
+        )
 
 
 # --- headers of the author's own ---
@@ -317,7 +341,9 @@ def _runtime_objects(compiler: Compiler, tools: BuildTools) -> list[Path]:
 def _instrument(assembly: str) -> str:
     """Unused bytes behind each shared variable, so that running past one is not running into the next; and the C
     library's block operations by the names of the runtime's, which look before they copy."""
-    assembly = re.sub(r"(?m)^(\s(?:call|jmp|bl|b)\s+)(memcpy|memmove|memset)(@PLT)?$", r"\1opwright_checked_\2\3", assembly)
+    assembly = re.sub(
+        r"(?m)^(\s(?:call|jmp|bl|b)\s+)(memcpy|memmove|memset)(@PLT)?$", r"\1opwright_checked_\2\3", assembly
+    )
     lines, in_variable = [], False
     for line in assembly.split("\n"):
         section = re.match(r"\s+\.(?:section\s+([^\s,]+)|text|data|bss|previous|popsection)", line)

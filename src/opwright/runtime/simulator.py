@@ -172,9 +172,7 @@ class SimulatedKernel:
 
     def _describe_memory(self, request: Request, known: Sequence[Known], smem_bytes: int) -> tuple[object, ...]:
         """Tell the runtime which memory there is. What is returned must outlive the launch."""
-        regions = [
-            Region(k.begin, k.end, 0, k.granule, _address(k.written), _address(k.inside)) for k in known
-        ]
+        regions = [Region(k.begin, k.end, 0, k.granule, _address(k.written), _address(k.inside)) for k in known]
         shared = []
         for symbol in self._symbols:
             if symbol.name == "threadIdx":
@@ -298,7 +296,9 @@ def _check_limits(kernel: str, grid: Dim3, block: Dim3, smem_bytes: int, static_
     if math.prod(block) > _MOST_THREADS:
         raise ArgumentError(f"{kernel}: a block of {math.prod(block)} threads; CUDA allows {_MOST_THREADS}")
     if static_bytes > _DEFAULT_SHARED_BYTES:
-        raise ArgumentError(f"{kernel}: {static_bytes} bytes of __shared__ variables; CUDA allows {_DEFAULT_SHARED_BYTES}")
+        raise ArgumentError(
+            f"{kernel}: {static_bytes} bytes of __shared__ variables; CUDA allows {_DEFAULT_SHARED_BYTES}"
+        )
     if smem_bytes < 0 or static_bytes + smem_bytes > _MOST_SHARED_BYTES:
         raise ArgumentError(
             f"{kernel}: {static_bytes} + {smem_bytes} bytes of shared memory; a block has {_MOST_SHARED_BYTES}"
@@ -397,7 +397,12 @@ def _plain_name(symbol: str) -> str:
             length = int(found[0][skip:])
             name = symbol[found.end() : found.end() + length]
             rest = symbol[found.end() + length :]
-            if length and len(name) == length and re.fullmatch(r"[A-Za-z_]\w*", name) and re.fullmatch(r"E?(_\d*_?)?", rest):
+            if (
+                length
+                and len(name) == length
+                and re.fullmatch(r"[A-Za-z_]\w*", name)
+                and re.fullmatch(r"E?(_\d*_?)?", rest)
+            ):
                 return name
     return symbol
 

@@ -32,7 +32,6 @@ KINDS = {
     10: "trap",
     11: "division-by-zero",
     12: "index-out-of-bounds",
-    13: "stack-overflow",
 }
 _GLOBAL, _SHARED = 1, 2
 _READ, _WRITE, _ATOMIC = 1, 2, 4
@@ -187,7 +186,9 @@ def _relative(offset: int, size: int, length: int, what: str) -> str:
     if offset < 0:
         return f"{_bytes(-offset)} before {what}"
     if offset >= length:
-        return f"{_bytes(offset - length)} past the end of {what}" if offset > length else f"just past the end of {what}"
+        return (
+            f"{_bytes(offset - length)} past the end of {what}" if offset > length else f"just past the end of {what}"
+        )
     if offset + size > length:
         return f"byte {offset} of {what}, across its end"
     return f"byte {offset} of {what}"
@@ -209,9 +210,7 @@ def _misaligned(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared
 
 
 def _race(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
-    between = (
-        "blocks are not ordered" if list(one.block) != list(one.other_block) else "no barrier stands between them"
-    )
+    between = "blocks are not ordered" if list(one.block) != list(one.other_block) else "no barrier stands between them"
     first, second = _noun(one.access), _noun(one.other_access)
     article = "an" if second[0] == "a" else "a"
     return f"{first} of {_bytes(one.size)} at {_memory(one, known, shared)} races with {article} {second}; {between}"
@@ -231,7 +230,9 @@ def _warp_mask(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]
 
 
 def _warp_lane(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
-    return f"reads from lane {one.value}, which does not take part: the value is undefined (so for {_lanes(one.missing)})"
+    return (
+        f"reads from lane {one.value}, which does not take part: the value is undefined (so for {_lanes(one.missing)})"
+    )
 
 
 def _lanes(mask: int) -> str:
@@ -263,5 +264,4 @@ _SENTENCES: dict[str, Callable[[RawFinding, Sequence[Known], Sequence[Shared]], 
     "trap": lambda *_: "__trap() was called",
     "division-by-zero": lambda *_: "integer division by zero, or of the least integer by -1",
     "index-out-of-bounds": _index,
-    "stack-overflow": lambda *_: "the thread's stack is full",
 }

@@ -22,7 +22,6 @@ enum class FindingKind : uint32_t {
   trap,
   division_by_zero,
   index_out_of_bounds,
-  stack_overflow,
 };
 
 enum class Space : uint32_t { none, global, shared, local };

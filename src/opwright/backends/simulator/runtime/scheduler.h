@@ -21,7 +21,7 @@ struct Fiber {
   Context context;
   char* stack;  // its lowest byte
 };
-constexpr uint64_t stack_bytes = 256 * 1024;
+constexpr uint64_t stack_bytes = 768 * 1024;  // CUDA allows 512 KiB of local memory; pages cost nothing until used
 
 enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, gather, active_mask };
 

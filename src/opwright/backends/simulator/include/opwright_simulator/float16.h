@@ -78,9 +78,6 @@ inline uint16_t encode_fma(float a, float b, float c, Rounding rounding = Roundi
 }
 
 OPWRIGHT_INLINE float decode_half(uint16_t bits) {
-#ifdef __F16C__
-  return __builtin_ia32_vcvtph2ps(__extension__(__attribute__((vector_size(16))) short){short(bits)})[0];
-#else
   const uint32_t sign = uint32_t(bits & 0x8000u) << 16, exponent = bits >> 10 & 0x1fu, fraction = bits & 0x3ffu;
   if (exponent == 0) {  // zero or subnormal: an exact multiple of 2^-24
     const float magnitude = float(fraction) * 5.9604644775390625e-8f;
@@ -88,7 +85,6 @@ OPWRIGHT_INLINE float decode_half(uint16_t bits) {
   }
   if (exponent == 31) return bits_as<float>(sign | 0x7f800000u | fraction << 13);
   return bits_as<float>(sign | (exponent + 112) << 23 | fraction << 13);
-#endif
 }
 OPWRIGHT_INLINE float decode_bfloat16(uint16_t bits) { return bits_as<float>(uint32_t(bits) << 16); }
 
