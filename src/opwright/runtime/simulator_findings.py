@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -107,7 +108,7 @@ def _triple(values: Sequence[int]) -> tuple[int, int, int]:
 
 def _place(file: bytes | None, line: int, pc: int, places: dict[int, Place]) -> Place:
     if file:
-        return file.decode().removeprefix("./"), int(line)
+        return os.path.normpath(file.decode()), int(line)
     return places.get(pc, ("", 0))
 
 
@@ -128,9 +129,9 @@ def _symbolise(file: Path, pcs: Sequence[int]) -> dict[int, Place]:
         match = re.match(r"(.*?):(\d+)", line.strip())
         if match is None or current in places:
             continue
-        name = match[1].removeprefix("./")
+        name = os.path.normpath(match[1])
         if SIMULATOR_HEADERS not in name and not name.startswith(("/usr/", "?")) and int(match[2]):
-            places[current] = (name.rpartition("/./")[2] if "/./" in name else name, int(match[2]))
+            places[current] = (name, int(match[2]))
     return places
 
 

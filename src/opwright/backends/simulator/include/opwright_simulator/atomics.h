@@ -23,7 +23,11 @@ struct Word<8> {
 };
 
 // Outlined and uninstrumented: a checked build looks at an atomic access once, in note_atomic.
+#ifdef __clang__  // which instruments atomics even where no_sanitize says otherwise
+#define OPWRIGHT_UNCHECKED __attribute__((noinline, disable_sanitizer_instrumentation))
+#else
 #define OPWRIGHT_UNCHECKED __attribute__((noinline, no_sanitize("thread"), no_sanitize("undefined")))
+#endif
 template <class W>
 OPWRIGHT_UNCHECKED W load_word(const W* address) {
   return __atomic_load_n(address, __ATOMIC_RELAXED);
