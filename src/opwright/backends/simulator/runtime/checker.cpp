@@ -134,8 +134,7 @@ void Checker::lanes_joined(unsigned warp, unsigned lanes) {
 // --- accesses ---
 
 void Checker::access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc) {
-  const uint64_t stack = reinterpret_cast<uint64_t>(worker_->fiber().stack);
-  if (address - stack < stack_bytes) return;
+  if (on_own_stack(address)) return;
   if (address - storage_begin_ < storage_size_) return shared_access(address - storage_begin_, size, what, pc);
   Shadow* shadow = region_of(address);
   if (!shadow) out_of_bounds(Space::global, address, size, what, pc);
@@ -464,6 +463,8 @@ int64_t index_value(const TypeDescriptor& type, uint64_t value) {
 OPWRIGHT_HOOK void __ubsan_handle_type_mismatch_v1(TypeMismatch* data, uint64_t address) {
   const uint64_t alignment = uint64_t(1) << data->log_alignment;
   if (!active_checker || address % alignment == 0) return;
+  // A local array that is read as a vector stands in registers on the GPU, and in any place of the stack here.
+  if (alignment <= 8 && active_checker->on_own_stack(address)) return;
   active_checker->fault(FindingKind::misaligned, OPWRIGHT_HERE, address, int64_t(alignment), data->type->name);
 }
 OPWRIGHT_HOOK void __ubsan_handle_out_of_bounds(OutOfBounds* data, uint64_t index) {

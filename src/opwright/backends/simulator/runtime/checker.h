@@ -61,6 +61,9 @@ class Checker {
   void fault(FindingKind kind, uint64_t pc, uint64_t address, int64_t value, const char* text);
   void block_entered(uint64_t pc);  // every basic block of the kernel
   void progressed() { spins_ = 0; }
+  bool on_own_stack(uint64_t address) const {
+    return address - reinterpret_cast<uint64_t>(worker_->fiber().stack) < stack_bytes;
+  }
   uint64_t relative(uint64_t pc) const { return pc - module_base_; }
 
  private:
