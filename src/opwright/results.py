@@ -24,9 +24,11 @@ __all__ = [
     "Explanation",
     "Finding",
     "Interval",
+    "KernelFinding",
     "Measurement",
     "NotChecked",
     "Origin",
+    "OtherThread",
     "Part",
     "Probe",
     "Refused",
@@ -141,6 +143,55 @@ class Finding:
     message: str = ""
     reproduce: str = ""
     error_histogram: ErrorHistogram | None = None
+
+
+@dataclass(frozen=True)
+class KernelFinding:
+    """One thing that a CUDA kernel did on the simulator and must not do, and where in its source.
+
+    Attributes:
+        kind: such as "out-of-bounds", "race" or "barrier"; docs/simulator.md lists them.
+        message: what happened, in a sentence.
+        kernel: as it was named when it was compiled.
+        block: ``blockIdx`` of the thread that did it.
+        thread: its ``threadIdx``.
+        file: the source's name; empty where it is not known.
+        line: its line; 0 where it is not known.
+        source_line: what stands there.
+        other: for what takes two, the other thread: its block, thread, file, line and source line.
+    """
+
+    kind: str
+    message: str
+    kernel: str
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    file: str = ""
+    line: int = 0
+    source_line: str = ""
+    other: OtherThread | None = None
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file or "somewhere"
+        lines = [f"{where}: {self.kind}: {self.message}"]
+        lines += [f"    {self.source_line}"] if self.source_line else []
+        lines.append(f"    in {self.kernel}, block {self.block}, thread {self.thread}")
+        if self.other is not None:
+            place = f" at {self.other.file}:{self.other.line}" if self.other.line else ""
+            lines.append(f"    and block {self.other.block}, thread {self.other.thread}{place}")
+            lines += [f"    {self.other.source_line}"] if self.other.source_line else []
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class OtherThread:
+    """The second thread of a finding."""
+
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    file: str = ""
+    line: int = 0
+    source_line: str = ""
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,8 @@ def test_a_right_kernel_passes_and_says_where_it_ran():
 @pytest.mark.parametrize(
     ("fault", "line", "says"),
     [
-        ({"guard": "true"}, 5, "out"),
-        ({"index": "x[i + 1]"}, 5, "out"),
+        ({"guard": "true"}, 4, "out"),
+        ({"index": "x[i + 1]"}, 4, "out"),
         ({"index": "x[i] + 1"}, None, "elements differ"),
         ({"guard": "i < n - 1"}, None, "got nan"),
     ],

@@ -203,7 +203,8 @@ class CudaKernel:
                 if argument.device.type in ("cuda", "cpu"):
                     return argument.get_device()
                 raise LaunchError(
-                    f"{self.name}: a tensor is on {argument.device}", fix="pass CUDA tensors, or CPU tensors to simulate"
+                    f"{self.name}: a tensor is on {argument.device}",
+                    fix="pass CUDA tensors (or CPU tensors: a simulation)",
                 )
         return torch.cuda.current_device() if torch.cuda.is_available() else _CPU
 

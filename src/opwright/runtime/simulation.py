@@ -25,7 +25,8 @@ class _Options:
     time_limit_s: float | None = None
 
 
-_options: ContextVar[_Options] = ContextVar("simulator_options", default=_Options())
+_USUAL = _Options()
+_options: ContextVar[_Options] = ContextVar("simulator_options", default=_USUAL)
 
 
 @contextlib.contextmanager
