@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from opwright.contract.signature import values
     from opwright.runtime.cuda_module import CudaModule, cdiv, cuda_module
     from opwright.runtime.op import Op, explain, op
+    from opwright.runtime.simulation import simulator_options
     from opwright.timing.run import bench
     from opwright.timing.tune import tune
 
@@ -30,11 +31,13 @@ _HOME = {
     "explain": "opwright.runtime.op",
     "op": "opwright.runtime.op",
     "tune": "opwright.timing.tune",
+    "simulator_options": "opwright.runtime.simulation",
     "values": "opwright.contract.signature",
 }
 
 __all__ = [
-    "CudaModule", "Op", "__version__", "bench", "cdiv", "check", "cuda_module", "explain", "op", "tune", "values",
+    "CudaModule", "Op", "__version__", "bench", "cdiv", "check", "cuda_module", "explain", "op", "simulator_options",
+    "tune", "values",
 ]  # fmt: skip
 
 

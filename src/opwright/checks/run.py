@@ -179,7 +179,8 @@ def _plan_kernel(operator: Op, name: str, machine: Machine, devices: Iterable[st
     if "cpu" in devices and isinstance(kernel.probe("cpu", interpreted), Accepted):
         return [Task(operator, name, "cpu", interpret=True)]
     simulated = dataclasses.replace(machine, cuda_simulator=True)
-    if {"cpu", SIMULATOR} & set(devices) and isinstance(kernel.probe("cpu", simulated), Accepted):
+    only_simulated = isinstance(kernel.probe("cpu", machine), Refused) and "cuda" in kernel.spec.devices
+    if {"cpu", SIMULATOR} & set(devices) and only_simulated and isinstance(kernel.probe("cpu", simulated), Accepted):
         return [Task(operator, name, "cpu", simulate=True)]
     where = next(iter(devices)) if asked else kernel.spec.devices[0]
     outcome = kernel.probe(where, machine)
