@@ -45,11 +45,17 @@ _FAST = ("-O2",)
 # sums are fused as in the fast build.
 _CHECKED = (
     *("-O1", "-fno-tree-vectorize", "-fsanitize-coverage=trace-pc"),
-    "-fsanitize=thread,alignment,bounds,integer-divide-by-zero",
+    *("-fsanitize=thread", "-fsanitize=alignment", "-fsanitize=integer-divide-by-zero"),
 )
 _OF_COMPILER = {  # clang's spelling of what g++ has, and what only one of the two needs
-    "g++": ("-fexpensive-optimizations", "--param=tsan-distinguish-volatile=1"),
-    "clang": ("-mllvm", "-tsan-distinguish-volatile=1"),
+    "g++": ("-fsanitize=bounds", "-fexpensive-optimizations", "--param=tsan-distinguish-volatile=1"),
+    "clang": (
+        "-fsanitize=array-bounds",
+        "-mllvm",
+        "-tsan-distinguish-volatile=1",
+        "-mllvm",
+        "-tsan-instrument-read-before-write=1",
+    ),
 }
 _LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-Wl,-z,now")
 _RED_ZONE_BYTES = 64

@@ -24,9 +24,10 @@ struct Word<8> {
 
 // Outlined and uninstrumented: a checked build looks at an atomic access once, in note_atomic.
 #ifdef __clang__  // which instruments atomics even where no_sanitize says otherwise
-#define OPWRIGHT_UNCHECKED __attribute__((noinline, disable_sanitizer_instrumentation))
+#define OPWRIGHT_UNCHECKED __attribute__((noinline, disable_sanitizer_instrumentation, no_sanitize("coverage")))
 #else
-#define OPWRIGHT_UNCHECKED __attribute__((noinline, no_sanitize("thread"), no_sanitize("undefined")))
+#define OPWRIGHT_UNCHECKED \
+  __attribute__((noinline, no_sanitize("thread"), no_sanitize("undefined"), no_sanitize_coverage))
 #endif
 template <class W>
 OPWRIGHT_UNCHECKED W load_word(const W* address) {
