@@ -73,6 +73,11 @@ def _find(source: str | Path, beside: Path | None) -> Path:
     )
 
 
+# ``__device__ int counter[4] = {0};``, and not a function or a constant.
+_VARIABLE = re.compile(
+    r"^\s*(?:static\s+)?__(?:device|managed)__\s+(?!.*\bconst)[^;(){}]*?(\w+)\s*(?:\[[^;]*\])?\s*(?:=[^;]*)?;",
+    re.MULTILINE,
+)
 # What ``Tensor.get_device`` says of a CPU tensor.
 _CPU = -1
 
@@ -127,19 +132,16 @@ class CudaModule:
 
     @functools.cached_property
     def variables(self) -> tuple[str, ...]:
-        """The variables that kernels of the source may write (``__device__ int counter;``): each compilation has a copy."""
-        declared = (
-            r"^\s*(?:static\s+)?__(?:device|managed)__\s+(?!.*\bconst)[^;(){}]*?(\w+)\s*(?:\[[^;]*\])?\s*(?:=[^;]*)?;"
-        )
-        return tuple(re.findall(declared, blank_out(self.source.text), re.MULTILINE))
+        """The variables that kernels of the source may write. Each compilation has a copy."""
+        return tuple(_VARIABLE.findall(blank_out(self.source.text)))
 
     def _instances_with(self, name: str | None) -> tuple[str, ...]:
         if name is None or "<" not in name or name in self.instances:
             return self.instances
         if self.variables:
             raise KernelError(
-                f"{self.source.name} has the device variable {self.variables[0]!r}, and {name!r} is compiled apart from the "
-                "other kernels, so it would have a copy of its own",
+                f"{self.source.name} has the device variable {self.variables[0]!r}, and {name!r} is compiled apart "
+                "from the other kernels, so it would have a copy of its own",
                 fix=f"name it from the start: ow.cuda_module(..., instances=[{name!r}])",
             )
         return (name,)
