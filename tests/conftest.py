@@ -31,16 +31,19 @@ def pytest_unconfigure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     from opwright.backends import nvrtc
+    from opwright.backends.mojo import MojoBackend
     from opwright.machine import this_machine
     from opwright.results import Refused
 
     machine = this_machine()
     cuda = nvrtc.available()
+    mojo = MojoBackend().available(machine)
     lacking = {
         "nvrtc": cuda.reason if isinstance(cuda, Refused) else None,
         "nvcc": None if machine.nvcc else "there is no nvcc",
         "compiler": None if machine.cxx else "there is no C++ compiler",
         "triton": None if machine.triton else "Triton is not installed",
+        "mojo": mojo.reason if isinstance(mojo, Refused) else mojo.note if "CPU kernels only" in mojo.note else None,
         "gpu": None if machine.has_gpu else "there is no NVIDIA GPU",
     }
     for item in items:

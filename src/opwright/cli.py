@@ -292,6 +292,32 @@ def doctor(json: Json = None) -> None:
 
 
 @app.command()
+def prebuild(
+    targets: Annotated[
+        list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")
+    ],
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel (repeatable).")] = None,
+    arch: Annotated[list[str] | None, typer.Option(help="Such as sm_90 (repeatable; default: sm_80, sm_90).")] = None,
+    case: Annotated[
+        list[str] | None, typer.Option(help="Sizes, where parameters follow from them: n=8 m=4 (repeatable).")
+    ] = None,
+) -> None:
+    """Compile the Mojo GPU kernels that name a folder for PTX, for every dtype, and write the PTX there."""
+    from opwright.runtime.prebuild import prebuild as write
+    from opwright.runtime.targets import load_target
+
+    written = [
+        file
+        for target in targets
+        for operator in load_target(target)
+        for file in write(operator, kernel, arch or ["sm_80", "sm_90"], case or [""])
+    ]
+    for path in written:
+        print(path)
+    raise typer.Exit(PASSED if written else NOTHING_RAN)
+
+
+@app.command()
 def show(
     targets: Annotated[
         list[str],

@@ -2,14 +2,7 @@
 
 Environment variables are read here and in the command line, nowhere else:
 
-=========================== ==========================================================
-``OPWRIGHT_CACHE_DIR``      where compiled kernels are kept (default: the user's cache folder)
-``OPWRIGHT_CUDA_SIMULATOR`` ``1`` lets operators run CUDA kernels on CPU tensors, in the simulator
-``TRITON_INTERPRET``        ``1`` makes Triton run kernels in its interpreter, on a CPU
-``CXX``                     the C++ compiler (default: the first of ``g++``, ``clang++``, ``c++`` on the PATH)
-``CUDACXX``                 nvcc (default: on the PATH, in ``CUDA_HOME`` or in ``/usr/local/cuda``)
-=========================== ==========================================================
-"""
+=========================== ==================================================="""
 
 from __future__ import annotations
 
@@ -20,6 +13,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -30,7 +24,7 @@ __all__ = ["Compiler", "Gpu", "Machine", "this_machine"]
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ or CUDA compiler: where it is, and what it says of its version (part of every artifact's key)."""
+    """A C++, CUDA or Mojo compiler: where it is, and what it says of its version (part of every artifact's key)."""
 
     path: str
     version: str
@@ -68,6 +62,7 @@ class Machine:
     cxx: Compiler | None
     nvcc: Compiler | None
     cache_dir: Path
+    mojo: Compiler | None = None
 
     @property
     def has_gpu(self) -> bool:
@@ -77,7 +72,7 @@ class Machine:
         """For reports: no folder of this user's, and the CPU flags only as long as they help."""
         record = dataclasses.asdict(self)
         del record["cache_dir"], record["cpu_flags"]
-        for compiler in ("cxx", "nvcc"):
+        for compiler in ("cxx", "nvcc", "mojo"):
             if record[compiler] is not None:
                 record[compiler] = record[compiler]["version"]
         return record
@@ -104,6 +99,8 @@ def this_machine() -> Machine:
         cxx=_first_compiler(os.environ.get("CXX"), "g++", "clang++", "c++"),
         nvcc=_first_compiler(os.environ.get("CUDACXX"), "nvcc", *_toolkit_nvcc()),
         cache_dir=_cache_dir(),
+        # pip puts it beside Python, which is not on the PATH unless the environment was activated.
+        mojo=_first_compiler(os.environ.get("MOJO"), "mojo", str(Path(sys.executable).parent / "mojo")),
     )
 
 

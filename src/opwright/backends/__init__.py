@@ -17,6 +17,7 @@ BACKENDS: dict[str, str] = {
     "triton": "opwright.backends.triton:TritonBackend",
     "cuda": "opwright.backends.cuda:CudaBackend",
     "cpp": "opwright.backends.cpp:CppBackend",
+    "mojo": "opwright.backends.mojo:MojoBackend",
     "numpy": "opwright.backends.numpy:NumpyBackend",
 }
 

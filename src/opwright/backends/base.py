@@ -94,6 +94,8 @@ class Backend(abc.ABC):
     default_devices: ClassVar[tuple[str, ...]]
     # Keyword arguments of ``op.<backend>(...)`` beyond name, entry, devices, dtypes and when.
     options: ClassVar[frozenset[str]] = frozenset()
+    # What its kernels take where their author names no dtypes; None for all that the contract admits.
+    dtypes: ClassVar[frozenset[torch.dtype] | None] = None
 
     @abc.abstractmethod
     def available(self, machine: Machine) -> Probe:
@@ -150,6 +152,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         """Make the artifact callable."""
+
+    def condition(self, spec: KernelSpec, contract: Contract) -> Callable[..., Probe] | None:
+        """What has to hold of a call besides the author's ``when``; takes the arguments, says why not."""
+        return None
 
     def not_judged(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
         """Dtypes in which a result here says nothing about the kernel, each with the reason."""

@@ -1,6 +1,6 @@
 """What every GPU language is compiled to: a device binary with its kernels, each with what it takes.
 
-CUDA C++ makes it with NVRTC and Mojo with its own compiler. The launcher in ``runtime/`` needs no more than
+CUDA C++ makes it with NVRTC and Mojo with its own compiler. The launcher (``launcher``) needs no more than
 this to check the arguments of a launch and to make it.
 """
 

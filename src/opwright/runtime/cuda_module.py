@@ -14,9 +14,9 @@ import torch
 from opwright.backends import nvrtc
 from opwright.backends.cuda_source import CudaSource, blank_out, kernels_defined, parse_options
 from opwright.backends.device_code import DeviceCode, EntryPoint
+from opwright.backends.launcher import Configuration, DeviceFunction, as_extent
 from opwright.contract.fingerprint import digest
 from opwright.errors import KernelError, KernelRefusedError, LaunchError
-from opwright.runtime.launcher import Configuration, DeviceFunction, as_extent
 from opwright.runtime.simulation import simulate
 from opwright.runtime.tools import build_tools
 

@@ -34,8 +34,10 @@ class Kernel:
     def __init__(self, spec: KernelSpec, contract: Contract) -> None:
         self.spec = spec
         self.contract = contract
-        # The author's predicate, on the operator's arguments in order.
-        self.when = as_launch(spec.when, contract) if spec.when is not None else None
+        # The author's predicate, on the operator's arguments in order, and what the language itself asks for.
+        self._author_when = as_launch(spec.when, contract) if spec.when is not None else None
+        self._condition = get_backend(spec.backend).condition(spec, contract)
+        self.when = self._author_when if self._condition is None else self._both_hold
         self._launch: Launch | None = None
         self._lock = threading.Lock()
 
@@ -54,7 +56,7 @@ class Kernel:
         source = spec.source.read_text() if isinstance(spec.source, Path) else fingerprint(spec.source)
         return digest(
             spec.name, spec.backend, source, spec.entry, repr(spec.devices), repr(spec.dtypes),
-            fingerprint(spec.when), repr(sorted(spec.options.items())),
+            fingerprint(spec.when), *(f"{k}={fingerprint(v)}" for k, v in sorted(spec.options.items())),
         )  # fmt: skip
 
     def probe(self, device: str, machine: Machine | None = None) -> Probe:
@@ -65,10 +67,11 @@ class Kernel:
         """Whether it can run on the arguments' device and dtypes, whatever their shapes and values."""
         assert binding.device is not None  # a contract has at least one tensor; absent ones were refused
         probe = self.probe(binding.device.type)
-        if isinstance(probe, Accepted) and self.spec.dtypes is not None:
-            outside = [_short(d) for d in _dtypes_that_count(arguments) if d not in self.spec.dtypes]
+        dtypes = self.spec.dtypes if self.spec.dtypes is not None else get_backend(self.backend).dtypes
+        if isinstance(probe, Accepted) and dtypes is not None:
+            outside = [_short(d) for d in _dtypes_that_count(arguments) if d not in dtypes]
             if outside:
-                taken = ", ".join(map(_short, self.spec.dtypes))
+                taken = ", ".join(sorted(map(_short, dtypes)) if self.spec.dtypes is None else map(_short, dtypes))
                 return Refused(f"takes {taken}, not {', '.join(outside)}")
         return probe
 
@@ -77,9 +80,17 @@ class Kernel:
         fits = self.fits(binding, arguments)
         if isinstance(fits, Refused) or self.when is None:
             return fits
-        if not self.when(*arguments):
+        condition = self._condition(*arguments) if self._condition is not None else fits
+        if isinstance(condition, Refused):
+            return condition
+        if self._author_when is not None and not self._author_when(*arguments):
             return Refused("its `when` predicate is False for these arguments")
         return fits
+
+    def _both_hold(self, *arguments: Any) -> bool:
+        assert self._condition is not None  # else there is only the author's
+        holds = isinstance(self._condition(*arguments), Accepted)
+        return holds and (self._author_when is None or bool(self._author_when(*arguments)))
 
     def not_judged(self, device: str, machine: Machine | None = None) -> dict[torch.dtype, str]:
         """Dtypes in which a result on this type of device says nothing about the kernel, with the reason."""

@@ -49,7 +49,7 @@ def show_cuda_file(file: Path, what: str, arch: str, instances: tuple[str, ...])
 
 def _source(kernel: Kernel, arch: str) -> list[Shown]:
     backend = get_backend(kernel.backend)
-    language = {"cpp": "cpp", "cuda": "cuda"}.get(kernel.backend, "python")
+    language = {"cpp": "cpp", "cuda": "cuda", "mojo": "mojo"}.get(kernel.backend, "python")
     made = Shown(f"{kernel.name}: its source", language, backend.generate(kernel.spec, kernel.contract))
     if isinstance(kernel.spec.source, Path):
         written = Shown(kernel.spec.source.name, language, kernel.spec.source.read_text())

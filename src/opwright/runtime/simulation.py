@@ -11,8 +11,8 @@ from typing import Any
 
 from opwright.backends import cuda_sim
 from opwright.backends.cuda_source import CudaSource
+from opwright.backends.launcher import Configuration
 from opwright.runtime import simulator
-from opwright.runtime.launcher import Configuration
 from opwright.runtime.tools import build_tools
 
 __all__ = ["simulate", "simulator_options"]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from opwright.backends.arguments import Packer
 from opwright.backends.device_code import Parameter
 from opwright.errors import LaunchError
-from opwright.runtime.arguments import Packer
 
 # CPU tensors say that they are on device -1, which stands for the GPU here.
 HERE = -1

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from opwright.backends.arguments import Packer
 from opwright.backends.device_code import DeviceCode, EntryPoint
 from opwright.errors import KernelRefusedError, LaunchError
-from opwright.runtime.arguments import Packer
 
 __all__ = ["Configuration", "DeviceFunction", "Extent", "as_extent"]
 

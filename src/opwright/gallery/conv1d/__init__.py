@@ -1,0 +1,123 @@
+"""A 1-D convolution: in Mojo (CPU and GPU), C++, CUDA C++, Triton and NumPy."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+import opwright as ow
+
+__all__ = ["conv1d", "conv1d_taps"]
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+THREADS = 256
+
+
+def is_narrow(x, k):
+    return k.shape[0] in (3, 4, 5)
+
+
+@ow.op("gallery::conv1d")
+def conv1d(x: Float[Tensor, "n"], k: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
+    """``out[i] = Σ_j x[i + j] · k[j]``, with zeros past the end of ``x``; ``k`` has at least one tap.
+
+    The kernel that Modular's puzzles write in Mojo and use in PyTorch and in a MAX graph.
+    """
+    # One zero more than the taps reach: torch takes no input that is shorter than the kernel.
+    padded = F.pad(x, (0, k.shape[0]))
+    return F.conv1d(padded[None, None], k[None, None])[0, 0, : x.shape[0]]
+
+
+# On a GPU in blocks of THREADS, which load and store 16 bytes at a time, twice.
+def blocks(x, k):
+    return ow.cdiv(x.nbytes, 2 * 16 * THREADS)
+
+
+conv1d.mojo("conv1d.mojo", dtypes=FLOATS)
+conv1d.mojo(
+    "conv1d.mojo", entry="conv1d_gpu", name="mojo_gpu", devices=["cuda"], dtypes=FLOATS,
+    grid=blocks, block=THREADS, alignment=16, prebuilt="prebuilt",
+)  # fmt: skip
+# With a number of taps that is known at compile time, their loop is unrolled.
+conv1d.mojo(
+    "conv1d.mojo", name="mojo_unrolled", dtypes=FLOATS, params={"width": lambda x, k: k.shape[0]}, when=is_narrow
+)
+
+cuda = ow.cuda_module("conv1d.cu")
+CPP_TYPE = {torch.float64: "double", torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+CUDA_KERNELS = {dtype: cuda[f"conv1d<{name}>"] for dtype, name in CPP_TYPE.items()}
+
+
+@conv1d.cuda(name="cuda", dtypes=FLOATS)
+def _(x, k):
+    x, k = x.contiguous(), k.contiguous()
+    if x.data_ptr() % 16:  # a view that starts between two of the kernel's loads
+        x = x.clone()
+    out = torch.empty_like(x)
+    CUDA_KERNELS[x.dtype][blocks(x, k), THREADS](x, k, out, x.numel(), k.numel())
+    return out
+
+
+conv1d.triton("conv1d_triton.py", dtypes=FLOATS)
+conv1d.cpp("conv1d.cpp", dtypes=FLOATS)
+
+
+@conv1d.numpy(name="numpy_compiled", dtypes=(torch.float32, torch.float64))
+def _(x, k):
+    padded = np.concatenate([x, np.zeros_like(k)])
+    reach = np.arange(len(x))[:, None] + np.arange(len(k))
+    return np.sum(padded[reach] * k, axis=1)
+
+
+# -- the gradient: of x the same convolution backwards, of k an operator of its own --------------------------
+
+
+@ow.op("gallery::conv1d_taps")
+def conv1d_taps(x: Float[Tensor, "n"], grad: Float[Tensor, "n"], m: int) -> Float[Tensor, "m"]:
+    """The gradient of ``conv1d`` for its m taps: ``out[j] = Σ_i x[i + j] · grad[i]``, with zeros past the end of x."""
+    return F.pad(x, (0, m)).unfold(0, x.shape[0], 1)[:m] @ grad
+
+
+conv1d_taps.mojo("conv1d.mojo", entry="conv1d_taps", dtypes=FLOATS)
+conv1d_taps.cpp("conv1d.cpp", entry="conv1d_taps", dtypes=FLOATS)
+TAPS_KERNELS = {dtype: cuda[f"conv1d_taps<{name}>"] for dtype, name in CPP_TYPE.items()}
+
+
+@conv1d_taps.cuda(name="cuda", dtypes=FLOATS)
+def _(x, grad, m):
+    x, grad = x.contiguous(), grad.contiguous()
+    sums = torch.float64 if x.dtype == torch.float64 else torch.float32
+    blocks = min(ow.cdiv(max(x.numel(), 1), 16 * THREADS), 1024)
+    # Each block's sums, added in one order whatever the blocks' timing, so that results repeat.
+    partial = torch.empty((blocks, m), dtype=sums, device=x.device)
+    TAPS_KERNELS[x.dtype][(blocks, ow.cdiv(m, 8)), THREADS](x, grad, partial, x.numel(), m)
+    return partial.sum(0).to(x.dtype)
+
+
+def save_inputs(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def backward(ctx, grad):
+    x, k = ctx.saved_tensors
+    grad_x = conv1d(grad.flip(0), k).flip(0) if ctx.needs_input_grad[0] else None
+    grad_k = conv1d_taps(x, grad, k.shape[0]) if ctx.needs_input_grad[1] else None
+    return grad_x, grad_k
+
+
+def taps_backward(ctx, grad):
+    x, given = ctx.saved_tensors
+    grad_x = conv1d(given.flip(0), grad).flip(0) if ctx.needs_input_grad[0] else None
+    grad_given = conv1d(x, grad) if ctx.needs_input_grad[1] else None
+    return grad_x, grad_given, None
+
+
+def save_tensors(ctx, inputs, output):
+    ctx.save_for_backward(inputs[0], inputs[1])
+
+
+conv1d.register_autograd(backward, setup_context=save_inputs)
+conv1d_taps.register_autograd(taps_backward, setup_context=save_tensors)
+
+conv1d.bench_sizes(n=(1_000, 100_000, 10_000_000, 100_000_000), m=(4,))

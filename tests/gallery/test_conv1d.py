@@ -1,0 +1,216 @@
+"""gallery::conv1d: every kernel against its meaning, its gradient, and the PTX that is shipped."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from opwright.backends.mojo import prebuild
+from opwright.gallery.conv1d import FLOATS, conv1d, conv1d_taps
+from opwright.runtime.tools import build_tools
+
+CPU = [
+    pytest.param("mojo", marks=pytest.mark.mojo),
+    pytest.param("mojo_unrolled", marks=[pytest.mark.mojo, pytest.mark.slow]),
+    pytest.param("cpp", marks=pytest.mark.compiler),
+]
+GPU = ["mojo_gpu", "cuda", pytest.param("triton", marks=pytest.mark.triton)]
+SIZES = (0, 1, 3, 15, 300, 2053)
+WIDTHS = (1, 2, 4, 7, 31, 257)
+BOOK = [14, 20, 26, 32, 38, 44, 50, 56, 62, 68, 74, 80, 41, 14, 0]
+
+
+def exact(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """NumPy's answer in float64, from the definition: each tap times the input that lies under it."""
+    x, k = x.double().cpu().numpy(), k.double().cpu().numpy()
+    padded = np.concatenate([x, np.zeros(len(k))])
+    out = np.zeros(len(x))
+    for j, tap in enumerate(k):
+        out += padded[j : j + len(x)] * tap
+    return torch.from_numpy(out)
+
+
+def assert_close(got: torch.Tensor, expected: torch.Tensor, terms: int) -> None:
+    """Up to one rounding of the result, and what summing so many terms in float32 (or float64) may lose."""
+    eps = torch.finfo(got.dtype).eps
+    summed = eps if got.dtype == torch.float64 else torch.finfo(torch.float32).eps
+    torch.testing.assert_close(got.double().cpu(), expected, rtol=eps, atol=4 * (terms + 4) * summed)
+
+
+def test_the_meaning_is_the_definition_on_the_data_of_the_text():
+    x, k = torch.arange(15, dtype=torch.float32), torch.arange(4, dtype=torch.float32)
+    with conv1d.only("reference"):
+        assert conv1d(x, k).tolist() == BOOK
+    assert exact(x, k).tolist() == BOOK
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("m", WIDTHS)
+def test_the_meaning_is_the_definition_for_every_size(n, m):
+    x, k = torch.randn(n, dtype=torch.float64), torch.randn(m, dtype=torch.float64)
+    with conv1d.only("reference"):
+        assert_close(conv1d(x, k), exact(x, k), m)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("kernel", CPU)
+def test_kernels_on_the_cpu_agree_with_the_definition(kernel, dtype):
+    for n in SIZES:
+        for m in (3, 4, 5) if kernel == "mojo_unrolled" else WIDTHS:
+            x, k = torch.randn(n).to(dtype), torch.randn(m).to(dtype)
+            assert_close(conv1d.kernels[kernel](x, k), exact(x, k), m)
+
+
+@pytest.mark.mojo
+def test_on_a_cpu_with_mojo_the_mojo_kernel_is_what_runs():
+    x, k = torch.arange(15.0), torch.arange(4.0)
+    assert conv1d(x, k).tolist() == BOOK
+    assert conv1d.explain(x, k).chosen.kernel == "mojo"
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_numpy_kernel_agrees_with_the_definition(dtype):
+    x, k = torch.randn(100, dtype=dtype), torch.randn(4, dtype=dtype)
+    assert_close(conv1d.kernels["numpy_compiled"](x, k), exact(x, k), 4)
+
+
+@pytest.mark.triton
+def test_the_triton_kernel_agrees_with_the_meaning_in_the_interpreter(run_python):
+    run_python(
+        """
+        import torch
+        from opwright.gallery.conv1d import conv1d
+        for dtype in (torch.float16, torch.float32, torch.float64):
+            for n, m in ((0, 2), (5, 7), (1030, 4)):
+                x, k = torch.randn(n).to(dtype), torch.randn(m).to(dtype)
+                truth = conv1d.contract.truth((x.double(), k.double()))[0].to(dtype)
+                torch.testing.assert_close(conv1d.kernels["triton"](x, k), truth, rtol=1e-2, atol=1e-2)
+        """,
+        env={"TRITON_INTERPRET": "1"},
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("kernel", GPU)
+def test_kernels_on_a_gpu_agree_with_the_definition(kernel, dtype):
+    for n in (*SIZES, 4096, 8191, 100_003):
+        for m in WIDTHS:
+            x, k = torch.randn(n).to("cuda", dtype), torch.randn(m).to("cuda", dtype)
+            assert_close(conv1d.kernels[kernel](x, k), exact(x, k), m)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", GPU)
+def test_views_that_start_anywhere_are_right_on_a_gpu(kernel):
+    base, k = torch.randn(20_000, device="cuda"), torch.randn(9, device="cuda")
+    for x in (base[1:], base[3:], base[::2], base[1::3], base.view(100, 200)[:, 5]):
+        assert_close(conv1d.kernels[kernel](x, k[1:]), exact(x, k[1:]), 8)
+
+
+@pytest.mark.gpu
+def test_the_shipped_ptx_runs_on_a_gpu_without_mojo():
+    kernel, tools = conv1d.kernels["mojo_gpu"], build_tools()
+    without = dataclasses.replace(tools, machine=dataclasses.replace(tools.machine, mojo=None))
+    from opwright.backends.mojo import MojoBackend
+
+    backend = MojoBackend()
+    launch = backend.load(backend.compile(kernel.spec, kernel.contract, without), kernel.spec, kernel.contract)
+    for dtype in FLOATS:
+        x, k = torch.randn(5000, device="cuda").to(dtype), torch.randn(4, device="cuda").to(dtype)
+        assert_close(launch(x, k), exact(x, k), 4)
+
+
+@pytest.mark.gpu
+def test_more_elements_than_32_bits_can_count_are_convolved():
+    n = (1 << 31) + 4096
+    if torch.cuda.mem_get_info()[0] < 5 * n:
+        pytest.skip("the GPU has too little free memory")
+    x, k = torch.zeros(n, device="cuda", dtype=torch.float16), torch.ones(2, device="cuda", dtype=torch.float16)
+    x[-100] = 1
+    for kernel in ("mojo_gpu", "cuda"):
+        out = conv1d.kernels[kernel](x, k)
+        assert out[-102:-98].tolist() == [0, 1, 1, 0], kernel
+        del out
+
+
+@pytest.mark.mojo
+def test_the_shipped_ptx_is_what_its_source_compiles_to(tmp_path):
+    kernel = conv1d.kernels["mojo_gpu"]
+    source = kernel.spec.source
+    copied = tmp_path / source.name
+    shutil.copy(source, copied)
+    spec = dataclasses.replace(kernel.spec, source=copied)
+    calls = [(torch.zeros(8, dtype=d), torch.zeros(4, dtype=d)) for d in (torch.float32, torch.bfloat16)]
+    for file in prebuild(spec, kernel.contract, build_tools(), ["sm_80", "sm_90"], calls):
+        if file.suffix == ".ptx":
+            assert file.read_bytes() == (source.parent / "prebuilt" / file.name).read_bytes(), file.name
+
+
+def test_the_shipped_ptx_is_of_this_very_source():
+    from opwright.backends import mojo_prebuilt
+    from opwright.backends.mojo import MojoBackend
+    from opwright.backends.mojo_call import Target
+
+    kernel = conv1d.kernels["mojo_gpu"]
+    made = MojoBackend().compile(kernel.spec, kernel.contract, build_tools()).payload
+    manifest = mojo_prebuilt.manifest_of(kernel.spec.source, kernel.spec.entry, "prebuilt")
+    for dtype in FLOATS:
+        arguments = torch.zeros(8, dtype=dtype), torch.zeros(4, dtype=dtype)
+        for arch in ("sm_80", "sm_90"):
+            unit = made.unit(made.parameters(arguments, (dtype,) * 3), Target(arch, (dtype,) * 3))
+            found = mojo_prebuilt.find(manifest, unit)
+            assert found is not None, "run `opwright prebuild opwright.gallery.conv1d`, and commit what it writes"
+            assert found[1] == arch
+
+
+# -- the gradient ------------------------------------------------------------------------------------------------
+
+TAPS = [pytest.param("mojo", marks=pytest.mark.mojo), pytest.param("cpp", marks=pytest.mark.compiler)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("kernel", TAPS)
+def test_the_gradient_for_the_taps_agrees_with_its_meaning(kernel, dtype):
+    for n in (0, 1, 5, 1000, 70_001):
+        for m in (1, 4, 17):
+            x, grad = torch.randn(n).to(dtype), torch.randn(n).to(dtype)
+            expected = conv1d_taps.contract.truth((x.double(), grad.double(), m))[0]
+            got = conv1d_taps.kernels[kernel](x, grad, m)
+            assert_close(got, expected, n)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_gradient_for_the_taps_agrees_with_its_meaning_on_a_gpu(dtype):
+    for n in (0, 1, 5, 1000, 70_001):
+        for m in (1, 4, 17):
+            x, grad = torch.randn(n).to("cuda", dtype), torch.randn(n).to("cuda", dtype)
+            expected = conv1d_taps.contract.truth((x.double().cpu(), grad.double().cpu(), m))[0]
+            got = conv1d_taps.kernels["cuda"](x, grad, m)
+            assert_close(got, expected, n)
+            assert torch.equal(got, conv1d_taps.kernels["cuda"](x, grad, m))
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (20, 5), (3, 6)])
+def test_gradients_of_both_inputs_are_right_to_second_order(n, m):
+    x = torch.randn(n, dtype=torch.float64, requires_grad=True)
+    k = torch.randn(m, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(conv1d, (x, k))
+    assert torch.autograd.gradgradcheck(conv1d, (x, k))
+
+
+@pytest.mark.compiler
+def test_it_compiles_whole_with_its_gradient():
+    x, k = torch.randn(50, requires_grad=True), torch.randn(4, requires_grad=True)
+    torch.compile(lambda x, k: conv1d(x, k).square().sum(), fullgraph=True, backend="aot_eager")(x, k).backward()
+    grads = x.grad, k.grad
+    with conv1d.only("reference"):
+        expected = torch.autograd.grad(conv1d.contract.traceable((x, k))[0].square().sum(), (x, k))
+    torch.testing.assert_close(grads, expected)
