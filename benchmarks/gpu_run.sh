@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What needs a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
-# Steps: doctor tests cuda check demo self timing table (default: all, in this order). Each has its own time limit.
+# Steps: doctor tests cuda conv self gallery check demo timing table (default: all, in this order). Each has its own time limit.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1
@@ -18,6 +18,16 @@ check() {
   timeout 150 python3 -m opwright check opwright.gallery.add --device cuda --json "$out/check-add.json" > "$out/check-add.log" 2>&1
   tail -25 "$out/check-add.log"
 }
+conv() {
+  timeout 80 python3 -m opwright bench opwright.gallery.conv1d:conv1d --device cuda --direction forward --iters 12 \
+    --kernel mojo_gpu --kernel cuda --kernel triton --json "$out/conv1d.json" > "$out/conv1d.log" 2>&1
+  grep -v '^opwright: compiling' "$out/conv1d.log" | tail -40
+}
+gallery() {
+  timeout 150 python3 -m opwright bench opwright.gallery.add opwright.gallery.trig opwright.gallery.kmeans --quick --device cuda \
+    --json "$out/gallery.json" --html "$out/gallery.html" > "$out/gallery.log" 2>&1
+  tail -12 "$out/gallery.log"
+}
 demo() {
   timeout 200 python3 -m opwright demo --json "$out/demo.json" > "$out/demo.log" 2>&1
   grep -v '^opwright: compiling' "$out/demo.log" | tail -40
@@ -26,7 +36,7 @@ self() { timeout 100 python3 benchmarks/self_comparison.py "$out" 2>&1 | tail -4
 timing() { timeout 250 python3 benchmarks/gpu_bench.py "$out" 2>&1 | tail -75; }
 table() { timeout 60 python3 -m opwright.gallery.add --size 1024 --size 4096 > "$out/add-table.txt" 2>&1; tail -20 "$out/add-table.txt"; }
 
-[ $# -gt 0 ] || set -- doctor tests cuda check demo self timing table
+[ $# -gt 0 ] || set -- doctor tests cuda conv self gallery check demo timing table
 for step in "$@"; do
   echo "== $step"
   start=$SECONDS
