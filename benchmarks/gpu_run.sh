@@ -32,7 +32,7 @@ demo() {
   timeout 200 python3 -m opwright demo --json "$out/demo.json" > "$out/demo.log" 2>&1
   grep -v '^opwright: compiling' "$out/demo.log" | tail -40
 }
-self() { timeout 100 python3 benchmarks/self_comparison.py "$out" 2>&1 | tail -40; }
+self() { OUT="$out" timeout 100 python3 benchmarks/self_comparison.py --quick 2>&1 | tail -40; }
 timing() { timeout 250 python3 benchmarks/gpu_bench.py "$out" 2>&1 | tail -75; }
 table() { timeout 60 python3 -m opwright.gallery.add --size 1024 --size 4096 > "$out/add-table.txt" 2>&1; tail -20 "$out/add-table.txt"; }
 
