@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import opwright as ow
+from opwright.errors import SimulatorError
 
 SOURCE = """
 #include <cuda_fp16.h>
@@ -123,3 +124,15 @@ def test_a_gpu_gives_the_same_bits(name):
     simulated, on_gpu = run(name, "cpu"), run(name, "cuda")
     integers = {2: torch.int16, 4: torch.int32}[simulated.element_size()]
     assert torch.equal(simulated.view(integers), on_gpu.view(integers))
+
+
+@pytest.mark.compiler
+def test_reading_what_no_kernel_wrote_is_a_finding():
+    x, out = floats(1000), torch.empty(5000, dtype=torch.int32)
+    unread = ow.cuda_module("__global__ void sum(const int* x, int* out) { atomicAdd(out, x[threadIdx.x]); }")
+    total = torch.zeros(1, dtype=torch.int32)
+    with ow.simulator_options(uninitialised=[out]):
+        with pytest.raises(SimulatorError, match="uninitialised"):
+            unread["sum"][1, 32](out, total)
+        kernels["conversions"][8, 128](x, out, 1000)
+        unread["sum"][1, 32](out, total)

@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from opwright.backends import cuda_sim
 from opwright.backends.cuda_source import CudaSource
 from opwright.backends.launcher import Configuration
@@ -23,6 +25,7 @@ class _Options:
     checked: bool = True
     seed: int | None = None
     time_limit_s: float | None = None
+    uninitialised: tuple[simulator.Unwritten, ...] = ()
 
 
 _USUAL = _Options()
@@ -31,7 +34,11 @@ _options: ContextVar[_Options] = ContextVar("simulator_options", default=_USUAL)
 
 @contextlib.contextmanager
 def simulator_options(
-    *, checked: bool = True, seed: int | None = None, time_limit_s: float | None = None
+    *,
+    checked: bool = True,
+    seed: int | None = None,
+    time_limit_s: float | None = None,
+    uninitialised: Sequence[torch.Tensor] = (),
 ) -> Iterator[None]:
     """Within this block, CUDA kernels launched on CPU tensors are simulated so.
 
@@ -39,8 +46,11 @@ def simulator_options(
         checked: look at every memory access and every barrier (the default); without, kernels run many times faster.
         seed: permute the order in which blocks and threads run, so that a result that depends on it shows.
         time_limit_s: seconds after which a launch counts as hung.
+        uninitialised: tensors that hold no values yet, as ``torch.empty`` makes them: reading what no kernel of this
+            block wrote is a finding.
     """
-    token = _options.set(_Options(checked, seed, time_limit_s))
+    unwritten = tuple(simulator.Unwritten(tensor) for tensor in uninitialised)
+    token = _options.set(_Options(checked, seed, time_limit_s, unwritten))
     try:
         yield
     finally:
@@ -64,6 +74,7 @@ def simulate(source: CudaSource, name: str, configuration: Configuration, argume
             arguments,
             seed=options.seed,
             time_limit_s=options.time_limit_s,
+            uninitialised=options.uninitialised,
         )
 
 

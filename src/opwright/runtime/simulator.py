@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
 
+from opwright.backends.arguments import Packer
 from opwright.backends.base import Artifact
 from opwright.backends.cuda_sim import Built
-from opwright.errors import ArgumentError, KernelError, SimulatorError
+from opwright.backends.device_code import Parameter, ParameterKind, typed_parameter
+from opwright.backends.launcher import Configuration
+from opwright.errors import KernelError, LaunchError, SimulatorError
 from opwright.runtime.simulator_abi import (
     ABI_VERSION,
     CodeRange,
@@ -30,31 +30,20 @@ from opwright.runtime.simulator_abi import (
 )
 from opwright.runtime.simulator_findings import Known, describe
 
-__all__ = ["Parameter", "SimulatedKernel", "Unwritten", "load"]
+__all__ = ["SimulatedKernel", "Unwritten", "load"]
 
 Dim3 = tuple[int, int, int]
 
-_MOST_THREADS = 1024
-_MOST_BLOCK: Dim3 = (1024, 1024, 64)
-_MOST_GRID: Dim3 = (2**31 - 1, 65535, 65535)
 _DEFAULT_SHARED_BYTES = 48 * 1024
 _MOST_SHARED_BYTES = 227 * 1024
 _DYNAMIC = "opwright_dynamic_shared"
 _OF_THE_RUNTIME = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
-_KINDS: tuple[Literal["pointer", "integer", "floating", "struct"], ...] = (
-    "pointer", "integer", "integer", "floating", "floating", "floating", "struct",
+# The runtime's numbers of the kinds of parameters (simulator/include/opwright_simulator/entry.h).
+_KINDS: tuple[ParameterKind, ...] = (
+    "pointer", "integer", "unsigned", "floating", "floating", "floating", "struct",
 )  # fmt: skip
-_SIGNED, _HALF, _BFLOAT16 = 1, 4, 5
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of a kernel, as the compiler sees it."""
-
-    size: int
-    kind: Literal["pointer", "integer", "floating", "struct"]
-    type_name: str
-    encoding: int  # the runtime's number of the kind, which tells signed from unsigned and half from bfloat16
+# What ``Tensor.get_device`` says of a CPU tensor.
+_CPU = -1
 
 
 class Unwritten:
@@ -93,6 +82,7 @@ class SimulatedKernel:
         if self._library.opwright_sim_abi_version() != ABI_VERSION:
             raise KernelError(f"{file} was built by another version of the simulator", fix="clear opwright's cache")
         self.parameters = _parameters(self._library)
+        self._packer = Packer(name, self.parameters)
 
     def launch(
         self,
@@ -112,12 +102,14 @@ class SimulatedKernel:
 
         Raises:
             SimulatorError: with ``findings``. What the kernel wrote before is in the tensors.
-            ArgumentError: an argument that the kernel's parameter cannot take, or a launch beyond CUDA's limits.
+            LaunchError: an argument that the kernel's parameter cannot take, or a launch beyond CUDA's limits.
         """
-        _check_limits(self.name, grid, block, smem_bytes, self._static_shared_bytes)
-        if math.prod(grid) == 0:
-            raise ArgumentError(f"{self.name}: a grid of {grid} has no block")
-        holders, tensors = _pack(self.name, self.parameters, arguments)
+        configuration = Configuration(self.name, grid, block, smem_bytes)
+        _check_shared(self.name, smem_bytes, self._static_shared_bytes)
+        holders = [_held(word) for word in self._packer.pack(arguments, _CPU)]
+        tensors = [(i, a) for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
+        if configuration.is_empty:
+            return
         known = _known(tensors, uninitialised) if self.checked else ()
         request = Request(
             grid=grid,
@@ -214,7 +206,7 @@ def _parameters(library: ctypes.CDLL) -> tuple[Parameter, ...]:
     count = ctypes.c_uint32()
     raw = tell(ctypes.byref(count))
     return tuple(
-        Parameter(raw[i].size, _KINDS[raw[i].kind], _type_in(raw[i].type_name.decode()), raw[i].kind)
+        typed_parameter(_type_in(raw[i].type_name.decode()), raw[i].size, _KINDS[raw[i].kind])
         for i in range(count.value)
     )
 
@@ -225,83 +217,21 @@ def _type_in(function: str) -> str:
     return found[1] if found else function
 
 
-def _pack(
-    kernel: str, parameters: Sequence[Parameter], arguments: Sequence[Any]
-) -> tuple[list[Any], list[tuple[int, torch.Tensor]]]:
-    """A ctypes object for each argument, and the tensors among them with their positions."""
-    if len(arguments) != len(parameters):
-        declared = ", ".join(parameter.type_name for parameter in parameters)
-        raise ArgumentError(f"{kernel} takes {len(parameters)} arguments ({declared}), not {len(arguments)}")
-    holders = []
-    tensors = []
-    for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
-        where = f"{kernel}: argument {position} ({parameter.type_name})"
-        holders.append(_pack_one(where, parameter, argument))
-        if isinstance(argument, torch.Tensor):
-            tensors.append((position, argument))
-    return holders, tensors
+def _held(word: Any) -> Any:
+    """A word, or the bytes of a struct, in memory of its own: what is declared smaller reads the low bytes."""
+    return ctypes.create_string_buffer(word, len(word)) if isinstance(word, bytes) else ctypes.c_int64(word)
 
 
-def _pack_one(where: str, parameter: Parameter, argument: Any) -> Any:
-    if isinstance(argument, torch.Tensor):
-        if parameter.kind != "pointer":
-            raise ArgumentError(f"{where} is no pointer, but a tensor was given", fix="pass a number (tensor.item())")
-        if argument.device.type != "cpu":
-            raise ArgumentError(f"{where} is on {argument.device}; the simulator works on CPU tensors")
-        return ctypes.c_void_p(argument.data_ptr())
-    if isinstance(argument, ctypes.Structure | ctypes.Union | ctypes.Array):
-        if ctypes.sizeof(argument) != parameter.size:
-            raise ArgumentError(f"{where} has {parameter.size} bytes, the structure given {ctypes.sizeof(argument)}")
-        return argument
-    if hasattr(argument, "item"):  # a NumPy scalar
-        argument = argument.item()
-    match parameter.kind:
-        case "pointer":
-            if argument is None or isinstance(argument, int):
-                return ctypes.c_void_p(argument)
-        case "integer":
-            if isinstance(argument, int):
-                return _integer(where, parameter, argument)
-        case "floating":
-            if isinstance(argument, int | float):
-                return _floating(parameter, float(argument))
-        case "struct":
-            raise ArgumentError(f"{where} is a structure", fix="pass a ctypes.Structure of the same layout")
-    raise ArgumentError(f"{where} cannot take {argument!r}, a {type(argument).__name__}")
-
-
-def _integer(where: str, parameter: Parameter, value: int) -> Any:
-    bits = 8 * parameter.size
-    lowest, highest = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if parameter.encoding == _SIGNED else (0, 2**bits - 1)
-    if parameter.type_name == "bool":
-        highest = 1
-    if not lowest <= value <= highest:
-        raise ArgumentError(f"{where} cannot hold {value}: it goes from {lowest} to {highest}")
-    return (ctypes.c_uint8 * parameter.size)(*(value % 2**bits).to_bytes(parameter.size, "little"))
-
-
-def _floating(parameter: Parameter, value: float) -> Any:
-    if parameter.encoding == _HALF:
-        with np.errstate(over="ignore"):
-            return ctypes.c_uint16(int(np.float64(value).astype(np.float16).view(np.uint16)))  # rounded once
-    if parameter.encoding == _BFLOAT16:
-        return ctypes.c_int16(int(torch.tensor(value, dtype=torch.bfloat16).view(torch.int16).item()))
-    return ctypes.c_float(value) if parameter.size == 4 else ctypes.c_double(value)
-
-
-def _check_limits(kernel: str, grid: Dim3, block: Dim3, smem_bytes: int, static_bytes: int) -> None:
-    for what, given, most in (("grid", grid, _MOST_GRID), ("block", block, _MOST_BLOCK)):
-        if len(given) != 3 or any(not 0 < n <= m for n, m in zip(given, most, strict=True)):
-            raise ArgumentError(f"{kernel}: a {what} of {tuple(given)} is beyond CUDA's limits, 1 to {most}")
-    if math.prod(block) > _MOST_THREADS:
-        raise ArgumentError(f"{kernel}: a block of {math.prod(block)} threads; CUDA allows {_MOST_THREADS}")
+def _check_shared(kernel: str, smem_bytes: int, static_bytes: int) -> None:
     if static_bytes > _DEFAULT_SHARED_BYTES:
-        raise ArgumentError(
-            f"{kernel}: {static_bytes} bytes of __shared__ variables; CUDA allows {_DEFAULT_SHARED_BYTES}"
+        raise LaunchError(
+            f"{kernel}: {static_bytes} bytes of __shared__ variables; CUDA allows {_DEFAULT_SHARED_BYTES}",
+            fix="declare them extern __shared__, and give the size with the launch",
         )
-    if smem_bytes < 0 or static_bytes + smem_bytes > _MOST_SHARED_BYTES:
-        raise ArgumentError(
-            f"{kernel}: {static_bytes} + {smem_bytes} bytes of shared memory; a block has {_MOST_SHARED_BYTES}"
+    if static_bytes + smem_bytes > _MOST_SHARED_BYTES:
+        raise LaunchError(
+            f"{kernel}: {static_bytes} + {smem_bytes} bytes of shared memory; a block has {_MOST_SHARED_BYTES}",
+            fix="use a smaller tile",
         )
 
 
