@@ -1,21 +1,45 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one run: the machine's facts, the GPU tests, and a check of the gallery.
-# Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER
+# What needs a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
+# Steps: doctor tests cuda conv self gallery check demo timing table (default: all, in this order). Each has its own time limit.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1
+shift
 mkdir -p "$out"
 export PYTHONPATH="$PWD/src:${PYTHONPATH:-}" OPWRIGHT_CACHE_DIR=/tmp/opwright-cache COLUMNS=110 PYTHONUNBUFFERED=1
-python3 -m opwright doctor --json "$out/doctor.json"
-if [ "${SKIP_TESTS:-}" = "" ]; then
-echo "== opwright demo"
-( time timeout 200 python3 -m opwright demo --json "$out/demo.json" ) > "$out/demo.log" 2>&1
-grep -v '^opwright: compiling' "$out/demo.log" | tail -40
-echo "== tests marked gpu"
-timeout 300 python3 -m pytest tests -m gpu -q --tb=short -p no:cacheprovider > "$out/pytest.log" 2>&1
-grep -E '^(E  |FAILED|ERROR|[0-9]+ (passed|failed)|Fatal)' "$out/pytest.log" | tail -50
-tail -1 "$out/pytest.log"
-fi
-echo "== bench"
-timeout 250 python3 benchmarks/gpu_bench.py "$out" 2>&1 | tail -75
-timeout 60 python3 -m opwright.gallery.add --size 1024 --size 4096 > "$out/add-table.txt" 2>&1; tail -20 "$out/add-table.txt"
+
+doctor() { python3 -m opwright doctor --json "$out/doctor.json"; }
+tests() {
+  timeout "${TESTS_LIMIT:-300}" python3 -m pytest ${TESTS:-tests} -m gpu -q --tb=short -p no:cacheprovider > "$out/pytest.log" 2>&1
+  grep -E '^(E  |FAILED|ERROR|SKIPPED|[0-9]+ (passed|failed)|Fatal)' "$out/pytest.log" | cut -c1-250 | tail -60
+}
+cuda() { timeout 120 python3 benchmarks/cuda_bench.py "$out" 2>&1 | grep -v '^opwright: compiling' | tail -90; }
+check() {
+  timeout 150 python3 -m opwright check opwright.gallery.add --device cuda --json "$out/check-add.json" > "$out/check-add.log" 2>&1
+  tail -25 "$out/check-add.log"
+}
+conv() {
+  timeout 80 python3 -m opwright bench opwright.gallery.conv1d:conv1d --device cuda --direction forward --iters 12 \
+    --kernel mojo_gpu --kernel cuda --kernel triton --json "$out/conv1d.json" > "$out/conv1d.log" 2>&1
+  grep -v '^opwright: compiling' "$out/conv1d.log" | tail -40
+}
+gallery() {
+  timeout 150 python3 -m opwright bench opwright.gallery.add opwright.gallery.trig opwright.gallery.kmeans --quick --device cuda \
+    --json "$out/gallery.json" --html "$out/gallery.html" > "$out/gallery.log" 2>&1
+  tail -12 "$out/gallery.log"
+}
+demo() {
+  timeout 200 python3 -m opwright demo --json "$out/demo.json" > "$out/demo.log" 2>&1
+  grep -v '^opwright: compiling' "$out/demo.log" | tail -40
+}
+self() { OUT="$out" timeout 100 python3 benchmarks/self_comparison.py --quick 2>&1 | tail -40; }
+timing() { timeout 250 python3 benchmarks/gpu_bench.py "$out" 2>&1 | tail -75; }
+table() { timeout 60 python3 -m opwright.gallery.add --size 1024 --size 4096 > "$out/add-table.txt" 2>&1; tail -20 "$out/add-table.txt"; }
+
+[ $# -gt 0 ] || set -- doctor tests cuda conv self gallery check demo timing table
+for step in "$@"; do
+  echo "== $step"
+  start=$SECONDS
+  "$step"
+  echo "   $step: $((SECONDS - start)) s"
+done

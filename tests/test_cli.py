@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -225,3 +226,87 @@ def test_a_report_shows_itself_in_a_notebook():
     assert "a::b" in shown
     assert "&lt;k&gt;" in shown
     assert "<k>" not in shown
+
+
+@pytest.mark.parametrize("command", ["check", "bench", "tune"])
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(script, tmp_path, command, option):
+    name = script("raise SystemExit('the operator was loaded')")
+    run = opwright(command, name, option, "nowhere/out", cwd=tmp_path)
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert "cannot write nowhere/out: No such file or directory" in run.stderr
+    assert "was loaded" not in run.stderr
+    folder = opwright(command, name, option, ".", cwd=tmp_path)
+    assert folder.returncode == 2
+    assert "it is a folder" in folder.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == [name]
+
+
+def test_requiring_a_language_that_no_kernel_is_written_in_is_a_failure(script, tmp_path):
+    name = script(RIGHT)
+    run = opwright("check", name, "--only", "values", "--require", "cpp", "--json", "out.json", cwd=tmp_path)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "required, but it has no cpp kernel" in run.stdout
+    verdicts = json.loads((tmp_path / "out.json").read_text())["verdicts"]
+    assert [(v["kernel"], v["status"]) for v in verdicts] == [("sum", "pass"), ("(cpp)", "fail")]
+    fine = opwright("check", name, "--only", "values", "--require", "python", cwd=tmp_path)
+    assert fine.returncode == 0, fine.stdout
+    left_out = opwright("check", name, "--only", "values", "--kernel", "reference", "--require", "python", cwd=tmp_path)
+    assert left_out.returncode == 1
+    assert "no python kernel is among those to be checked" in left_out.stdout
+
+
+SLOW = (
+    RIGHT
+    + """
+    @double.python(name="tells")
+    def _(x):
+        import pathlib
+        if x.numel() == 2000:
+            pathlib.Path("second-size").touch()
+        return (x + x).contiguous()
+"""
+)
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_benchmark_keeps_what_was_measured(script, tmp_path):
+    name = script(SLOW)
+    arguments = ["bench", name, "--device", "cpu", "--size", "n=1000,2000", "--direction", "forward", "--iters", "40",
+                 "--json", "out.json", "--html", "out.html"]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "opwright", *arguments],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "COLUMNS": "120"},
+    )  # fmt: skip
+    deadline = time.monotonic() + 200
+    while not (tmp_path / "second-size").exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=100)
+    assert process.returncode == 1, said
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert {str(m["case"]["n"]) for m in record["measurements"]} == {"[1000]"}
+    assert {m["kernel"] for m in record["measurements"]} == {"sum", "tells", "eager", "torch.compile"}
+    assert record["errors"] == ["interrupted: what was measured until then is here"]
+    assert "interrupted" in said
+    assert (tmp_path / "out.html").exists()
+
+
+@pytest.mark.slow
+def test_tune_shows_what_is_fastest_where_and_clear_forgets_it(script, tmp_path):
+    name = script(SLOW)
+    cache = {"OPWRIGHT_CACHE_DIR": str(tmp_path / "cache")}
+    sizes = ["--size", "n=100,2000", "--iters", "5", "--device", "cpu"]
+    run = opwright("tune", name, *sizes, "--json", "out.json", cwd=tmp_path, **cache)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "clitest::double float32 on" in run.stdout
+    assert "calls follow this from now on" in run.stdout
+    assert json.loads((tmp_path / "out.json").read_text())["crossovers"][0]["stored"]
+    assert list((tmp_path / "cache" / "tuned").glob("*/*.json"))
+    assert opwright("tune", name, "--clear", cwd=tmp_path, **cache).returncode == 0
+    assert not list((tmp_path / "cache" / "tuned").glob("*/*.json"))
+    alone = opwright("tune", script(RIGHT), *sizes, cwd=tmp_path, **cache)
+    assert alone.returncode == 3
+    assert "nothing was kept" in alone.stderr

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from opwright.contract.signature import values
     from opwright.runtime.cuda_module import CudaModule, cdiv, cuda_module
     from opwright.runtime.op import Op, explain, op
+    from opwright.runtime.simulation import simulator_options
     from opwright.timing.run import bench
+    from opwright.timing.tune import tune
 
 # Where each public name lives. They are imported when first used, so that `import opwright` and
 # `opwright --help` do not wait for torch.
@@ -28,10 +30,15 @@ _HOME = {
     "cuda_module": "opwright.runtime.cuda_module",
     "explain": "opwright.runtime.op",
     "op": "opwright.runtime.op",
+    "tune": "opwright.timing.tune",
+    "simulator_options": "opwright.runtime.simulation",
     "values": "opwright.contract.signature",
 }
 
-__all__ = ["CudaModule", "Op", "__version__", "bench", "cdiv", "check", "cuda_module", "explain", "op", "values"]
+__all__ = [
+    "CudaModule", "Op", "__version__", "bench", "cdiv", "check", "cuda_module", "explain", "op", "simulator_options",
+    "tune", "values",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -39,7 +46,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'opwright' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value
-    if name in ("bench", "check"):
+    if name in ("bench", "check", "tune"):
         _show_in_notebooks()
     return value
 

@@ -78,7 +78,7 @@ def check(
         list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")
     ],
     kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel (repeatable).")] = None,
-    device: Annotated[str | None, typer.Option(help="Only this type of device: cpu or cuda.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only this type of device: cpu, cuda or cpu-sim.")] = None,
     level: Annotated[Level, typer.Option(help="full: more sizes and layouts, and Inductor.")] = Level.quick,
     only: Annotated[list[str] | None, typer.Option(help="Only this family of checks (repeatable).")] = None,
     case: Annotated[str, typer.Option(help="Only this case, as a failure names it.")] = "",
@@ -166,11 +166,12 @@ def bench(
     html: Html = None,
 ) -> None:
     """Time every kernel beside the meaning, eager and compiled, against the machine's limits."""
-    from opwright.report.records import read_json
+    from opwright.report.records import read_json, refuse_unwritable
     from opwright.report.terminal import TaskLine, show_bench, show_regressions
     from opwright.timing.regression import slower_than
     from opwright.timing.run import bench as run_bench
 
+    refuse_unwritable(json, html)
     allowed = _percent(fail_on_slower)
     before = read_json(baseline, ["opwright.bench/1"]) if baseline is not None else None
     with TaskLine(_console(stderr=True)) as line:
@@ -192,6 +193,47 @@ def bench(
     if not report.measurements:
         raise typer.Exit(FAILED if report.errors else NOTHING_RAN)
     raise typer.Exit(FAILED if report.errors or regressions else PASSED)
+
+
+@app.command()
+def tune(
+    targets: Annotated[
+        list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")
+    ],
+    device: Annotated[str | None, typer.Option(help="cpu or cuda (default: the GPU where there is one).")] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(help="Sizes of a dim, as n=1024,4096; every combination is timed (repeatable).")
+    ] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Such as float16 (repeatable).")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and samples.")] = False,
+    iters: Annotated[int | None, typer.Option(min=2, help="Exactly so many samples, no stop rule.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Forget what was tuned; measure nothing.")] = False,
+    json: Json = None,
+    html: Html = None,
+) -> None:
+    """Measure which kernel is the fastest at which sizes; calls on this machine follow that from now on."""
+    from opwright.report.records import refuse_unwritable
+    from opwright.report.terminal import TaskLine, show_bench
+    from opwright.timing.tune import tune as run_tune
+
+    refuse_unwritable(json, html)
+    with TaskLine(_console(stderr=True)) as line:
+        report = run_tune(
+            *targets,
+            device=device,
+            sizes=dict(_size(text) for text in size or ()),
+            dtypes=dtype or (),
+            quick=quick,
+            iters=iters,
+            clear=clear,
+            progress=line.say,
+        )
+    show_bench(_console(), report)
+    _write(report.to_json(), json, html)
+    if not clear and not report.crossovers:
+        print("opwright: nothing was kept: no operator has two kernels that could be compared here", file=sys.stderr)
+        raise typer.Exit(FAILED if report.errors else NOTHING_RAN)
+    raise typer.Exit(FAILED if report.errors else PASSED)
 
 
 def _size(text: str) -> tuple[str, list[int]]:
@@ -371,8 +413,10 @@ def _show_schemas(targets: list[str], json: Path | None) -> None:
 
 
 def _run_check(targets: Sequence[str], json: Path | None, html: Path | None, **options: Any) -> CheckReport:
+    from opwright.report.records import refuse_unwritable
     from opwright.report.terminal import CheckProgress, show_check
 
+    refuse_unwritable(json, html)
     console = _console()
     with CheckProgress(_console(stderr=True)) as progress:
         from opwright.checks.run import check as run_check

@@ -18,6 +18,7 @@ __all__ = [
     "NameClashError",
     "OpwrightError",
     "SignatureMismatchError",
+    "SimulatorError",
     "TargetError",
 ]
 
@@ -78,6 +79,14 @@ class CompileError(KernelError, RuntimeError):
 
 class LaunchError(KernelError, TypeError):
     """A GPU kernel was called with a grid, a block or arguments that it does not take (raised before the launch)."""
+
+
+class SimulatorError(KernelError, RuntimeError):
+    """A CUDA kernel did on the simulator what it must not do. ``findings`` holds a record of each such thing."""
+
+    def __init__(self, message: str, *, findings: tuple[object, ...] = (), fix: str | None = None) -> None:
+        super().__init__(message, fix=fix)
+        self.findings = findings
 
 
 class CacheError(OpwrightError, OSError):

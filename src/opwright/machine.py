@@ -2,14 +2,7 @@
 
 Environment variables are read here and in the command line, nowhere else:
 
-==================== ==========================================================
-``OPWRIGHT_CACHE_DIR`` where compiled kernels are kept (default: the user's cache folder)
-``TRITON_INTERPRET``   ``1`` makes Triton run kernels in its interpreter, on a CPU
-``CXX``                the C++ compiler (default: the first of ``g++``, ``clang++``, ``c++`` on the PATH)
-``CUDACXX``            nvcc (default: on the PATH, in ``CUDA_HOME`` or in ``/usr/local/cuda``)
-``MOJO``               the Mojo compiler (default: on the PATH, or beside this Python)
-==================== ==========================================================
-"""
+=========================== ==================================================="""
 
 from __future__ import annotations
 
@@ -65,6 +58,7 @@ class Machine:
     gpus: tuple[Gpu, ...]
     triton: str | None
     triton_interpret: bool
+    cuda_simulator: bool
     cxx: Compiler | None
     nvcc: Compiler | None
     cache_dir: Path
@@ -100,13 +94,18 @@ def this_machine() -> Machine:
         torch_cuda=torch.version.cuda,
         gpus=_gpus(),
         triton=_installed_version("triton"),
-        triton_interpret=os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes"),
+        triton_interpret=_is_on("TRITON_INTERPRET"),
+        cuda_simulator=_is_on("OPWRIGHT_CUDA_SIMULATOR"),
         cxx=_first_compiler(os.environ.get("CXX"), "g++", "clang++", "c++"),
         nvcc=_first_compiler(os.environ.get("CUDACXX"), "nvcc", *_toolkit_nvcc()),
         cache_dir=_cache_dir(),
         # pip puts it beside Python, which is not on the PATH unless the environment was activated.
         mojo=_first_compiler(os.environ.get("MOJO"), "mojo", str(Path(sys.executable).parent / "mojo")),
     )
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "0").lower() in ("1", "true", "on", "yes")
 
 
 def _gpus() -> tuple[Gpu, ...]:

@@ -18,12 +18,17 @@ __all__ = [
     "CheckReport",
     "Choice",
     "Comparison",
+    "Crossover",
+    "ErrorHistogram",
     "Estimate",
     "Explanation",
     "Finding",
+    "Interval",
+    "KernelFinding",
     "Measurement",
     "NotChecked",
     "Origin",
+    "OtherThread",
     "Part",
     "Probe",
     "Refused",
@@ -88,6 +93,7 @@ class Explanation:
 
     op: str
     choices: tuple[Choice, ...]
+    note: str = ""
 
     @property
     def chosen(self) -> Choice:
@@ -104,7 +110,7 @@ class Explanation:
                 case Refused() as refused:
                     said = f"no: {refused}"
             lines.append(f" {mark} {choice.kernel:<16} {choice.backend:<10} {said}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *([f"   {self.note}"] if self.note else [])])
 
 
 class Status(StrEnum):
@@ -116,6 +122,18 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
+class ErrorHistogram:
+    """How many output elements had an error between each two ``edges`` (the first and last bin hold what is beyond).
+
+    ``unit`` says what an error of 1 is.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    unit: str = ""
+
+
+@dataclass(frozen=True)
 class Finding:
     """What one family of checks found about one kernel. ``case`` names the smallest failing input."""
 
@@ -124,6 +142,56 @@ class Finding:
     case: str = ""
     message: str = ""
     reproduce: str = ""
+    error_histogram: ErrorHistogram | None = None
+
+
+@dataclass(frozen=True)
+class KernelFinding:
+    """One thing that a CUDA kernel did on the simulator and must not do, and where in its source.
+
+    Attributes:
+        kind: such as "out-of-bounds", "race" or "barrier"; docs/simulator.md lists them.
+        message: what happened, in a sentence.
+        kernel: as it was named when it was compiled.
+        block: ``blockIdx`` of the thread that did it.
+        thread: its ``threadIdx``.
+        file: the source's name; empty where it is not known.
+        line: its line; 0 where it is not known.
+        source_line: what stands there.
+        other: for what takes two, the other thread: its block, thread, file, line and source line.
+    """
+
+    kind: str
+    message: str
+    kernel: str
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    file: str = ""
+    line: int = 0
+    source_line: str = ""
+    other: OtherThread | None = None
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file or "somewhere"
+        lines = [f"{where}: {self.kind}: {self.message}"]
+        lines += [f"    {self.source_line}"] if self.source_line else []
+        lines.append(f"    in {self.kernel}, block {self.block}, thread {self.thread}")
+        if self.other is not None:
+            place = f" at {self.other.file}:{self.other.line}" if self.other.line else ""
+            lines.append(f"    and block {self.other.block}, thread {self.other.thread}{place}")
+            lines += [f"    {self.other.source_line}"] if self.other.source_line else []
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class OtherThread:
+    """The second thread of a finding."""
+
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    file: str = ""
+    line: int = 0
+    source_line: str = ""
 
 
 @dataclass(frozen=True)
@@ -277,13 +345,59 @@ class Ceiling:
 
 
 @dataclass(frozen=True)
+class Interval:
+    """The kernel that was fastest for cases of ``least`` elements up to, not including, ``below`` (None: no end)."""
+
+    least: int
+    below: int | None
+    kernel: str
+
+    def __str__(self) -> str:
+        if self.below is None:
+            return f"from {_count_text(self.least)} elements" if self.least else "at every size"
+        until = f"below {_count_text(self.below)} elements"
+        return f"from {_count_text(self.least)}, {until}" if self.least else until
+
+
+def _count_text(count: int) -> str:
+    return f"2^{count.bit_length() - 1}" if count >= 1024 and count & (count - 1) == 0 else f"{count:,}"
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Which kernel wins where, for one operator on one device in one dtype.
+
+    Attributes:
+        device_name: the GPU's or the processor's.
+        intervals: without gaps, from 0 elements up; the elements of a case are those of all its tensor arguments.
+        sizes: the numbers of elements that were measured; between and beyond them, the nearest decides.
+        measured: the date (YYYY-MM-DD).
+        stored: whether calls follow it from now on.
+    """
+
+    op: str
+    device: str
+    device_name: str
+    dtype: str
+    intervals: tuple[Interval, ...]
+    sizes: tuple[int, ...] = ()
+    measured: str = ""
+    stored: bool = False
+
+
+@dataclass(frozen=True)
 class BenchReport:
-    """The measurements of one ``opwright bench``; ``to_json`` is what ``--json`` writes."""
+    """The measurements of one ``opwright bench`` or ``opwright tune``; ``to_json`` is what ``--json`` writes.
+
+    ``settings`` tells what held for every subject: torch's precision flags, threads, what the timer could do.
+    """
 
     machine: dict[str, Any]
     measurements: tuple[Measurement, ...]
     ceilings: tuple[Ceiling, ...] = ()
     errors: tuple[str, ...] = ()
+    crossovers: tuple[Crossover, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
     schema: str = "opwright.bench/1"
 
     def __iter__(self) -> Iterator[Measurement]:
@@ -296,6 +410,8 @@ class BenchReport:
             "machine": self.machine,
             "ceilings": [dataclasses.asdict(c) for c in self.ceilings],
             "errors": list(self.errors),
+            "settings": self.settings,
+            "crossovers": [dataclasses.asdict(c) for c in self.crossovers],
             "measurements": [dataclasses.asdict(m) for m in self.measurements],
         }
 

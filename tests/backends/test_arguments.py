@@ -97,7 +97,7 @@ def test_a_tensor_goes_by_its_address_with_its_offset():
     ("parameter", "value", "said"),
     [
         (FLOATS, torch.ones(3, dtype=torch.float64), "got float64 elements\n  → pass float32"),
-        (FLOATS, 3, "wants a CUDA tensor, but int 3 came"),
+        (FLOATS, 3, "wants a tensor, but int 3 came"),
         (FLOATS, np.ones(3), "pass torch.from_numpy(array).cuda()"),
         (INT, 2**31, "holds -2147483648 to 2147483647, and 2147483648 came\n  → declare it wider"),
         (SIZE, -1, "holds 0 to 18446744073709551615, and -1 came"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,17 @@ def test_options_of_published_half_kernels_are_understood():
     names = ["-U__CUDA_NO_HALF_OPERATORS__", "-U__CUDA_NO_HALF_CONVERSIONS__", "-U__CUDA_NO_HALF2_OPERATORS__"]
     assert parse_options([*names, "--expt-extended-lambda"]).macros == tuple(names)
     assert parse_options(["--expt-extended-lambda"]).code == ("--extended-lambda",)
+
+
+def test_what_off_the_gpu_means_something_is_known():
+    options = parse_options(
+        shlex.split("-include a.h --gpu-architecture=compute_86 --fmad=false --use_fast_math -std=c++20 -g -std=c++14")
+    )
+    assert options.preincluded == ("a.h",)
+    assert (options.standard, options.capability, options.fuses) == (14, 86, False)
+    assert (parse_options([]).standard, parse_options([]).capability, parse_options([]).fuses) == (17, 90, True)
+    with pytest.raises(KernelError, match="'pascal' is no architecture"):
+        _ = parse_options(["-arch=pascal"]).capability
 
 
 def test_an_unknown_option_is_refused_rather_than_dropped():

@@ -9,8 +9,10 @@ from opwright.results import (
     Ceiling,
     CheckReport,
     Comparison,
+    Crossover,
     Estimate,
     Finding,
+    Interval,
     Measurement,
     NotChecked,
     Status,
@@ -129,4 +131,17 @@ def make_bench(*measurements: Measurement, errors: tuple[str, ...] = ()) -> dict
         for cache in ("cold", "warm")
         for kernel in KERNELS
     )
-    return BenchReport({**MACHINE, "power_w": 311.5}, found, ceilings, errors).to_json()
+    crossovers = (
+        Crossover(
+            "gallery::add",
+            "cuda",
+            "NVIDIA H100 80GB HBM3",
+            "float32",
+            (Interval(0, 1 << 21, "cuda_vec4"), Interval(1 << 21, None, "triton_autotuned")),
+            tuple(2 * s * s for s in SIZES),
+            "2026-11-20",
+            stored=True,
+        ),
+    )
+    settings = {"TF32 in cuBLAS": "off", "persisting lines of the L2": "reset before each cold sample"}
+    return BenchReport({**MACHINE, "power_w": 311.5}, found, ceilings, errors, crossovers, settings).to_json()

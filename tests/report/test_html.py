@@ -51,7 +51,8 @@ def test_the_page_says_what_the_records_say():
         "at (4,): expected 1.0, got 0.0", "gradients", "no floating output", "no Mojo here", "33 cases",
         "cuda_vec4", "n=16384x16384", "FASTER", "itself", "12 of 492 samples discarded", "-0.0207704, 1.3144712",
         "hand-written", "missing", "g++ 12.2.0", "opwright.check/1, opwright.bench/1", "690 TFLOP/s (float16)",
-        "79.2 GiB",
+        "79.2 GiB", "below 2^21 elements", "from 2^21 elements", "triton_autotuned", "2026-11-20: calls follow this",
+        "TF32 in cuBLAS", "reset before each cold sample",
     ):  # fmt: skip
         assert part in said or part in page, part
     assert 'data-copy="opwright check add.py:add --kernel forgets_tail' in page
@@ -96,6 +97,11 @@ def hostile_records():
     machine = {**MACHINE, HOSTILE: HOSTILE, "gpus": [{"name": HOSTILE}]}
     check, bench = make_check(*verdicts), bench_of(*measured, errors=[HOSTILE])
     check["verdicts"][0]["findings"][0]["error_histogram"] = {"edges": [0, 1], "counts": [3], "unit": HOSTILE}
+    bench["settings"] = {HOSTILE: HOSTILE}
+    bench["crossovers"] = [
+        {"op": HOSTILE, "device": HOSTILE, "device_name": HOSTILE, "dtype": HOSTILE, "measured": HOSTILE,
+         "intervals": [{"least": 0, "below": None, "kernel": HOSTILE}]}
+    ]  # fmt: skip
     return [{**check, "machine": machine}, {**bench, "machine": machine}]
 
 
@@ -200,10 +206,33 @@ def test_numbers_that_are_not_there_are_a_dash():
 
 def test_error_histograms_are_shown_where_a_record_has_them():
     record = make_check()
-    record["verdicts"][0]["findings"][0]["error_histogram"] = {"edges": [0, 1, 2], "counts": [5, 1], "unit": "ulp"}
+    record["verdicts"][0]["findings"][0]["error_histogram"] = {
+        "edges": [0, 0.5, 1, 2],
+        "counts": [50000, 0, 1],
+        "unit": "ulp",
+    }
     page = html.render([record])
-    assert page.count("<rect") == 2
-    assert "ulp" in page
+    assert page.count("<rect") == 3
+    assert "ulp, 50,001 elements" in page
+    assert "<title>0 – 1/2: 50,000</title>" in page
+    (wrong,) = re.findall(r'<rect class="beyond"[^>]* height="([^"]*)"', page)
+    assert float(wrong) > 2, "a single wrong element can be seen"
+
+
+def test_records_of_before_have_no_crossovers_settings_or_histograms():
+    bench, check = make_bench(), make_check()
+    del bench["crossovers"], bench["settings"]
+    for finding in check["verdicts"][0]["findings"]:
+        del finding["error_histogram"]
+    page = html.render([check, bench])
+    assert 'id="fastest"' not in page
+    assert "The same for all" not in page
+
+
+def test_settings_that_differ_between_joined_runs_are_both_told():
+    here = make_bench()
+    there = {**here, "settings": {**here["settings"], "TF32 in cuBLAS": "on"}}
+    assert "off / on" in html.render([here, there])
 
 
 def test_without_matplotlib_the_page_says_what_to_install(monkeypatch):

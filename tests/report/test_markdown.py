@@ -37,6 +37,8 @@ def test_a_benchmark_shows_time_share_and_verdicts():
     assert "**against `eager`:** 🟢 19 FASTER" in text
     assert "⚠️ `its timed output is wrong`" in text
     assert "12 of 492 samples discarded" in text
+    assert "| `gallery::add` | NVIDIA H100 80GB HBM3 | float32 | from 2^21 elements | `triton_autotuned` |" in text
+    assert "TF32 in cuBLAS: off" in text
 
 
 def test_what_was_not_passed_is_not_mentioned():

@@ -2,8 +2,8 @@
 
 import io
 
-from opwright.report.terminal import CheckProgress, make_console, show_check
-from opwright.results import CheckReport, Finding, NotChecked, Status, Verdict
+from opwright.report.terminal import CheckProgress, make_console, show_bench, show_check
+from opwright.results import BenchReport, CheckReport, Crossover, Finding, Interval, NotChecked, Status, Verdict
 
 
 def shown(report, width=100):
@@ -53,6 +53,19 @@ def test_the_table_fits_eighty_columns():
         CheckReport({}, (verdict(op="gallery::kmeans_assign", kernel="triton_autotuned", backend="triton"),)), 80
     )
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_benchmark_tells_which_kernel_is_fastest_where_and_what_was_the_same_for_all():
+    intervals = (Interval(0, 4096, "[red]k"), Interval(4096, None, "b"))
+    found = Crossover("demo::f", "cpu", "A CPU", "float32", intervals, (1, 9), "2026-11-20", stored=True)
+    stream = io.StringIO()
+    report = BenchReport({}, (), crossovers=(found,), settings={"threads": "4"})
+    show_bench(make_console(file=stream, width=100, color_system=None), report)
+    text = stream.getvalue()
+    assert "demo::f float32 on A CPU: the fastest by size (calls follow this from now on)" in text
+    assert "[red]k" in text
+    assert "below 2^12 elements" in text
+    assert "the same for all: threads: 4" in text
 
 
 def test_progress_on_a_plain_stream_is_one_line_a_verdict():

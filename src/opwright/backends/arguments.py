@@ -39,7 +39,7 @@ class Packer:
         """Words for the driver, in order.
 
         Args:
-            device: the index of the GPU where the kernel will run.
+            device: the index of the GPU where the kernel will run; -1 for the simulator, on CPU tensors.
 
         Raises:
             LaunchError: a wrong number of arguments, or one of the wrong kind, dtype, device or alignment.
@@ -77,7 +77,7 @@ class Packer:
                 return 0
             if untyped and isinstance(value, int | np.integer):
                 return self._in_range(position, parameter, int(value), 0, _WORD - 1)
-            raise self._wrong_kind(position, parameter, value, "a CUDA tensor")
+            raise self._wrong_kind(position, parameter, value, "a tensor")
 
         return convert
 
@@ -156,8 +156,8 @@ class Packer:
         where = self._where(position, parameter)
         if tensor.get_device() != device:
             return LaunchError(
-                f"{where} got a tensor on {tensor.device}, but the kernel runs on cuda:{device}",
-                fix="move it there: the tensors of a launch have to be on one GPU",
+                f"{where} got a tensor on {tensor.device}, but the kernel runs on {_device_name(device)}",
+                fix="move it there: the tensors of a launch have to be on one device",
             )
         if parameter.dtypes and tensor.dtype not in parameter.dtypes:
             return LaunchError(
@@ -237,6 +237,10 @@ _BITS = {4: _bits("<f", "<i"), 8: _bits("<d", "<q")}
 
 def _signed(word: int) -> int:
     return word - _WORD if word >= _WORD >> 1 else word
+
+
+def _device_name(device: int) -> str:
+    return f"cuda:{device}" if device >= 0 else "the CPU"
 
 
 def _short(dtype: torch.dtype) -> str:

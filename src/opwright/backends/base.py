@@ -32,6 +32,7 @@ __all__ = [
     "Launch",
     "as_launch",
     "compare_parameters",
+    "compare_with_contract",
     "parameters_in_file",
 ]
 
@@ -192,6 +193,11 @@ def parameters_in_file(spec: KernelSpec, contract: Contract) -> list[inspect.Par
 
 def compare_parameters(parameters: list[inspect.Parameter], spec: KernelSpec, contract: Contract) -> None:
     """Raise SignatureMismatchError unless a Python kernel's parameters are the operator's, in order."""
+    compare_with_contract(parameters, contract, f"the {spec.backend} kernel {spec.name!r}", spec.entry)
+
+
+def compare_with_contract(parameters: list[inspect.Parameter], contract: Contract, what: str, entry: str) -> None:
+    """The same for anything that takes an operator's arguments; ``what`` is how the error calls it."""
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [p.name for p in parameters if p.kind in by_position]
     keyword = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
@@ -203,9 +209,8 @@ def compare_parameters(parameters: list[inspect.Parameter], spec: KernelSpec, co
         came = ", ".join(positional + (["*", *sorted(keyword)] if keyword else []))
         wanted = ", ".join(expected + (["*", *sorted(expected_keyword)] if expected_keyword else []))
         raise SignatureMismatchError(
-            f"{contract.qualname}: the {spec.backend} kernel {spec.name!r} takes ({came}), "
-            f"but the operator takes ({wanted})",
-            fix=f"write it as def {spec.entry if spec.entry != '_' else '_'}({wanted})",
+            f"{contract.qualname}: {what} takes ({came}), but the operator takes ({wanted})",
+            fix=f"write it as def {entry}({wanted})",
         )
 
 

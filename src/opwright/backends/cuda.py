@@ -12,7 +12,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from opwright.backends import host_function, nvrtc, stable_abi
+from opwright.backends import cuda_sim, host_function, nvrtc, stable_abi
 from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch, as_launch
 from opwright.contract.contract import Contract
 from opwright.errors import KernelRefusedError
@@ -45,6 +45,17 @@ class CudaBackend(Backend):
         found = nvrtc.available()
         nvcc = machine.nvcc.version if machine.nvcc else "no nvcc, so no .cu files with host functions"
         return found if isinstance(found, Refused) else Accepted(f"{found.note}; {nvcc}")
+
+    def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
+        simulated = device == "cpu" and "cuda" in spec.devices and not isinstance(spec.source, Path)
+        if not simulated:
+            return super().probe(spec, device, machine)
+        if not machine.cuda_simulator:
+            return Refused(
+                "CUDA kernels run on a GPU; on a CPU only in the simulator",
+                "use `opwright check`, which does so in a worker, or set OPWRIGHT_CUDA_SIMULATOR=1",
+            )
+        return cuda_sim.available(machine)
 
     def tools_for(self, spec: KernelSpec, machine: Machine) -> Probe:
         if not isinstance(spec.source, Path):

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opwright.backends.stable_abi import included_files, without_comments
+from opwright.backends.stable_abi import included_files
 from opwright.errors import KernelError
 
-__all__ = ["CudaOptions", "CudaSource", "kernels_defined", "parse_options"]
+__all__ = ["CudaOptions", "CudaSource", "blank_out", "kernels_defined", "parse_options"]
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,27 @@ class CudaSource:
         return included_files(self.text, self.folder, parse_options(self.options).include_folders)
 
 
+_COMMENT_OR_STRING = re.compile(
+    r"""//(?:\\\n|[^\n])*|/\*.*?\*/|R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""",
+    re.DOTALL,
+)
+
+
+def blank_out(text: str) -> str:
+    """The text with comments and literals as spaces: what is left is code, and stands where it stood."""
+
+    def blank(found: re.Match[str]) -> str:
+        if found[0][0] == "'" and text[found.start() - 1 : found.start()].isalnum():
+            return found[0]  # 1'000'000: a digit separator
+        return re.sub(r"[^\n]", " ", found[0])
+
+    return _COMMENT_OR_STRING.sub(blank, text)
+
+
 def kernels_defined(text: str) -> tuple[str, ...]:
     """The names of the ``__global__`` functions in a source, templates among them, in order."""
-    pattern = (
-        r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(?:void\s+)?(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\("
-    )
-    return tuple(dict.fromkeys(re.findall(pattern, without_comments(text))))
+    pattern = r"__global__\b[^;{}()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{}()]*?)?\b(\w+)\s*\("
+    return tuple(dict.fromkeys(re.findall(pattern, blank_out(text))))
 
 
 @dataclass(frozen=True)
@@ -68,6 +83,37 @@ class CudaOptions:
     code: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
 
+    def value(self, name: str, default: str) -> str:
+        """Of an option in ``code``, such as ``--std``, the last value given."""
+        given = [c.partition("=")[2] for c in self.code if c.startswith(f"{name}=")]
+        return given[-1] if given else default
+
+    @property
+    def preincluded(self) -> tuple[str, ...]:
+        """Headers that are included before the source."""
+        return tuple(c.partition("=")[2] for c in self.code if c.startswith("--pre-include="))
+
+    @property
+    def standard(self) -> int:
+        """Of C++, such as 17."""
+        return self._number("C++ standard", r"(?:c|gnu)\+\+(\d+)", self.value("--std", "c++17"))
+
+    @property
+    def fuses(self) -> bool:
+        """Whether a product and a sum may become one operation."""
+        return self.value("--fmad", "true") == "true"
+
+    @property
+    def capability(self) -> int:
+        """Of the architecture, such as 90 (``__CUDA_ARCH__ / 10``)."""
+        return self._number("architecture", r"(?:sm|compute)_(\d+)[af]?", self.arch or "sm_90")
+
+    def _number(self, what: str, pattern: str, value: str) -> int:
+        found = re.fullmatch(pattern, value)
+        if found is None:
+            raise KernelError(f"{value!r} is no {what}", fix="write it as nvcc's documentation does")
+        return int(found[1])
+
 
 # Options with a value, in every way that nvcc writes them: ``-I dir``, ``-Idir``, ``--include-path=dir``.
 _INCLUDE = ("-I", "--include-path", "-isystem", "--system-include")
@@ -79,7 +125,7 @@ _HOST_WITH_VALUE = (
     "--threads", "-Xlinker", "--linker-options", "-o", "-l", "-L", "-code",
 )  # fmt: skip
 _HOST_ALONE = re.compile(
-    r"-O[0-3s]?$|--optimize.*|-f(PIC|pic)$|-c$|-shared$|--compile$|-W.*|--expt-relaxed-constexpr$|-res-usage$"
+    r"-O[0-3s]?$|-g$|--optimize.*|-f(PIC|pic)$|-c$|-shared$|--compile$|-W.*|--expt-relaxed-constexpr$|-res-usage$"
 )
 _CODE_WITH_VALUE = ("-std", "--std", "-maxrregcount", "--maxrregcount", "-ftz", "--ftz", "-prec-div", "--prec-div",
                     "-prec-sqrt", "--prec-sqrt", "-fmad", "--fmad", "-Xptxas", "--ptxas-options", "-diag-suppress",

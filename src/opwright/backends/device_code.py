@@ -16,7 +16,16 @@ from typing import Literal
 
 import torch
 
-__all__ = ["DeviceCode", "EntryPoint", "Parameter", "Resources", "demangle", "entries_in_ptx", "typed_parameters"]
+__all__ = [
+    "DeviceCode",
+    "EntryPoint",
+    "Parameter",
+    "Resources",
+    "demangle",
+    "entries_in_ptx",
+    "typed_parameter",
+    "typed_parameters",
+]
 
 ParameterKind = Literal["pointer", "integer", "unsigned", "floating", "bool", "struct"]
 
@@ -156,16 +165,27 @@ def typed_parameters(entry: EntryPoint, types: Sequence[str]) -> tuple[Parameter
         types: the parameters' types as a demangler writes them, such as ``float const*``.
     """
     assert len(types) == len(entry.parameters), f"{entry.symbol} has {len(entry.parameters)} parameters, not {types}"
-    return tuple(_typed(name.strip(), p.size) for name, p in zip(types, entry.parameters, strict=True))
+    return tuple(typed_parameter(name.strip(), p.size, p.kind) for name, p in zip(types, entry.parameters, strict=True))
 
 
-def _typed(name: str, size: int) -> Parameter:
+def typed_parameter(name: str, size: int, otherwise: ParameterKind) -> Parameter:
+    """A parameter from its C++ type. ``otherwise`` is the kind of a type that is not known, such as an enum."""
     if name.endswith("*"):
         pointee = name[:-1].strip()
         dtypes, alignment = _element(re.sub(r"\b(const|volatile)\b", "", pointee).strip())
         return Parameter("pointer", size, name, dtypes, alignment, writes="const" not in pointee)
-    kind, dtypes = _TYPES.get(name, ("struct", ()))
+    kind, dtypes = _TYPES.get(_as_demangled(name), (otherwise, ()))
     return Parameter(kind, size, name, dtypes)
+
+
+def _as_demangled(name: str) -> str:
+    """g++'s ``long unsigned int`` as a demangler writes it: ``unsigned long``."""
+    words = name.split()
+    if len(words) > 1 and words[-1] == "int" and words[0] != "unsigned":
+        words = words[:-1]
+    if "unsigned" in words:
+        words = ["unsigned", *(w for w in words if w != "unsigned")]
+    return " ".join(words)
 
 
 def _element(pointee: str) -> tuple[tuple[torch.dtype, ...], int]:
@@ -181,7 +201,7 @@ def _element(pointee: str) -> tuple[tuple[torch.dtype, ...], int]:
         if lanes == "2" and dtypes[0] in _PAIRS:
             dtypes = (*dtypes, _PAIRS[dtypes[0]])
         return dtypes, alignment
-    dtypes = _TYPES.get(pointee, ("struct", ()))[1]
+    dtypes = _TYPES.get(_as_demangled(pointee), ("struct", ()))[1]
     if pointee in ("__half2", "__nv_bfloat162"):
         return dtypes, 4
     return dtypes, dtypes[0].itemsize if dtypes else 1

@@ -6,7 +6,7 @@ import concurrent.futures
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from opwright.machine import Machine, this_machine
 from opwright.results import (
     Accepted,
     CheckReport,
+    ErrorHistogram,
     Finding,
     NotChecked,
     Origin,
@@ -34,6 +35,8 @@ from opwright.runtime.targets import find_home, load_target, name_target
 __all__ = ["LEVELS", "Task", "check", "plan"]
 
 LEVELS = ("quick", "full")
+# What the simulator of CUDA on a CPU is called where a device is named.
+SIMULATOR = "cpu-sim"
 # Parts that an author may write and that no family judges.
 _JUDGED_BY_NONE = frozenset({"vmap", "flops"})
 # Told of every step: the task, and a few words ("values n=5 …", or a notice).
@@ -48,14 +51,20 @@ class Task:
     kernel: str
     device: str
     interpret: bool = False
+    simulate: bool = False
     refused: Refused | None = None
+
+    @property
+    def where(self) -> str:
+        """The device as reports name it: a CUDA kernel in the simulator has CPU tensors, and is on ``cpu-sim``."""
+        return SIMULATOR if self.simulate else self.device
 
     @property
     def backend(self) -> str:
         return self.op.contract.signature.language if self.kernel == REFERENCE else self.op.kernels[self.kernel].backend
 
     def __str__(self) -> str:
-        return f"{self.op.contract.qualname} {self.kernel} on {self.device}"
+        return f"{self.op.contract.qualname} {self.kernel} on {self.where}"
 
 
 def check(
@@ -79,7 +88,8 @@ def check(
         kernels: only these, by name (``"reference"`` is the meaning itself, which runs where no kernel fits).
         reference: also check the meaning itself, with the parts that are derived from it. An operator without
             kernels is checked so anyway.
-        device: only this type of device; by default the GPU where there is one, and the CPU.
+        device: only this type of device; by default the GPU where there is one, and the CPU. ``cpu-sim`` runs CUDA
+            kernels in the simulator, as a CPU-only machine does by default.
         level: ``quick``, or ``full`` (more sizes and layouts; compiles through Inductor).
         case: only this case, as a failing finding names it.
         checks: only these families.
@@ -109,6 +119,7 @@ def check(
     if kernels and not tasks:
         known = sorted({k for o in operators for k in (*o.kernels, REFERENCE)})
         raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known)}")
+    unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
     settings = _Settings(level, case, tuple(checks), tuple(require), timeout, progress or (lambda task, what: None))
     jobs = jobs or max(1, min(4, machine.cores))
     verdicts: dict[int, Verdict] = {}
@@ -124,7 +135,25 @@ def check(
                 future.cancel()
             end_workers()  # or the pool would wait for what they are doing, a hang too
             raise
-    return CheckReport(machine.to_json(), tuple(verdicts[i] for i in range(len(tasks))))
+    return CheckReport(machine.to_json(), (*(verdicts[i] for i in range(len(tasks))), *unmet))
+
+
+def _unmet(operator: Op, require: Sequence[str], tasks: Sequence[Task], machine: Machine) -> Iterator[Verdict]:
+    """A failing verdict for each required backend that no kernel to be checked is written in."""
+    there = {task.backend for task in tasks if task.op is operator}
+    for backend in dict.fromkeys(require):
+        if backend not in there:
+            has = any(k.backend == backend for k in operator.kernels.values())
+            why = f"no {backend} kernel is among those to be checked" if has else f"it has no {backend} kernel"
+            yield Verdict(
+                op=operator.contract.qualname,
+                kernel=f"({backend})",
+                backend=backend,
+                device="cuda" if machine.has_gpu else "cpu",
+                status=Status.FAIL,
+                reason=f"required, but {why}",
+                findings=(Finding("required", Status.FAIL, message=f"required, but {why}"),),
+            )
 
 
 def plan(
@@ -140,14 +169,19 @@ def plan(
 
 def _plan_kernel(operator: Op, name: str, machine: Machine, devices: Iterable[str], *, asked: bool) -> list[Task]:
     if name == REFERENCE:
-        return [Task(operator, name, next(iter(devices)))]
+        first = next(iter(devices))
+        return [Task(operator, name, "cpu" if first == SIMULATOR else first)]
     kernel = operator.kernels[name]
-    natively = [d for d in devices if isinstance(kernel.probe(d, machine), Accepted)]
+    natively = [d for d in devices if d != SIMULATOR and isinstance(kernel.probe(d, machine), Accepted)]
     if natively:
         return [Task(operator, name, d) for d in natively]
     interpreted = dataclasses.replace(machine, triton_interpret=True)
     if "cpu" in devices and isinstance(kernel.probe("cpu", interpreted), Accepted):
         return [Task(operator, name, "cpu", interpret=True)]
+    simulated = dataclasses.replace(machine, cuda_simulator=True)
+    only_simulated = isinstance(kernel.probe("cpu", machine), Refused) and "cuda" in kernel.spec.devices
+    if {"cpu", SIMULATOR} & set(devices) and only_simulated and isinstance(kernel.probe("cpu", simulated), Accepted):
+        return [Task(operator, name, "cpu", simulate=True)]
     where = next(iter(devices)) if asked else kernel.spec.devices[0]
     outcome = kernel.probe(where, machine)
     refused = outcome if isinstance(outcome, Refused) else Refused(f"cannot run on {', '.join(devices)}")
@@ -196,7 +230,7 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
         op=task.op.contract.qualname,
         kernel=task.kernel,
         backend=task.backend,
-        device=task.device,
+        device=task.where,
         status=Status.FAIL if failed or nothing else Status.PASS,
         reason=_reason(task, failed, nothing),
         parts={name: part.origin.value for name, part in task.op.parts.items()},
@@ -211,7 +245,7 @@ def _reason(task: Task, failed: list[Finding], nothing: bool) -> str:
         return f"failed: {', '.join(f.check for f in failed)}"
     if nothing:
         return "nothing could be checked"
-    return "in Triton's interpreter" if task.interpret else ""
+    return "in Triton's interpreter" if task.interpret else "in the simulator of CUDA" if task.simulate else ""
 
 
 def _refusal(task: Task, reason: str, settings: _Settings) -> Verdict:
@@ -220,7 +254,7 @@ def _refusal(task: Task, reason: str, settings: _Settings) -> Verdict:
         op=task.op.contract.qualname,
         kernel=task.kernel,
         backend=task.backend,
-        device=task.device,
+        device=task.where,
         status=Status.FAIL if required else Status.REFUSED,
         reason=f"required, but {reason}" if required else reason,
         parts={name: part.origin.value for name, part in task.op.parts.items()},
@@ -241,7 +275,7 @@ def _run_somewhere(task: Task, settings: _Settings) -> tuple[_Heard, Ending]:
         case=settings.case,
         checks=settings.checks,
         reproduce=_how_to_reproduce(task, settings),
-        environment={k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_")},
+        environment=_environment(task),
     )
     if home is not None:
         heard, ending = _run(task, job, settings)
@@ -255,6 +289,12 @@ def _run_somewhere(task: Task, settings: _Settings) -> tuple[_Heard, Ending]:
     return _run(task, by_value, settings)
 
 
+def _environment(task: Task) -> dict[str, str]:
+    """What of this process's environment the worker has to know, and what makes it the kind of worker it is."""
+    ours = {k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_")}
+    return {**ours, "OPWRIGHT_CUDA_SIMULATOR": "1"} if task.simulate else ours
+
+
 def _run(task: Task, job: Job, settings: _Settings) -> tuple[_Heard, Ending]:
     heard = _Heard()
 
@@ -265,7 +305,7 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_Heard, Ending]:
         elif kind == "notice":
             settings.progress(task, message["message"])
         elif kind == "finding":
-            heard.findings.append(Finding(**{**message, "status": Status(message["status"])}))
+            heard.findings.append(_finding(message))
         elif kind == "not_checked":
             heard.not_checked.append(NotChecked(**message))
         elif kind == "refused":
@@ -277,13 +317,19 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_Heard, Ending]:
     return heard, ending
 
 
+def _finding(message: dict[str, Any]) -> Finding:
+    sizes = message.pop("error_histogram", None)
+    histogram = ErrorHistogram(tuple(sizes["edges"]), tuple(sizes["counts"]), sizes["unit"]) if sizes else None
+    return Finding(**{**message, "status": Status(message["status"])}, error_histogram=histogram)
+
+
 def _how_to_reproduce(task: Task, settings: _Settings) -> str:
     target = name_target(task.op)
     if target is None:
-        where = f"{task.op.contract.function.__name__}, kernels={[task.kernel]!r}, device={task.device!r}"
+        where = f"{task.op.contract.function.__name__}, kernels={[task.kernel]!r}, device={task.where!r}"
         return f"ow.check({where}, checks=['{{check}}'], case='{{case}}')"
     level = f" --level {settings.level}" if settings.level != "quick" else ""
-    device = f" --device {task.device}"
+    device = f" --device {task.where}"
     return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
 
 

@@ -27,6 +27,7 @@ _CYCLES = 40_000_000
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """A few typical cases on a side stream, and one replayed from a graph; on a GPU only."""
     if context.device != "cuda":
+        yield NotChecked(NAME, "a CPU has none")
         return
     cases = context.typical_cases(2)
     for case in cases:

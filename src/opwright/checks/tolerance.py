@@ -21,7 +21,9 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["allowed_error", "describe_difference", "discrete_choices", "first_difference"]
+from opwright.results import ErrorHistogram
+
+__all__ = ["ErrorSizes", "allowed_error", "describe_difference", "discrete_choices", "first_difference"]
 
 
 def allowed_error(exact: torch.Tensor, rounded: torch.Tensor, dtype: torch.dtype, operations: int) -> torch.Tensor:
@@ -47,6 +49,29 @@ def first_difference(
     close = (wide - exact).abs().double() <= tolerance
     same = (wide == exact) | (got == rounded) | (wide.isnan() & (exact.isnan() | rounded.isnan()))
     return ~(close | same)
+
+
+class ErrorSizes:
+    """Counts errors by the share of the allowed error that they are: in doubling bins up to 1, and beyond."""
+
+    _EDGES = (0.0, *(2.0**-p for p in range(8, -1, -1)), 2.0)
+
+    def __init__(self) -> None:
+        self._inner = torch.tensor(self._EDGES[1:-1], dtype=torch.float64)
+        self._counts = torch.zeros(len(self._EDGES) - 1, dtype=torch.int64)
+
+    def count(self, error: torch.Tensor, tolerance: torch.Tensor, wrong: torch.Tensor) -> None:
+        """Absolute errors and what is allowed, element by element. Those that are wrong, and no others, lie beyond 1
+        (a NaN where one belongs is no error)."""
+        share = (error / tolerance.clamp_min(torch.finfo(torch.float64).tiny)).nan_to_num(nan=0.0)
+        share = torch.where(wrong, torch.inf, share.clamp_max(1.0))
+        self._counts += torch.bincount(torch.bucketize(share.flatten(), self._inner), minlength=len(self._counts))
+
+    def histogram(self) -> ErrorHistogram | None:
+        """None if nothing was counted: integers are equal or not."""
+        if not int(self._counts.sum()):
+            return None
+        return ErrorHistogram(self._EDGES, tuple(self._counts.tolist()), "share of the allowed error")
 
 
 def discrete_choices(

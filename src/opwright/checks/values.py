@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +13,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from opwright.checks.context import Context, Observation, reduction_length, to_cpu, to_double
-from opwright.checks.tolerance import allowed_error, describe_difference, discrete_choices, first_difference
+from opwright.checks.tolerance import ErrorSizes, allowed_error, describe_difference, discrete_choices, first_difference
 from opwright.results import Finding, NotChecked
 
 __all__ = ["NAME", "check"]
@@ -20,12 +22,14 @@ NAME = "values"
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
-    """Every output element of every case."""
-    return context.judge_all(NAME, judge)
+    """Every output element of every case; the finding says how large their errors were."""
+    sizes = ErrorSizes()
+    for found in context.judge_all(NAME, functools.partial(judge, sizes=sizes)):
+        yield dataclasses.replace(found, error_histogram=sizes.histogram()) if isinstance(found, Finding) else found
 
 
-def judge(context: Context, run: Observation) -> str | None:
-    """What is wrong with the values of one run."""
+def judge(context: Context, run: Observation, sizes: ErrorSizes | None = None) -> str | None:
+    """What is wrong with the values of one run; ``sizes`` counts the errors of all its elements."""
     if isinstance(run.outputs, Exception):
         return f"the kernel raised {type(run.outputs).__name__}: {run.outputs}"
     if len(run.outputs) != len(run.expected):
@@ -36,14 +40,20 @@ def judge(context: Context, run: Observation) -> str | None:
             return f"{name}the kernel returned {type(got).__name__}, expected a tensor"
         if got.shape != expected.shape:
             return f"{name}shape {list(got.shape)}, expected {list(expected.shape)}"
-        wrong = _wrong_elements(context, run, i, got.detach().cpu(), expected, exact)
+        wrong = _wrong_elements(context, run, i, got.detach().cpu(), expected, exact, sizes)
         if wrong.any():
             return name + describe_difference(got.detach().cpu(), expected, wrong)
     return None
 
 
 def _wrong_elements(
-    context: Context, run: Observation, i: int, got: torch.Tensor, expected: torch.Tensor, exact: torch.Tensor
+    context: Context,
+    run: Observation,
+    i: int,
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    exact: torch.Tensor,
+    sizes: ErrorSizes | None,
 ) -> torch.Tensor:
     if expected.is_floating_point() or expected.is_complex():
         dtype = run.case.dtype if run.case.dtype and run.case.dtype.is_floating_point else expected.dtype
@@ -52,6 +62,8 @@ def _wrong_elements(
         if wrong.any():  # what rounding of the inputs does to the exact answer, a right kernel may do as well
             tolerance = tolerance + _conditioning(context, run, i, exact, dtype)
             wrong = first_difference(got, exact, expected, tolerance)
+        if sizes is not None:
+            sizes.count((got.to(exact.dtype) - exact).abs().double(), tolerance, wrong)
         return wrong
     wrong = got != expected
     if not wrong.any():

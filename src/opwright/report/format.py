@@ -19,6 +19,7 @@ __all__ = [
     "bandwidth",
     "baselines",
     "bench_rows",
+    "bins",
     "bytes_text",
     "case_text",
     "counts",
@@ -176,6 +177,22 @@ def versus_counts(rows: Sequence[BenchRow]) -> dict[str, dict[Versus, int]]:
         for name, comparison in row.main.versus.items():
             found.setdefault(name, Counter())[comparison.verdict] += 1
     return {name: {v: counter[v] for v in Versus if counter[v]} for name, counter in found.items()}
+
+
+def bins(edges: Sequence[float], counts: Sequence[int]) -> list[tuple[float, str, bool]]:
+    """A histogram's bars: the height as a share of the tallest, what it says, and whether it lies beyond 1.
+
+    Heights are logarithmic, and never nothing where something was counted: a single wrong element has to show.
+    """
+    top = math.log1p(max(counts, default=0)) or 1.0
+    spans = zip(edges, edges[1:], counts, strict=False)
+    return [
+        (max(math.log1p(n) / top, 0.05) if n else 0.0, f"{_edge(a)} – {_edge(b)}: {n:,}", a >= 1) for a, b, n in spans
+    ]
+
+
+def _edge(value: float) -> str:
+    return f"1/{1 / value:g}" if 0 < value < 1 and (1 / value).is_integer() else f"{value:g}"
 
 
 def machine_name(machine: Mapping[str, Any]) -> str:

@@ -62,6 +62,7 @@ def _contents(found: Records, content: Mapping[str, Any]) -> list[tuple[str, str
         ("verdicts", "Verdicts"): content["verdicts"],
         ("errors", "Errors of the benchmark"): content["errors"],
         ("times", "Times"): content["rows"],
+        ("fastest", "Fastest by size"): content["crossovers"],
         ("pictures", "Pictures"): content["rooflines"] or content["time_panels"],
         ("histograms", "Sizes of errors"): found.histograms,
         ("parts", "Where each part comes from"): content["parts_by_op"],
@@ -99,6 +100,8 @@ def _benches_of(found: Records) -> dict[str, Any]:
         "versus": format.versus_counts(rows),
         "versus_chips": [(w, w.upper(), words.count(w)) for w in _VERSUS_ORDER if w in words],
         "errors": [error for bench in found.benches for error in bench.errors],
+        "crossovers": [(_where(b, found.benches), c) for b in found.benches for c in b.crossovers],
+        "settings": [(_where(b, found.benches), b.settings) for b in found.benches if b.settings],
         "ceilings": [(_where(b, found.benches), c) for b in found.benches for c in b.ceilings],
     }
 
@@ -270,6 +273,7 @@ def _ceiling_text(ceiling: Ceiling) -> str:
 
 _FILTERS: dict[str, Callable[..., Any]] = {
     "bandwidth": format.bandwidth,
+    "bins": format.bins,
     "bytes_text": format.bytes_text,
     "case_text": format.case_text,
     "ceiling_text": _ceiling_text,

@@ -74,7 +74,23 @@ def _benches(found: Records) -> list[str]:
                *(f"vs {name}" for name in names))  # fmt: skip
     table = _table([_plain(c) for c in columns], [_bench_cells(row, names, several) for row in rows], _MOST_ROWS)
     notes = dict.fromkeys(f"{_code(f'{r.main.op} {r.main.kernel}')}: {_code(note)}" for r in rows for note in r.notes)
-    return ["\n".join(f"- ⚠️ {_code(error)}" for error in errors), "\n".join(told), table, _folded("Notes", notes)]
+    alarms = "\n".join(f"- ⚠️ {_code(error)}" for error in errors)
+    return [alarms, "\n".join(told), table, _crossovers(found), _folded("Notes", notes), _settings(found)]
+
+
+def _crossovers(found: Records) -> str:
+    rows = [
+        (_code(c.op), _plain(c.device_name), _plain(c.dtype), _plain(str(i)), _code(i.kernel))
+        for bench in found.benches
+        for c in bench.crossovers
+        for i in c.intervals
+    ]
+    return _table(("operator", "device", "dtype", "elements", "fastest kernel"), rows, _MOST_ROWS)
+
+
+def _settings(found: Records) -> str:
+    lines = {f"{_plain(name)}: {_plain(value)}" for bench in found.benches for name, value in bench.settings.items()}
+    return _folded("The same for all that was timed", sorted(lines))
 
 
 def _bench_cells(row: BenchRow, names: Sequence[str], machines: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

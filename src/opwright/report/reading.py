@@ -13,8 +13,11 @@ from opwright.results import (
     Ceiling,
     CheckReport,
     Comparison,
+    Crossover,
+    ErrorHistogram,
     Estimate,
     Finding,
+    Interval,
     Measurement,
     NotChecked,
     Status,
@@ -112,9 +115,15 @@ def _read_verdict(content: Mapping[str, Any]) -> Verdict:
         Verdict,
         content,
         status=Status(content["status"]),
-        findings=tuple(_known(Finding, f, status=Status(f["status"])) for f in content.get("findings", ())),
+        findings=tuple(map(_read_finding, content.get("findings", ()))),
         not_checked=tuple(_known(NotChecked, n) for n in content.get("not_checked", ())),
     )
+
+
+def _read_finding(content: Mapping[str, Any]) -> Finding:
+    sizes = content.get("error_histogram")
+    histogram = ErrorHistogram(tuple(sizes["edges"]), tuple(sizes["counts"]), sizes.get("unit", "")) if sizes else None
+    return _known(Finding, content, status=Status(content["status"]), error_histogram=histogram)
 
 
 def _read_bench(record: Mapping[str, Any]) -> BenchReport:
@@ -123,7 +132,14 @@ def _read_bench(record: Mapping[str, Any]) -> BenchReport:
         tuple(_read_measurement(m) for m in record["measurements"]),
         tuple(_known(Ceiling, c) for c in record.get("ceilings", ())),
         tuple(map(str, record.get("errors", ()))),
+        tuple(map(_read_crossover, record.get("crossovers", ()))),
+        {str(k): str(v) for k, v in record.get("settings", {}).items()},
     )
+
+
+def _read_crossover(content: Mapping[str, Any]) -> Crossover:
+    intervals = tuple(_known(Interval, i) for i in content["intervals"])
+    return _known(Crossover, content, intervals=intervals, sizes=tuple(content.get("sizes", ())))
 
 
 def _read_measurement(content: Mapping[str, Any]) -> Measurement:
@@ -187,4 +203,7 @@ def _join_checks(a: CheckReport, b: CheckReport) -> CheckReport:
 
 def _join_benches(a: BenchReport, b: BenchReport) -> BenchReport:
     ceilings = a.ceilings + tuple(c for c in b.ceilings if c not in a.ceilings)
-    return BenchReport(a.machine, a.measurements + b.measurements, ceilings, a.errors + b.errors)
+    crossovers = a.crossovers + tuple(c for c in b.crossovers if c not in a.crossovers)
+    settings = {k: " / ".join(dict.fromkeys(s[k] for s in (a.settings, b.settings) if k in s)) for k in
+                {**a.settings, **b.settings}}  # fmt: skip
+    return BenchReport(a.machine, a.measurements + b.measurements, ceilings, a.errors + b.errors, crossovers, settings)

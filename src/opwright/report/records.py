@@ -9,7 +9,7 @@ from typing import Any
 
 from opwright.errors import OpwrightError
 
-__all__ = ["read_json", "write_json", "write_text"]
+__all__ = ["read_json", "refuse_unwritable", "write_json", "write_text"]
 
 
 def write_json(record: dict[str, Any], file: Path) -> None:
@@ -24,9 +24,24 @@ def write_text(text: str, file: Path) -> None:
         partial.write_text(text)
         partial.replace(file)
     except OSError as error:
-        raise OpwrightError(
-            f"cannot write {file}: {error.strerror}", fix="choose a folder that exists and can be written"
-        ) from None
+        raise _unwritable(file, error) from None
+
+
+def refuse_unwritable(*files: Path | None) -> None:
+    """Raise OpwrightError now if one of these could not be written later: minutes of work would be lost."""
+    for file in filter(None, files):
+        if file.is_dir():
+            raise OpwrightError(f"cannot write {file}: it is a folder", fix="name a file")
+        partial = file.with_name(file.name + ".partial")
+        try:
+            partial.touch()
+            partial.unlink()
+        except OSError as error:
+            raise _unwritable(file, error) from None
+
+
+def _unwritable(file: Path, error: OSError) -> OpwrightError:
+    return OpwrightError(f"cannot write {file}: {error.strerror}", fix="choose a folder that exists and can be written")
 
 
 def read_json(file: Path, schemas: Sequence[str]) -> dict[str, Any]:

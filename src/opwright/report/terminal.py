@@ -19,6 +19,7 @@ from opwright.results import (
     BenchReport,
     CheckReport,
     Comparison,
+    Crossover,
     Measurement,
     Part,
     Probe,
@@ -149,10 +150,29 @@ def show_bench(console: Console, report: BenchReport) -> None:
         console.print(f"[bold]{escape(op)}[/] {direction} [dim]on {measured[0].device}[/]")
         console.print(_bench_table(measured))
         console.print()
+    _show_crossovers(console, report.crossovers)
+    if report.settings:
+        told = ", ".join(f"{name}: {value}" for name, value in report.settings.items())
+        console.print(f"[dim]the same for all: {escape(told)}[/]", soft_wrap=True, highlight=False)
     for note in dict.fromkeys(n for m in report.measurements for n in m.notes):
         console.print(f"[yellow]note[/] {escape(note)}", soft_wrap=True, highlight=False)
     for error in report.errors:
         console.print(f"[bold red]✗[/] {escape(error)}", soft_wrap=True, highlight=False)
+
+
+def _show_crossovers(console: Console, crossovers: Sequence[Crossover]) -> None:
+    """Which kernel is the fastest at which sizes."""
+    for found in crossovers:
+        kept = "calls follow this from now on" if found.stored else "opwright tune makes calls follow this"
+        console.print(
+            f"[bold]{escape(found.op)}[/] {found.dtype} [dim]on {escape(found.device_name)}[/]: the fastest by size "
+            f"[dim]({kept})[/]",
+            soft_wrap=True,
+            highlight=False,
+        )
+        for interval in found.intervals:
+            console.print(f"  {escape(interval.kernel):<20} {interval}", highlight=False)
+        console.print()
 
 
 _VERSUS = {Versus.FASTER: "green", Versus.SLOWER: "red", Versus.SAME: "cyan", Versus.UNCLEAR: "yellow"}

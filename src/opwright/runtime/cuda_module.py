@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from opwright.backends import nvrtc
-from opwright.backends.cuda_source import CudaSource, kernels_defined, parse_options
+from opwright.backends.cuda_source import CudaSource, blank_out, kernels_defined, parse_options
 from opwright.backends.device_code import DeviceCode, EntryPoint
 from opwright.backends.launcher import Configuration, DeviceFunction, as_extent
-from opwright.backends.stable_abi import without_comments
 from opwright.contract.fingerprint import digest
-from opwright.errors import KernelError, LaunchError
+from opwright.errors import KernelError, KernelRefusedError, LaunchError
+from opwright.runtime.simulation import simulate
 from opwright.runtime.tools import build_tools
 
 __all__ = ["CudaKernel", "CudaModule", "cdiv", "cuda_module"]
@@ -73,6 +73,15 @@ def _find(source: str | Path, beside: Path | None) -> Path:
     )
 
 
+# ``__device__ int counter[4] = {0};``, and not a function or a constant.
+_VARIABLE = re.compile(
+    r"^\s*(?:static\s+)?__(?:device|managed)__\s+(?!.*\bconst)[^;(){}]*?(\w+)\s*(?:\[[^;]*\])?\s*(?:=[^;]*)?;",
+    re.MULTILINE,
+)
+# What ``Tensor.get_device`` says of a CPU tensor.
+_CPU = -1
+
+
 class CudaModule:
     """The kernels of one CUDA C++ source. Nothing is compiled before it is needed."""
 
@@ -121,17 +130,18 @@ class CudaModule:
             )
         return code, found
 
+    @functools.cached_property
+    def variables(self) -> tuple[str, ...]:
+        """The variables that kernels of the source may write. Each compilation has a copy."""
+        return tuple(_VARIABLE.findall(blank_out(self.source.text)))
+
     def _instances_with(self, name: str | None) -> tuple[str, ...]:
         if name is None or "<" not in name or name in self.instances:
             return self.instances
-        if variables := re.findall(
-            r"^\s*(?:static\s+)?__(?:device|constant|managed)__\s+[^;(){}]*?(\w+)\s*(?:\[[^;]*\])?\s*(?:=[^;]*)?;",
-            without_comments(self.source.text),
-            re.MULTILINE,
-        ):
+        if self.variables:
             raise KernelError(
-                f"{self.source.name} has the device variable {variables[0]!r}, and {name!r} is compiled apart from the "
-                "other kernels, so it would have a copy of its own",
+                f"{self.source.name} has the device variable {self.variables[0]!r}, and {name!r} is compiled apart "
+                "from the other kernels, so it would have a copy of its own",
                 fix=f"name it from the start: ow.cuda_module(..., instances=[{name!r}])",
             )
         return (name,)
@@ -183,24 +193,34 @@ class CudaKernel:
 
     def _launch(self, configuration: Configuration, *arguments: Any) -> None:
         device = self._device_of(arguments)
+        if device == _CPU:
+            self._refuse_shared_variables()
+            simulate(self.module.source, self.name, configuration, arguments)
+            return
         function = self._functions.get(device)
         if function is None:
             function = self._functions[device] = self._compile_for(device)
         function.launch(configuration, arguments, device)
 
+    def _refuse_shared_variables(self) -> None:
+        if self.module.variables and len(self.module.defined) > 1:
+            raise KernelRefusedError(
+                f"{self.name}: {self.module.source.name} has the device variable {self.module.variables[0]!r}, and the "
+                "simulator would give each of its kernels a copy",
+                fix="pass it as a tensor, or put the kernel that uses it into a source of its own",
+            )
+
     def _device_of(self, arguments: Sequence[Any]) -> int:
-        """The GPU of the first tensor."""
+        """The GPU of the first tensor; ``_CPU`` for a CPU tensor, whose place is the simulator."""
         for argument in arguments:
             if isinstance(argument, torch.Tensor):
-                if argument.is_cuda:
+                if argument.device.type in ("cuda", "cpu"):
                     return argument.get_device()
                 raise LaunchError(
-                    f"{self.name}: a tensor is on {argument.device}, and CUDA kernels run on a GPU",
-                    fix="move it with .cuda()",
+                    f"{self.name}: a tensor is on {argument.device}",
+                    fix="pass CUDA tensors (or CPU tensors: a simulation)",
                 )
-        if torch.cuda.is_available():
-            return torch.cuda.current_device()
-        raise LaunchError(f"{self.name}: no tensor was passed, and there is no GPU", fix="pass CUDA tensors")
+        return torch.cuda.current_device() if torch.cuda.is_available() else _CPU
 
     def _compile_for(self, device: int) -> DeviceFunction:
         major, minor = torch.cuda.get_device_capability(device)

@@ -19,13 +19,15 @@ from opwright.contract.binding import bind, fill
 from opwright.contract.contract import Contract, make_contract
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import ArgumentError, KernelError, NameClashError
-from opwright.results import Accepted, Explanation, Origin, Part
-from opwright.runtime import registration, selection
+from opwright.results import Accepted, Crossover, Explanation, Origin, Part
+from opwright.runtime import registration, selection, tuned
 from opwright.runtime.attach import Attach, make_spec
 from opwright.runtime.backward import derived_backward, save_values
+from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
 from opwright.runtime.door import as_from_outside, is_plain_call
 from opwright.runtime.kernel import Kernel, gpu_of
 from opwright.runtime.plan import Plan, make_plan, nothing_listens
+from opwright.runtime.tools import build_tools
 
 __all__ = ["Op", "explain", "op"]
 
@@ -66,6 +68,7 @@ class Op:
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
         self.kernels: dict[str, Kernel] = {}
+        self.baselines: dict[str, Baseline] = {}
         self.declared_sizes: dict[str, tuple[int, ...]] = {}
         self._only: str | None = None
         self._overrides: dict[str, Callable[..., Any]] = {}
@@ -137,6 +140,7 @@ class Op:
         if fitting is None:
             binding = bind(self.contract, arguments)
             fitting = tuple(k for k in self._candidates() if isinstance(k.fits(binding, arguments), Accepted))
+            fitting = selection.in_order(fitting, arguments, self.tuned)
             if len(self._seen) >= 4096:  # a bound, should sizes change with every call
                 self._seen.clear()
             self._seen[key] = fitting
@@ -178,12 +182,33 @@ class Op:
         self._seen.clear()
         self._plans = ()
         vars(self).pop("fingerprint", None)
+        vars(self).pop("tuned", None)
         registration.changed(self)
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """Which kernel these arguments would run, and why each other one would not."""
         arguments = fill(self.contract, args, kwargs)
-        return selection.explain(self.contract, self._candidates(), arguments)
+        return selection.explain(self.contract, self._candidates(), arguments, self.tuned)
+
+    @functools.cached_property
+    def tuned(self) -> tuned.Tuned:
+        """What ``ow.tune`` found for these kernels on this machine; looked up when first needed."""
+        return tuned.load(self.contract.qualname, self._kernels_digest, build_tools().machine)
+
+    def _kernels_digest(self) -> str:
+        return digest(self.contract.fingerprint, *(k.fingerprint for k in self.kernels.values()))
+
+    def follow(self, tables: Sequence[Crossover]) -> Path:
+        """Keep tables of which kernel is fastest where; calls follow them from now on, in later processes too."""
+        file = tuned.store(self.contract.qualname, self._kernels_digest(), build_tools().machine, tables)
+        self._changed()
+        return file
+
+    def forget_tuning(self) -> bool:
+        """Remove what ``follow`` kept, for all kernels that this operator ever had; whether there was anything."""
+        found = tuned.clear(self.contract.qualname, build_tools().machine)
+        self._changed()
+        return found
 
     # -- kernels ------------------------------------------------------------------------------------
 
@@ -212,12 +237,42 @@ class Op:
     ) -> Any:
         def attach(source: Callable[..., Any] | str | Path) -> Any:
             spec = make_spec(self.contract, backend_name, source, name, entry, devices, dtypes, when, options)
+            refuse_name(self.contract, f"op.{backend_name}", spec.name, self.baselines, "a baseline")
             get_backend(backend_name).validate(spec, self.contract)
             self.kernels[spec.name] = Kernel(spec, self.contract)
             self._changed()
             return source if callable(source) else self.kernels[spec.name]
 
         return attach if source is None else attach(source)
+
+    def baseline(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+    ) -> Any:
+        """Name something to be compared with, such as a vendor's library: ``opwright bench`` times it beside the
+        meaning, and checks what it returns. Calls never choose it.
+
+        Args:
+            function: takes the operator's arguments, returns what the operator returns.
+            name: how tables call it (default: the function's own name).
+            devices, dtypes: where it is timed (default: everywhere).
+
+        Raises:
+            KernelError, SignatureMismatchError: a name that is taken, or other parameters than the operator's.
+        """
+
+        def attach(function: Callable[..., Any]) -> Callable[..., Any]:
+            found = make_baseline(self.contract, function, name, devices, dtypes)
+            refuse_name(self.contract, "op.baseline", found.name, self.kernels, "a kernel")
+            self.baselines[found.name] = found
+            return function
+
+        return attach if function is None else attach(function)
 
     # -- parts: derived from the meaning, or written by hand under torch.library's own names -----------
 
@@ -308,8 +363,9 @@ class Op:
         """Changes when the meaning, a hand-written part or a kernel does."""
         overrides = [f"{name}={fingerprint(f)}" for name, f in sorted(self._overrides.items())]
         kernels = [f"{k.name}={k.fingerprint}" for k in self.kernels.values()]
+        tables = repr(self.tuned.tables) if self.tuned.tables else ""  # they decide what torch.compile traces into
         return digest(
-            self.contract.fingerprint, str(self._only), *overrides, fingerprint(self._setup_context), *kernels
+            self.contract.fingerprint, str(self._only), *overrides, fingerprint(self._setup_context), *kernels, tables
         )
 
     def fake(self, arguments: Sequence[Any]) -> Any:
@@ -320,7 +376,7 @@ class Op:
 
     def traceable_kernel(self, arguments: Sequence[Any]) -> Callable[..., Any] | None:
         try:
-            kernel = selection.choose(self.contract, self._candidates(), arguments)
+            kernel = selection.choose(self.contract, self._candidates(), arguments, self.tuned)
         except ArgumentError:
             raise
         except RuntimeError:
@@ -362,7 +418,8 @@ class Op:
         """By value (with cloudpickle): unpickling defines the operator in the other process.
 
         The state travels apart from what makes the object, so that operators may refer to each other, as
-        ``sin`` and ``cos`` do in their backwards.
+        ``sin`` and ``cos`` do in their backwards. Baselines stay behind: they may hold a library's handles, and a
+        worker has no use for them.
         """
         specs = tuple(k.spec for k in self.kernels.values())
         return Op, (self.contract,), (specs, dict(self._overrides), self._setup_context)

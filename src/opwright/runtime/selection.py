@@ -1,4 +1,5 @@
-"""Which kernel runs: the first one attached whose domain holds, else the reference."""
+"""Which kernel runs: the one that tuning found fastest, else the first one attached whose domain holds, else the
+reference."""
 
 from __future__ import annotations
 
@@ -7,31 +8,65 @@ from typing import Any
 
 from opwright.contract.binding import bind
 from opwright.contract.contract import Contract
-from opwright.results import Accepted, Choice, Explanation, Refused
+from opwright.results import Accepted, Choice, Crossover, Explanation, Interval, Probe, Refused
 from opwright.runtime.kernel import Kernel
+from opwright.runtime.tuned import Tuned
 
-__all__ = ["REFERENCE", "choose", "explain"]
+__all__ = ["REFERENCE", "choose", "explain", "in_order"]
 
 # How the reference is named where a kernel's name is expected.
 REFERENCE = "reference"
 
 
-def choose(contract: Contract, kernels: Iterable[Kernel], arguments: Sequence[Any]) -> Kernel | None:
+def in_order(kernels: Iterable[Kernel], arguments: Sequence[Any], tuned: Tuned) -> tuple[Kernel, ...]:
+    """The kernels in the order in which they are asked: as attached, but the one that tuning found first."""
+    listed = tuple(kernels)
+    if not tuned.tables or len(listed) < 2 or (found := tuned.find(arguments)) is None:
+        return listed
+    return tuple(sorted(listed, key=lambda k: k.name != found[1].kernel))
+
+
+def choose(
+    contract: Contract, kernels: Iterable[Kernel], arguments: Sequence[Any], tuned: Tuned | None = None
+) -> Kernel | None:
     """The kernel that runs on these arguments; None stands for the reference.
 
     Raises:
         ArgumentError: the arguments disagree with the contract.
     """
     binding = bind(contract, arguments)
-    return next((k for k in kernels if isinstance(k.accepts(binding, arguments), Accepted)), None)
+    listed = in_order(kernels, arguments, tuned or Tuned())
+    return next((k for k in listed if isinstance(k.accepts(binding, arguments), Accepted)), None)
 
 
-def explain(contract: Contract, kernels: Sequence[Kernel], arguments: Sequence[Any]) -> Explanation:
+def explain(
+    contract: Contract, kernels: Sequence[Kernel], arguments: Sequence[Any], tuned: Tuned | None = None
+) -> Explanation:
     """The same choice, with a word on every kernel."""
     binding = bind(contract, arguments)
-    chosen = choose(contract, kernels, arguments)
-    choices = [Choice(k.name, k.backend, k.accepts(binding, arguments), k is chosen) for k in kernels]
+    tuned = tuned or Tuned()
+    chosen = choose(contract, kernels, arguments, tuned)
+    found = tuned.find(arguments) if len(kernels) > 1 else None
+    fastest = found if chosen is not None and found is not None and found[1].kernel == chosen.name else None
+    choices = [
+        Choice(k.name, k.backend, _told(k.accepts(binding, arguments), k is chosen, fastest), k is chosen)
+        for k in kernels
+    ]
     note = "no kernel fits, so the meaning itself runs" if chosen is None else "the last resort"
     outcome = Accepted(note) if chosen is None else Refused("a kernel was found before it")
     choices.append(Choice(REFERENCE, contract.signature.language, outcome, chosen is None))
-    return Explanation(contract.qualname, tuple(choices))
+    stale = "what was tuned was for other kernels, versions or machines, and is not used: tune again"
+    return Explanation(contract.qualname, tuple(choices), stale if tuned.stale and len(kernels) > 1 else "")
+
+
+def _told(outcome: Probe, chosen: bool, fastest: tuple[Crossover, Interval] | None) -> Probe:
+    """A kernel's outcome, with what tuning has to do with it."""
+    if fastest is None or isinstance(outcome, Refused):
+        return outcome
+    table, interval = fastest
+    said = (
+        f"tuned on {table.device_name}, {table.measured}: fastest {interval} ({table.dtype})"
+        if chosen
+        else f"could run; tuning found {interval.kernel!r} fastest {interval}"
+    )
+    return Accepted("; ".join(filter(None, (outcome.note, said))))

@@ -92,7 +92,8 @@ def _call_overhead(device: str, timer: Timer) -> float:
     a, b = (torch.randn(1024, device=device) for _ in range(2))
     subject = Subject("ceiling", "torch", lambda _: torch.add(a, b))
     timer.warm_up(subject, [None])
-    return statistics.median(timer.call_times(subject, [None], 20))
+    with timer.steady():
+        return statistics.median(timer.call_times(subject, [None], 20))
 
 
 def _time(timer: Timer, subject: Subject, *, cold: bool) -> float:
@@ -100,7 +101,8 @@ def _time(timer: Timer, subject: Subject, *, cold: bool) -> float:
     sets = [None]
     timer.warm_up(subject, sets)
     times = timer.cold_times if cold else timer.warm_times
-    least = min(statistics.median(times(subject, sets, 5)) for _ in range(3))
+    with timer.steady():
+        least = min(statistics.median(times(subject, sets, 5)) for _ in range(3))
     timer.forget()
     return least
 

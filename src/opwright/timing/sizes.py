@@ -17,6 +17,8 @@ __all__ = ["bench_cases"]
 # Elements of the largest tensor: launch-bound, in the cache, past the cache.
 _ELEMENTS = {"cpu": (1 << 10, 1 << 17, 1 << 23), "cuda": (1 << 10, 1 << 20, 1 << 24, 1 << 28)}
 _QUICK = {"cpu": (1 << 10, 1 << 20), "cuda": (1 << 10, 1 << 26)}
+# For a table of which kernel wins where: closer together, since a change is placed between two of them.
+_SWEEP = {"cpu": tuple(1 << p for p in range(8, 24, 2)), "cuda": tuple(1 << p for p in range(10, 28, 2))}
 
 
 def bench_cases(
@@ -27,6 +29,7 @@ def bench_cases(
     dtypes: Sequence[str],
     declared: Mapping[str, Sequence[int]],
     quick: bool,
+    sweep: bool = False,
 ) -> list[Case]:
     """The cases to time.
 
@@ -35,6 +38,7 @@ def bench_cases(
             many axes as there are dims S, K … that the contract does not know (``S=1024 K=1024`` for ``*n``).
         dtypes: asked for; by default the first that the contract admits.
         declared: the author's own sizes (``op.bench_sizes``), taken in step, not combined.
+        sweep: without any, more sizes, from launch-bound to past the cache (``quick``: every second).
 
     Raises:
         CheckError: a dim or dtype that the contract does not have.
@@ -45,7 +49,9 @@ def bench_cases(
         found = _combinations(contract, base, sizes)
     elif declared:
         found = _in_step(base, declared)
-        found = [found[0], found[-1]] if quick and len(found) > 2 else found
+        found = [found[0], found[-1]] if quick and len(found) > 2 and not sweep else found
+    elif sweep:
+        found = [_grown(contract, base, n) for n in _SWEEP[device][:: 2 if quick else 1]]
     else:
         found = [_grown(contract, base, n) for n in (_QUICK if quick else _ELEMENTS)[device]]
     return [Case(c.sizes, d) for d in chosen for c in dict.fromkeys(found)]

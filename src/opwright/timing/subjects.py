@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
 
 from opwright.contract import derive
 from opwright.contract.cases import Case, arguments_of
+from opwright.runtime.baselines import Baseline
 from opwright.runtime.op import Op
 
-__all__ = ["Subject", "backward_of", "compiled_reference", "eager_reference", "input_sets", "kernel_subject"]
+__all__ = [
+    "BackwardState",
+    "Subject",
+    "backward_of",
+    "baseline_subject",
+    "compiled_reference",
+    "eager_reference",
+    "input_sets",
+    "kernel_subject",
+]
 
 # One call's arguments, in signature order.
 Arguments = tuple[Any, ...]
@@ -28,8 +39,9 @@ class Subject:
     backend: str
     run: Callable[[Any], Any]
     prepared: Callable[[], contextlib.AbstractContextManager[Any]] = field(default=contextlib.nullcontext)
-    # Whether a CUDA graph may be captured of it (a backward runs on autograd's own threads and streams).
-    capturable: bool = True
+    # Makes the arguments that a CUDA graph is captured with, on the stream of the capture; None: those it is given will
+    # do. (Autograd runs a backward on the stream of its forward, so the forward has to have been on that stream.)
+    for_capture: Callable[[], Any] | None = None
 
 
 def kernel_subject(operator: Op, name: str) -> Subject:
@@ -40,6 +52,16 @@ def kernel_subject(operator: Op, name: str) -> Subject:
         return signature.call(operator, arguments)
 
     return Subject(name, operator.kernels[name].backend, run, prepared=lambda: operator.only(name))
+
+
+def baseline_subject(operator: Op, baseline: Baseline) -> Subject:
+    """What the author named to be compared with, called as it is."""
+    signature = operator.contract.signature
+
+    def run(arguments: Arguments) -> Any:
+        return signature.call(baseline.function, arguments)
+
+    return Subject(baseline.name, "baseline", run)
 
 
 def eager_reference(operator: Op) -> Subject:
@@ -96,29 +118,49 @@ def _fresh_values(arguments: Arguments, seed: int) -> Arguments:
     return tuple(_pytree.tree_map_only(torch.Tensor, roll, list(arguments)))
 
 
-def backward_of(subject: Subject, sets: Sequence[Arguments]) -> tuple[Subject, list[Any]] | None:
-    """The backward pass alone: the forward ran before, its graph is kept. None if nothing has a gradient."""
-    prepared: list[Any] = []
-    with subject.prepared():
-        for arguments in sets:
-            inputs = _pytree.tree_map_only(torch.Tensor, _tracked, list(arguments))
-            outputs = [o for o in _pytree.tree_leaves(subject.run(tuple(inputs))) if derive.differentiable(o)]
-            outputs = [o for o in outputs if o.requires_grad]
-            tracked = [t for t in _pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.requires_grad]
-            if not outputs or not tracked:
-                return None
-            prepared.append((outputs, tracked, [_gradient_like(o) for o in outputs]))
+class BackwardState(NamedTuple):
+    """A forward that ran. ``incoming`` has a gradient, or None, for every output; ``grads`` those of ``outputs``."""
 
-    def run(state: Any) -> Any:
-        outputs, tracked, grads = state
+    outputs: list[torch.Tensor]
+    tracked: list[torch.Tensor]
+    grads: list[torch.Tensor]
+    incoming: list[torch.Tensor | None]
+
+
+def backward_of(subject: Subject, sets: Sequence[Arguments]) -> tuple[Subject, list[BackwardState]] | None:
+    """The backward pass alone: the forward ran before, its graph is kept. None if nothing has a gradient."""
+    prepared: list[BackwardState] = []
+    for arguments in sets:
+        state = _run_forward(subject, arguments)
+        if state is None:
+            return None
+        prepared.append(state)
+
+    def run(state: BackwardState) -> Any:
+        outputs, tracked, grads, _ = state
         return torch.autograd.grad(outputs, tracked, grads, retain_graph=True, allow_unused=True)
 
-    return Subject(subject.name, subject.backend, run, subject.prepared, capturable=False), prepared
+    for_capture = functools.partial(_run_forward, subject, sets[0])
+    return Subject(subject.name, subject.backend, run, subject.prepared, for_capture), prepared
+
+
+def _run_forward(subject: Subject, arguments: Arguments) -> BackwardState | None:
+    inputs = _pytree.tree_map_only(torch.Tensor, _tracked, list(arguments))
+    with subject.prepared():
+        every = _pytree.tree_leaves(subject.run(tuple(inputs)))
+    incoming = [_gradient_like(o, i) if derive.differentiable(o) else None for i, o in enumerate(every)]
+    pairs = [(o, g) for o, g in zip(every, incoming, strict=True) if g is not None and o.requires_grad]
+    tracked = [t for t in _pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor) and t.requires_grad]
+    if not pairs or not tracked:
+        return None
+    return BackwardState([o for o, _ in pairs], tracked, [g for _, g in pairs], incoming)
 
 
 def _tracked(t: torch.Tensor) -> torch.Tensor:
     return t.detach().requires_grad_() if derive.differentiable(t) else t
 
 
-def _gradient_like(output: torch.Tensor) -> torch.Tensor:
-    return torch.randn_like(output.detach())
+def _gradient_like(output: torch.Tensor, seed: int) -> torch.Tensor:
+    """The same for every subject, so that their gradients can be compared."""
+    generator = torch.Generator(output.device).manual_seed(seed)
+    return torch.randn(output.shape, dtype=output.dtype, device=output.device, generator=generator)

@@ -2,25 +2,30 @@
 
 GPU. *Cold*: the L2 is overwritten before each call, and the overwriting takes longer than the CPU needs to launch the
 call, so that no launch gap is counted (two CUDA events around it). Inputs rotate through sets at other addresses.
-*Warm*: a CUDA graph of many calls on one set, replayed; where that cannot be captured, calls queued behind a long
-write. *Call*: what the CPU spends in a call, in bursts that the launch queue can hold.
+Lines that a kernel made persist in the L2 are reset before the overwriting. *Warm*: a CUDA graph of many calls on one
+set, replayed; where that cannot be captured, calls queued behind a long write. *Call*: what the CPU spends in a call,
+in bursts that the launch queue can hold.
 
-CPU. The monotonic clock around as many calls as take a tenth of a millisecond (warm), or around one call after the
-last-level cache was overwritten (cold).
+CPU. Threads are kept on processors of their own (``cores``). The monotonic clock around as many calls as take a tenth
+of a millisecond (warm), or around one call after the last-level cache was overwritten (cold).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from opwright.timing.cores import choose_cpus, pinned
+from opwright.timing.persisting import reset_persisting_lines
 from opwright.timing.subjects import Subject
 
 __all__ = ["CpuTimer", "GpuTimer", "Timer", "make_timer"]
@@ -39,6 +44,14 @@ class Timer(Protocol):
     def warm_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]: ...
     def second_opinion(self, subject: Subject, sets: Sequence[Any]) -> float | None: ...
     def forget(self) -> None: ...
+    def steady(self) -> contextlib.AbstractContextManager[None]:
+        """What to be in while samples are taken."""
+
+    def not_captured(self, subject: Subject) -> str:
+        """Why a subject's warm time is not that of a CUDA graph; empty if it is, or if this device has none."""
+
+    def settings(self) -> dict[str, str]:
+        """How samples are taken, as far as it depends on the machine."""
 
 
 def make_timer(device: str) -> Timer:
@@ -60,6 +73,7 @@ class CpuTimer:
         self.cache_bytes = _last_level_cache_bytes()
         self.most_bytes = 2 << 30
         self._flush = torch.ones(2 * self.cache_bytes // 4)
+        self._cpus = choose_cpus(torch.get_num_threads())
 
     def warm_up(self, subject: Subject, sets: Sequence[Any]) -> None:
         """By time and by stability: until two looks in a row agree within 5 %, at most a second."""
@@ -92,6 +106,16 @@ class CpuTimer:
     def forget(self) -> None:
         """Nothing is kept between cases."""
 
+    def steady(self) -> contextlib.AbstractContextManager[None]:
+        return pinned(self._cpus)
+
+    def not_captured(self, subject: Subject) -> str:
+        return ""
+
+    def settings(self) -> dict[str, str]:
+        where = f"to processors {', '.join(map(str, self._cpus))}" if self._cpus else "no: too few processors"
+        return {"threads": str(torch.get_num_threads()), "threads pinned": where}
+
 
 def _microseconds(subject: Subject, arguments: Any, repeats: int) -> float:
     run = subject.run
@@ -108,6 +132,15 @@ def _last_level_cache_bytes() -> int:
     return min(max(found, default=32 << 20), 64 << 20)
 
 
+@dataclass(frozen=True)
+class _Graph:
+    """A captured graph of so many calls, with what it reads, which has to stay alive as long as it."""
+
+    graph: Any
+    calls: int
+    arguments: Any
+
+
 class GpuTimer:
     """Samples on the current CUDA device."""
 
@@ -122,8 +155,10 @@ class GpuTimer:
         self._flush_us = 0.0
         self._flush_us = self._events(lambda: self._write(1), 5)
         self._call_us: dict[Subject, float] = {}
-        # By subject, with the input sets whose addresses the graph holds: both have to stay alive as long as it.
-        self._graphs: dict[Subject, tuple[Sequence[Any], tuple[Any, int] | None]] = {}
+        # By subject, with the input sets that it was captured for; or why it was not.
+        self._graphs: dict[Subject, tuple[Sequence[Any], _Graph | str]] = {}
+        self._stream = torch.cuda.Stream()
+        self._not_reset = reset_persisting_lines()
 
     def _write(self, times: int) -> None:
         for _ in range(times):
@@ -164,6 +199,8 @@ class GpuTimer:
         pairs = []
         for i in range(count):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            if not self._not_reset:
+                self._not_reset = reset_persisting_lines()
             self._write(head_start)
             start.record()
             subject.run(sets[i % len(sets)])
@@ -179,10 +216,13 @@ class GpuTimer:
 
     def warm_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
         captured = self._graph(subject, sets)
-        if captured is None:
+        if isinstance(captured, str):
             return self._queued_times(subject, sets, count)
-        graph, calls = captured
-        return [self._replay(graph) / calls for _ in range(count)]
+        return [self._replay(captured.graph) / captured.calls for _ in range(count)]
+
+    def not_captured(self, subject: Subject) -> str:
+        found = self._graphs.get(subject)
+        return found[1] if found is not None and isinstance(found[1], str) else ""
 
     def _replay(self, graph: Any) -> float:
         """The device time of one replay; the GPU spins meanwhile, so that the graph's own launch is not counted."""
@@ -194,33 +234,41 @@ class GpuTimer:
         torch.cuda.synchronize()
         return float(start.elapsed_time(end)) * 1e3
 
-    def _graph(self, subject: Subject, sets: Sequence[Any]) -> tuple[Any, int] | None:
+    def _graph(self, subject: Subject, sets: Sequence[Any]) -> _Graph | str:
         known = self._graphs.get(subject)
         if known is None or known[0] is not sets:
-            known = sets, self._capture(subject, sets[0]) if subject.capturable else None
-            self._graphs[subject] = known
+            known = self._graphs[subject] = sets, self._capture(subject, sets[0])
         return known[1]
 
-    def _capture(self, subject: Subject, arguments: Any) -> tuple[Any, int] | None:
-        """A graph of as many calls as take about two milliseconds, so that its edges weigh little."""
-        few = self._capture_calls(subject, arguments, 5)
-        if few is None:
-            return None
-        self._replay(few)
-        calls = max(1, min(1000, math.ceil(2000 / max(self._replay(few) / 5, 0.5))))
-        del few
-        graph = self._capture_calls(subject, arguments, calls)
-        return (graph, calls) if graph is not None else None
+    def _capture(self, subject: Subject, arguments: Any) -> _Graph | str:
+        """A graph of as many calls as take about two milliseconds, so that its edges weigh little; or why not."""
+        try:
+            (about_us,) = self._queued_times(subject, [arguments], 1)
+            calls = max(1, min(1000, math.ceil(2000 / max(about_us, 0.5))))
+            if subject.for_capture is not None:
+                arguments = self._on_our_stream(subject)
+            return _Graph(self._capture_calls(subject, arguments, calls), calls, arguments)
+        except RuntimeError as error:  # it synchronises, or allocates in a way that a graph cannot hold
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.synchronize()
+            return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
+
+    def _on_our_stream(self, subject: Subject) -> Any:
+        """Arguments made on the stream of the capture, and used there: libraries set themselves up on first use."""
+        assert subject.for_capture is not None  # the caller looked
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self._stream):
+            arguments = subject.for_capture()
+            for _ in range(3):
+                subject.run(arguments)
+        torch.cuda.synchronize()
+        return arguments
 
     def _capture_calls(self, subject: Subject, arguments: Any, calls: int) -> Any:
         graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                for _ in range(calls):
-                    subject.run(arguments)
-        except RuntimeError:  # it synchronises, or allocates in a way that a graph cannot hold
-            torch.cuda.synchronize()
-            return None
+        with torch.cuda.graph(graph, stream=self._stream):
+            for _ in range(calls):
+                subject.run(arguments)
         self._replay(graph)
         return graph
 
@@ -255,3 +303,10 @@ class GpuTimer:
         """Free captured graphs (and the memory that they hold) before the next case."""
         self._graphs.clear()
         self._call_us.clear()
+
+    def steady(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def settings(self) -> dict[str, str]:
+        done = "reset before each cold sample" if not self._not_reset else f"not reset: {self._not_reset}"
+        return {"persisting lines of the L2": done}

@@ -11,21 +11,28 @@ struct alignas(sizeof(T) * LOAD) Pack {
 template <class T, int LOAD, int PER_THREAD>
 __global__ void add(const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, long long n) {
   using Packed = Pack<T, LOAD>;
+  constexpr int ROUNDS = PER_THREAD / LOAD;
   // Indices are 64 bits wide: a tensor may have more than 2^31 elements.
-  const long long block = static_cast<long long>(blockIdx.x) * blockDim.x * PER_THREAD;
+  const long long start = static_cast<long long>(blockIdx.x) * blockDim.x * PER_THREAD;
+  if (start + blockDim.x * PER_THREAD <= n) {
+    // Neighbouring threads load neighbouring packs, so every load of a warp is one contiguous piece of memory; and all
+    // of a thread's loads are under way before the first is waited for.
+    Packed a[ROUNDS], b[ROUNDS];
 #pragma unroll
-  for (int k = 0; k < PER_THREAD / LOAD; ++k) {
-    // Neighbouring threads load neighbouring packs, so every load of a warp is one contiguous piece of memory.
-    const long long i = block + (static_cast<long long>(k) * blockDim.x + threadIdx.x) * LOAD;
-    if (i + LOAD <= n) {
-      const Packed a = *reinterpret_cast<const Packed*>(x + i);
-      const Packed b = *reinterpret_cast<const Packed*>(y + i);
+    for (int r = 0; r < ROUNDS; ++r) {
+      const long long i = start + (r * blockDim.x + threadIdx.x) * LOAD;
+      a[r] = *reinterpret_cast<const Packed*>(x + i);
+      b[r] = *reinterpret_cast<const Packed*>(y + i);
+    }
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) {
       Packed sum;
 #pragma unroll
-      for (int l = 0; l < LOAD; ++l) sum.value[l] = a.value[l] + b.value[l];
-      *reinterpret_cast<Packed*>(out + i) = sum;
-    } else {
-      for (long long j = i; j < n; ++j) out[j] = x[j] + y[j];  // the tail: fewer than LOAD elements
+      for (int l = 0; l < LOAD; ++l) sum.value[l] = a[r].value[l] + b[r].value[l];
+      *reinterpret_cast<Packed*>(out + start + (r * blockDim.x + threadIdx.x) * LOAD) = sum;
     }
+  } else {  // the last block, which may end anywhere
+#pragma unroll 1
+    for (long long i = start + threadIdx.x; i < n; i += blockDim.x) out[i] = x[i] + y[i];
   }
 }

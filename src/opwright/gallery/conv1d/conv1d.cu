@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(THREADS)
   Sum total[ROUNDS][EACH] = {};
   for (long long first = 0; first < m; first += TAPS) {
     const int count = m - first < TAPS ? static_cast<int>(m - first) : TAPS;
+    const int filled = (count + LANES - 1) / LANES * LANES;  // what is loaded in whole packs has to be there
     if (first > 0) __syncthreads();  // the tile before is not needed any more
     // All of a thread's loads are under way before the first is waited for.
     Pack<T, EACH> loaded[ROUNDS];
@@ -59,9 +60,10 @@ __global__ void __launch_bounds__(THREADS)
     for (int r = 0; r < ROUNDS; ++r)
       loaded[r] = load_or_zero<EACH>(x, start + first + (r * THREADS + thread) * EACH, n);
     // The first warps bring what lies beyond the tile, the last ones the taps.
-    for (int at = TILE + thread * EACH; at < TILE + count - 1; at += THREADS * EACH)
+    for (int at = TILE + thread * EACH; at < TILE + filled; at += THREADS * EACH)
       put(tile + at, load_or_zero<EACH>(x, start + first + at, n));
-    for (int j = THREADS - 1 - thread; j < count; j += THREADS) taps[j] = static_cast<Sum>(k[first + j]);
+    for (int j = THREADS - 1 - thread; j < filled; j += THREADS)
+      taps[j] = j < count ? static_cast<Sum>(k[first + j]) : static_cast<Sum>(0);
 #pragma unroll
     for (int r = 0; r < ROUNDS; ++r) put(tile + (r * THREADS + thread) * EACH, loaded[r]);
     __syncthreads();

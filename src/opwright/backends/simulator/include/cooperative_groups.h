@@ -1,0 +1,185 @@
+// Thread blocks, tiles of a warp, and coalesced groups. Grid-wide groups are refused before compiling.
+#pragma once
+#include "opwright_simulator.h"
+
+namespace cooperative_groups {
+
+using opwright_sim::Site;
+#define OPWRIGHT_GROUP_SITE Site site = Site::here()
+
+namespace details {
+OPWRIGHT_INLINE unsigned block_rank() {
+  return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+}
+OPWRIGHT_INLINE unsigned block_size() { return blockDim.x * blockDim.y * blockDim.z; }
+}  // namespace details
+
+class thread_block {
+ public:
+  OPWRIGHT_INLINE static void sync(OPWRIGHT_GROUP_SITE) { __syncthreads(site); }
+  OPWRIGHT_INLINE static unsigned thread_rank() { return details::block_rank(); }
+  OPWRIGHT_INLINE static unsigned size() { return details::block_size(); }
+  OPWRIGHT_INLINE static unsigned num_threads() { return details::block_size(); }
+  OPWRIGHT_INLINE static dim3 group_index() { return blockIdx; }
+  OPWRIGHT_INLINE static dim3 thread_index() { return threadIdx; }
+  OPWRIGHT_INLINE static dim3 group_dim() { return blockDim; }
+  OPWRIGHT_INLINE static dim3 dim_threads() { return blockDim; }
+};
+OPWRIGHT_INLINE thread_block this_thread_block() { return {}; }
+
+// Some lanes of a warp, which ranks count from the lowest. All of CUDA's groups within a warp are this one here.
+class warp_group {
+ public:
+  OPWRIGHT_INLINE explicit warp_group(unsigned mask) : mask_(mask) {}
+  OPWRIGHT_INLINE void sync(OPWRIGHT_GROUP_SITE) const { opwright_sim::warp_sync(mask_, site); }
+  OPWRIGHT_INLINE unsigned size() const { return unsigned(__popc(mask_)); }
+  OPWRIGHT_INLINE unsigned num_threads() const { return size(); }
+  OPWRIGHT_INLINE unsigned thread_rank() const {
+    return unsigned(__popc(mask_ & ((1u << opwright_sim::lane_id()) - 1u)));
+  }
+  OPWRIGHT_INLINE unsigned lane_mask() const { return mask_; }
+
+  template <class T>
+  OPWRIGHT_INLINE T shfl(T value, unsigned rank, OPWRIGHT_GROUP_SITE) const {
+    return opwright_sim::shuffle(mask_, value, lane(rank % size()), site);
+  }
+  template <class T>
+  OPWRIGHT_INLINE T shfl_down(T value, unsigned delta, OPWRIGHT_GROUP_SITE) const {
+    const unsigned rank = thread_rank() + delta;
+    return opwright_sim::shuffle(mask_, value, rank < size() ? lane(rank) : opwright_sim::lane_id(), site);
+  }
+  template <class T>
+  OPWRIGHT_INLINE T shfl_up(T value, unsigned delta, OPWRIGHT_GROUP_SITE) const {
+    const unsigned rank = thread_rank();
+    return opwright_sim::shuffle(mask_, value, rank >= delta ? lane(rank - delta) : opwright_sim::lane_id(), site);
+  }
+  template <class T>
+  OPWRIGHT_INLINE T shfl_xor(T value, unsigned bits, OPWRIGHT_GROUP_SITE) const {
+    const unsigned rank = thread_rank() ^ bits;
+    return opwright_sim::shuffle(mask_, value, rank < size() ? lane(rank) : opwright_sim::lane_id(), site);
+  }
+  OPWRIGHT_INLINE int any(int predicate, OPWRIGHT_GROUP_SITE) const { return __any_sync(mask_, predicate, site); }
+  OPWRIGHT_INLINE int all(int predicate, OPWRIGHT_GROUP_SITE) const { return __all_sync(mask_, predicate, site); }
+  OPWRIGHT_INLINE unsigned ballot(int predicate, OPWRIGHT_GROUP_SITE) const {
+    return ranks(__ballot_sync(mask_, predicate, site));
+  }
+  template <class T>
+  OPWRIGHT_INLINE unsigned match_any(T value, OPWRIGHT_GROUP_SITE) const {
+    return ranks(__match_any_sync(mask_, value, site));
+  }
+
+ private:
+  // The lane of a rank: the rank-th set bit of the mask.
+  OPWRIGHT_INLINE unsigned lane(unsigned rank) const {
+    unsigned left = mask_;
+    for (; rank > 0; rank--) left &= left - 1u;
+    return unsigned(__ffs(int(left))) - 1u;
+  }
+  // A mask of lanes as a mask of ranks.
+  OPWRIGHT_INLINE unsigned ranks(unsigned lanes) const {
+    unsigned result = 0, rank = 0;
+    for (unsigned i = 0; i < 32; i++) {
+      if (mask_ >> i & 1u) result |= (lanes >> i & 1u) << rank++;
+    }
+    return result;
+  }
+  unsigned mask_;
+};
+
+using coalesced_group = warp_group;
+OPWRIGHT_INLINE coalesced_group coalesced_threads(OPWRIGHT_GROUP_SITE) {
+  return warp_group(opwright_sim::warp_active_mask(site));
+}
+
+namespace details {
+OPWRIGHT_INLINE unsigned tile_mask(unsigned size) {
+  const unsigned whole = size == 32 ? 0xffffffffu : (1u << size) - 1u;
+  return whole << (opwright_sim::lane_id() & ~(size - 1u));
+}
+}  // namespace details
+
+template <unsigned Size, class Parent = void>
+class thread_block_tile : public warp_group {
+  static_assert(Size > 0 && Size <= 32 && (Size & (Size - 1)) == 0, "a tile is a power of two of at most 32 threads");
+
+ public:
+  OPWRIGHT_INLINE thread_block_tile() : warp_group(details::tile_mask(Size)) {}
+  OPWRIGHT_INLINE static constexpr unsigned size() { return Size; }
+  OPWRIGHT_INLINE static constexpr unsigned num_threads() { return Size; }
+  OPWRIGHT_INLINE unsigned thread_rank() const { return opwright_sim::lane_id() & (Size - 1u); }
+  OPWRIGHT_INLINE unsigned meta_group_rank() const { return details::block_rank() / Size; }
+  OPWRIGHT_INLINE unsigned meta_group_size() const { return (details::block_size() + Size - 1u) / Size; }
+};
+
+template <unsigned Size, class Parent>
+OPWRIGHT_INLINE thread_block_tile<Size, Parent> tiled_partition(const Parent&) {
+  return {};
+}
+template <class Group>
+OPWRIGHT_INLINE void sync(const Group& group, OPWRIGHT_GROUP_SITE) {
+  group.sync(site);
+}
+
+template <class T>
+struct plus {
+  OPWRIGHT_INLINE T operator()(T a, T b) const { return a + b; }
+};
+template <class T>
+struct less {
+  OPWRIGHT_INLINE T operator()(T a, T b) const { return b < a ? b : a; }
+};
+template <class T>
+struct greater {
+  OPWRIGHT_INLINE T operator()(T a, T b) const { return a < b ? b : a; }
+};
+template <class T>
+struct bit_and {
+  OPWRIGHT_INLINE T operator()(T a, T b) const { return a & b; }
+};
+template <class T>
+struct bit_or {
+  OPWRIGHT_INLINE T operator()(T a, T b) const { return a | b; }
+};
+template <class T>
+struct bit_xor {
+  OPWRIGHT_INLINE T operator()(T a, T b) const { return a ^ b; }
+};
+
+namespace details {
+// The butterfly that the GPU's reduction is, so that floating sums round alike; odd groups go in the order of ranks.
+template <class Group, class T, class Operation>
+OPWRIGHT_INLINE T reduce(const Group& group, T value, Operation operation, Site site) {
+  const unsigned size = group.size();
+  if ((size & (size - 1u)) == 0) {
+    for (unsigned bits = size / 2; bits > 0; bits /= 2) value = operation(value, group.shfl_xor(value, bits, site));
+    return value;
+  }
+  return opwright_sim::reduce_lanes(group.lane_mask(), value, operation, site);
+}
+template <class Group, class T, class Operation>
+OPWRIGHT_INLINE T inclusive_scan(const Group& group, T value, Operation operation, Site site) {
+  const unsigned rank = group.thread_rank();
+  for (unsigned delta = 1; delta < group.size(); delta *= 2) {
+    const T other = group.shfl_up(value, delta, site);
+    if (rank >= delta) value = operation(other, value);
+  }
+  return value;
+}
+}  // namespace details
+
+template <class Group, class T, class Operation>
+OPWRIGHT_INLINE T reduce(const Group& group, T value, Operation operation, OPWRIGHT_GROUP_SITE) {
+  return details::reduce(group, value, operation, site);
+}
+template <class Group, class T, class Operation = plus<T>>
+OPWRIGHT_INLINE T inclusive_scan(const Group& group, T value, Operation operation = {}, OPWRIGHT_GROUP_SITE) {
+  return details::inclusive_scan(group, value, operation, site);
+}
+template <class Group, class T, class Operation = plus<T>>
+OPWRIGHT_INLINE T exclusive_scan(const Group& group, T value, Operation operation = {}, OPWRIGHT_GROUP_SITE) {
+  const T before = group.shfl_up(details::inclusive_scan(group, value, operation, site), 1, site);
+  return group.thread_rank() == 0 ? T{} : before;
+}
+
+#undef OPWRIGHT_GROUP_SITE
+}  // namespace cooperative_groups

@@ -1,0 +1,22 @@
+// CUDA's device language on a CPU. The simulator includes this file before a kernel's source, so that the source
+// compiles as C++17 unchanged. What it declares is CUDA's; what it means is written in docs/simulator.md.
+#pragma once
+
+// The standard headers come first: below, some of their names become macros.
+#include <limits.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <type_traits>
+
+#include "opwright_simulator/language.h"
+#include "opwright_simulator/vector_types.h"
+#include "opwright_simulator/runtime_calls.h"
+#include "opwright_simulator/intrinsics.h"
+#include "opwright_simulator/float16.h"
+#include "opwright_simulator/warp.h"
+#include "opwright_simulator/memory.h"
+#include "opwright_simulator/atomics.h"
+#include "assert.h"

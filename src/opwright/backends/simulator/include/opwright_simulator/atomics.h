@@ -1,0 +1,121 @@
+// Atomic functions. Each is a compare-and-swap loop over the bits, so that every type is done alike.
+#pragma once
+
+#include "float16.h"
+#include "runtime_calls.h"
+#include "vector_types.h"
+
+namespace opwright_sim {
+
+template <unsigned size>
+struct Word;
+template <>
+struct Word<2> {
+  using type = uint16_t;
+};
+template <>
+struct Word<4> {
+  using type = uint32_t;
+};
+template <>
+struct Word<8> {
+  using type = uint64_t;
+};
+
+// Outlined and uninstrumented: a checked build looks at an atomic access once, in note_atomic.
+#ifdef __clang__  // which instruments atomics even where no_sanitize says otherwise
+#define OPWRIGHT_UNCHECKED __attribute__((noinline, disable_sanitizer_instrumentation, no_sanitize("coverage")))
+#else
+#define OPWRIGHT_UNCHECKED \
+  __attribute__((noinline, no_sanitize("thread"), no_sanitize("undefined"), no_sanitize_coverage))
+#endif
+template <class W>
+OPWRIGHT_UNCHECKED W load_word(const W* address) {
+  return __atomic_load_n(address, __ATOMIC_RELAXED);
+}
+template <class W>
+OPWRIGHT_UNCHECKED bool swap_word(W* address, W* expected, W desired) {
+  return __atomic_compare_exchange_n(address, expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+#undef OPWRIGHT_UNCHECKED
+
+template <class T, class Update>
+OPWRIGHT_INLINE T atomic_update(T* address, Update update) {
+  using W = typename Word<sizeof(T)>::type;
+  note_atomic(address, sizeof(T), AtomicKind::read_modify_write);
+  W* word = reinterpret_cast<W*>(address);
+  W before = load_word(word);
+  while (!swap_word(word, &before, bits_as<W>(update(bits_as<T>(before))))) {
+  }
+  return bits_as<T>(before);
+}
+
+}  // namespace opwright_sim
+
+#define OPWRIGHT_ATOMIC_ONE(NAME, T, EXPRESSION)                                                  \
+  OPWRIGHT_INLINE T NAME(T* address, T value) {                                                   \
+    return opwright_sim::atomic_update(address, [value](T old) -> T { return EXPRESSION; });      \
+  }
+// The scopes of a block and of the system mean the same here as the device's.
+#define OPWRIGHT_ATOMIC(NAME, T, EXPRESSION)            \
+  OPWRIGHT_ATOMIC_ONE(NAME, T, EXPRESSION)              \
+  OPWRIGHT_ATOMIC_ONE(NAME##_block, T, EXPRESSION)      \
+  OPWRIGHT_ATOMIC_ONE(NAME##_system, T, EXPRESSION)
+
+#define OPWRIGHT_ATOMIC_INTEGER(T, U)                          \
+  OPWRIGHT_ATOMIC(atomicAdd, T, static_cast<T>(static_cast<U>(old) + static_cast<U>(value)))          \
+  OPWRIGHT_ATOMIC(atomicSub, T, static_cast<T>(static_cast<U>(old) - static_cast<U>(value)))          \
+  OPWRIGHT_ATOMIC(atomicExch, T, (void(old), value))           \
+  OPWRIGHT_ATOMIC(atomicMin, T, old < value ? old : value)     \
+  OPWRIGHT_ATOMIC(atomicMax, T, old < value ? value : old)     \
+  OPWRIGHT_ATOMIC(atomicAnd, T, old & value)                   \
+  OPWRIGHT_ATOMIC(atomicOr, T, old | value)                    \
+  OPWRIGHT_ATOMIC(atomicXor, T, old ^ value)
+OPWRIGHT_ATOMIC_INTEGER(int, unsigned)
+OPWRIGHT_ATOMIC_INTEGER(unsigned, unsigned)
+OPWRIGHT_ATOMIC_INTEGER(long long, unsigned long long)
+OPWRIGHT_ATOMIC_INTEGER(unsigned long long, unsigned long long)
+OPWRIGHT_ATOMIC_INTEGER(unsigned long, unsigned long)
+OPWRIGHT_ATOMIC(atomicInc, unsigned, old >= value ? 0u : old + 1u)
+OPWRIGHT_ATOMIC(atomicDec, unsigned, old == 0u || old > value ? value : old - 1u)
+OPWRIGHT_ATOMIC(atomicAdd, float, old + value)
+OPWRIGHT_ATOMIC(atomicExch, float, (void(old), value))
+OPWRIGHT_ATOMIC(atomicAdd, double, old + value)
+OPWRIGHT_ATOMIC(atomicExch, double, (void(old), value))
+OPWRIGHT_ATOMIC(atomicAdd, __half, opwright_sim::sum(old, value))
+OPWRIGHT_ATOMIC(atomicAdd, __nv_bfloat16, opwright_sim::sum(old, value))
+
+// A pair is two atomic operations, as on the GPU, which promises no more.
+#define OPWRIGHT_ATOMIC_PAIR(T)                                  \
+  OPWRIGHT_INLINE T atomicAdd(T* address, T value) {             \
+    T old;                                                       \
+    old.x = atomicAdd(&address->x, value.x);                     \
+    old.y = atomicAdd(&address->y, value.y);                     \
+    return old;                                                  \
+  }
+OPWRIGHT_ATOMIC_PAIR(__half2)
+OPWRIGHT_ATOMIC_PAIR(__nv_bfloat162)
+OPWRIGHT_ATOMIC_PAIR(float2)
+
+#define OPWRIGHT_CAS_ONE(NAME, T)                                                                              \
+  OPWRIGHT_INLINE T NAME(T* address, T compare, T value) {                                                     \
+    const T old = opwright_sim::atomic_update(address, [=](T now) { return now == compare ? value : now; });   \
+    if (!(old == compare)) opwright_sim::yield_to_others(); /* it may be a lock that another thread holds */   \
+    return old;                                                                                                \
+  }
+#define OPWRIGHT_CAS(T)                \
+  OPWRIGHT_CAS_ONE(atomicCAS, T)       \
+  OPWRIGHT_CAS_ONE(atomicCAS_block, T) \
+  OPWRIGHT_CAS_ONE(atomicCAS_system, T)
+OPWRIGHT_CAS(int)
+OPWRIGHT_CAS(unsigned)
+OPWRIGHT_CAS(unsigned long long)
+OPWRIGHT_CAS(unsigned long)
+OPWRIGHT_CAS(long long)
+OPWRIGHT_CAS(unsigned short)
+#undef OPWRIGHT_CAS
+#undef OPWRIGHT_CAS_ONE
+#undef OPWRIGHT_ATOMIC
+#undef OPWRIGHT_ATOMIC_ONE
+#undef OPWRIGHT_ATOMIC_INTEGER
+#undef OPWRIGHT_ATOMIC_PAIR

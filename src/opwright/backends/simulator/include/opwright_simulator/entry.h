@@ -1,0 +1,66 @@
+// What Python puts after a kernel's source: how to call the kernel, and what its parameters are.
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "../../runtime/abi.h"
+#include "float16.h"
+
+namespace opwright_sim {
+
+template <class T>
+constexpr uint32_t parameter_kind() {
+  using V = std::remove_cv_t<T>;
+  if (std::is_pointer<V>::value) return 0;
+  if (std::is_same<V, __half>::value) return 4;
+  if (std::is_same<V, __nv_bfloat16>::value) return 5;
+  if (std::is_floating_point<V>::value) return 3;
+  if (std::is_enum<V>::value) return 1;
+  if (std::is_integral<V>::value) return std::is_signed<V>::value ? 1 : 2;
+  return 6;
+}
+
+// The compiler puts the type's name into this string, which is the only portable way to get at it without RTTI.
+template <class T>
+constexpr const char* type_in_name() {
+  return __PRETTY_FUNCTION__;
+}
+
+template <class Function>
+struct Signature;
+
+template <class... Parameters>
+struct Signature<void (*)(Parameters...)> {
+  static_assert((std::is_trivially_copyable<Parameters>::value && ...), "a kernel's parameters are copied as bytes");
+
+  static const Parameter* describe(uint32_t* count) {
+    static const Parameter parameters[] = {
+        {uint32_t(sizeof(Parameters)), parameter_kind<Parameters>(), type_in_name<std::remove_cv_t<Parameters>>()}...,
+        {0, 0, nullptr}};
+    *count = sizeof...(Parameters);
+    return parameters;
+  }
+
+  // Not instrumented: the arguments lie in memory of the launch, which is no business of the kernel's.
+  template <void (*kernel)(Parameters...), std::size_t... Index>
+  __attribute__((no_sanitize("thread"), no_sanitize("undefined"))) static void call(void** arguments,
+                                                                                 std::index_sequence<Index...>) {
+    (void)arguments;
+    kernel(*static_cast<std::remove_cv_t<Parameters>*>(arguments[Index])...);
+  }
+  using Indices = std::index_sequence_for<Parameters...>;
+};
+
+}  // namespace opwright_sim
+
+#define OPWRIGHT_KERNEL_ENTRY(...)                                                                              \
+  extern "C" __attribute__((visibility("hidden"), no_sanitize("thread"), no_sanitize("undefined"))) void        \
+  opwright_kernel_entry(void** arguments) {                                                                     \
+    using Kernel = opwright_sim::Signature<decltype(&__VA_ARGS__)>;                                             \
+    Kernel::template call<&__VA_ARGS__>(arguments, typename Kernel::Indices{});                                 \
+  }                                                                                                             \
+  extern "C" __attribute__((visibility("default"))) const opwright_sim::Parameter* opwright_sim_parameters(     \
+      uint32_t* count) {                                                                                        \
+    return opwright_sim::Signature<decltype(&__VA_ARGS__)>::describe(count);                                    \
+  }

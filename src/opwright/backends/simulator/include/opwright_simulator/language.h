@@ -1,0 +1,24 @@
+// The words that CUDA adds to C++. `__restrict__` and `__inline__` are known to g++ and clang; `__noinline__` cannot be
+// a macro, because the standard library writes `__attribute__((__noinline__))`: it is rewritten before compiling.
+#pragma once
+
+// A kernel that is not the one asked for is parsed, but no code is made for it.
+#define __global__ inline
+#define __device__
+#define __host__
+#define __constant__
+#define __managed__
+#define __grid_constant__ const
+// A block runs within one OS thread, so storage of that thread is storage of the block. Dynamic shared memory
+// (`extern __shared__`) is rewritten before compiling; see cuda_source in Python.
+#define __shared__ static __thread
+#define __forceinline__ inline __attribute__((always_inline))
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+#define __maxnreg__(...)
+#define __cluster_dims__(...)
+#define __builtin_align__(n) __attribute__((aligned(n)))
+
+// Functions of the simulator's headers are inlined also in checked builds, so that what they read and write is
+// reported at the line of the kernel that called them.
+#define OPWRIGHT_INLINE inline __attribute__((always_inline))

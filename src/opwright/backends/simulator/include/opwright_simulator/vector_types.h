@@ -1,0 +1,43 @@
+// float4 and its like, with CUDA's alignments, and make_float4 and its like.
+#pragma once
+
+#include "language.h"
+
+#define OPWRIGHT_VECTOR(NAME, T, ALIGN2, ALIGN4)                                                       \
+  struct NAME##1 {                                                                                     \
+    T x;                                                                                               \
+  };                                                                                                   \
+  struct alignas(ALIGN2) NAME##2 {                                                                     \
+    T x, y;                                                                                            \
+  };                                                                                                   \
+  struct NAME##3 {                                                                                     \
+    T x, y, z;                                                                                         \
+  };                                                                                                   \
+  struct alignas(ALIGN4) NAME##4 {                                                                     \
+    T x, y, z, w;                                                                                      \
+  };                                                                                                   \
+  OPWRIGHT_INLINE constexpr NAME##1 make_##NAME##1(T x) { return {x}; }                                \
+  OPWRIGHT_INLINE constexpr NAME##2 make_##NAME##2(T x, T y) { return {x, y}; }                        \
+  OPWRIGHT_INLINE constexpr NAME##3 make_##NAME##3(T x, T y, T z) { return {x, y, z}; }                \
+  OPWRIGHT_INLINE constexpr NAME##4 make_##NAME##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+
+OPWRIGHT_VECTOR(char, signed char, 2, 4)
+OPWRIGHT_VECTOR(uchar, unsigned char, 2, 4)
+OPWRIGHT_VECTOR(short, short, 4, 8)
+OPWRIGHT_VECTOR(ushort, unsigned short, 4, 8)
+OPWRIGHT_VECTOR(int, int, 8, 16)
+OPWRIGHT_VECTOR(uint, unsigned int, 8, 16)
+OPWRIGHT_VECTOR(long, long, 16, 16)
+OPWRIGHT_VECTOR(ulong, unsigned long, 16, 16)
+OPWRIGHT_VECTOR(longlong, long long, 16, 16)
+OPWRIGHT_VECTOR(ulonglong, unsigned long long, 16, 16)
+OPWRIGHT_VECTOR(float, float, 8, 16)
+OPWRIGHT_VECTOR(double, double, 16, 16)
+#undef OPWRIGHT_VECTOR
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+  constexpr operator uint3() const { return {x, y, z}; }
+};

@@ -1,0 +1,141 @@
+// Barriers, shuffles, votes. The last parameter of each is the caller's line; nobody passes it.
+#pragma once
+
+#include "runtime_calls.h"
+
+#define OPWRIGHT_SITE opwright_sim::Site site = opwright_sim::Site::here()
+
+OPWRIGHT_INLINE void __syncthreads(OPWRIGHT_SITE) {
+  opwright_sim::block_barrier(opwright_sim::BarrierKind::plain, false, site);
+}
+OPWRIGHT_INLINE int __syncthreads_count(int predicate, OPWRIGHT_SITE) {
+  return int(opwright_sim::block_barrier(opwright_sim::BarrierKind::count, predicate != 0, site));
+}
+OPWRIGHT_INLINE int __syncthreads_and(int predicate, OPWRIGHT_SITE) {
+  return int(opwright_sim::block_barrier(opwright_sim::BarrierKind::all, predicate != 0, site));
+}
+OPWRIGHT_INLINE int __syncthreads_or(int predicate, OPWRIGHT_SITE) {
+  return int(opwright_sim::block_barrier(opwright_sim::BarrierKind::any, predicate != 0, site));
+}
+OPWRIGHT_INLINE void __syncwarp(unsigned mask = 0xffffffffu, OPWRIGHT_SITE) { opwright_sim::warp_sync(mask, site); }
+
+OPWRIGHT_INLINE unsigned __ballot_sync(unsigned mask, int predicate, OPWRIGHT_SITE) {
+  return opwright_sim::warp_ballot(mask, predicate != 0, site);
+}
+OPWRIGHT_INLINE int __any_sync(unsigned mask, int predicate, OPWRIGHT_SITE) {
+  return opwright_sim::warp_ballot(mask, predicate != 0, site) != 0;
+}
+OPWRIGHT_INLINE int __all_sync(unsigned mask, int predicate, OPWRIGHT_SITE) {
+  return opwright_sim::warp_ballot(mask, predicate == 0, site) == 0;
+}
+OPWRIGHT_INLINE unsigned __activemask(OPWRIGHT_SITE) { return opwright_sim::warp_active_mask(site); }
+
+namespace opwright_sim {
+
+template <class T>
+OPWRIGHT_INLINE T shuffle(unsigned mask, T value, unsigned source, Site site) {
+  static_assert(std::is_trivially_copyable<T>::value, "a shuffle copies bytes");
+  T result;
+  warp_shuffle(mask, &value, &result, sizeof(T), source, site);
+  return result;
+}
+
+// The lane that each kind of shuffle reads from; the own lane where that would leave the segment of `width` lanes.
+OPWRIGHT_INLINE unsigned segment(unsigned lane, int width) { return lane & ~(unsigned(width) - 1u); }
+OPWRIGHT_INLINE unsigned indexed(unsigned lane, int source, int width) {
+  return segment(lane, width) | (unsigned(source) & (unsigned(width) - 1u));
+}
+OPWRIGHT_INLINE unsigned up(unsigned lane, unsigned delta, int width) {
+  return lane - segment(lane, width) >= delta ? lane - delta : lane;
+}
+OPWRIGHT_INLINE unsigned down(unsigned lane, unsigned delta, int width) {
+  return lane - segment(lane, width) + delta < unsigned(width) ? lane + delta : lane;
+}
+// An xor may read an earlier segment, never a later one.
+OPWRIGHT_INLINE unsigned butterfly(unsigned lane, int bits, int width) {
+  const unsigned source = lane ^ unsigned(bits);
+  return source < segment(lane, width) + unsigned(width) ? source : lane;
+}
+
+template <class T>
+OPWRIGHT_INLINE uint64_t widened(T value) {
+  static_assert(sizeof(T) <= 8, "at most 64 bits");
+  uint64_t wide = 0;
+  __builtin_memcpy(&wide, &value, sizeof(T));
+  return wide;
+}
+
+template <class T>
+OPWRIGHT_INLINE unsigned match(unsigned mask, T value, Site site) {
+  uint64_t values[32];
+  const uint64_t mine = widened(value);
+  const unsigned present = warp_gather(mask, mine, values, site);
+  unsigned same = 0;
+  for (unsigned lane = 0; lane < 32; lane++) same |= unsigned((present >> lane & 1u) && values[lane] == mine) << lane;
+  return same;
+}
+
+template <class T, class Operation>
+OPWRIGHT_INLINE T reduce_lanes(unsigned mask, T value, Operation operation, Site site) {
+  uint64_t values[32];
+  const unsigned present = warp_gather(mask, widened(value), values, site);
+  T result{};
+  bool first = true;
+  for (unsigned lane = 0; lane < 32; lane++) {
+    if (!(present >> lane & 1u)) continue;
+    T other;
+    __builtin_memcpy(&other, &values[lane], sizeof(T));
+    result = first ? other : operation(result, other);
+    first = false;
+  }
+  return result;
+}
+
+}  // namespace opwright_sim
+
+template <class T>
+OPWRIGHT_INLINE T __shfl_sync(unsigned mask, T value, int source, int width = 32, OPWRIGHT_SITE) {
+  return opwright_sim::shuffle(mask, value, opwright_sim::indexed(opwright_sim::lane_id(), source, width), site);
+}
+template <class T>
+OPWRIGHT_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, OPWRIGHT_SITE) {
+  return opwright_sim::shuffle(mask, value, opwright_sim::up(opwright_sim::lane_id(), delta, width), site);
+}
+template <class T>
+OPWRIGHT_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, OPWRIGHT_SITE) {
+  return opwright_sim::shuffle(mask, value, opwright_sim::down(opwright_sim::lane_id(), delta, width), site);
+}
+template <class T>
+OPWRIGHT_INLINE T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, OPWRIGHT_SITE) {
+  return opwright_sim::shuffle(mask, value, opwright_sim::butterfly(opwright_sim::lane_id(), bits, width), site);
+}
+
+template <class T>
+OPWRIGHT_INLINE unsigned __match_any_sync(unsigned mask, T value, OPWRIGHT_SITE) {
+  return opwright_sim::match(mask, value, site);
+}
+template <class T>
+OPWRIGHT_INLINE unsigned __match_all_sync(unsigned mask, T value, int* all, OPWRIGHT_SITE) {
+  uint64_t values[32];
+  const uint64_t mine = opwright_sim::widened(value);
+  const unsigned present = opwright_sim::warp_gather(mask, mine, values, site);
+  bool same = true;
+  for (unsigned lane = 0; lane < 32; lane++) same = same && (!(present >> lane & 1u) || values[lane] == mine);
+  *all = same;
+  return same ? present : 0u;
+}
+
+#define OPWRIGHT_REDUCE(NAME, T, EXPRESSION)                                                        \
+  OPWRIGHT_INLINE T NAME(unsigned mask, T value, OPWRIGHT_SITE) {                                   \
+    return opwright_sim::reduce_lanes(mask, value, [](T a, T b) { return T(EXPRESSION); }, site);   \
+  }
+OPWRIGHT_REDUCE(__reduce_add_sync, unsigned, a + b)
+OPWRIGHT_REDUCE(__reduce_add_sync, int, unsigned(a) + unsigned(b))
+OPWRIGHT_REDUCE(__reduce_min_sync, unsigned, a < b ? a : b)
+OPWRIGHT_REDUCE(__reduce_min_sync, int, a < b ? a : b)
+OPWRIGHT_REDUCE(__reduce_max_sync, unsigned, a < b ? b : a)
+OPWRIGHT_REDUCE(__reduce_max_sync, int, a < b ? b : a)
+OPWRIGHT_REDUCE(__reduce_and_sync, unsigned, a & b)
+OPWRIGHT_REDUCE(__reduce_or_sync, unsigned, a | b)
+OPWRIGHT_REDUCE(__reduce_xor_sync, unsigned, a ^ b)
+#undef OPWRIGHT_REDUCE

@@ -1,0 +1,105 @@
+// What Python and the runtime hand each other. runtime/simulator.py declares the same structures for ctypes; both
+// sides compare `abi_version`, so that neither reads the other's older form.
+#pragma once
+
+#include <stdint.h>
+
+namespace opwright_sim {
+
+constexpr uint32_t abi_version = 1;
+constexpr uint32_t most_findings = 64;
+
+enum class FindingKind : uint32_t {
+  out_of_bounds = 1,
+  uninitialised,
+  misaligned,
+  race,
+  barrier,
+  warp_mask,
+  warp_lane,
+  time_limit,
+  assertion,
+  trap,
+  division_by_zero,
+  index_out_of_bounds,
+};
+
+enum class Space : uint32_t { none, global, shared, local };
+
+// What an access was, as bits of `access`.
+enum Access : uint32_t { access_read = 1, access_write = 2, access_atomic = 4, access_volatile = 8 };
+
+struct Finding {
+  uint32_t kind;
+  uint32_t space;
+  uint32_t access;
+  uint32_t size;
+  uint64_t address;  // for shared memory: the offset in the module's thread-local storage
+  uint64_t pc;       // relative to the module, 0 where `file` and `line` say where
+  uint64_t other_pc;
+  const char* file;
+  const char* other_file;
+  uint32_t line;
+  uint32_t other_line;
+  uint32_t block[3];
+  uint32_t thread[3];
+  uint32_t other_block[3];
+  uint32_t other_thread[3];
+  uint32_t other_access;
+  uint32_t mask;       // of a warp's lanes, or how many threads
+  uint32_t missing;    // lanes that did not take part
+  int64_t value;       // an index, an alignment
+  char text[128];
+};
+
+enum class RegionKind : uint32_t { tensor, variable, read_only };
+
+// Global memory that a kernel may touch. Regions do not overlap, and come sorted.
+struct Region {
+  uint64_t begin, end;
+  uint32_t kind;
+  uint32_t granule;   // races are told apart down to this many bytes: an element
+  uint8_t* written;   // one byte for each byte: whether it holds a value; null: all do
+  const uint8_t* inside;  // one byte for each byte: whether it is in the tensor; null: all are
+};
+
+// One variable in shared memory, or (readable only) one of the runtime's own, by its place in thread-local storage.
+struct SharedVariable {
+  uint64_t offset, size;
+  uint32_t is_shared;
+  uint32_t reserved;
+};
+
+// Where the machine code of the kernel is: a thread may be stopped there, but not within the runtime or a library.
+struct CodeRange {
+  uint64_t offset, size;
+};
+
+struct Request {
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint32_t dynamic_shared;
+  uint32_t workers;
+  uint32_t checked;
+  uint32_t permuted;
+  uint64_t seed;
+  double time_limit_s;  // 0: none
+  void** arguments;
+  const Region* regions;
+  uint64_t region_count;
+  const SharedVariable* shared;
+  uint64_t shared_count;
+  const CodeRange* code;
+  uint64_t code_count;
+  uint64_t thread_index_offset;  // of threadIdx in thread-local storage: tells where a thread's storage begins
+  Finding findings[most_findings];
+  uint32_t finding_count;
+};
+
+struct Parameter {
+  uint32_t size;
+  uint32_t kind;  // 0 pointer, 1 signed integer, 2 unsigned integer, 3 floating, 4 half, 5 bfloat16, 6 struct
+  const char* type_name;  // the compiler's spelling of a function that has the type in its name
+};
+
+}  // namespace opwright_sim

@@ -1,0 +1,174 @@
+// One block at a time on one OS thread: its CUDA threads are fibers that run until they have to wait.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#define OPWRIGHT_RUNTIME
+#include "../include/opwright_simulator/runtime_calls.h"
+#include "abi.h"
+#include "context.h"
+
+namespace opwright_sim {
+
+struct Fiber {
+  Context context;
+  char* stack;  // its lowest byte
+};
+constexpr uint64_t stack_bytes = 768 * 1024;  // CUDA allows 512 KiB of local memory; pages cost nothing until used
+
+enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, gather, active_mask };
+
+// What a waiting thread waits for, and what it brings.
+struct Wait {
+  Operation operation;
+  Site site;
+  unsigned mask;
+  BarrierKind kind;
+  bool predicate;
+  const void* value;
+  void* result;
+  unsigned size, source;
+  uint64_t wide;
+  uint64_t* gathered;
+  unsigned answer;
+};
+
+struct Thread {
+  uint3 index;
+  Fiber* fiber;
+  Wait wait;
+  bool returned_early;
+};
+
+// One bit for each lane. A lane that is alive is in exactly one of the others, or running.
+struct Warp {
+  unsigned alive, unstarted, ready, yielded, at_barrier, at_warp, at_active;
+  unsigned fell_off;      // finished by reaching the kernel's end
+  unsigned reported_off;  // ... and some barrier's finding has said so
+};
+
+using Clock = std::chrono::steady_clock;
+
+// What all workers of one launch share.
+class Launch {
+ public:
+  explicit Launch(Request& request);
+  // Records a finding, unless there is one of its kind at the same place, or there are too many.
+  void report(const Finding& finding);
+  bool past_deadline() const { return limited_ && Clock::now() > deadline_; }
+  void stop() { stopped_.store(true, std::memory_order_relaxed); }
+  bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
+  bool next_block(uint64_t& linear);
+  bool limited() const { return limited_; }
+  Clock::time_point deadline() const { return deadline_; }
+  bool is_kernel_code(uint64_t pc) const;
+  uint64_t relative(uint64_t pc) const { return pc - module_base_; }
+
+  Request& request;
+  const uint64_t blocks;
+  const unsigned threads_per_block;
+  std::atomic<bool> any_block_abandoned{false};
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> stopped_{false};
+  std::atomic<uint64_t> next_{0};
+  uint64_t stride_ = 1, offset_ = 0;
+  uint64_t module_base_;
+  bool limited_;
+  Clock::time_point deadline_;
+};
+
+// Stops threads that come to no place where the clock is looked at, such as an empty loop, when time is up.
+class Watchdog {
+ public:
+  explicit Watchdog(const Launch& launch);
+  ~Watchdog();
+  void watch(pthread_t thread);
+  void forget(pthread_t thread);
+
+ private:
+  void run();
+
+  const Launch& launch_;
+  std::mutex mutex_;
+  std::condition_variable done_changed_;
+  bool done_ = false;
+  std::vector<pthread_t> watched_;
+  std::thread thread_;
+};
+
+class Worker {
+ public:
+  explicit Worker(Launch& launch);
+  ~Worker();
+  void run();
+
+  unsigned barrier(BarrierKind kind, bool predicate, Site site);
+  unsigned wait_in_warp(Wait wait);
+  unsigned active_mask(Site site);
+  void yield(uint64_t pc);
+  void note_atomic(uint64_t pc);
+  void returned_early() { current_->returned_early = true; }
+  unsigned rank() const { return unsigned(current_ - threads_.data()); }
+  const Fiber& fiber() const { return *fiber_; }
+  uint64_t block() const { return block_; }
+  Launch& launch() { return launch_; }
+
+  // Begins a finding about the running thread.
+  Finding finding(FindingKind kind) const;
+  void describe(uint64_t block, unsigned rank, uint32_t out_block[3], uint32_t out_thread[3]) const;
+  // The block cannot go on: its fibers are dropped where they are.
+  [[noreturn]] void abandon();
+  void check_deadline(uint64_t pc);
+
+  static void fiber_main();
+
+ private:
+  void run_block(uint64_t linear);
+  void order_threads();
+  bool run_warp(unsigned warp);
+  bool release_barrier();
+  void report_late_threads(const Thread& waiting);
+  bool release_active(Warp& warp, unsigned first_thread);
+  bool complete_in_warp(unsigned warp, const Wait& wait);
+  void complete_all_in_warp(unsigned warp);
+  void exchange(unsigned warp, unsigned lanes, const Wait& wait);
+  void report_unheard_lanes(unsigned warp, const Wait& wait);
+  void report_deadlock();
+  unsigned lane_of_next(unsigned lanes, unsigned warp) const;
+  Thread* start_next();
+  void finish(Thread& thread);
+  void resume(Thread& thread);
+  void enter(Thread& thread);
+  void switch_to_scheduler();
+  Fiber* take_fiber();
+  void drop_fibers();
+  Warp& warp_of(unsigned rank) { return warps_[rank / 32]; }
+
+  Launch& launch_;
+  Context scheduler_;
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::vector<unsigned> warp_order_;
+  std::vector<uint8_t> lane_order_;  // of each warp
+  std::vector<Fiber*> idle_, all_;
+  Thread* current_ = nullptr;
+  Fiber* fiber_ = nullptr;
+  unsigned running_warp_ = 0;
+  uint64_t block_ = 0;
+  uint64_t random_ = 0;
+  bool abandoned_ = false;
+  unsigned atomics_ = 0, started_ = 0;
+};
+
+Worker* current_worker();
+
+}  // namespace opwright_sim

@@ -1,0 +1,83 @@
+"""What an author wants to be compared with: any callable with the operator's arguments. It is no kernel."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from opwright.backends.base import compare_with_contract
+from opwright.contract.contract import Contract
+from opwright.errors import KernelError
+from opwright.runtime.selection import REFERENCE
+
+__all__ = ["DERIVED", "Baseline", "make_baseline", "refuse_name"]
+
+# What every operator is compared with: its meaning, as it stands and compiled.
+DERIVED = ("eager", "torch.compile")
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """One callable to compare with. ``devices`` and ``dtypes`` are None where it is timed everywhere."""
+
+    name: str
+    function: Callable[..., Any]
+    devices: tuple[str, ...] | None = None
+    dtypes: tuple[torch.dtype, ...] | None = None
+
+    def refuses(self, device: str, dtype: torch.dtype | None) -> str | None:
+        """Why it is not timed on a type of device in a dtype; None if it is."""
+        if self.devices is not None and device not in self.devices:
+            return f"named for {' and '.join(self.devices)}, not for {device}"
+        if self.dtypes is not None and dtype is not None and dtype not in self.dtypes:
+            return f"takes {', '.join(map(_short, self.dtypes))}, not {_short(dtype)}"
+        return None
+
+
+def make_baseline(
+    contract: Contract,
+    function: Callable[..., Any],
+    name: str | None,
+    devices: Sequence[str] | None,
+    dtypes: Sequence[torch.dtype] | None,
+) -> Baseline:
+    """A baseline's record from what its author wrote.
+
+    Raises:
+        KernelError: it is nothing to call, or has a name that is taken.
+        SignatureMismatchError: its parameters are not the operator's.
+    """
+    where = f"{contract.qualname}: op.baseline"
+    if not callable(function):
+        raise KernelError(f"{where} was given {type(function).__name__}", fix="give it a callable")
+    own_name = getattr(function, "__name__", "_")
+    chosen = name or (own_name if own_name not in ("_", "<lambda>") else "baseline")
+    refuse_name(contract, "op.baseline", chosen, (), "")
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (ValueError, TypeError):
+        parameters = None  # a function in C, such as torch.sub, which does not say what it takes
+    if parameters is not None:
+        entry = own_name if own_name.isidentifier() else "_"
+        compare_with_contract(parameters, contract, f"the baseline {chosen!r}", entry)
+    return Baseline(
+        chosen, function, tuple(devices) if devices is not None else None, tuple(dtypes) if dtypes is not None else None
+    )
+
+
+def refuse_name(contract: Contract, where: str, name: str, taken: Container[str], by: str) -> None:
+    """Raise KernelError if tables would show two things under one name."""
+    if name in (REFERENCE, *DERIVED):
+        raise KernelError(
+            f"{contract.qualname}: {where}: {name!r} is what tables call the meaning itself", fix="choose another name"
+        )
+    if name in taken:
+        raise KernelError(f"{contract.qualname}: {where}: {name!r} is {by} already", fix="choose another name")
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

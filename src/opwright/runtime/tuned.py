@@ -1,0 +1,130 @@
+"""Which kernel was measured to be the fastest where: tables in the cache folder, read when an operator first chooses.
+
+A table holds for the kernels, the machine and the versions that it was measured with: the file's name is a digest of
+all that, so that an edited kernel meets no old table. ``timing/tune.py`` makes them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.contract.fingerprint import digest
+from opwright.machine import Machine
+from opwright.results import Crossover, Interval
+
+__all__ = ["Tuned", "clear", "count_elements", "device_name", "dtype_key", "load", "store"]
+
+_SCHEMA = "opwright.tuned/1"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """An operator's tables by device name and dtype. ``stale``: there are some, but for others."""
+
+    machine: Machine | None = None
+    tables: dict[tuple[str, str], Crossover] = field(default_factory=dict)
+    stale: bool = False
+
+    def find(self, arguments: Sequence[Any]) -> tuple[Crossover, Interval] | None:
+        """The table and the interval that these arguments (in signature order) fall into."""
+        if not self.tables or self.machine is None:
+            return None
+        tensors = _tensors(arguments)
+        table = self.tables.get((device_name(self.machine, tensors[0].device), dtype_key(arguments)))
+        if table is None:
+            return None
+        # Under torch.compile the count may be symbolic: each comparison then becomes a guard.
+        elements = count_elements(arguments)
+        return table, next(i for i in table.intervals if i.below is None or elements < i.below)
+
+
+def load(qualname: str, kernels: Callable[[], str], machine: Machine) -> Tuned:
+    """An operator's tables for this machine; none if there are none, or if they cannot be read.
+
+    Args:
+        kernels: gives the digest of the operator's kernels; asked only if anything was ever tuned.
+    """
+    folder = _folder(qualname, machine)
+    if not folder.is_dir():
+        return Tuned()
+    try:
+        record = json.loads((folder / _file_name(kernels(), machine)).read_text())
+        tables = [_read_table(t) for t in record["tables"]] if record["schema"] == _SCHEMA else []
+    except FileNotFoundError:  # no such table, or no such kernel any more
+        return Tuned(stale=any(folder.glob("*.json")))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # damaged, or not ours: as if it were not
+        return Tuned()
+    return Tuned(machine, {(t.device_name, t.dtype): t for t in tables})
+
+
+def store(qualname: str, kernels: str, machine: Machine, found: Iterable[Crossover]) -> Path:
+    """Keep tables, beside those for other devices and dtypes. Raises OSError if the cache folder cannot be written."""
+    tables = {**load(qualname, lambda: kernels, machine).tables, **{(t.device_name, t.dtype): t for t in found}}
+    file = _folder(qualname, machine) / _file_name(kernels, machine)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(f".{os.getpid()}.partial")
+    record = {"schema": _SCHEMA, "op": qualname, "tables": [dataclasses.asdict(t) for t in tables.values()]}
+    partial.write_text(json.dumps(record, indent=1))
+    partial.replace(file)
+    return file
+
+
+def clear(qualname: str, machine: Machine) -> bool:
+    """Forget every table of an operator; whether there was one. Raises OSError if they cannot be removed."""
+    folder = _folder(qualname, machine)
+    if not folder.is_dir():
+        return False
+    shutil.rmtree(folder)
+    return True
+
+
+def count_elements(arguments: Sequence[Any]) -> int:
+    """The size by which tables are ordered: the elements of all tensor arguments."""
+    return sum(t.numel() for t in _tensors(arguments))
+
+
+def dtype_key(arguments: Sequence[Any]) -> str:
+    """The dtypes that tables are kept apart by: the floating ones, or all if there are none."""
+    found = {t.dtype for t in _tensors(arguments)}
+    floating = {d for d in found if d.is_floating_point or d.is_complex}
+    return ",".join(sorted(str(d).removeprefix("torch.") for d in floating or found))
+
+
+def device_name(machine: Machine, device: torch.device) -> str:
+    """What a device is, so that two GPUs of one kind share a table and two kinds do not."""
+    if device.type != "cuda":
+        return machine.cpu if device.type == "cpu" else device.type
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return machine.gpus[index].name if index < len(machine.gpus) else device.type
+
+
+def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
+    listed = (a if isinstance(a, list | tuple) else (a,) for a in arguments)
+    return [t for values in listed for t in values if isinstance(t, torch.Tensor)]
+
+
+def _folder(qualname: str, machine: Machine) -> Path:
+    return machine.cache_dir / "tuned" / f"{re.sub(r'[^A-Za-z0-9_]+', '_', qualname)}-{digest(qualname)}"
+
+
+def _file_name(kernels: str, machine: Machine) -> str:
+    """The GPUs are not part of it: each table says which one it is for."""
+    facts = {k: v for k, v in machine.to_json().items() if k not in ("gpus", "triton_interpret")}
+    return f"{digest(kernels, machine.cpu_flags, json.dumps(facts, sort_keys=True))}.json"
+
+
+def _read_table(content: dict[str, Any]) -> Crossover:
+    intervals = tuple(Interval(**i) for i in content["intervals"])
+    if not intervals or intervals[-1].below is not None:
+        raise ValueError("a table must say something of every size")
+    return Crossover(**{**content, "intervals": intervals, "sizes": tuple(content["sizes"])})

@@ -1,0 +1,95 @@
+"""Keeping the threads of this process on processors of their own while they are timed on a CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+__all__ = ["choose_cpus", "pinned"]
+
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+@contextlib.contextmanager
+def pinned(cpus: Collection[int]) -> Iterator[None]:
+    """Every thread of this process on these processors only, and afterwards where it was.
+
+    All threads get the whole set, not one each: OpenMP's workers are not told apart from others, and a thread that a
+    kernel starts inherits the set of the one that started it. With one processor that pins; with several it keeps them
+    from sharing cores and from moving elsewhere.
+    """
+    before = {thread: _affinity(thread) for thread in _threads()} if cpus else {}
+    try:
+        for thread in before:
+            _set_affinity(thread, cpus)
+        yield
+    finally:
+        everywhere = set().union(*(a for a in before.values() if a)) if before else set()
+        for thread in _threads() if before else ():
+            _set_affinity(thread, before.get(thread) or everywhere)  # a thread that is new inherited ours
+
+
+def choose_cpus(count: int, allowed: Collection[int] | None = None) -> tuple[int, ...]:
+    """As many processors as there are threads: each on a core of its own, the idlest first; () if there are too few."""
+    if not hasattr(os, "sched_setaffinity"):
+        return ()
+    there = sorted(os.sched_getaffinity(0) if allowed is None else allowed)
+    if count > len(there):
+        return ()
+    busy = _busy_ticks(0.05) if count < len(there) else {}
+    taken: list[int] = []
+    cores: set[Sequence[int]] = set()
+    for cpu in sorted(there, key=lambda c: (busy.get(c, 0), c)):
+        if (core := _core_of(cpu)) not in cores:
+            cores.add(core)
+            taken.append(cpu)
+    taken += [c for c in there if c not in taken]  # more threads than cores: some have to share
+    return tuple(sorted(taken[:count]))
+
+
+def _threads() -> list[int]:
+    try:
+        return [int(p.name) for p in Path("/proc/self/task").iterdir()]
+    except OSError:
+        return [0]  # the calling one
+
+
+def _affinity(thread: int) -> set[int]:
+    with contextlib.suppress(OSError):  # it has just ended
+        return os.sched_getaffinity(thread)
+    return set()
+
+
+def _set_affinity(thread: int, cpus: Collection[int]) -> None:
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(thread, cpus)
+
+
+def _core_of(cpu: int) -> tuple[int, ...]:
+    """The processors that share a core with this one."""
+    try:
+        text = (_CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text()
+        spans = [part.split("-") for part in text.strip().split(",")]
+        return tuple(c for s in spans for c in range(int(s[0]), int(s[-1]) + 1))
+    except (OSError, ValueError):
+        return (cpu,)
+
+
+def _busy_ticks(seconds: float) -> dict[int, int]:
+    """How long each processor was busy during a short look."""
+    before = _ticks()
+    time.sleep(seconds)
+    return {cpu: ticks - before.get(cpu, ticks) for cpu, ticks in _ticks().items()}
+
+
+def _ticks() -> dict[int, int]:
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return {}
+    fields = [line.split() for line in lines if line.startswith("cpu") and line[3:4].isdigit()]
+    # user nice system idle iowait irq …: what is neither idle nor waiting
+    return {int(f[0][3:]): sum(map(int, f[1:8])) - int(f[4]) - int(f[5]) for f in fields}

@@ -1,0 +1,84 @@
+"""Which kernel wins where, measured and kept: calls then choose by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+from opwright.errors import CacheError
+from opwright.machine import this_machine
+from opwright.results import BenchReport, Crossover, Measurement
+from opwright.runtime.op import Op
+from opwright.timing.run import Request, load_operators, measure
+
+__all__ = ["tune"]
+
+
+def tune(
+    *targets: Op | str,
+    device: str | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
+    dtypes: Sequence[str] = (),
+    quick: bool = False,
+    iters: int | None = None,
+    clear: bool = False,
+    progress: Callable[[str], None] | None = None,
+    on_measurement: Callable[[Measurement], None] | None = None,
+) -> BenchReport:
+    """Measure the kernels of some operators at several sizes, and let calls choose the fastest from now on.
+
+    The table is kept in the cache folder for these kernels on this machine, and later processes follow it too; an
+    edited kernel makes it void. Where ``when`` or dtypes keep the fastest kernel out, calls choose as without a
+    table. Only what is right is measured, and SAME changes nothing.
+
+    Args:
+        targets, device, sizes, dtypes, quick, iters, progress, on_measurement: as for ``ow.bench``. Without sizes,
+            the operator's own or about eight, from launch-bound to past the cache.
+        clear: forget what was tuned, and measure nothing.
+
+    Returns:
+        A report whose ``crossovers`` say which kernel is fastest where. One without any has nothing to choose between.
+
+    Raises:
+        TargetError, CheckError: something that was asked for does not exist.
+        CacheError: the cache folder cannot be written.
+    """
+    operators = load_operators(targets)
+    if clear:
+        for operator in operators:
+            _keep(operator.forget_tuning)
+        return BenchReport(this_machine().to_json(), ())
+    quiet: Callable[[object], None] = lambda what: None  # noqa: E731
+    report = measure(
+        Request(
+            operators,
+            device=device,
+            sizes=sizes or {},
+            dtypes=dtypes,
+            directions=("forward",),
+            baselines=(),
+            quick=quick,
+            iters=iters,
+            progress=progress or quiet,
+            on_measurement=on_measurement or quiet,
+            caches=("warm",),
+            sweep=True,
+        )
+    )
+    stored: list[Crossover] = []
+    for operator in operators:
+        own = [dataclasses.replace(c, stored=True) for c in report.crossovers if c.op == operator.contract.qualname]
+        if own:
+            _keep(functools.partial(operator.follow, own))
+        stored += own
+    return dataclasses.replace(report, crossovers=tuple(stored))
+
+
+def _keep(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except OSError as error:
+        raise CacheError(
+            f"what was tuned cannot be kept: {error}", fix="set OPWRIGHT_CACHE_DIR to a folder you may write"
+        ) from error

@@ -1,0 +1,57 @@
+"""Does a subject do what it is timed for? Its outputs and gradients beside the meaning's, its inputs untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from opwright.contract.contract import Contract
+from opwright.timing.subjects import Subject
+
+__all__ = ["wrong_gradients", "wrong_output"]
+
+# An output may differ from the meaning's by this much (norm of the difference over the norm).
+_CLOSE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3, torch.float64: 1e-9}
+
+
+def wrong_output(contract: Contract, subject: Subject, arguments: Any, expected: Sequence[torch.Tensor]) -> str | None:
+    """What is wrong with a subject's timed output, in words."""
+    before = _pytree.tree_map_only(torch.Tensor, torch.clone, list(arguments))
+    with subject.prepared():
+        out = subject.run(arguments)
+    got = list(out) if isinstance(out, list | tuple) else [out]
+    if len(got) != len(expected):
+        return f"it returns {len(got)} outputs, not {len(expected)}"
+    if any(not isinstance(a, torch.Tensor) or not _close(a, b) for a, b in zip(got, expected, strict=True)):
+        return "its timed output is wrong"
+    pairs = zip(_pytree.tree_leaves(before), _pytree.tree_leaves(list(arguments)), strict=True)
+    if any(isinstance(was, torch.Tensor) and not _same(was, now) for was, now in pairs):
+        return "it changes its inputs, so that what others are timed on would be its work"
+    return None
+
+
+def wrong_gradients(subject: Subject, state: Any, expected: Sequence[torch.Tensor]) -> str | None:
+    """What is wrong with a subject's timed gradients; ``expected`` are the meaning's for the same incoming ones."""
+    with subject.prepared():
+        got = subject.run(state)
+    right = (_close(torch.zeros_like(b) if a is None else a, b) for a, b in zip(got, expected, strict=True))
+    return None if all(right) else "its timed gradient is wrong"
+
+
+def _close(got: torch.Tensor, expected: torch.Tensor) -> bool:
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return False
+    if not (expected.is_floating_point() or expected.is_complex()):
+        # Near-ties may fall either way; `opwright check` judges them one by one.
+        return expected.numel() == 0 or float((got != expected).float().mean()) < 1e-3
+    wide = torch.complex128 if expected.is_complex() else torch.float32
+    wide = torch.float64 if expected.dtype == torch.float64 else wide
+    difference = torch.linalg.vector_norm((got - expected).to(wide))
+    return bool(difference <= _CLOSE.get(expected.dtype, 1e-3) * torch.linalg.vector_norm(expected.to(wide)) + 1e-12)
+
+
+def _same(was: torch.Tensor, now: torch.Tensor) -> bool:
+    return was.shape == now.shape and bool(((was == now) | ((was != was) & (now != now))).all())
