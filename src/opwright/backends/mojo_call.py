@@ -88,24 +88,23 @@ class MojoCall(abc.ABC):
         self._tensors = tuple(i for i, s in enumerate(self.arguments) if s.tensor is not None)
         self._numbers = tuple(i for i, s in enumerate(self.arguments) if s.tensor is None)
         self._whole = tuple(i for i in self._numbers if self.arguments[i].scalar != "Float64")
+        self._returns_tuple = contract.signature.returns_tuple
         self._plans: dict[Any, Any] = {}
         # A kernel that does not compile is not compiled again for every call.
         self._failed: dict[Any, CompileError] = {}
 
     def __call__(self, *arguments: Any) -> Any:
-        tensors = [self._ready(arguments[i]) for i in self._tensors]
-        key = (*[t.shape for t in tensors], *[t.dtype for t in tensors], tensors[0].device)
-        if self._whole:
-            key += tuple([arguments[i] for i in self._whole])
+        tensors = [arguments[i].contiguous() for i in self._tensors]
+        if self._alignment > 1:
+            tensors = [t.clone() if t.data_ptr() % self._alignment else t for t in tensors]
+        seen: list[Any] = []
+        for tensor in tensors:
+            seen += tensor.shape, tensor.dtype
+        key = (tensors[0].get_device(), *seen, *[arguments[i] for i in self._whole])
         plan = self._plans.get(key)
         if plan is None:
             plan = self._remember(key, arguments)
         return self._run(plan, tensors, arguments)
-
-    def _ready(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor as a kernel may read it by its address: contiguous, and aligned as its author asked."""
-        tensor = tensor.contiguous()
-        return tensor.clone() if self._alignment > 1 and tensor.data_ptr() % self._alignment else tensor
 
     def _remember(self, key: Any, arguments: Sequence[Any]) -> Any:
         if len(self._plans) >= _MOST_PLANS:  # a bound, should sizes change with every call
@@ -118,7 +117,7 @@ class MojoCall(abc.ABC):
         """What calls like this one share."""
 
     @abc.abstractmethod
-    def _run(self, plan: Any, tensors: Sequence[torch.Tensor], arguments: Sequence[Any]) -> Any:
+    def _run(self, plan: Any, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
         """Allocate the outputs, run, and return them as the operator does."""
 
     def dtypes_of(self, arguments: Sequence[Any]) -> tuple[torch.dtype, ...]:
@@ -171,17 +170,17 @@ class CpuCall(MojoCall):
         packed = struct.pack(f"={len(sizes)}q", *sizes)
         return _CpuPlan(function, tuple(zip(outputs.shapes, outputs.dtypes, strict=True)), packed)
 
-    def _run(self, plan: _CpuPlan, tensors: Sequence[torch.Tensor], arguments: Sequence[Any]) -> Any:
+    def _run(self, plan: _CpuPlan, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in plan.outputs]
-        addresses = [t.data_ptr() for t in tensors]
+        words = [t.data_ptr() for t in outputs + tensors]
         for i in self._numbers:  # ascending, so each lands at its own place
-            addresses.insert(i, arguments[i])
-        words = self._pack(*[o.data_ptr() for o in outputs], *addresses)
+            words.insert(len(outputs) + i, arguments[i])
+        packed = self._pack(*words)
         if self._raises:
-            self._run_and_listen(plan, words)
+            self._run_and_listen(plan, packed)
         else:
-            plan.function(words, plan.sizes, None, 0)
-        return outputs[0] if len(outputs) == 1 and not self.contract.signature.returns_tuple else tuple(outputs)
+            plan.function(packed, plan.sizes, None, 0)
+        return tuple(outputs) if self._returns_tuple else outputs[0]
 
     def _run_and_listen(self, plan: _CpuPlan, words: bytes) -> None:
         message = ctypes.create_string_buffer(_ROOM)
@@ -248,13 +247,13 @@ class GpuCall(MojoCall):
                 found.append(Parameter("floating" if is_float else "integer", 8, slot.scalar))
         return found
 
-    def _run(self, plan: _GpuPlan, tensors: Sequence[torch.Tensor], arguments: Sequence[Any]) -> Any:
+    def _run(self, plan: _GpuPlan, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
         device = tensors[0].device
         outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in plan.outputs]
         sources = ([*outputs, *tensors], arguments)
         words = [value if kind == _SIZE else sources[kind][value] for kind, value in plan.words]
         plan.function.launch(plan.configuration, words, device.index)
-        return outputs[0] if len(outputs) == 1 and not self.contract.signature.returns_tuple else tuple(outputs)
+        return tuple(outputs) if self._returns_tuple else outputs[0]
 
 
 def _words(shaped: Sequence[tuple[Slot, torch.Size | None]], outputs: int) -> list[tuple[int, int]]:
