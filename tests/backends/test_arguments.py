@@ -73,9 +73,17 @@ def test_the_usual_case_packs_what_one_by_one_would(value):
     packer = Packer("kernel", [VECTORS, FLOATS, INT, LONG, SIZE, FLOAT, DOUBLE])
     x = torch.ones(8)
     arguments = (x, x[1:], -5, -(2**40), 7, value, value)
-    usual = packer._usual(arguments, HERE)
+    usual = packer.pack_usual(arguments, HERE)
     assert usual is not None or value == 1e300
-    assert list(usual or packer._each(arguments, HERE)) == packer._each(arguments, HERE)
+    assert list(usual or packer.pack(arguments, HERE)) == packer.pack(arguments, HERE)
+
+
+@pytest.mark.parametrize("wrong", [torch.ones(8).double(), torch.ones(9)[1:], None, 3, "x"])
+def test_the_usual_case_says_nothing_of_what_is_not_usual(wrong):
+    assert Packer("kernel", [VECTORS, INT]).pack_usual((wrong, 1), HERE) is None
+    assert Packer("kernel", [VECTORS, INT]).pack_usual((torch.ones(8),), HERE) is None
+    assert Packer("kernel", [VECTORS, INT]).pack_usual((torch.ones(8), 1), HERE) is not None
+    assert Packer("kernel", [VECTORS, INT]).pack_usual((torch.ones(8), 1), 0) is None
 
 
 def test_a_struct_goes_by_value():

@@ -33,9 +33,10 @@ class Packer:
         self.kernel = kernel
         self.parameters = tuple(parameters)
         self._convert = tuple(self._converter(i, p) for i, p in enumerate(parameters))
-        self._usual = _usual_case(self.parameters)
+        # The usual case in one call, or None; what is left goes through ``pack``.
+        self.pack_usual = _usual_case(self.parameters)
 
-    def pack(self, arguments: Sequence[Any], device: int) -> Sequence[Any]:
+    def pack(self, arguments: Sequence[Any], device: int) -> list[Any]:
         """Words for the driver, in order.
 
         Args:
@@ -44,10 +45,6 @@ class Packer:
         Raises:
             LaunchError: a wrong number of arguments, or one of the wrong kind, dtype, device or alignment.
         """
-        return self._usual(arguments, device) or self._each(arguments, device)
-
-    def _each(self, arguments: Sequence[Any], device: int) -> list[Any]:
-        """One by one: what is unusual, and what is wrong."""
         if len(arguments) != len(self._convert):
             raise self._wrong_count(arguments)
         return [convert(a, device) for convert, a in zip(self._convert, arguments, strict=True)]

@@ -90,6 +90,7 @@ class DeviceFunction:
         self.code = code
         self.entry = entry
         self._packer = Packer(name, entry.parameters)
+        self._pack_usual = self._packer.pack_usual
         self._has_large_struct = any(p.kind == "struct" and p.size > 8 for p in entry.parameters)
         self._kernel: Any = None
         self._lock = threading.Lock()
@@ -100,7 +101,7 @@ class DeviceFunction:
         Raises:
             LaunchError: an argument, the block or the shared memory does not fit the kernel.
         """
-        words = self._packer.pack(arguments, device)
+        words = self._pack_usual(arguments, device) or self._packer.pack(arguments, device)
         if configuration.is_empty:
             return
         if device != torch._C._cuda_getDevice():

@@ -192,7 +192,8 @@ class CudaKernel:
         )
 
     def _launch(self, configuration: Configuration, *arguments: Any) -> None:
-        device = self._device_of(arguments)
+        first = arguments[0] if arguments else None
+        device = first.get_device() if type(first) is torch.Tensor and first.is_cuda else self._device_of(arguments)
         if device == _CPU:
             self._refuse_shared_variables()
             simulate(self.module.source, self.name, configuration, arguments)
