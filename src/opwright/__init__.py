@@ -37,7 +37,8 @@ _HOME = {
 }
 
 __all__ = [
-    "CompiledNumpy", "CudaModule", "Op", "__version__", "bench", "cdiv", "check", "compile_numpy", "cuda_module", "explain", "op", "tune", "values",
+    "CompiledNumpy", "CudaModule", "Op", "__version__", "bench", "cdiv", "check", "compile_numpy", "cuda_module",
+    "explain", "op", "tune", "values",
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""A NumPy function as one on tensors, compiled whole by torch.compile: what ``op.numpy`` and ``ow.compile_numpy`` share.
+"""A NumPy function as one on tensors, compiled by torch.compile: what ``op.numpy`` and ``ow.compile_numpy`` share.
 
-Every NumPy call in the traced graph runs by NumPy's dtype rules (``contract/numpy_rules.py``), and what the tracer cannot
-follow becomes an error that names function, file, line and cause, and what to write instead.
+Every NumPy call in the traced graph runs by NumPy's dtype rules (``contract/numpy_rules.py``), and what the tracer
+cannot follow becomes an error that names function, file, line and cause, and what to write instead.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def on_tensors(function: Callable[..., Any], name: str, compile_: Compile) -> Ca
 
 
 def on_tensors_in_pieces(function: Callable[..., Any], name: str, compile_: Compile) -> Callable[..., Any]:
-    """The function on tensors, of which torch.compile takes what it can; between its pieces there are NumPy's arrays."""
+    """The function on tensors, of which torch.compile takes what it can; between the pieces are NumPy's arrays."""
     compiled = compile_(_fresh(function, name) if isinstance(function, types.FunctionType) else function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -92,7 +92,7 @@ def compile_whole(
     Args:
         float_default: what NumPy's functions give where nothing says which float.
         fullgraph: refuse what the tracer cannot follow; else it is left to Python.
-        on_graph: told when a graph is about to be compiled, with what ended it before the function's end ("" if nothing).
+        on_graph: told when a graph is about to be compiled, with what ended it too early ("" if nothing).
     """
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -188,7 +188,7 @@ _FIXES = (
     (r"[Dd]ata-dependent (branching|jump|control)", "choose by np.where instead of `if`: both sides are computed"),
     (r"ndarray\.dtype", "take the dtype outside and pass it as an argument, or write it out (np.float32)"),
     (r"`print`|builtin operator 'print'|builtin print", "print outside of the compiled function"),
-    (r"tolist|\.item\(|data-dependent|unbacked", "keep it an array: a Python number is not known when code is compiled"),
+    (r"tolist|\.item\(|data-dependent|unbacked", "keep it an array: a Python number is not known when it is compiled"),
     (r"generator|yield", "return arrays instead of yielding them"),
 )  # fmt: skip
 

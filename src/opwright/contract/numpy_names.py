@@ -1,7 +1,8 @@
 """Which functions of NumPy a function uses, and which of them torch's NumPy layer lacks, before anything runs.
 
-Read off the byte code: ``np.interp``, ``np.linalg.eig`` and names from ``from numpy import ...``, in the function and in
-the functions of the same file that it calls. What cannot be seen there (``x.tobytes()``, a NumPy imported inside) is left to the tracer.
+Read off the byte code: ``np.interp``, ``np.linalg.eig`` and names from ``from numpy import ...``, in the function and
+in functions of the same file that it calls. What cannot be seen there (``x.tobytes()``, a NumPy imported inside) is
+left to the tracer.
 """
 
 from __future__ import annotations

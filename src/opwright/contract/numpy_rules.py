@@ -48,7 +48,7 @@ def numpy_rules(float_default: FloatDefault = "float64") -> Iterator[None]:
         _chosen.reset(token)
 
 
-class _PerBlock(_dtypes_impl.DefaultDTypes):  # type: ignore[misc]
+class _PerBlock(_dtypes_impl.DefaultDTypes):
     """torch's record of default dtypes, as it was, except within a block of ``numpy_rules``."""
 
     @property
@@ -63,14 +63,9 @@ class _PerBlock(_dtypes_impl.DefaultDTypes):  # type: ignore[misc]
 
 
 def _let_each_block_choose() -> None:
-    defaults = _dtypes_impl.default_dtypes
-    now = defaults() if callable(defaults) else defaults
+    now = _dtypes_impl.default_dtypes()
     if not isinstance(now, _PerBlock):
-        replacement = _PerBlock(*now)
-        if hasattr(_dtypes_impl, "_default_dtypes"):
-            _dtypes_impl._default_dtypes = replacement
-        else:
-            _dtypes_impl.default_dtypes = replacement
+        _dtypes_impl._default_dtypes = _PerBlock(*now)
 
 
 # torch's names of functions that turn integers into floats, where they are not NumPy's.
@@ -81,7 +76,8 @@ _OTHER_NAMES = {
     "atan2": "arctan2",
 }  # fmt: skip
 _SAME_NAMES = (
-    "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "cos", "cosh", "sin", "sinh", "tan", "tanh",
+    "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh",
+    "cos", "cosh", "sin", "sinh", "tan", "tanh",
     "deg2rad", "rad2deg", "exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2", "sqrt",
     "hypot", "copysign",
 )  # fmt: skip

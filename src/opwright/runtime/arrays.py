@@ -12,7 +12,7 @@ import torch
 
 from opwright.errors import ArgumentError
 
-__all__ = ["Borrowed", "borrow", "is_array"]
+__all__ = ["Borrowed", "borrow", "holds_arrays"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,16 @@ class Borrowed:
             )
 
 
-def is_array(value: Any) -> bool:
+def holds_arrays(arguments: Sequence[Any]) -> bool:
+    """Whether arrays are among a call's arguments, or in a list among them."""
+    return any(
+        _is_array(a) or (isinstance(a, list | tuple) and bool(a) and _is_array(a[0]))
+        for a in arguments
+        if not isinstance(a, torch.Tensor)
+    )
+
+
+def _is_array(value: Any) -> bool:
     """Whether this is an array, of NumPy or of another library that can lend its memory."""
     if isinstance(value, np.ndarray):
         return True
@@ -81,7 +90,7 @@ def borrow(leaves: Sequence[Any], device: torch.device | None, who: str, *, func
         ArgumentError: arrays and tensors in one call, or an array that torch cannot hold.
     """
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    arrays = [leaf for leaf in leaves if is_array(leaf)]
+    arrays = [leaf for leaf in leaves if _is_array(leaf)]
     if tensors and arrays:
         raise ArgumentError(
             f"{who} was given arrays and tensors in one call", fix="give it either: torch.as_tensor(array) is no copy"
@@ -90,7 +99,7 @@ def borrow(leaves: Sequence[Any], device: torch.device | None, who: str, *, func
         found = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
         return Borrowed(tuple(_number(leaf, found) for leaf in leaves), found, lambda tensor: tensor)
     lender = _Lender(device, who, functional)
-    lent = tuple(lender.tensor_for(leaf) if is_array(leaf) else _number(leaf, device) for leaf in leaves)
+    lent = tuple(lender.tensor_for(leaf) if _is_array(leaf) else _number(leaf, device) for leaf in leaves)
     at = next((leaf.device for leaf in lent if isinstance(leaf, torch.Tensor)), device)
     return Borrowed(lent, at, _giver(arrays), tuple(lender.copies), tuple(lender.shared))
 
@@ -120,7 +129,7 @@ class _Lender:
 
     def _make(self, value: Any) -> torch.Tensor:
         if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
-            tensor: torch.Tensor = torch.from_dlpack(value)
+            tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(value)
             return tensor
         array = np.asarray(value)
         try:

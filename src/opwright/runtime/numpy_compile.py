@@ -61,11 +61,12 @@ def compile_numpy(
 ) -> Any:
     """Compile a NumPy function to parallel C++ on a CPU and to Triton on a GPU; a decorator.
 
-    Arrays give arrays, tensors give tensors on their device, and nothing is copied on the way, save arrays to and from a
-    GPU. Gradients go through it, from tensors that require them.
+    Arrays give arrays, tensors give tensors on their device, and nothing is copied on the way, save arrays to and
+    from a GPU. Gradients go through it, from tensors that require them.
 
     Args:
-        device: where arrays are computed; the active ``torch.device(...)`` context, else the CPU. Tensors stay where they are.
+        device: where arrays are computed; the active ``torch.device(...)`` context, else the CPU. Tensors stay where
+            they are.
         float_default: the float that NumPy's functions choose by themselves: "float64" as in NumPy, or "float32".
         fullgraph: code that cannot be compiled is an error, which names it; the same as ``not allow_breaks``.
         allow_breaks: leave such code to Python, with one warning.
