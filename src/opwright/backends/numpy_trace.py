@@ -18,7 +18,7 @@ import torch
 from torch._numpy._ndarray import ndarray as TensorArray
 from torch.utils import _pytree
 
-from opwright.contract.numpy_names import lacking, what_to_write
+from opwright.contract.numpy_names import lacking, what_is_wrong, what_to_write
 from opwright.contract.numpy_rules import FloatDefault, numpy_rules
 from opwright.errors import CompileError
 
@@ -40,9 +40,9 @@ def refuse_lacking(function: Callable[..., Any], who: str) -> None:
         CompileError: names it, file and line, and what to write instead.
     """
     for name in lacking(function):
-        why = "draws random numbers" if name.path.startswith("random.") else "is not in torch's NumPy"
         raise CompileError(
-            f"{who}: {name}, used in {name.function} at {name.where}, {why}", fix=what_to_write(name.path)
+            f"{who}: {name}, used in {name.function} at {name.where}, {what_is_wrong(name.path)}",
+            fix=what_to_write(name.path),
         )
 
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree
 
 from opwright.contract.fingerprint import digest, fingerprint
-from opwright.contract.numpy_names import lacking, what_to_write
+from opwright.contract.numpy_names import lacking, what_is_wrong, what_to_write
 from opwright.contract.reference import contiguous_outputs, run_traceable, run_truth
 from opwright.contract.signature import Argument, Kind, Signature, read_signature
 from opwright.errors import ContractError
@@ -132,10 +132,9 @@ def make_contract(qualname: str, function: Callable[..., Any], scope: Mapping[st
 def _refuse_lacking(qualname: str, function: Callable[..., Any]) -> None:
     """Refuse a meaning that could run on plain arrays only: what is derived from it needs torch's NumPy."""
     for name in lacking(function):
-        why = "draws random numbers" if name.path.startswith("random.") else "is not in torch's NumPy"
         raise ContractError(
-            f"{qualname}: {name}, used in {name.function} at {name.where}, {why}, so that nothing can be derived "
-            "from the meaning",
+            f"{qualname}: {name}, used in {name.function} at {name.where}, {what_is_wrong(name.path)}, so that "
+            "nothing can be derived from the meaning",
             fix=what_to_write(name.path),
         )
 

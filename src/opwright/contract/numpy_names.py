@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch._numpy as tnp
 
-__all__ = ["NumpyName", "lacking", "names_used", "what_to_write"]
+__all__ = ["NumpyName", "lacking", "names_used", "what_is_wrong", "what_to_write"]
 
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
@@ -109,7 +109,7 @@ def _path_of(value: Any) -> str | None:
 
 
 def _has(path: str) -> bool:
-    if path.startswith("random."):
+    if path.startswith("random.") or path in OTHER_VALUES:
         return False
     value: Any = tnp
     for part in path.split("."):
@@ -125,12 +125,22 @@ def _is_type(path: str) -> bool:
     return isinstance(value, type) and issubclass(value, np.generic | np.ndarray | np.dtype)
 
 
+# Functions of the layer that give other values than NumPy's, without a word (found by the tests behind docs/numpy.md).
+OTHER_VALUES = {
+    "cbrt": "gives NaN for negative numbers in torch's NumPy",
+    "fix": "rounds down instead of towards zero in torch's NumPy",
+    "modf": "gives other parts of a number in torch's NumPy",
+}
+
 _RANDOM = (
     "draw the numbers outside and pass them as an argument: compiled code has no access to NumPy's generators, "
     "and would draw others from torch's"
 )
 # What says the same with functions that are there. The tests run both sides of those that are code.
 _INSTEAD = {
+    "cbrt": "write np.sign(x) * np.abs(x) ** (1 / 3)",
+    "fix": "write np.trunc(x)",
+    "modf": "write x - np.trunc(x) and np.trunc(x)",
     "apply_along_axis": "write it on whole arrays, with the axis= of the functions that it calls",
     "errstate": "remove it: compiled code gives no warnings about floating-point numbers",
     "fromfunction": "call the function on np.indices(shape)",
@@ -143,6 +153,13 @@ _INSTEAD = {
     "vecdot": "write np.sum(np.conj(x) * y, axis=-1)",
     "vectorize": "write it on whole arrays, with np.where for its cases",
 }
+
+
+def what_is_wrong(path: str) -> str:
+    """Why compiled code cannot have a function."""
+    if path.startswith("random."):
+        return "draws random numbers"
+    return OTHER_VALUES.get(path, "is not in torch's NumPy")
 
 
 def what_to_write(path: str) -> str:

@@ -87,16 +87,24 @@ _UFUNCS: dict[str, Any] = {
 }
 
 
+# torch's functions that make floats of nothing.
+_MAKES_FLOATS = frozenset({"empty", "eye", "fft_fftfreq", "fft_rfftfreq", "linspace", "logspace", "ones", "zeros"})
+
+
 class _Promotion(TorchFunctionMode):
-    """Casts integers before a function that makes floats of them, to the float that NumPy would make."""
+    """Casts integers before a function that makes floats of them, to the float that NumPy would make, and asks for that
+    float where a function makes some of nothing."""
 
     def __init__(self, float_default: FloatDefault) -> None:
         super().__init__()
         self._default = float_default
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        ufunc = _UFUNCS.get(getattr(func, "__name__", ""))
+        name = getattr(func, "__name__", "")
+        ufunc = _UFUNCS.get(name)
         keywords = kwargs or {}
+        if name in _MAKES_FLOATS and keywords.get("dtype") is None:
+            keywords = {**keywords, "dtype": _DTYPES[self._default][0]}
         if ufunc is not None and not keywords.get("rounding_mode"):
             dtype = _float_of(ufunc, args[: ufunc.nin], self._default)
             if dtype is not None:
