@@ -20,4 +20,5 @@ OPERATORS = (
     "opwright.gallery.add",
     "opwright.gallery.trig",
     "opwright.gallery.kmeans",
+    "opwright.gallery.outer_sum",
 )
