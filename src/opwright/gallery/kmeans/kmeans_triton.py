@@ -6,6 +6,15 @@ import triton.language as tl
 
 
 @triton.jit
+def root(squares):
+    # Rounded as NumPy's: tl.sqrt is only for float64.
+    if squares.dtype == tl.float64:
+        return tl.sqrt(squares)
+    else:  # noqa: RET505  # Triton 3.6 compiles a return after the `if` as well, and their types differ
+        return tl.sqrt_rn(squares)
+
+
+@triton.jit
 def nearest(points, means, rows, inside, K, D: tl.constexpr):
     # NumPy's order, for D < 8: a sum from left to right, then the root (two squares that differ may have one root,
     # and then the first mean wins); a NaN is nearer than any number. Last bits may differ: the GPU's compiler fuses
@@ -17,7 +26,7 @@ def nearest(points, means, rows, inside, K, D: tl.constexpr):
         for d in tl.static_range(D):
             offset = tl.load(points + rows * D + d, mask=inside, other=0) - tl.load(means + k * D + d)
             distance += offset * offset
-        distance = tl.sqrt_rn(distance)
+        distance = root(distance)
         nearer = (distance < best) | ((distance != distance) & (best == best))
         nearer = nearer | (k == 0)
         best = tl.where(nearer, distance, best)
