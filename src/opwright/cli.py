@@ -5,6 +5,7 @@ Exit codes: 0 all passed; 1 something failed; 2 the contract or the call is wron
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -393,7 +394,7 @@ def _show_schemas(targets: list[str], json: Path | None, output: Path | None) ->
     from opwright.report.terminal import show_parts
     from opwright.runtime.targets import load_target
 
-    console, records = _console(record=output is not None, quiet=output is not None), []
+    console, records = _console(**({"record": True, "file": io.StringIO()} if output is not None else {})), []
     for operator in (o for target in targets for o in load_target(target)):
         parts = operator.parts
         show_parts(console, operator.contract.qualname, operator.contract.schema, parts.values())
@@ -444,7 +445,7 @@ def _exit_code(report: CheckReport) -> int:
     return PASSED if report.ran_anything else NOTHING_RAN
 
 
-def _console(**options: bool) -> Console:
+def _console(**options: Any) -> Console:
     from opwright.report.terminal import make_console
 
     return make_console(**options)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy_functions
 import pytest
-from tests.backends import numpy_functions
-from tests.backends.numpy_functions import Finding, claimed, examine, recorded, recorded_versions, render, versions
+from numpy_functions import Finding, claimed, examine, recorded, recorded_versions, render, versions
 
 from opwright.contract.numpy_names import _INSTEAD, lacking
 

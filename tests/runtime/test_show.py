@@ -119,6 +119,6 @@ def test_a_file_gets_what_would_be_shown(tmp_path: Path) -> None:
 def test_lines_are_marked_by_how_they_differ() -> None:
     _, shown = side_by_side(("a", "same\nold\ngone\nend"), ("b", "same\nnew\nend\nmore" + "x" * 90), 43)
     marks = [line[21:22] for line in shown.text.splitlines()[2:]]
-    assert marks == ["", "|", "<", "", ">"]
+    assert [m.strip() for m in marks] == ["", "|", "<", "", ">"]
     assert shown.text.splitlines()[-1].endswith("…")
     assert np.all([len(line) <= 43 for line in shown.text.splitlines()])

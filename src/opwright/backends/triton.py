@@ -23,7 +23,7 @@ from opwright.errors import KernelError
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
 
-__all__ = ["TritonBackend", "kernels_reached"]
+__all__ = ["TritonBackend"]
 
 
 class TritonBackend(Backend):

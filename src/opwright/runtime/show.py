@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import tempfile
@@ -116,7 +117,7 @@ def _generated(
         return function(*values[:split], **dict(zip(named, values[split:], strict=True)))
 
     compiled = numpy_trace.on_tensors(run, contract.name, compile_) if language == "numpy" else compile_(run)
-    from torch.compiler import config
+    config: Any = importlib.import_module("torch.compiler.config")
 
     with config.patch(force_disable_caches=True), torch.no_grad():
         _, texts = run_and_get_code(compiled, *arguments)
