@@ -400,3 +400,19 @@ def test_inside_another_graph_it_is_part_of_that() -> None:
     outer = ow.compile_numpy(lambda x: inner(x) + 1)
     assert np.array_equal(outer(np.ones(2)), [3, 3])
     assert inner.compilations == []
+
+
+@pytest.mark.slow
+@pytest.mark.compiler
+def test_caches_on_disk_know_which_float_was_asked_for(run_python, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    script = """
+        import sys, numpy as np, opwright as ow
+
+        def f(i):
+            return i / 2 + np.zeros(1)
+
+        compiled = ow.compile_numpy(float_default=sys.argv[1])(f)
+        assert compiled(np.arange(3)).dtype == sys.argv[1], sys.argv[1]
+    """
+    for default in ("float32", "float64", "float32"):
+        run_python(script, default, env={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")})
