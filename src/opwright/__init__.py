@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from opwright.checks.run import check
     from opwright.contract.signature import values
     from opwright.runtime.cuda_module import CudaModule, cdiv, cuda_module
+    from opwright.runtime.numpy_compile import CompiledNumpy, compile_numpy
     from opwright.runtime.op import Op, explain, op
     from opwright.runtime.simulation import simulator_options
     from opwright.timing.run import bench
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported when first used, so that `import opwright` and
 # `opwright --help` do not wait for torch.
 _HOME = {
+    "CompiledNumpy": "opwright.runtime.numpy_compile",
     "CudaModule": "opwright.runtime.cuda_module",
     "Op": "opwright.runtime.op",
     "bench": "opwright.timing.run",
     "cdiv": "opwright.runtime.cuda_module",
     "check": "opwright.checks.run",
+    "compile_numpy": "opwright.runtime.numpy_compile",
     "cuda_module": "opwright.runtime.cuda_module",
     "explain": "opwright.runtime.op",
     "op": "opwright.runtime.op",
@@ -36,8 +39,8 @@ _HOME = {
 }
 
 __all__ = [
-    "CudaModule", "Op", "__version__", "bench", "cdiv", "check", "cuda_module", "explain", "op", "simulator_options",
-    "tune", "values",
+    "CompiledNumpy", "CudaModule", "Op", "__version__", "bench", "cdiv", "check", "compile_numpy", "cuda_module",
+    "explain", "op", "simulator_options", "tune", "values",
 ]  # fmt: skip
 
 

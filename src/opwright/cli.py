@@ -5,6 +5,7 @@ Exit codes: 0 all passed; 1 something failed; 2 the contract or the call is wron
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -47,7 +48,14 @@ class What(StrEnum):
     """What ``opwright show`` can show."""
 
     schema = "schema"
+    parts = "parts"
     source = "source"
+    inductor = "inductor"
+    triton = "triton"
+    ttir = "ttir"
+    ttgir = "ttgir"
+    llir = "llir"
+    asm = "asm"
     ptx = "ptx"
     sass = "sass"
     resources = "resources"
@@ -336,31 +344,52 @@ def show(
     instance: Annotated[
         list[str] | None, typer.Option(help="Of a .cu file: a template to instantiate (repeatable).")
     ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to FILE.")] = None,
+    diff: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="A B", help="Two kernels (or reference), side by side.")
+    ] = None,
     json: Json = None,
 ) -> None:
-    """Show an operator's schema and parts, or a kernel's source and what compilers make of it."""
-    if what is What.schema:
-        _show_schemas(targets, json)
-        return
-    from opwright.machine import this_machine
-    from opwright.report.records import write_json
-    from opwright.report.terminal import show_text
+    """Show an operator's schema and parts, or a kernel's source and what compilers make of it.
 
-    gpus = this_machine().gpus
-    chosen = arch or (gpus[0].arch if gpus else "sm_90")
-    console, records = _console(), []
-    for title, shown in _views(targets, what, kernel or [], chosen, tuple(instance or ())):
-        show_text(console, title, shown)
-        records.append({"of": title, "what": what.value, "arch": chosen, "title": shown.title, "text": shown.text})
+    The kernel called reference is the meaning itself.
+    """
+    from opwright.report.records import refuse_unwritable, write_json, write_text
+    from opwright.report.sides import side_by_side
+    from opwright.report.terminal import paged, show_text
+
+    refuse_unwritable(json, output)
+    if what in (What.schema, What.parts):
+        _show_schemas(targets, json, output)
+        return
+    console = _console()
+    views = list(_views(targets, what, list(diff) if diff else kernel or [], arch, tuple(instance or ())))
+    if diff is not None:
+        views = [side_by_side(_of_kernel(views, diff[0]), _of_kernel(views, diff[1]), console.width)]
+    if output is not None:
+        write_text("\n".join(f"{s.text.rstrip()}\n" for _, s in views), output)
+    else:
+        with paged(console, sum(s.text.count("\n") for _, s in views)):
+            for title, shown in views:
+                show_text(console, title, shown)
     if json is not None:
+        records = [{"of": t, "what": what.value, "arch": arch, "title": s.title, "text": s.text} for t, s in views]
         write_json({"schema": "opwright.show/1", "shown": records}, json)
+
+
+def _of_kernel(views: list[tuple[str, Shown]], name: str) -> tuple[str, str]:
+    """All that there is to show of one kernel, with its title."""
+    own = [(title, s) for title, s in views if title.rpartition(":")[2] == name]
+    if not own:
+        raise TargetError(f"there is nothing to show of {name!r}", fix="--diff takes two kernels of one operator")
+    return own[0][0], "\n".join(s.text.rstrip() for _, s in own)
 
 
 def _views(
     targets: list[str], what: What, kernels: list[str], arch: str, instances: tuple[str, ...]
 ) -> Iterator[tuple[str, Shown]]:
     """The views of every chosen kernel. Without a choice, kernels that have no such view are passed over."""
-    from opwright.runtime.show import show_cuda_file, show_kernel
+    from opwright.runtime.show import show_cuda_file, show_kernel, show_reference
     from opwright.runtime.targets import load_target
 
     for target in targets:
@@ -370,7 +399,7 @@ def _views(
             yield from ((target, shown) for shown in show_cuda_file(Path(target), what.value, arch, instances))
             continue
         for operator in load_target(target):
-            if unknown := [k for k in kernels if k not in operator.kernels]:
+            if unknown := [k for k in kernels if k not in (*operator.kernels, "reference")]:
                 raise TargetError(
                     f"{operator.contract.qualname} has no kernel {unknown[0]!r}", fix=f"it has {[*operator.kernels]}"
                 )
@@ -384,18 +413,21 @@ def _views(
                     )
                 except KernelRefusedError as error:
                     refused.append(error)
-            if refused and (kernels or len(refused) == len(operator.kernels)):
+            if "reference" in kernels or (what is What.inductor and not kernels):
+                of_meaning = show_reference(operator.contract, what.value, arch)
+                yield from ((f"{operator.contract.qualname}:reference", s) for s in of_meaning)
+            elif refused and (kernels or len(refused) == len(operator.kernels)):
                 raise refused[0]
 
 
-def _show_schemas(targets: list[str], json: Path | None) -> None:
+def _show_schemas(targets: list[str], json: Path | None, output: Path | None) -> None:
     import dataclasses
 
-    from opwright.report.records import write_json
+    from opwright.report.records import write_json, write_text
     from opwright.report.terminal import show_parts
     from opwright.runtime.targets import load_target
 
-    console, records = _console(), []
+    console, records = _console(**({"record": True, "file": io.StringIO()} if output is not None else {})), []
     for operator in (o for target in targets for o in load_target(target)):
         parts = operator.parts
         show_parts(console, operator.contract.qualname, operator.contract.schema, parts.values())
@@ -408,6 +440,8 @@ def _show_schemas(targets: list[str], json: Path | None) -> None:
                 "kernels": {k.name: k.backend for k in operator.kernels.values()},
             }
         )
+    if output is not None:
+        write_text(console.export_text(), output)
     if json is not None:
         write_json({"schema": "opwright.show/1", "operators": records}, json)
 
@@ -444,10 +478,10 @@ def _exit_code(report: CheckReport) -> int:
     return PASSED if report.ran_anything else NOTHING_RAN
 
 
-def _console(*, stderr: bool = False) -> Console:
+def _console(**options: Any) -> Console:
     from opwright.report.terminal import make_console
 
-    return make_console(stderr=stderr)
+    return make_console(**options)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.backends import get_backend
+from opwright.errors import CompileError, ContractError
 from opwright.machine import this_machine
 from opwright.results import Refused
 from opwright.runtime.tools import build_tools
@@ -56,10 +58,12 @@ def test_it_agrees_with_numpy_and_says_what_it_compiles(namespace: str, told: li
         expected = np.log1p(np.exp(x.numpy() * np.float32(2.0))) + y.numpy()
         torch.testing.assert_close(op.kernels["compiled"](x, y, 2.0), torch.from_numpy(expected))
         torch.testing.assert_close(op(x, y, 2.0), torch.from_numpy(expected))
-    assert told == [
-        f"compiling NumPy kernel {namespace}::softplus:compiled for float32[1-d], float32[1-d] (torch.compile)",
-        f"compiling NumPy kernel {namespace}::softplus:compiled for float32[2-d], float32[2-d] (torch.compile)",
+    kernel = f"NumPy kernel {namespace}::softplus:compiled"
+    assert told[::2] == [
+        f"compiling {kernel} for float32[1-d], float32[1-d] (torch.compile)",
+        f"compiling {kernel} for float32[2-d], float32[2-d] (torch.compile)",
     ]
+    assert all(re.fullmatch(rf"compiled {kernel} in \d+\.\d s", line) for line in told[1::2])
 
 
 def test_no_number_of_shapes_layouts_or_values_ends_in_the_recompile_limit(namespace: str, quick: None) -> None:
@@ -142,3 +146,54 @@ def test_a_torch_meaning_may_have_a_numpy_kernel(namespace: str, quick: None) ->
     out = f.kernels["compiled"](torch.randn(2, 3))
     assert out.shape == (3, 2)
     assert out.is_contiguous()
+
+
+@pytest.mark.slow
+def test_integers_become_the_float_that_numpy_makes_of_them(namespace: str) -> None:
+    """torch's own NumPy layer gives float32 here, which ``metadata`` would report."""
+
+    @ow.op(f"{namespace}::f")
+    def f(x: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+        return np.sqrt(x) + x / 3 + np.zeros(1)
+
+    f.numpy(f.contract.function, name="compiled")
+    f.numpy(f.contract.function, name="single", float_default="float32")
+    x = torch.arange(5)
+    expected = f.contract.truth([x])[0]
+    assert expected.dtype is torch.float64
+    assert f.contract.traceable([x])[0].dtype is torch.float64
+    torch.testing.assert_close(f.kernels["compiled"](x), expected)
+    torch.testing.assert_close(f.kernels["single"](x), expected.float())
+
+
+def test_a_float_default_that_does_not_exist_is_refused(namespace: str) -> None:
+    op = softplus(namespace)
+    with pytest.raises(ContractError, match="float_default='float16'"):
+        op.numpy(op.contract.function, name="half", float_default="float16")
+
+
+def test_a_function_that_compiled_code_cannot_have_is_named_when_the_kernel_is_attached(namespace: str) -> None:
+    op = softplus(namespace)
+
+    def kernel(x, y, a):  # type: ignore[no-untyped-def]
+        return np.interp(x, x, y)
+
+    with pytest.raises(CompileError, match=r"np\.interp, used in kernel at .*test_numpy\.py:\d+, is not in torch"):
+        op.numpy(kernel)
+    assert list(op.kernels) == ["compiled"]
+
+
+def test_what_stops_the_tracer_is_named_with_its_line_and_what_to_write(namespace: str) -> None:
+    op = softplus(namespace)
+
+    def kernel(x, y, a):  # type: ignore[no-untyped-def]
+        if x.sum() > 0:
+            return x
+        return y
+
+    op.numpy(kernel, name="branches")
+    line = kernel.__code__.co_firstlineno + 1
+    with pytest.raises(CompileError) as refused:
+        op.kernels["branches"](torch.ones(2), torch.ones(2), 1.0)
+    assert f"(in kernel at {__file__}:{line})" in str(refused.value)
+    assert "np.where" in str(refused.value)

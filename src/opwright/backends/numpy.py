@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import types
+import functools
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils import _pytree
 
+from opwright.backends import numpy_trace
 from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch
 from opwright.contract.contract import Contract
+from opwright.contract.numpy_rules import check_float_default
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
 
@@ -17,11 +21,15 @@ __all__ = ["NumpyBackend"]
 
 
 class NumpyBackend(Backend):
-    """``torch.compile`` of the function between ``Tensor.numpy`` and ``torch.as_tensor``."""
+    """``torch.compile`` of the function between ``Tensor.numpy`` and ``torch.as_tensor``.
+
+    ``float_default="float32"`` makes temporaries float32 where NumPy would choose float64 by itself.
+    """
 
     name = "numpy"
     takes = frozenset({"callable"})
     default_devices = ("cpu", "cuda")
+    options = frozenset({"float_default"})
 
     def available(self, machine: Machine) -> Probe:
         if machine.cxx is None:
@@ -31,12 +39,15 @@ class NumpyBackend(Backend):
             )
         return Accepted(f"compiled by torch.compile with {machine.cxx.version}")
 
-    def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
-        def notify(what: str) -> None:
-            tools.notify(f"compiling NumPy kernel {contract.qualname}:{spec.name} for {what} (torch.compile)")
+    def validate(self, spec: KernelSpec, contract: Contract) -> None:
+        super().validate(spec, contract)
+        where = f"{contract.qualname}: the numpy kernel {spec.name!r}"
+        check_float_default(spec.options.get("float_default", "float64"), where)
+        assert callable(spec.source)  # ``takes`` admits callables only
+        numpy_trace.refuse_lacking(spec.source, where)
 
-        assert not isinstance(spec.source, str)  # ``takes`` admits callables only
-        return Artifact(spec.entry, payload=_CompiledPerPattern(spec.source, contract, notify))
+    def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
+        return Artifact(spec.entry, payload=_CompiledPerPattern(spec, contract, tools.notify))
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         launch: Launch = artifact.payload
@@ -51,8 +62,8 @@ class _CompiledPerPattern:
     it may specialise on (equal sizes, some numbers) it decides itself: at its limit we start with a new function.
     """
 
-    def __init__(self, function: Any, contract: Contract, notify: Any) -> None:
-        self._function = function
+    def __init__(self, spec: KernelSpec, contract: Contract, notify: Callable[[str], None]) -> None:
+        self._spec = spec
         self._contract = contract
         self._notify = notify
         self._compiled: dict[tuple[object, ...], Any] = {}
@@ -61,21 +72,40 @@ class _CompiledPerPattern:
         # Strides, gradients and grad mode would each be one more reason to compile again.
         plain = [_plain(a) for a in arguments]
         key = tuple(_pattern(a) for a in plain)
-        if key not in self._compiled:
-            tensors = [a for a in _pytree.tree_leaves(plain) if isinstance(a, torch.Tensor)]
-            self._notify(", ".join(f"{t.dtype}[{t.dim()}-d]".removeprefix("torch.") for t in tensors))
-            self._compiled[key] = self._compile()
+        compiled = self._compiled.get(key)
         with torch.no_grad():
-            try:
-                result = self._compiled[key](*plain)
-            except torch._dynamo.exc.FailOnRecompileLimitHit:
-                self._compiled[key] = self._compile()
-                result = self._compiled[key](*plain)
+            if compiled is None:
+                result = self._first_call(key, plain)
+            else:
+                try:
+                    result = compiled(*plain)
+                except numpy_trace.LimitHit:
+                    result = self._start_again(key)(*plain)
         return tuple(r.contiguous() for r in result) if isinstance(result, tuple) else result.contiguous()
 
-    def _compile(self) -> Any:
+    def _first_call(self, key: tuple[object, ...], plain: list[Any]) -> Any:
+        tensors = [a for a in _pytree.tree_leaves(plain) if isinstance(a, torch.Tensor)]
+        who = f"NumPy kernel {self._contract.qualname}:{self._spec.name}"
+        what = ", ".join(f"{t.dtype}[{t.dim()}-d]".removeprefix("torch.") for t in tensors)
+        self._notify(f"compiling {who} for {what} (torch.compile)")
+        start = time.perf_counter()
+        try:
+            result = self._start_again(key)(*plain)
+        except Exception as error:
+            del self._compiled[key]
+            if (said := numpy_trace.say_break(error, who)) is not None:
+                raise said from error
+            raise
+        self._notify(f"compiled {who} in {time.perf_counter() - start:.1f} s")
+        return result
+
+    def _start_again(self, key: tuple[object, ...]) -> Any:
+        default = self._spec.options.get("float_default", "float64")
         # Not dynamic=True: a dim that never changes (the d of n × d points) stays a constant, for much faster loops.
-        return torch.compile(_fresh_wrapper(self._function, self._contract), fullgraph=True)
+        compile_ = functools.partial(numpy_trace.compile_whole, float_default=default)
+        function = _in_order(self._spec.source, self._contract)
+        self._compiled[key] = numpy_trace.on_tensors(function, self._contract.name, compile_)
+        return self._compiled[key]
 
 
 def _plain(value: Any) -> Any:
@@ -92,22 +122,12 @@ def _pattern(value: Any) -> Any:
     return type(value) if type(value) in (int, float) else value
 
 
-def _as_array(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_as_array(v) for v in value]
-    return value.numpy() if isinstance(value, torch.Tensor) else value
-
-
-def _fresh_wrapper(function: Any, contract: Contract) -> Any:
+def _in_order(function: Any, contract: Contract) -> Any:
+    """The function on arguments in signature order, some of which it may take by keyword only."""
     split = len(contract.signature.positional)
     names = [a.name for a in contract.signature.keyword_only]
 
-    def on_tensors(*tensors: Any) -> Any:
-        arrays = [_as_array(t) for t in tensors]
-        keywords = dict(zip(names, arrays[split:], strict=True))
-        out = function(*arrays[:split], **keywords)
-        return tuple(torch.as_tensor(o) for o in out) if isinstance(out, tuple) else torch.as_tensor(out)
+    def call(*arguments: Any) -> Any:
+        return function(*arguments[:split], **dict(zip(names, arguments[split:], strict=True)))
 
-    # torch.compile keeps its results by code object, and all closures of a def share one.
-    code = on_tensors.__code__.replace(co_name=f"on_tensors_{contract.name}")
-    return types.FunctionType(code, on_tensors.__globals__, code.co_name, None, on_tensors.__closure__)
+    return call

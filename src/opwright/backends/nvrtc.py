@@ -25,6 +25,7 @@ from opwright.backends.base import BuildTools
 from opwright.backends.cuda_source import CudaSource, parse_options
 from opwright.backends.device_code import DeviceCode, EntryPoint, Parameter, Resources, demangle, entries_in_ptx
 from opwright.backends.device_code import typed_parameters as with_types
+from opwright.backends.ptxas import read_resources
 from opwright.cache import ArtifactKey
 from opwright.errors import CompileError, KernelRefusedError
 from opwright.results import Accepted, Probe, Refused
@@ -192,7 +193,7 @@ def _compile(source: CudaSource, instances: Sequence[str], flags: Sequence[str])
         given = next((i for i in instances if first.lowered[i] == entry.symbol), None)
         name = given or (entry.symbol if entry.symbol in probes else _bare_name(declared))
         parameters = with_types(entry, _parameter_types(declared))
-        entries.append(EntryPoint(entry.symbol, name, parameters, _resources(first.log, entry.symbol)))
+        entries.append(EntryPoint(entry.symbol, name, parameters, read_resources(first.log, entry.symbol)))
     return _Compiled(first.cubin, first.ptx, tuple(entries))
 
 
@@ -281,27 +282,6 @@ def _opening_of_parameters(declaration: str) -> int:
         if depth == 0 and declaration[position] == "(":
             return position
     return len(declaration)
-
-
-def _resources(log: str, symbol: str) -> Resources | None:
-    """What ``ptxas -v`` said of a kernel."""
-    about = re.search(
-        rf"Compiling entry function '{re.escape(symbol)}'.*?(?=Compiling entry function|\Z)", log, re.DOTALL
-    )
-    if about is None:
-        return None
-
-    def number(pattern: str) -> int:
-        found = re.search(pattern, about[0])
-        return int(found[1]) if found else 0
-
-    return Resources(
-        registers=number(r"Used (\d+) registers"),
-        stack=number(r"(\d+) bytes stack frame"),
-        spill_stores=number(r"(\d+) bytes spill stores"),
-        spill_loads=number(r"(\d+) bytes spill loads"),
-        static_shared=number(r"(\d+) bytes smem"),
-    )
 
 
 def _to_json(entry: EntryPoint) -> dict[str, Any]:

@@ -10,21 +10,20 @@ from __future__ import annotations
 import importlib.util
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch, as_launch
-from opwright.backends.reach import values_reached
+from opwright.backends.triton_stages import kernels_reached
 from opwright.contract.contract import Contract
 from opwright.contract.reference import replace_globals
 from opwright.errors import KernelError
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
 
-__all__ = ["TritonBackend", "kernels_reached"]
+__all__ = ["TritonBackend"]
 
 
 class TritonBackend(Backend):
@@ -91,16 +90,6 @@ class TritonBackend(Backend):
 def _run_once(kernel_call: Any, quantiles: Any = None) -> list[float]:
     kernel_call()
     return [0.0, 0.0, 0.0]
-
-
-def kernels_reached(launcher: Any) -> Iterator[Any]:
-    """The Triton kernels (jitted, autotuned, with heuristics, interpreted) that a launcher may launch:
-    those in its globals and closure, and in functions of the same file that it calls."""
-    return filter(_is_kernel, values_reached(launcher))
-
-
-def _is_kernel(value: Any) -> bool:
-    return type(value).__module__.startswith("triton.runtime") and hasattr(value, "fn")
 
 
 def _is_interpreted(kernel: Any) -> bool:

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree
 
 from opwright.contract.fingerprint import digest, fingerprint
+from opwright.contract.numpy_names import lacking, what_is_wrong, what_to_write
 from opwright.contract.reference import contiguous_outputs, run_traceable, run_truth
 from opwright.contract.signature import Argument, Kind, Signature, read_signature
 from opwright.errors import ContractError
@@ -113,6 +114,8 @@ def make_contract(qualname: str, function: Callable[..., Any], scope: Mapping[st
             fix="put @ow.op directly on the def, below nothing else",
         )
     signature = read_signature(function, qualname, scope)
+    if signature.language == "numpy":
+        _refuse_lacking(qualname, function)
     contract = Contract(
         qualname=qualname,
         signature=signature,
@@ -124,6 +127,16 @@ def make_contract(qualname: str, function: Callable[..., Any], scope: Mapping[st
     )
     _refuse_mutation(contract)
     return contract
+
+
+def _refuse_lacking(qualname: str, function: Callable[..., Any]) -> None:
+    """Refuse a meaning that could run on plain arrays only: what is derived from it needs torch's NumPy."""
+    for name in lacking(function):
+        raise ContractError(
+            f"{qualname}: {name}, used in {name.function} at {name.where}, {what_is_wrong(name.path)}, so that "
+            "nothing can be derived from the meaning",
+            fix=what_to_write(name.path),
+        )
 
 
 def _infer_schema(qualname: str, signature: Signature) -> str:

@@ -20,6 +20,7 @@ import torch._numpy as tnp
 from torch._numpy._ndarray import ndarray as TensorArray
 from torch.utils import _pytree
 
+from opwright.contract.numpy_rules import numpy_rules
 from opwright.contract.signature import Signature
 from opwright.errors import ContractError
 
@@ -38,8 +39,9 @@ def run_traceable(function: Callable[..., Any], signature: Signature, arguments:
     if signature.language == "torch":
         return signature.call(function, arguments)
     on_torch = replace_globals(function, {id(np): tnp})
-    wrapped = [TensorArray(a) if isinstance(a, torch.Tensor) else a for a in arguments]
-    return _pytree.tree_map(_to_tensor, signature.call(on_torch, wrapped))
+    wrapped = _pytree.tree_map_only(torch.Tensor, TensorArray, list(arguments))
+    with numpy_rules():
+        return _pytree.tree_map(_to_tensor, signature.call(on_torch, wrapped))
 
 
 def with_arrays(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,5 +20,6 @@ OPERATORS = (
     "opwright.gallery.add",
     "opwright.gallery.trig",
     "opwright.gallery.kmeans",
+    "opwright.gallery.outer_sum",
     "opwright.gallery.conv1d",
 )

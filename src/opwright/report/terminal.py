@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -270,10 +272,20 @@ def show_parts(console: Console, op: str, schema: str, parts: Iterable[Part]) ->
     console.print(table)
 
 
+@contextlib.contextmanager
+def paged(console: Console, lines: int) -> Iterator[None]:
+    """A pager around what is longer than the terminal is high; nothing where there is no terminal."""
+    if not console.is_terminal or not sys.stdout.isatty() or lines <= console.height:
+        yield
+        return
+    with console.pager(styles=True):
+        yield
+
+
 def show_text(console: Console, of: str, shown: Shown) -> None:
     """A kernel's source or compiled code, coloured where there is a terminal."""
     console.print(f"[bold]{escape(of)}[/]  [dim]{escape(shown.title)}[/]", soft_wrap=True, highlight=False)
-    lexer = {"sass": "nasm", "ptx": "ptx", "cuda": "cuda"}.get(shown.language, shown.language)
+    lexer = {"sass": "nasm", "asm": "nasm"}.get(shown.language, shown.language)
     if console.is_terminal and lexer != "text":
         console.print(Syntax(shown.text, lexer, theme="ansi_dark", background_color="default", word_wrap=False))
     else:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch.utils import _pytree
 
 from opwright.backends import BACKENDS, get_backend
 from opwright.contract import derive
@@ -21,6 +23,7 @@ from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import ArgumentError, KernelError, NameClashError
 from opwright.results import Accepted, Crossover, Explanation, Origin, Part
 from opwright.runtime import registration, selection, tuned
+from opwright.runtime.arrays import borrow, holds_arrays
 from opwright.runtime.attach import Attach, make_spec
 from opwright.runtime.backward import derived_backward, save_values
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
@@ -78,6 +81,7 @@ class Op:
         # The latest plain calls, as guards that recognise the next one like them.
         self._plans: tuple[Plan, ...] = ()
         # So many positional arguments are all of them; no number is, where some go by keyword only.
+        self._numpy = contract.signature.language == "numpy"
         self._arity = -1 if contract.signature.keyword_only else len(contract.signature.arguments)
         functools.update_wrapper(self, contract.function)
         self.overload = registration.register(self)
@@ -86,7 +90,7 @@ class Op:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return self.overload(*args, **kwargs)
+            return self._traced_on_arrays(args, kwargs) if self._numpy else self.overload(*args, **kwargs)
         # A plan is made of filled arguments, so what equals them needs no filling.
         arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
         if self._plans and nothing_listens():
@@ -95,6 +99,8 @@ class Op:
                     return self._run(plan.kernels, arguments, plan.device)
         if arguments is args:
             arguments = fill(self.contract, args, kwargs)
+        if self._numpy and holds_arrays(arguments):
+            return self._call_with_arrays(arguments)
         if is_plain_call(arguments):
             return self._run_and_remember(arguments)
         split = len(self.contract.signature.positional)
@@ -102,6 +108,24 @@ class Op:
             return self._through_dispatcher(arguments, {})
         named = {a.name: v for a, v in zip(self.contract.signature.keyword_only, arguments[split:], strict=True)}
         return self._through_dispatcher(arguments[:split], named)
+
+    def _traced_on_arrays(self, args: Any, kwargs: Any) -> Any:
+        """Within a graph that torch.compile makes of NumPy code, which gives and takes arrays."""
+        leaves = _pytree.tree_leaves((args, kwargs))
+        if not any(isinstance(leaf, np.ndarray) for leaf in leaves):
+            return self.overload(*args, **kwargs)
+        args, kwargs = _pytree.tree_map_only(np.ndarray, torch.as_tensor, (args, kwargs))
+        return _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.numpy(), self.overload(*args, **kwargs))
+
+    def _call_with_arrays(self, arguments: Sequence[Any]) -> Any:
+        """The same on tensors that share the arrays' memory; results share theirs with the kernel's outputs."""
+        leaves, structure = _pytree.tree_flatten(list(arguments))
+        borrowed = borrow(leaves, None, self.contract.qualname, functional=True)
+        split = len(self.contract.signature.positional)
+        on_tensors = _pytree.tree_unflatten(list(borrowed.leaves), structure)
+        named = {a.name: v for a, v in zip(self.contract.signature.keyword_only, on_tensors[split:], strict=True)}
+        result = self(*on_tensors[:split], **named)
+        return _pytree.tree_map_only(torch.Tensor, borrowed.give_back, result)
 
     def _through_dispatcher(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:

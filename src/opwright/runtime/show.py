@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
+import tempfile
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from opwright.backends import get_backend
-from opwright.backends.device_code import DeviceCode, EntryPoint
+import torch
+
+from opwright.backends import get_backend, numpy_trace
+from opwright.backends.device_code import DeviceCode, EntryPoint, Resources
+from opwright.backends.host_asm import disassemble_host
 from opwright.backends.reach import values_reached
 from opwright.backends.sass import disassemble
-from opwright.errors import KernelRefusedError
+from opwright.backends.triton_stages import STAGES, CompiledKernel, compile_launches
+from opwright.contract.cases import arguments_of, parse_case
+from opwright.contract.contract import Contract
+from opwright.contract.numpy_rules import FloatDefault
+from opwright.errors import CheckError, KernelRefusedError
 from opwright.results import Shown
+from opwright.runtime import registration
 from opwright.runtime.cuda_module import CudaKernel, CudaModule, cuda_module
 from opwright.runtime.kernel import Kernel
+from opwright.runtime.tools import build_tools
 
-__all__ = ["VIEWS", "show_cuda_file", "show_kernel"]
+__all__ = ["VIEWS", "show_cuda_file", "show_kernel", "show_reference"]
 
 
 def show_kernel(kernel: Kernel, what: str, arch: str) -> list[Shown]:
@@ -25,7 +37,7 @@ def show_kernel(kernel: Kernel, what: str, arch: str) -> list[Shown]:
 
     Args:
         what: a key of ``VIEWS``.
-        arch: such as ``sm_90``, for views of compiled code.
+        arch: such as ``sm_90``, for views of compiled code; "" for this machine's.
 
     Raises:
         KernelRefusedError: this kernel has no such view, or a tool for it is missing.
@@ -33,12 +45,25 @@ def show_kernel(kernel: Kernel, what: str, arch: str) -> list[Shown]:
     return VIEWS[what](kernel, arch)
 
 
+def show_reference(contract: Contract, what: str, arch: str) -> list[Shown]:
+    """One view of an operator's meaning: its source, or what Inductor makes of it.
+
+    Raises:
+        KernelRefusedError: a meaning has no such view.
+    """
+    if what == "source":
+        return [Shown("the meaning", "python", inspect.getsource(contract.function))]
+    if what != "inductor":
+        raise KernelRefusedError(f"{contract.qualname}: there is no {what} of a meaning", fix="use --what inductor")
+    return _generated(contract, contract.function, contract.signature.language, arch, None)
+
+
 def show_cuda_file(file: Path, what: str, arch: str, instances: tuple[str, ...]) -> list[Shown]:
     """A view of the kernels of a ``.cu`` file that belongs to no operator."""
     if what == "source":
         return [Shown(file.name, "cuda", file.read_text())]
     module = cuda_module(file.resolve(), instances=instances)
-    code = module.compile(arch)
+    code = module.compile(arch or _default_arch())
     if not code.entries:
         raise KernelRefusedError(
             f"{file.name} holds only templates, and none was instantiated",
@@ -58,8 +83,126 @@ def _source(kernel: Kernel, arch: str) -> list[Shown]:
     return [made, *(Shown(m.name, "cuda", m.text) for m in modules.values())]
 
 
-def _device_view(what: str) -> Callable[[Kernel, str], list[Shown]]:
+def _inductor(kernel: Kernel, arch: str) -> list[Shown]:
+    if kernel.backend != "numpy":
+        raise KernelRefusedError(
+            f"{kernel.contract.qualname}: the {kernel.backend} kernel {kernel.name!r} is not compiled by Inductor",
+            fix="choose a NumPy kernel, or the meaning with --kernel reference",
+        )
+    default = kernel.spec.options.get("float_default", "float64")
+    return _generated(kernel.contract, kernel.spec.source, "numpy", arch, kernel.spec.dtypes, default)
+
+
+def _generated(
+    contract: Contract, function: Any, language: str, arch: str, dtypes: Any, float_default: FloatDefault = "float64"
+) -> list[Shown]:
+    """C++ for this machine's CPU, or Triton for its GPU, if that is the ``arch`` that was asked for."""
+    if arch and arch not in [g.arch for g in build_tools().machine.gpus]:
+        raise KernelRefusedError(
+            f"Inductor generates code for a GPU that it can ask, and there is no {arch} here",
+            fix="leave --arch out to see the C++ for this CPU, or use a machine with that GPU",
+        )
+    from torch._inductor.utils import run_and_get_code
+
+    arguments = _typical(contract, dtypes, "cuda" if arch else "cpu")
+
+    def compile_(f: Callable[..., Any]) -> Callable[..., Any]:
+        if language == "torch":
+            return torch.compile(f, fullgraph=True)
+        return numpy_trace.compile_whole(f, float_default=float_default)
+
+    def run(*values: Any) -> Any:
+        split = len(contract.signature.positional)
+        named = [a.name for a in contract.signature.keyword_only]
+        return function(*values[:split], **dict(zip(named, values[split:], strict=True)))
+
+    compiled = numpy_trace.on_tensors(run, contract.name, compile_) if language == "numpy" else compile_(run)
+    config: Any = importlib.import_module("torch.compiler.config")
+
+    with config.patch(force_disable_caches=True), torch.no_grad():
+        _, texts = run_and_get_code(compiled, *arguments)
+    what = ", ".join(_show_tensor(a) for a in arguments if isinstance(a, torch.Tensor))
+    return [Shown(f"{name}, for {what}", kind, text) for t in texts for name, kind, text in _kernels_in(t)]
+
+
+def _show_tensor(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype}{list(tensor.shape)}".removeprefix("torch.")
+
+
+def _kernels_in(text: str) -> list[tuple[str, str, str]]:
+    """The kernels in what Inductor wrote, or all of it where it only calls libraries."""
+    cpp = re.findall(r"(?ms)^(\w+) = async_compile\.cpp_pybinding\(.*?r?'''(.*?)'''\)", text)
+    gpu = re.findall(r"(?ms)^(\w+) = async_compile\.triton\('\w+', '''(.*?)'''", text)
+    found = [(n, "cpp", t.strip("\n")) for n, t in cpp] + [(n, "python", t.strip("\n")) for n, t in gpu]
+    return found or [("calls of libraries", "python", text)]
+
+
+def _typical(contract: Contract, dtypes: Any, device: str) -> tuple[Any, ...]:
+    """Arguments of the sizes that are timed, or of moderate ones; of sizes that fit together, if those do not."""
+    operator: Any = registration.find(contract.qualname)
+    declared = {n: s[-1] for n, s in getattr(operator, "declared_sizes", {}).items()}
+    dtype = [f"dtype={dtypes[0]}".replace("torch.", "")] if dtypes else []
+    large = [f"{name}={declared.get(name, 1024)}" for name, _ in parse_case(contract, "").sizes]
+    try:
+        return arguments_of(contract, parse_case(contract, " ".join(large + dtype)), device)
+    except CheckError:
+        return arguments_of(contract, parse_case(contract, " ".join(dtype)), device)
+
+
+def _triton_source(kernel: Kernel, arch: str) -> list[Shown]:
+    """A Triton kernel's own source; of a NumPy kernel, the Triton that Inductor generates for this machine's GPU."""
+    if kernel.backend == "triton":
+        return _source(kernel, arch)
+    return _inductor(kernel, arch or _default_arch())
+
+
+def _triton_view(what: str) -> Callable[[Kernel, str], list[Shown]]:
     def view(kernel: Kernel, arch: str) -> list[Shown]:
+        if kernel.backend != "triton":
+            raise KernelRefusedError(
+                f"{kernel.contract.qualname}: the {kernel.backend} kernel {kernel.name!r} is not Triton, "
+                f"so there is no {what} to show",
+                fix="choose a kernel with --kernel, or another --what",
+            )
+        launcher = get_backend("triton").compile(kernel.spec, kernel.contract, build_tools()).payload
+        arguments = _typical(kernel.contract, kernel.spec.dtypes, "meta")
+        chosen = arch or _default_arch()
+        return [_of_triton(what, m, chosen) for m in compile_launches(launcher, kernel.contract, arguments, chosen)]
+
+    return view
+
+
+def _of_triton(what: str, made: CompiledKernel, arch: str) -> Shown:
+    title = f"{made.name}({made.called}), {arch}"
+    if what in STAGES:
+        return Shown(title, {"ptx": "ptx", "llir": "llvm"}.get(what, "text"), made.stages[what])
+    with tempfile.TemporaryDirectory() as folder:
+        if what == "resources":
+            return Shown(title, "text", _resources_text(made.name, made.resources(arch, Path(folder))))
+        cubin = Path(folder) / f"{made.name}.cubin"
+        cubin.write_bytes(made.cubin)
+        return Shown(title, "sass", disassemble(cubin, made.name))
+
+
+def _asm(kernel: Kernel, arch: str) -> list[Shown]:
+    if kernel.backend != "cpp":
+        raise KernelRefusedError(
+            f"{kernel.contract.qualname}: the {kernel.backend} kernel {kernel.name!r} is not compiled for the CPU",
+            fix="choose a C++ kernel with --kernel, or another --what",
+        )
+    artifact = get_backend("cpp").compile(kernel.spec, kernel.contract, build_tools())
+    assert artifact.file is not None  # compile always makes one
+    source = Path(str(kernel.spec.source)).read_text()
+    return [Shown(f"{kernel.name}, {build_tools().machine.cpu}", "asm", disassemble_host(artifact.file, source))]
+
+
+def _device_view(what: str) -> Callable[[Kernel, str], list[Shown]]:
+    of_triton = _triton_view(what)
+
+    def view(kernel: Kernel, arch: str) -> list[Shown]:
+        if kernel.backend == "triton":
+            return of_triton(kernel, arch)
+        arch = arch or _default_arch()
         found = list(_cuda_kernels(kernel.spec.source))
         if not found:
             raise KernelRefusedError(
@@ -79,7 +222,8 @@ def _of_device_code(what: str, code: DeviceCode, entry: EntryPoint) -> Shown:
     if what == "ptx":
         assert code.ptx is not None  # NVRTC gives both
         return Shown(title, "ptx", _ptx_of(code.ptx.read_text(), entry.symbol))
-    return Shown(title, "text", _resources(entry))
+    declared = f"{entry.name}({', '.join(p.type_name for p in entry.parameters)})"
+    return Shown(title, "text", _resources_text(declared, entry.resources))
 
 
 def _ptx_of(ptx: str, symbol: str) -> str:
@@ -89,9 +233,12 @@ def _ptx_of(ptx: str, symbol: str) -> str:
     return "".join([head, *own]) if own else ptx
 
 
-def _resources(entry: EntryPoint) -> str:
-    r = entry.resources
-    declared = f"{entry.name}({', '.join(p.type_name for p in entry.parameters)})"
+def _default_arch() -> str:
+    gpus = build_tools().machine.gpus
+    return gpus[0].arch if gpus else "sm_90"
+
+
+def _resources_text(declared: str, r: Resources | None) -> str:
     if r is None:
         return declared
     spilled = f"{r.spill_stores} bytes stored, {r.spill_loads} loaded" if r.spill_stores or r.spill_loads else "none"
@@ -132,6 +279,12 @@ def _constants(function: Any) -> Iterator[Any]:
 # One line a view; each takes a kernel and an architecture.
 VIEWS: dict[str, Callable[[Kernel, str], list[Shown]]] = {
     "source": _source,
+    "inductor": _inductor,
+    "triton": _triton_source,
+    "ttir": _triton_view("ttir"),
+    "ttgir": _triton_view("ttgir"),
+    "llir": _triton_view("llir"),
+    "asm": _asm,
     "ptx": _device_view("ptx"),
     "sass": _device_view("sass"),
     "resources": _device_view("resources"),

@@ -1,4 +1,4 @@
-"""The assignment step of k-means: a meaning in NumPy, compiled unchanged and written in C++."""
+"""K-means: its assignment step and its sums as meanings in NumPy, compiled unchanged and written in C++ and Triton."""
 
 import numpy as np
 import torch
@@ -6,9 +6,21 @@ from jaxtyping import Float, Int64
 
 import opwright as ow
 
-__all__ = ["kmeans_assign"]
+__all__ = ["kmeans_assign", "kmeans_sums"]
 
 FLOATS = (torch.float32, torch.float64)
+# Exactly as NumPy: were the compiler free to fuse a multiplication and an addition, last bits would differ.
+AS_NUMPY = ["-ffp-contract=off", "-fno-math-errno"]
+
+
+def is_flat(X, means):
+    """From eight dims on, NumPy sums in another order, which the Triton kernels do not follow."""
+    return 0 < X.shape[1] < 8 and len(means) > 0
+
+
+def is_small(X, means):
+    """The Triton kernel for sums keeps one for each mean in registers."""
+    return is_flat(X, means) and len(means) <= 64
 
 
 @ow.op("gallery::kmeans_assign")
@@ -22,8 +34,8 @@ def kmeans_assign(X: Float[np.ndarray, "n d"], means: Float[np.ndarray, "k d"]) 
     return np.argmin(np.linalg.norm(X - means[:, None], axis=2), axis=0)
 
 
-# Exactly as NumPy: were the compiler free to fuse a multiplication and an addition, last bits would differ.
-kmeans_assign.cpp("kmeans.cpp", dtypes=FLOATS, options=["-ffp-contract=off", "-fno-math-errno"])
+kmeans_assign.cpp("kmeans.cpp", dtypes=FLOATS, options=AS_NUMPY)
+kmeans_assign.triton("kmeans_triton.py", entry="assign", dtypes=FLOATS, when=is_flat)
 
 
 @kmeans_assign.numpy(name="numpy_compiled", dtypes=FLOATS)
@@ -39,3 +51,34 @@ def flops(X, means):
 
 
 kmeans_assign.bench_sizes(n=(10_000, 1_000_000), d=(2,), k=(8,))
+
+
+@ow.op("gallery::kmeans_sums")
+def kmeans_sums(
+    X: Float[np.ndarray, "n d"], means: Float[np.ndarray, "k d"]
+) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, "k"]]:
+    """The sum, and the number, of the points that are nearest to each of k means: one iteration of K-means, in one
+    pass over the points. (The new means are sums / counts.)"""
+    labels = np.argmin(np.linalg.norm(X - means[:, None], axis=2), axis=0)
+    own = labels == np.arange(len(means))[:, None]
+    return np.sum(np.where(own[:, :, None], X, X * 0), axis=1), np.sum(own, axis=1)
+
+
+kmeans_sums.cpp("kmeans.cpp", dtypes=FLOATS, options=AS_NUMPY)
+kmeans_sums.triton("kmeans_triton.py", entry="sums", dtypes=FLOATS, when=is_small)
+
+
+@kmeans_sums.numpy(name="numpy_compiled", dtypes=FLOATS)
+def _(X, means):
+    labels = np.argmin(np.linalg.norm(X - means[:, None], axis=2), axis=0)
+    own = labels == np.arange(len(means))[:, None]
+    return np.sum(np.where(own[:, :, None], X, X * 0), axis=1), np.sum(own, axis=1)
+
+
+@kmeans_sums.register_flops
+def sums_flops(X, means):
+    """The assignment, and d additions for each point."""
+    return flops(X, means) + X.numel()
+
+
+kmeans_sums.bench_sizes(n=(10_000, 1_000_000), d=(2,), k=(8,))

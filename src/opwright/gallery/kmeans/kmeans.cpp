@@ -2,7 +2,9 @@
 // (two squares that differ may have one root, and then the first mean wins), NaN before every number.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -13,6 +15,7 @@ using torch::stable::Tensor;
 
 constexpr int64_t kTile = 256;  // points whose best distances stay in the first-level cache
 constexpr int64_t kGrain = 16;   // tiles that are worth a thread
+constexpr int64_t kChunks = 256;  // sums of their own, at most
 
 template <class T>
 T square(T v) {
@@ -67,17 +70,59 @@ void assign(const T* x, const T* means, int64_t* out, int64_t count, int64_t k, 
 }
 
 template <class T>
+auto assign_for(int64_t d) {
+  return d == 1 ? assign<1, T> : d == 2 ? assign<2, T> : d == 3 ? assign<3, T> : d == 4 ? assign<4, T> : assign<0, T>;
+}
+
+template <class T>
 void assign_all(Tensor& out, const Tensor& X, const Tensor& means) {
   const int64_t n = X.size(0), d = X.size(1), k = means.size(0);
   const T* x = X.const_data_ptr<T>();
   const T* m = means.const_data_ptr<T>();
   int64_t* labels = out.mutable_data_ptr<int64_t>();
-  const auto assign_tile =
-      d == 1 ? assign<1, T> : d == 2 ? assign<2, T> : d == 3 ? assign<3, T> : d == 4 ? assign<4, T> : assign<0, T>;
+  const auto assign_tile = assign_for<T>(d);
   torch::stable::parallel_for(0, (n + kTile - 1) / kTile, kGrain, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin * kTile; i < std::min(n, end * kTile); i += kTile)
       assign_tile(x + i * d, m, labels + i, std::min(kTile, n - i), k, d);
   });
+}
+
+// The sums and numbers of the points of each mean. Every chunk has sums of its own, which are added in order: the
+// result does not depend on the number of threads.
+template <class T>
+void sum_all(Tensor& sums, Tensor& counts, const Tensor& X, const Tensor& means) {
+  const int64_t n = X.size(0), d = X.size(1), k = means.size(0);
+  const int64_t chunk = std::max(kGrain, ((n + kTile - 1) / kTile + kChunks - 1) / kChunks) * kTile;
+  const int64_t chunks = (n + chunk - 1) / chunk;
+  const T* x = X.const_data_ptr<T>();
+  const T* m = means.const_data_ptr<T>();
+  std::vector<double> partial(chunks * k * d, 0.0);
+  std::vector<int64_t> numbers(chunks * k, 0);
+  const auto assign_tile = assign_for<T>(d);
+  torch::stable::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
+    int64_t labels[kTile];
+    for (int64_t c = begin; c < end; ++c) {
+      double* sum = partial.data() + c * k * d;
+      int64_t* number = numbers.data() + c * k;
+      for (int64_t i = c * chunk; i < std::min(n, (c + 1) * chunk); i += kTile) {
+        const int64_t count = std::min(kTile, n - i);
+        assign_tile(x + i * d, m, labels, count, k, d);
+        for (int64_t p = 0; p < count; ++p) {
+          ++number[labels[p]];
+          for (int64_t j = 0; j < d; ++j) sum[labels[p] * d + j] += x[(i + p) * d + j];
+        }
+      }
+    }
+  });
+  T* out = sums.mutable_data_ptr<T>();
+  int64_t* out_counts = counts.mutable_data_ptr<int64_t>();
+  std::vector<double> total(k * d, 0.0);
+  std::fill_n(out_counts, k, 0);
+  for (int64_t c = 0; c < chunks; ++c) {
+    for (int64_t i = 0; i < k * d; ++i) total[i] += partial[c * k * d + i];
+    for (int64_t j = 0; j < k; ++j) out_counts[j] += numbers[c * k + j];
+  }
+  std::copy(total.begin(), total.end(), out);
 }
 
 Tensor kmeans_assign(const Tensor& X, const Tensor& means) {
@@ -87,4 +132,14 @@ Tensor kmeans_assign(const Tensor& X, const Tensor& means) {
   THO_DISPATCH_V2(points.scalar_type(), "gallery::kmeans_assign",
                   [&] { assign_all<scalar_t>(out, points, centres); }, AT_EXPAND(AT_FLOATING_TYPES));
   return out;
+}
+
+std::tuple<Tensor, Tensor> kmeans_sums(const Tensor& X, const Tensor& means) {
+  STD_TORCH_CHECK(means.size(0) > 0, "gallery::kmeans_sums: there is no mean to assign points to");
+  const Tensor points = torch::stable::contiguous(X), centres = torch::stable::contiguous(means);
+  Tensor sums = torch::stable::new_empty(points, {means.size(0), means.size(1)});
+  Tensor counts = torch::stable::new_empty(points, {means.size(0)}, ScalarType::Long);
+  THO_DISPATCH_V2(points.scalar_type(), "gallery::kmeans_sums",
+                  [&] { sum_all<scalar_t>(sums, counts, points, centres); }, AT_EXPAND(AT_FLOATING_TYPES));
+  return {sums, counts};
 }

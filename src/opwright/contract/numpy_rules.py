@@ -1,0 +1,135 @@
+"""NumPy's rules where torch's NumPy layer (``torch._numpy``) has rules of its own.
+
+Two differ. A function of integers that gives floats (``/``, ``sqrt``, ``arctan2``) gives float64 in NumPy and
+``torch.get_default_dtype()``, most often float32, in the layer. And which float NumPy's ``zeros`` or a mean of
+integers gives is one setting of the whole process there; here it is a setting of the block that runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch._numpy import _dtypes_impl
+from torch.overrides import TorchFunctionMode
+
+from opwright.errors import ContractError
+
+__all__ = ["FloatDefault", "check_float_default", "numpy_rules"]
+
+FloatDefault = Literal["float64", "float32"]
+_DTYPES: dict[str, tuple[torch.dtype, torch.dtype]] = {
+    "float64": (torch.float64, torch.complex128),
+    "float32": (torch.float32, torch.complex64),
+}
+_chosen: contextvars.ContextVar[FloatDefault | None] = contextvars.ContextVar("opwright_float_default", default=None)
+
+
+def check_float_default(given: str, where: str) -> FloatDefault:
+    """``given`` if it names a default that there is; ContractError otherwise."""
+    if given not in _DTYPES:
+        raise ContractError(f"{where}: float_default={given!r}", fix='use "float64", as NumPy does, or "float32"')
+    return given  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def numpy_rules(float_default: FloatDefault = "float64") -> Iterator[None]:
+    """Within this block, and this thread, torch's NumPy layer promotes as NumPy does."""
+    _let_each_block_choose()
+    token = _chosen.set(float_default)
+    try:
+        with _Promotion(float_default):
+            yield
+    finally:
+        _chosen.reset(token)
+
+
+class _PerBlock(_dtypes_impl.DefaultDTypes):
+    """torch's record of default dtypes, as it was, except within a block of ``numpy_rules``."""
+
+    @property
+    def float_dtype(self) -> Any:
+        chosen = _chosen.get()
+        return self[0] if chosen is None else _DTYPES[chosen][0]
+
+    @property
+    def complex_dtype(self) -> Any:
+        chosen = _chosen.get()
+        return self[1] if chosen is None else _DTYPES[chosen][1]
+
+
+def _let_each_block_choose() -> None:
+    now = _dtypes_impl.default_dtypes()
+    if not isinstance(now, _PerBlock):
+        _dtypes_impl._default_dtypes = _PerBlock(*now)
+
+
+# torch's names of functions that turn integers into floats, where they are not NumPy's.
+_OTHER_NAMES = {
+    "div": "true_divide", "divide": "true_divide", "true_divide": "true_divide", "__truediv__": "true_divide",
+    "__rtruediv__": "true_divide",
+    "acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan", "atanh": "arctanh",
+    "atan2": "arctan2",
+}  # fmt: skip
+_SAME_NAMES = (
+    "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh",
+    "cos", "cosh", "sin", "sinh", "tan", "tanh",
+    "deg2rad", "rad2deg", "exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2", "sqrt",
+    "hypot", "copysign",
+)  # fmt: skip
+_UFUNCS: dict[str, Any] = {
+    **{name: getattr(np, name) for name in _SAME_NAMES},
+    **{name: getattr(np, numpys) for name, numpys in _OTHER_NAMES.items()},
+}
+
+
+# torch's functions that make floats of nothing.
+_MAKES_FLOATS = frozenset({"empty", "eye", "fft_fftfreq", "fft_rfftfreq", "linspace", "logspace", "ones", "zeros"})
+
+
+class _Promotion(TorchFunctionMode):
+    """Casts integers before a function that makes floats of them, to the float that NumPy would make, and asks for that
+    float where a function makes some of nothing."""
+
+    def __init__(self, float_default: FloatDefault) -> None:
+        super().__init__()
+        self._default = float_default
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        ufunc = _UFUNCS.get(name)
+        keywords = kwargs or {}
+        if name in _MAKES_FLOATS and keywords.get("dtype") is None:
+            keywords = {**keywords, "dtype": _DTYPES[self._default][0]}
+        if ufunc is not None and not keywords.get("rounding_mode"):
+            dtype = _float_of(ufunc, args[: ufunc.nin], self._default)
+            if dtype is not None:
+                args = tuple(a.to(dtype) if isinstance(a, torch.Tensor) else a for a in args)
+        return func(*args, **keywords)
+
+
+def _float_of(ufunc: Any, operands: Sequence[Any], default: FloatDefault) -> torch.dtype | None:
+    """What NumPy makes of these integers; None where a float or a complex number is among them."""
+    tensors = [o for o in operands if isinstance(o, torch.Tensor)]
+    if not tensors or any(t.dtype.is_floating_point or t.dtype.is_complex for t in tensors):
+        return None
+    # A Python number is weak in NumPy: a float makes no float16 of an int8, but counts as a float64 besides integers.
+    known: list[Any] = [
+        np.dtype(str(o.dtype).removeprefix("torch.")) if isinstance(o, torch.Tensor) else _python_type(o)
+        for o in operands
+    ]
+    made = ufunc.resolve_dtypes((*known, *[None] * ufunc.nout))[-1]
+    if made.kind != "f":
+        return None
+    dtype: torch.dtype = getattr(torch, made.name)
+    return _DTYPES[default][0] if dtype is torch.float64 else dtype
+
+
+def _python_type(number: Any) -> type:
+    if isinstance(number, bool | torch.SymBool):
+        return bool
+    return int if isinstance(number, int | torch.SymInt) else complex if isinstance(number, complex) else float
