@@ -80,8 +80,9 @@ class Op:
         self._seen: dict[Any, tuple[Kernel, ...]] = {}
         # The latest plain calls, as guards that recognise the next one like them.
         self._plans: tuple[Plan, ...] = ()
-        # So many positional arguments are all of them; no number is, where some go by keyword only.
+        # A meaning in NumPy: calls may come with arrays, and give arrays back.
         self._numpy = contract.signature.language == "numpy"
+        # So many positional arguments are all of them; no number is, where some go by keyword only.
         self._arity = -1 if contract.signature.keyword_only else len(contract.signature.arguments)
         functools.update_wrapper(self, contract.function)
         self.overload = registration.register(self)
