@@ -15,7 +15,7 @@ import opwright as ow
 from opwright.backends import get_backend, nvrtc
 from opwright.backends.cuda import _architecture_flags
 from opwright.errors import CompileError, KernelError, KernelRefusedError, SignatureMismatchError
-from opwright.machine import Gpu, this_machine
+from opwright.machine import Compiler, Gpu, this_machine
 from opwright.results import Accepted, Refused
 from opwright.runtime.tools import build_tools
 
@@ -82,6 +82,20 @@ def test_a_launcher_is_refused_without_nvrtc_or_gpu(namespace, monkeypatch):
     monkeypatch.setattr(nvrtc, "available", lambda: Accepted("NVRTC"))
     assert isinstance(kernel.probe("cuda", WITH_GPU), Accepted)
     assert "no CUDA GPU" in kernel.probe("cuda", dataclasses.replace(WITH_GPU, gpus=())).reason
+
+
+def test_doctor_says_what_is_there_and_what_that_is_good_for(monkeypatch):
+    nothing = dataclasses.replace(this_machine(), gpus=(), nvcc=None, cxx=None)
+    compiler = dataclasses.replace(nothing, cxx=Compiler("g++", "g++ 12"))
+    monkeypatch.setattr(nvrtc, "available", lambda: Refused("no NVRTC", "install it"))
+    available = get_backend("cuda").available
+    assert available(nothing) == Refused("no NVRTC", "install it")
+    assert "in the simulator only: no NVRTC (install it)" in available(compiler).note
+    assert isinstance(available(dataclasses.replace(compiler, gpus=WITH_GPU.gpus)), Refused)
+    monkeypatch.setattr(nvrtc, "available", lambda: Accepted("NVRTC 13.0"))
+    assert "not simulated either: there is no C++ compiler" in available(nothing).note
+    assert available(compiler).note.endswith("run it, in the simulator")
+    assert "simulator" not in available(dataclasses.replace(compiler, gpus=WITH_GPU.gpus)).note
 
 
 def test_a_file_is_refused_without_nvcc_and_needs_no_nvrtc(namespace, tmp_path, monkeypatch):

@@ -42,9 +42,19 @@ class CudaBackend(Backend):
     options = frozenset({"options"})
 
     def available(self, machine: Machine) -> Probe:
-        found = nvrtc.available()
-        nvcc = machine.nvcc.version if machine.nvcc else "no nvcc, so no .cu files with host functions"
-        return found if isinstance(found, Refused) else Accepted(f"{found.note}; {nvcc}")
+        compiled, simulated = nvrtc.available(), cuda_sim.available(machine)
+        if isinstance(compiled, Refused):
+            if isinstance(simulated, Refused) or machine.has_gpu:
+                return compiled
+            return Accepted(f"in the simulator only: {compiled.reason} ({compiled.remedy})")
+        notes = [
+            compiled.note,
+            machine.nvcc.version if machine.nvcc else "no nvcc, so no .cu files with host functions",
+        ]
+        if not machine.has_gpu:
+            how = f"not simulated either: {simulated.reason}" if isinstance(simulated, Refused) else "in the simulator"
+            notes.append(f"no GPU, so only `opwright check` and CPU tensors run it, {how}")
+        return Accepted("; ".join(notes))
 
     def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
         simulated = device == "cpu" and "cuda" in spec.devices and not isinstance(spec.source, Path)
