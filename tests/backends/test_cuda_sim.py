@@ -143,19 +143,19 @@ def test_a_refusal_reads_well() -> None:
     text = '__global__ void k(int* x) {\n  asm("trap;");  // here\n}\n'
     with pytest.raises(KernelRefusedError) as caught:
         compiled(text, "k")
-    assert str(caught.value).startswith("kernel.cu:2: asm: inline PTX")
+    assert str(caught.value).startswith("<cuda source>:2: asm: inline PTX")
     assert '\n    asm("trap;");  // here\n  → ' in str(caught.value)
 
 
 @pytest.mark.compiler
 def test_refused_headers_and_dead_branches() -> None:
-    with pytest.raises(KernelRefusedError, match=r"kernel.cu:2: #include <mma.h>: tensor-core"):
+    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: #include <mma.h>: tensor-core"):
         compiled("// first\n#include <mma.h>\n" + FILL, "fill")
     dead = '#ifndef __OPWRIGHT_SIMULATOR__\n#include <mma.h>\n__device__ void f() { asm("trap;"); }\n#endif\n' + FILL
     assert filled(dead) == 1
     for_hopper = '#if __CUDA_ARCH__ >= 900\n__device__ void f() { asm("trap;"); }\n#endif\n' + FILL
     assert filled(for_hopper, "-arch=sm_80") == 1
-    with pytest.raises(KernelRefusedError, match=r"kernel.cu:2: asm"):
+    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: asm"):
         filled(for_hopper, "--gpu-architecture=sm_90a")
 
 
@@ -210,7 +210,7 @@ def test_a_compile_error_has_line_and_caret() -> None:
     with pytest.raises(CompileError) as caught:
         compiled("\n__global__ void k(float* x) {\n  x[0] = undefined_thing;\n}\n", "k")
     message = str(caught.value)
-    assert "kernel.cu:3:10: error:" in message
+    assert "<cuda source>:3:10: error:" in message
     assert "x[0] = undefined_thing;" in message
     assert "|          ^" in message
     assert str(Path.home()) not in message

@@ -358,12 +358,15 @@ def test_a_right_kernel_that_rounds_elsewhere_is_no_failure(meaning, kernel):
     assert report.passed, report
 
 
-def test_numpy_that_torch_does_not_know_is_judged_all_the_same():
-    @ow.op("planted::interp")
-    def interp(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
-        return np.interp(x, [0.0, 1.0], [0.0, 2.0]).astype(x.dtype)
+def test_numpy_that_torch_cannot_follow_is_judged_all_the_same():
+    @ow.op("planted::listed")
+    def listed(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+        return np.asarray([2 * value for value in x.tolist()], dtype=x.dtype)  # a fake tensor has no values
 
-    assert ow.check(interp, checks=["values"]).passed
+    assert ow.check(listed, checks=["values"]).passed
+    listed.python(lambda x: 3 * x, name="wrong")
+    (verdict,) = ow.check(listed, kernels=["wrong"], checks=["values"]).verdicts
+    assert "elements differ" in verdict.failures[0].message
 
 
 def test_an_unknown_language_cannot_be_required():
