@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import opwright
-from opwright.errors import CheckError, KernelRefusedError, OpwrightError, TargetError
+from opwright.errors import CheckError, OpwrightError, TargetError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from opwright.results import CheckReport, Shown
+    from opwright.results import CheckReport
 
 __all__ = ["app", "main"]
 
@@ -357,15 +357,16 @@ def show(
     from opwright.report.records import refuse_unwritable, write_json, write_text
     from opwright.report.sides import side_by_side
     from opwright.report.terminal import paged, show_text
+    from opwright.runtime.show import all_of, views_of
 
     refuse_unwritable(json, output)
     if what in (What.schema, What.parts):
         _show_schemas(targets, json, output)
         return
     console = _console()
-    views = list(_views(targets, what, list(diff) if diff else kernel or [], arch, tuple(instance or ())))
+    views = list(views_of(targets, what.value, list(diff) if diff else kernel or [], arch, tuple(instance or ())))
     if diff is not None:
-        views = [side_by_side(_of_kernel(views, diff[0]), _of_kernel(views, diff[1]), console.width)]
+        views = [side_by_side(all_of(views, diff[0]), all_of(views, diff[1]), console.width)]
     if output is not None:
         write_text("\n".join(f"{s.text.rstrip()}\n" for _, s in views), output)
     else:
@@ -375,49 +376,6 @@ def show(
     if json is not None:
         records = [{"of": t, "what": what.value, "arch": arch, "title": s.title, "text": s.text} for t, s in views]
         write_json({"schema": "opwright.show/1", "shown": records}, json)
-
-
-def _of_kernel(views: list[tuple[str, Shown]], name: str) -> tuple[str, str]:
-    """All that there is to show of one kernel, with its title."""
-    own = [(title, s) for title, s in views if title.rpartition(":")[2] == name]
-    if not own:
-        raise TargetError(f"there is nothing to show of {name!r}", fix="--diff takes two kernels of one operator")
-    return own[0][0], "\n".join(s.text.rstrip() for _, s in own)
-
-
-def _views(
-    targets: list[str], what: What, kernels: list[str], arch: str, instances: tuple[str, ...]
-) -> Iterator[tuple[str, Shown]]:
-    """The views of every chosen kernel. Without a choice, kernels that have no such view are passed over."""
-    from opwright.runtime.show import show_cuda_file, show_kernel, show_reference
-    from opwright.runtime.targets import load_target
-
-    for target in targets:
-        if target.endswith(".cu"):
-            if not Path(target).is_file():
-                raise TargetError(f"there is no file {target!r}")
-            yield from ((target, shown) for shown in show_cuda_file(Path(target), what.value, arch, instances))
-            continue
-        for operator in load_target(target):
-            if unknown := [k for k in kernels if k not in (*operator.kernels, "reference")]:
-                raise TargetError(
-                    f"{operator.contract.qualname} has no kernel {unknown[0]!r}", fix=f"it has {[*operator.kernels]}"
-                )
-            refused: list[OpwrightError] = []
-            for name, each in operator.kernels.items():
-                if kernels and name not in kernels:
-                    continue
-                try:
-                    yield from (
-                        (f"{operator.contract.qualname}:{name}", s) for s in show_kernel(each, what.value, arch)
-                    )
-                except KernelRefusedError as error:
-                    refused.append(error)
-            if "reference" in kernels or (what is What.inductor and not kernels):
-                of_meaning = show_reference(operator.contract, what.value, arch)
-                yield from ((f"{operator.contract.qualname}:reference", s) for s in of_meaning)
-            elif refused and (kernels or len(refused) == len(operator.kernels)):
-                raise refused[0]
 
 
 def _show_schemas(targets: list[str], json: Path | None, output: Path | None) -> None:

@@ -49,16 +49,6 @@ def write(tmp_path: Path) -> Write:
     return source
 
 
-@pytest.fixture
-def scale(namespace: str) -> ow.Op:
-    @ow.op(f"{namespace}::scale")
-    def scale(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-        """Twice x."""
-        return 2 * x
-
-    return scale
-
-
 def test_without_max_a_kernel_is_refused_with_the_command_that_brings_it(scale, write, monkeypatch):
     def missing(name):
         raise MaxBackend.available.__globals__["importlib"].metadata.PackageNotFoundError(name)

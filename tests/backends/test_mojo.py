@@ -72,16 +72,6 @@ def write(tmp_path: Path) -> Write:
     return source
 
 
-@pytest.fixture
-def scale(namespace: str) -> ow.Op:
-    @ow.op(f"{namespace}::scale")
-    def scale(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-        """Twice x."""
-        return 2 * x
-
-    return scale
-
-
 def machine(mojo: bool = False, gpu: bool = True) -> Machine:
     gpus = (Gpu("some GPU", (9, 0), 1 << 30),) if gpu else ()
     return dataclasses.replace(this_machine(), gpus=gpus, mojo=this_machine().mojo if mojo else None)

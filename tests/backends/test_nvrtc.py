@@ -81,9 +81,10 @@ def test_options_reach_the_compiler():
 
 
 def test_cccl_headers_are_found():
-    compiled(
+    code = compiled(
         "#include <cuda/std/limits>\n__global__ void k(float* x) { *x = cuda::std::numeric_limits<float>::max(); }"
     )
+    assert "0f7F7FFFFF" in code.ptx.read_text() or "2139095039" in code.ptx.read_text(), "the largest float is stored"
 
 
 def test_a_compile_error_shows_file_line_source_and_caret(tmp_path: Path):

@@ -43,11 +43,13 @@ def spec_of(contract: Contract, source: Path, entry: str | None = None) -> Kerne
     return KernelSpec("k", "cpp", source, entry or contract.name, ("cpu",))
 
 
-def compare(tmp_path: Path, text: str, function: Any = saxpy) -> None:
+def compare(tmp_path: Path, text: str, function: Any = saxpy) -> str:
+    """The binding of a source, once its declaration was compared."""
     contract = make_contract(f"demo::{function.__name__}", function, globals())
     source = tmp_path / "saxpy.cpp"
     source.write_text(text)
     stable_abi.compare_declaration(spec_of(contract, source), contract)
+    return stable_abi.binding_text(spec_of(contract, source), contract, "unique")
 
 
 def test_the_declaration_is_what_a_person_should_write() -> None:
@@ -82,7 +84,7 @@ def test_the_generated_binding_is_the_golden_one(function: Any) -> None:
     ],
 )
 def test_declarations_that_fit_are_accepted(text: str, tmp_path: Path) -> None:
-    compare(tmp_path, text)
+    assert "TORCH_BOX(&saxpy)" in compare(tmp_path, text)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_the_other_spellings_of_a_type_are_known(tmp_path: Path) -> None:
         "std::string_view s, torch::headeronly::HeaderOnlyArrayRef<int64_t> sizes, ScalarType dt, "
         "std::optional<Tensor> o, std::optional<int64_t> k, std::string mode) { }"
     )
-    compare(tmp_path, text, everything)
+    assert "TORCH_BOX(&everything)" in compare(tmp_path, text, everything)
 
 
 def test_own_headers_are_found_through_each_other_and_through_folders(tmp_path: Path) -> None:

@@ -79,10 +79,11 @@ def test_an_edit_that_may_change_the_result_changes_the_fingerprint(before: str,
 
 
 def test_recursion_ends() -> None:
-    fingerprint(function_of("def f(x): return g(x)\ndef g(x): return f(x)"))
+    mutual = "def f(x): return g(x)\ndef g(x): return f(x) + 1"
+    assert fingerprint(function_of(mutual)) != fingerprint(function_of(mutual.replace("1", "2")))
     loop: list[Any] = []
     loop.append(loop)
-    fingerprint(loop)
+    assert fingerprint(loop) == fingerprint(loop)
 
 
 def test_a_cache_that_fills_as_the_program_runs_does_not_count() -> None:

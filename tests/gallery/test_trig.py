@@ -216,6 +216,7 @@ program = torch.export.export(Calls(), (x,))
 package = torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[2])
 run = torch._inductor.aoti_load_package(package)
 assert torch.allclose(run(x), x.sin() + x.cos(), atol=1e-6)
+print("the package gives the sum")
 """
 
 
@@ -232,7 +233,8 @@ def loads_packages(device, tmp_path):
 @pytest.mark.usefixtures("loads_packages")
 def test_an_aotinductor_package_runs_it(device, tmp_path, run_python):
     imports = "from opwright.gallery.trig import cos, sin"
-    run_python(AOTINDUCTOR.format(imports=imports, expression="sin(x) + cos(x)"), device, tmp_path / "calls.pt2")
+    script = AOTINDUCTOR.format(imports=imports, expression="sin(x) + cos(x)")
+    assert "the package gives the sum" in run_python(script, device, tmp_path / "calls.pt2").stdout
 
 
 @pytest.mark.slow

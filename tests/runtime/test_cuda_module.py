@@ -164,9 +164,22 @@ def test_grids_and_blocks_have_three_directions(kernels):
 
 @pytest.mark.gpu
 def test_an_empty_grid_launches_nothing(kernels):
-    empty = torch.empty(0, device="cuda")
-    kernels["scale"][0, 128](empty, empty, 1.0, 0)
-    torch.cuda.synchronize()
+    out = torch.zeros(1, dtype=torch.int32, device="cuda")
+    kernels["counted"][1, 1](out)
+    kernels["count"][0, 64]()
+    kernels["count"][(4, 0), 64]()
+    kernels["counted"][1, 1](out)
+    assert out.item() == 0
+
+
+@pytest.mark.compiler
+def test_an_empty_grid_launches_nothing_in_the_simulator():
+    written = torch.zeros(4)
+    kernel = ow.cuda_module("__global__ void write(float* x) { x[threadIdx.x] = 1; }")["write"]
+    kernel[0, 4](written)
+    assert written.sum() == 0
+    kernel[1, 4](written)
+    assert written.sum() == 4
 
 
 @pytest.mark.gpu

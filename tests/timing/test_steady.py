@@ -227,7 +227,7 @@ def test_a_backwards_forward_runs_on_the_stream_of_the_capture(monkeypatch):
 
 
 def test_why_no_graph_could_be_captured_is_a_note_of_the_measurement(monkeypatch):
-    from opwright.timing.run import _how_it_was_taken
+    from opwright.timing.measurement import _how_it_was_taken
     from opwright.timing.subjects import Subject
 
     timer = FakeCuda(monkeypatch, refuse="operation not permitted when stream is capturing\nmore").timer()

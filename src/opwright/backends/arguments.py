@@ -164,7 +164,7 @@ class Packer:
         return LaunchError(
             f"{where} needs an address that is a multiple of {parameter.alignment} bytes, "
             f"and this view starts {tensor.data_ptr() % parameter.alignment} bytes past one",
-            fix="keep such views out with when=lambda ...: x.data_ptr() % 16 == 0, or pass x.clone()",
+            fix=f"keep such views out with `when` (x.data_ptr() % {parameter.alignment} == 0), or pass x.clone()",
         )
 
     def _wrong_count(self, arguments: Sequence[Any]) -> LaunchError:

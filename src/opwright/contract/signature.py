@@ -135,9 +135,13 @@ class Signature:
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """Call a Python function of this signature with the arguments in signature order."""
-        split = len(self.positional)
-        keywords = {a.name: v for a, v in zip(self.keyword_only, arguments[split:], strict=True)}
-        return function(*arguments[:split], **keywords)
+        positional, keywords = self.split(arguments)
+        return function(*positional, **keywords)
+
+    def split(self, arguments: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments in signature order as a call passes them: by position, and those that go by keyword only."""
+        count = len(self.positional)
+        return tuple(arguments[:count]), {a.name: v for a, v in zip(self.keyword_only, arguments[count:], strict=True)}
 
     def to_python(self) -> inspect.Signature:
         """The signature with torch's plain types, as ``torch.library.infer_schema`` wants it."""

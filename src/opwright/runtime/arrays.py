@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree
 
+from opwright.contract.contract import Contract
 from opwright.errors import ArgumentError
 
-__all__ = ["Borrowed", "borrow", "holds_arrays"]
+__all__ = ["Borrowed", "borrow", "call_on_arrays", "holds_arrays", "traced_on_arrays"]
 
 
 @dataclass(frozen=True)
@@ -172,3 +174,21 @@ def _as_numpy(tensor: torch.Tensor) -> Any:
     """An array on the tensor's memory; a NumPy number for a tensor without dims, as most of NumPy's functions give."""
     array = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
     return array[()] if array.ndim == 0 else array
+
+
+def call_on_arrays(operator: Callable[..., Any], contract: Contract, arguments: Sequence[Any]) -> Any:
+    """An operator on tensors that share the arrays' memory; results share theirs with the kernel's outputs."""
+    leaves, structure = _pytree.tree_flatten(list(arguments))
+    borrowed = borrow(leaves, None, contract.qualname, functional=True)
+    on_tensors = _pytree.tree_unflatten(list(borrowed.leaves), structure)
+    result = contract.signature.call(operator, on_tensors)
+    return _pytree.tree_map_only(torch.Tensor, borrowed.give_back, result)
+
+
+def traced_on_arrays(overload: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """An operator within a graph that torch.compile makes of NumPy code, which gives and takes arrays."""
+    leaves = _pytree.tree_leaves((args, kwargs))
+    if not any(isinstance(leaf, np.ndarray) for leaf in leaves):
+        return overload(*args, **kwargs)
+    args, kwargs = _pytree.tree_map_only(np.ndarray, torch.as_tensor, (args, kwargs))
+    return _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.numpy(), overload(*args, **kwargs))

@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
-from torch.utils import _pytree
 
 from opwright.backends import BACKENDS, get_backend
 from opwright.contract import derive
@@ -21,15 +19,16 @@ from opwright.contract.binding import bind, fill
 from opwright.contract.contract import Contract, make_contract
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import ArgumentError, KernelError, NameClashError
-from opwright.results import Accepted, Crossover, Explanation, Origin, Part
+from opwright.results import Accepted, Crossover, Explanation, Part
 from opwright.runtime import registration, selection, tuned
-from opwright.runtime.arrays import borrow, holds_arrays
+from opwright.runtime.arrays import call_on_arrays, holds_arrays, traced_on_arrays
 from opwright.runtime.attach import Attach, make_spec
 from opwright.runtime.backward import derived_backward, save_values
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
 from opwright.runtime.door import as_from_outside, is_plain_call
 from opwright.runtime.kernel import Kernel, gpu_of
-from opwright.runtime.plan import Plan, make_plan, nothing_listens
+from opwright.runtime.parts import parts_of
+from opwright.runtime.plan import Plan, make_plan, nothing_listens, static_key
 from opwright.runtime.tools import build_tools
 
 __all__ = ["Op", "explain", "op"]
@@ -91,7 +90,7 @@ class Op:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return self._traced_on_arrays(args, kwargs) if self._numpy else self.overload(*args, **kwargs)
+            return traced_on_arrays(self.overload, args, kwargs) if self._numpy else self.overload(*args, **kwargs)
         # A plan is made of filled arguments, so what equals them needs no filling.
         arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
         if self._plans and nothing_listens():
@@ -101,32 +100,10 @@ class Op:
         if arguments is args:
             arguments = fill(self.contract, args, kwargs)
         if self._numpy and holds_arrays(arguments):
-            return self._call_with_arrays(arguments)
+            return call_on_arrays(self, self.contract, arguments)
         if is_plain_call(arguments):
             return self._run_and_remember(arguments)
-        split = len(self.contract.signature.positional)
-        if split == len(arguments):
-            return self._through_dispatcher(arguments, {})
-        named = {a.name: v for a, v in zip(self.contract.signature.keyword_only, arguments[split:], strict=True)}
-        return self._through_dispatcher(arguments[:split], named)
-
-    def _traced_on_arrays(self, args: Any, kwargs: Any) -> Any:
-        """Within a graph that torch.compile makes of NumPy code, which gives and takes arrays."""
-        leaves = _pytree.tree_leaves((args, kwargs))
-        if not any(isinstance(leaf, np.ndarray) for leaf in leaves):
-            return self.overload(*args, **kwargs)
-        args, kwargs = _pytree.tree_map_only(np.ndarray, torch.as_tensor, (args, kwargs))
-        return _pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.numpy(), self.overload(*args, **kwargs))
-
-    def _call_with_arrays(self, arguments: Sequence[Any]) -> Any:
-        """The same on tensors that share the arrays' memory; results share theirs with the kernel's outputs."""
-        leaves, structure = _pytree.tree_flatten(list(arguments))
-        borrowed = borrow(leaves, None, self.contract.qualname, functional=True)
-        split = len(self.contract.signature.positional)
-        on_tensors = _pytree.tree_unflatten(list(borrowed.leaves), structure)
-        named = {a.name: v for a, v in zip(self.contract.signature.keyword_only, on_tensors[split:], strict=True)}
-        result = self(*on_tensors[:split], **named)
-        return _pytree.tree_map_only(torch.Tensor, borrowed.give_back, result)
+        return self._through_dispatcher(*self.contract.signature.split(arguments))
 
     def _through_dispatcher(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -156,7 +133,7 @@ class Op:
 
     def _fitting(self, arguments: Sequence[Any]) -> tuple[Kernel, ...]:
         """The kernels for these shapes, dtypes and devices, in order, once the arguments agree with the contract."""
-        key = (self._only, _static_key(arguments))
+        key = (self._only, static_key(arguments))
         try:
             fitting = self._seen.get(key)
         except TypeError:  # unhashable, so of a kind that no argument has: an array, a dictionary
@@ -358,28 +335,7 @@ class Op:
     @property
     def parts(self) -> dict[str, Part]:
         """Where each part of the operator comes from: derived, hand-written or missing."""
-        derived = {
-            "schema": "torch.library.infer_schema on the type hints",
-            "fake": "the meaning on fake tensors, outputs contiguous",
-            "autograd": f"VJP of the meaning, recomputed ({self.contract.namespace}::{self.contract.name}_vjp)",
-            "vmap": "vmap of the meaning",
-            "decomposition": "the meaning",
-            "flops": "counted on meta tensors",
-            "bytes": "inputs + outputs",
-        }
-        parts = {name: Part(name, Origin.DERIVED, how) for name, how in derived.items()}
-        for name, function in self._overrides.items():
-            parts[name] = Part(name, Origin.HAND_WRITTEN, f"register_{name} ({getattr(function, '__name__', '?')})")
-        tensors = [a.tensor for a in self.contract.signature.arguments if a.tensor]
-        if "autograd" not in self._overrides and not any(
-            d.is_floating_point or d.is_complex for t in tensors for d in t.dtypes
-        ):
-            parts["autograd"] = Part("autograd", Origin.MISSING, "no argument has a floating dtype")
-        for device in ("cpu", "cuda"):
-            own = [k.name for k in self.kernels.values() if device in k.spec.devices]
-            origin = Origin.HAND_WRITTEN if own else Origin.DERIVED
-            parts[device] = Part(device, origin, ", ".join(own) if own else "the meaning itself")
-        return parts
+        return parts_of(self.contract, self._overrides, list(self.kernels.values()))
 
     # -- what registration asks for -----------------------------------------------------------------------
 
@@ -412,10 +368,9 @@ class Op:
         if "autograd" not in self._overrides:
             save_values(ctx, arguments)
         elif self._setup_context is not None:
-            split = len(self.contract.signature.positional)
-            named = {a.name: v for a, v in zip(self.contract.signature.keyword_only, arguments[split:], strict=True)}
+            inputs, named = self.contract.signature.split(arguments)
             extra = {"keyword_only_inputs": named} if named else {}
-            self._setup_context(ctx=ctx, inputs=tuple(arguments[:split]), output=output, **extra)
+            self._setup_context(ctx=ctx, inputs=inputs, output=output, **extra)
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
         if "autograd" not in self._overrides:
@@ -474,18 +429,6 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<operator {self.contract.call_form}, kernels: {', '.join(self.kernels) or 'none'}>"
-
-
-def _static_key(arguments: Sequence[Any]) -> Any:
-    """What the checks of a call depend on: shapes, dtypes, devices, layouts, and scalars by type and value."""
-    return tuple(
-        (a.shape, a.dtype, a.device, a.layout)
-        if isinstance(a, torch.Tensor)
-        else _static_key(a)
-        if isinstance(a, list | tuple)
-        else (type(a), a)
-        for a in arguments
-    )
 
 
 def explain(operator: Op, *args: Any, **kwargs: Any) -> Explanation:

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from opwright.runtime.kernel import Kernel
 
-__all__ = ["Plan", "make_plan", "nothing_listens"]
+__all__ = ["Plan", "make_plan", "nothing_listens", "static_key"]
 
 _C = torch._C
 
@@ -84,3 +84,16 @@ def make_plan(arguments: Sequence[Any], kernels: tuple[Kernel, ...]) -> Plan | N
     device = tensors[0].get_device() if tensors[0].is_cuda else None
     without_grad = any(t.requires_grad for t in tensors)
     return Plan(kernels, device, guard.check, positions if others else None, tuple(others), without_grad)
+
+
+def static_key(arguments: Sequence[Any]) -> Any:
+    """What the checks of a call depend on, in any state of the thread: shapes, dtypes, devices, layouts, and scalars
+    by type and value."""
+    return tuple(
+        (a.shape, a.dtype, a.device, a.layout)
+        if isinstance(a, torch.Tensor)
+        else static_key(a)
+        if isinstance(a, list | tuple)
+        else (type(a), a)
+        for a in arguments
+    )

@@ -7,7 +7,7 @@ import inspect
 import re
 import tempfile
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,64 @@ from opwright.backends.triton_stages import STAGES, CompiledKernel, compile_laun
 from opwright.contract.cases import arguments_of, parse_case
 from opwright.contract.contract import Contract
 from opwright.contract.numpy_rules import FloatDefault
-from opwright.errors import CheckError, KernelRefusedError
+from opwright.errors import CheckError, KernelRefusedError, TargetError
 from opwright.results import Shown
 from opwright.runtime import registration
 from opwright.runtime.cuda_module import CudaKernel, CudaModule, cuda_module
 from opwright.runtime.kernel import Kernel
+from opwright.runtime.op import Op
+from opwright.runtime.selection import REFERENCE
+from opwright.runtime.targets import load_target
 from opwright.runtime.tools import build_tools
 
-__all__ = ["VIEWS", "show_cuda_file", "show_kernel", "show_reference"]
+__all__ = ["VIEWS", "all_of", "show_cuda_file", "show_kernel", "show_reference", "views_of"]
+
+
+def views_of(
+    targets: Sequence[str], what: str, kernels: Sequence[str], arch: str, instances: tuple[str, ...]
+) -> Iterator[tuple[str, Shown]]:
+    """The views of every kernel that is asked for, each with what it is of: ``ns::op:kernel``, or a ``.cu`` file.
+
+    Raises:
+        TargetError: there is no such file, operator or kernel.
+        KernelRefusedError: what is asked for by name has no such view, or nothing has.
+    """
+    for target in targets:
+        if not target.endswith(".cu"):
+            for operator in load_target(target):
+                yield from _views_of_operator(operator, what, kernels, arch)
+        elif Path(target).is_file():
+            yield from ((target, shown) for shown in show_cuda_file(Path(target), what, arch, instances))
+        else:
+            raise TargetError(f"there is no file {target!r}", fix="name a .cu or .py file, or a module")
+
+
+def _views_of_operator(operator: Op, what: str, kernels: Sequence[str], arch: str) -> Iterator[tuple[str, Shown]]:
+    """Without a choice of kernels, those that have no such view are passed over, as long as one has."""
+    qualname = operator.contract.qualname
+    if unknown := [k for k in kernels if k not in (*operator.kernels, REFERENCE)]:
+        raise TargetError(f"{qualname} has no kernel {unknown[0]!r}", fix=f"it has {[*operator.kernels, REFERENCE]}")
+    refused: list[KernelRefusedError] = []
+    for name, kernel in operator.kernels.items():
+        if kernels and name not in kernels:
+            continue
+        try:
+            yield from ((f"{qualname}:{name}", shown) for shown in show_kernel(kernel, what, arch))
+        except KernelRefusedError as error:
+            refused.append(error)
+    if REFERENCE in kernels or (what == "inductor" and not kernels):
+        of_meaning = show_reference(operator.contract, what, arch)
+        yield from ((f"{qualname}:{REFERENCE}", shown) for shown in of_meaning)
+    elif refused and (kernels or len(refused) == len(operator.kernels)):
+        raise refused[0]
+
+
+def all_of(views: Sequence[tuple[str, Shown]], kernel: str) -> tuple[str, str]:
+    """All that there is to show of one kernel, as one text, with what it is of."""
+    own = [(of, shown) for of, shown in views if of.rpartition(":")[2] == kernel]
+    if not own:
+        raise TargetError(f"there is nothing to show of {kernel!r}", fix="--diff takes two kernels of one operator")
+    return own[0][0], "\n".join(shown.text.rstrip() for _, shown in own)
 
 
 def show_kernel(kernel: Kernel, what: str, arch: str) -> list[Shown]:

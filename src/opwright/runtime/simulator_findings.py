@@ -180,7 +180,7 @@ def _in_tensors(at: int, size: int, known: Sequence[Known]) -> str:
     dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
     if begin - at > 2**20 or at - end > 2**20:
         return f"address {at:#x}, which is near no argument"
-    return _relative(at - begin, size, end - begin, f"argument {position} ({dtype} {shape})")
+    return _relative(at - begin, size, end - begin, f"argument {position + 1} ({dtype} {shape})")
 
 
 def _relative(offset: int, size: int, length: int, what: str) -> str:

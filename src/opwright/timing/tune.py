@@ -10,7 +10,8 @@ from opwright.errors import CacheError
 from opwright.machine import this_machine
 from opwright.results import BenchReport, Crossover, Measurement
 from opwright.runtime.op import Op
-from opwright.timing.run import Request, load_operators, measure
+from opwright.timing.request import Request
+from opwright.timing.run import load_operators, measure
 
 __all__ = ["tune"]
 

@@ -1,0 +1,43 @@
+"""Where each part of an operator comes from: derived from the meaning, written by hand, or missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from opwright.contract.contract import Contract
+from opwright.results import Origin, Part
+from opwright.runtime.backward import vjp_name
+from opwright.runtime.kernel import Kernel
+
+__all__ = ["parts_of"]
+
+
+def parts_of(
+    contract: Contract, overrides: Mapping[str, Callable[..., Any]], kernels: Sequence[Kernel]
+) -> dict[str, Part]:
+    """Each part of an operator by name, with its origin and a word on how.
+
+    Args:
+        overrides: the parts that were registered by hand, by name.
+    """
+    derived = {
+        "schema": "torch.library.infer_schema on the type hints",
+        "fake": "the meaning on fake tensors, outputs contiguous",
+        "autograd": f"VJP of the meaning, recomputed ({contract.namespace}::{vjp_name(contract)})",
+        "vmap": "vmap of the meaning",
+        "decomposition": "the meaning",
+        "flops": "counted on meta tensors",
+        "bytes": "inputs + outputs",
+    }
+    parts = {name: Part(name, Origin.DERIVED, how) for name, how in derived.items()}
+    for name, function in overrides.items():
+        parts[name] = Part(name, Origin.HAND_WRITTEN, f"register_{name} ({getattr(function, '__name__', '?')})")
+    tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
+    if "autograd" not in overrides and not any(d.is_floating_point or d.is_complex for t in tensors for d in t.dtypes):
+        parts["autograd"] = Part("autograd", Origin.MISSING, "no argument has a floating dtype")
+    for device in ("cpu", "cuda"):
+        own = [k.name for k in kernels if device in k.spec.devices]
+        origin = Origin.HAND_WRITTEN if own else Origin.DERIVED
+        parts[device] = Part(device, origin, ", ".join(own) if own else "the meaning itself")
+    return parts

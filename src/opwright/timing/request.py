@@ -1,0 +1,73 @@
+"""What is to be measured, and what one operator's run has at hand for it: the clock, the limits, who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from opwright.contract.cases import Case
+from opwright.results import Ceiling, Measurement
+from opwright.runtime.op import Op
+from opwright.timing.clocks import ClockWatch
+from opwright.timing.crossover import Point
+from opwright.timing.precision import PrecisionFlags
+from opwright.timing.remaining import TimeLeft
+from opwright.timing.statistics import StopRule
+from opwright.timing.timers import Timer
+
+__all__ = ["Request", "Session"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be measured; ``bench`` says what its fields mean.
+
+    Attributes:
+        caches: ``cold`` and ``warm``, or only one of them.
+        sweep: more sizes by default, as for a table of which kernel wins where.
+    """
+
+    operators: Sequence[Op]
+    kernels: Sequence[str] | None = None
+    device: str | None = None
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    dtypes: Sequence[str] = ()
+    directions: Sequence[str] = ("forward", "backward")
+    baselines: Sequence[str] | None = None
+    quick: bool = False
+    iters: int | None = None
+    progress: Callable[[str], None] = lambda what: None
+    on_measurement: Callable[[Measurement], None] = lambda measurement: None
+    caches: Sequence[str] = ("cold", "warm")
+    sweep: bool = False
+
+    @property
+    def rule(self) -> StopRule:
+        if self.iters is not None:
+            return StopRule(min_samples=self.iters, min_seconds=0, max_samples=self.iters)
+        return StopRule(min_seconds=0.05, max_seconds=0.4, spread=0.02) if self.quick else StopRule()
+
+    def wants(self, baseline: str) -> bool:
+        return self.baselines is None or baseline in self.baselines
+
+
+@dataclass
+class Session:
+    """What one operator's run needs to know everywhere."""
+
+    op: Op
+    request: Request
+    device: str
+    timer: Timer
+    watch: ClockWatch
+    ceilings: tuple[Ceiling, ...]
+    flags: PrecisionFlags
+    left: TimeLeft
+    errors: list[str]
+    points: list[Point] = field(default_factory=list)
+
+    def tell(self, what: str) -> None:
+        self.request.progress(what)
+
+    def wrong(self, subject: str, case: Case, why: str) -> None:
+        self.errors.append(f"{self.op.contract.qualname} {subject} ({case}): {why}")
