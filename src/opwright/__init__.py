@@ -12,7 +12,7 @@ __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
     from opwright.checks.run import check
-    from opwright.contract.signature import values
+    from opwright.contract.signature import saved, values
     from opwright.runtime.cuda_module import CudaModule, cdiv, cuda_module
     from opwright.runtime.numpy_compile import CompiledNumpy, compile_numpy
     from opwright.runtime.op import Op, explain, op
@@ -33,6 +33,7 @@ _HOME = {
     "cuda_module": "opwright.runtime.cuda_module",
     "explain": "opwright.runtime.op",
     "op": "opwright.runtime.op",
+    "saved": "opwright.contract.signature",
     "tune": "opwright.timing.tune",
     "simulator_options": "opwright.runtime.simulation",
     "values": "opwright.contract.signature",
@@ -40,7 +41,7 @@ _HOME = {
 
 __all__ = [
     "CompiledNumpy", "CudaModule", "Op", "__version__", "bench", "cdiv", "check", "compile_numpy", "cuda_module",
-    "explain", "op", "simulator_options", "tune", "values",
+    "explain", "op", "saved", "simulator_options", "tune", "values",
 ]  # fmt: skip
 
 

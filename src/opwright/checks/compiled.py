@@ -45,7 +45,7 @@ def _caller(context: Context) -> Any:
     operator, signature = context.op, context.op.contract.signature
 
     def call(*arguments: Any) -> Any:
-        return signature.call(operator, arguments)
+        return signature.call(operator.with_saved, arguments)
 
     return call
 
@@ -68,7 +68,7 @@ def _run(context: Context, compiled: Any, case: Case) -> str | None:
             if wrong is not None:
                 return wrong
             return _compare_gradients(
-                arguments, outputs, contract.unpack(contract.signature.call(context.op, arguments))
+                arguments, outputs, contract.unpack(contract.signature.call(context.op.with_saved, arguments))
             )
         except Exception as error:  # a graph break, a failing fake, anything that the compiler says
             return f"{type(error).__name__}: {str(error).strip()[:1500]}"

@@ -95,9 +95,9 @@ class Context:
         return Observation(case, arguments, before, outputs, expected, exact)
 
     def call(self, arguments: Sequence[Any]) -> Any:
-        """The operator as a user calls it, with this kernel and no other where its domain holds."""
+        """The operator as a user calls it, with this kernel and no other where its domain holds; all its outputs."""
         with self.op.only(self.kernel):
-            return self.op.contract.signature.call(self.op, arguments)
+            return self.op.contract.signature.call(self.op.with_saved, arguments)
 
     def _explain(self, arguments: Sequence[Any]) -> str:
         """The name of what would run if this kernel were the only one."""

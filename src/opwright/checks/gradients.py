@@ -74,13 +74,15 @@ def _judge(context: Context, case: Case, layout: str, alone: int | None = None) 
         inputs, outputs = _forward(context, run, alone)
     except Exception as error:  # what a kernel returned may not pass the dispatcher, which autograd needs
         return f"the forward under autograd raised {type(error).__name__}: {error}"
-    floating = [o for o in outputs if isinstance(o, torch.Tensor) and derive.differentiable(o)]
+    visible = context.op.contract.signature.visible
+    floating = [o for o in outputs[:visible] if isinstance(o, torch.Tensor) and derive.differentiable(o)]
     if not floating:
         return NotChecked(NAME, "no output has a floating dtype")
     wanted = [t for t in _tensors(inputs) if t.requires_grad]
     if not all(o.requires_grad for o in floating):
         return "an output is not connected to the inputs: the kernel's result carries no gradient"
-    grads = [_incoming(o, layout) if derive.differentiable(o) else None for o in outputs]
+    grads = [_incoming(o, layout) if derive.differentiable(o) else None for o in outputs[:visible]]
+    grads += [None] * (len(outputs) - visible)
     try:
         got = torch.autograd.grad(floating, wanted, [g for g in grads if g is not None], allow_unused=True)
         context.synchronize()

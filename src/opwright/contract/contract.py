@@ -45,7 +45,7 @@ class Contract:
     @cached_property
     def fingerprint(self) -> str:
         """Changes when the schema or anything that the meaning reaches changes."""
-        return digest(self.qualname, self.schema, fingerprint(self.function))
+        return digest(self.qualname, self.schema, str(self.signature.visible), fingerprint(self.function))
 
     @cached_property
     def floats(self) -> tuple[int, ...]:
@@ -87,6 +87,13 @@ class Contract:
     def pack(self, outputs: Sequence[torch.Tensor]) -> Any:
         """Outputs as the caller gets them: one tensor, or a tuple."""
         return tuple(outputs) if self.signature.returns_tuple else outputs[0]
+
+    def visible(self, result: Any) -> Any:
+        """Of outputs as ``pack`` gives them, what a caller gets: without those that are saved for the backward."""
+        count = self.signature.visible
+        if count == len(self.signature.returns):
+            return result
+        return result[0] if count == 1 else tuple(result[:count])
 
     def unpack(self, result: Any) -> tuple[Any, ...]:
         """The reverse of ``pack``, for what a kernel returned."""

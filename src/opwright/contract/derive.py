@@ -130,12 +130,12 @@ def work(contract: Contract, arguments: Sequence[Any]) -> tuple[int, int]:
 
 
 def least_bytes(contract: Contract, arguments: Sequence[Any]) -> int:
-    """The fewest bytes any kernel moves: each argument read once and each output written once.
+    """The fewest bytes any kernel moves: each argument read once and each output that the caller gets written once.
 
     An expanded tensor counts with the bytes it occupies, not with those it pretends to have.
     """
     on_meta = _pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), list(arguments))
-    outputs = fake_outputs(contract, on_meta)
+    outputs = fake_outputs(contract, on_meta)[: contract.signature.visible]
     inputs = [leaf for leaf in _pytree.tree_leaves(list(arguments)) if isinstance(leaf, torch.Tensor)]
     return sum(map(_bytes_occupied, (*inputs, *outputs)))
 

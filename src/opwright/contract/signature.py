@@ -23,7 +23,9 @@ from jaxtyping import AbstractArray
 from opwright.contract.dims import Dim, ExprDim, NamedDim, VariadicDim, names_in, parse_dims
 from opwright.errors import ContractError
 
-__all__ = ["Argument", "Kind", "Return", "Signature", "TensorType", "Values", "read_signature", "values"]
+__all__ = [
+    "Argument", "Kind", "Return", "Saved", "Signature", "TensorType", "Values", "read_signature", "saved", "values",
+]  # fmt: skip
 
 Language = Literal["torch", "numpy"]
 
@@ -49,6 +51,21 @@ def values(low: float | None = None, high: float | None = None, *, one_of: Seque
     if low is not None and high is not None and low > high:
         raise ContractError(f"ow.values({low}, {high}) is empty", fix="put the lower bound first")
     return Values(low, high, tuple(one_of))
+
+
+class Saved:
+    """The type of ``ow.saved``."""
+
+    def __repr__(self) -> str:
+        return "ow.saved"
+
+
+saved = Saved()
+"""Marks an output that a kernel leaves for its backward, and that the caller of ``op(...)`` does not get.
+
+``-> tuple[Float[Tensor, "b n"], Annotated[Float[Tensor, "b m"], ow.saved]]``: the last ones of a tuple. The meaning and
+every kernel return them; ``torch.ops`` and ``setup_context``'s ``output`` have them; no gradient flows through them.
+"""
 
 
 class Kind(Enum):
@@ -106,9 +123,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Return:
-    """One output of the operator."""
+    """One output of the operator. ``saved``: for the backward, and hidden from the caller."""
 
     tensor: TensorType
+    saved: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +136,11 @@ class Signature:
     arguments: tuple[Argument, ...]
     returns: tuple[Return, ...]
     returns_tuple: bool
+
+    @cached_property
+    def visible(self) -> int:
+        """How many outputs the caller gets; those after them are saved for the backward."""
+        return sum(not r.saved for r in self.returns)
 
     @cached_property
     def positional(self) -> tuple[Argument, ...]:
@@ -266,15 +289,22 @@ def _read_returns(hints: dict[str, Any], qualname: str) -> tuple[tuple[Return, .
             f"{where} is None: an operator that only mutates has no meaning to check against",
             fix="return the result instead of writing it into an argument",
         )
-    parts = typing.get_args(annotation) if typing.get_origin(annotation) is tuple else (annotation,)
+    is_tuple = typing.get_origin(annotation) is tuple
+    marked = [_unwrap_saved(part) for part in (typing.get_args(annotation) if is_tuple else (hints["return"],))]
+    parts = [part for part, _ in marked]
+    flags = [is_saved for _, is_saved in marked]
+    if flags != sorted(flags) or all(flags):
+        raise ContractError(
+            f"{where} has ow.saved before an output that the caller gets",
+            fix="return what the caller gets first, at least one tensor, and what is saved last",
+        )
     for part in parts:
         if not _is_array(part):
             raise ContractError(
                 f"{where} has type {_show(part)}",
                 fix='return tensors: Float[Tensor, "n"], or tuple[Float[Tensor, "n"], Int[Tensor, "n"]]',
             )
-    is_tuple = typing.get_origin(annotation) is tuple
-    return tuple(Return(_read_tensor(p, where)) for p in parts), is_tuple
+    return tuple(Return(_read_tensor(p, where), s) for p, s in zip(parts, flags, strict=True)), is_tuple
 
 
 def _is_array(annotation: Any) -> bool:
@@ -325,6 +355,12 @@ def _unwrap_annotated(annotation: Any) -> tuple[Any, Values | None]:
         return annotation, None
     drawn = next((m for m in annotation.__metadata__ if isinstance(m, Values)), None)
     return annotation.__origin__, drawn
+
+
+def _unwrap_saved(annotation: Any) -> tuple[Any, bool]:
+    if typing.get_origin(annotation) is not Annotated:
+        return annotation, False
+    return annotation.__origin__, any(isinstance(m, Saved) for m in annotation.__metadata__)
 
 
 def _unwrap_optional(annotation: Any) -> tuple[Any, bool]:

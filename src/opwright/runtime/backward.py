@@ -72,7 +72,9 @@ def derived_backward(contract: Contract, ctx: Any, grads: Sequence[Any]) -> list
     given += [False] * (len(arguments) - len(given))  # autograd does not speak of keyword-only arguments
     needs = [n for value, need in zip(arguments, given, strict=True) for n in _needs_of(value, need)]
     operator = getattr(getattr(torch.ops, contract.namespace), vjp_name(contract)).default
-    found, remaining = iter(operator(list(grads), *arguments, needs)), iter(needs)
+    visible = contract.signature.visible  # what is saved for a backward has no gradient
+    incoming = [g if i < visible else None for i, g in enumerate(grads)]
+    found, remaining = iter(operator(incoming, *arguments, needs)), iter(needs)
 
     def gradient_of(leaf: Any) -> Any:
         return next(found) if isinstance(leaf, torch.Tensor) and next(remaining) else None

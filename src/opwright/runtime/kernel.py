@@ -130,7 +130,7 @@ class Kernel:
                 fix=outcome.remedy or f"ow.explain({self.contract.name}, ...) says which kernel can",
             )
         with torch._C._AutoDispatchBelowAutograd():
-            return self.launch(arguments, gpu_of(arguments))
+            return self.contract.visible(self.launch(arguments, gpu_of(arguments)))
 
     def __repr__(self) -> str:
         return f"<{self.backend} kernel {self.name!r} of {self.contract.qualname}>"

@@ -27,6 +27,7 @@ from opwright.runtime.backward import derived_backward, save_values
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
 from opwright.runtime.door import as_from_outside, is_plain_call
 from opwright.runtime.kernel import Kernel, gpu_of
+from opwright.runtime.paired import PairedBackward
 from opwright.runtime.parts import parts_of
 from opwright.runtime.plan import Plan, make_plan, nothing_listens, static_key
 from opwright.runtime.tools import build_tools
@@ -55,7 +56,9 @@ def op(qualname: str) -> Callable[[Callable[..., Any]], Op]:
     scope = {**caller.f_globals, **caller.f_locals}
 
     def decorate(function: Callable[..., Any]) -> Op:
-        return Op(make_contract(qualname, function, scope))
+        contract = make_contract(qualname, function, scope)
+        saves = contract.signature.visible < len(contract.signature.returns)
+        return (OpThatSaves if saves else Op)(contract)
 
     return decorate
 
@@ -104,6 +107,10 @@ class Op:
         if is_plain_call(arguments):
             return self._run_and_remember(arguments)
         return self._through_dispatcher(*self.contract.signature.split(arguments))
+
+    def with_saved(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it, and get besides its outputs those that are saved for the backward (``ow.saved``)."""
+        return Op.__call__(self, *args, **kwargs)
 
     def _through_dispatcher(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -288,10 +295,24 @@ class Op:
         """Replace the derived gradient, with the meaning of ``torch.library.register_autograd``.
 
         Args:
-            backward: ``backward(ctx, *grads)``; returns a gradient, or None, for each positional argument.
+            backward: ``backward(ctx, *grads)``; returns a gradient, or None, for each positional argument. Or an operator
+                with a contract and kernels of its own: its parameters say what it needs (``runtime/paired.py``).
             setup_context: ``setup_context(ctx, inputs, output)``, with ``keyword_only_inputs`` besides if the
-                operator has keyword-only arguments; saves on ``ctx`` what the backward needs.
+                operator has keyword-only arguments; saves on ``ctx`` what the backward needs. ``output`` has the
+                outputs marked ``ow.saved`` too.
+
+        Raises:
+            SignatureMismatchError: an operator's parameters or outputs are not those of a backward of this one.
         """
+        if isinstance(backward, Op):
+            if setup_context is not None:
+                raise KernelError(
+                    f"{self.contract.qualname}: register_autograd was given the operator {backward.contract.qualname} and a "
+                    "setup_context",
+                    fix="drop setup_context: what is saved follows from the operator's parameters",
+                )
+            backward = PairedBackward(self.contract, backward)
+            setup_context = backward.setup_context
         self._setup_context = setup_context
         self._override("autograd", backward)
 
@@ -371,11 +392,14 @@ class Op:
             inputs, named = self.contract.signature.split(arguments)
             extra = {"keyword_only_inputs": named} if named else {}
             self._setup_context(ctx=ctx, inputs=inputs, output=output, **extra)
+        saved = self.contract.unpack(output)[self.contract.signature.visible :]
+        if saved:
+            ctx.mark_non_differentiable(*(getattr(ctx, "non_differentiable", None) or ()), *saved)
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
         if "autograd" not in self._overrides:
             return derived_backward(self.contract, ctx, grads)
-        found = self._overrides["autograd"](ctx, *grads)
+        found = self._overrides["autograd"](ctx, *grads[: self.contract.signature.visible])
         return found if isinstance(found, tuple) else (found,)
 
     def batch(self, info: Any, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
@@ -402,7 +426,7 @@ class Op:
         worker has no use for them.
         """
         specs = tuple(k.spec for k in self.kernels.values())
-        return Op, (self.contract,), (specs, dict(self._overrides), self._setup_context)
+        return type(self), (self.contract,), (specs, dict(self._overrides), self._setup_context)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         specs, self._overrides, self._setup_context = state
@@ -429,6 +453,13 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<operator {self.contract.call_form}, kernels: {', '.join(self.kernels) or 'none'}>"
+
+
+class OpThatSaves(Op):
+    """An operator with outputs for its backward (``ow.saved``), which its caller does not get."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.contract.visible(self.with_saved(*args, **kwargs))
 
 
 def explain(operator: Op, *args: Any, **kwargs: Any) -> Explanation:

@@ -9,6 +9,7 @@ from opwright.contract.contract import Contract
 from opwright.results import Origin, Part
 from opwright.runtime.backward import vjp_name
 from opwright.runtime.kernel import Kernel
+from opwright.runtime.paired import PairedBackward
 
 __all__ = ["parts_of"]
 
@@ -32,7 +33,7 @@ def parts_of(
     }
     parts = {name: Part(name, Origin.DERIVED, how) for name, how in derived.items()}
     for name, function in overrides.items():
-        parts[name] = Part(name, Origin.HAND_WRITTEN, f"register_{name} ({getattr(function, '__name__', '?')})")
+        parts[name] = Part(name, Origin.HAND_WRITTEN, f"register_{name} ({_called(function)})")
     tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
     if "autograd" not in overrides and not any(d.is_floating_point or d.is_complex for t in tensors for d in t.dtypes):
         parts["autograd"] = Part("autograd", Origin.MISSING, "no argument has a floating dtype")
@@ -41,3 +42,9 @@ def parts_of(
         origin = Origin.HAND_WRITTEN if own else Origin.DERIVED
         parts[device] = Part(device, origin, ", ".join(own) if own else "the meaning itself")
     return parts
+
+
+def _called(function: Callable[..., Any]) -> str:
+    if isinstance(function, PairedBackward):
+        return function.operator.contract.qualname
+    return getattr(function, "__name__", "?")

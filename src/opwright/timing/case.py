@@ -108,7 +108,7 @@ def _verify(
         The subjects to time, and the names of those that are wrong. A wrong kernel is timed all the same, since its
         author may want to know; a wrong baseline is not, since nothing may be compared with it.
     """
-    expected = session.op.contract.truth(arguments)
+    expected = session.op.contract.truth(arguments)[: session.op.contract.signature.visible]
     wrong = {}
     for subject in subjects:
         if why := wrong_output(session.op.contract, subject, arguments, expected):
@@ -146,7 +146,8 @@ def _backwards(
 
 def _gradients(operator: Op, arguments: Any, incoming: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     needs = [derive.differentiable(t) for t in _pytree.tree_leaves(list(arguments)) if isinstance(t, torch.Tensor)]
-    return derive.vjp(operator.contract, arguments, incoming, needs)
+    hidden = len(operator.contract.signature.returns) - operator.contract.signature.visible
+    return derive.vjp(operator.contract, arguments, [*incoming, *[None] * hidden], needs)
 
 
 def _time_direction(

@@ -69,12 +69,12 @@ def eager_reference(operator: Op) -> Subject:
     contract = operator.contract
 
     def run(arguments: Arguments) -> Any:
-        return contract.pack(contract.truth(arguments))
+        return contract.visible(contract.pack(contract.truth(arguments)))
 
     if contract.signature.language == "torch":
 
         def run(arguments: Arguments) -> Any:  # without opwright's own steps around it
-            return contract.signature.call(contract.function, arguments)
+            return contract.visible(contract.signature.call(contract.function, arguments))
 
     return Subject("eager", contract.signature.language, run)
 
@@ -88,7 +88,7 @@ def compiled_reference(operator: Op) -> Subject:
         function = torch.compiler.wrap_numpy(function)
 
     def meaning(*arguments: Any) -> Any:
-        return contract.signature.call(function, arguments)
+        return contract.visible(contract.signature.call(function, arguments))
 
     compiled = torch.compile(meaning, dynamic=False)
 
