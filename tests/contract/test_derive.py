@@ -220,6 +220,15 @@ def test_an_argument_that_the_meaning_ignores_has_a_zero_gradient(namespace: str
     assert y.grad.tolist() == [0, 0, 0]
 
 
+def test_second_derivatives_beside_an_integer_output(namespace: str) -> None:
+    @ow.op(f"{namespace}::with_index")
+    def with_index(x: Float[Tensor, "n"]) -> tuple[Float[Tensor, "n"], Int[Tensor, "n"]]:
+        return x * x * x, torch.argsort(x)
+
+    x = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: with_index(x)[0], x)
+
+
 @pytest.mark.parametrize("which", ["softmax", "several outputs", "list", "numpy"])
 def test_second_derivatives_are_right(which: str, namespace: str) -> None:
     if which == "softmax":
@@ -262,24 +271,25 @@ def test_the_gradient_under_torch_compile_is_the_vjp_operator(namespace: str) ->
     torch.testing.assert_close(ours, torch.autograd.grad(torch.softmax(x * w, -1).square().sum(), (x, w)))
 
 
-def test_torch_func_grad_raises_in_torch_itself(namespace: str) -> None:
-    """torch's generated autograd.Function has no ``setup_context`` staticmethod of functorch's form
-    (torch/_library/autograd.py), so functorch refuses it for every custom operator with a formula."""
+def test_torch_func_grad_is_that_of_the_meaning(namespace: str) -> None:
     op = scaled_softmax(namespace)
-    with pytest.raises(RuntimeError):
-        torch.func.grad(lambda x: op(x, torch.ones(3)).sum())(torch.randn(2, 3))
+    x, w = torch.randn(2, 3), torch.randn(3)
+    for call in (op, op.overload):
+        ours = torch.func.grad(lambda x, w, call=call: call(x, w).square().sum(), argnums=(0, 1))(x, w)
+        meant = torch.func.grad(lambda x, w: torch.softmax(x * w, -1).square().sum(), argnums=(0, 1))(x, w)
+        torch.testing.assert_close(ours, meant)
 
 
-def test_forward_mode_gives_no_tangent_in_torch_itself(namespace: str) -> None:
-    """torch.library has no formula for forward mode: a custom operator drops the tangent. What matters here
-    is that op(...) does as torch.ops does, whichever kernel runs."""
+def test_forward_mode_carries_the_meaning_s_tangent(namespace: str) -> None:
     from torch.autograd import forward_ad
 
     op = scaled_softmax(namespace)
+    primal, tangent, w = torch.randn(2, 3), torch.randn(2, 3), torch.randn(3)
+    _, meant = torch.func.jvp(lambda x: torch.softmax(x * w, -1), (primal,), (tangent,))
     with forward_ad.dual_level():
-        x = forward_ad.make_dual(torch.randn(2, 3), torch.ones(2, 3))
+        x = forward_ad.make_dual(primal, tangent)
         for call in (op, op.overload):
-            assert forward_ad.unpack_dual(call(x, torch.ones(3))).tangent is None
+            torch.testing.assert_close(forward_ad.unpack_dual(call(x, w)).tangent, meant)
 
 
 # -- vmap -------------------------------------------------------------------------------------------

@@ -19,7 +19,10 @@ from opwright.contract.reference import contiguous_outputs, run_traceable, run_t
 from opwright.contract.signature import Argument, Kind, Signature, read_signature
 from opwright.errors import ContractError
 
-__all__ = ["Contract", "make_contract"]
+__all__ = ["AUTOCAST", "Contract", "make_contract"]
+
+# What an operator may do under torch.autocast (``runtime/autocast.py`` says what each one means).
+AUTOCAST = ("lower", "float32", "promote")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,7 @@ class Contract:
     module: str
     file: str | None
     doc: str
+    autocast: str | None = None
 
     @property
     def namespace(self) -> str:
@@ -45,7 +49,9 @@ class Contract:
     @cached_property
     def fingerprint(self) -> str:
         """Changes when the schema or anything that the meaning reaches changes."""
-        return digest(self.qualname, self.schema, str(self.signature.visible), fingerprint(self.function))
+        return digest(
+            self.qualname, self.schema, str(self.signature.visible), str(self.autocast), fingerprint(self.function)
+        )
 
     @cached_property
     def floats(self) -> tuple[int, ...]:
@@ -100,13 +106,16 @@ class Contract:
         return tuple(result) if self.signature.returns_tuple and isinstance(result, tuple | list) else (result,)
 
 
-def make_contract(qualname: str, function: Callable[..., Any], scope: Mapping[str, Any]) -> Contract:
+def make_contract(
+    qualname: str, function: Callable[..., Any], scope: Mapping[str, Any], autocast: str | None = None
+) -> Contract:
     """Read a contract off a typed function.
 
     Args:
         qualname: ``"namespace::name"``.
         function: the reference, whose body is the meaning.
         scope: the names visible where it was defined.
+        autocast: one of ``AUTOCAST``, or None.
 
     Raises:
         ContractError: the name, an annotation or the body cannot be expressed as a functional operator.
@@ -114,6 +123,10 @@ def make_contract(qualname: str, function: Callable[..., Any], scope: Mapping[st
     if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", qualname):
         raise ContractError(
             f"{qualname!r} is not an operator name", fix='use "namespace::name", each a Python identifier'
+        )
+    if autocast is not None and autocast not in AUTOCAST:
+        raise ContractError(
+            f"{qualname}: autocast={autocast!r} is no policy", fix=f"use one of {list(AUTOCAST)}, or None"
         )
     if not inspect.isfunction(function):
         raise ContractError(
@@ -131,6 +144,7 @@ def make_contract(qualname: str, function: Callable[..., Any], scope: Mapping[st
         module=function.__module__,
         file=inspect.getsourcefile(function),
         doc=inspect.getdoc(function) or "",
+        autocast=autocast,
     )
     _refuse_mutation(contract)
     return contract

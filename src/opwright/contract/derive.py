@@ -18,7 +18,7 @@ from torch.utils.flop_counter import flop_registry
 from opwright.contract.contract import Contract
 from opwright.contract.reference import run_traceable
 
-__all__ = ["batch_rule", "differentiable", "fake_outputs", "flops", "least_bytes", "vjp", "work"]
+__all__ = ["batch_rule", "differentiable", "fake_outputs", "flops", "functional_vjp", "least_bytes", "vjp", "work"]
 
 
 def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -48,7 +48,7 @@ def vjp(
 
     Args:
         arguments: in signature order.
-        grad_outputs: one for each output; None stands for zeros.
+        grad_outputs: one for each output; None, or no elements where the output has some, stands for zeros.
         needs: for each tensor in ``arguments`` (flattened, in order), whether its gradient is wanted.
         create_graph: keep the result differentiable, for higher derivatives.
 
@@ -63,7 +63,7 @@ def vjp(
         pairs = [
             (output, grad)
             for output, grad in zip(contract.unpack(outputs), grad_outputs, strict=True)
-            if grad is not None and differentiable(output) and output.requires_grad
+            if not _is_absent(grad, output) and differentiable(output) and output.requires_grad
         ]
         if pairs and wanted:
             found = torch.autograd.grad(
@@ -79,6 +79,36 @@ def vjp(
         torch.zeros_like(t, memory_format=torch.contiguous_format) if g is None else g.contiguous()
         for t, g in itertools.zip_longest(wanted, found)
     ]
+
+
+def functional_vjp(contract: Contract, grad_outputs: Sequence[torch.Tensor | None], *rest: Any) -> list[torch.Tensor]:
+    """The same by ``torch.func.vjp``, for calls within ``torch.func`` transforms.
+
+    Args:
+        rest: the arguments in signature order, then ``needs``.
+    """
+    *arguments, needs = rest
+    leaves, structure = _pytree.tree_flatten(list(arguments))
+    tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    wanted = [i for i, need in zip(tensors, needs, strict=True) if need]
+
+    def of_wanted(*values: torch.Tensor) -> list[torch.Tensor]:
+        filled = list(leaves)
+        for i, value in zip(wanted, values, strict=True):
+            filled[i] = value
+        outputs = run_traceable(contract.function, contract.signature, _pytree.tree_unflatten(filled, structure))
+        pairs = list(zip(contract.unpack(outputs), grad_outputs, strict=True))
+        incoming[:] = [g for o, g in pairs if not _is_absent(g, o)]
+        # An output without a gradient is of no interest, and torch.func.vjp refuses integers.
+        return [o for o, g in pairs if not _is_absent(g, o)]
+
+    incoming: list[Any] = []
+    pull = torch.func.vjp(of_wanted, *(leaves[i] for i in wanted))[1]
+    return [g.contiguous() for g in pull(incoming)]
+
+
+def _is_absent(grad: torch.Tensor | None, output: torch.Tensor) -> bool:
+    return grad is None or (grad.numel() == 0 and output.numel() != 0)
 
 
 def _as_inputs(leaves: Sequence[Any], needs: Sequence[bool], keep_graph: bool) -> list[Any]:

@@ -176,12 +176,12 @@ def _as_numpy(tensor: torch.Tensor) -> Any:
     return array[()] if array.ndim == 0 else array
 
 
-def call_on_arrays(operator: Callable[..., Any], contract: Contract, arguments: Sequence[Any]) -> Any:
-    """An operator on tensors that share the arrays' memory; results share theirs with the kernel's outputs."""
+def call_on_arrays(call: Callable[..., Any], contract: Contract, arguments: Sequence[Any]) -> Any:
+    """An operator's call on tensors that share the arrays' memory; results share theirs with the kernel's outputs."""
     leaves, structure = _pytree.tree_flatten(list(arguments))
     borrowed = borrow(leaves, None, contract.qualname, functional=True)
     on_tensors = _pytree.tree_unflatten(list(borrowed.leaves), structure)
-    result = contract.signature.call(operator, on_tensors)
+    result = contract.signature.call(call, on_tensors)
     return _pytree.tree_map_only(torch.Tensor, borrowed.give_back, result)
 
 

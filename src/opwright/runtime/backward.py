@@ -7,6 +7,7 @@ it. Its own gradient is plain torch arithmetic, so that derivatives of any order
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from opwright.contract.reference import fresh_outputs
 from opwright.contract.signature import Kind
 from opwright.runtime.door import as_from_outside
 
-__all__ = ["VjpRules", "derived_backward", "save_values", "saved_values", "vjp_name", "vjp_schema"]
+__all__ = ["AuthorsContext", "VjpRules", "derived_backward", "save_values", "saved_values", "vjp_name", "vjp_schema"]
 
 
 def vjp_name(contract: Contract) -> str:
@@ -28,13 +29,13 @@ def vjp_name(contract: Contract) -> str:
 
 
 def vjp_schema(contract: Contract) -> str:
-    """``(Tensor?[] grad_outputs, <the operator's arguments>, bool[] needs) -> Tensor[]``.
+    """``(Tensor[] grad_outputs, <the operator's arguments>, bool[] needs) -> Tensor[]``.
 
     ``needs`` has one entry for each tensor argument (lists flattened); only those gradients are computed.
     """
     inside = contract.schema[1 : contract.schema.rindex(") ->")]
     parameters = [part for part in _without_defaults(inside) if part != "*"]
-    return f"({', '.join(['Tensor?[] grad_outputs', *parameters, 'bool[] needs'])}) -> Tensor[]"
+    return f"({', '.join(['Tensor[] grad_outputs', *parameters, 'bool[] needs'])}) -> Tensor[]"
 
 
 def _without_defaults(parameters: str) -> list[str]:
@@ -49,20 +50,48 @@ def _without_defaults(parameters: str) -> list[str]:
     return [part.split("=")[0].strip() for part in parts if part.strip()]
 
 
-def save_values(ctx: Any, values: Sequence[Any]) -> None:
-    """Keep values of any kind on an autograd context: tensors where autograd tracks them, the rest beside."""
+def save_values(ctx: Any, values: Sequence[Any], before: Sequence[Any] = ()) -> None:
+    """Keep values of any kind on an autograd context: tensors where autograd tracks them, the rest beside.
+
+    Args:
+        before: tensors (or None) that somebody else keeps, to be found first among ``ctx.saved_tensors``.
+    """
     leaves, ctx.structure = _pytree.tree_flatten(list(values))
     ctx.is_tensor = [isinstance(leaf, torch.Tensor) for leaf in leaves]
-    ctx.save_for_backward(*(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)))
+    ctx.save_for_backward(*before, *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)))
     ctx.others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+    ctx.before = len(before)
 
 
 def saved_values(ctx: Any) -> list[Any]:
     """What ``save_values`` kept."""
-    tensors, others = iter(ctx.saved_tensors), iter(ctx.others)
+    tensors, others = iter(ctx.saved_tensors[ctx.before :]), iter(ctx.others)
     leaves = [next(tensors) if is_tensor else next(others) for is_tensor in ctx.is_tensor]
     values: list[Any] = _pytree.tree_unflatten(leaves, ctx.structure)
     return values
+
+
+class AuthorsContext:
+    """What a hand-written backward sees of ``ctx`` where the arguments are kept beside its own tensors."""
+
+    def __init__(self, ctx: Any) -> None:
+        if not hasattr(ctx, "authors_own"):
+            ctx.authors_own = {}
+        vars(self).update(_ctx=ctx, kept=())
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        vars(self)["kept"] = tensors
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        return tuple(self._ctx.saved_tensors[: self._ctx.before])
+
+    def __getattr__(self, name: str) -> Any:
+        own = self._ctx.authors_own
+        return own[name] if name in own else getattr(self._ctx, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._ctx.authors_own[name] = value
 
 
 def derived_backward(contract: Contract, ctx: Any, grads: Sequence[Any]) -> list[Any]:
@@ -72,8 +101,15 @@ def derived_backward(contract: Contract, ctx: Any, grads: Sequence[Any]) -> list
     given += [False] * (len(arguments) - len(given))  # autograd does not speak of keyword-only arguments
     needs = [n for value, need in zip(arguments, given, strict=True) for n in _needs_of(value, need)]
     operator = getattr(getattr(torch.ops, contract.namespace), vjp_name(contract)).default
+    if torch._C._are_functorch_transforms_active():
+        # The VJP operator takes lists, which torch.func does not look into: its inside does as well here.
+        operator = functools.partial(derive.functional_vjp, contract)
     visible = contract.signature.visible  # what is saved for a backward has no gradient
     incoming = [g if i < visible else None for i, g in enumerate(grads)]
+    if None in incoming:
+        # Autograd looks into a list of tensors only, for the second derivative. Without elements means none.
+        nothing = next(t for t in _pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor)).new_empty(0)
+        incoming = [nothing if g is None else g for g in incoming]
     found, remaining = iter(operator(incoming, *arguments, needs)), iter(needs)
 
     def gradient_of(leaf: Any) -> Any:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from opwright.backends import BACKENDS, get_backend
 from opwright.contract import derive
@@ -23,9 +22,9 @@ from opwright.results import Accepted, Crossover, Explanation, Part
 from opwright.runtime import registration, selection, tuned
 from opwright.runtime.arrays import call_on_arrays, holds_arrays, traced_on_arrays
 from opwright.runtime.attach import Attach, make_spec
-from opwright.runtime.backward import derived_backward, save_values
+from opwright.runtime.backward import AuthorsContext, derived_backward, save_values
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
-from opwright.runtime.door import as_from_outside, is_plain_call
+from opwright.runtime.door import is_plain_call
 from opwright.runtime.kernel import Kernel, gpu_of
 from opwright.runtime.paired import PairedBackward
 from opwright.runtime.parts import parts_of
@@ -38,11 +37,14 @@ __all__ = ["Op", "explain", "op"]
 _PLANS = 8
 
 
-def op(qualname: str) -> Callable[[Callable[..., Any]], Op]:
+def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[..., Any]], Op]:
     """Define an operator by a typed function whose body is its meaning.
 
     Args:
         qualname: ``"namespace::name"``, as torch will know it.
+        autocast: what it does with floating arguments under ``torch.autocast``: ``"lower"`` casts them to autocast's
+            dtype (as for a matrix product), ``"float32"`` to float32, ``"promote"`` to the widest among them (float64
+            stays). None takes them as they come.
 
     The function's tensor arguments are annotated with jaxtyping shapes (``Float[Tensor, "*batch n"]``),
     on ``torch.Tensor`` or, for a meaning written in NumPy, on ``np.ndarray``. Arguments that share an
@@ -56,7 +58,7 @@ def op(qualname: str) -> Callable[[Callable[..., Any]], Op]:
     scope = {**caller.f_globals, **caller.f_locals}
 
     def decorate(function: Callable[..., Any]) -> Op:
-        contract = make_contract(qualname, function, scope)
+        contract = make_contract(qualname, function, scope, autocast)
         saves = contract.signature.visible < len(contract.signature.returns)
         return (OpThatSaves if saves else Op)(contract)
 
@@ -103,7 +105,7 @@ class Op:
         if arguments is args:
             arguments = fill(self.contract, args, kwargs)
         if self._numpy and holds_arrays(arguments):
-            return call_on_arrays(self, self.contract, arguments)
+            return call_on_arrays(self.with_saved, self.contract, arguments)
         if is_plain_call(arguments):
             return self._run_and_remember(arguments)
         return self._through_dispatcher(*self.contract.signature.split(arguments))
@@ -295,8 +297,9 @@ class Op:
         """Replace the derived gradient, with the meaning of ``torch.library.register_autograd``.
 
         Args:
-            backward: ``backward(ctx, *grads)``; returns a gradient, or None, for each positional argument. Or an operator
-                with a contract and kernels of its own: its parameters say what it needs (``runtime/paired.py``).
+            backward: ``backward(ctx, *grads)``; returns a gradient, or None, for each positional argument. Or an
+                operator with a contract and kernels of its own, whose parameters say what it needs: the gradients of
+                the outputs, then by name arguments and outputs (``result``, ``result0``, …; ``runtime/paired.py``).
             setup_context: ``setup_context(ctx, inputs, output)``, with ``keyword_only_inputs`` besides if the
                 operator has keyword-only arguments; saves on ``ctx`` what the backward needs. ``output`` has the
                 outputs marked ``ow.saved`` too.
@@ -307,8 +310,8 @@ class Op:
         if isinstance(backward, Op):
             if setup_context is not None:
                 raise KernelError(
-                    f"{self.contract.qualname}: register_autograd was given the operator {backward.contract.qualname} and a "
-                    "setup_context",
+                    f"{self.contract.qualname}: register_autograd was given the operator {backward.contract.qualname} "
+                    "and a setup_context",
                     fix="drop setup_context: what is saved follows from the operator's parameters",
                 )
             backward = PairedBackward(self.contract, backward)
@@ -326,6 +329,17 @@ class Op:
         ``torch.utils.flop_counter.FlopCounterMode`` shows it.
         """
         return self._override("flops", function)
+
+    def register_sharding(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Replace the derived DTensor placements, as ``torch.distributed.tensor.experimental.register_sharding`` does.
+
+        Args:
+            function: takes the operator's arguments (tensors as DTensor's descriptions of them); returns a list of
+                (output placements, argument placements) that are acceptable, None for an argument that is no tensor.
+        """
+        self._override("sharding", function)
+        registration.shard(self, function)
+        return function
 
     def _override(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(function):
@@ -392,14 +406,11 @@ class Op:
             inputs, named = self.contract.signature.split(arguments)
             extra = {"keyword_only_inputs": named} if named else {}
             self._setup_context(ctx=ctx, inputs=inputs, output=output, **extra)
-        saved = self.contract.unpack(output)[self.contract.signature.visible :]
-        if saved:
-            ctx.mark_non_differentiable(*(getattr(ctx, "non_differentiable", None) or ()), *saved)
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
         if "autograd" not in self._overrides:
             return derived_backward(self.contract, ctx, grads)
-        found = self._overrides["autograd"](ctx, *grads[: self.contract.signature.visible])
+        found = self._overrides["autograd"](ctx, *grads)
         return found if isinstance(found, tuple) else (found,)
 
     def batch(self, info: Any, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
@@ -408,9 +419,7 @@ class Op:
             rule = functools.partial(self._overrides["vmap"], info, tuple(in_dims[:split]))
             result: tuple[Any, Any] = self.contract.signature.call(rule, arguments)
             return result
-        # torch leaves the transform on functorch's stack while its rule runs; the rule's own vmap goes below.
-        with temporarily_pop_interpreter_stack(), as_from_outside():
-            return derive.batch_rule(self.contract, in_dims, arguments)
+        return derive.batch_rule(self.contract, in_dims, arguments)
 
     def count_flops(self, arguments: Sequence[Any], output: Any = None) -> int:
         """Floating-point operations of one call: the hand-written formula, or counted on the meaning."""
@@ -460,6 +469,23 @@ class OpThatSaves(Op):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.contract.visible(self.with_saved(*args, **kwargs))
+
+    def setup_context(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
+        """Keep the arguments besides what the author keeps: no gradient flows through what is saved, so that a
+        derivative of a hand-written backward would miss terms. Where one is asked for, the meaning gives it."""
+        if "autograd" not in self._overrides:
+            super().setup_context(ctx, arguments, output)
+        else:
+            author = AuthorsContext(ctx)
+            super().setup_context(author, arguments, output)
+            save_values(ctx, arguments, author.kept)
+        hidden = self.contract.unpack(output)[self.contract.signature.visible :]
+        ctx.mark_non_differentiable(*(getattr(ctx, "non_differentiable", None) or ()), *hidden)
+
+    def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
+        if "autograd" not in self._overrides or torch.is_grad_enabled():
+            return derived_backward(self.contract, ctx, grads)
+        return super().backward(AuthorsContext(ctx), grads[: self.contract.signature.visible])
 
 
 def explain(operator: Op, *args: Any, **kwargs: Any) -> Explanation:

@@ -28,12 +28,15 @@ def parts_of(
         "autograd": f"VJP of the meaning, recomputed ({contract.namespace}::{vjp_name(contract)})",
         "vmap": "vmap of the meaning",
         "decomposition": "the meaning",
+        "sharding": "the decomposition's",
         "flops": "counted on meta tensors",
         "bytes": "inputs + outputs",
     }
     parts = {name: Part(name, Origin.DERIVED, how) for name, how in derived.items()}
     for name, function in overrides.items():
         parts[name] = Part(name, Origin.HAND_WRITTEN, f"register_{name} ({_called(function)})")
+    if contract.autocast is not None:
+        parts["autocast"] = Part("autocast", Origin.HAND_WRITTEN, f"autocast={contract.autocast!r}")
     tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
     if "autograd" not in overrides and not any(d.is_floating_point or d.is_complex for t in tensors for d in t.dtypes):
         parts["autograd"] = Part("autograd", Origin.MISSING, "no argument has a floating dtype")

@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest
+from opwright.contract.signature import Kind
 from opwright.errors import NameClashError
 from opwright.runtime import backward as backward_rules
-from opwright.runtime.door import conjugates_are_ignored, with_lazy_conjugates
+from opwright.runtime.autocast import KEYS, meets_autocast
+from opwright.runtime.door import as_from_outside, conjugates_are_ignored, with_lazy_conjugates
+from opwright.runtime.gradient import meets_autograd, meets_transforms
 
-__all__ = ["Registrable", "Registration", "changed", "find", "register"]
+__all__ = ["Registrable", "Registration", "changed", "find", "register", "shard"]
 
 
 class Registrable(Protocol):
@@ -58,6 +62,7 @@ class Registration:
         torch.utils.flop_counter.flop_registry.pop(self.overload.overloadpacket, None)
         for table in torch._decomp.global_decomposition_table.values():
             table.pop(self.overload, None)
+        _forget_sharding(self.overload)
         self.library._destroy()
         self.operator.retire()
 
@@ -122,6 +127,21 @@ def changed(operator: Registrable) -> None:
     registration = _registered.get(operator.contract.qualname)
     if registration is not None and registration.operator is operator:
         _forget_compiled(registration)
+
+
+def shard(operator: Registrable, function: Callable[..., Any]) -> None:
+    """Tell DTensor which placements an operator can take."""
+    from torch.distributed.tensor.experimental import register_sharding
+
+    overload = _registered[operator.contract.qualname].overload
+    register_sharding(overload)(function)
+
+
+def _forget_sharding(overload: Any) -> None:
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import DTensor
+
+        DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs.pop(overload, None)
 
 
 def _forget_compiled(registration: Registration) -> None:
@@ -195,15 +215,25 @@ def _define(operator: Registrable, library: torch.library.Library) -> Any:
 
     def batch(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
         dims = (*in_dims, *(None,) * (len(signature.arguments) - len(in_dims)))
-        return operator.batch(info, dims, in_order(args, kwargs))
+        # torch leaves the transform on functorch's stack while its rule runs; the rule's own vmap goes below.
+        with temporarily_pop_interpreter_stack(), as_from_outside():
+            return operator.batch(info, dims, in_order(args, kwargs))
 
     def flops(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
         return operator.count_flops(in_order(args, kwargs), out_val)
 
     library.impl(contract.name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(qualname, fake, lib=library)
-    torch.library.register_autograd(qualname, backward, setup_context=setup_context, lib=library)
-    torch.library.register_vmap(qualname, batch, lib=library)
+    if any(a.kind is Kind.TENSOR_LIST for a in signature.arguments):
+        # An autograd.Function does not look into lists: torch's own does, but not inside torch.func.
+        torch.library.register_autograd(qualname, backward, setup_context=setup_context, lib=library)
+        torch.library.register_vmap(qualname, batch, lib=library)
+    else:
+        library.impl(contract.name, meets_autograd(operator, overload, in_order), "Autograd", with_keyset=True)
+        library.impl(contract.name, meets_transforms(operator, overload, in_order), "FuncTorchDynamicLayerFrontMode")
+    if contract.autocast is not None:
+        for device_type, key in KEYS.items():
+            library.impl(contract.name, meets_autocast(contract, overload, device_type), key)
     torch.utils.flop_counter.register_flop_formula(overload.overloadpacket, get_raw=True)(flops)
     torch._decomp.register_decomposition(overload)(_decomposition(contract, in_order))
     _trace_into_kernels(operator, library, in_order)
