@@ -43,7 +43,7 @@ def microseconds(call: Callable[[], object], n: int = 20_000) -> float:
 calls: dict[str, Callable[[], object]] = {
     "torch.add": lambda: torch.add(x, y),
     "op(...) around a kernel that does nothing": lambda: nothing(x, y),
-    "  of it: does a plan recognise the call": lambda: nothing._plans[0].holds((x, y)),
+    "  of it: does a plan recognise the call": lambda: nothing._plans[0].holds(x, y),
     "  of it: does anything else listen": nothing_listens,
     "the same asked in Python: is the call plain": lambda: is_plain_call((x, y)),
     "the same asked in Python: what its checks depend on": lambda: static_key((x, y)),
