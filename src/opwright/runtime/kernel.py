@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from opwright.backends import BACKENDS, get_backend
-from opwright.backends.base import KernelSpec, Launch, as_launch
+from opwright.backends.base import KernelSpec, Launch, as_launch, launch_for_calls_like
 from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest, fingerprint
@@ -118,16 +118,20 @@ class Kernel:
         return self.launcher(device)(*arguments)
 
     def launcher(self, device: int | None) -> Launch:
-        """What ``launch`` calls on that device, built already, for many calls."""
+        """What ``launch`` calls on that device, built already."""
         launcher = self._launchers.get(device)
         if launcher is None:
-            launcher = self.load()
-            if self.contract.signature.returns_tuple:
-                launcher = _tuple_for_list(launcher)
-            if device is not None:
-                launcher = _on_device(launcher, device)
-            self._launchers[device] = launcher
+            launcher = self._launchers[device] = self._around(self.load(), device)
         return launcher
+
+    def launcher_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
+        """The same for calls like one that was just made (see ``base.launch_for_calls_like``)."""
+        return self._around(launch_for_calls_like(self.load(), arguments), device)
+
+    def _around(self, launch: Launch, device: int | None) -> Launch:
+        if self.contract.signature.returns_tuple:
+            launch = _tuple_for_list(launch)
+        return launch if device is None else _on_device(launch, device)
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if the language has one."""

@@ -66,7 +66,7 @@ def make_plan(arguments: Sequence[Any], kernels: tuple[Kernel, ...], otherwise: 
     if any(t.requires_grad for t in tensors):
         holds = _without_grad(holds)
     device = tensors[0].get_device() if tensors[0].is_cuda else None
-    return Plan(holds, _first_that_runs(kernels, device, otherwise))
+    return Plan(holds, _first_that_runs(kernels, arguments, device, otherwise))
 
 
 def _with_constants(
@@ -91,9 +91,9 @@ def _without_grad(check: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _first_that_runs(
-    kernels: tuple[Kernel, ...], device: int | None, otherwise: Callable[..., Any]
+    kernels: tuple[Kernel, ...], like: Sequence[Any], device: int | None, otherwise: Callable[..., Any]
 ) -> Callable[..., Any]:
-    choices = [(k.when, _launcher(k, device)) for k in kernels]
+    choices = [(k.when, _launcher(k, like, device)) for k in kernels]
     if choices and choices[0][0] is None:
         return choices[0][1]
 
@@ -106,9 +106,11 @@ def _first_that_runs(
     return choose
 
 
-def _launcher(kernel: Kernel, device: int | None) -> Callable[..., Any]:
+def _launcher(kernel: Kernel, like: Sequence[Any], device: int | None) -> Callable[..., Any]:
+    if kernel.is_loaded:
+        return kernel.launcher_for_calls_like(like, device)
     # One that no call has needed so far is not compiled for the plan's sake.
-    return kernel.launcher(device) if kernel.is_loaded else lambda *arguments: kernel.launch(arguments, device)
+    return lambda *arguments: kernel.launch(arguments, device)
 
 
 def static_key(arguments: Sequence[Any]) -> Any:
