@@ -450,3 +450,18 @@ def test_a_gpu_kernel_is_compiled_for_the_gpu_at_hand(scale, write):
     kernel = scale.mojo(write(GPU_SCALE), **GPU)
     for x in (torch.randn(1000, device="cuda"), torch.randn(0, device="cuda"), torch.randn(64, device="cuda")[::2]):
         assert torch.equal(kernel(x), 2 * x)
+
+
+@pytest.mark.gpu
+@pytest.mark.mojo
+def test_calls_of_a_gpu_kernel_that_are_recognised_give_what_the_first_one_gave(scale, write):
+    scale.mojo(write(GPU_SCALE), **GPU)
+    x = torch.randn(1000, device="cuda")
+    for _ in range(3):
+        assert torch.equal(scale(x), 2 * x)
+    launch = scale.kernels["mojo"].load()
+    assert launch.for_calls_like((x,)) is not launch
+    assert launch.for_calls_like((x[::2],)) is launch
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        assert torch.equal(scale(x), 2 * x)

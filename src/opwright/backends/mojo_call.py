@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._C._dynamo.guards import _empty_strided_cpu  # type: ignore[attr-defined]
+from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda  # type: ignore[attr-defined]
 from torch._prims_common import make_contiguous_strides_for
 from torch.utils import _pytree
 
@@ -108,7 +108,15 @@ class MojoCall(abc.ABC):
         return self._run(self._remember(key, arguments) if plan is None else plan, tensors, arguments)
 
     def for_calls_like(self, arguments: Sequence[Any]) -> Launch:
-        """See ``base.launch_for_calls_like``."""
+        """See ``base.launch_for_calls_like``: itself where tensors have to be copied, or this kernel did not run."""
+        tensors = [arguments[i] for i in self._tensors]
+        if self._alignment > 1 or not all(t.is_contiguous() for t in tensors):
+            return self
+        plan = self._plans.get(self._key(arguments, tensors))
+        return self if plan is None else self._launch_of(plan)
+
+    def _launch_of(self, plan: Any) -> Launch:
+        """What runs contiguous, aligned arguments that a plan is for."""
         return self
 
     def _key(self, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Any:
@@ -122,6 +130,37 @@ class MojoCall(abc.ABC):
             self._plans.clear()
         plan = self._plans[key] = self._plan(arguments)
         return plan
+
+    def _names(self) -> list[str]:
+        """What ``_written_out`` calls the outputs, then the arguments."""
+        return [f"o{i}" for i in range(len(self.outputs))] + [f"a{i}" for i in range(len(self.arguments))]
+
+    def _written_out(self, outputs: Outputs, empty: Callable[..., Any], how: str, scope: dict[str, Any]) -> Launch:
+        """A function of contiguous, aligned arguments, for one set of shapes and dtypes.
+
+        It is written out as text, because a call is timed in microseconds: lists of what there is to allocate and to
+        pass cost as much as the allocation.
+
+        Args:
+            empty: allocates, given a shape, strides and a dtype.
+            how: the statement that runs the kernel.
+            scope: what it names besides outputs and arguments.
+        """
+        made, given = self._names()[: len(self.outputs)], self._names()[len(self.outputs) :]
+        allocate = [f"{o} = empty(shape_{o}, strides_{o}, dtype_{o})" for o in made]
+        scope["empty"] = empty
+        for o, shape, dtype in zip(made, outputs.shapes, outputs.dtypes, strict=True):
+            scope |= {f"shape_{o}": tuple(shape), f"dtype_{o}": dtype}
+            scope[f"strides_{o}"] = make_contiguous_strides_for(shape)
+        text = f"""
+def call({", ".join(given)}):
+    {"; ".join(allocate)}
+    {how}
+    return {f"({', '.join(made)},)" if self._returns_tuple else "o0"}
+"""
+        exec(text, scope)
+        call: Launch = scope["call"]
+        return call
 
     @abc.abstractmethod
     def _plan(self, arguments: Sequence[Any]) -> Any:
@@ -171,39 +210,16 @@ class CpuCall(MojoCall):
         sizes = [
             n for s, shape in self._shapes_in_order(outputs, arguments) if shape is not None for n in s.sizes_of(shape)
         ]
-        return self._written_out(function, struct.pack(f"={len(sizes)}q", *sizes), outputs)
-
-    def _written_out(self, function: _CFunction, sizes: bytes, outputs: Outputs) -> Launch:
-        """A function of contiguous, aligned arguments, for one set of shapes and dtypes.
-
-        It is written out as text, because a call is timed in microseconds: of two tensors to one it takes 1.6 µs with
-        the kernel, and 2.3 µs through lists of what there is to allocate and to pass (one run, on one CPU).
-        """
-        made = [f"o{i}" for i in range(len(self.outputs))]
-        given = [f"a{i}" for i in range(len(self.arguments))]
-        words = [f"{o}.data_ptr()" for o in made]
-        words += [f"{a}.data_ptr()" if s.tensor is not None else a for a, s in zip(given, self.arguments, strict=True)]
-        allocate = [f"{o} = empty(shape_{o}, strides_{o}, dtype_{o})" for o in made]
-        scope: dict[str, Any] = {
-            "empty": _empty_strided_cpu, "pack": self._pack, "sizes": sizes, "run": function, "no_room": _NO_ROOM,
+        words = ", ".join(
+            f"{name}.data_ptr()" if slot.tensor is not None else name
+            for name, slot in zip(self._names(), (*self.outputs, *self.arguments), strict=True)
+        )
+        scope = {
+            "pack": self._pack, "sizes": struct.pack(f"={len(sizes)}q", *sizes), "run": function, "no_room": _NO_ROOM,
             "run_and_listen": functools.partial(self._run_and_listen, function),
         }  # fmt: skip
-        for o, shape, dtype in zip(made, outputs.shapes, outputs.dtypes, strict=True):
-            scope |= {
-                f"shape_{o}": tuple(shape),
-                f"strides_{o}": make_contiguous_strides_for(shape),
-                f"dtype_{o}": dtype,
-            }
-        packed = f"pack({', '.join(words)})"
-        text = f"""
-def call({", ".join(given)}):
-    {"; ".join(allocate)}
-    {f"run_and_listen({packed}, sizes)" if self._raises else f"run({packed}, sizes, None, no_room)"}
-    return {f"({', '.join(made)},)" if self._returns_tuple else "o0"}
-"""
-        exec(text, scope)
-        call: Launch = scope["call"]
-        return call
+        how = f"run_and_listen(pack({words}), sizes)" if self._raises else f"run(pack({words}), sizes, None, no_room)"
+        return self._written_out(outputs, _empty_strided_cpu, how, scope)
 
     def _run(self, plan: Launch, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
         given = list(arguments)
@@ -211,11 +227,7 @@ def call({", ".join(given)}):
             given[position] = tensor
         return plan(*given)
 
-    def for_calls_like(self, arguments: Sequence[Any]) -> Launch:
-        tensors = [arguments[i] for i in self._tensors]
-        if self._alignment > 1 or not all(t.is_contiguous() for t in tensors):
-            return self
-        plan: Launch = self._plans.get(self._key(arguments, tensors), self)  # itself, if this kernel did not run
+    def _launch_of(self, plan: Launch) -> Launch:
         return plan
 
     def _run_and_listen(self, function: _CFunction, words: bytes, sizes: bytes) -> None:
@@ -242,7 +254,8 @@ def _c_function(library: Path) -> _CFunction:
 class _GpuPlan:
     function: DeviceFunction
     configuration: Configuration
-    outputs: tuple[tuple[torch.Size, torch.dtype], ...]
+    device: int
+    outputs: Outputs
     # For each word of a launch: where it comes from (outputs, then arguments), or a size.
     words: tuple[tuple[int, int], ...]
 
@@ -268,7 +281,8 @@ class GpuCall(MojoCall):
         return _GpuPlan(
             function=_device_function(self.name, file, tuple(self._parameters(dtypes))),
             configuration=self._grid.of(self.name, arguments),
-            outputs=tuple(zip(outputs.shapes, outputs.dtypes, strict=True)),
+            device=first.get_device(),
+            outputs=outputs,
             words=tuple(_words(shaped, len(self.outputs))),
         )
 
@@ -287,12 +301,24 @@ class GpuCall(MojoCall):
         return found
 
     def _run(self, plan: _GpuPlan, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
-        device = tensors[0].device
-        outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in plan.outputs]
+        made = zip(plan.outputs.shapes, plan.outputs.dtypes, strict=True)
+        outputs = [torch.empty(shape, dtype=dtype, device=tensors[0].device) for shape, dtype in made]
         sources = ([*outputs, *tensors], arguments)
         words = [value if kind == _SIZE else sources[kind][value] for kind, value in plan.words]
-        plan.function.launch(plan.configuration, words, device.index)
+        plan.function.launch(plan.configuration, words, plan.device)
         return tuple(outputs) if self._returns_tuple else outputs[0]
+
+    def _launch_of(self, plan: _GpuPlan) -> Launch:
+        def launch_any(*words: Any) -> None:
+            plan.function.launch(plan.configuration, words, plan.device)
+
+        launch = plan.function.launcher(plan.configuration, plan.device, launch_any) or launch_any
+        names = self._names()
+        tensors = [n for n, s in zip(names, (*self.outputs, *self.arguments), strict=True) if s.tensor is not None]
+        sources = (tensors, names[len(self.outputs) :])
+        words = [str(value) if kind == _SIZE else sources[kind][value] for kind, value in plan.words]
+        # It allocates on the current device, which that of a call's tensors is.
+        return self._written_out(plan.outputs, _empty_strided_cuda, f"launch({', '.join(words)})", {"launch": launch})
 
 
 def _words(shaped: Sequence[tuple[Slot, torch.Size | None]], outputs: int) -> list[tuple[int, int]]:
