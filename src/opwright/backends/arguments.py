@@ -198,8 +198,8 @@ class _UsualCase:
     """The usual case as Python text: tensors where pointers are declared, Python's own int and float where numbers
     are, everything as it should be.
 
-    It is written out, because a launch is timed in microseconds: three tensors and an int take 0.8 µs, and 2.9 µs
-    through a list of converters (one run, on one CPU).
+    It is written out, because a launch is timed in microseconds: three tensors and an int take 0.77 µs, and 2.1 µs
+    through a list of converters (benchmarks/results/2026-11-21-cpu-calls.json).
     """
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:

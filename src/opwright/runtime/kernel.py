@@ -39,8 +39,6 @@ class Kernel:
         self._condition = get_backend(spec.backend).condition(spec, contract)
         self.when = self._author_when if self._condition is None else self._both_hold
         self._launch: Launch | None = None
-        # By GPU, None for another device.
-        self._launchers: dict[int | None, Launch] = {}
         self._lock = threading.Lock()
 
     @property
@@ -115,17 +113,10 @@ class Kernel:
 
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
         """Run it on arguments that were checked, with their GPU (None: they are elsewhere) as the current one."""
-        return self.launcher(device)(*arguments)
+        return self._around(self._launch or self.load(), device)(*arguments)
 
-    def launcher(self, device: int | None) -> Launch:
-        """What ``launch`` calls on that device, built already."""
-        launcher = self._launchers.get(device)
-        if launcher is None:
-            launcher = self._launchers[device] = self._around(self.load(), device)
-        return launcher
-
-    def launcher_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
-        """The same for calls like one that was just made (see ``base.launch_for_calls_like``)."""
+    def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
+        """What runs it on arguments like those of a call that was just made (see ``base.launch_for_calls_like``)."""
         return self._around(launch_for_calls_like(self.load(), arguments), device)
 
     def _around(self, launch: Launch, device: int | None) -> Launch:

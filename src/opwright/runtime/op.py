@@ -97,9 +97,9 @@ class Op:
         # A plan is made of filled arguments, so what equals them needs no filling.
         arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
         if (plans := self._plans) and nothing_listens():
-            for plan in plans:
-                if plan.holds(*arguments):
-                    return plan.run(*arguments)
+            for holds, run in plans:
+                if holds(*arguments):
+                    return run(*arguments)
         if arguments is args:
             arguments = fill(self.contract, args, kwargs)
         if self._numpy and holds_arrays(arguments):

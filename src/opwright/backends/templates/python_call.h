@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <exception>
-#include <new>
 #include <optional>
 #include <stdexcept>
 #include <tuple>
@@ -158,8 +157,8 @@ struct Call<function, Result (*)(Arguments...)> {
     try {
       return with(given, std::index_sequence_for<Arguments...>());
     } catch (const PythonError&) {
-    } catch (const std::bad_alloc&) {
-      PyErr_NoMemory();
+    } catch (const std::out_of_range& error) {
+      PyErr_SetString(PyExc_IndexError, error.what());  // as through the dispatcher
     } catch (const std::exception& error) {
       PyErr_SetString(PyExc_RuntimeError, error.what());
     } catch (...) {
