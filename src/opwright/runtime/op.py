@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from opwright.backends import BACKENDS, get_backend
 from opwright.contract import derive
@@ -33,6 +34,7 @@ from opwright.runtime.tools import build_tools
 
 __all__ = ["Op", "explain", "op"]
 
+_compiler = torch.compiler
 # How many kinds of calls an operator recognises at once: a loop over the layers of a model has a few.
 _PLANS = 8
 
@@ -94,14 +96,15 @@ class Op:
     # -- calling ------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        # What torch.compiler.is_compiling() asks, without its two frames.
+        if is_dynamo_compiling() or _compiler._is_compiling_flag:
             return traced_on_arrays(self.overload, args, kwargs) if self._numpy else self.overload(*args, **kwargs)
         # A plan is made of filled arguments, so what equals them needs no filling.
         arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
-        if self._plans and nothing_listens():
-            for plan in self._plans:
-                if plan.holds(arguments):
-                    return self._run(plan.kernels, arguments, plan.device)
+        if (plans := self._plans) and nothing_listens():
+            for holds, run in plans:
+                if holds(*arguments):
+                    return run(*arguments)
         if arguments is args:
             arguments = fill(self.contract, args, kwargs)
         if self._numpy and holds_arrays(arguments):
@@ -130,15 +133,19 @@ class Op:
         for kernel in fitting:
             if kernel.when is None or kernel.when(*arguments):
                 return kernel.launch(arguments, device)
+        return self._run_meaning(*arguments)
+
+    def _run_meaning(self, *arguments: Any) -> Any:
         return self.contract.pack(self.contract.truth(arguments))
 
     def _run_and_remember(self, arguments: Sequence[Any]) -> Any:
         """Run a plain call, and leave a plan for the next one like it."""
         fitting = self._fitting(arguments)
-        plan = make_plan(arguments, fitting)
+        result = self._run(fitting, arguments, gpu_of(arguments))
+        plan = make_plan(arguments, fitting, self._run_meaning)
         if plan is not None:
             self._plans = (plan, *self._plans[: _PLANS - 1])
-        return self._run(fitting, arguments, gpu_of(arguments))
+        return result
 
     def _fitting(self, arguments: Sequence[Any]) -> tuple[Kernel, ...]:
         """The kernels for these shapes, dtypes and devices, in order, once the arguments agree with the contract."""
