@@ -18,7 +18,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # -- what it means ------------------------------------------------------------------------------------------
 
 
-@ow.op("gallery::lltm")
+@ow.op("gallery::lltm", autocast="lower")
 def lltm(
     x: Float[Tensor, "b i"],
     weight: Float[Tensor, "3*s s+i"],
@@ -80,10 +80,9 @@ def lltm_backward(
 
 def save_for_backward(ctx, inputs, output):
     ctx.set_materialize_grads(False)  # a state that nothing depends on has None, which costs nothing
+    _, weight, _, _, _ = inputs
     _, c_new, cell_inputs, gates = output
-    # The arguments are alive in any case (the old cell was saved by the step before), and only second derivatives
-    # look at those other than the weight.
-    ctx.save_for_backward(*inputs, cell_inputs, gates, c_new)
+    ctx.save_for_backward(weight, cell_inputs, gates, c_new)
 
 
 def grads_of_inputs(grad_gates, weight, state_size, needs_h, needs_x):
@@ -100,12 +99,10 @@ def register_gradient(operator, pointwise):
     """Give an operator like ``lltm`` its backward, whose pointwise part is an operator like ``lltm_backward``."""
 
     def backward(ctx, grad_h, grad_c):
-        x, weight, bias, h, c, inputs, gates, c_new = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for a second derivative: what was saved has no history, so compute it again
-            _, c_new, inputs, gates = operator.__wrapped__(x, weight, bias, h, c)
+        weight, inputs, gates, c_new = ctx.saved_tensors
         needs_x, needs_weight, _, needs_h, _ = ctx.needs_input_grad
         grad_gates, grad_bias, grad_c = pointwise(grad_h, grad_c, gates, c_new)
-        grad_h, grad_x = grads_of_inputs(grad_gates, weight, h.shape[1], needs_h, needs_x)
+        grad_h, grad_x = grads_of_inputs(grad_gates, weight, c_new.shape[1], needs_h, needs_x)
         grad_weight = grad_gates.t() @ inputs if needs_weight else None
         return grad_x, grad_weight, grad_bias, grad_h, grad_c
 
@@ -250,7 +247,8 @@ def lltm_with(kernel):
 
 def restricted(operator, kernel):
     spec = operator.kernels[kernel].spec
-    made = ow.op(f"{operator.contract.qualname}_{kernel}")(operator.__wrapped__)
+    contract = operator.contract
+    made = ow.op(f"{contract.qualname}_{kernel}", autocast=contract.autocast)(contract.function)
     attach = getattr(made, spec.backend)
     attach(
         spec.source, name=kernel, entry=spec.entry, devices=spec.devices, dtypes=spec.dtypes, when=spec.when,

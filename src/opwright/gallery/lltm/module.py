@@ -81,16 +81,11 @@ class LLTM(ReferenceLLTM):
 
     def forward(self, x: Tensor, state: State) -> State:
         """The next (h, c)."""
-        if self._graphs is not None and not torch.compiler.is_compiling():
-            return self._graphs(self._step, x, self.weights, self.bias, *state)
-        return self._step(x, self.weights, self.bias, *state)
-
-    def _step(self, *arguments: Tensor) -> State:
-        device = arguments[0].device.type
-        if torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
-            arguments = tuple(a if a.dtype == torch.float64 else a.to(dtype) for a in arguments)
-        return self._operator(*arguments)
+        if self._graphs is not None and not torch.compiler.is_compiling():  # which has CUDA graphs of its own
+            h, c = self._graphs(self._operator, x, self.weights, self.bias, *state)
+        else:
+            h, c = self._operator(x, self.weights, self.bias, *state)
+        return h, c
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in super().__getstate__().items() if name != "_operator"}
