@@ -25,6 +25,7 @@ from opwright.runtime.attach import Attach, make_spec
 from opwright.runtime.backward import AuthorsContext, derived_backward, save_values
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
 from opwright.runtime.door import is_plain_call
+from opwright.runtime.gradient import make_recorder
 from opwright.runtime.kernel import Kernel, gpu_of
 from opwright.runtime.paired import PairedBackward
 from opwright.runtime.parts import parts_of
@@ -101,13 +102,17 @@ class Op:
         if self._plans and nothing_listens():
             for plan in self._plans:
                 if plan.holds(arguments):
-                    return self._run(plan.kernels, arguments, plan.device)
+                    if plan.is_recorded:
+                        return self._recorder.apply(*arguments, functools.partial(self._run_plan, plan))
+                    return self._run_plan(plan, arguments)
         if arguments is args:
             arguments = fill(self.contract, args, kwargs)
         if self._numpy and holds_arrays(arguments):
             return call_on_arrays(self.with_saved, self.contract, arguments)
         if is_plain_call(arguments):
             return self._run_and_remember(arguments)
+        if is_plain_call(arguments, recorded=True):
+            self._remember(arguments, self._fitting(arguments))
         return self._through_dispatcher(*self.contract.signature.split(arguments))
 
     def with_saved(self, *args: Any, **kwargs: Any) -> Any:
@@ -135,10 +140,20 @@ class Op:
     def _run_and_remember(self, arguments: Sequence[Any]) -> Any:
         """Run a plain call, and leave a plan for the next one like it."""
         fitting = self._fitting(arguments)
+        self._remember(arguments, fitting)
+        return self._run(fitting, arguments, gpu_of(arguments))
+
+    def _remember(self, arguments: Sequence[Any], fitting: tuple[Kernel, ...]) -> None:
         plan = make_plan(arguments, fitting)
         if plan is not None:
             self._plans = (plan, *self._plans[: _PLANS - 1])
-        return self._run(fitting, arguments, gpu_of(arguments))
+
+    def _run_plan(self, plan: Plan, arguments: Sequence[Any]) -> Any:
+        return self._run(plan.kernels, arguments, plan.device)
+
+    @functools.cached_property
+    def _recorder(self) -> type[torch.autograd.Function]:
+        return make_recorder(self)
 
     def _fitting(self, arguments: Sequence[Any]) -> tuple[Kernel, ...]:
         """The kernels for these shapes, dtypes and devices, in order, once the arguments agree with the contract."""

@@ -39,9 +39,10 @@ class Plan:
     Attributes:
         kernels: those that fit, in order; each one's own ``when`` is still to be asked.
         device: the GPU where they run; None for another device.
+        is_recorded: autograd has to take notice of the call.
     """
 
-    __slots__ = ("_check", "_constants", "_tensors", "_without_grad", "device", "kernels")
+    __slots__ = ("_check", "_constants", "_tensors", "_with_grad", "device", "is_recorded", "kernels")
 
     def __init__(
         self,
@@ -50,19 +51,21 @@ class Plan:
         check: Callable[..., bool],
         tensors: tuple[int, ...] | None,
         constants: tuple[tuple[int, type, Any], ...],
-        without_grad: bool,
+        with_grad: bool | None,
     ) -> None:
         self.kernels = kernels
         self.device = device
         self._check = check
         self._tensors = tensors
         self._constants = constants
-        # The guard compares whether tensors require a gradient, not whether gradients are being recorded.
-        self._without_grad = without_grad
+        # The guard compares whether tensors require a gradient, not whether gradients are being recorded. None: no
+        # tensor does.
+        self._with_grad = with_grad
+        self.is_recorded = bool(with_grad)
 
     def holds(self, arguments: Sequence[Any]) -> bool:
         """Whether these arguments are like those that the plan was made for. Asks nothing of modes or the profiler."""
-        if self._without_grad and _C.is_grad_enabled():
+        if self._with_grad is not None and self._with_grad is not _C.is_grad_enabled():
             return False
         if self._tensors is None:  # the common case: there is nothing but tensors
             return self._check(*arguments)
@@ -74,7 +77,8 @@ class Plan:
 
 
 def make_plan(arguments: Sequence[Any], kernels: tuple[Kernel, ...]) -> Plan | None:
-    """The plan for a call that was found plain and valid just now; None where arguments hold lists."""
+    """The plan for a call that was found plain (or plain but for its gradient) and valid just now; None where
+    arguments hold lists."""
     positions = tuple(i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor))
     others = [(i, type(a), a) for i, a in enumerate(arguments) if i not in positions]
     if not positions or any(isinstance(a, list | tuple) or a != a for _, _, a in others):
@@ -82,8 +86,8 @@ def make_plan(arguments: Sequence[Any], kernels: tuple[Kernel, ...]) -> Plan | N
     tensors = [arguments[i] for i in positions]
     guard = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
     device = tensors[0].get_device() if tensors[0].is_cuda else None
-    without_grad = any(t.requires_grad for t in tensors)
-    return Plan(kernels, device, guard.check, positions if others else None, tuple(others), without_grad)
+    with_grad = _C.is_grad_enabled() if any(t.requires_grad for t in tensors) else None
+    return Plan(kernels, device, guard.check, positions if others else None, tuple(others), with_grad)
 
 
 def static_key(arguments: Sequence[Any]) -> Any:
