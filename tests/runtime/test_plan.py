@@ -48,6 +48,24 @@ def test_the_second_call_like_one_goes_straight_to_the_kernel(scale, monkeypatch
     assert scale(x)[0] == 102
 
 
+def test_a_call_that_autograd_records_goes_straight_to_the_kernel_too(scale, monkeypatch):
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        out = scale(x, 3.0)
+        assert out[0] == 103
+        assert torch.autograd.grad(out.sum(), x)[0].tolist() == [3, 3, 3]
+    assert was_direct(scale, monkeypatch, x, 3.0)
+    assert not was_direct(scale, monkeypatch, x.detach(), 3.0)
+    with torch.no_grad():
+        assert not was_direct(scale, monkeypatch, x, 3.0)
+        assert not scale(x, 3.0).requires_grad
+        assert was_direct(scale, monkeypatch, x, 3.0)
+    assert was_direct(scale, monkeypatch, x, 3.0)
+    assert scale(x, 3.0).requires_grad
+    (first,) = torch.autograd.grad(scale(x, 3.0).square().sum(), x, create_graph=True)
+    assert torch.autograd.grad(first.sum(), x)[0].tolist() == [18, 18, 18]
+
+
 @pytest.mark.parametrize(
     "other",
     [

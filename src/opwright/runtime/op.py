@@ -26,6 +26,7 @@ from opwright.runtime.attach import Attach, make_spec
 from opwright.runtime.backward import AuthorsContext, derived_backward, save_values
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
 from opwright.runtime.door import is_plain_call
+from opwright.runtime.gradient import make_recorder
 from opwright.runtime.kernel import Kernel, gpu_of
 from opwright.runtime.paired import PairedBackward
 from opwright.runtime.parts import parts_of
@@ -111,6 +112,8 @@ class Op:
             return call_on_arrays(self.with_saved, self.contract, arguments)
         if is_plain_call(arguments):
             return self._run_and_remember(arguments)
+        if is_plain_call(arguments, recorded=True):
+            self._remember(arguments, self._fitting(arguments), self._recorder.apply)
         return self._through_dispatcher(*self.contract.signature.split(arguments))
 
     def with_saved(self, *args: Any, **kwargs: Any) -> Any:
@@ -142,10 +145,19 @@ class Op:
         """Run a plain call, and leave a plan for the next one like it."""
         fitting = self._fitting(arguments)
         result = self._run(fitting, arguments, gpu_of(arguments))
-        plan = make_plan(arguments, fitting, self._run_meaning)
+        self._remember(arguments, fitting)
+        return result
+
+    def _remember(
+        self, arguments: Sequence[Any], fitting: tuple[Kernel, ...], record: Callable[..., Any] | None = None
+    ) -> None:
+        plan = make_plan(arguments, fitting, self._run_meaning, record)
         if plan is not None:
             self._plans = (plan, *self._plans[: _PLANS - 1])
-        return result
+
+    @functools.cached_property
+    def _recorder(self) -> type[torch.autograd.Function]:
+        return make_recorder(self)
 
     def _fitting(self, arguments: Sequence[Any]) -> tuple[Kernel, ...]:
         """The kernels for these shapes, dtypes and devices, in order, once the arguments agree with the contract."""

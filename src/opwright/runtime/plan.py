@@ -49,12 +49,19 @@ class Plan(NamedTuple):
     run: Callable[..., Any]
 
 
-def make_plan(arguments: Sequence[Any], kernels: tuple[Kernel, ...], otherwise: Callable[..., Any]) -> Plan | None:
+def make_plan(
+    arguments: Sequence[Any],
+    kernels: tuple[Kernel, ...],
+    otherwise: Callable[..., Any],
+    record: Callable[..., Any] | None = None,
+) -> Plan | None:
     """The plan for a call that was found plain and valid just now; None where arguments hold lists.
 
     Args:
         kernels: those that fit, in order; each one's own ``when`` is still to be asked.
         otherwise: what runs where no kernel does.
+        record: for a call that is plain but for its gradient: takes the arguments and what is to run on them, and has
+            autograd take notice.
     """
     positions = tuple(i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor))
     others = [(i, type(a), a) for i, a in enumerate(arguments) if i not in positions]
@@ -64,9 +71,10 @@ def make_plan(arguments: Sequence[Any], kernels: tuple[Kernel, ...], otherwise: 
     check = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     holds = _with_constants(check, positions, others) if others else check
     if any(t.requires_grad for t in tensors):
-        holds = _without_grad(holds)
+        holds = _with_grad(holds) if record is not None else _without_grad(holds)
     device = tensors[0].get_device() if tensors[0].is_cuda else None
-    return Plan(holds, _first_that_runs(kernels, arguments, device, otherwise))
+    run = _first_that_runs(kernels, arguments, device, otherwise)
+    return Plan(holds, run if record is None else _recorded(record, run))
 
 
 def _with_constants(
@@ -88,6 +96,20 @@ def _without_grad(check: Callable[..., bool]) -> Callable[..., bool]:
         return not _C.is_grad_enabled() and check(*arguments)
 
     return holds
+
+
+def _with_grad(check: Callable[..., bool]) -> Callable[..., bool]:
+    def holds(*arguments: Any) -> bool:
+        return _C.is_grad_enabled() and check(*arguments)
+
+    return holds
+
+
+def _recorded(record: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    def recorded(*arguments: Any) -> Any:
+        return record(*arguments, run)
+
+    return recorded
 
 
 def _first_that_runs(
