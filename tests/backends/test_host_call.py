@@ -38,10 +38,7 @@ std::tuple<Tensor, Tensor> mixed(const Tensor& x, std::optional<Tensor> y, int64
                                  std::optional<double> b) {
   if (times == 13) throw std::runtime_error("thirteen");
   if (times == 14) throw std::out_of_range("fourteen");
-  if (times == 15) throw std::invalid_argument("fifteen");
-  if (times == 16) throw std::length_error("sixteen");
-  if (times == 17) throw std::domain_error("seventeen");
-  if (times == 18) throw std::bad_alloc();
+  if (times == 15) throw 15;
   const double first = x.const_data_ptr<float>()[0] * times + (y ? y->const_data_ptr<float>()[0] : 0);
   return {filled(x, first), filled(x, (flag ? a : -a) + b.value_or(100))};
 }
@@ -95,12 +92,13 @@ def test_every_kind_of_argument_arrives_as_through_the_dispatcher(mixed, with_y,
 
 def test_what_the_kernel_throws_is_an_error_on_either_way(mixed):
     x = torch.ones(3)
-    thrown = {13: RuntimeError, 14: IndexError, 15: RuntimeError, 16: RuntimeError, 17: RuntimeError, 18: RuntimeError}
-    for times, kind in thrown.items():
+    for times, kind in ((13, RuntimeError), (14, IndexError)):
         with pytest.raises(kind):
             direct_of(mixed)(x, x, times, 1.0, True, None)
         with pytest.raises(kind):
             mixed(x, x, times, 1.0)
+    with pytest.raises(RuntimeError, match=r"no std::exception"):
+        direct_of(mixed)(x, x, 15, 1.0, True, None)
     with pytest.raises(TypeError):
         direct_of(mixed)(x, x, "n", 1.0, True, None)
     with pytest.raises(TypeError, match="2 arguments came, not 6"):

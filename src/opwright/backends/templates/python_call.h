@@ -157,8 +157,10 @@ struct Call<function, Result (*)(Arguments...)> {
     try {
       return with(given, std::index_sequence_for<Arguments...>());
     } catch (const PythonError&) {
+      // It is set.
     } catch (const std::out_of_range& error) {
-      PyErr_SetString(PyExc_IndexError, error.what());  // as through the dispatcher
+      // As through the dispatcher. Which types it tells apart besides depends on torch's version.
+      PyErr_SetString(PyExc_IndexError, error.what());
     } catch (const std::exception& error) {
       PyErr_SetString(PyExc_RuntimeError, error.what());
     } catch (...) {
