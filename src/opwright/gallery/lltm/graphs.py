@@ -110,7 +110,7 @@ class Pair:
         """Whether nobody will ask for its backward, or holds a state or a gradient of its."""
         return self.lease() is None and self._holders() == self.idle
 
-    def take_step(self, inputs: Sequence[Tensor]) -> Lease:
+    def take_step(self, *inputs: Tensor) -> Lease:
         torch._foreach_copy_(self.inputs, inputs)
         self.forward.replay()
         self.steps += 1
@@ -142,7 +142,7 @@ class Replay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pair: Pair, x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.pair, ctx.lease = pair, pair.take_step((x, h, c))
+        ctx.pair, ctx.lease = pair, pair.take_step(x, h, c)
         return tuple(o.detach() for o in pair.outputs)
 
     @staticmethod
