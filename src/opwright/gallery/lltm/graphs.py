@@ -36,15 +36,9 @@ class Graphs:
         Raises:
             ValueError: a tensor is not on a GPU.
         """
-        for tensor in arguments:
-            if not tensor.is_cuda:
-                raise ValueError(
-                    f"CUDA graphs need every tensor on a GPU, and one is on {tensor.device}: move the module and its "
-                    "inputs there, or leave cuda_graph=True out"
-                )
+        refuse_cpu(arguments)
         needs = tuple(torch.is_grad_enabled() and a.requires_grad for a in arguments)
-        pair = self._free_pair(step, arguments, needs)
-        h, c = Replay.apply(pair, *arguments)
+        h, c = Replay.apply(self._free_pair(step, arguments, needs), *arguments)
         return h, c
 
     def _free_pair(self, step: Step, arguments: Sequence[Tensor], needs: tuple[bool, ...]) -> Pair:
@@ -64,6 +58,15 @@ class Graphs:
         return Graphs, ()  # a copy of a module captures its own
 
 
+def refuse_cpu(tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
+        if not tensor.is_cuda:
+            raise ValueError(
+                f"CUDA graphs need every tensor on a GPU, and one is on {tensor.device}: move the module and its "
+                "inputs there, or leave cuda_graph=True out"
+            )
+
+
 class Pair:
     """The memory of one step, and the graphs of its forward and backward that work on it."""
 
@@ -75,9 +78,11 @@ class Pair:
         self._capture(lambda: step(*given), [a for a in given if a.requires_grad])
         self.needs = tuple(needs)
         # What is lent out, and how many hold each while nobody else does.
-        self.lent = [t.untyped_storage() for t in (*self.outputs, *self.found)]
+        self.lent = [tensor.untyped_storage() for tensor in (*self.outputs, *self.found)]
         self.idle = self._holders()
-        self.user: Callable[[], Any] = lambda: None
+        # Counts the steps that were taken here; the latest one's lease lives as long as its backward may be asked for.
+        self.steps = 0
+        self.lease: Callable[[], Lease | None] = lambda: None
 
     def _capture(self, forward: Callable[[], tuple[Tensor, Tensor]], wanted: Sequence[Tensor]) -> None:
         with torch.cuda.device(self.inputs[0].device), torch.enable_grad():
@@ -102,12 +107,33 @@ class Pair:
         return [torch._C._storage_Use_Count(s._cdata) for s in self.lent]
 
     def is_free(self) -> bool:
-        """Whether nobody can ask for its backward, or holds a state or a gradient of its."""
-        return self.user() is None and self._holders() == self.idle
+        """Whether nobody will ask for its backward, or holds a state or a gradient of its."""
+        return self.lease() is None and self._holders() == self.idle
+
+    def take_step(self, *inputs: Tensor) -> Lease:
+        torch._foreach_copy_(self.inputs, inputs)
+        self.forward.replay()
+        self.steps += 1
+        lease = Lease(self.steps, [o._version for o in self.outputs])
+        self.lease = weakref.ref(lease)
+        return lease
+
+    def take_step_back(self, lease: Lease, grads: Sequence[Tensor | None]) -> None:
+        if lease.step != self.steps:
+            raise RuntimeError("this step went back before, and the memory of its graphs was used again since")
+        if lease.versions != [o._version for o in self.outputs]:
+            raise RuntimeError("a state that the backward needs was modified in place")
+        for own, grad in zip(self.grads, grads, strict=True):
+            own.zero_() if grad is None else own.copy_(grad)
+        self.backward.replay()
 
 
 class Lease:
-    """Stands for a step whose backward may still be asked for; autograd holds it."""
+    """A step's right to the memory of a pair, until its backward: autograd holds it."""
+
+    def __init__(self, step: int, versions: Sequence[int]) -> None:
+        self.step = step
+        self.versions = versions
 
 
 class Replay(torch.autograd.Function):
@@ -116,18 +142,14 @@ class Replay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pair: Pair, x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.pair, ctx.lease = pair, Lease()
-        pair.user = weakref.ref(ctx.lease)
-        torch._foreach_copy_([t.detach() for t in pair.inputs], [x, h, c])
-        pair.forward.replay()
+        ctx.pair, ctx.lease = pair, pair.take_step(x, h, c)
         return tuple(o.detach() for o in pair.outputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        pair: Pair = ctx.pair
-        for own, grad in zip(pair.grads, grads, strict=True):
-            own.zero_() if grad is None else own.copy_(grad)
-        pair.backward.replay()
+        pair, lease = ctx.pair, ctx.lease
+        pair.take_step_back(lease, grads)
+        pair.lease = lambda: None  # who holds the loss of this iteration does not keep the next from this memory
         found = iter(pair.found)
         return None, *(next(found).detach() if need else None for need in pair.needs)

@@ -137,7 +137,7 @@ def lltm_backward(
     if b <= 256:  # one program for each few columns sums the whole gradient of the bias
         sums, programs, per_program, rows, columns = gates.new_empty(3 * s), 1, b, 32, 32
     else:
-        per_program, rows, columns = max(triton.cdiv(b, 1024), 128), 16, 128
+        per_program, rows, columns = max(triton.cdiv(b, 1024), 128), 8, 128
         programs = triton.cdiv(b, per_program)
         wide = torch.float64 if gates.dtype == torch.float64 else torch.float32
         sums = gates.new_empty((programs, 3 * s), dtype=wide)
