@@ -218,3 +218,32 @@ def test_a_plan_made_without_gradients_is_not_used_where_they_are_recorded(scale
     assert out.requires_grad
     out.sum().backward()
     assert x.grad.tolist() == [2, 2, 2]
+
+
+def test_a_kernel_that_no_call_needed_is_not_loaded(namespace):
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * 2
+
+    first_runs = [True]
+    twice.python(lambda x: x * 0, name="first", when=lambda x: first_runs[0])
+    twice.python(lambda x: x * 1, name="second")
+    x = torch.ones(3)
+    assert [twice(x)[0], twice(x)[0]] == [0, 0]
+    assert not twice.kernels["second"].is_loaded
+    first_runs[0] = False
+    assert [twice(x)[0], twice(x)[0]] == [1, 1]
+
+
+def test_a_call_that_failed_leaves_no_plan(namespace):
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * 2
+
+    def fail(x):
+        raise ValueError("no")
+
+    twice.python(fail, name="failing")
+    with pytest.raises(ValueError, match="no"):
+        twice(torch.ones(3))
+    assert twice._plans == ()

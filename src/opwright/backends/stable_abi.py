@@ -8,9 +8,6 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from opwright.backends.base import KernelSpec
 from opwright.contract.contract import Contract
@@ -19,15 +16,15 @@ from opwright.contract.signature import Argument, Kind
 from opwright.errors import KernelError, SignatureMismatchError
 
 __all__ = [
+    "TEMPLATES",
     "binding_text",
     "compare_declaration",
     "included_files",
-    "load_shared_object",
     "unique_name",
     "without_comments",
 ]
 
-_TEMPLATE = Path(__file__).parent / "templates" / "stable_binding.cpp"
+TEMPLATES = Path(__file__).parent / "templates"
 # torch 2.10's stable ABI: what is built against it also runs on every later torch.
 TARGET_VERSION = "0x020a000000000000"
 
@@ -216,7 +213,7 @@ def binding_text(spec: KernelSpec, contract: Contract, unique: str) -> str:
     """The C++ text that is compiled."""
     # SymInt is for tracing; a compiled kernel always gets integers.
     schema = unique + contract.schema.replace("SymInt", "int")
-    return string.Template(_TEMPLATE.read_text()).substitute(
+    return string.Template((TEMPLATES / "stable_binding.cpp").read_text()).substitute(
         kernel=spec.name,
         qualname=contract.qualname,
         entry=spec.entry,
@@ -224,11 +221,3 @@ def binding_text(spec: KernelSpec, contract: Contract, unique: str) -> str:
         schema=schema.replace('"', '\\"'),
         unique=unique,
     )
-
-
-def load_shared_object(file: Path, unique: str) -> Any:
-    """Load a shared object that a binding made, once for the process, and return its operator."""
-    if not hasattr(torch.ops.opwright_kernels, unique):
-        torch.ops.load_library(str(file))
-    # The bound function behind the overload: its wrapper in Python would add a tenth to a call.
-    return getattr(torch.ops.opwright_kernels, unique).default._op

@@ -96,7 +96,7 @@ def make_recorder(operator: Differentiable) -> type[torch.autograd.Function]:
 
     def forward(ctx: Any, *given: Any) -> Any:
         *arguments, run = given
-        output = run(arguments)
+        output = run(*arguments)
         operator.setup_context(ctx, arguments, output)
         return output
 

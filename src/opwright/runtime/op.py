@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from opwright.backends import BACKENDS, get_backend
 from opwright.contract import derive
@@ -34,6 +35,7 @@ from opwright.runtime.tools import build_tools
 
 __all__ = ["Op", "explain", "op"]
 
+_compiler = torch.compiler
 # How many kinds of calls an operator recognises at once: a loop over the layers of a model has a few.
 _PLANS = 8
 
@@ -95,25 +97,25 @@ class Op:
     # -- calling ------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        # What torch.compiler.is_compiling() asks, without its two frames.
+        if is_dynamo_compiling() or _compiler._is_compiling_flag:
             return traced_on_arrays(self.overload, args, kwargs) if self._numpy else self.overload(*args, **kwargs)
         # A plan is made of filled arguments, so what equals them needs no filling.
         arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
-        if self._plans and nothing_listens():
-            for plan in self._plans:
-                if plan.holds(arguments):
-                    if plan.is_recorded:
-                        return self._recorder.apply(*arguments, functools.partial(self._run_plan, plan))
-                    return self._run_plan(plan, arguments)
+        if (plans := self._plans) and nothing_listens():
+            for holds, run in plans:
+                if holds(*arguments):
+                    return run(*arguments)
         if arguments is args:
             arguments = fill(self.contract, args, kwargs)
         if self._numpy and holds_arrays(arguments):
             return call_on_arrays(self.with_saved, self.contract, arguments)
         if is_plain_call(arguments):
             return self._run_and_remember(arguments)
+        result = self._through_dispatcher(*self.contract.signature.split(arguments))
         if is_plain_call(arguments, recorded=True):
-            self._remember(arguments, self._fitting(arguments))
-        return self._through_dispatcher(*self.contract.signature.split(arguments))
+            self._remember(arguments, self._fitting(arguments), self._recorder)
+        return result
 
     def with_saved(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, and get besides its outputs those that are saved for the backward (``ow.saved``)."""
@@ -135,21 +137,27 @@ class Op:
         for kernel in fitting:
             if kernel.when is None or kernel.when(*arguments):
                 return kernel.launch(arguments, device)
+        return self._run_meaning(*arguments)
+
+    def _run_meaning(self, *arguments: Any) -> Any:
         return self.contract.pack(self.contract.truth(arguments))
 
     def _run_and_remember(self, arguments: Sequence[Any]) -> Any:
         """Run a plain call, and leave a plan for the next one like it."""
         fitting = self._fitting(arguments)
+        result = self._run(fitting, arguments, gpu_of(arguments))
         self._remember(arguments, fitting)
-        return self._run(fitting, arguments, gpu_of(arguments))
+        return result
 
-    def _remember(self, arguments: Sequence[Any], fitting: tuple[Kernel, ...]) -> None:
-        plan = make_plan(arguments, fitting)
+    def _remember(
+        self,
+        arguments: Sequence[Any],
+        fitting: tuple[Kernel, ...],
+        recorder: type[torch.autograd.Function] | None = None,
+    ) -> None:
+        plan = make_plan(arguments, fitting, self._run_meaning, recorder)
         if plan is not None:
             self._plans = (plan, *self._plans[: _PLANS - 1])
-
-    def _run_plan(self, plan: Plan, arguments: Sequence[Any]) -> Any:
-        return self._run(plan.kernels, arguments, plan.device)
 
     @functools.cached_property
     def _recorder(self) -> type[torch.autograd.Function]:
