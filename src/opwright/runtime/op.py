@@ -112,9 +112,10 @@ class Op:
             return call_on_arrays(self.with_saved, self.contract, arguments)
         if is_plain_call(arguments):
             return self._run_and_remember(arguments)
+        result = self._through_dispatcher(*self.contract.signature.split(arguments))
         if is_plain_call(arguments, recorded=True):
             self._remember(arguments, self._fitting(arguments), self._recorder.apply)
-        return self._through_dispatcher(*self.contract.signature.split(arguments))
+        return result
 
     def with_saved(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, and get besides its outputs those that are saved for the backward (``ow.saved``)."""
