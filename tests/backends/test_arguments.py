@@ -86,6 +86,10 @@ def test_the_usual_case_says_nothing_of_what_is_not_usual(wrong):
     assert Packer("kernel", [VECTORS, INT]).pack_usual((torch.ones(8), 1), 0) is None
 
 
+def raise_it(error, device):
+    raise error
+
+
 @pytest.fixture
 def launched():
     """A launch of `(vectors, int, float)` made for the CPU's device, and what it did."""
@@ -94,7 +98,7 @@ def launched():
     assert make is not None
     launch = make(
         "configuration", HERE, "kernel", {7: "stream"}, lambda *a: done.append(a), lambda: current[0], lambda device: 7,
-        lambda *a: done.append(("otherwise", *a)),
+        lambda *a: done.append(("otherwise", *a)), raise_it,
     )  # fmt: skip
     current = [HERE]
     return launch, done, current
@@ -146,9 +150,29 @@ def test_what_a_launch_itself_raises_is_not_taken_for_an_unusual_argument():
     def fail(*words):
         raise ValueError("the driver")
 
-    launch = make("c", HERE, "kernel", {0: "stream"}, fail, lambda: HERE, lambda device: 0, lambda *a: None)
+    launch = make("c", HERE, "kernel", {0: "stream"}, fail, lambda: HERE, lambda device: 0, lambda *a: None, raise_it)
     with pytest.raises(ValueError, match="the driver"):
         launch(3)
+
+
+def test_a_launch_is_tried_once_more_after_its_error_was_put_right():
+    make = Packer("kernel", [INT]).make_launch
+    assert make is not None
+    done = []
+
+    def fail_first(*words):
+        done.append(words)
+        if len(done) == 1:
+            raise RuntimeError("no context")
+
+    recovered = []
+    launch = make(
+        "c", HERE, "kernel", {0: "stream"}, fail_first, lambda: HERE, lambda device: 0, lambda *a: None,
+        lambda error, device: recovered.append((str(error), device)),
+    )  # fmt: skip
+    launch(3)
+    assert recovered == [("no context", HERE)]
+    assert done == [("stream", "c", "kernel", 3)] * 2
 
 
 def test_a_kernel_of_other_parameters_has_no_usual_launch():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import pickle
+import threading
 from pathlib import Path
 
 import pytest
@@ -314,3 +315,28 @@ def test_a_second_process_compiles_nothing(run_python):
         print(len(ran))
     """
     assert [run_python(script).stdout.split()[-1] for _ in range(2)] == ["1", "0"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("before", [False, True], ids=["first launch there", "launched before"])
+def test_a_thread_that_has_not_used_cuda_can_launch(before):
+    """As autograd's, where a kernel is the first thing that a backward does."""
+    kernel = ow.cuda_module("__global__ void write(float* x) { x[threadIdx.x] = 7; }")["write"]
+    x = torch.zeros(32, device="cuda")
+    if before:
+        kernel[1, 32](x)
+        x.zero_()
+    failed = []
+
+    def launch():
+        try:
+            kernel[1, 32](x)
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    thread.join()
+    torch.cuda.synchronize()
+    assert not failed
+    assert x.tolist() == [7.0] * 32

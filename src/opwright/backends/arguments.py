@@ -46,8 +46,8 @@ class Packer:
         """Makes a function of the kernel's arguments that packs the usual case, and launches; None if there is none.
 
         It takes cuda-core's configuration, a device, cuda-core's kernel, its streams by torch's handles, its
-        ``launch``, torch's functions for the current device and stream, and what to call with arguments of another
-        kind or on another device.
+        ``launch``, torch's functions for the current device and stream, what to call with arguments of another kind or
+        on another device, and what to do about an error of the launch before it is tried once more (raise it, mostly).
         """
         return self._usual.define("make", _LAUNCH) if self._usual.exists else None
 
@@ -257,7 +257,7 @@ def pack(arguments, device):
 """
 # The packing, and what asks torch about the call, in one function: each frame less is a part of a launch's time.
 _LAUNCH = """
-def make(configuration, device, kernel, streams, launch, current_device, current_stream, otherwise):
+def make(configuration, device, kernel, streams, launch, current_device, current_stream, otherwise, recover):
     def launch_usual(*arguments):
         try:
             $arguments = arguments
@@ -266,7 +266,11 @@ def make(configuration, device, kernel, streams, launch, current_device, current
         except $unusual:
             is_usual = False
         if is_usual:
-            launch(streams[current_stream(device)], configuration, kernel, $words)
+            try:
+                launch(streams[current_stream(device)], configuration, kernel, $words)
+            except Exception as error:
+                recover(error, device)
+                launch(streams[current_stream(device)], configuration, kernel, $words)
         else:
             otherwise(*arguments)
     return launch_usual

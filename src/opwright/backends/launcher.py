@@ -113,6 +113,7 @@ class DeviceFunction:
         if device not in configuration.fits:
             self._fit(configuration, device)
         raw = torch._C._cuda_getCurrentRawStream(device)
+        _ensure_context(device)
         if self._has_large_struct:
             _launch_with_structs(self._kernel, configuration, words, raw)
         else:
@@ -133,7 +134,7 @@ class DeviceFunction:
         if made is None and make is not None and device in configuration.fits:
             made = configuration.launchers[device] = make(
                 configuration.native, device, self._kernel, _streams(device), _native_launch(),
-                torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream, otherwise,
+                torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream, otherwise, _enter_context,
             )  # fmt: skip
         return made
 
@@ -150,6 +151,7 @@ class DeviceFunction:
         from cuda.bindings import driver
         from cuda.core import LaunchConfig
 
+        _ensure_context(device)
         kernel = self._kernel or self._load()
         attribute, handle = driver.CUfunction_attribute, driver.CUkernel(int(kernel.handle))
         number = _driver(driver.cuDeviceGet(device))
@@ -197,6 +199,31 @@ def _native_launch() -> Any:
     from cuda.core import launch
 
     return launch
+
+
+def _enter_context(error: Exception, device: int) -> None:
+    """Make a GPU's context current after a launch failed for want of one; any other error is raised.
+
+    A thread that has not used CUDA yet has none, such as autograd's where a kernel is the first thing that a backward
+    does there: torch's own calls make it current when they need it.
+    """
+    if "CUDA_ERROR_INVALID_CONTEXT" not in str(error):
+        raise error
+    _ensure_context(device)
+
+
+def _ensure_context(device: int) -> None:
+    from cuda.bindings import driver
+
+    if int(_driver(driver.cuCtxGetCurrent())) == 0:
+        _driver(driver.cuCtxSetCurrent(_primary_context(device)))
+
+
+@functools.cache
+def _primary_context(device: int) -> Any:
+    from cuda.bindings import driver
+
+    return _driver(driver.cuDevicePrimaryCtxRetain(_driver(driver.cuDeviceGet(device))))
 
 
 class _Streams(dict[int, Any]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable
@@ -46,6 +47,11 @@ class NumpyBackend(Backend):
         assert callable(spec.source)  # ``takes`` admits callables only
         numpy_trace.refuse_lacking(spec.source, where)
 
+    def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
+        assert callable(spec.source)  # ``takes`` admits callables only
+        why = numpy_trace.misplaced(spec.source, device)
+        return Refused(*why) if why is not None else super().probe(spec, device, machine)
+
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
         return Artifact(spec.entry, payload=_CompiledPerPattern(spec, contract, tools.notify))
 
@@ -73,7 +79,7 @@ class _CompiledPerPattern:
         plain = [_plain(a) for a in arguments]
         key = tuple(_pattern(a) for a in plain)
         compiled = self._compiled.get(key)
-        with torch.no_grad():
+        with torch.no_grad(), _arrays_made_beside(plain):
             if compiled is None:
                 result = self._first_call(key, plain)
             else:
@@ -106,6 +112,12 @@ class _CompiledPerPattern:
         function = _in_order(self._spec.source, self._contract)
         self._compiled[key] = numpy_trace.on_tensors(function, self._contract.name, compile_)
         return self._compiled[key]
+
+
+def _arrays_made_beside(arguments: list[Any]) -> contextlib.AbstractContextManager[Any]:
+    """``np.arange`` and its like give arrays where the arguments are."""
+    device = next(a.device for a in _pytree.tree_leaves(arguments) if isinstance(a, torch.Tensor))
+    return numpy_trace.arrays_made_on(device) if device.type != "cpu" else contextlib.nullcontext()
 
 
 def _plain(value: Any) -> Any:

@@ -6,10 +6,11 @@ cannot follow becomes an error that names function, file, line and cause, and wh
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,19 @@ import numpy as np
 import torch
 from torch._numpy._ndarray import ndarray as TensorArray
 from torch.utils import _pytree
+from torch.utils._device import DeviceContext
 
-from opwright.contract.numpy_names import lacking, what_is_wrong, what_to_write
+from opwright.contract.numpy_names import lacking, making_arrays, what_is_wrong, what_to_write
 from opwright.contract.numpy_rules import FloatDefault, numpy_rules
 from opwright.errors import CompileError
 
 __all__ = [
-    "LimitHit", "cause_of", "compile_whole", "on_tensors", "on_tensors_in_pieces", "refuse_lacking", "say_break",
+    "LimitHit", "arrays_made_on", "cause_of", "compile_whole", "misplaced", "on_tensors", "on_tensors_in_pieces",
+    "refuse_lacking", "say_break",
 ]  # fmt: skip
+
+# Until then Dynamo takes arrays for tensors while a default device is set (seen on 2.11 and 2.13).
+DEVICE_CONTEXTS_WORK = torch.__version__ >= "2.15"
 
 _numbers = itertools.count()
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -44,6 +50,38 @@ def refuse_lacking(function: Callable[..., Any], who: str) -> None:
             f"{who}: {name}, used in {name.function} at {name.where}, {what_is_wrong(name.path)}",
             fix=what_to_write(name.path),
         )
+
+
+def misplaced(function: Callable[..., Any], device: str) -> tuple[str, str] | None:
+    """What a function makes on the CPU although its arguments are on another device, and what to do about it; None
+    where torch can place it or nothing is made."""
+    made = [] if DEVICE_CONTEXTS_WORK or device == "cpu" else making_arrays(function)
+    if not made:
+        return None
+    return (
+        f"{made[0]}, used in {made[0].function} at {made[0].where}, makes an array on the CPU beside arguments on "
+        f"{device}, and torch {torch.__version__} cannot compile NumPy code for another default device",
+        "use torch 2.15 or later, or pass the array as an argument",
+    )
+
+
+def arrays_made_on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """A context in which compiled NumPy makes its arrays on a device, as far as this torch can."""
+    return device if DEVICE_CONTEXTS_WORK else _without_device_contexts()
+
+
+@contextlib.contextmanager
+def _without_device_contexts() -> Iterator[None]:
+    """A block in which ``with torch.device(...)`` around it does not count."""
+    with contextlib.ExitStack() as stack:
+        while isinstance(_innermost_mode(), DeviceContext):
+            stack.enter_context(torch.overrides._pop_mode_temporarily())
+        yield
+
+
+def _innermost_mode() -> Any:
+    depth = torch._C._len_torch_function_stack()
+    return torch._C._get_function_stack_at(depth - 1) if depth else None
 
 
 def on_tensors(function: Callable[..., Any], name: str, compile_: Compile) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from torch.utils import _pytree
 
 from opwright.backends import numpy_trace
 from opwright.contract.numpy_rules import FloatDefault, check_float_default
+from opwright.errors import CompileError
 from opwright.runtime.arrays import borrow
 from opwright.runtime.tools import build_tools
 
@@ -134,7 +135,10 @@ class CompiledNumpy:
         leaves, structure = _pytree.tree_flatten((args, kwargs))
         chosen = self._device_for_arrays()
         borrowed = borrow(leaves, chosen, self._name)
-        with _making_arrays_on(borrowed.device or chosen):
+        place = borrowed.device or chosen
+        if place is not None and (why := numpy_trace.misplaced(self._function, place.type)) is not None:
+            raise CompileError(f"{self._name}: {why[0]}", fix=why[1])
+        with _making_arrays_on(place):
             result = self._run(borrowed.leaves, structure)
         borrowed.write_back(self._name)
         return _pytree.tree_map_only(torch.Tensor, borrowed.give_back, result)
@@ -223,7 +227,7 @@ def _device_is_chosen() -> bool:
 def _making_arrays_on(device: torch.device | None) -> contextlib.AbstractContextManager[Any]:
     """What ``np.zeros`` makes within the function has to be where its arguments are."""
     if device is not None and (device.type != "cpu" or _device_is_chosen()):
-        return device
+        return numpy_trace.arrays_made_on(device)
     return contextlib.nullcontext()
 
 

@@ -63,9 +63,9 @@ def fraction_of_ceiling(
     shares: dict[str, float] = {}
     rates = by_name.get("bandwidth cold" if cold else "bandwidth warm")
     if rates and moved:
-        rate = moved / us * 1e6
-        share = rate / _between(rates, moved)
-        shares["bandwidth"] = share if share <= 1 else max(1.0, rate / _near(rates, moved))
+        reached = moved / us * 1e6
+        share = reached / _between(rates, moved)
+        shares["bandwidth"] = share if share <= 1 else max(1.0, reached / _near(rates, moved))
     if (rate := by_name.get("arithmetic", {}).get(dtype)) and flops:
         shares["arithmetic"] = flops / us * 1e6 / rate
     if not shares:
