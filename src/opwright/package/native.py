@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def build_native(contract: Contract, spec: KernelSpec, tools: BuildTools, march:
         )
     artifact = host_function.build(spec, contract, tools, _toolchain(contract, spec, tools, march))
     assert artifact.file is not None  # building always makes one
-    name = f"{contract.namespace}_{contract.name}.{spec.name}.so"
+    name = re.sub(r"[^\w.-]", "_", f"{contract.namespace}_{contract.name}.{spec.name}.so")
     return Native(artifact.file, name, artifact.entry, stable_abi.native_schema(contract))
 
 

@@ -19,4 +19,6 @@ def show_packaged(made: Packaged) -> None:
             print(f"    → {lost.instead}")
     if not any(k.library for k in made.shipped):
         print("  no native kernel: the package is Python only, and the meaning runs where no kernel does")
-    print(f"pip install {made.wheel or made.folder}")
+    what = made.wheel or made.folder
+    # pip takes a bare name for one in its index.
+    print(f"pip install {what if len(what.parts) > 1 else f'./{what}'}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
-import importlib.util
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -168,13 +168,21 @@ def _distribution(imported: Imported, file: Path) -> set[str]:
     top = imported.module.partition(".")[0]
     if top in sys.stdlib_module_names or top in ("opwright", "__future__") or imported.optional:
         return set()
-    listed = importlib.metadata.packages_distributions().get(top)
+    listed = _installed().get(top)
     if listed:
-        return {sorted(listed)[0]}
+        return {min(listed)}
+    if top == "triton":  # its kernels can be shipped from a machine without it
+        return {"triton"}
     raise TargetError(
         f"{file.name}:{imported.line} imports {imported.module}, which is neither beside it nor installed by pip",
         fix="move it into the folder of the operators' module, or make it a distribution that pip can install",
     )
+
+
+@functools.cache
+def _installed() -> Mapping[str, list[str]]:
+    """The distributions that each top-level module is of."""
+    return importlib.metadata.packages_distributions()
 
 
 def public_names(text: str) -> list[str] | None:

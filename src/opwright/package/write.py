@@ -15,6 +15,7 @@ from types import ModuleType
 
 from opwright.errors import CheckError, CompileError, TargetError
 from opwright.package.kernels import LeftOut, ShippedKernel, ship_kernels
+from opwright.package.library import build_libraries
 from opwright.package.native import baseline
 from opwright.package.project import init_text, manifest_text, pyproject_text, setup_cfg_text
 from opwright.package.sources import SHIM, Author, SourceModule, author_of, modules_needed
@@ -70,6 +71,8 @@ def make_package(
     modules = modules_needed(author, [file, *_python_files(shipped)])
     files = _texts(author, modules, operators, kernels, version)
     _write(out, name, files, shipped)
+    if any(k.library for k in shipped):
+        build_libraries(out / name / "native", name, operators, shipped, build_tools().machine)
     left_out = tuple(k for k in kernels if isinstance(k, LeftOut))
     built = _build_wheel(out, name) if wheel else None
     return Packaged(out, built, tuple(o.contract.qualname for o in operators), shipped, left_out)
@@ -175,8 +178,9 @@ def _write(out: Path, name: str, files: dict[str, str], shipped: Sequence[Shippe
 def _build_wheel(out: Path, name: str) -> Path:
     dist = out / "dist"
     shutil.rmtree(dist, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(dist)]
-    done = subprocess.run([*command, str(out)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(dist)]
+    # A bare name would be looked up in the index: a path is not.
+    done = subprocess.run([*command, str(out.resolve())], capture_output=True, text=True, check=False)
     found = sorted(dist.glob("*.whl"))
     for made in (out / "build", out / f"{name}.egg-info"):
         shutil.rmtree(made, ignore_errors=True)

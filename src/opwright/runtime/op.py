@@ -81,7 +81,7 @@ class Op(Rules):
         # Shapes, dtypes and devices that were checked before, with the kernels that fit them.
         self._seen: dict[Any, tuple[Kernel, ...]] = {}
         # The latest plain calls, as guards that recognise the next one like them.
-        self._plans: tuple[Plan, ...] = ()
+        self._plans: tuple[Plan[Kernel], ...] = ()
         # A meaning in NumPy: calls may come with arrays, and give arrays back.
         self._numpy = contract.signature.language == "numpy"
         # So many positional arguments are all of them; no number is, where some go by keyword only.

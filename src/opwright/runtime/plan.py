@@ -10,17 +10,17 @@ what was found out for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch._C._dynamo.guards import TensorGuards
 from torch.autograd import forward_ad
 
-from opwright.runtime.kernel import Kernel
-
 __all__ = ["Plan", "make_plan", "nothing_listens", "static_key"]
 
 _C = torch._C
+# A kernel: opwright's own, or one of a shipped package.
+K = TypeVar("K")
 
 
 def nothing_listens() -> bool:
@@ -33,7 +33,7 @@ def nothing_listens() -> bool:
     )
 
 
-class Plan:
+class Plan(Generic[K]):
     """What to do for arguments like these.
 
     Attributes:
@@ -45,7 +45,7 @@ class Plan:
 
     def __init__(
         self,
-        kernels: tuple[Kernel, ...],
+        kernels: tuple[K, ...],
         device: int | None,
         check: Callable[..., bool],
         tensors: tuple[int, ...] | None,
@@ -73,7 +73,7 @@ class Plan:
         return self._check(*[arguments[i] for i in self._tensors])
 
 
-def make_plan(arguments: Sequence[Any], kernels: tuple[Kernel, ...]) -> Plan | None:
+def make_plan(arguments: Sequence[Any], kernels: tuple[K, ...]) -> Plan[K] | None:
     """The plan for a call that was found plain and valid just now; None where arguments hold lists."""
     positions = tuple(i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor))
     others = [(i, type(a), a) for i, a in enumerate(arguments) if i not in positions]

@@ -24,9 +24,13 @@ from opwright.runtime import registration
 from opwright.runtime.arrays import call_on_arrays, holds_arrays, traced_on_arrays
 from opwright.runtime.door import is_plain_call
 from opwright.runtime.given import gpu_of, kernel_name
+from opwright.runtime.plan import Plan, make_plan, nothing_listens, static_key
 from opwright.runtime.rules import Rules, RulesThatSave
 
 __all__ = ["Op", "op"]
+
+# How many kinds of calls an operator recognises at once.
+_PLANS = 8
 
 
 def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[..., Any]], Op]:
@@ -53,7 +57,11 @@ class Op(Rules):
         self._shipped = read_manifest().operator(contract.qualname, contract.schema)
         # Shapes, dtypes and devices that were checked before, with the kernels that fit them.
         self._seen: dict[Any, tuple[ShippedKernel, ...]] = {}
+        # The latest plain calls, as guards that recognise the next one like them.
+        self._plans: tuple[Plan[ShippedKernel], ...] = ()
         self._numpy = contract.signature.language == "numpy"
+        # So many positional arguments are all of them; no number is, where some go by keyword only.
+        self._arity = -1 if contract.signature.keyword_only else len(contract.signature.arguments)
         functools.update_wrapper(self, contract.function)
         self.overload = _register(self)
 
@@ -62,11 +70,18 @@ class Op(Rules):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return traced_on_arrays(self.overload, args, kwargs) if self._numpy else self.overload(*args, **kwargs)
-        arguments = fill(self.contract, args, kwargs)
+        # A plan is made of filled arguments, so what equals them needs no filling.
+        arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
+        if self._plans and nothing_listens():
+            for plan in self._plans:
+                if plan.holds(arguments):
+                    return self._run(plan.kernels, arguments, plan.device)
+        if arguments is args:
+            arguments = fill(self.contract, args, kwargs)
         if self._numpy and holds_arrays(arguments):
             return call_on_arrays(self.with_saved, self.contract, arguments)
         if is_plain_call(arguments):
-            return self.run(arguments)
+            return self._run_and_remember(arguments)
         positional, keywords = self.contract.signature.split(arguments)
         try:
             return self.overload(*positional, **keywords)
@@ -80,13 +95,24 @@ class Op(Rules):
 
     def run(self, arguments: Sequence[Any]) -> Any:
         """Check the arguments, and run the first kernel that fits them, else the meaning."""
-        for kernel in self._fitting(arguments):
+        return self._run(self._fitting(arguments), arguments, gpu_of(arguments))
+
+    def _run(self, fitting: tuple[ShippedKernel, ...], arguments: Sequence[Any], device: int | None) -> Any:
+        for kernel in fitting:
             if kernel.when is None or kernel.when(*arguments):
-                return kernel.launch(arguments, gpu_of(arguments))
+                return kernel.launch(arguments, device)
         return self.contract.pack(self.contract.truth(arguments))
 
+    def _run_and_remember(self, arguments: Sequence[Any]) -> Any:
+        """Run a plain call, and leave a plan for the next one like it."""
+        fitting = self._fitting(arguments)
+        plan = make_plan(arguments, fitting)
+        if plan is not None:
+            self._plans = (plan, *self._plans[: _PLANS - 1])
+        return self._run(fitting, arguments, gpu_of(arguments))
+
     def _fitting(self, arguments: Sequence[Any]) -> tuple[ShippedKernel, ...]:
-        key = _what_checks_depend_on(arguments)
+        key = static_key(arguments)
         try:
             fitting = self._seen.get(key)
         except TypeError:  # unhashable, so of a kind that no argument has: an array, a dictionary
@@ -155,6 +181,7 @@ class Op(Rules):
 
     def _changed(self) -> None:
         self._seen.clear()
+        self._plans = ()
         vars(self).pop("fingerprint", None)
         registration.changed(self)
 
@@ -168,6 +195,7 @@ class Op(Rules):
     def retire(self) -> None:
         """Another definition took this one's name (the module was loaded again)."""
         self.overload = self._refuse_retired
+        self._plans = ()
         vars(self)["_fitting"] = self._refuse_retired
 
     def _refuse_retired(self, *_: Any, **__: Any) -> Any:
@@ -205,14 +233,3 @@ def _register(operator: Op) -> Any:
             fix="import only one of them in a process: this package, another one with the operator, or the module that "
             "it was made from",
         ) from None
-
-
-def _what_checks_depend_on(arguments: Sequence[Any]) -> Any:
-    return tuple(
-        (a.shape, a.dtype, a.device, a.layout)
-        if isinstance(a, torch.Tensor)
-        else _what_checks_depend_on(a)
-        if isinstance(a, list | tuple)
-        else (type(a), a)
-        for a in arguments
-    )
