@@ -337,6 +337,9 @@ def package(
     target: Annotated[str, typer.Argument(help="A file or a module with operators.", metavar="TARGET")],
     name: Annotated[str, typer.Option(help="What the package is called, in import and for pip.")],
     out: Annotated[Path, typer.Option(help="The folder to write.", metavar="FOLDER")],
+    include: Annotated[
+        list[str] | None, typer.Option(help="A module beside the operators' to ship as well (repeatable).")
+    ] = None,
     version: Annotated[str, typer.Option(help="The package's version.")] = "0.1.0",
     march: Annotated[
         str | None, typer.Option(help="The processors that C++ is built for (default: x86-64-v3, or armv8-a).")
@@ -348,7 +351,10 @@ def package(
     from opwright.package.report import show_packaged
     from opwright.package.write import make_package
 
-    show_packaged(make_package(target, name, out, version=version, march=march, wheel=wheel, force=force))
+    made = make_package(
+        target, name, out, include=include or (), version=version, march=march, wheel=wheel, force=force
+    )
+    show_packaged(made)
 
 
 @app.command()

@@ -89,9 +89,7 @@ def test_an_edited_operator_is_refused(plain, tmp_path):
     module = next((tmp_path / "out" / "edited_ops").glob("plain_*.py"))
     module.write_text(module.read_text().replace('Tensor, "*n"])', 'Tensor, "*n"], a: float = 1.0)'))
     said = python_with(tmp_path / "out")("import edited_ops", expect=1)
-    assert (
-        f"{namespace}_plain_{namespace}::double: when edited_ops was made, its schema was (Tensor x) -> Tensor" in said
-    )
+    assert "::double: when edited_ops was made, its schema was (Tensor x) -> Tensor" in said
 
 
 def test_without_native_kernels_it_says_so_and_runs_the_meaning(plain, tmp_path, capsys):
@@ -190,3 +188,49 @@ def test_imports_get_new_names_and_nothing_else_changes():
     assert new.count("\n") == text.count("\n")
     with pytest.raises(TargetError, match=r"file\.py:1: `import a\.b` cannot be shipped"):
         rename_imports("import a.b\n", lambda module: "p.b", "file.py")
+
+
+def test_modules_beside_the_operators_go_along_when_they_are_asked_for(plain, tmp_path):
+    (tmp_path / "layers.py").write_text("__all__ = ['Layer']\nclass Layer:\n    pass\n")
+    made = make_package(plain(), "with_layers", tmp_path / "out", include=["layers"])
+    assert (made.folder / "with_layers" / "layers.py").is_file()
+    said = python_with(made.folder)("import with_layers; print(with_layers.__all__, with_layers.Layer.__module__)")
+    assert said.strip() == "['Layer', 'double'] with_layers.layers"
+    with pytest.raises(TargetError, match="nothing: there is no such module beside other"):
+        make_package(plain(name="other"), "ops", tmp_path / "other", include=["nothing"])
+
+
+def test_a_meaning_in_numpy_takes_arrays_there_too(tmp_path):
+    made = make_package("opwright.gallery.outer_sum", "outer_ops", tmp_path / "out")
+    assert [k.kernel for k in made.left_out] == ["numpy_compiled"]
+    python_with(made.folder)("""
+        import numpy as np, torch, outer_ops
+        u, v = np.arange(6.0).reshape(2, 3), np.ones((2, 4))
+        found = outer_ops.outer_sum(u, v)
+        assert isinstance(found, np.ndarray)
+        assert np.array_equal(found, outer_ops.outer_sum(torch.from_numpy(u), torch.from_numpy(v)).numpy())
+    """)
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_cuda_files_are_built_for_gpus_that_are_not_here(tmp_path):
+    (tmp_path / "twice.cu").write_text(
+        "#include <torch/csrc/stable/ops.h>\n#include <torch/csrc/stable/tensor.h>\n"
+        "__global__ void fill(float* out) { out[threadIdx.x] = 2; }\n"
+        "torch::stable::Tensor twice(const torch::stable::Tensor& x) {\n"
+        "  return torch::stable::new_empty(x, x.sizes());\n}\n"
+    )
+    (tmp_path / "gpu_twice.py").write_text(
+        PLAIN.replace("NAMESPACE::double", "packagecuda::twice").replace("double", "twice")
+        + "\ntwice.cuda('twice.cu', options=['-gencode=arch=compute_90,code=sm_90'])\n"
+    )
+    made = make_package(str(tmp_path / "gpu_twice.py"), "gpu_ops", tmp_path / "out")
+    assert {f.name for f in (made.folder / "gpu_ops" / "native").iterdir()} == {
+        "packagecuda_twice.cuda.so", "libgpu_ops.so", "libgpu_ops_cuda.so",
+    }  # fmt: skip
+    python_with(made.folder)("""
+        import torch, gpu_ops
+        assert [*gpu_ops.twice.kernels] == ["cuda"]
+        assert gpu_ops.twice(torch.ones(2)).tolist() == [2, 2]  # the meaning, where there is no kernel
+    """)

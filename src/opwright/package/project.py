@@ -14,16 +14,17 @@ from opwright.runtime.op import Op
 __all__ = ["init_text", "manifest_text", "pyproject_text", "setup_cfg_text"]
 
 
-def init_text(package: str, version: str, home: SourceModule, operators: Sequence[Op]) -> str:
-    """The package's ``__init__``: every operator, and what else its author's module makes public."""
-    names = sorted({*(public_names(home.text) or ()), *(o.contract.name for o in operators if _is_called_so(o))})
-    listed = ", ".join(f'"{name}"' for name in names)
+def init_text(version: str, public: Sequence[SourceModule], operators: Sequence[Op]) -> str:
+    """The package's ``__init__``: every operator, and what else the modules that were asked for make public."""
     shown = ", ".join(o.contract.qualname for o in operators)
-    return (
-        f'"""PyTorch operators: {shown}."""\n\n'
-        f"from {home.shipped} import {', '.join(names)}\n\n"
-        f"__all__ = [{listed}]\n__version__ = {version!r}\n"
-    )
+    taken: dict[str, list[str]] = {}
+    for module in public:
+        mine = [o for o in operators if o.contract.module == module.name and _is_called_so(o)]
+        names = {*(public_names(module.text) or ()), *(o.contract.name for o in mine)}
+        taken[module.shipped] = sorted(names.difference(*taken.values()))
+    imports = "".join(f"from {module} import {', '.join(names)}\n" for module, names in taken.items() if names)
+    listed = ", ".join(f'"{name}"' for name in sorted(name for names in taken.values() for name in names))
+    return f'"""PyTorch operators: {shown}."""\n\n{imports}\n__all__ = [{listed}]\n__version__ = "{version}"\n'
 
 
 def _is_called_so(operator: Op) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import keyword
 import platform
 import re
@@ -41,8 +42,8 @@ class Packaged:
 
 
 def make_package(
-    target: str, name: str, out: Path, *, version: str = "0.1.0", march: str | None = None, wheel: bool = False,
-    force: bool = False,
+    target: str, name: str, out: Path, *, include: Sequence[str] = (), version: str = "0.1.0",
+    march: str | None = None, wheel: bool = False, force: bool = False,
 ) -> Packaged:  # fmt: skip
     """Write a package with the operators of a module.
 
@@ -50,6 +51,7 @@ def make_package(
         target: a file or a module, as for the other commands.
         name: what the package is called, in ``import`` and for pip.
         out: the folder to write; empty, or not there.
+        include: modules beside the operators' that they do not import, but the package is to have: their names there.
         march: what C++ is built for (default: ``native.BASELINES``).
         wheel: build a wheel into ``out/dist`` too.
         force: write in place of an earlier package.
@@ -64,12 +66,13 @@ def make_package(
     home = _load(target)
     assert home.__file__ is not None  # load_target imports files only
     author = author_of(home, name, frozenset(vendored_modules()))
-    file = Path(home.__file__).resolve()
-    operators = _operators_of(modules_needed(author, [file]))
+    homes = [Path(home.__file__).resolve(), *(_included(author, module) for module in include)]
+    operators = _operators_of(modules_needed(author, homes))
     kernels = tuple(ship_kernels(operators, author, build_tools(), march or baseline()))
     shipped = tuple(k for k in kernels if isinstance(k, ShippedKernel))
-    modules = modules_needed(author, [file, *_python_files(shipped)])
-    files = _texts(author, modules, operators, kernels, version)
+    modules = modules_needed(author, [*homes, *_python_files(shipped)])
+    public = [m for m in modules if m.file in homes]
+    files = _texts(author, modules, public, operators, kernels, version)
     _write(out, name, files, shipped)
     if any(k.library for k in shipped):
         build_libraries(out / name / "native", name, operators, shipped, build_tools().machine)
@@ -110,6 +113,18 @@ def _load(target: str) -> ModuleType:
     return sys.modules[Path(place).stem if place.endswith(".py") or Path(place).is_file() else place]
 
 
+def _included(author: Author, module: str) -> Path:
+    """The file of a module that was asked for, which is imported, for the operators that it may define."""
+    name = ".".join(filter(None, (author.prefix, module)))
+    file = author.find(name)
+    if file is None:
+        raise TargetError(
+            f"--include {module}: there is no such module beside {author.target}", fix=f"look in {author.folder}"
+        )
+    importlib.import_module(name)
+    return file
+
+
 def _operators_of(modules: Sequence[SourceModule]) -> list[Op]:
     """Every operator that the modules define, in their order."""
     found: dict[str, Op] = {}
@@ -127,6 +142,7 @@ def _python_files(shipped: Sequence[ShippedKernel]) -> list[Path]:
 def _texts(
     author: Author,
     modules: Sequence[SourceModule],
+    public: Sequence[SourceModule],
     operators: Sequence[Op],
     kernels: Sequence[ShippedKernel | LeftOut],
     version: str,
@@ -140,8 +156,7 @@ def _texts(
         for folder in [*Path(path).parents][:-1]:
             inside.setdefault(str(folder / "__init__.py"), "")
     inside |= vendored_files(name)
-    home = next(m for m in modules if m.name == author.target)
-    inside["__init__.py"] = init_text(name, version, home, operators)
+    inside["__init__.py"] = init_text(version, public, operators)
     inside[MADE_BY_US] = manifest_text(operators, kernels)
     files = {f"{name}/{path}": text for path, text in inside.items()}
     files["pyproject.toml"] = pyproject_text(name, version, operators, *_needed(modules, kernels))

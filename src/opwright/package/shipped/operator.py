@@ -39,7 +39,7 @@ def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[...,
     scope = {**caller.f_globals, **caller.f_locals}
 
     def decorate(function: Callable[..., Any]) -> Op:
-        contract = make_contract(qualname, function, scope, autocast)
+        contract = make_contract(qualname, function, scope, autocast, examined=True)
         saves = contract.signature.visible < len(contract.signature.returns)
         return (OpThatSaves if saves else Op)(contract)
 
