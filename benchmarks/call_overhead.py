@@ -1,4 +1,4 @@
-"""What an eager call costs on a CPU, in µs: around a kernel that does nothing, and the pieces that it is made of.
+"""What an eager call costs on a CPU, in µs: of kernels in C++ and Mojo, of one that does nothing, and its pieces.
 
 Usage: call_overhead.py [FILE]   (writes the record there)
 """
@@ -19,41 +19,97 @@ import opwright as ow
 from opwright.backends.arguments import Packer
 from opwright.backends.device_code import Parameter
 from opwright.machine import this_machine
+from opwright.results import Refused
 from opwright.runtime.door import is_plain_call
 from opwright.runtime.plan import nothing_listens, static_key
 
-
-@ow.op("bench::nothing")
-def nothing(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    return x + y
+HERE = Path(__file__).parent
+Calls = dict[str, Callable[[], object]]
 
 
-nothing.python(lambda x, y: x, name="nothing")
+def adding(name: str) -> ow.Op:
+    @ow.op(f"bench::{name}")
+    def add(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x + y
+
+    return add
+
+
 x, y, out = (torch.randn(1024) for _ in range(3))
-pointer = Parameter("pointer", 8, "float*", (torch.float32,), 4)
-packer = Packer("add", [pointer, pointer, pointer, Parameter("integer", 8, "long long")])
 CPU = -1
 
 
-def microseconds(call: Callable[[], object], n: int = 20_000) -> float:
-    call()
-    return min(timeit.repeat(call, number=n, repeat=15)) / n * 1e6
+def around_nothing() -> Calls:
+    nothing = adding("nothing")
+    nothing.python(lambda x, y: x, name="nothing")
+    nothing(x, y)
+    return {
+        "op(...) around a kernel that does nothing": lambda: nothing(x, y),
+        "  of it: does a plan recognise the call": lambda: nothing._plans[0].holds(x, y),
+        "  of it: does anything else listen": nothing_listens,
+        "the same asked in Python: is the call plain": lambda: is_plain_call((x, y)),
+        "the same asked in Python: what its checks depend on": lambda: static_key((x, y)),
+    }
 
 
-calls: dict[str, Callable[[], object]] = {
-    "torch.add": lambda: torch.add(x, y),
-    "op(...) around a kernel that does nothing": lambda: nothing(x, y),
-    "  of it: does a plan recognise the call": lambda: nothing._plans[0].holds((x, y)),
-    "  of it: does anything else listen": nothing_listens,
-    "the same asked in Python: is the call plain": lambda: is_plain_call((x, y)),
-    "the same asked in Python: what its checks depend on": lambda: static_key((x, y)),
-    "arguments of a CUDA launch, as one function": lambda: packer.pack_usual((x, y, out, 1024), CPU),
-    "arguments of a CUDA launch, one by one": lambda: packer.pack((x, y, out, 1024), CPU),
-}
-nothing(x, y)
-times = {name: round(microseconds(call), 3) for name, call in calls.items()}
+def around_a_native_kernel(language: str, label: str, suffix: str) -> Calls:
+    """An addition in a language, called in each way; nothing where this machine cannot build it."""
+    add = adding(f"add_{language}")
+    getattr(add, language)(HERE / f"add_host.{suffix}", entry="add_host", name="native")
+    kernel = add.kernels["native"]
+    probe = kernel.probe("cpu")
+    if isinstance(probe, Refused):
+        print(f"{label} is left out: {probe.reason}")
+        return {}
+    assert torch.equal(add(x, y), x + y)
+    any_call = kernel.load()
+    like_this = any_call.for_calls_like((x, y))
+    assert like_this is not any_call, "it was called once, so it is recognised"
+    return {
+        f"op(...) in {label}": lambda: add(x, y),
+        f"  of it: the {label} kernel, as a recognised call runs it": lambda: like_this(x, y),
+        f"  the {label} kernel, as any other call runs it": lambda: any_call(x, y),
+    }
+
+
+def arguments_of_a_cuda_launch() -> Calls:
+    """What a launch of a CUDA kernel takes in Python, with functions that do nothing in place of CUDA's."""
+    pointer = Parameter("pointer", 8, "float*", (torch.float32,), 4)
+    packer = Packer("add", [pointer, pointer, pointer, Parameter("integer", 8, "long long")])
+    make = packer.make_launch
+    assert make is not None
+    launch = make(None, CPU, None, {0: None}, lambda *words: None, lambda: CPU, lambda device: 0, print)
+    return {
+        "a CUDA launch without CUDA's part": lambda: launch(x, y, out, 1024),
+        "its arguments alone, as one function": lambda: packer.pack_usual((x, y, out, 1024), CPU),
+        "its arguments alone, one by one": lambda: packer.pack((x, y, out, 1024), CPU),
+    }
+
+
+def microseconds(calls: Calls, n: int = 5_000, rounds: int = 40) -> dict[str, float]:
+    """The least of many rounds, all calls in turn in each."""
+    least = {}
+    for name, call in calls.items():
+        call()
+        least[name] = float("inf")
+    for _ in range(rounds):
+        for name, call in calls.items():
+            least[name] = min(least[name], timeit.timeit(call, number=n) / n * 1e6)
+    return {name: round(us, 3) for name, us in least.items()}
+
+
+torch.set_num_threads(1)
+times = microseconds(
+    {
+        "torch.add": lambda: torch.add(x, y),
+        **around_a_native_kernel("cpp", "C++", "cpp"),
+        **around_a_native_kernel("mojo", "Mojo", "mojo"),
+        **around_nothing(),
+        **arguments_of_a_cuda_launch(),
+    }
+)
 for name, us in times.items():
-    print(f"{name:<52} {us:6.2f} µs")
+    print(f"{name:<52} {us:6.2f} µs {us / times['torch.add']:6.2f} × torch.add")
 if len(sys.argv) > 1:
-    record = {"schema": "opwright.call_overhead/1", "machine": this_machine().to_json(), "us": times}
-    Path(sys.argv[1]).write_text(json.dumps(record, indent=1) + "\n")
+    record = {"schema": "opwright.call_overhead/2", "machine": this_machine().to_json(), "us": times}
+    Path(sys.argv[1]).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")

@@ -2,7 +2,8 @@
 
 Usage: cuda_bench.py OUTPUT_FOLDER
 
-1. Eager calls on 1,024 elements: ``op(...)``, ``torch.ops``, the bare kernel and ``torch.add`` in turn.
+1. Eager calls on 1,024 elements: ``op(...)`` around a Python launcher, a host function (where there is nvcc) and a
+   Triton kernel, ``torch.ops``, the bare kernel and ``torch.add`` in turn.
 2. The add family at 1024², 4096² and 16384² against a device copy and ``torch.add``.
 3. Other shapes of the same template (elements a load, elements a thread) at 16384².
 4. From an edited source to the first checked result.
@@ -26,6 +27,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.gallery.add import add, cuda
 from opwright.machine import this_machine
+from opwright.results import Refused
 
 out = Path(sys.argv[1])
 out.mkdir(parents=True, exist_ok=True)
@@ -48,9 +50,30 @@ def per_call(calls: dict[str, Callable[[], object]], rounds: int = 15, n: int = 
     return {name: statistics.median(times) for name, times in found.items()}
 
 
+def add_with_host_function() -> ow.Op | None:
+    """An addition in a .cu file with its host function: nothing of a call but the operator itself is in Python."""
+
+    @ow.op("bench::add_host")
+    def add_host(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x + y
+
+    add_host.cuda(Path(__file__).with_name("add_host.cu"), name="host", dtypes=[torch.float32])
+    x = torch.ones(8, device="cuda")
+    reason = add_host.kernels["host"].probe("cuda")
+    if isinstance(reason, Refused):
+        print(f"the host function is left out: {reason.reason}")
+        return None
+    with add_host.only("host"):
+        assert torch.equal(add_host(x, x), 2 * x)
+    return add_host
+
+
 def overhead() -> dict[str, float]:
     x, y = torch.randn(1024, device="cuda"), torch.randn(1024, device="cuda")
-    kernel = cuda["add<float, 4, 4>"]
+    made = torch.empty_like(x)
+    kernel, launcher = cuda["add<float, 4, 4>"], add.kernels["f32x4"]
+    with_host = add_with_host_function()
+    triton_launcher = add.kernels["triton"].load()
 
     def bare() -> torch.Tensor:
         made = torch.empty_like(x)
@@ -59,15 +82,18 @@ def overhead() -> dict[str, float]:
 
     calls = {
         "torch.add": lambda: torch.add(x, y),
-        "op": lambda: add(x, y),
-        "torch.ops": lambda: torch.ops.gallery.add(x, y),
+        "op, Python launcher": lambda: add(x, y),
+        "op, host function": (lambda: with_host(x, y)) if with_host else None,
+        "torch.ops, Python launcher": lambda: torch.ops.gallery.add(x, y),
+        "that launcher alone": functools.partial(launcher.load(), x, y),
         "bare kernel + empty_like": bare,
+        "bare kernel": lambda: kernel[1, 256](x, y, made, 1024),
+        "bare Triton launcher": lambda: triton_launcher(x, y),
         "empty_like": lambda: torch.empty_like(x),
     }
+    times = per_call({name: call for name, call in calls.items() if call is not None})
     with add.only("triton"):
-        calls_triton = {"torch.add (again)": calls["torch.add"], "op, Triton kernel": lambda: add(x, y)}
-        triton_times = per_call(calls_triton, rounds=5)
-    times = {**per_call(calls), **triton_times}
+        times |= per_call({"torch.add (again)": calls["torch.add"], "op, Triton kernel": lambda: add(x, y)}, rounds=5)
     for name, us in times.items():
         print(f"{name:>26}: {us:7.2f} µs  {us / times['torch.add']:5.2f} × torch.add")
     return times

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What needs a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
-# Steps: doctor tests cuda conv self gallery check numpy demo timing table (default: all, in this order). Each has its own time limit.
+# Steps: doctor tests cuda conv self gallery check others numpy lltm demo timing table (default: all, in this order). Each has its own time limit.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1
@@ -23,8 +23,15 @@ conv() {
     --kernel mojo_gpu --kernel cuda --kernel triton --json "$out/conv1d.json" > "$out/conv1d.log" 2>&1
   grep -v '^opwright: compiling' "$out/conv1d.log" | tail -40
 }
+lltm() { timeout 150 python3 benchmarks/lltm_bench.py "$out" 2>&1 | grep -v '^opwright: compiling' | tail -60; }
+others() {
+  timeout 200 python3 -m opwright check opwright.gallery.lltm opwright.gallery.conv1d opwright.gallery.kmeans opwright.gallery.outer_sum \
+    --device cuda --json "$out/check-others.json" > "$out/check-others.log" 2>&1
+  tail -60 "$out/check-others.log"
+}
 gallery() {
-  timeout 150 python3 -m opwright bench opwright.gallery.add opwright.gallery.trig opwright.gallery.kmeans opwright.gallery.outer_sum opwright.gallery.conv1d --quick --device cuda \
+  timeout 150 python3 -m opwright bench opwright.gallery.add opwright.gallery.trig opwright.gallery.kmeans opwright.gallery.outer_sum opwright.gallery.conv1d \
+    opwright.gallery.lltm --quick --device cuda \
     --json "$out/gallery.json" --html "$out/gallery.html" > "$out/gallery.log" 2>&1
   tail -12 "$out/gallery.log"
 }
@@ -37,7 +44,7 @@ self() { OUT="$out" timeout 100 python3 benchmarks/self_comparison.py --quick 2>
 timing() { timeout 250 python3 benchmarks/gpu_bench.py "$out" 2>&1 | tail -75; }
 table() { timeout 60 python3 -m opwright.gallery.add --size 1024 --size 4096 > "$out/add-table.txt" 2>&1; tail -20 "$out/add-table.txt"; }
 
-[ $# -gt 0 ] || set -- doctor tests cuda conv self gallery check numpy demo timing table
+[ $# -gt 0 ] || set -- doctor tests cuda conv self gallery check others numpy lltm demo timing table
 for step in "$@"; do
   echo "== $step"
   start=$SECONDS

@@ -18,6 +18,7 @@ parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--points", type=int, default=2_000_000)
 parser.add_argument("--clusters", type=int, default=2)
 parser.add_argument("--threads", type=int, nargs="+", default=[1, torch.get_num_threads()])
+parser.add_argument("--device", choices=["cpu", "cuda"], help="only there")
 options = parser.parse_args()
 
 
@@ -114,8 +115,9 @@ for dtype in (np.float32, np.float64):
         + generator.standard_normal((options.points, 2))
     ).astype(dtype)
     means = (centres + 0.5).astype(dtype)
-    print(f"{np.dtype(dtype).name}, CPU")
-    on_the_cpu(X, means)
-    if torch.cuda.is_available():
+    if options.device != "cuda":
+        print(f"{np.dtype(dtype).name}, CPU")
+        on_the_cpu(X, means)
+    if torch.cuda.is_available() and options.device != "cpu":
         print(f"{np.dtype(dtype).name}, {torch.cuda.get_device_name()}")
         on_the_gpu(X, means)

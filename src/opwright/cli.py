@@ -164,7 +164,7 @@ def bench(
     ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Such as float16 (repeatable).")] = None,
     direction: Annotated[list[Direction] | None, typer.Option(help="Only this pass (repeatable).")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and samples.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One size, fewer samples, eager alone beside it.")] = False,
     iters: Annotated[int | None, typer.Option(min=2, help="Exactly so many samples, no stop rule.")] = None,
     baseline: Annotated[Path | None, typer.Option(help="An earlier --json to compare with.")] = None,
     fail_on_slower: Annotated[

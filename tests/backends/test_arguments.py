@@ -86,6 +86,76 @@ def test_the_usual_case_says_nothing_of_what_is_not_usual(wrong):
     assert Packer("kernel", [VECTORS, INT]).pack_usual((torch.ones(8), 1), 0) is None
 
 
+@pytest.fixture
+def launched():
+    """A launch of `(vectors, int, float)` made for the CPU's device, and what it did."""
+    done = []
+    make = Packer("kernel", [VECTORS, INT, FLOAT]).make_launch
+    assert make is not None
+    launch = make(
+        "configuration", HERE, "kernel", {7: "stream"}, lambda *a: done.append(a), lambda: current[0], lambda device: 7,
+        lambda *a: done.append(("otherwise", *a)),
+    )  # fmt: skip
+    current = [HERE]
+    return launch, done, current
+
+
+def test_a_usual_launch_packs_what_one_by_one_would(launched):
+    launch, done, _ = launched
+    x = torch.ones(8)
+    launch(x, 3, 0.5)
+    words = Packer("kernel", [VECTORS, INT, FLOAT]).pack((x, 3, 0.5), HERE)
+    assert done == [("stream", "configuration", "kernel", *words)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (torch.ones(8).double(), 3, 0.5),
+        (torch.ones(9)[1:], 3, 0.5),
+        (None, 3, 0.5),
+        (torch.ones(8), 3.0, 0.5),
+        (torch.ones(8), True, 0.5),
+        (torch.ones(8), 2**31, 0.5),
+        (torch.ones(8), 3, 1),
+        (torch.ones(8), 3, 1e300),
+        (torch.ones(8), 3),
+        (torch.ones(8), 3, 0.5, 4),
+    ],
+    ids=["dtype", "alignment", "none", "float", "bool", "range", "int", "overflow", "fewer", "more"],
+)
+def test_any_other_launch_goes_through_the_checks_one_by_one(launched, arguments):
+    launch, done, _ = launched
+    launch(*arguments)
+    assert len(done) == 1
+    assert done[0][0] == "otherwise"
+    assert done[0][1:] == arguments
+
+
+def test_a_launch_while_another_device_is_the_current_one_is_not_usual(launched):
+    launch, done, current = launched
+    current[0] = 1
+    launch(torch.ones(8), 3, 0.5)
+    assert done[0][0] == "otherwise"
+
+
+def test_what_a_launch_itself_raises_is_not_taken_for_an_unusual_argument():
+    make = Packer("kernel", [INT]).make_launch
+    assert make is not None
+
+    def fail(*words):
+        raise ValueError("the driver")
+
+    launch = make("c", HERE, "kernel", {0: "stream"}, fail, lambda: HERE, lambda device: 0, lambda *a: None)
+    with pytest.raises(ValueError, match="the driver"):
+        launch(3)
+
+
+def test_a_kernel_of_other_parameters_has_no_usual_launch():
+    assert Packer("kernel", []).make_launch is None
+    assert Packer("kernel", [PAIR]).make_launch is None
+
+
 def test_a_struct_goes_by_value():
     class Pair(ctypes.Structure):
         _fields_ = (("a", ctypes.c_int), ("b", ctypes.c_double))

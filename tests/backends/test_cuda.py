@@ -191,7 +191,8 @@ def test_either_form_is_an_operator(namespace, tmp_path, form):
     attach_launcher(op) if form == "launcher" else attach_file(op, tmp_path)
     x = torch.randn(1000, device="cuda", requires_grad=True)
     assert op.explain(x, 3.0).chosen.kernel in ("launched", "native")
-    assert torch.equal(op(x.detach(), 3.0), x.detach() * 3)
+    for _ in range(3):  # the later ones are recognised
+        assert torch.equal(op(x.detach(), 3.0), x.detach() * 3)
     op(x, 3.0).sum().backward()
     assert torch.equal(x.grad, torch.full_like(x, 3.0))
     compiled = torch.compile(lambda x: op(x.sin(), 3.0) + 1, fullgraph=True)
@@ -199,6 +200,7 @@ def test_either_form_is_an_operator(namespace, tmp_path, form):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        out = op(x.detach(), 2.0)
+        for _ in range(3):
+            out = op(x.detach(), 2.0)
     side.synchronize()
     assert torch.equal(out, x.detach() * 2)

@@ -132,8 +132,12 @@ def test_what_cannot_be_simulated(line: str, what: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["struct A { A(const A&) = delete; };", "int renew = 1; asmx(renew);", "int x = a << b;", "f<g<h<1>>>();"]
-)
+    "line",
+    [
+        "struct A { A(const A&) = delete; };", "int renew = 1; asmx(renew);", "int x = a << b;", "f<g<h<1>>>();",
+        "float new_h = 1, deleted_h = new_h;",
+    ],
+)  # fmt: skip
 def test_what_only_looks_like_it(line: str) -> None:
     assert refusals(line) == []
 

@@ -295,6 +295,24 @@ def test_an_alignment_that_is_asked_for_is_kept_by_a_copy(scale, write):
 
 
 @pytest.mark.mojo
+def test_a_call_that_is_recognised_looks_at_its_own_addresses_and_raises_as_the_first_one(scale, write):
+    source = SCALE.replace("\n):", "\n) raises:").replace(
+        "    for", "    if Int(x) % 64: raise Error('address')\n    for"
+    )
+    for options in ({"name": "copies", "alignment": 64}, {"name": "raises"}):
+        scale.kernels.clear()
+        scale.mojo(write(source), **options)
+        at_once, later = torch.randn(100), torch.randn(101)[1:]
+        for _ in range(3):
+            assert torch.equal(scale(at_once), 2 * at_once)
+        if "alignment" in options:
+            assert torch.equal(scale(later), 2 * later)
+        else:
+            with pytest.raises(LaunchError, match="raised: address"):
+                scale(later)
+
+
+@pytest.mark.mojo
 def test_numbers_lists_of_sizes_and_several_outputs_are_passed_in_order(namespace, write):
     @ow.op(f"{namespace}::several")
     def several(
@@ -321,7 +339,7 @@ def test_numbers_lists_of_sizes_and_several_outputs_are_passed_in_order(namespac
         )
     )
     x, i = torch.randn(2, 3, 4), torch.arange(4)
-    for negate in (False, True):
+    for negate in (False, True, True, False):  # the last two are recognised
         first, second = several(x, 3, i, by=0.25, negate=negate)
         assert several.explain(x, 3, i, by=0.25, negate=negate).chosen.kernel == "mojo"
         torch.testing.assert_close(first, (x * 3 + 0.25) * (-1 if negate else 1))
@@ -432,3 +450,18 @@ def test_a_gpu_kernel_is_compiled_for_the_gpu_at_hand(scale, write):
     kernel = scale.mojo(write(GPU_SCALE), **GPU)
     for x in (torch.randn(1000, device="cuda"), torch.randn(0, device="cuda"), torch.randn(64, device="cuda")[::2]):
         assert torch.equal(kernel(x), 2 * x)
+
+
+@pytest.mark.gpu
+@pytest.mark.mojo
+def test_calls_of_a_gpu_kernel_that_are_recognised_give_what_the_first_one_gave(scale, write):
+    scale.mojo(write(GPU_SCALE), **GPU)
+    x = torch.randn(1000, device="cuda")
+    for _ in range(3):
+        assert torch.equal(scale(x), 2 * x)
+    launch = scale.kernels["mojo"].load()
+    assert launch.for_calls_like((x,)) is not launch
+    assert launch.for_calls_like((x[::2],)) is launch
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        assert torch.equal(scale(x), 2 * x)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
+import opwright as ow
 from opwright.contract.contract import Contract, make_contract
 from opwright.contract.reference import fresh_outputs, replace_globals
 from opwright.errors import ContractError
@@ -135,3 +136,13 @@ def test_replacing_globals_reaches_closures_helpers_and_recursion() -> None:
     f = scope["make"](old)  # type: ignore[operator]
     assert replace_globals(f, {id(old): new})() == (new, new)
     assert f() == (old, old)
+
+
+def test_arrays_that_a_numpy_meaning_makes_are_beside_its_arguments():
+    @ow.op("testreference::own")
+    def own(x: Float[np.ndarray, "n"], k: int) -> Float[np.ndarray, "k n"]:
+        return np.where(x > np.arange(k)[:, None], x, x * 0)
+
+    (out,) = own.contract.traceable((torch.zeros(5, device="meta"), 3))
+    assert out.device.type == "meta"
+    assert out.shape == (3, 5)

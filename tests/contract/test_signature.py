@@ -312,6 +312,17 @@ def test_mutation_by_numpy_s_augmented_assignment_is_refused() -> None:
     assert "writes into its argument 'x'" in refusal(f).message
 
 
+def test_sizes_fit_together_in_the_run_that_looks_for_mutation() -> None:
+    seen = []
+
+    def f(x: Float[Tensor, "n 3*k"], w: Float[Tensor, "3*k n+k"], b: Float[Tensor, "k"]) -> Float[Tensor, "n n+k"]:
+        seen.append((x.shape, w.shape))
+        return x @ w + b.sum()
+
+    contract_of(f)
+    assert seen == [((4, 12), (12, 8))]
+
+
 def test_working_on_a_copy_is_no_mutation() -> None:
     def f(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         x = x.clone()

@@ -194,9 +194,11 @@ def test_an_empty_grid_launches_nothing_in_the_simulator():
     ],
 )
 def test_wrong_arguments_are_refused_before_the_launch(kernels, x, arguments, said):
-    with pytest.raises(LaunchError) as caught:
-        kernels["scale"][1, 32](*arguments(x))
-    assert said in str(caught.value)
+    for _ in range(2):  # as the first launch, and after one that left a function behind
+        with pytest.raises(LaunchError) as caught:
+            kernels["scale"][1, 32](*arguments(x))
+        assert said in str(caught.value)
+        kernels["scale"][1, 32](x, x, 1.0, 10)
     torch.cuda.synchronize()
 
 
@@ -245,6 +247,30 @@ def test_a_launch_goes_to_the_current_stream(kernels, x):
 
 
 @pytest.mark.gpu
+def test_launches_after_the_first_follow_the_stream_and_a_capture(kernels, x):
+    out, side = torch.zeros_like(x), torch.cuda.Stream()
+    launch = kernels["scale"][8, 128]  # held from before the first launch
+    for factor in (1.0, 2.0, 3.0):
+        launch(x, out, factor, 1000)
+        kernels["scale"][8, 128](x, out, factor + 0.5, 1000)
+        assert torch.equal(out, x * (factor + 0.5))
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        kernels["wait"][1, 1](1_000_000_000)
+        kernels["scale"][8, 128](x, out, 5.0, 1000)
+    torch.cuda.current_stream().synchronize()
+    assert not side.query(), "the kernel did not wait on the side stream"
+    side.synchronize()
+    assert torch.equal(out, x * 5)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernels["scale"][8, 128](x, out, 7.0, 1000)
+    assert torch.equal(out, x * 5), "it ran while it was captured"
+    graph.replay()
+    assert torch.equal(out, x * 7)
+
+
+@pytest.mark.gpu
 def test_a_first_launch_inside_a_graph_capture_loads_and_replays(x):
     fresh = ow.cuda_module("__global__ void plus_one(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] += 1; }")
     data = torch.zeros(32, device="cuda")
@@ -267,6 +293,10 @@ def test_the_tensors_device_is_used_whatever_the_current_one_is(kernels):
     assert torch.equal(out, x * 2)
     with pytest.raises(LaunchError, match="got a tensor on cuda:0"):
         kernels["scale"][8, 128](x, out.to("cuda:0"), 2.0, 1000)
+    for device in ("cuda:0", "cuda:1", "cuda:1", "cuda:0", "cuda:0"):
+        there, made = x.to(device), torch.empty(1000, device=device)
+        kernels["scale"][8, 128](there, made, 3.0, 1000)
+        assert torch.equal(made, there * 3)
 
 
 @pytest.mark.gpu

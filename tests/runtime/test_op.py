@@ -30,7 +30,18 @@ def double(namespace: str) -> ow.Op:
 
 def test_every_part_starts_as_derived(namespace: str) -> None:
     parts = double(namespace).parts
-    assert set(parts) == {"schema", "fake", "autograd", "vmap", "decomposition", "flops", "bytes", "cpu", "cuda"}
+    assert set(parts) == {
+        "schema",
+        "fake",
+        "autograd",
+        "vmap",
+        "decomposition",
+        "sharding",
+        "flops",
+        "bytes",
+        "cpu",
+        "cuda",
+    }
     assert {part.origin for part in parts.values()} == {Origin.DERIVED}
     assert f"{namespace}::double_vjp" in parts["autograd"].how
     assert parts["cpu"].how == "the meaning itself"

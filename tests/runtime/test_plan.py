@@ -48,6 +48,24 @@ def test_the_second_call_like_one_goes_straight_to_the_kernel(scale, monkeypatch
     assert scale(x)[0] == 102
 
 
+def test_a_call_that_autograd_records_goes_straight_to_the_kernel_too(scale, monkeypatch):
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        out = scale(x, 3.0)
+        assert out[0] == 103
+        assert torch.autograd.grad(out.sum(), x)[0].tolist() == [3, 3, 3]
+    assert was_direct(scale, monkeypatch, x, 3.0)
+    assert not was_direct(scale, monkeypatch, x.detach(), 3.0)
+    with torch.no_grad():
+        assert not was_direct(scale, monkeypatch, x, 3.0)
+        assert not scale(x, 3.0).requires_grad
+        assert was_direct(scale, monkeypatch, x, 3.0)
+    assert was_direct(scale, monkeypatch, x, 3.0)
+    assert scale(x, 3.0).requires_grad
+    (first,) = torch.autograd.grad(scale(x, 3.0).square().sum(), x, create_graph=True)
+    assert torch.autograd.grad(first.sum(), x)[0].tolist() == [18, 18, 18]
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -200,3 +218,32 @@ def test_a_plan_made_without_gradients_is_not_used_where_they_are_recorded(scale
     assert out.requires_grad
     out.sum().backward()
     assert x.grad.tolist() == [2, 2, 2]
+
+
+def test_a_kernel_that_no_call_needed_is_not_loaded(namespace):
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * 2
+
+    first_runs = [True]
+    twice.python(lambda x: x * 0, name="first", when=lambda x: first_runs[0])
+    twice.python(lambda x: x * 1, name="second")
+    x = torch.ones(3)
+    assert [twice(x)[0], twice(x)[0]] == [0, 0]
+    assert not twice.kernels["second"].is_loaded
+    first_runs[0] = False
+    assert [twice(x)[0], twice(x)[0]] == [1, 1]
+
+
+def test_a_call_that_failed_leaves_no_plan(namespace):
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * 2
+
+    def fail(x):
+        raise ValueError("no")
+
+    twice.python(fail, name="failing")
+    with pytest.raises(ValueError, match="no"):
+        twice(torch.ones(3))
+    assert twice._plans == ()

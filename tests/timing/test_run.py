@@ -259,7 +259,7 @@ def test_default_sizes_reach_from_launch_bound_to_past_the_cache():
     found = [s["n"][0] for s in sizes_of(elementwise)]
     assert found[0] <= 1 << 10
     assert found[-1] >= 1 << 23
-    assert len(sizes_of(elementwise, quick=True)) == 2
+    assert len(sizes_of(elementwise, quick=True)) == 1
 
 
 def test_declared_sizes_are_taken_in_step(namespace):
@@ -388,3 +388,14 @@ def test_a_captured_graph_keeps_alive_what_it_reads():
         del x
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def test_the_bandwidth_between_two_measured_sizes_is_between_theirs_and_caches_have_no_sharp_edges():
+    ceilings = (Ceiling("bandwidth cold", "cpu", "B/s", {str(1 << 20): 1e9, str(1 << 22): 3e9}),)
+
+    def share(moved, rate):
+        return fraction_of_ceiling(ceilings, moved=moved, flops=0, dtype="", cold=True, us=moved / rate * 1e6)[1]
+
+    assert share(1 << 21, 1.5e9) == pytest.approx(0.75)
+    assert share(1 << 21, 2.5e9) == pytest.approx(1.0)  # above 2e9, but a copy of twice the size gets 3e9
+    assert share(1 << 21, 3.3e9) == pytest.approx(1.1)

@@ -8,6 +8,8 @@ silent. So every argument is compared here with what the compiled kernel says it
 from __future__ import annotations
 
 import ctypes
+import functools
+import string
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,8 +35,21 @@ class Packer:
         self.kernel = kernel
         self.parameters = tuple(parameters)
         self._convert = tuple(self._converter(i, p) for i, p in enumerate(parameters))
+        self._usual = _UsualCase(self.parameters)
         # The usual case in one call, or None; what is left goes through ``pack``.
-        self.pack_usual = _usual_case(self.parameters)
+        self.pack_usual: Callable[[Sequence[Any], int], Sequence[Any] | None] = (
+            self._usual.define("pack", _PACK) if self._usual.exists else _nothing_is_usual
+        )
+
+    @functools.cached_property
+    def make_launch(self) -> Callable[..., Callable[..., None]] | None:
+        """Makes a function of the kernel's arguments that packs the usual case, and launches; None if there is none.
+
+        It takes cuda-core's configuration, a device, cuda-core's kernel, its streams by torch's handles, its
+        ``launch``, torch's functions for the current device and stream, and what to call with arguments of another
+        kind or on another device.
+        """
+        return self._usual.define("make", _LAUNCH) if self._usual.exists else None
 
     def pack(self, arguments: Sequence[Any], device: int) -> list[Any]:
         """Words for the driver, in order.
@@ -175,47 +190,87 @@ class Packer:
         )
 
 
-def _usual_case(parameters: Sequence[Parameter]) -> Callable[[Sequence[Any], int], Sequence[Any] | None]:
-    """A function for exactly these parameters, that packs the usual case: tensors where pointers are declared,
-    Python's own int and float where numbers are, everything as it should be. Of anything else it says None.
+def _nothing_is_usual(arguments: Sequence[Any], device: int) -> None:
+    return None
 
-    It is written out as text, because a launch is timed in microseconds: three tensors and an int take 0.8 µs, and
-    2.9 µs through a list of converters (one run, on one CPU).
+
+class _UsualCase:
+    """The usual case as Python text: tensors where pointers are declared, Python's own int and float where numbers
+    are, everything as it should be.
+
+    It is written out, because a launch is timed in microseconds: three tensors and an int take 0.77 µs, and 2.1 µs
+    through a list of converters (benchmarks/results/2026-11-21-cpu-calls.json).
     """
-    names = [f"a{i}" for i in range(len(parameters))]
-    scope: dict[str, Any] = {"bits_of": _BITS}
-    words, tests = [], []
-    for i, (name, parameter) in enumerate(zip(names, parameters, strict=True)):
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.names = [f"a{i}" for i in range(len(parameters))]
+        self.words: list[str] = []
+        self.tests: list[str] = []
+        self.scope: dict[str, Any] = {"bits_of": _BITS, "bits_error": struct.error}
+        # Parameters of other kinds go one by one, and so does a kernel without any.
+        self.exists = bool(parameters) and all(map(self._write, self.names, parameters))
+
+    def _write(self, name: str, parameter: Parameter) -> bool:
+        """Add the word of one parameter and what has to hold of it; False if it has no usual case."""
+        word = f"w{name}"
         if parameter.kind == "pointer":
-            scope[f"dtypes{i}"] = parameter.dtypes
-            words.append(f"{name}.data_ptr()")
-            tests.append(f"{name}.get_device() == device")
-            tests += [f"{name}.dtype in dtypes{i}"] if parameter.dtypes else []
-            tests += [f"not words[{i}] & {parameter.alignment - 1}"] if parameter.alignment > 1 else []
+            self.scope[f"dtypes_{name}"] = parameter.dtypes
+            self.words.append(f"{name}.data_ptr()")
+            self.tests.append(f"{name}.get_device() == device")
+            self.tests += [f"{name}.dtype in dtypes_{name}"] if parameter.dtypes else []
+            self.tests += [f"not {word} & {parameter.alignment - 1}"] if parameter.alignment > 1 else []
         elif parameter.kind in ("integer", "unsigned") and parameter.type_name not in _UNTYPED:
             low, high = _range(parameter)
-            words.append(name)
-            tests.append(f"type({name}) is int and {low} <= {name} <= {min(high, (_WORD >> 1) - 1)}")
+            self.words.append(name)
+            self.tests.append(f"type({name}) is int and {low} <= {name} <= {min(high, (_WORD >> 1) - 1)}")
         elif parameter.kind == "floating" and parameter.size in _BITS:
-            words.append(f"bits_of[{parameter.size}]({name})")
-            tests.append(f"type({name}) is float")
+            self.words.append(f"bits_of[{parameter.size}]({name})")
+            self.tests.append(f"type({name}) is float")
         else:
-            return lambda arguments, device: None
-    if not parameters:
-        return lambda arguments, device: None
-    text = f"""
+            return False
+        return True
+
+    def define(self, name: str, text: str) -> Any:
+        """What a text with these gaps defines under a name: ``$arguments``, ``$words`` (their names), ``$take`` (their
+        assignment) and ``$tests``; ``unusual`` is what packing raises for arguments of another kind."""
+        words = [f"w{n}" for n in self.names]
+        filled = string.Template(text).substitute(
+            arguments=", ".join(self.names) + ",",
+            words=", ".join(words) + ",",
+            take="; ".join(f"{w} = {value}" for w, value in zip(words, self.words, strict=True)),
+            tests=" and ".join(self.tests),
+            unusual="(AttributeError, TypeError, ValueError, OverflowError, bits_error)",
+        )
+        scope = dict(self.scope)
+        exec(filled, scope)
+        return scope[name]
+
+
+_PACK = """
 def pack(arguments, device):
     try:
-        {", ".join(names)}, = arguments
-        words = ({", ".join(words)},)
-        return words if {" and ".join(tests)} else None
-    except (AttributeError, TypeError, ValueError, OverflowError, bits_error):
+        $arguments = arguments
+        $take
+        return ($words) if $tests else None
+    except $unusual:
         return None
 """
-    scope["bits_error"] = struct.error
-    exec(text, scope)
-    packer: Callable[[Sequence[Any], int], Sequence[Any] | None] = scope["pack"]
-    return packer
+# The packing, and what asks torch about the call, in one function: each frame less is a part of a launch's time.
+_LAUNCH = """
+def make(configuration, device, kernel, streams, launch, current_device, current_stream, otherwise):
+    def launch_usual(*arguments):
+        try:
+            $arguments = arguments
+            $take
+            is_usual = current_device() == device and $tests
+        except $unusual:
+            is_usual = False
+        if is_usual:
+            launch(streams[current_stream(device)], configuration, kernel, $words)
+        else:
+            otherwise(*arguments)
+    return launch_usual
+"""
 
 
 def _range(parameter: Parameter) -> tuple[int, int]:

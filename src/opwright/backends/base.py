@@ -11,7 +11,7 @@ import abc
 import ast
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,6 +33,7 @@ __all__ = [
     "as_launch",
     "compare_parameters",
     "compare_with_contract",
+    "launch_for_calls_like",
     "parameters_in_file",
 ]
 
@@ -223,3 +224,15 @@ def as_launch(function: Launch, contract: Contract) -> Launch:
 
 def _call_with_keywords(contract: Contract, function: Launch, *arguments: object) -> object:
     return contract.signature.call(function, arguments)
+
+
+def launch_for_calls_like(launch: Launch, arguments: Sequence[Any]) -> Launch:
+    """A loaded kernel for calls like one that was just made, which may know ahead what ``launch`` finds out each time.
+
+    Such calls have tensors of the same dtypes, devices, sizes and strides, and other arguments that are equal; their
+    addresses may be others. A kernel that has such a form gives it in a method ``for_calls_like``, which builds
+    nothing: the call may have run another kernel.
+    """
+    specialise = getattr(launch, "for_calls_like", None)
+    specialised: Launch = launch if specialise is None else specialise(arguments)
+    return specialised

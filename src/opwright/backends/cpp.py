@@ -7,7 +7,8 @@ headers take about twenty-five), and what is built runs on later torch versions 
 from __future__ import annotations
 
 from opwright.backends import host_function, stable_abi
-from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch, as_launch
+from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch
+from opwright.backends.host_call import load_host_function
 from opwright.contract.contract import Contract
 from opwright.errors import KernelRefusedError
 from opwright.machine import Machine
@@ -54,4 +55,4 @@ class CppBackend(Backend):
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         assert artifact.file is not None  # compile always makes one
-        return as_launch(stable_abi.load_shared_object(artifact.file, artifact.entry), contract)
+        return load_host_function(artifact.file, artifact.entry, contract)

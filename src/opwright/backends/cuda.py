@@ -14,6 +14,7 @@ from pathlib import Path
 
 from opwright.backends import cuda_sim, host_function, nvrtc, stable_abi
 from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch, as_launch
+from opwright.backends.host_call import load_host_function
 from opwright.contract.contract import Contract
 from opwright.errors import KernelRefusedError
 from opwright.machine import Compiler, Machine
@@ -100,7 +101,7 @@ class CudaBackend(Backend):
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         if artifact.file is None:
             return as_launch(artifact.payload, contract)
-        return as_launch(stable_abi.load_shared_object(artifact.file, artifact.entry), contract)
+        return load_host_function(artifact.file, artifact.entry, contract)
 
 
 def _architecture_flags(spec: KernelSpec, machine: Machine) -> tuple[str, ...]:

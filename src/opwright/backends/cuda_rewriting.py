@@ -46,7 +46,7 @@ _CODE = tuple(
         (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
         (r"\b__nv_fp[468]\w*", "8-bit and smaller floating types are not simulated"),
         (r"\b(?:__cvta_\w+|__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
-        (r"\b(?:malloc|free)\s*\(|\bnew\s*[\w(:]|(?<![\w=])delete\s*(?:\[\s*\]\s*)?[\w(*]", _NO_HEAP),
+        (r"\b(?:malloc|free)\s*\(|\bnew\b\s*[\w(:]|(?<![\w=])delete\b\s*(?:\[\s*\]\s*)?[\w(*]", _NO_HEAP),
         (r"\bcuda(?:Malloc|Free|Mem|Device|Stream|Event|Get|Set|Launch|Func|Peek|Graph|Grid)\w*\s*\(", _NO_HOST_API),
     )
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 
 from opwright.backends import stable_abi
 from opwright.backends.base import Artifact, BuildTools, KernelSpec
+from opwright.backends.host_call import python_headers
 from opwright.cache import ArtifactKey
 from opwright.contract.contract import Contract
 from opwright.errors import CompileError, KernelError
@@ -86,8 +88,15 @@ def _flags(spec: KernelSpec, toolchain: Toolchain) -> list[str]:
         f"-DTORCH_TARGET_VERSION={stable_abi.TARGET_VERSION}",
         f"-I{_source(spec).parent}",
         f"-I{TORCH / 'include'}",
+        *_python_flags(),
         *spec.options.get("options", ()),
     ]
+
+
+def _python_flags() -> list[str]:
+    """For the way past the dispatcher, which needs Python's headers; without them there is the dispatcher."""
+    headers = python_headers()
+    return [] if headers is None else ["-DOPWRIGHT_PYTHON", f"-I{stable_abi.TEMPLATES}", f"-I{headers}"]
 
 
 def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> ArtifactKey:
@@ -106,6 +115,7 @@ def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> Artifact
             ("flags", " ".join(f for f in flags if not f.startswith("-I"))),
             ("compiler", f"{toolchain.compiler.path} {toolchain.compiler.version}"),
             ("torch", torch.__version__),
+            ("python", f"{sys.implementation.cache_tag} {(stable_abi.TEMPLATES / 'python_call.h').read_text()}"),
             ("cpu", toolchain.native if any("native" in f for f in flags) else ""),
         ),
     )

@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ _EXAMPLE = "(grid_x, grid_y), (block_x, block_y)"
 class Configuration:
     """A grid, a block and shared memory for one kernel, checked against what every GPU allows."""
 
-    __slots__ = ("block", "fits", "grid", "is_empty", "native", "shared_bytes")
+    __slots__ = ("block", "fits", "grid", "is_empty", "launchers", "native", "shared_bytes")
 
     def __init__(self, kernel: str, grid: Extent, block: Extent, shared_bytes: int) -> None:
         self.grid, self.block, self.shared_bytes = grid, block, shared_bytes
@@ -60,6 +60,8 @@ class Configuration:
         self.is_empty = 0 in grid
         # The devices on which the kernel itself was found to allow it.
         self.fits: set[int] = set()
+        # What launches it there (see ``DeviceFunction.launcher``).
+        self.launchers: dict[int, Callable[..., None]] = {}
         # cuda-core's form of it, made with the first launch.
         self.native: Any = None
         if self.threads == 0 or self.threads > _MOST_THREADS or _exceeds(block, _LARGEST_BLOCK):
@@ -114,7 +116,26 @@ class DeviceFunction:
         if self._has_large_struct:
             _launch_with_structs(self._kernel, configuration, words, raw)
         else:
-            _native_launch()(_stream(device, raw), configuration.native, self._kernel, *words)
+            _native_launch()(_streams(device)[raw], configuration.native, self._kernel, *words)
+
+    def launcher(
+        self, configuration: Configuration, device: int, otherwise: Callable[..., None]
+    ) -> Callable[..., None] | None:
+        """``launch`` for this configuration and device as a function of the arguments alone, and faster.
+
+        None before the first launch, which makes ready for it, and where arguments have no usual form.
+
+        Args:
+            otherwise: what it calls with arguments that are not as usual, or while another device is the current one.
+        """
+        made = configuration.launchers.get(device)
+        make = self._packer.make_launch
+        if made is None and make is not None and device in configuration.fits:
+            made = configuration.launchers[device] = make(
+                configuration.native, device, self._kernel, _streams(device), _native_launch(),
+                torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream, otherwise,
+            )  # fmt: skip
+        return made
 
     def _load(self) -> Any:
         with self._lock:
@@ -178,12 +199,22 @@ def _native_launch() -> Any:
     return launch
 
 
-@functools.lru_cache(maxsize=1024)
-def _stream(device: int, raw: int) -> Any:
-    """cuda-core's object for a stream of torch's, made once: the default stream is 0 on each device."""
-    from cuda.core import Stream
+class _Streams(dict[int, Any]):
+    """cuda-core's objects for streams of torch's on one device, made once; by torch's handle."""
 
-    return Stream.from_handle(raw)
+    def __missing__(self, raw: int) -> Any:
+        from cuda.core import Stream
+
+        if len(self) >= 1024:
+            self.clear()
+        stream = self[raw] = Stream.from_handle(raw)
+        return stream
+
+
+@functools.cache
+def _streams(device: int) -> _Streams:
+    # By device, because the default stream is 0 on each.
+    return _Streams()
 
 
 @contextlib.contextmanager

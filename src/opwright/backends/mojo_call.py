@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda  # type: ignore[attr-defined]
+from torch._prims_common import make_contiguous_strides_for
 from torch.utils import _pytree
 
+from opwright.backends.base import Launch
 from opwright.backends.device_code import DeviceCode, EntryPoint, Parameter, entries_in_ptx
 from opwright.backends.launcher import Configuration, DeviceFunction, as_extent
 from opwright.backends.mojo_source import DTYPES, ENTRY, Slot
@@ -30,6 +33,7 @@ __all__ = ["CpuCall", "GpuCall", "Grid", "MojoCall", "Specialise", "Target"]
 
 # Room for what a kernel says when it raises.
 _ROOM = 1000
+_NO_ROOM = ctypes.c_int64(0)
 _MOST_PLANS = 1024
 
 
@@ -54,6 +58,8 @@ class Grid:
         return Configuration(kernel, as_extent(found[0], "grid", kernel), as_extent(found[1], "block", kernel), 0)
 
 
+# Takes words, sizes, and room for a message with its length.
+_CFunction = Callable[[bytes, bytes, Any, ctypes.c_int64], int]
 # From a call's arguments and target to the artifact for it: a library, or PTX.
 Specialise = Callable[[Sequence[Any], Target], Path]
 
@@ -97,20 +103,64 @@ class MojoCall(abc.ABC):
         tensors = [arguments[i].contiguous() for i in self._tensors]
         if self._alignment > 1:
             tensors = [t.clone() if t.data_ptr() % self._alignment else t for t in tensors]
+        key = self._key(arguments, tensors)
+        plan = self._plans.get(key)
+        return self._run(self._remember(key, arguments) if plan is None else plan, tensors, arguments)
+
+    def for_calls_like(self, arguments: Sequence[Any]) -> Launch:
+        """See ``base.launch_for_calls_like``: itself where tensors have to be copied, or this kernel did not run."""
+        tensors = [arguments[i] for i in self._tensors]
+        if self._alignment > 1 or not all(t.is_contiguous() for t in tensors):
+            return self
+        plan = self._plans.get(self._key(arguments, tensors))
+        return self if plan is None else self._launch_of(plan)
+
+    def _launch_of(self, plan: Any) -> Launch:
+        """What runs contiguous, aligned arguments that a plan is for."""
+        return self
+
+    def _key(self, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Any:
         seen: list[Any] = []
         for tensor in tensors:
             seen += tensor.shape, tensor.dtype
-        key = (tensors[0].get_device(), *seen, *[arguments[i] for i in self._whole])
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._remember(key, arguments)
-        return self._run(plan, tensors, arguments)
+        return (tensors[0].get_device(), *seen, *[arguments[i] for i in self._whole])
 
     def _remember(self, key: Any, arguments: Sequence[Any]) -> Any:
         if len(self._plans) >= _MOST_PLANS:  # a bound, should sizes change with every call
             self._plans.clear()
         plan = self._plans[key] = self._plan(arguments)
         return plan
+
+    def _names(self) -> list[str]:
+        """What ``_written_out`` calls the outputs, then the arguments."""
+        return [f"o{i}" for i in range(len(self.outputs))] + [f"a{i}" for i in range(len(self.arguments))]
+
+    def _written_out(self, outputs: Outputs, empty: Callable[..., Any], how: str, scope: dict[str, Any]) -> Launch:
+        """A function of contiguous, aligned arguments, for one set of shapes and dtypes.
+
+        It is written out as text, because a call is timed in microseconds: an addition of 1,024 floats on the CPU takes
+        1.5 µs through it, and 3.8 µs with the look-up before it (benchmarks/results/2026-11-21-cpu-calls.json).
+
+        Args:
+            empty: allocates, given a shape, strides and a dtype.
+            how: the statement that runs the kernel.
+            scope: what it names besides outputs and arguments.
+        """
+        made, given = self._names()[: len(self.outputs)], self._names()[len(self.outputs) :]
+        allocate = [f"{o} = empty(shape_{o}, strides_{o}, dtype_{o})" for o in made]
+        scope["empty"] = empty
+        for o, shape, dtype in zip(made, outputs.shapes, outputs.dtypes, strict=True):
+            scope |= {f"shape_{o}": tuple(shape), f"dtype_{o}": dtype}
+            scope[f"strides_{o}"] = make_contiguous_strides_for(shape)
+        text = f"""
+def call({", ".join(given)}):
+    {"; ".join(allocate)}
+    {how}
+    return {f"({', '.join(made)},)" if self._returns_tuple else "o0"}
+"""
+        exec(text, scope)
+        call: Launch = scope["call"]
+        return call
 
     @abc.abstractmethod
     def _plan(self, arguments: Sequence[Any]) -> Any:
@@ -145,13 +195,6 @@ class MojoCall(abc.ABC):
         return [*zip(self.outputs, outputs.shapes, strict=True), *zip(self.arguments, given, strict=True)]
 
 
-@dataclass(frozen=True)
-class _CpuPlan:
-    function: Callable[[bytes, bytes, Any, int], int]
-    outputs: tuple[tuple[torch.Size, torch.dtype], ...]
-    sizes: bytes
-
-
 class CpuCall(MojoCall):
     """A kernel in a shared library, called with the entry's two arrays (see ``mojo_source.cpu_entry_text``)."""
 
@@ -161,41 +204,49 @@ class CpuCall(MojoCall):
         formats = ["q"] * len(self.outputs) + ["d" if s.scalar == "Float64" else "q" for s in self.arguments]
         self._pack = struct.Struct("=" + "".join(formats)).pack
 
-    def _plan(self, arguments: Sequence[Any]) -> _CpuPlan:
+    def _plan(self, arguments: Sequence[Any]) -> Launch:
         outputs = self._outputs_for(arguments)
         function = _c_function(self._artifact("cpu", outputs, arguments))
         sizes = [
             n for s, shape in self._shapes_in_order(outputs, arguments) if shape is not None for n in s.sizes_of(shape)
         ]
-        packed = struct.pack(f"={len(sizes)}q", *sizes)
-        return _CpuPlan(function, tuple(zip(outputs.shapes, outputs.dtypes, strict=True)), packed)
+        words = ", ".join(
+            f"{name}.data_ptr()" if slot.tensor is not None else name
+            for name, slot in zip(self._names(), (*self.outputs, *self.arguments), strict=True)
+        )
+        scope = {
+            "pack": self._pack, "sizes": struct.pack(f"={len(sizes)}q", *sizes), "run": function, "no_room": _NO_ROOM,
+            "run_and_listen": functools.partial(self._run_and_listen, function),
+        }  # fmt: skip
+        how = f"run_and_listen(pack({words}), sizes)" if self._raises else f"run(pack({words}), sizes, None, no_room)"
+        return self._written_out(outputs, _empty_strided_cpu, how, scope)
 
-    def _run(self, plan: _CpuPlan, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
-        outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in plan.outputs]
-        words = [t.data_ptr() for t in outputs + tensors]
-        for i in self._numbers:  # ascending, so each lands at its own place
-            words.insert(len(outputs) + i, arguments[i])
-        packed = self._pack(*words)
-        if self._raises:
-            self._run_and_listen(plan, packed)
-        else:
-            plan.function(packed, plan.sizes, None, 0)
-        return tuple(outputs) if self._returns_tuple else outputs[0]
+    def _run(self, plan: Launch, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
+        given = list(arguments)
+        for position, tensor in zip(self._tensors, tensors, strict=True):
+            given[position] = tensor
+        return plan(*given)
 
-    def _run_and_listen(self, plan: _CpuPlan, words: bytes) -> None:
+    def _launch_of(self, plan: Launch) -> Launch:
+        return plan
+
+    def _run_and_listen(self, function: _CFunction, words: bytes, sizes: bytes) -> None:
         message = ctypes.create_string_buffer(_ROOM)
-        if status := plan.function(words, plan.sizes, message, _ROOM):
+        if status := function(words, sizes, message, ctypes.c_int64(_ROOM)):
             said = message.raw[: status - 1].decode(errors="replace")
             raise LaunchError(f"{self.contract.qualname}: the Mojo kernel {self.name!r} raised: {said}")
 
 
 @functools.cache
-def _c_function(library: Path) -> Callable[[bytes, bytes, Any, int], int]:
-    """The entry of a library, loaded once for the process."""
+def _c_function(library: Path) -> _CFunction:
+    """The entry of a library, loaded once for the process.
+
+    It declares no types of arguments, which would cost ctypes 0.1 – 0.2 µs a call: bytes and None are
+    pointers to it as they are, and the number comes as a ``c_int64``.
+    """
     function = getattr(ctypes.CDLL(str(library)), ENTRY)
-    function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64]
     function.restype = ctypes.c_int32
-    typed: Callable[[bytes, bytes, Any, int], int] = function
+    typed: _CFunction = function
     return typed
 
 
@@ -203,7 +254,8 @@ def _c_function(library: Path) -> Callable[[bytes, bytes, Any, int], int]:
 class _GpuPlan:
     function: DeviceFunction
     configuration: Configuration
-    outputs: tuple[tuple[torch.Size, torch.dtype], ...]
+    device: int
+    outputs: Outputs
     # For each word of a launch: where it comes from (outputs, then arguments), or a size.
     words: tuple[tuple[int, int], ...]
 
@@ -229,7 +281,8 @@ class GpuCall(MojoCall):
         return _GpuPlan(
             function=_device_function(self.name, file, tuple(self._parameters(dtypes))),
             configuration=self._grid.of(self.name, arguments),
-            outputs=tuple(zip(outputs.shapes, outputs.dtypes, strict=True)),
+            device=first.get_device(),
+            outputs=outputs,
             words=tuple(_words(shaped, len(self.outputs))),
         )
 
@@ -248,12 +301,24 @@ class GpuCall(MojoCall):
         return found
 
     def _run(self, plan: _GpuPlan, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
-        device = tensors[0].device
-        outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in plan.outputs]
+        made = zip(plan.outputs.shapes, plan.outputs.dtypes, strict=True)
+        outputs = [torch.empty(shape, dtype=dtype, device=tensors[0].device) for shape, dtype in made]
         sources = ([*outputs, *tensors], arguments)
         words = [value if kind == _SIZE else sources[kind][value] for kind, value in plan.words]
-        plan.function.launch(plan.configuration, words, device.index)
+        plan.function.launch(plan.configuration, words, plan.device)
         return tuple(outputs) if self._returns_tuple else outputs[0]
+
+    def _launch_of(self, plan: _GpuPlan) -> Launch:
+        def launch_any(*words: Any) -> None:
+            plan.function.launch(plan.configuration, words, plan.device)
+
+        launch = plan.function.launcher(plan.configuration, plan.device, launch_any) or launch_any
+        names = self._names()
+        tensors = [n for n, s in zip(names, (*self.outputs, *self.arguments), strict=True) if s.tensor is not None]
+        sources = (tensors, names[len(self.outputs) :])
+        words = [str(value) if kind == _SIZE else sources[kind][value] for kind, value in plan.words]
+        # It allocates on the current device, which that of a call's tensors is.
+        return self._written_out(plan.outputs, _empty_strided_cuda, f"launch({', '.join(words)})", {"launch": launch})
 
 
 def _words(shaped: Sequence[tuple[Slot, torch.Size | None]], outputs: int) -> list[tuple[int, int]]:

@@ -8,9 +8,6 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from opwright.backends.base import KernelSpec
 from opwright.contract.contract import Contract
@@ -21,16 +18,17 @@ from opwright.errors import KernelError, SignatureMismatchError
 __all__ = [
     "BINDING",
     "TARGET_VERSION",
+    "TEMPLATES",
     "binding_text",
     "compare_declaration",
     "included_files",
-    "load_shared_object",
     "native_schema",
     "unique_name",
     "without_comments",
 ]
 
-BINDING = Path(__file__).parent / "templates" / "stable_binding.cpp"
+TEMPLATES = Path(__file__).parent / "templates"
+BINDING = TEMPLATES / "stable_binding.cpp"
 # torch 2.10's stable ABI: what is built against it also runs on every later torch.
 TARGET_VERSION = "0x020a000000000000"
 
@@ -231,11 +229,3 @@ def binding_text(spec: KernelSpec, contract: Contract, unique: str, template: Pa
 def native_schema(contract: Contract) -> str:
     """The operator's schema for a compiled kernel, which always gets integers: SymInt is for tracing."""
     return contract.schema.replace("SymInt", "int")
-
-
-def load_shared_object(file: Path, unique: str) -> Any:
-    """Load a shared object that a binding made, once for the process, and return its operator."""
-    if not hasattr(torch.ops.opwright_kernels, unique):
-        torch.ops.load_library(str(file))
-    # The bound function behind the overload: its wrapper in Python would add a tenth to a call.
-    return getattr(torch.ops.opwright_kernels, unique).default._op

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
+from opwright.contract.dims import evaluate, names_in
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.contract.numpy_names import lacking, what_is_wrong, what_to_write
 from opwright.contract.reference import contiguous_outputs, run_traceable, run_truth
@@ -208,7 +209,7 @@ def _fake_argument(argument: Argument) -> Any:
         plain = {int: 1, float: 1.0, bool: False, str: ""}
         return argument.default if argument.has_default else plain.get(argument.schema_type)
     assert argument.tensor is not None  # every argument that is no scalar has one
-    shape = [_fake_size(str(dim)) for dim in argument.tensor.dims if str(dim) != "..."]
+    shape = [_fake_size(str(dim).lstrip("*#")) for dim in argument.tensor.dims if str(dim) != "..."]
     dtypes = argument.tensor.dtypes
     usual = next((d for d in (torch.float32, torch.int64, torch.complex64) if d in dtypes), dtypes[0])
     fake = torch.empty(shape, dtype=usual)
@@ -216,7 +217,8 @@ def _fake_argument(argument: Argument) -> Any:
 
 
 def _fake_size(dim: str) -> int:
-    return int(dim) if dim.isdigit() else 4
+    """Every name is 4, in expressions too, so that sizes fit together (torch 2.15 logs an error where they do not)."""
+    return int(evaluate(dim, dict.fromkeys(names_in(dim), 4)))
 
 
 def _show_argument(argument: Argument) -> str:

@@ -40,8 +40,14 @@ def run_traceable(function: Callable[..., Any], signature: Signature, arguments:
         return signature.call(function, arguments)
     on_torch = replace_globals(function, {id(np): tnp})
     wrapped = _pytree.tree_map_only(torch.Tensor, TensorArray, list(arguments))
-    with numpy_rules():
+    with _arrays_are_made_beside(arguments), numpy_rules():
         return _pytree.tree_map(_to_tensor, signature.call(on_torch, wrapped))
+
+
+def _arrays_are_made_beside(arguments: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+    """A context in which ``np.arange`` and its like give arrays on the arguments' device."""
+    device = next((t.device for t in _pytree.tree_leaves(list(arguments)) if isinstance(t, torch.Tensor)), None)
+    return contextlib.nullcontext() if device is None or device.type == "cpu" else device
 
 
 def with_arrays(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,4 +22,5 @@ OPERATORS = (
     "opwright.gallery.kmeans",
     "opwright.gallery.outer_sum",
     "opwright.gallery.conv1d",
+    "opwright.gallery.lltm",
 )

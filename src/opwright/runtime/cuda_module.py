@@ -172,12 +172,14 @@ class CudaKernel:
 
         Each of grid and block is an int or a tuple of up to three. An empty grid launches nothing.
         """
-        configured = self._configured.get(launch)
-        if configured is None:
-            configured = functools.partial(self._launch, self._configuration(launch))
-            if len(self._configured) >= 1024:  # a bound, should sizes change with every call
-                self._configured.clear()
-            self._configured[launch] = configured
+        try:
+            return self._configured[launch]
+        except KeyError:
+            pass
+        configured = functools.partial(self._launch, launch, self._configuration(launch))
+        if len(self._configured) >= 1024:  # a bound, should sizes change with every call
+            self._configured.clear()
+        self._configured[launch] = configured
         return configured
 
     def _configuration(self, launch: Any) -> Configuration:
@@ -191,7 +193,8 @@ class CudaKernel:
             self.name, as_extent(grid, "grid", self.name), as_extent(block, "block", self.name), *(shared or (0,))
         )
 
-    def _launch(self, configuration: Configuration, *arguments: Any) -> None:
+    def _launch(self, launch: Any, configuration: Configuration, *arguments: Any) -> None:
+        """The first launch with a configuration, and any that the function which it leaves behind cannot make."""
         first = arguments[0] if arguments else None
         device = first.get_device() if type(first) is torch.Tensor and first.is_cuda else self._device_of(arguments)
         if device == _CPU:
@@ -202,6 +205,13 @@ class CudaKernel:
         if function is None:
             function = self._functions[device] = self._compile_for(device)
         function.launch(configuration, arguments, device)
+        self._keep_launcher(launch, configuration, function, device)
+
+    def _keep_launcher(self, launch: Any, configuration: Configuration, function: DeviceFunction, device: int) -> None:
+        """For the next ``kernel[grid, block]``, which is likely to be on the same device."""
+        launcher = function.launcher(configuration, device, functools.partial(self._launch, launch, configuration))
+        if launcher is not None:
+            self._configured[launch] = launcher
 
     def _refuse_shared_variables(self) -> None:
         if self.module.variables and len(self.module.defined) > 1:

@@ -25,8 +25,12 @@ _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _PLAIN_FUNCTIONALITY = frozenset({"ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"})
 
 
-def is_plain_call(arguments: Sequence[Any]) -> bool:
-    """Whether nothing that the dispatcher would do matters for these arguments, right now."""
+def is_plain_call(arguments: Sequence[Any], *, recorded: bool = False) -> bool:
+    """Whether nothing that the dispatcher would do matters for these arguments, right now.
+
+    Args:
+        recorded: nothing but recording the call for its gradient.
+    """
     thread = (_C._dispatch_tls_local_include_set().raw_repr(), _C._dispatch_tls_local_exclude_set().raw_repr())
     if (
         thread not in _plain_threads()
@@ -41,10 +45,10 @@ def is_plain_call(arguments: Sequence[Any]) -> bool:
             if (
                 type(argument) not in _PLAIN_TYPES  # a subclass may listen to __torch_function__, which no key shows
                 or not _is_plain(_C._dispatch_keys(argument).raw_repr())
-                or (grad and argument.requires_grad)
+                or (grad and argument.requires_grad and not recorded)
             ):
                 return False
-        elif isinstance(argument, list | tuple) and not is_plain_call(argument):
+        elif isinstance(argument, list | tuple) and not is_plain_call(argument, recorded=recorded):
             return False
     return True
 

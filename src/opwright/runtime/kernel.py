@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from opwright.backends import BACKENDS, get_backend
-from opwright.backends.base import KernelSpec, Launch, as_launch
+from opwright.backends.base import KernelSpec, Launch, as_launch, launch_for_calls_like
 from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest, fingerprint
@@ -97,6 +97,11 @@ class Kernel:
         """Dtypes in which a result on this type of device says nothing about the kernel, with the reason."""
         return get_backend(self.backend).not_judged(self.spec, device, machine or build_tools().machine)
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether ``load`` has nothing left to do."""
+        return self._launch is not None
+
     def load(self) -> Launch:
         """Build it, or take it from the cache. CompileError if its source does not compile."""
         if self._launch is None:
@@ -109,14 +114,16 @@ class Kernel:
 
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
         """Run it on arguments that were checked, with their GPU (None: they are elsewhere) as the current one."""
-        launch = self._launch or self.load()
-        if device is not None and device != torch._C._cuda_getDevice():
-            with torch.cuda.device(device):  # a launcher launches on the current device's current stream
-                result = launch(*arguments)
-        else:
-            result = launch(*arguments)
-        # A list would pass through the direct call, and come back as a tuple from torch.ops.
-        return tuple(result) if isinstance(result, list) and self.contract.signature.returns_tuple else result
+        return self._around(self._launch or self.load(), device)(*arguments)
+
+    def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
+        """What runs it on arguments like those of a call that was just made (see ``base.launch_for_calls_like``)."""
+        return self._around(launch_for_calls_like(self.load(), arguments), device)
+
+    def _around(self, launch: Launch, device: int | None) -> Launch:
+        if self.contract.signature.returns_tuple:
+            launch = _tuple_for_list(launch)
+        return launch if device is None else _on_device(launch, device)
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if the language has one."""
@@ -135,6 +142,29 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<{self.backend} kernel {self.name!r} of {self.contract.qualname}>"
+
+
+def _on_device(launch: Launch, device: int) -> Launch:
+    """With a GPU as the current one: a launcher launches on the current device's current stream."""
+
+    def launch_there(*arguments: Any) -> Any:
+        if current_device() == device:
+            return launch(*arguments)
+        with torch.cuda.device(device):
+            return launch(*arguments)
+
+    current_device = torch._C._cuda_getDevice
+    return launch_there
+
+
+def _tuple_for_list(launch: Launch) -> Launch:
+    """With a list of results as a tuple: a list would pass through the direct call, and torch.ops gives a tuple."""
+
+    def launch_for_tuple(*arguments: Any) -> Any:
+        result = launch(*arguments)
+        return tuple(result) if isinstance(result, list) else result
+
+    return launch_for_tuple
 
 
 def _short(dtype: torch.dtype) -> str:

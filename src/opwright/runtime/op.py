@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from opwright.backends import BACKENDS, get_backend
 from opwright.contract.binding import bind, fill
@@ -23,6 +24,7 @@ from opwright.runtime.arrays import call_on_arrays, holds_arrays, traced_on_arra
 from opwright.runtime.attach import Attach, make_spec
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
 from opwright.runtime.door import is_plain_call
+from opwright.runtime.gradient import make_recorder
 from opwright.runtime.kernel import Kernel, gpu_of
 from opwright.runtime.parts import parts_of
 from opwright.runtime.plan import Plan, make_plan, nothing_listens, static_key
@@ -31,6 +33,7 @@ from opwright.runtime.tools import build_tools
 
 __all__ = ["Op", "explain", "op"]
 
+_compiler = torch.compiler
 # How many kinds of calls an operator recognises at once: a loop over the layers of a model has a few.
 _PLANS = 8
 
@@ -81,7 +84,7 @@ class Op(Rules):
         # Shapes, dtypes and devices that were checked before, with the kernels that fit them.
         self._seen: dict[Any, tuple[Kernel, ...]] = {}
         # The latest plain calls, as guards that recognise the next one like them.
-        self._plans: tuple[Plan[Kernel], ...] = ()
+        self._plans: tuple[Plan, ...] = ()
         # A meaning in NumPy: calls may come with arrays, and give arrays back.
         self._numpy = contract.signature.language == "numpy"
         # So many positional arguments are all of them; no number is, where some go by keyword only.
@@ -92,21 +95,25 @@ class Op(Rules):
     # -- calling ------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        # What torch.compiler.is_compiling() asks, without its two frames.
+        if is_dynamo_compiling() or _compiler._is_compiling_flag:
             return traced_on_arrays(self.overload, args, kwargs) if self._numpy else self.overload(*args, **kwargs)
         # A plan is made of filled arguments, so what equals them needs no filling.
         arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
-        if self._plans and nothing_listens():
-            for plan in self._plans:
-                if plan.holds(arguments):
-                    return self._run(plan.kernels, arguments, plan.device)
+        if (plans := self._plans) and nothing_listens():
+            for holds, run in plans:
+                if holds(*arguments):
+                    return run(*arguments)
         if arguments is args:
             arguments = fill(self.contract, args, kwargs)
         if self._numpy and holds_arrays(arguments):
             return call_on_arrays(self.with_saved, self.contract, arguments)
         if is_plain_call(arguments):
             return self._run_and_remember(arguments)
-        return self._through_dispatcher(*self.contract.signature.split(arguments))
+        result = self._through_dispatcher(*self.contract.signature.split(arguments))
+        if is_plain_call(arguments, recorded=True):
+            self._remember(arguments, self._fitting(arguments), self._recorder.apply)
+        return result
 
     def with_saved(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, and get besides its outputs those that are saved for the backward (``ow.saved``)."""
@@ -128,15 +135,28 @@ class Op(Rules):
         for kernel in fitting:
             if kernel.when is None or kernel.when(*arguments):
                 return kernel.launch(arguments, device)
+        return self._run_meaning(*arguments)
+
+    def _run_meaning(self, *arguments: Any) -> Any:
         return self.contract.pack(self.contract.truth(arguments))
 
     def _run_and_remember(self, arguments: Sequence[Any]) -> Any:
         """Run a plain call, and leave a plan for the next one like it."""
         fitting = self._fitting(arguments)
-        plan = make_plan(arguments, fitting)
+        result = self._run(fitting, arguments, gpu_of(arguments))
+        self._remember(arguments, fitting)
+        return result
+
+    def _remember(
+        self, arguments: Sequence[Any], fitting: tuple[Kernel, ...], record: Callable[..., Any] | None = None
+    ) -> None:
+        plan = make_plan(arguments, fitting, self._run_meaning, record)
         if plan is not None:
             self._plans = (plan, *self._plans[: _PLANS - 1])
-        return self._run(fitting, arguments, gpu_of(arguments))
+
+    @functools.cached_property
+    def _recorder(self) -> type[torch.autograd.Function]:
+        return make_recorder(self)
 
     def _fitting(self, arguments: Sequence[Any]) -> tuple[Kernel, ...]:
         """The kernels for these shapes, dtypes and devices, in order, once the arguments agree with the contract."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import bisect
 import json
+import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from opwright.contract.fingerprint import digest
@@ -19,8 +21,9 @@ from opwright.timing.timers import Timer
 
 __all__ = ["fraction_of_ceiling", "measure_ceilings"]
 
-# Bytes moved (read + written), from what fits a first-level cache to far past the last.
-_SIZES = tuple(1 << p for p in range(16, 31, 2))
+# Bytes moved (read + written), from what fits a first-level cache to far past the last; closer together where the
+# last cache ends and launches still count.
+_SIZES = tuple(1 << p for p in (16, 18, 20, 22, 24, 25, 26, 27, 28, 30))
 _MATRIX = {"cuda": 8192, "cpu": 1024}
 _DTYPES = {"cuda": ("float32", "float16", "bfloat16"), "cpu": ("float32", "float64")}
 # Above this share of a limit the clock, the work or the count of bytes is wrong.
@@ -29,7 +32,11 @@ IMPOSSIBLE = 1.05
 
 def measure_ceilings(device: str, timer: Timer, machine: Machine, tell: Callable[[str], None]) -> tuple[Ceiling, ...]:
     """The limits of a device, from the cache folder if they were measured before (on this machine, this torch)."""
-    file = machine.cache_dir / "ceilings" / f"{device}-{digest(json.dumps(machine.to_json(), sort_keys=True))}.json"
+    file = (
+        machine.cache_dir
+        / "ceilings"
+        / f"{device}-{digest(str(_SIZES), json.dumps(machine.to_json(), sort_keys=True))}.json"
+    )
     known = _read(file)
     if known is not None:
         return known
@@ -47,18 +54,30 @@ def measure_ceilings(device: str, timer: Timer, machine: Machine, tell: Callable
 def fraction_of_ceiling(
     ceilings: tuple[Ceiling, ...], *, moved: int, flops: int, dtype: str, cold: bool, us: float
 ) -> tuple[str, float | None]:
-    """The nearest limit (``bandwidth`` or ``arithmetic``) and the share of it that a time means."""
+    """The nearest limit (``bandwidth`` or ``arithmetic``) and the share of it that a time means.
+
+    The bandwidth is that of the best copy of as many bytes, between the two measured sizes around. Above 1 the copies
+    of the sizes around it are asked as well, since caches have no sharp edges.
+    """
     by_name = {c.name: c.by for c in ceilings}
     shares: dict[str, float] = {}
     rates = by_name.get("bandwidth cold" if cold else "bandwidth warm")
     if rates and moved:
-        shares["bandwidth"] = moved / us * 1e6 / _near(rates, moved)
+        rate = moved / us * 1e6
+        share = rate / _between(rates, moved)
+        shares["bandwidth"] = share if share <= 1 else max(1.0, rate / _near(rates, moved))
     if (rate := by_name.get("arithmetic", {}).get(dtype)) and flops:
         shares["arithmetic"] = flops / us * 1e6 / rate
     if not shares:
         return "", None
     name = max(shares, key=lambda n: shares[n])
     return name, shares[name]
+
+
+def _between(rates: dict[str, float], moved: int) -> float:
+    """The rate at a size, by its logarithm between those that were measured."""
+    sizes = sorted(map(int, rates))
+    return float(np.interp(math.log2(max(moved, 1)), [math.log2(s) for s in sizes], [rates[str(s)] for s in sizes]))
 
 
 def _near(rates: dict[str, float], moved: int) -> float:

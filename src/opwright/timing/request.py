@@ -48,7 +48,10 @@ class Request:
         return StopRule(min_seconds=0.05, max_seconds=0.4, spread=0.02) if self.quick else StopRule()
 
     def wants(self, baseline: str) -> bool:
-        return self.baselines is None or baseline in self.baselines
+        """Whether to compare with it. Compiling takes longer than all else of a quick run, so that it is asked for."""
+        if self.baselines is None:
+            return not (self.quick and baseline == "torch.compile")
+        return baseline in self.baselines
 
 
 @dataclass

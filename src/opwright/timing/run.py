@@ -52,7 +52,7 @@ def bench(
         dtypes: names such as ``float16``; by default the contract's first.
         directions: ``forward`` and ``backward`` are timed apart.
         baselines: of ``eager``, ``torch.compile`` and the operators' own; by default all.
-        quick: fewer sizes and samples.
+        quick: one size, fewer samples, and torch.compile only if it is among ``baselines``.
         iters: exactly so many samples of each, instead of the stop rule.
         progress, on_measurement: told of what goes on; what was measured when a Ctrl-C comes is kept.
 

@@ -12,3 +12,12 @@ STABLE_TORCH_LIBRARY_FRAGMENT(opwright_kernels, m) {
 STABLE_TORCH_LIBRARY_IMPL(opwright_kernels, CompositeExplicitAutograd, m) {
   m.impl("${unique}", TORCH_BOX(&${entry}));
 }
+
+// For calls that are like an earlier one: past the dispatcher.
+#ifdef OPWRIGHT_PYTHON
+#include <python_call.h>
+
+extern "C" PyObject* opwright_python_function(std::size_t tensor_offset, PyObject* (*wrap)(const void*)) {
+  return opwright::python_function<&${entry}>(tensor_offset, wrap);
+}
+#endif

@@ -51,13 +51,19 @@ class ShippedKernel:
 
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
         """Run it on arguments that were checked, with their GPU (None: they are elsewhere) as the current one."""
+        return self.launch_for_calls_like(arguments, device)(*arguments)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a call of it has nothing left to load."""
+        return self._launch is not None
+
+    def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
+        """What runs it on arguments like these: as it is on a CPU, on their GPU as the current one elsewhere."""
         launch = self._launch or self._load()
-        if device is not None and device != torch._C._cuda_getDevice():
-            with torch.cuda.device(device):
-                result = launch(*arguments)
-        else:
-            result = launch(*arguments)
-        return tuple(result) if isinstance(result, list) and self.contract.signature.returns_tuple else result
+        if self.contract.signature.returns_tuple:
+            launch = functools.partial(_tuple_for_list, launch)
+        return launch if device is None else functools.partial(_on_device, launch, device)
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if it launches Triton kernels."""
@@ -127,3 +133,16 @@ def _flat(function: Launch, contract: Contract) -> Launch:
 
 def _call_with_keywords(contract: Contract, function: Launch, *arguments: object) -> object:
     return contract.signature.call(function, arguments)
+
+
+def _tuple_for_list(launch: Launch, *arguments: Any) -> Any:
+    result = launch(*arguments)
+    return tuple(result) if isinstance(result, list) else result
+
+
+def _on_device(launch: Launch, device: int, *arguments: Any) -> Any:
+    """A launcher launches on the current device's current stream."""
+    if torch._C._cuda_getDevice() == device:
+        return launch(*arguments)
+    with torch.cuda.device(device):
+        return launch(*arguments)

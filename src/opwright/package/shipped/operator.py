@@ -24,6 +24,7 @@ from opwright.runtime import registration
 from opwright.runtime.arrays import call_on_arrays, holds_arrays, traced_on_arrays
 from opwright.runtime.door import is_plain_call
 from opwright.runtime.given import gpu_of, kernel_name
+from opwright.runtime.gradient import make_recorder
 from opwright.runtime.plan import Plan, make_plan, nothing_listens, static_key
 from opwright.runtime.rules import Rules, RulesThatSave
 
@@ -58,7 +59,7 @@ class Op(Rules):
         # Shapes, dtypes and devices that were checked before, with the kernels that fit them.
         self._seen: dict[Any, tuple[ShippedKernel, ...]] = {}
         # The latest plain calls, as guards that recognise the next one like them.
-        self._plans: tuple[Plan[ShippedKernel], ...] = ()
+        self._plans: tuple[Plan, ...] = ()
         self._numpy = contract.signature.language == "numpy"
         # So many positional arguments are all of them; no number is, where some go by keyword only.
         self._arity = -1 if contract.signature.keyword_only else len(contract.signature.arguments)
@@ -74,8 +75,8 @@ class Op(Rules):
         arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
         if self._plans and nothing_listens():
             for plan in self._plans:
-                if plan.holds(arguments):
-                    return self._run(plan.kernels, arguments, plan.device)
+                if plan.holds(*arguments):
+                    return plan.run(*arguments)
         if arguments is args:
             arguments = fill(self.contract, args, kwargs)
         if self._numpy and holds_arrays(arguments):
@@ -84,10 +85,13 @@ class Op(Rules):
             return self._run_and_remember(arguments)
         positional, keywords = self.contract.signature.split(arguments)
         try:
-            return self.overload(*positional, **keywords)
+            result = self.overload(*positional, **keywords)
         except RuntimeError:
             bind(self.contract, arguments)  # says it in the contract's words, if a type was wrong
             raise
+        if is_plain_call(arguments, recorded=True):
+            self._remember(arguments, self._fitting(arguments), self._recorder.apply)
+        return result
 
     def with_saved(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, and get besides its outputs those that are saved for the backward (``ow.saved``)."""
@@ -101,15 +105,28 @@ class Op(Rules):
         for kernel in fitting:
             if kernel.when is None or kernel.when(*arguments):
                 return kernel.launch(arguments, device)
+        return self._run_meaning(*arguments)
+
+    def _run_meaning(self, *arguments: Any) -> Any:
         return self.contract.pack(self.contract.truth(arguments))
 
     def _run_and_remember(self, arguments: Sequence[Any]) -> Any:
         """Run a plain call, and leave a plan for the next one like it."""
         fitting = self._fitting(arguments)
-        plan = make_plan(arguments, fitting)
+        result = self._run(fitting, arguments, gpu_of(arguments))
+        self._remember(arguments, fitting)
+        return result
+
+    def _remember(
+        self, arguments: Sequence[Any], fitting: Sequence[ShippedKernel], record: Callable[..., Any] | None = None
+    ) -> None:
+        plan = make_plan(arguments, fitting, self._run_meaning, record)
         if plan is not None:
             self._plans = (plan, *self._plans[: _PLANS - 1])
-        return self._run(fitting, arguments, gpu_of(arguments))
+
+    @functools.cached_property
+    def _recorder(self) -> type[torch.autograd.Function]:
+        return make_recorder(self)
 
     def _fitting(self, arguments: Sequence[Any]) -> tuple[ShippedKernel, ...]:
         key = static_key(arguments)

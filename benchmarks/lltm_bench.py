@@ -1,0 +1,200 @@
+"""The LLTM cell: forward, backward and both, plain, compiled and with every kernel of opwright's.
+
+Usage: lltm_bench.py OUTPUT_FOLDER [--device cpu|cuda]
+
+Microseconds of one step in float32 without TF32, all five gradients taken with ``torch.autograd.grad``: subjects in
+turn in each round, the device waited for before and after each sample, medians over rounds. ``memory`` is what one
+forward and backward has allocated at its peak beyond inputs and parameters (on a GPU, graphs included). Every
+subject's results are compared with the plain module's before it is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.gallery.lltm.module import LLTM, ReferenceLLTM
+from opwright.machine import this_machine
+
+SIZES = {
+    "cuda": ((16, 32, 128), (256, 512, 512), (4096, 1024, 1024)),  # batch, input, state
+    "cpu": ((16, 32, 128), (64, 128, 256), (256, 512, 512)),
+}
+OURS: dict[str, dict[str, dict[str, Any]]] = {
+    "cuda": {
+        "cuda": {"kernel": "cuda"},
+        "cuda accessors": {"kernel": "cuda_accessors"},
+        "triton": {"kernel": "triton"},
+        "cuda graph": {"kernel": "cuda", "cuda_graph": True},
+    },
+    "cpu": {"cpp": {}},
+}
+ROUNDS = 15
+SAMPLE_US = 8_000  # how long a sample takes
+SECONDS_OF_A_CASE = 15  # rounds stop then
+STATES_KEPT = 10  # forwards whose backwards are timed together
+
+
+def subjects(device: str, i: int, s: int) -> dict[str, torch.nn.Module]:
+    """All with one set of parameters."""
+    plain = ReferenceLLTM(i, s).to(device)
+    made: dict[str, torch.nn.Module] = {"eager": plain}
+    for name, options in OURS[device].items():
+        made[name] = LLTM(i, s, **options).to(device)
+        made[name].load_state_dict(plain.state_dict())
+    compiled = ReferenceLLTM(i, s).to(device)
+    compiled.load_state_dict(plain.state_dict())
+    torch.compiler.reset()
+    made["torch.compile"] = torch.compile(compiled, dynamic=False)  # type: ignore[assignment]
+    return made
+
+
+class Step:
+    """One subject at one size."""
+
+    def __init__(self, module: torch.nn.Module, b: int, i: int, s: int, device: str) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.module = module
+        self.x, self.h, self.c = (torch.randn(b, n, generator=generator).to(device).requires_grad_() for n in (i, s, s))
+        self.grads = [torch.randn(b, s, generator=generator).to(device) for _ in range(2)]
+        self.wanted = [self.x, self.h, self.c, *module.parameters()]
+
+    def forward(self) -> Any:
+        return self.module(self.x, (self.h, self.c))
+
+    def backward(self, outputs: Any) -> Any:
+        return torch.autograd.grad(outputs, self.wanted, self.grads)
+
+    def both(self) -> Any:
+        outputs = self.forward()
+        return *outputs, *self.backward(outputs)
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def seconds(call: Callable[[], object], device: str) -> float:
+    wait(device)
+    start = time.perf_counter()
+    call()
+    wait(device)
+    return time.perf_counter() - start
+
+
+def memory_of(step: Step, device: str) -> int | None:
+    """Of one forward and backward, its first one included in what stays allocated."""
+    if device != "cuda":
+        step.both()
+        return None
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        torch.cuda.reset_peak_memory_stats()
+        step.both()
+        torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def error_of(step: Step, expected: Any) -> float:
+    """The largest difference from the plain module, as a share of the largest value."""
+    pairs = [(a.detach(), b.detach()) for a, b in zip(step.both(), expected, strict=True)]
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs)
+
+
+def samples_of(step: Step, device: str) -> dict[str, Callable[[], float]]:
+    """For each direction, a function that gives microseconds a step."""
+
+    def repeat(call: Callable[[], object], times: int) -> None:
+        for _ in range(times):
+            call()
+
+    def sample(call: Callable[[], object], times: int) -> float:
+        return seconds(lambda: repeat(call, times), device) / times * 1e6
+
+    def backwards() -> float:
+        states = [step.forward() for _ in range(STATES_KEPT)]
+        return seconds(lambda: [step.backward(state) for state in states], device) / STATES_KEPT * 1e6
+
+    found: dict[str, Callable[[], float]] = {"backward": backwards}
+    for name, call in (("forward", step.forward), ("both", step.both)):
+        repeat(call, 5)
+        times = max(1, min(500, int(SAMPLE_US / sample(call, 5))))
+        found[name] = functools.partial(sample, call, times)
+    backwards()
+    return found
+
+
+def case(b: int, i: int, s: int, device: str) -> dict[str, Any]:
+    steps, memory, failed = {}, {}, {}
+    expected = None
+    for name, module in subjects(device, i, s).items():
+        try:
+            step = Step(module, b, i, s, device)
+            memory[name] = memory_of(step, device)
+            expected = step.both() if expected is None else expected
+            if error_of(step, expected) > 1e-3:
+                raise AssertionError(f"{name} differs from the plain module by {error_of(step, expected):.1e}")
+            steps[name] = samples_of(step, device)
+        except Exception:
+            failed[name] = traceback.format_exc()
+            print(f"{name} failed\n{failed[name]}")
+    times: dict[str, dict[str, list[float]]] = {n: {d: [] for d in found} for n, found in steps.items()}
+    until = time.perf_counter() + SECONDS_OF_A_CASE
+    for _ in range(ROUNDS):
+        for name, found in steps.items():
+            for direction, sample in found.items():
+                times[name][direction].append(sample())
+        if time.perf_counter() > until:
+            break
+    medians = {n: {d: statistics.median(all_) for d, all_ in found.items()} for n, found in times.items()}
+    return {"batch": b, "input": i, "state": s, "us": medians, "memory": memory, "failed": failed, "samples": times}
+
+
+def show(found: dict[str, Any]) -> None:
+    print(f"\nbatch {found['batch']}, input {found['input']}, state {found['state']}   (µs a step)")
+    print(f"{'':>16} {'forward':>10} {'backward':>10} {'both':>10} {'of compile':>11} {'memory':>10}")
+    compiled = found["us"].get("torch.compile", {}).get("both")
+    for name, us in found["us"].items():
+        share = f"{us['both'] / compiled:.2f} ×" if compiled else "-"
+        memory = found["memory"][name]
+        shown = "-" if memory is None else f"{memory / 2**20:.2f} MiB"
+        row = f"{us['forward']:>10.1f} {us['backward']:>10.1f} {us['both']:>10.1f} {share:>11} {shown:>10}"
+        print(f"{name:>16} {row}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.manual_seed(0)
+    record: dict[str, Any] = {"schema": "opwright.lltm_bench/1", "machine": this_machine().to_json()}
+    record |= {"device": options.device, "dtype": "float32", "threads": torch.get_num_threads(), "cases": []}
+    start = time.perf_counter()
+    for size in SIZES[options.device]:
+        found = case(*size, options.device)
+        show(found)
+        record["cases"].append({k: v for k, v in found.items() if k != "samples"} | {"samples": rounded(found)})
+        record["seconds"] = time.perf_counter() - start
+        (options.folder / "lltm.json").write_text(json.dumps(record, indent=1))
+    print(f"\n{record['seconds']:.0f} s")
+
+
+def rounded(found: dict[str, Any]) -> dict[str, Any]:
+    return {n: {d: [round(t, 2) for t in all_] for d, all_ in s.items()} for n, s in found["samples"].items()}
+
+
+if __name__ == "__main__":
+    main()

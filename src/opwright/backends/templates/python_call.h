@@ -1,0 +1,203 @@
+// A host function on torch::stable::Tensor as a function of Python's, past torch's dispatcher: each argument is taken
+// from its Python object, without a schema. Only for calls whose arguments were checked.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+// Of torch 2.14 and later, though what is built here is for earlier ones as well.
+extern "C" __attribute__((weak)) AOTITorchError torch_tensor_from_pyobject(void* object, AtenTensorHandle* made);
+extern "C" __attribute__((weak)) AOTITorchError torch_tensor_to_pyobject(AtenTensorHandle, void* type, void** made);
+
+namespace opwright {
+// Nothing here is shared with another shared object, which may hold an earlier version of the same kernel.
+namespace {
+
+using torch::stable::Tensor;
+
+// Where there is no such function: where a Python tensor holds its at::Tensor, and torch's own function that wraps one.
+std::size_t tensor_offset = 0;
+PyObject* (*wrap)(const void*) = nullptr;
+
+struct PythonError : std::exception {};  // Python's own error is set
+
+void check(AOTITorchError error) {
+  if (error != AOTI_TORCH_SUCCESS) throw std::runtime_error("a tensor could not be passed between Python and C++");
+}
+
+template <class T>
+struct Taken {
+  static constexpr bool known = false;
+};
+
+template <>
+struct Taken<Tensor> {
+  static constexpr bool known = true;
+  static Tensor from(PyObject* object) {
+    AtenTensorHandle handle = nullptr;
+    if (torch_tensor_from_pyobject) {
+      check(torch_tensor_from_pyobject(object, &handle));
+    } else {
+      auto held = reinterpret_cast<AtenTensorHandle>(reinterpret_cast<char*>(object) + tensor_offset);
+      check(aoti_torch_new_tensor_handle(held, &handle));
+    }
+    return Tensor(handle);
+  }
+};
+
+template <>
+struct Taken<int64_t> {
+  static constexpr bool known = true;
+  static int64_t from(PyObject* object) {
+    const long long value = PyLong_AsLongLong(object);
+    if (value == -1 && PyErr_Occurred()) throw PythonError();
+    return value;
+  }
+};
+
+template <>
+struct Taken<double> {
+  static constexpr bool known = true;
+  static double from(PyObject* object) {
+    const double value = PyFloat_AsDouble(object);
+    if (value == -1 && PyErr_Occurred()) throw PythonError();
+    return value;
+  }
+};
+
+template <>
+struct Taken<bool> {
+  static constexpr bool known = true;
+  static bool from(PyObject* object) {
+    const int value = PyObject_IsTrue(object);
+    if (value < 0) throw PythonError();
+    return value != 0;
+  }
+};
+
+template <class T>
+struct Taken<std::optional<T>> {
+  static constexpr bool known = Taken<T>::known;
+  static std::optional<T> from(PyObject* object) {
+    if (object == Py_None) return std::nullopt;
+    return Taken<T>::from(object);
+  }
+};
+
+template <class T>
+struct Given {
+  static constexpr bool known = false;
+};
+
+template <>
+struct Given<Tensor> {
+  static constexpr bool known = true;
+  static PyObject* to_python(const Tensor& tensor) {
+    if (!torch_tensor_to_pyobject) {
+      AtenTensorHandle copy = nullptr;  // some versions of torch's function take what they are given
+      check(aoti_torch_new_tensor_handle(tensor.get(), &copy));
+      const Tensor held(copy);
+      return wrap(copy);
+    }
+    void* made = nullptr;
+    check(torch_tensor_to_pyobject(tensor.get(), nullptr, &made));
+    return static_cast<PyObject*>(made);
+  }
+};
+
+template <class... T>
+struct Given<std::tuple<T...>> {
+  static constexpr bool known = (std::is_same_v<T, Tensor> && ...);
+  static PyObject* to_python(const std::tuple<T...>& tensors) {
+    PyObject* made = PyTuple_New(sizeof...(T));
+    if (made == nullptr) return nullptr;
+    Py_ssize_t position = 0;
+    const bool all = std::apply([&](const auto&... each) { return (place(made, position++, each) && ...); }, tensors);
+    if (all) return made;
+    Py_DECREF(made);
+    return nullptr;
+  }
+  static bool place(PyObject* tuple, Py_ssize_t position, const Tensor& tensor) {
+    PyObject* made = Given<Tensor>::to_python(tensor);
+    if (made != nullptr) PyTuple_SetItem(tuple, position, made);
+    return made != nullptr;
+  }
+};
+
+// Other Python threads run meanwhile, as they do in a call through the dispatcher.
+struct WithoutGil {
+  PyThreadState* state = PyEval_SaveThread();
+  ~WithoutGil() { PyEval_RestoreThread(state); }
+};
+
+template <auto function, class Type = decltype(function)>
+struct Call {
+  static constexpr bool known = false;
+};
+
+template <auto function, class Result, class... Arguments>
+struct Call<function, Result (*)(Arguments...)> {
+  static constexpr bool known = Given<Result>::known && (Taken<std::decay_t<Arguments>>::known && ...);
+
+  static PyObject* call(PyObject*, PyObject* const* given, Py_ssize_t count) {
+    if (count != sizeof...(Arguments)) {
+      PyErr_Format(PyExc_TypeError, "%zd arguments came, not %zd", count, Py_ssize_t(sizeof...(Arguments)));
+      return nullptr;
+    }
+    try {
+      return with(given, std::index_sequence_for<Arguments...>());
+    } catch (const PythonError&) {
+      // It is set.
+    } catch (const std::out_of_range& error) {
+      // As through the dispatcher. Which types it tells apart besides depends on torch's version.
+      PyErr_SetString(PyExc_IndexError, error.what());
+    } catch (const std::exception& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what());
+    } catch (...) {
+      PyErr_SetString(PyExc_RuntimeError, "the kernel threw something that is no std::exception");
+    }
+    return nullptr;
+  }
+
+  template <std::size_t... I>
+  static PyObject* with(PyObject* const* given, std::index_sequence<I...>) {
+    // Braces, so that arguments are taken in their order.
+    std::tuple<std::decay_t<Arguments>...> taken{Taken<std::decay_t<Arguments>>::from(given[I])...};
+    const Result result = [&] {
+      WithoutGil without;
+      return function(static_cast<Arguments>(std::get<I>(taken))...);
+    }();
+    return Given<Result>::to_python(result);
+  }
+
+  static PyObject* python_function() {
+    static PyMethodDef definition = {
+        "kernel", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call)), METH_FASTCALL, nullptr};
+    return PyCFunction_New(&definition, nullptr);
+  }
+};
+
+// The Python function; None where the host function has a type that only the dispatcher passes.
+template <auto function>
+PyObject* python_function(std::size_t offset, PyObject* (*wrap_tensor)(const void*)) {
+  tensor_offset = offset;
+  wrap = wrap_tensor;
+  if constexpr (Call<function>::known) {
+    return Call<function>::python_function();
+  } else {
+    Py_RETURN_NONE;
+  }
+}
+
+}  // namespace
+}  // namespace opwright

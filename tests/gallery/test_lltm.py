@@ -1,0 +1,574 @@
+"""gallery::lltm: every kernel against its meaning, its gradients, and the module behind which any kernel can stand."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import opwright as ow
+from opwright.errors import ArgumentError
+from opwright.gallery.lltm import FLOATS, LANES, ROWS, cuda, lltm, lltm_backward, lltm_with
+from opwright.gallery.lltm.module import LLTM, ReferenceLLTM
+
+# b, i, s: odd columns, columns that allow wide loads, more columns than a tile, more rows than one block sums, nothing
+SIZES = ((16, 32, 128), (3, 5, 7), (1, 1, 1), (2, 0, 130), (300, 3, 33), (520, 8, 64), (0, 4, 6), (5, 4, 0))
+GPU_KERNELS = ("cuda", "cuda_accessors", "triton")
+
+
+def arguments(b, i, s, dtype=torch.float32, device="cpu", seed=0):
+    """x, weight, bias, h and c."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (b, i), (3 * s, s + i), (3 * s,), (b, s), (b, s)
+    made = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    made[1] /= max(s + i, 1) ** 0.5
+    return [t.to(device, dtype) for t in made]
+
+
+def backward_arguments(b, s, dtype=torch.float32, device="cpu"):
+    """grad_h, grad_c, gates and c_new."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = (b, s), (b, s), (b, 3 * s), (b, s)
+    return [torch.randn(n, generator=generator, dtype=torch.float64).to(device, dtype) for n in shapes]
+
+
+def assert_all_close(got, expected, **tolerance):
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, **tolerance)
+
+
+def assert_kernel_is_right(kernel, dtype, device="cpu", sizes=SIZES):
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-4}.get(dtype, 3e-2)
+    for b, i, s in sizes:
+        given = arguments(b, i, s, dtype, device)
+        assert_all_close(lltm.kernels[kernel](*given), lltm.contract.truth(given)[:2], rtol=tolerance, atol=tolerance)
+        given = backward_arguments(b, s, dtype, device)
+        for absent in ((), (0,), (1,), (0, 1)):
+            some = [None if n in absent else t for n, t in enumerate(given)]
+            wide = [None if t is None else t.double() for t in some]
+            expected = [t.to(dtype) for t in lltm_backward.contract.truth(wide)]
+            got = lltm_backward.kernels[kernel](*some)
+            assert_all_close(got, expected, rtol=tolerance, atol=tolerance * max(b, 1) ** 0.5)
+            assert all(t.is_contiguous() for t in got)
+
+
+# -- values -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_cpp_kernel_gives_what_the_meaning_gives(dtype):
+    assert_kernel_is_right("cpp", dtype)
+
+
+@pytest.mark.compiler
+def test_cuda_kernels_are_right_in_the_simulator(run_python):
+    # A process of its own: whether the simulator may be chosen is read once.
+    run_python(
+        """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import torch
+        from test_lltm import assert_kernel_is_right
+        sizes = ((3, 5, 7), (2, 3, 40), (300, 2, 8))
+        for kernel in ("cuda", "cuda_accessors"):
+            for dtype in (torch.float32, torch.bfloat16):
+                assert_kernel_is_right(kernel, dtype, sizes=sizes)
+        """,
+        Path(__file__).parent,
+        env={"OPWRIGHT_CUDA_SIMULATOR": "1"},
+    )
+
+
+@pytest.mark.triton
+def test_triton_kernels_are_right_in_the_interpreter(run_python):
+    run_python(
+        """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import torch
+        from test_lltm import assert_kernel_is_right
+        sizes = ((3, 5, 7), (2, 3, 40), (300, 2, 8), (0, 4, 6), (5, 4, 0))
+        for dtype in (torch.float64, torch.float32, torch.float16):
+            assert_kernel_is_right("triton", dtype, sizes=sizes)
+        """,
+        Path(__file__).parent,
+        env={"TRITON_INTERPRET": "1"},
+    )
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32", "fp64"])
+@pytest.mark.parametrize(
+    ("name", "constants"),
+    [
+        ("forward_kernel", {"ROWS": 8, "COLUMNS": 128}),
+        ("backward_kernel", {"ROWS": 8, "COLUMNS": 128}),
+        ("backward_kernel", {"ROWS": 32, "COLUMNS": 32, "grad_c": None}),
+    ],
+)
+def test_triton_kernels_compile_for_sm_90(name, constants, dtype):
+    import importlib
+
+    from triton import compile
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel = getattr(importlib.import_module("opwright.gallery.lltm.lltm_triton"), name)
+    signature = {a: "i64" if a in ("b", "s", "per_program") else f"*{dtype}" for a in kernel.arg_names}
+    signature |= dict.fromkeys(constants, "constexpr")
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    assert compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("kernel", GPU_KERNELS)
+def test_kernels_are_right_on_a_gpu(kernel, dtype):
+    assert_kernel_is_right(kernel, dtype, "cuda", [*SIZES, (70_000, 3, 9)])
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+@pytest.mark.triton
+@pytest.mark.parametrize("kernel", GPU_KERNELS)
+def test_views_that_are_not_aligned_are_right(kernel):
+    x, weight, bias, h, c = arguments(4, 8, 16, device="cuda")
+    shifted = torch.empty(c.numel() + 1, device="cuda")[1:].view_as(c).copy_(c)
+    assert_all_close(lltm.kernels[kernel](x, weight, bias, h, shifted), lltm.kernels[kernel](x, weight, bias, h, c))
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("kernel", GPU_KERNELS)
+def test_the_gradient_of_the_bias_repeats_bit_by_bit(kernel):
+    given = backward_arguments(1000, 77, device="cuda")
+    first = lltm_backward.kernels[kernel](*given)[1]
+    assert all(torch.equal(first, lltm_backward.kernels[kernel](*given)[1]) for _ in range(5))
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_elus_and_tanhs_of_small_and_large_values_are_right(dtype):
+    values = torch.tensor([0.0, 1e-30, 1e-6, 0.1, 0.2499, 0.25, 0.2501, 1.0, 9.0, 50.0, 1e4], dtype=dtype)
+    values = torch.cat((values, -values))
+    s = len(values)
+    x, h, c = torch.zeros(1, 0, dtype=dtype), torch.zeros(1, s, dtype=dtype), torch.zeros(1, s, dtype=dtype)
+    weight = torch.zeros(3 * s, s, dtype=dtype)
+    bias = torch.cat((torch.full((2 * s,), 100.0, dtype=dtype), values))  # both gates are open
+    h_new, c_new = lltm.kernels["cpp"](x, weight, bias, h, c)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(c_new[0], torch.nn.functional.elu(values), rtol=8 * eps, atol=0)
+    torch.testing.assert_close(h_new[0], torch.nn.functional.elu(values).tanh(), rtol=8 * eps, atol=0)
+
+
+# -- the contract's checks ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"c": torch.zeros(3, 6)}, r"dim 's' of argument 'c' should be 7 \(as in argument 'h'\), but it is 6"),
+        (
+            {"weight": torch.zeros(12, 21)},
+            r"dim '3\*s' of argument 'weight' should be 21 \(3\*s with s=7\), but it is 12",
+        ),
+        ({"bias": torch.zeros(20)}, r"dim '3\*s' of argument 'bias' should be 21"),
+        ({"x": torch.zeros(4, 5)}, r"dim 'b' of argument 'h' should be 4 \(as in argument 'x'\), but it is 3"),
+        ({"h": torch.zeros(3, 7, dtype=torch.float64)}, "float64"),
+        ({"c": torch.zeros(3, 7, device="meta")}, "argument 'c' is on meta, but 'x' is on cpu"),
+        ({"x": torch.zeros(5)}, "argument 'x'"),
+        ({"h": torch.zeros(3, 7, dtype=torch.int64)}, "int64"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_with_what_is_wrong(changed, message):
+    names = ("x", "weight", "bias", "h", "c")
+    given = dict(zip(names, arguments(3, 5, 7), strict=True)) | changed
+    with pytest.raises(ArgumentError, match=message):
+        lltm(**given)
+
+
+@pytest.mark.compiler
+def test_what_is_not_contiguous_gives_the_same():
+    given = arguments(6, 5, 7)
+    strided = [t.repeat_interleave(2, -1)[..., ::2] for t in given]
+    assert not any(t.is_contiguous() for t in strided)
+    for out, expected in zip(lltm(*strided), lltm(*given), strict=True):
+        torch.testing.assert_close(out, expected)
+        assert out.is_contiguous()
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("instance", ["lltm_forward<float, 4>", "lltm_backward<float, 4, float>"])
+def test_the_pointer_kernels_load_16_bytes_at_once(instance):
+    code, _ = cuda.entry("sm_90", instance)
+    text = code.ptx.read_text()
+    assert "ld.global.nc.v4" in text
+    assert "st.global.wb.v4" in text
+
+
+@pytest.mark.compiler
+def test_an_accessor_sees_an_index_out_of_bounds_in_a_debug_build():
+    from opwright.errors import SimulatorError
+
+    checked = ow.cuda_module(cuda.source.path, options=["-DCHECK_BOUNDS"])
+    gates, c = torch.randn(3, 12), torch.randn(3, 4)
+    h_new, c_new = torch.empty_like(c), torch.empty_like(c)
+    run = checked["lltm_forward_accessors<float>"][(1, 1), (LANES, 8)]
+    run(gates, c, h_new, c_new, 3, 4, 4, 1)
+    assert_all_close((h_new, c_new), step_of(gates, c))
+    # As if the buffers were flat: all of the accesses are inside of them, but not inside of a row.
+    source = cuda.source.text.replace(
+        "gates.at(row, column + 2 * columns), c.at(row, column))",
+        "gates.at(row, column + 2 * columns), c.at(row, column + 1))",
+    )
+    wrong = ow.cuda_module(source, options=["-DCHECK_BOUNDS"])
+    with pytest.raises(SimulatorError, match="assert"):
+        wrong["lltm_forward_accessors<float>"][(1, 1), (LANES, 8)](gates, c, h_new, c_new, 3, 4, 4, 1)
+
+
+def step_of(gates, c):
+    """What the pointwise part means."""
+    input_gate, output_gate, candidate = gates.chunk(3, 1)
+    c_new = c + torch.nn.functional.elu(candidate) * input_gate.sigmoid()
+    return c_new.tanh() * output_gate.sigmoid(), c_new
+
+
+def test_the_launchers_know_the_kernels_blocks():
+    assert f"constexpr int LANES = {LANES};" in cuda.source.text
+    assert f"constexpr int ROWS = {ROWS};" in cuda.source.text
+
+
+# -- gradients --------------------------------------------------------------------------------------------------
+
+
+def with_grad(tensors, *, only=None):
+    return [t.detach().requires_grad_(only is None or n in only) for n, t in enumerate(tensors)]
+
+
+def test_first_and_second_derivatives_of_all_inputs_are_right(device):
+    given = with_grad(arguments(3, 2, 5, torch.float64, device))
+    assert torch.autograd.gradcheck(lltm, given)
+    assert torch.autograd.gradgradcheck(lltm, given)
+    assert torch.autograd.gradcheck(lambda *a: lltm(*a)[0], given)
+    assert torch.autograd.gradcheck(lambda *a: lltm(*a)[1], given)
+
+
+def test_derivatives_of_the_pointwise_backward_are_right(device):
+    given = with_grad(backward_arguments(3, 5, torch.float64, device))
+    assert torch.autograd.gradcheck(lltm_backward, given)
+    assert torch.autograd.gradcheck(lambda *a: lltm_backward(None, *a), given[1:])
+
+
+def gradients(function, given, grads):
+    outputs = function(*given)
+    return torch.autograd.grad(outputs, [t for t in given if t.requires_grad], grads)
+
+
+def incoming(b, s, device):
+    """Gradients of (h, c) in several layouts."""
+    of = torch.randn(b, s, dtype=torch.float64, device=device)
+    yield of, of + 1
+    yield of.t().contiguous().t(), of.repeat(1, 2)[:, ::2]
+    yield of[:1].expand(b, s), torch.ones((), dtype=torch.float64, device=device).expand(b, s)
+
+
+def test_gradients_of_any_layout_are_taken(device):
+    given = with_grad(arguments(4, 3, 6, torch.float64, device))
+    for grads in incoming(4, 6, device):
+        expected = gradients(lambda *a: lltm.__wrapped__(*a)[:2], given, grads)
+        assert_all_close(gradients(lltm, given, grads), expected)
+
+
+def test_an_output_that_nothing_depends_on_is_left_out(device):
+    given = with_grad(arguments(4, 3, 6, torch.float64, device))
+    for n in (0, 1):
+        got = torch.autograd.grad(lltm(*given)[n].sum(), given)
+        assert_all_close(got, torch.autograd.grad(lltm.__wrapped__(*given)[n].sum(), given))
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (3,), (4,), (0, 3), (1, 2), (0, 1, 2, 3, 4)])
+def test_only_the_gradients_that_are_wanted_are_computed(wanted, device):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    b, i, s = 4, 3, 6
+    given = with_grad(arguments(b, i, s, torch.float64, device), only=wanted)
+    expected = torch.autograd.grad(sum(o.sum() for o in lltm.__wrapped__(*given)[:2]), [given[n] for n in wanted])
+    total = sum(o.sum() for o in lltm(*given))
+    with FlopCounterMode(display=False) as counter:
+        got = torch.autograd.grad(total, [given[n] for n in wanted])
+    assert_all_close(got, expected)
+    columns = i * (0 in wanted) + s * (3 in wanted) + (s + i) * (1 in wanted)
+    products = sum(n for name, n in counter.get_flop_counts()["Global"].items() if "mm" in str(name))
+    assert products == 2 * b * 3 * s * columns
+
+
+def test_the_gradients_of_h_and_x_are_views_of_one_product(device):
+    given = with_grad(arguments(4, 3, 6, device=device))
+    x, h = torch.autograd.grad(lltm(*given)[0].sum(), (given[0], given[3]))
+    assert x.untyped_storage().data_ptr() == h.untyped_storage().data_ptr()
+
+
+# -- the module -------------------------------------------------------------------------------------------------
+
+
+def pair_of_modules(device, dtype=torch.float64, **options):
+    torch.manual_seed(0)
+    plain, ours = ReferenceLLTM(3, 6), LLTM(3, 6, **options)
+    ours.load_state_dict(plain.state_dict())
+    return plain.to(device, dtype), ours.to(device, dtype)
+
+
+def step_gradients(module, given):
+    x, h, c = given
+    outputs = module(x, (h, c))
+    return *outputs, *torch.autograd.grad(sum(o.sin().sum() for o in outputs), (*given, *module.parameters()))
+
+
+def module_inputs(device, dtype=torch.float64, b=4):
+    x, _, _, h, c = arguments(b, 3, 6, dtype, device)
+    return with_grad((x, h, c))
+
+
+def test_the_module_is_the_plain_module(device):
+    plain, ours = pair_of_modules(device)
+    given = module_inputs(device)
+    assert_all_close(step_gradients(ours, given), step_gradients(plain, given))
+    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in plain.named_parameters()] == ["weights", "bias"]
+    plain.load_state_dict(ours.state_dict())
+    ReferenceLLTM(3, 6).load_state_dict(ours.state_dict())
+    assert isinstance(ours, nn.Module)
+
+
+def test_any_kernel_can_stand_behind_the_module(device):
+    names = GPU_KERNELS if device == "cuda" else ("cpp",)
+    given = module_inputs(device)
+    for name in names:
+        plain, ours = pair_of_modules(device, kernel=name)
+        assert_all_close(step_gradients(ours, given), step_gradients(plain, given))
+        assert f"kernel={name!r}" in repr(ours)
+        assert [*lltm_with(name).kernels] == [name]
+        operator = getattr(torch.ops.gallery, f"lltm_{name}")
+        state = given[1:]
+        assert torch.equal(operator(given[0], ours.weights, ours.bias, *state)[0], ours(given[0], state)[0])
+
+
+def test_a_kernel_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="no kernel 'fortran'; it has cpp, cuda, cuda_accessors, triton"):
+        LLTM(3, 6, kernel="fortran")
+
+
+def test_modules_are_copied_and_pickled():
+    for options in ({}, {"kernel": "cpp"}, {"cuda_graph": True}):
+        ours = LLTM(3, 6, **options)
+        for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+            assert repr(other) == repr(ours)
+            assert torch.equal(other.weights, ours.weights)
+
+
+@pytest.mark.parametrize("kernel", [None, "cpp"])
+def test_it_compiles_whole_forward_and_backward(kernel, device, compiled):
+    plain, ours = pair_of_modules(device, kernel=kernel)
+    given = module_inputs(device)
+    assert_all_close(step_gradients(compiled(ours), given), step_gradients(plain, given))
+
+
+def test_the_compiled_backward_keeps_to_what_was_saved(device):
+    from torch._dynamo.backends.common import aot_autograd
+
+    seen = []
+
+    def look(graph, _inputs):
+        seen.append([str(n.target) for n in graph.graph.nodes if n.op == "call_function"])
+        return torch._functorch.aot_autograd.make_boxed_func(graph.forward)
+
+    ours = pair_of_modules(device)[1]
+    step_gradients(torch.compile(ours, backend=aot_autograd(fw_compiler=look), fullgraph=True), module_inputs(device))
+    assert len(seen) == 2
+    assert sum("mm" in name for name in seen[1]) == 2
+    assert not any("addmm" in name or "sigmoid" in name for name in seen[1])
+
+
+def test_autocast_computes_in_its_dtype(device):
+    plain, ours = pair_of_modules(device, torch.float32)
+    x, h, c = given = module_inputs(device, torch.float32)
+    with torch.autocast(device, torch.bfloat16):
+        outputs = ours(x, (h, c))
+        assert [o.dtype for o in outputs] == [torch.bfloat16] * 2
+        got = torch.autograd.grad(sum(o.float().sum() for o in outputs), (*given, *ours.parameters()))
+    assert {g.dtype for g in got} == {torch.float32}
+    expected = torch.autograd.grad(sum(o.sum() for o in plain(x, (h, c))), (*given, *plain.parameters()))
+    assert_all_close(got, expected, rtol=0.05, atol=0.05)
+
+
+def test_an_empty_batch_has_empty_states_and_zero_gradients(device):
+    ours = pair_of_modules(device)[1]
+    h, c, grad_x, grad_h, grad_c, grad_weights, grad_bias = step_gradients(ours, module_inputs(device, b=0))
+    assert h.shape == c.shape == grad_h.shape == grad_c.shape == (0, 6)
+    assert grad_x.shape == (0, 3)
+    assert not grad_weights.any()
+    assert not grad_bias.any()
+
+
+# -- CUDA graphs --------------------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_cuda_graphs_are_refused():
+    ours = LLTM(3, 6, cuda_graph=True)
+    x, h, c = module_inputs("cpu", torch.float32)
+    with pytest.raises(ValueError, match="every tensor on a GPU, and one is on cpu"):
+        ours(x, (h, c))
+
+
+class Replayed:
+    """Stands for a CUDA graph on the CPU: computes anew, into the tensors that it computed first."""
+
+    def __init__(self, compute):
+        self.compute = compute
+        self.tensors = compute()
+
+    def replay(self):
+        with torch.no_grad():
+            for own, new in zip(self.tensors, self.compute(), strict=True):
+                own.data.copy_(new)
+
+
+@pytest.fixture
+def graphs_on_cpu(monkeypatch):
+    """What is lent out and used again, without a GPU."""
+    from opwright.gallery.lltm import graphs
+
+    def capture(self, forward, wanted):
+        def computed():
+            with torch.enable_grad():
+                return forward()
+
+        self.forward = Replayed(computed)
+        self.outputs = self.forward.tensors
+        self.grads = [torch.zeros_like(o) for o in self.outputs]
+        self.backward = Replayed(lambda: torch.autograd.grad(computed(), wanted, self.grads) if wanted else ())
+        self.found = self.backward.tensors
+
+    monkeypatch.setattr(graphs, "refuse_cpu", lambda tensors: None)
+    monkeypatch.setattr(graphs.Pair, "_capture", capture)
+
+
+def number_of_pairs(module):
+    return sum(map(len, module._graphs._pairs.values()))
+
+
+@pytest.mark.compiler
+@pytest.mark.usefixtures("graphs_on_cpu")
+def test_pairs_of_graphs_are_used_again_when_nothing_of_theirs_is_held():
+    plain, ours = pair_of_modules("cpu", cuda_graph=True)
+    xs, h = torch.randn(5, 4, 3, dtype=torch.float64, requires_grad=True), torch.zeros(4, 6, dtype=torch.float64)
+    for _ in range(4):
+        assert_all_close(sequence_gradients(ours, xs, h, h), sequence_gradients(plain, xs, h, h))
+    assert number_of_pairs(ours) == 5
+    x, c = xs[0].detach(), h.clone()
+    loss = None
+    for _ in range(4):  # the loss before is alive while the next is computed
+        loss = ours(x, (h, c))[0].sum()
+        loss.backward()
+        ours.zero_grad()
+    assert number_of_pairs(ours) == 5 + 1
+    for _ in range(4):  # a gradient that stays is accumulated into
+        ours(x, (h, c))[0].sum().backward()
+        ours.zero_grad(set_to_none=False)
+    assert number_of_pairs(ours) == 5 + 2
+    with torch.no_grad():
+        held = [ours(x + n, (h, c))[0][:, 1:] for n in range(3)]
+        assert_all_close(held, [plain(x + n, (h, c))[0][:, 1:] for n in range(3)])
+
+
+@pytest.mark.compiler
+@pytest.mark.usefixtures("graphs_on_cpu")
+def test_a_step_whose_memory_was_used_again_or_written_to_says_so():
+    ours = pair_of_modules("cpu", cuda_graph=True)[1]
+    x, h, c = (t.detach() for t in module_inputs("cpu"))
+    loss = ours(x, (h, c))[0].sum()
+    loss.backward(retain_graph=True)
+    loss.backward(retain_graph=True)  # nothing was used in between
+    ours.zero_grad()
+    for _ in range(2):
+        ours(x, (h, c))
+    with pytest.raises(RuntimeError, match="used again since"):
+        loss.backward()
+    state = ours(x, (h, c))
+    with torch.no_grad():
+        state[1].add_(1)
+    with pytest.raises(RuntimeError, match="modified in place"):
+        state[0].sum().backward()
+
+
+def sequence_gradients(module, xs, h, c):
+    states = []
+    for x in xs:
+        h, c = module(x, (h, c))
+        states.append(h)
+    return *states, *torch.autograd.grad(sum(s.sin().sum() for s in states), [*module.parameters(), xs])
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("kernel", [None, *GPU_KERNELS])
+def test_graphs_give_what_eager_gives_over_a_sequence(kernel):
+    plain, ours = pair_of_modules("cuda", kernel=kernel, cuda_graph=True)
+    for seed in range(3):  # captured first, then replayed with other values
+        generator = torch.Generator().manual_seed(seed)
+        xs = torch.randn(5, 4, 3, dtype=torch.float64, generator=generator).cuda().requires_grad_()
+        h = c = torch.zeros(4, 6, dtype=torch.float64, device="cuda")
+        assert_all_close(sequence_gradients(ours, xs, h, c), sequence_gradients(plain, xs, h, c))
+    assert number_of_pairs(ours) == 5
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+def test_graphs_see_an_optimisers_steps_and_gradients_accumulate():
+    plain, ours = pair_of_modules("cuda", cuda_graph=True)
+    optimisers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (plain, ours)]
+    x, h, c = (t.detach() for t in module_inputs("cuda"))
+    for step in range(6):
+        for module, optimiser in zip((plain, ours), optimisers, strict=True):
+            for _ in range(2):
+                sum(o.sum() for o in module(x, (h, c))).backward()
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=step % 2 == 0)
+    assert_all_close(ours.parameters(), plain.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+def test_what_a_graph_lent_out_does_not_change():
+    ours = pair_of_modules("cuda", cuda_graph=True)[1]
+    x, h, c = (t.detach() for t in module_inputs("cuda"))
+    with torch.no_grad():
+        held = [ours(x + n, (h, c))[0][:, 1:] for n in range(4)]
+        before = [t.clone() for t in held]
+        for n in range(4):
+            ours(x - n, (h, c))
+    assert all(torch.equal(a, b) for a, b in zip(held, before, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+def test_graphs_of_other_shapes_and_under_autocast():
+    plain, ours = pair_of_modules("cuda", torch.float32, cuda_graph=True)
+    for b in (1, 4, 7, 4):
+        given = module_inputs("cuda", torch.float32, b=b)
+        assert_all_close(step_gradients(ours, given), step_gradients(plain, given))
+    x, h, c = given
+    with torch.autocast("cuda", torch.bfloat16):
+        outputs = ours(x, (h, c))
+    assert outputs[0].dtype == torch.bfloat16
+    got = torch.autograd.grad(outputs[0].float().sum(), ours.weights)[0]
+    assert got.dtype == torch.float32
+    grad = torch.autograd.grad(ours(x, (h, c))[0].sum(), h, create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()

@@ -1,0 +1,27 @@
+"""docs/transforms.md says what works with what: every row again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transforms import OPERATORS, ROWS, Row, outcome, recorded, render
+
+
+def test_the_page_has_every_row() -> None:
+    assert list(recorded()) == [row.what for row in ROWS]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("row", [pytest.param(r, id=r.run.__name__, marks=[pytest.mark.slow] * r.slow) for r in ROWS])
+def test_a_row_is_as_the_page_says(row: Row, name: str) -> None:
+    assert outcome(row, name) == recorded()[row.what][name]
+
+
+def test_what_does_not_work_is_seen() -> None:
+    def wrong(op: object) -> None:
+        torch.testing.assert_close(torch.zeros(1), torch.ones(1))
+
+    found = outcome(Row("wrong", wrong), "derived")
+    assert found.startswith("refused: AssertionError")
+    assert "| wrong | refused: AssertionError" in render({"wrong": {"derived": found}})
