@@ -185,6 +185,8 @@ def test_the_package_keeps_the_rules() -> None:
         ({"opwright.backends.base": "from opwright.backends.cpp import x"}, "a language knows no other language"),
         ({"opwright.gallery.a": "from opwright.cli import main"}, "only the public names"),
         ({"opwright.package.a": "from opwright.cli import main"}, "nobody imports the cli"),
+        ({"opwright.package.a": "from opwright.gallery import trig"}, "package is below gallery"),
+        ({"opwright.runtime.op": "from opwright.package.write import x"}, "runtime is below package"),
         ({"opwright.gallery.a": "from opwright.errors import OpwrightError"}, "only the public names"),
         ({"opwright.report.html": "import torch"}, "report knows no torch"),
         ({"opwright.report.html": "def f():\n    from torch import nn"}, "report knows no torch"),

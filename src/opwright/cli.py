@@ -333,6 +333,31 @@ def prebuild(
 
 
 @app.command()
+def package(
+    target: Annotated[str, typer.Argument(help="A file or a module with operators.", metavar="TARGET")],
+    name: Annotated[str, typer.Option(help="What the package is called, in import and for pip.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.", metavar="FOLDER")],
+    include: Annotated[
+        list[str] | None, typer.Option(help="A module beside the operators' to ship as well (repeatable).")
+    ] = None,
+    version: Annotated[str, typer.Option(help="The package's version.")] = "0.1.0",
+    march: Annotated[
+        str | None, typer.Option(help="The processors that C++ is built for (default: x86-64-v3, or armv8-a).")
+    ] = None,
+    wheel: Annotated[bool, typer.Option("--wheel", help="Also build a wheel, into FOLDER/dist.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write in place of an earlier package.")] = False,
+) -> None:
+    """Ship a module's operators as a Python package that loads without opwright, and needs no compiler."""
+    from opwright.package.report import show_packaged
+    from opwright.package.write import make_package
+
+    made = make_package(
+        target, name, out, include=include or (), version=version, march=march, wheel=wheel, force=force
+    )
+    show_packaged(made)
+
+
+@app.command()
 def show(
     targets: Annotated[
         list[str],

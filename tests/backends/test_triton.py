@@ -162,7 +162,7 @@ def test_heuristics_above_autotune_are_refused_in_place_and_in_a_file(namespace:
 def test_a_traceable_kernel_is_wrapped_for_torch_compile(namespace: str) -> None:
     import triton
 
-    from opwright.backends.triton_stages import kernels_reached
+    from opwright.backends.triton_tracing import kernels_reached
 
     source: dict[str, Any] = {}
     path = Path(__file__).parent / "double_triton_for_tests.py"
@@ -185,7 +185,7 @@ def test_a_traceable_kernel_is_wrapped_for_torch_compile(namespace: str) -> None
 def test_kernels_are_found_through_closures_and_helpers(namespace: str) -> None:
     import triton
 
-    from opwright.backends.triton_stages import kernels_reached
+    from opwright.backends.triton_tracing import kernels_reached
 
     @triton.jit
     def inner(x): ...  # type: ignore[no-untyped-def]

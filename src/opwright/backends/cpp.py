@@ -16,7 +16,7 @@ from opwright.results import Accepted, Probe, Refused
 
 __all__ = ["CppBackend"]
 
-_FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared", "-Wall")
+_FLAGS = ("-O3", "-std=c++17", "-fopenmp", "-fPIC", "-shared", "-Wall")
 
 
 class CppBackend(Backend):
@@ -41,13 +41,17 @@ class CppBackend(Backend):
         return stable_abi.binding_text(spec, contract, unique="<hash>")
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
-        machine = tools.machine
+        return host_function.build(spec, contract, tools, self.toolchain(spec, contract, tools.machine))
+
+    def toolchain(
+        self, spec: KernelSpec, contract: Contract, machine: Machine, march: str = "native"
+    ) -> host_function.Toolchain:
+        """What a kernel is built with, for this machine's processor or for a named family of them."""
         if machine.cxx is None:
             raise KernelRefusedError(f"{contract.qualname}:{spec.name}: there is no C++ compiler", fix="install g++")
+        flags = (f"-march={march}", *_FLAGS)
         native = machine.cpu + machine.cpu_flags
-        libraries = ("-ltorch", "-ltorch_cpu")
-        toolchain = host_function.Toolchain(machine.cxx, _FLAGS, libraries, ".cpp", native)
-        return host_function.build(spec, contract, tools, toolchain)
+        return host_function.Toolchain(machine.cxx, flags, ("-ltorch", "-ltorch_cpu"), ".cpp", native)
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         assert artifact.file is not None  # compile always makes one

@@ -88,12 +88,15 @@ class CudaBackend(Backend):
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
         if not isinstance(spec.source, Path):
             return Artifact(spec.entry, payload=spec.source)  # its kernels compile when it launches them
-        if tools.machine.nvcc is None:
+        return host_function.build(spec, contract, tools, self.toolchain(spec, contract, tools.machine))
+
+    def toolchain(self, spec: KernelSpec, contract: Contract, machine: Machine) -> host_function.Toolchain:
+        """What a file is built with, for the machine's GPUs; where it has none, for all in use."""
+        if machine.nvcc is None:
             raise KernelRefusedError(f"{contract.qualname}:{spec.name}: {_NO_NVCC}", fix=_INSTALL_NVCC)
-        flags = (*_FLAGS, *_architecture_flags(spec, tools.machine))
+        flags = (*_FLAGS, *_architecture_flags(spec, machine))
         # What the stable ABI needs of CUDA is in torch_cuda, which a GPU process has loaded.
-        toolchain = host_function.Toolchain(tools.machine.nvcc, flags, ("-ltorch", "-ltorch_cpu"), ".cu")
-        return host_function.build(spec, contract, tools, toolchain)
+        return host_function.Toolchain(machine.nvcc, flags, ("-ltorch", "-ltorch_cpu"), ".cu")
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         if artifact.file is None:

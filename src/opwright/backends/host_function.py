@@ -27,13 +27,15 @@ TORCH = Path(torch.__file__).parent
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A compiler with its standard flags. ``native`` is what code depends on besides: of ``-march=native``, the CPU."""
+    """A compiler with its standard flags. ``native`` is what code depends on besides: of ``-march=native``, the CPU.
+    ``binding`` is the template of the text that registers the kernel."""
 
     compiler: Compiler
     flags: tuple[str, ...]
     libraries: tuple[str, ...]
     suffix: str
     native: str = ""
+    binding: Path = stable_abi.BINDING
 
 
 def check_options(spec: KernelSpec, contract: Contract) -> None:
@@ -59,7 +61,7 @@ def build(spec: KernelSpec, contract: Contract, tools: BuildTools, toolchain: To
 
     def make(folder: Path) -> None:
         binding = folder / f"{source.stem}.binding{toolchain.suffix}"
-        binding.write_text(stable_abi.binding_text(spec, contract, unique))
+        binding.write_text(stable_abi.binding_text(spec, contract, unique, toolchain.binding))
         shutil.copy(source, folder)
         command = [toolchain.compiler.path, *_flags(spec, toolchain), str(binding), "-o", str(folder / library)]
         _run_compiler([*command, f"-L{TORCH / 'lib'}", *toolchain.libraries], spec, contract)
@@ -103,10 +105,11 @@ def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> Artifact
     # Folders that the author added; torch's own are covered by its version.
     folders = [Path(flag[2:]) for flag in spec.options.get("options", ()) if flag.startswith("-I")]
     headers = stable_abi.included_files(source.read_text(), source.parent, folders)
+    binding = stable_abi.binding_text(spec, contract, "", toolchain.binding)
     return ArtifactKey(
         name=f"{contract.namespace}_{contract.name}.{source.stem}",
         parts=(
-            ("binding", stable_abi.binding_text(spec, contract, unique="").replace(str(source), source.name)),
+            ("binding", binding.replace(str(source), source.name)),
             ("source", source.read_text()),
             *((f"header {h.name}", h.read_text(errors="replace")) for h in headers),
             ("flags", " ".join(f for f in flags if not f.startswith("-I"))),

@@ -16,15 +16,19 @@ from opwright.contract.signature import Argument, Kind
 from opwright.errors import KernelError, SignatureMismatchError
 
 __all__ = [
+    "BINDING",
+    "TARGET_VERSION",
     "TEMPLATES",
     "binding_text",
     "compare_declaration",
     "included_files",
+    "native_schema",
     "unique_name",
     "without_comments",
 ]
 
 TEMPLATES = Path(__file__).parent / "templates"
+BINDING = TEMPLATES / "stable_binding.cpp"
 # torch 2.10's stable ABI: what is built against it also runs on every later torch.
 TARGET_VERSION = "0x020a000000000000"
 
@@ -209,11 +213,10 @@ def unique_name(contract: Contract, key: str) -> str:
     return f"{contract.namespace}_{contract.name}_{digest(key)}"
 
 
-def binding_text(spec: KernelSpec, contract: Contract, unique: str) -> str:
+def binding_text(spec: KernelSpec, contract: Contract, unique: str, template: Path = BINDING) -> str:
     """The C++ text that is compiled."""
-    # SymInt is for tracing; a compiled kernel always gets integers.
-    schema = unique + contract.schema.replace("SymInt", "int")
-    return string.Template((TEMPLATES / "stable_binding.cpp").read_text()).substitute(
+    schema = unique + native_schema(contract)
+    return string.Template(template.read_text()).substitute(
         kernel=spec.name,
         qualname=contract.qualname,
         entry=spec.entry,
@@ -221,3 +224,8 @@ def binding_text(spec: KernelSpec, contract: Contract, unique: str) -> str:
         schema=schema.replace('"', '\\"'),
         unique=unique,
     )
+
+
+def native_schema(contract: Contract) -> str:
+    """The operator's schema for a compiled kernel, which always gets integers: SymInt is for tracing."""
+    return contract.schema.replace("SymInt", "int")

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 
 from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch, as_launch
-from opwright.backends.triton_stages import kernels_reached
+from opwright.backends.triton_tracing import is_interpreted, kernels_reached, traceable_launcher
 from opwright.contract.contract import Contract
-from opwright.contract.reference import replace_globals
 from opwright.errors import KernelError
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
@@ -67,7 +66,7 @@ class TritonBackend(Backend):
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         for kernel in kernels_reached(artifact.payload):
-            if _is_interpreted(kernel) and getattr(kernel, "_do_bench", self) is None:
+            if is_interpreted(kernel) and getattr(kernel, "_do_bench", self) is None:
                 # Triton's own timer needs a GPU's driver. Each configuration runs once, and the first is taken.
                 kernel._do_bench = _run_once
         return as_launch(artifact.payload, contract)
@@ -79,25 +78,13 @@ class TritonBackend(Backend):
 
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
         launcher = spec.source if not isinstance(spec.source, Path) else launch
-        kernels = list(kernels_reached(launcher))
-        if not kernels or any(_is_interpreted(k) for k in kernels):
-            return None
-        # A person writes kernel[grid](...); torch's tracer wants wrap_triton(kernel)[grid](...).
-        wrapped = {id(k): torch.library.wrap_triton(k) for k in kernels}
-        return as_launch(replace_globals(launcher, wrapped), contract)
+        traced = traceable_launcher(launcher)
+        return as_launch(traced, contract) if traced is not None else None
 
 
 def _run_once(kernel_call: Any, quantiles: Any = None) -> list[float]:
     kernel_call()
     return [0.0, 0.0, 0.0]
-
-
-def _is_interpreted(kernel: Any) -> bool:
-    while kernel is not None:
-        if type(kernel).__name__ == "InterpretedFunction":
-            return True
-        kernel = getattr(kernel, "fn", None)
-    return False
 
 
 def _refuse_wrong_decorator_order(launcher: Any, contract: Contract) -> None:

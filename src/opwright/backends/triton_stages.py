@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ import torch
 
 from opwright.backends.device_code import Resources
 from opwright.backends.ptxas import read_resources
-from opwright.backends.reach import values_reached
+from opwright.backends.triton_tracing import kernels_reached
 from opwright.contract.contract import Contract
 from opwright.contract.reference import replace_globals
 from opwright.errors import KernelRefusedError
 
-__all__ = ["STAGES", "CompiledKernel", "compile_launches", "kernels_reached"]
+__all__ = ["STAGES", "CompiledKernel", "compile_launches"]
 
 STAGES = ("ttir", "ttgir", "llir", "ptx")
 _TYPES = {
@@ -58,16 +58,6 @@ class CompiledKernel:
             if done.returncode == 0:
                 return read_resources(said, self.name)
         raise KernelRefusedError(f"no ptxas of Triton's reads what it made: {said.strip()}", fix="use --what ptx")
-
-
-def kernels_reached(launcher: Any) -> Iterator[Any]:
-    """The Triton kernels (jitted, autotuned, with heuristics, interpreted) that a launcher may launch:
-    those in its globals and closure, and in functions of the same file that it calls."""
-    return filter(_is_kernel, values_reached(launcher))
-
-
-def _is_kernel(value: Any) -> bool:
-    return type(value).__module__.startswith("triton.runtime") and hasattr(value, "fn")
 
 
 def compile_launches(

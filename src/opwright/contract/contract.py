@@ -108,8 +108,9 @@ class Contract:
 
 
 def make_contract(
-    qualname: str, function: Callable[..., Any], scope: Mapping[str, Any], autocast: str | None = None
-) -> Contract:
+    qualname: str, function: Callable[..., Any], scope: Mapping[str, Any], autocast: str | None = None,
+    *, examined: bool = False,
+) -> Contract:  # fmt: skip
     """Read a contract off a typed function.
 
     Args:
@@ -117,6 +118,7 @@ def make_contract(
         function: the reference, whose body is the meaning.
         scope: the names visible where it was defined.
         autocast: one of ``AUTOCAST``, or None.
+        examined: the body was found functional before, when it was packaged.
 
     Raises:
         ContractError: the name, an annotation or the body cannot be expressed as a functional operator.
@@ -147,7 +149,8 @@ def make_contract(
         doc=inspect.getdoc(function) or "",
         autocast=autocast,
     )
-    _refuse_mutation(contract)
+    if not examined:
+        _refuse_mutation(contract)
     return contract
 
 

@@ -12,6 +12,7 @@ from opwright.backends import get_backend
 from opwright.backends.base import KernelSpec
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
+from opwright.runtime.given import kernel_name
 from opwright.runtime.selection import REFERENCE
 
 __all__ = ["Attach", "make_spec"]
@@ -59,15 +60,14 @@ def make_spec(
     kind = "callable" if callable(source) else "file"
     if kind not in backend.takes:
         raise KernelError(f"{where} was given a {kind}", fix=f"give it a {' or a '.join(sorted(backend.takes))}")
-    own_name = getattr(source, "__name__", "_") if callable(source) else "_"
-    chosen = name or (own_name if own_name not in ("_", "<lambda>") else backend_name)
+    chosen, own_name = kernel_name(backend_name, source, name)
     if chosen == REFERENCE:
         raise KernelError(f"{where}: {chosen!r} is what the meaning itself is called", fix="choose another name")
     return KernelSpec(
         name=chosen,
         backend=backend_name,
         source=source if callable(source) else _find_file(contract, source, backend.suffixes, where),
-        entry=entry or (own_name if callable(source) else contract.name),
+        entry=entry or own_name or contract.name,
         devices=tuple(devices or backend.default_devices),
         dtypes=tuple(dtypes) if dtypes is not None else None,
         when=when,

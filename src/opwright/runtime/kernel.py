@@ -17,6 +17,7 @@ from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import KernelRefusedError
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
+from opwright.runtime.given import dtypes_that_count, gpu_of
 from opwright.runtime.tools import build_tools
 
 __all__ = ["LANGUAGES", "Kernel", "gpu_of"]
@@ -69,7 +70,7 @@ class Kernel:
         probe = self.probe(binding.device.type)
         dtypes = self.spec.dtypes if self.spec.dtypes is not None else get_backend(self.backend).dtypes
         if isinstance(probe, Accepted) and dtypes is not None:
-            outside = [_short(d) for d in _dtypes_that_count(arguments) if d not in dtypes]
+            outside = [_short(d) for d in dtypes_that_count(arguments) if d not in dtypes]
             if outside:
                 taken = ", ".join(sorted(map(_short, dtypes)) if self.spec.dtypes is None else map(_short, dtypes))
                 return Refused(f"takes {taken}, not {', '.join(outside)}")
@@ -164,24 +165,6 @@ def _tuple_for_list(launch: Launch) -> Launch:
         return tuple(result) if isinstance(result, list) else result
 
     return launch_for_tuple
-
-
-def _dtypes_that_count(arguments: Sequence[Any]) -> frozenset[torch.dtype]:
-    """The dtypes that ``KernelSpec.dtypes`` speaks of: the floating ones, or all if there are none."""
-    found = {
-        t.dtype for a in arguments for t in (a if isinstance(a, list | tuple) else (a,)) if isinstance(t, torch.Tensor)
-    }
-    floating = {d for d in found if d.is_floating_point or d.is_complex}
-    return frozenset(floating or found)
-
-
-def gpu_of(arguments: Sequence[Any]) -> int | None:
-    """The GPU of the first tensor; None where that is on another device."""
-    for argument in arguments:
-        tensor = argument[0] if isinstance(argument, list | tuple) and argument else argument
-        if isinstance(tensor, torch.Tensor):
-            return tensor.get_device() if tensor.is_cuda else None
-    return None
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -14,7 +14,6 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from opwright.backends import BACKENDS, get_backend
-from opwright.contract import derive
 from opwright.contract.binding import bind, fill
 from opwright.contract.contract import Contract, make_contract
 from opwright.contract.fingerprint import digest, fingerprint
@@ -23,14 +22,13 @@ from opwright.results import Accepted, Crossover, Explanation, Part
 from opwright.runtime import registration, selection, tuned
 from opwright.runtime.arrays import call_on_arrays, holds_arrays, traced_on_arrays
 from opwright.runtime.attach import Attach, make_spec
-from opwright.runtime.backward import AuthorsContext, derived_backward, save_values
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
 from opwright.runtime.door import is_plain_call
 from opwright.runtime.gradient import make_recorder
 from opwright.runtime.kernel import Kernel, gpu_of
-from opwright.runtime.paired import PairedBackward
 from opwright.runtime.parts import parts_of
 from opwright.runtime.plan import Plan, make_plan, nothing_listens, static_key
+from opwright.runtime.rules import Rules, RulesThatSave
 from opwright.runtime.tools import build_tools
 
 __all__ = ["Op", "explain", "op"]
@@ -68,7 +66,7 @@ def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[...,
     return decorate
 
 
-class Op:
+class Op(Rules):
     """A first-class PyTorch operator with any number of kernels.
 
     ``op(...)`` and ``torch.ops.namespace.name(...)`` do the same. ``op.kernels["name"](...)`` runs one
@@ -305,68 +303,7 @@ class Op:
 
         return attach if function is None else attach(function)
 
-    # -- parts: derived from the meaning, or written by hand under torch.library's own names -----------
-
-    def register_fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Replace the derived fake: takes the operator's arguments, returns tensors like its outputs."""
-        return self._override("fake", function)
-
-    def register_autograd(
-        self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
-    ) -> None:
-        """Replace the derived gradient, with the meaning of ``torch.library.register_autograd``.
-
-        Args:
-            backward: ``backward(ctx, *grads)``; returns a gradient, or None, for each positional argument. Or an
-                operator with a contract and kernels of its own, whose parameters say what it needs: the gradients of
-                the outputs, then by name arguments and outputs (``result``, ``result0``, …; ``runtime/paired.py``).
-            setup_context: ``setup_context(ctx, inputs, output)``, with ``keyword_only_inputs`` besides if the
-                operator has keyword-only arguments; saves on ``ctx`` what the backward needs. ``output`` has the
-                outputs marked ``ow.saved`` too.
-
-        Raises:
-            SignatureMismatchError: an operator's parameters or outputs are not those of a backward of this one.
-        """
-        if isinstance(backward, Op):
-            if setup_context is not None:
-                raise KernelError(
-                    f"{self.contract.qualname}: register_autograd was given the operator {backward.contract.qualname} "
-                    "and a setup_context",
-                    fix="drop setup_context: what is saved follows from the operator's parameters",
-                )
-            backward = PairedBackward(self.contract, backward)
-            setup_context = backward.setup_context
-        self._setup_context = setup_context
-        self._override("autograd", backward)
-
-    def register_vmap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Replace the derived vmap rule: ``function(info, in_dims, *args)`` returns ``(output, out_dims)``."""
-        return self._override("vmap", function)
-
-    def register_flops(self, function: Callable[..., int]) -> Callable[..., int]:
-        """Replace the derived FLOP count: takes the operator's arguments (tensors), returns a number.
-
-        ``torch.utils.flop_counter.FlopCounterMode`` shows it.
-        """
-        return self._override("flops", function)
-
-    def register_sharding(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Replace the derived DTensor placements, as ``torch.distributed.tensor.experimental.register_sharding`` does.
-
-        Args:
-            function: takes the operator's arguments (tensors as DTensor's descriptions of them); returns a list of
-                (output placements, argument placements) that are acceptable, None for an argument that is no tensor.
-        """
-        self._override("sharding", function)
-        registration.shard(self, function)
-        return function
-
-    def _override(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        if not callable(function):
-            raise KernelError(f"{self.contract.qualname}: register_{part} was given {type(function).__name__}")
-        self._overrides[part] = function
-        self._changed()
-        return function
+    # -- for benchmarks, and what is known of its parts -------------------------------------------------
 
     def bench_sizes(self, **sizes: Sequence[int]) -> None:
         """The sizes that ``opwright bench`` times by default: lists by dim, taken in step.
@@ -404,12 +341,6 @@ class Op:
             self.contract.fingerprint, str(self._only), *overrides, fingerprint(self._setup_context), *kernels, tables
         )
 
-    def fake(self, arguments: Sequence[Any]) -> Any:
-        bind(self.contract, arguments)
-        if "fake" in self._overrides:
-            return self.contract.signature.call(self._overrides["fake"], arguments)
-        return self.contract.pack(derive.fake_outputs(self.contract, arguments))
-
     def traceable_kernel(self, arguments: Sequence[Any]) -> Callable[..., Any] | None:
         try:
             kernel = selection.choose(self.contract, self._candidates(), arguments, self.tuned)
@@ -418,34 +349,6 @@ class Op:
         except RuntimeError:
             return None  # a `when` that looks at addresses or values: it is decided when the call runs
         return kernel.traceable() if kernel is not None else None
-
-    def setup_context(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
-        if "autograd" not in self._overrides:
-            save_values(ctx, arguments)
-        elif self._setup_context is not None:
-            inputs, named = self.contract.signature.split(arguments)
-            extra = {"keyword_only_inputs": named} if named else {}
-            self._setup_context(ctx=ctx, inputs=inputs, output=output, **extra)
-
-    def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
-        if "autograd" not in self._overrides:
-            return derived_backward(self.contract, ctx, grads)
-        found = self._overrides["autograd"](ctx, *grads)
-        return found if isinstance(found, tuple) else (found,)
-
-    def batch(self, info: Any, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
-        if "vmap" in self._overrides:
-            split = len(self.contract.signature.positional)
-            rule = functools.partial(self._overrides["vmap"], info, tuple(in_dims[:split]))
-            result: tuple[Any, Any] = self.contract.signature.call(rule, arguments)
-            return result
-        return derive.batch_rule(self.contract, in_dims, arguments)
-
-    def count_flops(self, arguments: Sequence[Any], output: Any = None) -> int:
-        """Floating-point operations of one call: the hand-written formula, or counted on the meaning."""
-        if "flops" in self._overrides:
-            return int(self.contract.signature.call(self._overrides["flops"], arguments))
-        return derive.flops(self.contract, arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By value (with cloudpickle): unpickling defines the operator in the other process.
@@ -484,28 +387,11 @@ class Op:
         return f"<operator {self.contract.call_form}, kernels: {', '.join(self.kernels) or 'none'}>"
 
 
-class OpThatSaves(Op):
+class OpThatSaves(RulesThatSave, Op):
     """An operator with outputs for its backward (``ow.saved``), which its caller does not get."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.contract.visible(self.with_saved(*args, **kwargs))
-
-    def setup_context(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
-        """Keep the arguments besides what the author keeps: no gradient flows through what is saved, so that a
-        derivative of a hand-written backward would miss terms. Where one is asked for, the meaning gives it."""
-        if "autograd" not in self._overrides:
-            super().setup_context(ctx, arguments, output)
-        else:
-            author = AuthorsContext(ctx)
-            super().setup_context(author, arguments, output)
-            save_values(ctx, arguments, author.kept)
-        hidden = self.contract.unpack(output)[self.contract.signature.visible :]
-        ctx.mark_non_differentiable(*(getattr(ctx, "non_differentiable", None) or ()), *hidden)
-
-    def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
-        if "autograd" not in self._overrides or torch.is_grad_enabled():
-            return derived_backward(self.contract, ctx, grads)
-        return super().backward(AuthorsContext(ctx), grads[: self.contract.signature.visible])
 
 
 def explain(operator: Op, *args: Any, **kwargs: Any) -> Explanation:

@@ -10,13 +10,11 @@ leaves such a guard behind, with what was found out for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch._C._dynamo.guards import TensorGuards
 from torch.autograd import forward_ad
-
-from opwright.runtime.kernel import Kernel
 
 __all__ = ["Plan", "make_plan", "nothing_listens", "static_key"]
 
@@ -25,6 +23,17 @@ _C = torch._C
 _function_mode_is_on = _C._is_torch_function_mode_enabled
 _profiler_is_on = _C._autograd._profiler_enabled
 _dispatch_modes = _C._len_torch_dispatch_stack
+
+
+class Planned(Protocol):
+    """What a plan asks of a kernel: of opwright's own, and of those in a shipped package."""
+
+    @property
+    def when(self) -> Callable[..., bool] | None: ...
+    @property
+    def is_loaded(self) -> bool: ...
+    def launch(self, arguments: Sequence[Any], device: int | None) -> Any: ...
+    def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Callable[..., Any]: ...
 
 
 def nothing_listens() -> bool:
@@ -51,7 +60,7 @@ class Plan(NamedTuple):
 
 def make_plan(
     arguments: Sequence[Any],
-    kernels: tuple[Kernel, ...],
+    kernels: Sequence[Planned],
     otherwise: Callable[..., Any],
     record: Callable[..., Any] | None = None,
 ) -> Plan | None:
@@ -113,7 +122,7 @@ def _recorded(record: Callable[..., Any], run: Callable[..., Any]) -> Callable[.
 
 
 def _first_that_runs(
-    kernels: tuple[Kernel, ...], like: Sequence[Any], device: int | None, otherwise: Callable[..., Any]
+    kernels: Sequence[Planned], like: Sequence[Any], device: int | None, otherwise: Callable[..., Any]
 ) -> Callable[..., Any]:
     choices = [(k.when, _launcher(k, like, device)) for k in kernels]
     if choices and choices[0][0] is None:
@@ -128,7 +137,7 @@ def _first_that_runs(
     return choose
 
 
-def _launcher(kernel: Kernel, like: Sequence[Any], device: int | None) -> Callable[..., Any]:
+def _launcher(kernel: Planned, like: Sequence[Any], device: int | None) -> Callable[..., Any]:
     if kernel.is_loaded:
         return kernel.launch_for_calls_like(like, device)
     # One that no call has needed so far is not compiled for the plan's sake.

@@ -69,6 +69,8 @@ class Registration:
 
 # The handles by which our own registrations can be undone; what is registered lives in the dispatcher.
 _registered: dict[str, Registration] = {}
+# Whose operators they are: a shipped package has a copy of this file, and its own part of torch.compile's keys.
+_OURS = __name__.partition(".")[0]
 
 
 def register(operator: Registrable) -> Any:
@@ -129,11 +131,11 @@ def changed(operator: Registrable) -> None:
         _forget_compiled(registration)
 
 
-def shard(operator: Registrable, function: Callable[..., Any]) -> None:
+def shard(contract: Contract, function: Callable[..., Any]) -> None:
     """Tell DTensor which placements an operator can take."""
     from torch.distributed.tensor.experimental import register_sharding
 
-    overload = _registered[operator.contract.qualname].overload
+    overload = _registered[contract.qualname].overload
     register_sharding(overload)(function)
 
 
@@ -161,8 +163,8 @@ def _stamp_compile_caches(operator: Registrable) -> None:
 
     _registered[operator.contract.qualname].traced = True
     parts = [f"{name}={r.operator.fingerprint}" for name, r in sorted(_registered.items())]
-    others = [p for p in config.cache_key_tag.split() if not p.startswith("opwright:")]
-    config.cache_key_tag = " ".join([*others, f"opwright:{digest(*parts)}"])
+    others = [p for p in config.cache_key_tag.split() if not p.startswith(f"{_OURS}:")]
+    config.cache_key_tag = " ".join([*others, f"{_OURS}:{digest(*parts)}"])
 
 
 def _keep_kernels_in_inductor(overload: Any) -> None:

@@ -1,0 +1,1 @@
+"""Operators as an ordinary Python package, which loads without opwright (docs/packaging.md)."""

@@ -1,0 +1,96 @@
+"""Which kernels go into a package, in what form, and why the others stay behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opwright.backends.base import BuildTools, KernelSpec
+from opwright.backends.reach import values_reached
+from opwright.errors import KernelRefusedError
+from opwright.package.native import build_native
+from opwright.package.sources import Author
+from opwright.runtime.kernel import Kernel
+from opwright.runtime.op import Op
+
+__all__ = ["LeftOut", "ShippedKernel", "ship_kernels"]
+
+_INSTEAD = {
+    "cuda": "write a .cu file with a host function, op.cuda('kernel.cu'), or a Triton launcher",
+    "mojo": "write it in C++ or Triton as well",
+    "max": "write it in C++ or Triton as well",
+    "numpy": "write it in C++ or Triton as well",
+}
+_WHY = {
+    "cuda": "launches kernels of ow.cuda_module, which opwright compiles when they run",
+    "mojo": "opwright launches Mojo kernels",
+    "max": "MAX runs it through opwright",
+    "numpy": "opwright compiles NumPy when it runs",
+}
+
+
+@dataclass(frozen=True)
+class ShippedKernel:
+    """A kernel in the package: what the manifest says of it, and its library if it is native."""
+
+    operator: Op
+    spec: KernelSpec
+    record: dict[str, Any]
+    library: Path | None = None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A kernel that is not in the package."""
+
+    qualname: str
+    kernel: str
+    why: str
+    instead: str = ""
+
+
+def ship_kernels(
+    operators: Sequence[Op], author: Author, tools: BuildTools, march: str
+) -> Iterator[ShippedKernel | LeftOut]:
+    """Each kernel of some operators, built if it is native."""
+    for operator in operators:
+        for kernel in operator.kernels.values():
+            yield _ship(operator, kernel, author, tools, march)
+
+
+def _ship(operator: Op, kernel: Kernel, author: Author, tools: BuildTools, march: str) -> ShippedKernel | LeftOut:
+    spec, qualname = kernel.spec, operator.contract.qualname
+    record: dict[str, Any] = {"backend": spec.backend, "devices": list(spec.devices)}
+    if isinstance(spec.source, Path) and spec.backend in ("cpp", "cuda"):
+        try:
+            built = build_native(operator.contract, spec, tools, march)
+        except KernelRefusedError as error:
+            return LeftOut(
+                qualname, spec.name, error.message.removeprefix(f"{qualname}:{spec.name}: "), error.fix or ""
+            )
+        native = {"library": f"native/{built.name}", "symbol": built.symbol, "schema": built.schema}
+        return ShippedKernel(operator, spec, record | native, built.file)
+    if spec.backend in _WHY:
+        return LeftOut(qualname, spec.name, _WHY[spec.backend], _INSTEAD[spec.backend])
+    if isinstance(spec.source, Path):
+        relative = author.name_of(spec.source)
+        if relative is None:
+            return LeftOut(
+                qualname,
+                spec.name,
+                f"{spec.source.name} stands outside {author.folder.name}",
+                "move it beside the module",
+            )
+        module = ".".join(filter(None, (author.package, author.base, relative)))
+        return ShippedKernel(operator, spec, record | {"module": module, "entry": spec.entry})
+    needs = [type(v).__name__ for v in values_reached(spec.source) if _is_of_opwright(v)]
+    if needs:
+        return LeftOut(qualname, spec.name, f"uses opwright's {needs[0]} when it runs", "write it without")
+    return ShippedKernel(operator, spec, record)  # the author's module attaches it, there as here
+
+
+def _is_of_opwright(value: Any) -> bool:
+    module = type(value).__module__
+    return module.startswith("opwright.") and not module.startswith("opwright.gallery.") and not isinstance(value, Op)

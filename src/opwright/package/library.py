@@ -1,0 +1,197 @@
+"""The library for programs without Python: the operators' schemas, their contracts in C++, and the native kernels under
+the operators' own names.
+
+A Python process never loads it: there the operators are defined in Python, where the meaning and the other kernels are.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from opwright.backends import stable_abi
+from opwright.backends.host_function import TORCH
+from opwright.contract.contract import Contract
+from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim
+from opwright.contract.signature import Argument, Kind, TensorType
+from opwright.errors import CompileError
+from opwright.machine import Machine
+from opwright.package.kernels import ShippedKernel
+from opwright.runtime.op import Op
+
+__all__ = ["build_libraries", "library_text"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
+# The number that torch's C interface gives each dtype (c10::ScalarType), which no release changes.
+_NUMBERS = {
+    torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6,
+    torch.float64: 7, torch.complex64: 9, torch.complex128: 10, torch.bool: 11, torch.bfloat16: 15,
+    torch.float8_e5m2: 23, torch.float8_e4m3fn: 24, torch.float8_e5m2fnuz: 25, torch.float8_e4m3fnuz: 26,
+    torch.uint16: 27, torch.uint32: 28, torch.uint64: 29,
+}  # fmt: skip
+_ALL = (1 << 64) - 1
+
+
+def build_libraries(
+    folder: Path, package: str, operators: Sequence[Op], shipped: Sequence[ShippedKernel], machine: Machine
+) -> list[Path]:
+    """Build ``lib<package>.so`` beside the kernels' libraries: schemas and kernels for the CPU; and
+    ``lib<package>_cuda.so``, which needs the first, where there are native kernels for CUDA.
+
+    Raises:
+        CompileError: what was generated does not compile.
+    """
+    native = [k for k in shipped if k.library is not None and k.spec.when is None]
+    made: list[Path] = []
+    for device in ("cpu", "cuda"):
+        mine = [k for k in native if device in k.spec.devices]
+        if device == "cuda" and not mine:
+            continue
+        out = folder / (f"lib{package}.so" if device == "cpu" else f"lib{package}_cuda.so")
+        text = library_text(operators, mine, device)
+        _compile(text, out, [*(Path(k.record["library"]).name for k in mine), *(f.name for f in made)], machine)
+        made.append(out)
+    return made
+
+
+def library_text(operators: Sequence[Op], kernels: Sequence[ShippedKernel], device: str) -> str:
+    """The C++ text of one library; that for the CPU defines the schemas."""
+    parts = ["// Made by opwright.", '#include "contract.h"', "", "namespace {", "", "using torch::stable::Tensor;", ""]
+    by_namespace: dict[str, list[Op]] = {}
+    for operator in operators:
+        mine = [k for k in kernels if k.operator is operator]
+        if mine:
+            parts += [_checked_function(operator.contract, mine), ""]
+        by_namespace.setdefault(operator.contract.namespace, []).append(operator)
+    parts += ["}  // namespace", ""]
+    for namespace, listed in by_namespace.items():
+        if device == "cpu":
+            defined = [f'  m.def("{_escaped(o.contract.name + o.contract.schema)}");' for o in listed]
+            parts += [f"STABLE_TORCH_LIBRARY_FRAGMENT({namespace}, m) {{", *defined, "}", ""]
+        there = [o for o in listed if any(k.operator is o for k in kernels)]
+        given = [f'  m.impl("{o.contract.name}", TORCH_BOX(&{_function_name(o.contract)}));' for o in there]
+        if given:
+            parts += [f"STABLE_TORCH_LIBRARY_IMPL({namespace}, {_KEYS[device]}, m) {{", *given, "}", ""]
+    return "\n".join(parts)
+
+
+def _checked_function(contract: Contract, kernels: Sequence[ShippedKernel]) -> str:
+    """The operator as a C++ function: its arguments checked, then the first kernel that takes their dtypes."""
+    declared = stable_abi.declaration(contract, _function_name(contract))
+    result = declared.partition(f" {_function_name(contract)}(")[0]
+    given = ", ".join(a.name for a in contract.signature.arguments)
+    lines = [f"{declared} {{", f'  opwright::Call call("{contract.qualname}");']
+    lines += [f"  {check}" for argument in contract.signature.arguments for check in _checks(argument)]
+    lines.append("  call.finish();")
+    for kernel in kernels:
+        mask = _mask(kernel.spec.dtypes) if kernel.spec.dtypes is not None else _ALL
+        name = f"opwright_shipped::{kernel.record['symbol']}"
+        lines.append(f'  if (call.takes({mask}u)) return opwright::run<{result}>("{name}", {given});')
+    lines += ['  call.fail("no native kernel takes these dtypes");', "}"]
+    return "\n".join(lines)
+
+
+def _function_name(contract: Contract) -> str:
+    return f"checked_{contract.namespace}_{contract.name}"
+
+
+def _checks(argument: Argument) -> Iterator[str]:
+    if argument.kind is Kind.SCALAR:
+        if argument.schema_type is int:
+            yield f'call.integer("{argument.name}", {argument.name});'
+        return
+    assert argument.tensor is not None  # every argument that is no scalar has one
+    how = "list" if argument.kind is Kind.TENSOR_LIST else "optional" if argument.optional else "tensor"
+    tensor = argument.tensor
+    dims = ", ".join(map(_dim, tensor.dims))
+    shares = "true" if len(tensor.dtypes) > 1 else "false"
+    yield (
+        f'call.{how}("{argument.name}", {argument.name}, "{tensor.dtype_class}", {_mask_of(tensor)}u, {shares}, '
+        f"std::vector<opwright::Dim>{{{dims}}});"
+    )
+
+
+def _dim(dim: Dim) -> str:
+    text = f'"{_escaped(str(dim))}"'
+    match dim:
+        case NamedDim(broadcast=broadcast):
+            return f"{{opwright::Dim::{'BROADCAST' if broadcast else 'NAME'}, {text}}}"
+        case VariadicDim():
+            return f"{{opwright::Dim::REST, {text}}}"
+        case FixedDim(size=size):
+            return f"{{opwright::Dim::FIXED, {text}, {size}}}"
+        case ExprDim(text=expression):
+            body = _expression(ast.parse(expression, mode="eval").body)
+            return (
+                f"{{opwright::Dim::COMPUTED, {text}, 0, "
+                f"[](const opwright::Sizes& sizes) -> int64_t {{ return {body}; }}}}"
+            )
+        case AnyDim():
+            return f"{{opwright::Dim::ANY, {text}}}"
+
+
+_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
+_CALLS = {ast.FloorDiv: "opwright::floor_divide", ast.Mod: "opwright::modulo", ast.Pow: "opwright::power"}
+
+
+def _expression(node: ast.expr) -> str:
+    """An expression of the shape language (``contract/dims.py``) as C++ on ``sizes``."""
+    match node:
+        case ast.Constant(value=int(value)):
+            return f"int64_t{{{value}}}"
+        case ast.Name(id=name):
+            return f'sizes.at("{name}")'
+        case ast.UnaryOp(operand=operand):
+            return f"(-{_expression(operand)})"
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return f"({_expression(left)} {_OPERATORS[type(op)]} {_expression(right)})"
+        case ast.BinOp(left=left, op=op, right=right):
+            return f"{_CALLS[type(op)]}({_expression(left)}, {_expression(right)})"
+        case ast.Call(func=ast.Name(id="abs"), args=[value]):
+            return f"std::abs({_expression(value)})"
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return f"std::{name}({{{', '.join(map(_expression, args))}}})"
+    raise ValueError(f"{ast.unparse(node)} is no axis")
+
+
+def _mask_of(tensor: TensorType) -> int:
+    return _mask(tensor.dtypes)
+
+
+def _mask(dtypes: Sequence[torch.dtype]) -> int:
+    return sum(1 << _NUMBERS[d] for d in set(dtypes) if d in _NUMBERS)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _compile(text: str, out: Path, needed: Sequence[str], machine: Machine) -> None:
+    """Compile one library that finds those that it needs beside itself."""
+    assert machine.cxx is not None  # the kernels were built with it
+    floating = _mask([d for d in _NUMBERS if d.is_floating_point or d.is_complex])
+    header = (_TEMPLATES / "contract.h").read_text().replace("${floating}", f"{floating}u")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / "contract.h").write_text(header)
+        (folder / "library.cpp").write_text(text)
+        command = [
+            machine.cxx.path, "-O2", "-std=c++17", "-fPIC", "-shared", "-Wall", "-Wl,-s",
+            f"-DTORCH_TARGET_VERSION={stable_abi.TARGET_VERSION}", f"-I{TORCH / 'include'}",
+            f"-ffile-prefix-map={TORCH}=torch", f"-ffile-prefix-map={folder}=binding",
+            str(folder / "library.cpp"), "-o", str(out), f"-L{out.parent.resolve()}", "-Wl,--no-as-needed",
+            *(f"-l:{name}" for name in dict.fromkeys(needed)), "-Wl,-rpath,$ORIGIN",
+            f"-L{TORCH / 'lib'}", "-ltorch", "-ltorch_cpu",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        log = done.stderr + done.stdout
+        raise CompileError(
+            f"{out.name} does not compile\n{log.strip()[:2000]}", log=log, fix="this is opwright's fault"
+        )

@@ -1,0 +1,78 @@
+"""The files around the modules: the package's ``__init__``, its metadata, and the manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from opwright.backends import BACKENDS
+from opwright.package.kernels import LeftOut, ShippedKernel
+from opwright.package.shipped.manifest import FORMAT
+from opwright.package.sources import SourceModule, public_names
+from opwright.runtime.op import Op
+
+__all__ = ["init_text", "manifest_text", "pyproject_text", "setup_cfg_text"]
+
+
+def init_text(version: str, public: Sequence[SourceModule], operators: Sequence[Op]) -> str:
+    """The package's ``__init__``: every operator, and what else the modules that were asked for make public."""
+    shown = ", ".join(o.contract.qualname for o in operators)
+    taken: dict[str, list[str]] = {}
+    for module in public:
+        mine = [o for o in operators if o.contract.module == module.name and _is_called_so(o)]
+        names = {*(public_names(module.text) or ()), *(o.contract.name for o in mine)}
+        taken[module.shipped] = sorted(names.difference(*taken.values()))
+    imports = "".join(f"from {module} import {', '.join(names)}\n" for module, names in taken.items() if names)
+    listed = ", ".join(f'"{name}"' for name in sorted(name for names in taken.values() for name in names))
+    return f'"""PyTorch operators: {shown}."""\n\n{imports}\n__all__ = [{listed}]\n__version__ = "{version}"\n'
+
+
+def _is_called_so(operator: Op) -> bool:
+    """Whether the module has the operator under the operator's own name."""
+    return operator.contract.function.__name__ == operator.contract.name
+
+
+def manifest_text(operators: Iterable[Op], kernels: Iterable[ShippedKernel | LeftOut]) -> str:
+    """What the shipped operators read when they are imported (``shipped/manifest.py``)."""
+    shipped = [k for k in kernels if isinstance(k, ShippedKernel)]
+    record = {
+        "format": FORMAT,
+        "languages": sorted(BACKENDS),
+        "operators": {
+            o.contract.qualname: {
+                "schema": o.contract.schema,
+                "kernels": {k.spec.name: k.record for k in shipped if k.operator is o},
+            }
+            for o in operators
+        },
+    }
+    return json.dumps(record, indent=2) + "\n"
+
+
+def pyproject_text(package: str, version: str, operators: Sequence[Op], needed: list[str], extra: bool) -> str:
+    """The metadata. No licence is stated: the author's is the author's to state."""
+    shown = ", ".join(o.contract.qualname for o in operators)
+    triton = '\n[project.optional-dependencies]\ntriton = ["triton>=3.4"]\n' if extra else ""
+    return f"""\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{package}"
+version = "{version}"
+description = "PyTorch operators: {shown}"
+requires-python = ">=3.11"
+dependencies = {json.dumps(needed)}
+{triton}
+[tool.setuptools.packages.find]
+include = ["{package}", "{package}.*"]
+
+[tool.setuptools.package-data]
+"*" = ["*.json", "*.so", "LICENSE"]
+"""
+
+
+def setup_cfg_text(platform_tag: str) -> str:
+    """Where there are libraries: the wheel is for one kind of machine, and any Python."""
+    return f"[bdist_wheel]\nplat_name = {platform_tag}\n"

@@ -1,0 +1,148 @@
+"""A kernel of a shipped operator: a native library, a Triton launcher in a module, or what the author attached."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from opwright.backends.triton_tracing import traceable_launcher
+from opwright.contract.contract import Contract
+from opwright.contract.fingerprint import digest, fingerprint
+from opwright.errors import KernelError
+from opwright.package.shipped.manifest import read_manifest
+from opwright.runtime.given import dtypes_that_count
+
+__all__ = ["ShippedKernel"]
+
+Launch = Callable[..., Any]
+
+
+class ShippedKernel:
+    """One implementation. It is loaded when a call first needs it, so that a package for GPUs imports anywhere."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        name: str,
+        record: Mapping[str, Any],
+        source: Any,
+        dtypes: Sequence[torch.dtype] | None,
+        when: Callable[..., bool] | None,
+    ) -> None:
+        self.contract = contract
+        self.name = name
+        self.when = _flat(when, contract) if when is not None else None
+        self._record = record
+        self._source = source
+        self._dtypes = frozenset(dtypes) if dtypes is not None else None
+        self._launch: Launch | None = None
+        self._lock = threading.Lock()
+
+    def fits(self, device: str, arguments: Sequence[Any]) -> bool:
+        """Whether it takes arguments of this device and these dtypes."""
+        if device not in self._record["devices"]:
+            return False
+        return self._dtypes is None or dtypes_that_count(arguments) <= self._dtypes
+
+    def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
+        """Run it on arguments that were checked, with their GPU (None: they are elsewhere) as the current one."""
+        return self.launch_for_calls_like(arguments, device)(*arguments)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a call of it has nothing left to load."""
+        return self._launch is not None
+
+    def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
+        """What runs it on arguments like these: as it is on a CPU, on their GPU as the current one elsewhere."""
+        launch = self._launch or self._load()
+        if self.contract.signature.returns_tuple:
+            launch = functools.partial(_tuple_for_list, launch)
+        return launch if device is None else functools.partial(_on_device, launch, device)
+
+    def traceable(self) -> Launch | None:
+        """A form that torch.compile may trace into, if it launches Triton kernels."""
+        if self._record["backend"] != "triton":
+            return None
+        found = traceable_launcher(self._python_function())
+        return _flat(found, self.contract) if found is not None else None
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with what was shipped."""
+        return digest(self.name, repr(sorted(self._record.items())), fingerprint(self._source))
+
+    def _load(self) -> Launch:
+        with self._lock:
+            if self._launch is None:
+                native = "library" in self._record
+                self._launch = self._native_function() if native else _flat(self._python_function(), self.contract)
+        return self._launch
+
+    def _python_function(self) -> Launch:
+        if "module" not in self._record:
+            function: Launch = self._source
+            return function
+        module = importlib.import_module(self._record["module"])
+        found: Launch = getattr(module, self._record["entry"])
+        return found
+
+    def _native_function(self) -> Launch:
+        """The function of a library, once it is certain that it is the one that was built for this operator.
+
+        Raises:
+            KernelError: another library is in its place.
+        """
+        manifest, symbol = read_manifest(), self._record["symbol"]
+        file = manifest.folder / self._record["library"]
+        where = f"{self.contract.qualname}: kernel {self.name!r} of {manifest.package}"
+        if not hasattr(torch.ops.opwright_shipped, symbol):
+            try:
+                torch.ops.load_library(str(file))
+            except OSError as error:
+                raise KernelError(f"{where} cannot be loaded: {error}", fix=_AGAIN) from None
+        if not hasattr(torch.ops.opwright_shipped, symbol):
+            raise KernelError(f"{where}: {file.name} is another library than was built for it", fix=_AGAIN)
+        overload = getattr(torch.ops.opwright_shipped, symbol).default
+        wanted = torch._C.parse_schema(f"opwright_shipped::{symbol}{self._record['schema']}")
+        if str(overload._schema) != str(wanted):
+            raise KernelError(
+                f"{where}: {file.name} was built for another schema, {overload._schema}, not {wanted}", fix=_AGAIN
+            )
+        launch: Launch = overload._op
+        return _flat(launch, self.contract)
+
+    def __repr__(self) -> str:
+        return f"<{self._record['backend']} kernel {self.name!r} of {self.contract.qualname}>"
+
+
+_AGAIN = "install the package again"
+
+
+def _flat(function: Launch, contract: Contract) -> Launch:
+    """A function that takes the operator's arguments flat, in signature order."""
+    if not contract.signature.keyword_only:
+        return function
+    return functools.partial(_call_with_keywords, contract, function)
+
+
+def _call_with_keywords(contract: Contract, function: Launch, *arguments: object) -> object:
+    return contract.signature.call(function, arguments)
+
+
+def _tuple_for_list(launch: Launch, *arguments: Any) -> Any:
+    result = launch(*arguments)
+    return tuple(result) if isinstance(result, list) else result
+
+
+def _on_device(launch: Launch, device: int, *arguments: Any) -> Any:
+    """A launcher launches on the current device's current stream."""
+    if torch._C._cuda_getDevice() == device:
+        return launch(*arguments)
+    with torch.cuda.device(device):
+        return launch(*arguments)

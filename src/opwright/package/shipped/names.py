@@ -1,0 +1,63 @@
+"""The public names of opwright in a shipped package: those that operators are made of; the tools say that they are not
+there when they are called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opwright.contract.signature import saved, values
+from opwright.errors import KernelRefusedError
+from opwright.package.shipped.operator import Op, op
+
+__all__ = ["Op", "cdiv", "cuda_module", "op", "saved", "values"]
+
+_TOOLS = frozenset(
+    {
+        "CompiledNumpy",
+        "CudaModule",
+        "bench",
+        "check",
+        "compile_numpy",
+        "explain",
+        "simulator_options",
+        "tune",
+    }
+)
+
+
+def cdiv(a: int, b: int) -> int:
+    """The quotient rounded up."""
+    return -(-a // b)
+
+
+class NotShipped:
+    """Stands for a part of opwright that a shipped package has not. What is made of it is the same; calling it says so.
+
+    A module may make CUDA kernels with ``ow.cuda_module`` while it is imported: those that launch them are left out, so
+    that nothing calls this.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __getitem__(self, key: Any) -> NotShipped:
+        return self
+
+    def __getattr__(self, name: str) -> NotShipped:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise KernelRefusedError(f"{self._what} is not part of a shipped package", fix="use opwright itself")
+
+
+def cuda_module(*_: Any, **__: Any) -> Any:
+    """CUDA kernels called from Python are left out of a package; this stands for them."""
+    return NotShipped("ow.cuda_module")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _TOOLS:
+        return NotShipped(f"ow.{name}")
+    raise AttributeError(f"opwright has no {name!r} in a shipped package")

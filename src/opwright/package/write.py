@@ -1,0 +1,207 @@
+"""``opwright package``: a folder that pip can install, from the operators of a module."""
+
+from __future__ import annotations
+
+import importlib
+import keyword
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from opwright.errors import CheckError, CompileError, TargetError
+from opwright.package.kernels import LeftOut, ShippedKernel, ship_kernels
+from opwright.package.library import build_libraries
+from opwright.package.native import baseline
+from opwright.package.project import init_text, manifest_text, pyproject_text, setup_cfg_text
+from opwright.package.sources import SHIM, Author, SourceModule, author_of, modules_needed
+from opwright.package.vendored import requirements, vendored_files, vendored_modules
+from opwright.runtime.op import Op, defined_in
+from opwright.runtime.targets import load_target
+from opwright.runtime.tools import build_tools
+
+__all__ = ["Packaged", "make_package"]
+
+MADE_BY_US = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """What was made: the folder, the wheel if one was asked for, and what became of each kernel."""
+
+    folder: Path
+    wheel: Path | None
+    operators: tuple[str, ...]
+    shipped: tuple[ShippedKernel, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def make_package(
+    target: str, name: str, out: Path, *, include: Sequence[str] = (), version: str = "0.1.0",
+    march: str | None = None, wheel: bool = False, force: bool = False,
+) -> Packaged:  # fmt: skip
+    """Write a package with the operators of a module.
+
+    Args:
+        target: a file or a module, as for the other commands.
+        name: what the package is called, in ``import`` and for pip.
+        out: the folder to write; empty, or not there.
+        include: modules beside the operators' that they do not import, but the package is to have: their names there.
+        march: what C++ is built for (default: ``native.BASELINES``).
+        wheel: build a wheel into ``out/dist`` too.
+        force: write in place of an earlier package.
+
+    Raises:
+        TargetError: there is no such module, or it cannot be shipped.
+        CheckError: the name or the folder does not do.
+        CompileError: a kernel, or the wheel, cannot be built.
+    """
+    _refuse_name(name, version)
+    _refuse_folder(out, name, force)
+    home = _load(target)
+    assert home.__file__ is not None  # load_target imports files only
+    author = author_of(home, name, frozenset(vendored_modules()))
+    homes = [Path(home.__file__).resolve(), *(_included(author, module) for module in include)]
+    operators = _operators_of(modules_needed(author, homes))
+    kernels = tuple(ship_kernels(operators, author, build_tools(), march or baseline()))
+    shipped = tuple(k for k in kernels if isinstance(k, ShippedKernel))
+    modules = modules_needed(author, [*homes, *_python_files(shipped)])
+    public = [m for m in modules if m.file in homes]
+    files = _texts(author, modules, public, operators, kernels, version)
+    _write(out, name, files, shipped)
+    if any(k.library for k in shipped):
+        build_libraries(out / name / "native", name, operators, shipped, build_tools().machine)
+    left_out = tuple(k for k in kernels if isinstance(k, LeftOut))
+    built = _build_wheel(out, name) if wheel else None
+    return Packaged(out, built, tuple(o.contract.qualname for o in operators), shipped, left_out)
+
+
+def _refuse_name(name: str, version: str) -> None:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        raise CheckError(
+            f"{name!r} is no name for a package", fix="use a Python identifier that is no module of Python's own"
+        )
+    if name == "opwright":
+        raise CheckError("a package cannot be called opwright", fix="choose a name of your own")
+    if not re.fullmatch(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)?", version):
+        raise CheckError(f"{version!r} is no version that pip knows", fix="write it like 1.2.0 or 0.1.0rc1")
+
+
+def _refuse_folder(out: Path, name: str, force: bool) -> None:
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not out.is_dir():
+        raise CheckError(f"{out} is a file", fix="name a folder with --out")
+    if not force:
+        raise CheckError(
+            f"{out} is not empty", fix="name another folder, or write over an earlier package with --force"
+        )
+    if not (out / name / MADE_BY_US).is_file():
+        raise CheckError(f"{out} holds no earlier package {name!r}, so --force would mix it with something else")
+
+
+def _load(target: str) -> ModuleType:
+    place, _, operator = target.partition(":")
+    if operator:
+        raise TargetError(f"{target} names one operator, and a module is shipped whole", fix=f"write {place}")
+    load_target(target)  # its errors say what is wrong with it
+    return sys.modules[Path(place).stem if place.endswith(".py") or Path(place).is_file() else place]
+
+
+def _included(author: Author, module: str) -> Path:
+    """The file of a module that was asked for, which is imported, for the operators that it may define."""
+    name = ".".join(filter(None, (author.prefix, module)))
+    file = author.find(name)
+    if file is None:
+        raise TargetError(
+            f"--include {module}: there is no such module beside {author.target}", fix=f"look in {author.folder}"
+        )
+    importlib.import_module(name)
+    return file
+
+
+def _operators_of(modules: Sequence[SourceModule]) -> list[Op]:
+    """Every operator that the modules define, in their order."""
+    found: dict[str, Op] = {}
+    for module in modules:
+        loaded = sys.modules.get(module.name)
+        for operator in defined_in(vars(loaded)) if loaded is not None else ():
+            found.setdefault(operator.contract.qualname, operator)
+    return list(found.values())
+
+
+def _python_files(shipped: Sequence[ShippedKernel]) -> list[Path]:
+    return [k.spec.source for k in shipped if "module" in k.record and isinstance(k.spec.source, Path)]
+
+
+def _texts(
+    author: Author,
+    modules: Sequence[SourceModule],
+    public: Sequence[SourceModule],
+    operators: Sequence[Op],
+    kernels: Sequence[ShippedKernel | LeftOut],
+    version: str,
+) -> dict[str, str]:
+    """Every text of the package, by its path below the folder."""
+    name = author.package
+    inside = {m.path: m.text for m in modules}
+    if clash := sorted(path for path in inside if path.split("/")[0] in (SHIM, "__init__.py", MADE_BY_US, "native")):
+        raise TargetError(f"{clash[0]} has a name that the package needs itself", fix="rename it")
+    for path in list(inside):  # folders of the author's that are packages without a file that says so
+        for folder in [*Path(path).parents][:-1]:
+            inside.setdefault(str(folder / "__init__.py"), "")
+    inside |= vendored_files(name)
+    inside["__init__.py"] = init_text(version, public, operators)
+    inside[MADE_BY_US] = manifest_text(operators, kernels)
+    files = {f"{name}/{path}": text for path, text in inside.items()}
+    files["pyproject.toml"] = pyproject_text(name, version, operators, *_needed(modules, kernels))
+    if any(isinstance(k, ShippedKernel) and k.library for k in kernels):
+        files["setup.cfg"] = setup_cfg_text(f"{sys.platform}_{platform.machine()}")
+    return files
+
+
+def _needed(modules: Sequence[SourceModule], kernels: Sequence[ShippedKernel | LeftOut]) -> tuple[list[str], bool]:
+    """What pip has to install, and whether Triton is an extra: where only files with kernels import it."""
+    launchers = {k.spec.source for k in kernels if isinstance(k, ShippedKernel) and "module" in k.record}
+    always = {d for m in modules if m.file not in launchers for d in m.distributions}
+    extra = {d for m in modules for d in m.distributions if d.lower() == "triton"} - always
+    own = requirements()
+    known = {re.split(r"[^\w-]", r)[0].lower() for r in own}
+    others = {d for m in modules for d in m.distributions} - extra
+    return sorted([*own, *(d for d in others if d.lower() not in known)]), bool(extra)
+
+
+def _write(out: Path, name: str, files: dict[str, str], shipped: Sequence[ShippedKernel]) -> None:
+    for stale in (out / name, out / "build", out / f"{name}.egg-info"):
+        shutil.rmtree(stale, ignore_errors=True)
+    for path, text in files.items():
+        place = out / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    for kernel in shipped:
+        if kernel.library is not None:
+            place = out / name / kernel.record["library"]
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(kernel.library, place)
+
+
+def _build_wheel(out: Path, name: str) -> Path:
+    dist = out / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(dist)]
+    # A bare name would be looked up in the index: a path is not.
+    done = subprocess.run([*command, str(out.resolve())], capture_output=True, text=True, check=False)
+    found = sorted(dist.glob("*.whl"))
+    for made in (out / "build", out / f"{name}.egg-info"):
+        shutil.rmtree(made, ignore_errors=True)
+    if done.returncode != 0 or not found:
+        log = done.stdout + done.stderr
+        raise CompileError(
+            f"the wheel of {name} cannot be built\n{log.strip()[-1500:]}", log=log, fix="pip install setuptools wheel"
+        )
+    return found[0]

@@ -1,0 +1,158 @@
+"""A package that was made and installed, in a process that cannot import opwright."""
+
+from __future__ import annotations
+
+import pytest
+from shipping import python_with
+
+pytestmark = pytest.mark.compiler
+
+
+def test_values_gradients_and_kernels(trig):
+    python_with(trig)("""
+        import torch, my_ops
+        from my_ops import sin
+        x = torch.linspace(-3, 3, 101)
+        torch.testing.assert_close(my_ops.sin(x), torch.sin(x))
+        torch.testing.assert_close(torch.ops.gallery.cos(x), torch.cos(x))
+        assert my_ops.__all__ == ["cos", "sin"] and my_ops.__version__ == "0.1.0"
+        assert [*sin.kernels] == ["cpp", "triton", "triton_heuristics"]
+        assert sin.kernels["cpp"]._launch is not None  # the library ran, not the meaning
+        assert sin(x.t()).is_contiguous()
+        x = x[:5].double().requires_grad_()
+        assert torch.autograd.gradcheck(sin, x) and torch.autograd.gradgradcheck(sin, x)
+        torch.testing.assert_close(torch.func.grad(lambda x: sin(x).sum())(x.detach()), x.detach().cos())
+        torch.testing.assert_close(torch.vmap(sin)(torch.ones(3, 4)), torch.ones(3, 4).sin())
+        from torch.utils.flop_counter import FlopCounterMode
+        with FlopCounterMode(display=False) as counter:
+            sin(torch.ones(7))
+        assert counter.get_total_flops() == 7
+    """)
+
+
+def test_compile_fake_export_and_opcheck(trig):
+    python_with(trig)("""
+        import torch, my_ops
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        def f(x):
+            return my_ops.sin(x) + torch.ops.gallery.cos(x)
+        x = torch.randn(6, requires_grad=True)
+        out = torch.compile(f, fullgraph=True, backend="aot_eager")(x)
+        torch.testing.assert_close(out, x.sin() + x.cos())
+        out.sum().backward()
+        torch.testing.assert_close(x.grad, x.cos() - x.sin())
+        with FakeTensorMode():
+            assert my_ops.sin(torch.empty(2, 3).t()).stride() == (2, 1)
+        class Model(torch.nn.Module):
+            def forward(self, x):
+                return f(x)
+        program = torch.export.export(Model(), (torch.randn(4),))
+        assert "gallery.sin" in program.graph_module.code
+        torch.testing.assert_close(program.module()(torch.ones(4)), f(torch.ones(4)))
+        torch.library.opcheck(torch.ops.gallery.sin.default, (torch.randn(3, requires_grad=True),))
+    """)
+
+
+def test_wrong_calls_are_refused_by_name_on_every_way(trig):
+    said = python_with(trig)("""
+        import torch, my_ops
+        from my_ops._opwright.errors import ArgumentError
+        for call in (my_ops.sin, torch.ops.gallery.sin):
+            for grad in (False, True):
+                try:
+                    call(torch.ones(3, dtype=torch.complex64 if grad else torch.int64, requires_grad=grad))
+                except ArgumentError as error:
+                    print(error)
+                else:
+                    raise AssertionError
+        with torch.inference_mode():
+            try:
+                torch.ops.gallery.sin(torch.ones(3, dtype=torch.int64))
+            except ArgumentError as error:
+                print(error)
+    """)
+    assert said.count("gallery::sin: argument 'x' should be Float, but it is int64") == 3
+    assert said.count("gallery::sin: argument 'x' should be Float, but it is complex64") == 2
+
+
+def test_saved_outputs_and_a_backward_that_is_an_operator(mixed):
+    python_with(mixed)("""
+        import torch, mixed_ops
+        from mixed_ops import scaled_exp
+        x = torch.randn(2, 3, dtype=torch.float64)
+        out = scaled_exp(x, 2.0, [1.0, 0.5])
+        torch.testing.assert_close(out, 3 * x.exp())
+        assert [*scaled_exp.kernels] == ["cpp"] and scaled_exp.kernels["cpp"]._launch is not None
+        assert len(torch.ops.mixed.scaled_exp(x, 2, [1])) == 2  # ints for floats, as torch takes them
+        torch.testing.assert_close(scaled_exp(x, 2, [1]), 2 * x.exp())
+        x.requires_grad_()
+        def f(x):
+            return scaled_exp(x, 2.0, [1.0, 0.5], 1)
+        f(x).sum().backward()
+        assert mixed_ops.scaled_exp_backward.kernels["cpp"]._launch is not None
+        assert torch.autograd.gradcheck(f, x) and torch.autograd.gradgradcheck(f, x)
+        torch.testing.assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(x), 3 * x.exp())
+        module = mixed_ops.Scale(3.0)
+        module.eval()
+        torch.testing.assert_close(module(x), 3 * x.exp())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert scaled_exp(torch.ones(1, 1, dtype=torch.bfloat16), 1.0, [1.0]).dtype == torch.float32
+        import copy, pickle
+        assert copy.deepcopy(scaled_exp) is scaled_exp and pickle.loads(pickle.dumps(scaled_exp)) is scaled_exp
+    """)
+
+
+def test_lists_optional_arguments_and_a_kernel_with_a_predicate(mixed):
+    said = python_with(mixed)("""
+        import torch
+        from mixed_ops import gather_sum
+        tables, index = [torch.randn(4, 2, requires_grad=True), torch.randn(5, 2)], torch.tensor([0, 3])
+        expected = tables[0][index] + tables[1][index]
+        torch.testing.assert_close(gather_sum(tables, index), expected)
+        torch.testing.assert_close(gather_sum(tables, index, torch.ones(2)), expected + 1)
+        gather_sum(tables, index).sum().backward()
+        assert tables[0].grad.sum() == 4
+        try:
+            gather_sum(tables, index, torch.ones(3))
+        except ValueError as error:
+            print(error)
+    """)
+    assert "dim 'n' of argument 'bias' should be 2 (as in argument 'tables[0]'), but it is 3" in said
+
+
+def test_what_is_left_of_opwright_in_a_package(mixed):
+    said = python_with(mixed)("""
+        import mixed_ops.mixed as source
+        from mixed_ops import _opwright as ow
+        assert ow.cdiv(5, 2) == 3
+        for call in (lambda: source.kernels["scaled_exp"][1, 1](), lambda: ow.check(source.scaled_exp)):
+            try:
+                call()
+            except RuntimeError as error:
+                print(error)
+        try:
+            source.scaled_exp.tuned
+        except AttributeError as error:
+            print(error)
+    """)
+    assert "ow.cuda_module is not part of a shipped package" in said
+    assert "ow.check is not part of a shipped package" in said
+    assert "mixed::scaled_exp has no 'tuned' in a shipped package" in said
+
+
+def test_two_packages_with_one_operator(trig, tmp_path):
+    from shipping import install, opwright
+
+    opwright("package", "opwright.gallery.trig", "--name", "other_ops", "--out", tmp_path / "project")
+    other = install(tmp_path / "project", tmp_path / "site")
+    said = python_with(trig, other)("import my_ops, other_ops", expect=1)
+    assert "other_ops cannot define gallery::sin: gallery::sin is already registered with torch" in said
+    assert "import only one of them in a process" in said
+
+
+def test_beside_opwrights_own_definition(trig):
+    run = python_with(trig)
+    said = run("import my_ops, opwright.gallery.trig", blocked=False, expect=1)
+    assert "gallery::sin is already registered with torch" in said
+    said = run("import opwright.gallery.trig, my_ops", blocked=False, expect=1)
+    assert "my_ops cannot define gallery::sin" in said

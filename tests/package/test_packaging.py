@@ -1,0 +1,236 @@
+"""Making a package: what goes in, what is left out, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+import zipfile
+
+import pytest
+from shipping import SOURCES, opwright, python_with
+
+from opwright.errors import CheckError, TargetError
+from opwright.package.imports import imports_of, rename_imports
+from opwright.package.vendored import requirements, vendored_modules
+from opwright.package.write import make_package
+
+PLAIN = """
+import torch
+from jaxtyping import Float
+from torch import Tensor
+import opwright as ow
+
+@ow.op("NAMESPACE::double")
+def double(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    return 2 * x
+"""
+
+
+@pytest.fixture
+def plain(tmp_path, namespace):
+    def write(more="", name=f"plain_{namespace}"):
+        (tmp_path / f"{name}.py").write_text(PLAIN.replace("NAMESPACE", f"{namespace}_{name}") + more)
+        return str(tmp_path / f"{name}.py")
+
+    return write
+
+
+@pytest.mark.compiler
+def test_what_is_said_and_written(mixed_project):
+    said = (mixed_project.parent / "said").read_text()
+    assert "left out: mixed::scaled_exp cuda: launches kernels of ow.cuda_module" in said
+    assert "→ write a .cu file with a host function" in said
+    assert f"pip install {next((mixed_project / 'dist').glob('*.whl'))}" in said
+    project = tomllib.loads((mixed_project / "pyproject.toml").read_text())["project"]
+    assert {r.split(">")[0] for r in project["dependencies"]} == {"torch", "numpy", "jaxtyping"}
+    assert "license" not in project
+    manifest = json.loads((mixed_project / "mixed_ops" / "manifest.json").read_text())
+    assert set(manifest["operators"]["mixed::scaled_exp"]["kernels"]) == {"cpp"}
+    assert not (mixed_project / "build").exists()
+
+
+@pytest.mark.compiler
+def test_the_wheel_is_for_this_kind_of_machine_and_any_python(mixed_project):
+    (wheel,) = (mixed_project / "dist").glob("*.whl")
+    assert wheel.name.startswith("mixed_ops-0.1.0-py3-none-linux_")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {"mixed_ops/helpers.py", "mixed_ops/_opwright/LICENSE", "mixed_ops/native/libmixed_ops.so"} <= set(names)
+    assert not [n for n in names if n.endswith((".cpp", ".cu"))]
+
+
+@pytest.mark.compiler
+def test_a_wrong_library_is_refused(mixed, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(mixed, tmp_path / "site")
+    native = copy / "mixed_ops" / "native"
+    call = "import torch, mixed_ops; mixed_ops.scaled_exp(torch.ones(1, 1), 1.0, [1.0])"
+    shutil.copy(native / "mixed_scaled_exp_backward.cpp.so", native / "mixed_scaled_exp.cpp.so")
+    assert "is another library than was built for it" in python_with(copy)(call, expect=1)
+    (native / "mixed_scaled_exp.cpp.so").unlink()
+    assert "cannot be loaded" in python_with(copy)(call, expect=1)
+    # One that registers the expected name, but takes something else.
+    manifest = json.loads((copy / "mixed_ops" / "manifest.json").read_text())
+    record = manifest["operators"]["mixed::scaled_exp"]["kernels"]["cpp"]
+    planted = f"""
+        import torch
+        library = torch.library.Library("opwright_shipped", "FRAGMENT")
+        library.define("{record["symbol"]}(Tensor x, int scale) -> Tensor")
+    """
+    said = python_with(copy)(planted + f"\n        {call}", expect=1)
+    assert "was built for another schema" in said
+
+
+def test_an_edited_operator_is_refused(plain, tmp_path):
+    made = make_package(plain(), "edited_ops", tmp_path / "out")
+    assert made.shipped == ()
+    module = next((tmp_path / "out" / "edited_ops").glob("plain_*.py"))
+    module.write_text(module.read_text().replace('Tensor, "*n"])', 'Tensor, "*n"], a: float = 1.0)'))
+    said = python_with(tmp_path / "out")("import edited_ops", expect=1)
+    assert "::double: when edited_ops was made, its schema was (Tensor x) -> Tensor" in said
+
+
+def test_without_native_kernels_it_says_so_and_runs_the_meaning(plain, tmp_path, capsys):
+    from opwright.package.report import show_packaged
+
+    show_packaged(make_package(plain(), "plain_ops", tmp_path / "out"))
+    assert "no native kernel: the package is Python only" in capsys.readouterr().out
+    assert not (tmp_path / "out" / "setup.cfg").exists()
+    python_with(tmp_path / "out")("""
+        import torch, plain_ops
+        assert plain_ops.double(torch.ones(2)).tolist() == [2, 2]
+    """)
+
+
+@pytest.mark.parametrize("name", ["not-a-name", "class", "json", "opwright", "_x", ""])
+def test_names_that_do_not_do(plain, tmp_path, name):
+    with pytest.raises(CheckError):
+        make_package(plain(), name, tmp_path / "out")
+
+
+def test_folders_and_targets_that_do_not_do(plain, tmp_path):
+    target = plain()
+    with pytest.raises(CheckError, match="is not empty"):
+        make_package(target, "ops", tmp_path)
+    with pytest.raises(CheckError, match="holds no earlier package"):
+        make_package(target, "ops", tmp_path, force=True)
+    with pytest.raises(CheckError, match="is a file"):
+        make_package(target, "ops", tmp_path / target)
+    with pytest.raises(CheckError, match="no version"):
+        make_package(target, "ops", tmp_path / "out", version="one")
+    with pytest.raises(TargetError, match="there is no file"):
+        make_package("nothing.py", "ops", tmp_path / "out")
+    with pytest.raises(TargetError, match="a module is shipped whole"):
+        make_package(f"{target}:double", "ops", tmp_path / "out")
+    assert make_package(target, "ops", tmp_path / "out").operators
+    assert make_package(target, "ops", tmp_path / "out", force=True).operators
+
+
+def test_the_command_line_exits_2_without_a_traceback(tmp_path):
+    said = opwright("package", SOURCES / "mixed.py", "--name", "a b", "--out", tmp_path / "out", expect=2)
+    assert said.startswith("opwright: 'a b' is no name for a package")
+
+
+def test_imports_that_cannot_be_shipped(plain, tmp_path):
+    (tmp_path / "beside.py").write_text("from opwright.runtime.op import Op\n")
+    with pytest.raises(TargetError, match=r"uses opwright\.runtime\.op, which is not shipped"):
+        make_package(plain("\nimport beside\n"), "ops", tmp_path / "out")
+    (tmp_path / "beside.py").write_text("def f():\n    import module_that_nobody_has\n")
+    with pytest.raises(TargetError, match=r"beside\.py:2 imports module_that_nobody_has, which is neither"):
+        make_package(plain("\nimport beside\n", "again"), "ops", tmp_path / "out")
+
+
+def test_without_a_compiler_native_kernels_are_left_out(tmp_path):
+    script = (
+        "import dataclasses, sys\n"
+        "from opwright.package import write\n"
+        "from opwright.runtime.tools import build_tools\n"
+        "tools = build_tools()\n"
+        "none = dataclasses.replace(tools, machine=dataclasses.replace(tools.machine, cxx=None))\n"
+        "write.build_tools = lambda: none\n"
+        "made = write.make_package('opwright.gallery.trig', 'my_ops', write.Path(sys.argv[1]))\n"
+        "print([(k.kernel, k.why, k.instead) for k in made.left_out], [k.spec.name for k in made.shipped])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, tmp_path / "o"], capture_output=True, text=True, check=True)
+    assert "('cpp', 'there is no C++ compiler', 'install g++')" in done.stdout
+    assert done.stdout.strip().endswith("['triton', 'triton_heuristics', 'triton']")
+
+
+def test_what_goes_along_of_opwright_is_small_and_builds_nothing():
+    modules = set(vendored_modules())
+    assert {"opwright.contract.binding", "opwright.runtime.registration", "opwright.runtime.paired"} <= modules
+    assert not [m for m in modules if m.startswith(("opwright.checks", "opwright.timing", "opwright.report"))]
+    assert not modules & {"opwright.machine", "opwright.cache", "opwright.runtime.op", "opwright.backends.base"}
+    assert len(modules) < 30
+    assert {r.split(">")[0] for r in requirements()} == {"torch", "numpy", "jaxtyping"}
+
+
+def test_imports_are_found_wherever_they_stand():
+    text = "import a, b.c\nfrom . import d\nif TYPE_CHECKING:\n    import e\ndef f():\n    from ..g import h\n"
+    text += "try:\n    import i\nexcept ImportError:\n    i = None\n"
+    found = imports_of(text, "p.q.r", is_package=False)
+    assert [(i.module, i.names, i.optional) for i in found] == [
+        ("a", (), False), ("b.c", (), False), ("p.q", ("d",), False), ("p.g", ("h",), False), ("i", (), True),
+    ]  # fmt: skip
+
+
+def test_imports_get_new_names_and_nothing_else_changes():
+    text = "import opwright as ow, os  # é\nfrom opwright import (\n    saved,\n    op as define,\n)\nx = 'opwright'\n"
+
+    def rename(module):
+        return "p._opwright" if module == "opwright" else None
+
+    new = rename_imports(text, rename, "file.py")
+    assert new.startswith("import p._opwright as ow; import os  # é\nfrom p._opwright import saved, op as define\n\n\n")
+    assert new.endswith("\nx = 'opwright'\n")
+    assert new.count("\n") == text.count("\n")
+    with pytest.raises(TargetError, match=r"file\.py:1: `import a\.b` cannot be shipped"):
+        rename_imports("import a.b\n", lambda module: "p.b", "file.py")
+
+
+def test_modules_beside_the_operators_go_along_when_they_are_asked_for(plain, tmp_path):
+    (tmp_path / "layers.py").write_text("__all__ = ['Layer']\nclass Layer:\n    pass\n")
+    made = make_package(plain(), "with_layers", tmp_path / "out", include=["layers"])
+    assert (made.folder / "with_layers" / "layers.py").is_file()
+    said = python_with(made.folder)("import with_layers; print(with_layers.__all__, with_layers.Layer.__module__)")
+    assert said.strip() == "['Layer', 'double'] with_layers.layers"
+    with pytest.raises(TargetError, match="nothing: there is no such module beside other"):
+        make_package(plain(name="other"), "ops", tmp_path / "other", include=["nothing"])
+
+
+def test_a_meaning_in_numpy_takes_arrays_there_too(tmp_path):
+    made = make_package("opwright.gallery.outer_sum", "outer_ops", tmp_path / "out")
+    assert [k.kernel for k in made.left_out] == ["numpy_compiled"]
+    python_with(made.folder)("""
+        import numpy as np, torch, outer_ops
+        u, v = np.arange(6.0).reshape(2, 3), np.ones((2, 4))
+        found = outer_ops.outer_sum(u, v)
+        assert isinstance(found, np.ndarray)
+        assert np.array_equal(found, outer_ops.outer_sum(torch.from_numpy(u), torch.from_numpy(v)).numpy())
+    """)
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow
+def test_cuda_files_are_built_for_gpus_that_are_not_here(tmp_path):
+    (tmp_path / "twice.cu").write_text(
+        "#include <torch/csrc/stable/ops.h>\n#include <torch/csrc/stable/tensor.h>\n"
+        "__global__ void fill(float* out) { out[threadIdx.x] = 2; }\n"
+        "torch::stable::Tensor twice(const torch::stable::Tensor& x) {\n"
+        "  return torch::stable::new_empty(x, x.sizes());\n}\n"
+    )
+    (tmp_path / "gpu_twice.py").write_text(
+        PLAIN.replace("NAMESPACE::double", "packagecuda::twice").replace("double", "twice")
+        + "\ntwice.cuda('twice.cu', options=['-gencode=arch=compute_90,code=sm_90'])\n"
+    )
+    made = make_package(str(tmp_path / "gpu_twice.py"), "gpu_ops", tmp_path / "out")
+    assert {f.name for f in (made.folder / "gpu_ops" / "native").iterdir()} == {
+        "packagecuda_twice.cuda.so", "libgpu_ops.so", "libgpu_ops_cuda.so",
+    }  # fmt: skip
+    python_with(made.folder)("""
+        import torch, gpu_ops
+        assert [*gpu_ops.twice.kernels] == ["cuda"]
+        assert gpu_ops.twice(torch.ones(2)).tolist() == [2, 2]  # the meaning, where there is no kernel
+    """)
