@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
@@ -57,45 +57,61 @@ def save_values(ctx: Any, values: Sequence[Any], before: Sequence[Any] = ()) -> 
     Args:
         before: tensors (or None) that somebody else keeps, to be found first among ``ctx.saved_tensors``.
     """
-    if any(isinstance(value, list | tuple | dict) for value in values):
-        leaves, ctx.structure = _pytree.tree_flatten(list(values))
-    else:  # the usual case, in a tenth of the time
-        leaves, ctx.structure = list(values), None
-    ctx.is_tensor = [isinstance(leaf, torch.Tensor) for leaf in leaves]
-    ctx.save_for_backward(*before, *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)))
-    ctx.others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-    ctx.before = len(before)
+    structure = None
+    if not _LISTS.isdisjoint(map(type, values)):
+        values, structure = _pytree.tree_flatten(list(values))
+    tensors = [value if isinstance(value, torch.Tensor) else None for value in values]
+    ctx.save_for_backward(*before, *tensors)
+    others = None  # the usual case: there is nothing but tensors
+    if any(tensor is None for tensor in tensors):
+        others = [value if tensor is None else None for value, tensor in zip(values, tensors, strict=True)]
+    ctx.kept = _Kept(len(before), others, structure)
+
+
+class _Kept(NamedTuple):
+    """What ``saved_values`` needs besides the tensors: how many come before, the other values, how all fit together."""
+
+    before: int
+    others: list[Any] | None
+    structure: Any
+
+
+_LISTS = frozenset({list, tuple, dict})
 
 
 def saved_values(ctx: Any) -> list[Any]:
     """What ``save_values`` kept."""
-    tensors, others = iter(ctx.saved_tensors[ctx.before :]), iter(ctx.others)
-    leaves = [next(tensors) if is_tensor else next(others) for is_tensor in ctx.is_tensor]
-    values: list[Any] = leaves if ctx.structure is None else _pytree.tree_unflatten(leaves, ctx.structure)
-    return values
+    before, others, structure = ctx.kept
+    values = list(ctx.saved_tensors[before:])
+    if others is not None:
+        values = [other if tensor is None else tensor for tensor, other in zip(values, others, strict=True)]
+    return values if structure is None else _pytree.tree_unflatten(values, structure)
 
 
 class AuthorsContext:
     """What a hand-written backward sees of ``ctx`` where the arguments are kept beside its own tensors."""
 
     def __init__(self, ctx: Any) -> None:
-        if not hasattr(ctx, "authors_own"):
-            ctx.authors_own = {}
-        vars(self).update(_ctx=ctx, kept=())
+        # What the author sets is found in the backward by the same name, and apart from what we keep.
+        vars(self).update(getattr(ctx, "authors_own", ()), _ctx=ctx)
 
     def save_for_backward(self, *tensors: Any) -> None:
-        vars(self)["kept"] = tensors
+        self._to_save = tensors
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        return tuple(self._ctx.saved_tensors[: self._ctx.before])
+        return tuple(self._ctx.saved_tensors[: self._ctx.kept.before])
 
     def __getattr__(self, name: str) -> Any:
-        own = self._ctx.authors_own
-        return own[name] if name in own else getattr(self._ctx, name)
+        return getattr(vars(self)["_ctx"], name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._ctx.authors_own[name] = value
+    def keep(self, arguments: Sequence[Any]) -> None:
+        """Keep what the author wants to have in the backward, and the arguments."""
+        own = vars(self)
+        ctx = own.pop("_ctx")
+        save_values(ctx, arguments, own.pop("_to_save", ()))
+        if own:
+            ctx.authors_own = own
 
 
 def derived_backward(contract: Contract, ctx: Any, grads: Sequence[Any]) -> list[Any]:
@@ -113,7 +129,7 @@ def derived_backward(contract: Contract, ctx: Any, grads: Sequence[Any]) -> list
         operator = functools.partial(_vjp_of_the_meaning, contract)
     visible = contract.signature.visible  # what is saved for a backward has no gradient
     incoming = [g if i < visible else None for i, g in enumerate(grads)]
-    if None in incoming:
+    if any(gradient is None for gradient in incoming):
         # Autograd looks into a list of tensors only, for the second derivative. Without elements means none.
         nothing = next(t for t in _pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor)).new_empty(0)
         incoming = [nothing if g is None else g for g in incoming]

@@ -88,9 +88,9 @@ def _backward_of(operator: Differentiable) -> Callable[..., tuple[Any, ...]]:
     return backward
 
 
-def make_recorder(operator: Differentiable) -> type[torch.autograd.Function]:
-    """The ``autograd.Function`` of calls that nothing but autograd takes notice of: past the dispatcher. Its last
-    argument runs a kernel on the others.
+def make_recorder(operator: Differentiable) -> Callable[..., Any]:
+    """The ``autograd.Function`` of calls that nothing but autograd takes notice of, past the dispatcher, as a function
+    of the arguments and of what runs a kernel on them.
 
     Its forward takes ``ctx``: torch binds the arguments of one that does not anew for each call, in 20 µs.
     """
@@ -103,7 +103,9 @@ def make_recorder(operator: Differentiable) -> type[torch.autograd.Function]:
 
     rules = {"forward": forward, "backward": _backward_of(operator)}
     name = f"{operator.contract.name}_gradient"
-    return type(name, (torch.autograd.Function,), {n: staticmethod(rule) for n, rule in rules.items()})
+    function: Any = type(name, (torch.autograd.Function,), {n: staticmethod(rule) for n, rule in rules.items()})
+    # Past Function.apply's own look for functorch: a plain call has none of its tensors.
+    return super(torch.autograd.Function, function).apply  # type: ignore[no-any-return]
 
 
 def meets_autograd(operator: Differentiable, overload: Any, in_order: InOrder) -> Callable[..., Any]:

@@ -112,7 +112,7 @@ class Op(Rules):
             return self._run_and_remember(arguments)
         result = self._through_dispatcher(*self.contract.signature.split(arguments))
         if is_plain_call(arguments, recorded=True):
-            self._remember(arguments, self._fitting(arguments), self._recorder.apply)
+            self._remember(arguments, self._fitting(arguments), self._recorder)
         return result
 
     def with_saved(self, *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +155,7 @@ class Op(Rules):
             self._plans = (plan, *self._plans[: _PLANS - 1])
 
     @functools.cached_property
-    def _recorder(self) -> type[torch.autograd.Function]:
+    def _recorder(self) -> Callable[..., Any]:
         return make_recorder(self)
 
     def _fitting(self, arguments: Sequence[Any]) -> tuple[Kernel, ...]:

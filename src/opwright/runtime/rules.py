@@ -113,9 +113,11 @@ class Rules:
         if "autograd" not in self._overrides:
             save_values(ctx, arguments)
         elif self._setup_context is not None:
-            inputs, named = self.contract.signature.split(arguments)
-            extra = {"keyword_only_inputs": named} if named else {}
-            self._setup_context(ctx=ctx, inputs=inputs, output=output, **extra)
+            if self.contract.signature.keyword_only:
+                inputs, named = self.contract.signature.split(arguments)
+                self._setup_context(ctx=ctx, inputs=inputs, output=output, keyword_only_inputs=named)
+            else:
+                self._setup_context(ctx=ctx, inputs=tuple(arguments), output=output)
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
         if "autograd" not in self._overrides:
@@ -149,7 +151,7 @@ class RulesThatSave(Rules):
         else:
             author = AuthorsContext(ctx)
             super().setup_context(author, arguments, output)
-            save_values(ctx, arguments, author.kept)
+            author.keep(arguments)
         hidden = self.contract.unpack(output)[self.contract.signature.visible :]
         ctx.mark_non_differentiable(*(getattr(ctx, "non_differentiable", None) or ()), *hidden)
 

@@ -90,7 +90,7 @@ class Op(Rules):
             bind(self.contract, arguments)  # says it in the contract's words, if a type was wrong
             raise
         if is_plain_call(arguments, recorded=True):
-            self._remember(arguments, self._fitting(arguments), self._recorder.apply)
+            self._remember(arguments, self._fitting(arguments), self._recorder)
         return result
 
     def with_saved(self, *args: Any, **kwargs: Any) -> Any:
@@ -125,7 +125,7 @@ class Op(Rules):
             self._plans = (plan, *self._plans[: _PLANS - 1])
 
     @functools.cached_property
-    def _recorder(self) -> type[torch.autograd.Function]:
+    def _recorder(self) -> Callable[..., Any]:
         return make_recorder(self)
 
     def _fitting(self, arguments: Sequence[Any]) -> tuple[ShippedKernel, ...]:
