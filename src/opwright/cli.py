@@ -120,11 +120,13 @@ def demo(
     operators: Annotated[
         list[str] | None, typer.Argument(help="Gallery operators (default: all).", metavar="[NAME...]")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Values, metadata and purity only.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Gradients, streams, opcheck and torch.compile too: minutes.")
+    ] = False,
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """Check the gallery on whatever this machine has, and show what was found.
+    """Check the gallery's values on whatever this machine has, and show what was found.
 
     Named operators that have something of their own to show (conv1d) show it first.
     """
@@ -140,7 +142,7 @@ def demo(
     own = [getattr(importlib.import_module(modules[name]), "demo", None) for name in operators or ()]
     agreed = False not in [demonstrate() for demonstrate in own if demonstrate is not None]
     report = _run_check(
-        chosen, json, html, reference=True, checks=("values", "metadata", "inputs unchanged") if quick else ()
+        chosen, json, html, reference=True, checks=() if full else ("values", "metadata", "inputs unchanged")
     )
     raise typer.Exit(_exit_code(report) if agreed else FAILED)
 

@@ -79,7 +79,8 @@ def sums(X: torch.Tensor, means: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     """The sum and the number of the points that are nearest to each mean."""
     X, means = X.contiguous(), means.contiguous()
     (n, d), k = X.shape, means.shape[0]
-    ks, ds = triton.next_power_of_2(k), triton.next_power_of_2(d)
+    # As plain numbers: of torch.compile's symbols, the rounding would make expressions without end.
+    ks, ds = triton.next_power_of_2(int(k)), triton.next_power_of_2(int(d))
     block = max(4096 // (ks * ds), 32)  # lanes' sums stay in registers
     programs = max(min(triton.cdiv(n, block), 2048), 1)
     partial = torch.empty(programs, ks, ds, dtype=X.dtype, device=X.device)

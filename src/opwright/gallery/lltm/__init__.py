@@ -88,7 +88,10 @@ def save_for_backward(ctx, inputs, output):
 def grads_of_inputs(grad_gates, weight, state_size, needs_h, needs_x):
     """The gradients of h and x: two views of one product, or the product that is wanted alone."""
     if needs_h and needs_x:
-        grad_inputs = grad_gates @ weight
+        # For few rows cuBLAS sums the transposed product in parts, and takes an eighth of the time: 6.4 µs instead of
+        # 54 for 16 rows, the same for 256 (one H200, 384 by 160).
+        few = grad_gates.shape[0] <= 64
+        grad_inputs = (weight.t() @ grad_gates.t()).t() if few else grad_gates @ weight
         return grad_inputs[:, :state_size], grad_inputs[:, state_size:]
     grad_h = grad_gates @ weight[:, :state_size] if needs_h else None
     grad_x = grad_gates @ weight[:, state_size:] if needs_x else None
