@@ -195,7 +195,7 @@ def test_a_json_file_that_cannot_be_written_is_an_error_that_names_it(script, tm
 
 @pytest.mark.slow
 def test_the_demo_checks_the_gallery_and_passes(tmp_path):
-    run = opwright("demo", "--json", "demo.json", cwd=tmp_path)
+    run = opwright("demo", "add", "trig", "outer_sum", "--json", "demo.json", cwd=tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
     record = json.loads((tmp_path / "demo.json").read_text())
     assert len({v["op"] for v in record["verdicts"]}) >= 4

@@ -44,6 +44,8 @@ class Observation:
     outputs: tuple[Any, ...] | Exception
     expected: tuple[torch.Tensor, ...]
     exact: tuple[torch.Tensor, ...]
+    # What ``reduction_length`` found, which several judges ask for.
+    terms: int | None = None
 
 
 # A judge looks at one observation and returns what is wrong with it, or None.
@@ -197,6 +199,12 @@ def copy_of(values: Any) -> Any:
 def reduction_length(context: Context, observation: Observation) -> int:
     """How many terms one output element sums up, about: FLOPs of the meaning by output elements, or its
     longest sum; all elements, if the meaning cannot be followed (NumPy that torch does not know)."""
+    if observation.terms is None:
+        observation.terms = _terms(context, observation)
+    return observation.terms
+
+
+def _terms(context: Context, observation: Observation) -> int:
     outputs = sum(e.numel() for e in observation.exact)
     arguments = to_cpu(observation.arguments)
     try:
