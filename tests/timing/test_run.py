@@ -25,6 +25,7 @@ from opwright.timing.sizes import bench_cases
 from opwright.timing.statistics import StopRule, compare
 from opwright.timing.subjects import Subject, backward_of, eager_reference, input_sets, kernel_subject
 from opwright.timing.timers import CpuTimer
+from opwright.timing.verify import _close
 
 
 class FakeTimer:
@@ -399,3 +400,11 @@ def test_the_bandwidth_between_two_measured_sizes_is_between_theirs_and_caches_h
     assert share(1 << 21, 1.5e9) == pytest.approx(0.75)
     assert share(1 << 21, 2.5e9) == pytest.approx(1.0)  # above 2e9, but a copy of twice the size gets 3e9
     assert share(1 << 21, 3.3e9) == pytest.approx(1.1)
+
+
+def test_a_few_of_very_many_may_be_counted_elsewhere():
+    counts = torch.tensor([10_000_000, 9_000_000])
+    assert _close(counts + torch.tensor([3, -3]), counts)
+    assert not _close(counts + torch.tensor([3000, -3000]), counts)
+    assert not _close(torch.tensor([3, 4]), torch.tensor([4, 3]))
+    assert _close(torch.tensor([], dtype=torch.int64), torch.tensor([], dtype=torch.int64))

@@ -45,8 +45,11 @@ def _close(got: torch.Tensor, expected: torch.Tensor) -> bool:
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return False
     if not (expected.is_floating_point() or expected.is_complex()):
-        # Near-ties may fall either way; `opwright check` judges them one by one.
-        return expected.numel() == 0 or float((got != expected).float().mean()) < 1e-3
+        # Near-ties may fall either way: an index here and there, or a few of what some numbers count; `opwright check`
+        # judges them one by one.
+        off = (got.double() - expected.double()).abs()
+        are_counts = expected.numel() <= 1024 and bool((off <= 1e-5 * expected.double().abs()).all())
+        return are_counts or float((off > 0).float().mean()) < 1e-3
     wide = torch.complex128 if expected.is_complex() else torch.float32
     wide = torch.float64 if expected.dtype == torch.float64 else wide
     difference = torch.linalg.vector_norm((got - expected).to(wide))
