@@ -310,3 +310,20 @@ def test_tune_shows_what_is_fastest_where_and_clear_forgets_it(script, tmp_path)
     alone = opwright("tune", script(RIGHT), *sizes, cwd=tmp_path, **cache)
     assert alone.returncode == 3
     assert "nothing was kept" in alone.stderr
+
+
+def test_before_and_after_an_edit_are_shown_side_by_side(tmp_path):
+    target = ["show", "opwright.gallery.trig:sin", "--kernel", "cpp", "--what", "source"]
+    assert opwright(*target, "-o", "before.txt", cwd=tmp_path).returncode == 0
+    same = opwright(*target, "--before", "before.txt", cwd=tmp_path)
+    assert same.returncode == 0, same.stderr
+    assert "before.txt" in same.stdout
+    assert " | " not in same.stdout
+    edited = (tmp_path / "before.txt").read_text().replace("kTile = 512", "kTile = 256")
+    (tmp_path / "before.txt").write_text(edited)
+    other = opwright(*target, "--before", "before.txt", cwd=tmp_path)
+    assert "kTile = 256" in other.stdout
+    assert " | " in other.stdout
+    gone = opwright(*target, "--before", "gone.txt", cwd=tmp_path)
+    assert gone.returncode == 2
+    assert "cannot read gone.txt" in gone.stderr

@@ -375,13 +375,16 @@ def show(
     diff: Annotated[
         tuple[str, str] | None, typer.Option(metavar="A B", help="Two kernels (or reference), side by side.")
     ] = None,
+    before: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What -o wrote earlier, beside what there is now.")
+    ] = None,
     json: Json = None,
 ) -> None:
     """Show an operator's schema and parts, or a kernel's source and what compilers make of it.
 
     The kernel called reference is the meaning itself.
     """
-    from opwright.report.records import refuse_unwritable, write_json, write_text
+    from opwright.report.records import read_text, refuse_unwritable, write_json, write_text
     from opwright.report.sides import side_by_side
     from opwright.report.terminal import paged, show_text
     from opwright.runtime.show import all_of, views_of
@@ -394,6 +397,9 @@ def show(
     views = list(views_of(targets, what.value, list(diff) if diff else kernel or [], arch, tuple(instance or ())))
     if diff is not None:
         views = [side_by_side(all_of(views, diff[0]), all_of(views, diff[1]), console.width)]
+    elif before is not None:
+        now = "\n".join(shown.text.rstrip() for _, shown in views)
+        views = [side_by_side((before.name, read_text(before)), ("now", now), console.width)]
     if output is not None:
         write_text("\n".join(f"{s.text.rstrip()}\n" for _, s in views), output)
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 from opwright.errors import OpwrightError
 
-__all__ = ["read_json", "refuse_unwritable", "write_json", "write_text"]
+__all__ = ["read_json", "read_text", "refuse_unwritable", "write_json", "write_text"]
 
 
 def write_json(record: dict[str, Any], file: Path) -> None:
@@ -42,6 +42,14 @@ def refuse_unwritable(*files: Path | None) -> None:
 
 def _unwritable(file: Path, error: OSError) -> OpwrightError:
     return OpwrightError(f"cannot write {file}: {error.strerror}", fix="choose a folder that exists and can be written")
+
+
+def read_text(file: Path) -> str:
+    """Read what ``write_text`` wrote. Raises OpwrightError if it is not there, or not text."""
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OpwrightError(f"cannot read {file}: {error}", fix="make it with -o") from None
 
 
 def read_json(file: Path, schemas: Sequence[str]) -> dict[str, Any]:
