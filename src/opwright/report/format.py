@@ -298,17 +298,20 @@ def estimate_interval(estimate: Estimate | None) -> str:
 
 
 def bandwidth(m: Measurement) -> float | None:
-    """Achieved bytes per second, by the bytes that had to be moved at least."""
-    return _rate(m.bytes, m.time_us)
+    """Achieved bytes per second, by the bytes that had to be moved at least; None for a backward, whose work is an
+    estimate (it may have none, such as an addition's)."""
+    return _rate(m.bytes, m)
 
 
 def flop_rate(m: Measurement) -> float | None:
-    """Achieved floating-point operations per second."""
-    return _rate(m.flops, m.time_us)
+    """Achieved floating-point operations per second; None for a backward."""
+    return _rate(m.flops, m)
 
 
-def _rate(amount: float, time: Estimate) -> float | None:
-    return amount / time.median * 1e6 if amount and is_number(time.median) and time.median > 0 else None
+def _rate(amount: float, m: Measurement) -> float | None:
+    us = m.time_us.median
+    known = m.direction == "forward" and amount and is_number(us) and us > 0
+    return amount / us * 1e6 if known else None
 
 
 def percent(fraction: float | None) -> str:

@@ -154,7 +154,7 @@ def _roofline_caption(bench: BenchReport, where: str) -> str:
     said = (
         f"Roofline of {where}: work done per second over work per byte, under the limits measured on this machine. "
         "Large: each operator’s fastest kernel at its largest size, with its share of the limit; "
-        f"faint: all {shown} measurements. Filled: forward; hollow: backward."
+        f"faint: all {shown} measurements of forwards."
     )
     return said + (f" {without} measurements do no floating-point operations and are not shown." if without else "")
 

@@ -31,7 +31,7 @@ _WIDE = 900.0
 
 
 def roofline_points(bench: BenchReport) -> list[Measurement]:
-    """The measurements that a roofline can show: cold ones (warm where there is no cold) that have FLOPs and bytes."""
+    """The measurements that a roofline can show: forwards, cold (warm where there is no cold), with FLOPs and bytes."""
     colds = [m for m in bench.measurements if m.cache == "cold"]
     return [m for m in colds or bench.measurements if flop_rate(m) and m.bytes > 0]
 
@@ -125,23 +125,20 @@ def _draw_flat(axes: Axes, name: str, rate: float, slope: float | None) -> None:
 
 
 def _draw_points(axes: Axes, points: Sequence[Measurement]) -> None:
-    """All kernels small and faint; the best of each operator and direction at its largest size full, with its name."""
-    groups: dict[tuple[str, str], list[Measurement]] = {}
+    """All kernels small and faint; the best of each operator at its largest size full, with its name."""
+    groups: dict[str, list[Measurement]] = {}
     for m in points:
-        groups.setdefault((m.op, m.direction), []).append(m)
-    ops = list(dict.fromkeys(op for op, _ in groups))
+        groups.setdefault(m.op, []).append(m)
     labels = []
-    for (op, direction), group in groups.items():
-        look = ops.index(op)
+    for look, (op, group) in enumerate(groups.items()):
         color, marker = COLORS[look % len(COLORS)], MARKERS[look % len(MARKERS)]
-        fill = color if direction == "forward" else "none"
         xs, ys = [m.flops / m.bytes for m in group], [flop_rate(m) or 1.0 for m in group]
-        axes.scatter(xs, ys, s=14, marker=marker, facecolors=fill, edgecolors=color, alpha=0.4, linewidths=0.8)
+        axes.scatter(xs, ys, s=14, marker=marker, color=color, alpha=0.4, linewidths=0.8)
         best = _best(group)
         at = (best.flops / best.bytes, flop_rate(best) or 1.0)
-        axes.scatter(*at, s=46, marker=marker, facecolors=fill, edgecolors=color, linewidths=1.4, zorder=3)
+        axes.scatter(*at, s=46, marker=marker, color=color, linewidths=1.4, zorder=3)
         share = percent(best.ceiling_fraction)
-        labels.append((f"{short_name(op)} {direction}" + (f" {share}" if share != "–" else ""), color, at))
+        labels.append((short_name(op) + (f" {share}" if share != "–" else ""), color, at))
     _label_points(axes, labels)
 
 

@@ -140,11 +140,13 @@ def _looks(operator: Op, request: Request, device: str) -> int:
 
 
 def _crossovers(session: Session) -> Iterator[Crossover]:
-    """Which kernel is fastest where, for each dtype in which several were timed."""
+    """Which kernel is fastest where, for each dtype in which several were timed: at several sizes, unless a table is
+    what was asked for (``tune``)."""
     device = torch.device(session.device)
     for dtype in dict.fromkeys(p.dtype for p in session.points):
         points = [p for p in session.points if p.dtype == dtype]
-        if len({k for p in points for k in p.rounds}) > 1:
+        several_sizes = len({p.elements for p in points}) > 1 or session.request.sweep
+        if several_sizes and len({k for p in points for k in p.rounds}) > 1:
             yield Crossover(
                 session.op.contract.qualname,
                 session.device,
