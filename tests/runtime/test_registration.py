@@ -194,7 +194,7 @@ def backward(ctx, grad):
 {register}
 
 x = torch.ones(8, requires_grad=True)
-out = torch.compile(lambda x: scale(x.sin()) * 2, fullgraph=True)(x)
+out = torch.compile(lambda x: scale(x.sin()) * 2, fullgraph=True, dynamic={dynamic})(x)
 out.sum().backward()
 print("result", round(float(out[0] / x.sin()[0]), 3), round(float(x.grad[0] / x.cos()[0]), 3))
 """
@@ -202,14 +202,17 @@ print("result", round(float(out[0] / x.sin()[0]), 3), round(float(x.grad[0] / x.
 
 @pytest.mark.compiler
 @pytest.mark.slow
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("hand_written", [True, False], ids=["hand-written", "derived"])
-def test_no_stale_gradient_from_a_cache_on_disk(hand_written: bool, run_python: Any, tmp_path: Path) -> None:
+def test_no_stale_gradient_from_a_cache_on_disk(
+    hand_written: bool, dynamic: bool, run_python: Any, tmp_path: Path
+) -> None:
     """torch.compile's caches know an operator by its name alone: torch serves the old backward (facts, Traps)."""
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "shared"), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
     register = "scale.register_autograd(backward)" if hand_written else ""
     seen = []
     for forward, gradient in ((2.0, 5.0), (2.0 if hand_written else 3.0, 7.0)):
-        script = TRAINING.format(forward=forward, gradient=gradient, register=register)
+        script = TRAINING.format(forward=forward, gradient=gradient, register=register, dynamic=dynamic)
         seen.append(run_python(script, env=cache).stdout.split()[-2:])
     expected = [["4.0", "10.0"], ["4.0", "14.0"]] if hand_written else [["4.0", "4.0"], ["6.0", "6.0"]]
     assert seen == expected
@@ -226,11 +229,12 @@ def test_a_lazy_conjugate_inside_a_meaning_survives_torch_compile(namespace: str
 
 
 @pytest.mark.compiler
-def test_inductor_keeps_the_operator_where_the_environment_says_ci(namespace: str, monkeypatch) -> None:
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_inductor_keeps_the_operator_where_the_environment_says_ci(dynamic: bool, namespace: str, monkeypatch) -> None:
     """Inductor's own CI refuses a fall-back beside a decomposition, by ``CI`` in the environment: so would ours."""
     monkeypatch.setenv("CI", "true")
     op = scale(namespace, 2.0)
-    compiled = torch.compile(lambda x: op(x) + 1, fullgraph=True, dynamic=False)
+    compiled = torch.compile(lambda x: op(x) + 1, fullgraph=True, dynamic=dynamic)
     x = torch.ones(5, requires_grad=True)
     out = compiled(x)
     out.sum().backward()

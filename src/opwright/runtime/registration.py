@@ -237,16 +237,24 @@ def _define(operator: Registrable, library: torch.library.Library) -> Any:
         for device_type, key in KEYS.items():
             library.impl(contract.name, meets_autocast(contract, overload, device_type), key)
     torch.utils.flop_counter.register_flop_formula(overload.overloadpacket, get_raw=True)(flops)
-    torch._decomp.register_decomposition(overload)(_decomposition(contract, in_order))
+    torch._decomp.register_decomposition(overload)(_decomposition(operator, overload, in_order))
     _trace_into_kernels(operator, library, in_order)
     return overload
 
 
-def _decomposition(contract: Contract, in_order: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
-    """The meaning as a decomposition: DTensor takes placements from it, and ``run_decompositions`` uses it."""
+def _decomposition(
+    operator: Registrable, overload: Any, in_order: Callable[..., tuple[Any, ...]]
+) -> Callable[..., Any]:
+    """The meaning as a decomposition: DTensor takes placements from it, and ``run_decompositions`` uses it.
+
+    Fake tensors with symbolic sizes go through it as well, past the fake (``FakeTensorMode`` prefers it), so what has
+    to be done before something is compiled is done here too.
+    """
 
     def decomposition(*args: Any, **kwargs: Any) -> Any:
-        return contract.pack(contract.traceable(in_order(args, kwargs)))
+        _stamp_compile_caches(operator)
+        _keep_kernels_in_inductor(overload)
+        return operator.contract.pack(operator.contract.traceable(in_order(args, kwargs)))
 
     return decomposition
 
