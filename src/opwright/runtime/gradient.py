@@ -92,7 +92,7 @@ def make_recorder(operator: Differentiable) -> Callable[..., Any]:
     """The ``autograd.Function`` of calls that nothing but autograd takes notice of, past the dispatcher, as a function
     of the arguments and of what runs a kernel on them.
 
-    Its forward takes ``ctx``: torch binds the arguments of one that does not anew for each call, in 20 µs.
+    Its forward takes ``ctx``: of one that does not, torch binds the arguments anew for each call.
     """
 
     def forward(ctx: Any, *given: Any) -> Any:
@@ -108,9 +108,10 @@ def make_recorder(operator: Differentiable) -> Callable[..., Any]:
     return super(torch.autograd.Function, function).apply  # type: ignore[no-any-return]
 
 
-def meets_autograd(operator: Differentiable, overload: Any, in_order: InOrder) -> Callable[..., Any]:
+def meets_autograd(
+    operator: Differentiable, overload: Any, in_order: InOrder, function: type[torch.autograd.Function]
+) -> Callable[..., Any]:
     """The kernel for the dispatch key ``Autograd``; it gets the key set besides."""
-    function = make_function(operator, overload, in_order)
 
     def autograd(keyset: Any, *args: Any, **keywords: Any) -> Any:
         if forward_ad._current_level >= 0:
@@ -123,9 +124,10 @@ def meets_autograd(operator: Differentiable, overload: Any, in_order: InOrder) -
     return autograd
 
 
-def meets_transforms(operator: Differentiable, overload: Any, in_order: InOrder) -> Callable[..., Any]:
+def meets_transforms(
+    operator: Differentiable, in_order: InOrder, function: type[torch.autograd.Function]
+) -> Callable[..., Any]:
     """The kernel for calls inside ``torch.func`` transforms, before the innermost of them takes the call."""
-    function = make_function(operator, overload, in_order)
 
     def transformed(*args: Any, **keywords: Any) -> Any:
         if forward_ad._current_level >= 0 or _is_functionalize():

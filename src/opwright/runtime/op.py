@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.compiler import is_dynamo_compiling
 
 from opwright.backends import BACKENDS, get_backend
 from opwright.contract.binding import bind, fill
@@ -20,22 +19,15 @@ from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import ArgumentError, KernelError, NameClashError
 from opwright.results import Accepted, Crossover, Explanation, Part
 from opwright.runtime import registration, selection, tuned
-from opwright.runtime.arrays import call_on_arrays, holds_arrays, traced_on_arrays
 from opwright.runtime.attach import Attach, make_spec
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
-from opwright.runtime.door import is_plain_call
-from opwright.runtime.gradient import make_recorder
-from opwright.runtime.kernel import Kernel, gpu_of
+from opwright.runtime.calls import Calls, CallsThatSave
+from opwright.runtime.kernel import Kernel
 from opwright.runtime.parts import parts_of
-from opwright.runtime.plan import Plan, make_plan, nothing_listens, static_key
-from opwright.runtime.rules import Rules, RulesThatSave
+from opwright.runtime.plan import static_key
 from opwright.runtime.tools import build_tools
 
 __all__ = ["Op", "explain", "op"]
-
-_compiler = torch.compiler
-# How many kinds of calls an operator recognises at once: a loop over the layers of a model has a few.
-_PLANS = 8
 
 
 def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[..., Any]], Op]:
@@ -66,15 +58,16 @@ def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[...,
     return decorate
 
 
-class Op(Rules):
+class Op(Calls):
     """A first-class PyTorch operator with any number of kernels.
 
-    ``op(...)`` and ``torch.ops.namespace.name(...)`` do the same. ``op.kernels["name"](...)`` runs one
-    kernel. ``op.triton``, ``op.cpp``, ``op.numpy`` and ``op.python`` attach kernels.
+    ``op(...)`` and ``torch.ops.namespace.name(...)`` do the same, but that only the latter gives outputs marked
+    ``ow.saved``. ``op.kernels["name"](...)`` runs one kernel. ``op.triton``, ``op.cpp``, ``op.numpy``, ``op.python``
+    and the other languages' names attach kernels.
     """
 
     def __init__(self, contract: Contract) -> None:
-        self.contract = contract
+        super().__init__(contract)
         self.kernels: dict[str, Kernel] = {}
         self.baselines: dict[str, Baseline] = {}
         self.declared_sizes: dict[str, tuple[int, ...]] = {}
@@ -83,80 +76,8 @@ class Op(Rules):
         self._setup_context: Callable[..., Any] | None = None
         # Shapes, dtypes and devices that were checked before, with the kernels that fit them.
         self._seen: dict[Any, tuple[Kernel, ...]] = {}
-        # The latest plain calls, as guards that recognise the next one like them.
-        self._plans: tuple[Plan, ...] = ()
-        # A meaning in NumPy: calls may come with arrays, and give arrays back.
-        self._numpy = contract.signature.language == "numpy"
-        # So many positional arguments are all of them; no number is, where some go by keyword only.
-        self._arity = -1 if contract.signature.keyword_only else len(contract.signature.arguments)
         functools.update_wrapper(self, contract.function)
         self.overload = registration.register(self)
-
-    # -- calling ------------------------------------------------------------------------------------
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # What torch.compiler.is_compiling() asks, without its two frames.
-        if is_dynamo_compiling() or _compiler._is_compiling_flag:
-            return traced_on_arrays(self.overload, args, kwargs) if self._numpy else self.overload(*args, **kwargs)
-        # A plan is made of filled arguments, so what equals them needs no filling.
-        arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
-        if (plans := self._plans) and nothing_listens():
-            for holds, run in plans:
-                if holds(*arguments):
-                    return run(*arguments)
-        if arguments is args:
-            arguments = fill(self.contract, args, kwargs)
-        if self._numpy and holds_arrays(arguments):
-            return call_on_arrays(self.with_saved, self.contract, arguments)
-        if is_plain_call(arguments):
-            return self._run_and_remember(arguments)
-        result = self._through_dispatcher(*self.contract.signature.split(arguments))
-        if is_plain_call(arguments, recorded=True):
-            self._remember(arguments, self._fitting(arguments), self._recorder)
-        return result
-
-    def with_saved(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it, and get besides its outputs those that are saved for the backward (``ow.saved``)."""
-        return Op.__call__(self, *args, **kwargs)
-
-    def _through_dispatcher(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            return self.overload(*args, **kwargs)
-        except RuntimeError:
-            # The dispatcher judges types first, in its own words. Say it in the contract's, if it was that.
-            bind(self.contract, fill(self.contract, args, kwargs))
-            raise
-
-    def run(self, arguments: Sequence[Any]) -> Any:
-        """Run a kernel, or the meaning, on arguments in signature order, past autograd and the dispatcher."""
-        return self._run(self._fitting(arguments), arguments, gpu_of(arguments))
-
-    def _run(self, fitting: tuple[Kernel, ...], arguments: Sequence[Any], device: int | None) -> Any:
-        for kernel in fitting:
-            if kernel.when is None or kernel.when(*arguments):
-                return kernel.launch(arguments, device)
-        return self._run_meaning(*arguments)
-
-    def _run_meaning(self, *arguments: Any) -> Any:
-        return self.contract.pack(self.contract.truth(arguments))
-
-    def _run_and_remember(self, arguments: Sequence[Any]) -> Any:
-        """Run a plain call, and leave a plan for the next one like it."""
-        fitting = self._fitting(arguments)
-        result = self._run(fitting, arguments, gpu_of(arguments))
-        self._remember(arguments, fitting)
-        return result
-
-    def _remember(
-        self, arguments: Sequence[Any], fitting: tuple[Kernel, ...], record: Callable[..., Any] | None = None
-    ) -> None:
-        plan = make_plan(arguments, fitting, self._run_meaning, record)
-        if plan is not None:
-            self._plans = (plan, *self._plans[: _PLANS - 1])
-
-    @functools.cached_property
-    def _recorder(self) -> Callable[..., Any]:
-        return make_recorder(self)
 
     def _fitting(self, arguments: Sequence[Any]) -> tuple[Kernel, ...]:
         """The kernels for these shapes, dtypes and devices, in order, once the arguments agree with the contract."""
@@ -387,11 +308,8 @@ class Op(Rules):
         return f"<operator {self.contract.call_form}, kernels: {', '.join(self.kernels) or 'none'}>"
 
 
-class OpThatSaves(RulesThatSave, Op):
+class OpThatSaves(CallsThatSave, Op):
     """An operator with outputs for its backward (``ow.saved``), which its caller does not get."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.contract.visible(self.with_saved(*args, **kwargs))
 
 
 def explain(operator: Op, *args: Any, **kwargs: Any) -> Explanation:

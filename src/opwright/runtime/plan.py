@@ -16,7 +16,7 @@ import torch
 from torch._C._dynamo.guards import TensorGuards
 from torch.autograd import forward_ad
 
-__all__ = ["Plan", "make_plan", "nothing_listens", "static_key"]
+__all__ = ["Plan", "Planned", "make_plan", "nothing_listens", "static_key"]
 
 _C = torch._C
 # Looked up once: each dot of ``torch._C._autograd._profiler_enabled`` is a part of a call's time.

@@ -24,7 +24,7 @@ from opwright.errors import NameClashError
 from opwright.runtime import backward as backward_rules
 from opwright.runtime.autocast import KEYS, meets_autocast
 from opwright.runtime.door import as_from_outside, conjugates_are_ignored, with_lazy_conjugates
-from opwright.runtime.gradient import meets_autograd, meets_transforms
+from opwright.runtime.gradient import make_function, meets_autograd, meets_transforms
 
 __all__ = ["Registrable", "Registration", "changed", "find", "register", "shard"]
 
@@ -231,8 +231,11 @@ def _define(operator: Registrable, library: torch.library.Library) -> Any:
         torch.library.register_autograd(qualname, backward, setup_context=setup_context, lib=library)
         torch.library.register_vmap(qualname, batch, lib=library)
     else:
-        library.impl(contract.name, meets_autograd(operator, overload, in_order), "Autograd", with_keyset=True)
-        library.impl(contract.name, meets_transforms(operator, overload, in_order), "FuncTorchDynamicLayerFrontMode")
+        function = make_function(operator, overload, in_order)
+        autograd = meets_autograd(operator, overload, in_order, function)
+        library.impl(contract.name, autograd, "Autograd", with_keyset=True)
+        transforms = meets_transforms(operator, in_order, function)
+        library.impl(contract.name, transforms, "FuncTorchDynamicLayerFrontMode")
     if contract.autocast is not None:
         for device_type, key in KEYS.items():
             library.impl(contract.name, meets_autocast(contract, overload, device_type), key)

@@ -14,24 +14,18 @@ from typing import Any
 
 import torch
 
-from opwright.contract.binding import bind, fill
+from opwright.contract.binding import bind
 from opwright.contract.contract import Contract, make_contract
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import ArgumentError, NameClashError
 from opwright.package.shipped.kernel import ShippedKernel
 from opwright.package.shipped.manifest import read_manifest
 from opwright.runtime import registration
-from opwright.runtime.arrays import call_on_arrays, holds_arrays, traced_on_arrays
-from opwright.runtime.door import is_plain_call
-from opwright.runtime.given import gpu_of, kernel_name
-from opwright.runtime.gradient import make_recorder
-from opwright.runtime.plan import Plan, make_plan, nothing_listens, static_key
-from opwright.runtime.rules import Rules, RulesThatSave
+from opwright.runtime.calls import Calls, CallsThatSave
+from opwright.runtime.given import kernel_name
+from opwright.runtime.plan import static_key
 
 __all__ = ["Op", "op"]
-
-# How many kinds of calls an operator recognises at once.
-_PLANS = 8
 
 
 def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[..., Any]], Op]:
@@ -47,86 +41,21 @@ def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[...,
     return decorate
 
 
-class Op(Rules):
+class Op(Calls):
     """A PyTorch operator with the kernels that were shipped; ``op(...)`` and ``torch.ops`` do the same."""
 
     def __init__(self, contract: Contract) -> None:
-        self.contract = contract
+        super().__init__(contract)
         self.kernels: dict[str, ShippedKernel] = {}
         self._overrides: dict[str, Callable[..., Any]] = {}
         self._setup_context: Callable[..., Any] | None = None
         self._shipped = read_manifest().operator(contract.qualname, contract.schema)
         # Shapes, dtypes and devices that were checked before, with the kernels that fit them.
         self._seen: dict[Any, tuple[ShippedKernel, ...]] = {}
-        # The latest plain calls, as guards that recognise the next one like them.
-        self._plans: tuple[Plan, ...] = ()
-        self._numpy = contract.signature.language == "numpy"
-        # So many positional arguments are all of them; no number is, where some go by keyword only.
-        self._arity = -1 if contract.signature.keyword_only else len(contract.signature.arguments)
         functools.update_wrapper(self, contract.function)
         self.overload = _register(self)
 
     # -- calling ------------------------------------------------------------------------------------
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return traced_on_arrays(self.overload, args, kwargs) if self._numpy else self.overload(*args, **kwargs)
-        # A plan is made of filled arguments, so what equals them needs no filling.
-        arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
-        if self._plans and nothing_listens():
-            for plan in self._plans:
-                if plan.holds(*arguments):
-                    return plan.run(*arguments)
-        if arguments is args:
-            arguments = fill(self.contract, args, kwargs)
-        if self._numpy and holds_arrays(arguments):
-            return call_on_arrays(self.with_saved, self.contract, arguments)
-        if is_plain_call(arguments):
-            return self._run_and_remember(arguments)
-        positional, keywords = self.contract.signature.split(arguments)
-        try:
-            result = self.overload(*positional, **keywords)
-        except RuntimeError:
-            bind(self.contract, arguments)  # says it in the contract's words, if a type was wrong
-            raise
-        if is_plain_call(arguments, recorded=True):
-            self._remember(arguments, self._fitting(arguments), self._recorder)
-        return result
-
-    def with_saved(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it, and get besides its outputs those that are saved for the backward (``ow.saved``)."""
-        return Op.__call__(self, *args, **kwargs)
-
-    def run(self, arguments: Sequence[Any]) -> Any:
-        """Check the arguments, and run the first kernel that fits them, else the meaning."""
-        return self._run(self._fitting(arguments), arguments, gpu_of(arguments))
-
-    def _run(self, fitting: tuple[ShippedKernel, ...], arguments: Sequence[Any], device: int | None) -> Any:
-        for kernel in fitting:
-            if kernel.when is None or kernel.when(*arguments):
-                return kernel.launch(arguments, device)
-        return self._run_meaning(*arguments)
-
-    def _run_meaning(self, *arguments: Any) -> Any:
-        return self.contract.pack(self.contract.truth(arguments))
-
-    def _run_and_remember(self, arguments: Sequence[Any]) -> Any:
-        """Run a plain call, and leave a plan for the next one like it."""
-        fitting = self._fitting(arguments)
-        result = self._run(fitting, arguments, gpu_of(arguments))
-        self._remember(arguments, fitting)
-        return result
-
-    def _remember(
-        self, arguments: Sequence[Any], fitting: Sequence[ShippedKernel], record: Callable[..., Any] | None = None
-    ) -> None:
-        plan = make_plan(arguments, fitting, self._run_meaning, record)
-        if plan is not None:
-            self._plans = (plan, *self._plans[: _PLANS - 1])
-
-    @functools.cached_property
-    def _recorder(self) -> Callable[..., Any]:
-        return make_recorder(self)
 
     def _fitting(self, arguments: Sequence[Any]) -> tuple[ShippedKernel, ...]:
         key = static_key(arguments)
@@ -228,11 +157,8 @@ class Op(Rules):
         return f"<operator {self.contract.call_form}, kernels: {', '.join(self.kernels) or 'none'}>"
 
 
-class OpThatSaves(RulesThatSave, Op):
+class OpThatSaves(CallsThatSave, Op):
     """An operator with outputs for its backward (``ow.saved``), which its caller does not get."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.contract.visible(self.with_saved(*args, **kwargs))
 
 
 def _find(module: str, qualname: str) -> Any:
