@@ -507,6 +507,19 @@ def test_a_step_whose_memory_was_used_again_or_written_to_says_so():
         state[0].sum().backward()
 
 
+@pytest.mark.compiler
+@pytest.mark.usefixtures("graphs_on_cpu")
+def test_graphs_refuse_what_they_cannot_do():
+    ours = pair_of_modules("cpu", cuda_graph=True)[1]
+    x, h, c = module_inputs("cpu")
+    with pytest.raises(RuntimeError, match="no second derivatives; leave cuda_graph=True out"):
+        torch.autograd.grad(ours(x, (h, c))[0].sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="leave cuda_graph=True out"):
+        torch.func.grad(lambda x: ours(x, (h, c))[0].sum())(x.detach())
+    with pytest.raises(RuntimeError, match="leave cuda_graph=True out"):
+        torch.func.vmap(lambda x: ours(x, (h, c))[0])(torch.stack([x.detach()] * 2))
+
+
 def sequence_gradients(module, xs, h, c):
     states = []
     for x in xs:

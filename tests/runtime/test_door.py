@@ -202,6 +202,39 @@ def test_lazy_conjugates_and_negatives_are_resolved_before_a_kernel_sees_them(na
     assert seen == [False, False]
 
 
+@pytest.mark.skipif(not hasattr(torch._C.DispatchKey, "Named"), reason="this torch has no named dims")
+def test_calls_of_a_thread_without_named_dims_go_direct(counted: Counted) -> None:
+    C: Any = torch._C
+    include, exclude = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()
+    x, named = torch.ones(3), torch.ones(3, names=("n",))
+    with C._ForceDispatchKeyGuard(include, exclude.add(C.DispatchKey.Named)):
+        counted.op(x, x)
+        assert counted.passes == 0
+        assert not is_plain_call([named])
+
+
+def test_calls_of_a_thread_that_ignores_conjugates_go_through_the_dispatcher(counted: Counted) -> None:
+    C: Any = torch._C
+    include, exclude = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()
+    with C._ForceDispatchKeyGuard(include, exclude.add(C.DispatchKey.Conjugate)):
+        counted.op(torch.ones(3), torch.ones(3))
+    assert counted.passes == 1
+
+
+@pytest.mark.gpu
+def test_calls_of_autograds_own_thread_go_direct(counted: Counted, namespace: str) -> None:
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * 2
+
+    twice.register_autograd(lambda ctx, grad: counted.op(grad, grad))
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    for _ in range(3):
+        (gradient,) = torch.autograd.grad(twice(x), x, torch.ones(3, device="cuda"))
+        assert gradient.tolist() == [2, 2, 2]
+    assert counted.passes == 0
+
+
 def test_tensors_in_lists_count(namespace: str) -> None:
     assert is_plain_call([[torch.ones(1), torch.ones(1)], 2.0, None, "a"])
     assert not is_plain_call([[torch.ones(1), torch.ones(1, requires_grad=True)]])

@@ -110,4 +110,8 @@ def _default_key_sets() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
 
 @functools.cache
 def _plain_threads() -> frozenset[tuple[int, int]]:
-    return frozenset((include.raw_repr(), exclude.raw_repr()) for include, exclude in _default_key_sets())
+    found = list(_default_key_sets())
+    if hasattr(_C.DispatchKey, "Named"):
+        # torch 2.11's autograd has no named dims in its threads for GPUs. A tensor that has some is not plain anyway.
+        found += [(include, exclude.add(_C.DispatchKey.Named)) for include, exclude in found]
+    return frozenset((include.raw_repr(), exclude.raw_repr()) for include, exclude in found)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 __all__ = ["Graphs"]
 
@@ -35,23 +34,28 @@ class Graphs:
 
         Raises:
             ValueError: a tensor is not on a GPU.
+            RuntimeError: a ``torch.func`` transform is on.
         """
-        refuse_cpu(arguments)
-        needs = tuple(torch.is_grad_enabled() and a.requires_grad for a in arguments)
-        h, c = Replay.apply(self._free_pair(step, arguments, needs), *arguments)
+        if torch._C._are_functorch_transforms_active():
+            raise RuntimeError("torch.func cannot look into a step of CUDA graphs; leave cuda_graph=True out")
+        h, c = replay(self._free_pair(step, arguments), *arguments)
         return h, c
 
-    def _free_pair(self, step: Step, arguments: Sequence[Tensor], needs: tuple[bool, ...]) -> Pair:
+    def _free_pair(self, step: Step, arguments: Sequence[Tensor]) -> Pair:
         _, weight, bias, _, _ = arguments
-        kinds = tuple((a.shape, a.dtype, a.device) for a in arguments)
+        recording = torch.is_grad_enabled()
+        kinds = tuple([(a.shape, a.dtype, a.device, recording and a.requires_grad) for a in arguments])
         autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
-        key = (kinds, weight.data_ptr(), bias.data_ptr(), needs, autocast)
-        pairs = self._pairs.setdefault(key, deque())
+        key = (kinds, weight.data_ptr(), bias.data_ptr(), autocast)
+        pairs = self._pairs.get(key)
+        if pairs is None:
+            refuse_cpu(arguments)
+            pairs = self._pairs[key] = deque()
         for _ in range(len(pairs)):  # the one that was lent first is free first
             pairs.rotate(-1)
             if pairs[-1].is_free():
                 return pairs[-1]
-        pairs.append(Pair(step, arguments, needs))
+        pairs.append(Pair(step, arguments, [recording and a.requires_grad for a in arguments]))
         return pairs[-1]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,8 +127,12 @@ class Pair:
             raise RuntimeError("this step went back before, and the memory of its graphs was used again since")
         if lease.versions != [o._version for o in self.outputs]:
             raise RuntimeError("a state that the backward needs was modified in place")
-        for own, grad in zip(self.grads, grads, strict=True):
-            own.zero_() if grad is None else own.copy_(grad)
+        given = [grad for grad in grads if grad is not None]
+        if len(given) == len(grads):
+            torch._foreach_copy_(self.grads, given)
+        else:
+            for own, grad in zip(self.grads, grads, strict=True):
+                own.zero_() if grad is None else own.copy_(grad)
         self.backward.replay()
 
 
@@ -143,13 +151,20 @@ class Replay(torch.autograd.Function):
     def forward(ctx: Any, pair: Pair, x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> Any:
         ctx.set_materialize_grads(False)
         ctx.pair, ctx.lease = pair, pair.take_step(x, h, c)
-        return tuple(o.detach() for o in pair.outputs)
+        return tuple([o.detach() for o in pair.outputs])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        if torch.is_grad_enabled():  # at once: torch would take what follows for a constant
+            raise RuntimeError(
+                "create_graph=True: a step of CUDA graphs has no second derivatives; leave cuda_graph=True out"
+            )
         pair, lease = ctx.pair, ctx.lease
         pair.take_step_back(lease, grads)
         pair.lease = lambda: None  # who holds the loss of this iteration does not keep the next from this memory
         found = iter(pair.found)
-        return None, *(next(found).detach() if need else None for need in pair.needs)
+        return None, *[next(found).detach() if need else None for need in pair.needs]
+
+
+# Past Function.apply's own look for torch.func, which is a tenth of a step.
+replay = super(torch.autograd.Function, Replay).apply
