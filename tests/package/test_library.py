@@ -101,44 +101,71 @@ def test_libraries_name_no_folder_of_the_machine_that_built_them(mixed):
             assert folder.encode() not in content, library
 
 
+# A script that exports and compiles a model, and prints what it gives.
 MODEL = """
-import sys, torch, my_ops, mixed_ops
+import torch
+IMPORTS
 
 class Model(torch.nn.Module):
     def forward(self, x):
-        return my_ops.sin(x) + 1, mixed_ops.scaled_exp(x, 2.0, [1.0, 0.5])
+        return OUTPUTS
 
-x = torch.linspace(-1, 1, 6).reshape(2, 3)
+x = torch.linspace(-1, 1, 6, device="DEVICE").reshape(2, 3)
 program = torch.export.export(Model(), (x,), dynamic_shapes={"x": {0: torch.export.Dim("rows")}})
 torch._inductor.aoti_compile_and_package(program, package_path="FILE")
 print(*(f"{v:.4f}" for out in Model()(x) for v in out.flatten().tolist()))
 """
 
 
-@pytest.mark.slow
-def test_a_cpp_program_runs_an_exported_model(trig, mixed, tmp_path):
+@pytest.fixture(scope="session")
+def program(tmp_path_factory):
+    """The C++ program of the page."""
+    folder = tmp_path_factory.mktemp("program")
     source = re.search(r"```cpp\n(.*?)```", DOCS.read_text(), re.DOTALL)
     assert source is not None
-    (tmp_path / "main.cpp").write_text(source[1])
+    (folder / "main.cpp").write_text(source[1])
     torch_home = Path(torch.__file__).parent
     includes = [f"-I{torch_home / 'include'}", f"-I{torch_home / 'include/torch/csrc/api/include'}"]
     cxx = shutil.which("g++") or "c++"
     links = [f"-L{torch_home / 'lib'}", f"-Wl,-rpath,{torch_home / 'lib'}", "-Wl,--no-as-needed", "-ltorch"]
     links += ["-ltorch_cpu", "-lc10", "-ldl", "-Wl,--allow-shlib-undefined"]
-    command = [cxx, "-std=c++20", str(tmp_path / "main.cpp"), "-o", str(tmp_path / "main"), *includes, *links]
+    command = [cxx, "-std=c++20", str(folder / "main.cpp"), "-o", str(folder / "main"), *includes, *links]
     built = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     if built.returncode != 0:
         pytest.skip(f"libtorch's headers do not compile here: {built.stderr[-300:]}")
-    expected = python_with(trig, mixed)(MODEL.replace("FILE", str(tmp_path / "model.pt2"))).split()
-    libraries = [trig / "my_ops" / "native" / "libmy_ops.so", mixed / "mixed_ops" / "native" / "libmixed_ops.so"]
-    ran = subprocess.run(
-        [tmp_path / "main", tmp_path / "model.pt2", *libraries],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return folder / "main"
+
+
+def assert_runs(program, device, folders, imports, outputs, libraries, tmp_path):
+    """The program gives what Python gives."""
+    model = str(tmp_path / "model.pt2")
+    given = {"IMPORTS": imports, "OUTPUTS": outputs, "DEVICE": device, "FILE": model}
+    script = re.sub("|".join(given), lambda word: given[word[0]], MODEL)
+    expected = python_with(*folders)(script).split()
+    command = [program, model, device, *libraries]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     printed = re.findall(r"-?\d+\.\d+", ran.stdout)
-    assert len(printed) == 12
+    assert len(printed) == len(expected) == 12
     torch.testing.assert_close(torch.tensor([*map(float, printed)]), torch.tensor([*map(float, expected)]))
+
+
+@pytest.mark.slow
+def test_a_cpp_program_runs_an_exported_model(program, trig, mixed, tmp_path):
+    outputs = "my_ops.sin(x) + 1, mixed_ops.scaled_exp(x, 2.0, [1.0, 0.5])"
+    libraries = [trig / "my_ops" / "native" / "libmy_ops.so", mixed / "mixed_ops" / "native" / "libmixed_ops.so"]
+    assert_runs(program, "cpu", [trig, mixed], "import my_ops, mixed_ops", outputs, libraries, tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.nvcc
+@pytest.mark.triton
+def test_a_cpp_program_runs_triton_and_cuda_kernels(program, tmp_path):
+    made = []
+    for source, name in (("opwright.gallery.trig", "my_ops"), (SOURCES / "gpu.py", "gpu_ops")):
+        opwright("package", source, "--name", name, "--out", tmp_path / name)
+        made.append(tmp_path / name)
+    native = made[1] / "gpu_ops" / "native"
+    libraries = [made[0] / "my_ops/native/libmy_ops.so", native / "libgpu_ops.so", native / "libgpu_ops_cuda.so"]
+    outputs = "my_ops.sin(x) + 1, gpu_ops.scale(x, 2.5)"
+    assert_runs(program, "cuda", made, "import my_ops, gpu_ops", outputs, libraries, tmp_path)

@@ -18,6 +18,16 @@ def test_a_row_is_as_the_page_says(row: Row, name: str) -> None:
     assert outcome(row, name) == recorded()[row.what][name]
 
 
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("row", [pytest.param(r, id=r.run.__name__) for r in ROWS if r.processes == 1])
+def test_a_row_is_the_same_on_a_gpu(row: Row, name: str) -> None:
+    found, expected = outcome(row, name, "cuda"), recorded()[row.what][name]
+    # What torch says of what it refuses names devices.
+    assert found == expected or (found.startswith("refused") and expected.startswith("refused")), found
+
+
 def test_what_does_not_work_is_seen() -> None:
     def wrong(op: object) -> None:
         torch.testing.assert_close(torch.zeros(1), torch.ones(1))

@@ -1,8 +1,9 @@
 """What PyTorch's transforms make of an operator, each tried: the table in docs/transforms.md.
 
 ``python tests/runtime/transforms.py`` prints it; ``--write`` puts it into the page. Two operators of one meaning go
-through every row: one with nothing but a meaning and a kernel, so that everything is derived, and one with a backward
-operator, a saved output and a kernel for each.
+through every row: one with nothing but a meaning and kernels, so that everything is derived, and one with a backward
+operator, a saved output and kernels for each. On a GPU, all but the rows of several processes are tried with CUDA
+kernels.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -41,7 +42,7 @@ def derived(x: Float[Tensor, "*b n"], w: Float[Tensor, "n"]) -> Float[Tensor, "*
     return torch.tanh(x) * w
 
 
-derived.python(lambda x, w: torch.tanh(x) * w, name="kernel")
+derived.python(lambda x, w: torch.tanh(x) * w, name="kernel", devices=["cpu"])
 
 
 @ow.op("transforms::written")
@@ -52,7 +53,7 @@ def written(
     return t * w, t
 
 
-@written.python(name="kernel")
+@written.python(name="kernel", devices=["cpu"])
 def _(x, w):
     t = torch.tanh(x).contiguous()
     return t * w, t
@@ -69,6 +70,62 @@ def written_backward(
 
 written.register_autograd(written_backward)
 
+# -- their kernels on a GPU ----------------------------------------------------------------------------------------
+
+cuda = ow.cuda_module("""
+template <class T>
+__global__ void forward(const T* x, const T* w, T* out, T* saved, long long size, long long n) {
+  const long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
+  if (i >= size) return;
+  const T t = tanh(x[i]);
+  out[i] = t * w[i % n];
+  if (saved) saved[i] = t;
+}
+
+// One thread for each column: the order of its sum is always the same.
+template <class T>
+__global__ void backward(const T* grad, const T* t, const T* w, T* grad_x, T* grad_w, long long rows, long long n) {
+  const long long j = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
+  if (j >= n) return;
+  T sum = 0;
+  for (long long i = j; i < rows * n; i += n) {
+    grad_x[i] = grad[i] * w[j] * (1 - t[i] * t[i]);
+    sum += grad[i] * t[i];
+  }
+  grad_w[j] = sum;
+}
+""")
+CPP_TYPE = {torch.float32: "float", torch.float64: "double"}
+
+
+def launch_forward(x, w, saved):
+    out, size = torch.empty_like(x, memory_format=torch.contiguous_format), x.numel()
+    kernel = cuda[f"forward<{CPP_TYPE[x.dtype]}>"]
+    kernel[ow.cdiv(size, 256), 256](x.contiguous(), w.contiguous(), out, saved, size, w.numel())
+    return out
+
+
+@derived.cuda(name="cuda", dtypes=[*CPP_TYPE])
+def _(x, w):
+    return launch_forward(x, w, None)
+
+
+@written.cuda(name="cuda", dtypes=[*CPP_TYPE])
+def _(x, w):
+    saved = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return launch_forward(x, w, saved), saved
+
+
+@written_backward.cuda(name="cuda", dtypes=[*CPP_TYPE])
+def _(grad, result1, w):
+    grad, n = grad.contiguous(), w.numel()
+    grad_x, grad_w = torch.empty_like(grad), torch.empty_like(w, memory_format=torch.contiguous_format)
+    cuda[f"backward<{CPP_TYPE[w.dtype]}>"][ow.cdiv(n, 256), 256](
+        grad, result1.contiguous(), w.contiguous(), grad_x, grad_w, grad.numel() // max(n, 1), n
+    )
+    return grad_x, grad_w
+
+
 OPERATORS = {"derived": derived, "hand-written": written}
 
 
@@ -78,7 +135,7 @@ def meaning(x, w):
 
 def inputs(*, grad: bool = False, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    x, w = torch.randn(3, 5, generator=generator, dtype=dtype), torch.randn(5, generator=generator, dtype=dtype)
+    x, w = (torch.randn(*s, generator=generator, dtype=dtype).to(Row.device) for s in ((3, 5), (5,)))
     return x.requires_grad_(grad), w.requires_grad_(grad)
 
 
@@ -95,14 +152,17 @@ class Row:
     what: str
     run: Callable[[Any], str | None]
     slow: bool = False
+    processes: int = 1
+
+    device: ClassVar[str] = "cpu"  # on which rows are tried now
 
 
 ROWS: list[Row] = []
 
 
-def row(what: str, *, slow: bool = False) -> Callable[[Any], Any]:
+def row(what: str, *, slow: bool = False, processes: int = 1) -> Callable[[Any], Any]:
     def add(run: Callable[[Any], str | None]) -> Any:
-        ROWS.append(Row(what, run, slow))
+        ROWS.append(Row(what, run, slow, processes))
         return run
 
     return add
@@ -174,7 +234,7 @@ class Module(torch.nn.Module):
     def __init__(self, op, n: int = 5, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         self.op = op
-        self.w = torch.nn.Parameter(torch.linspace(-1, 1, n, dtype=dtype))
+        self.w = torch.nn.Parameter(torch.linspace(-1, 1, n, dtype=dtype, device=Row.device))
 
     def forward(self, x):
         return self.op(x, self.w)
@@ -190,7 +250,7 @@ def export(op):
         file = io.BytesIO()
         torch.export.save(program, file)
         file.seek(0)
-        longer = torch.randn(20, 5, dtype=torch.float64)
+        longer = torch.randn(20, 5, dtype=torch.float64, device=Row.device)
         same(torch.export.load(file).module()(longer), Module(op)(longer))
 
 
@@ -201,7 +261,8 @@ def aot_inductor(op):
 import torch
 import transforms
 op = transforms.OPERATORS[{next(k for k, v in OPERATORS.items() if v is op)!r}]
-x = torch.randn(3, 5)
+transforms.Row.device = {Row.device!r}
+x = torch.randn(3, 5, device={Row.device!r})
 module = transforms.Module(op, dtype=torch.float32)
 program = torch.export.export(module, (x,))
 package = torch._inductor.aoti_compile_and_package(program, package_path={folder!r} + "/m.pt2")
@@ -319,7 +380,9 @@ class Wrapper(Tensor):
 
     @staticmethod
     def __new__(cls, inner):
-        return Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad)
+        return Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, device=inner.device, requires_grad=inner.requires_grad
+        )
 
     def __init__(self, inner):
         self.inner = inner
@@ -353,7 +416,7 @@ def subclasses(op):
 @row("`torch.autocast`, without a policy and with each one")
 def autocast(op):
     x, w = inputs(dtype=torch.float32)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(Row.device, dtype=torch.bfloat16):
         assert op(x, w).dtype == torch.float32
         assert torch.compile(op, backend="aot_eager", fullgraph=True)(x, w).dtype == torch.float32
     for policy, given, expected in (
@@ -367,7 +430,7 @@ def autocast(op):
             return torch.tanh(x) * w
 
         first = x.detach().to(given).requires_grad_()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(Row.device, dtype=torch.bfloat16):
             out = cast(first, w)
         assert out.dtype == expected, (policy, out.dtype)
         out.sum().backward()
@@ -439,7 +502,7 @@ def jit_trace(op):
     same(traced(2 * x, w), meaning(2 * x, w))
 
 
-@row("DistributedDataParallel, 2 processes over gloo", slow=True)
+@row("DistributedDataParallel, 2 processes over gloo", slow=True, processes=2)
 def ddp(op):
     run_distributed(
         op,
@@ -453,7 +516,7 @@ def ddp(op):
     )
 
 
-@row("FSDP2 (`fully_shard`), 2 processes over gloo", slow=True)
+@row("FSDP2 (`fully_shard`), 2 processes over gloo", slow=True, processes=2)
 def fsdp2(op):
     run_distributed(
         op,
@@ -474,7 +537,7 @@ def fsdp2(op):
     )
 
 
-@row("DTensor: sharded forward and backward, 2 processes over gloo", slow=True)
+@row("DTensor: sharded forward and backward, 2 processes over gloo", slow=True, processes=2)
 def dtensor(op):
     run_distributed(
         op,
@@ -495,7 +558,7 @@ def dtensor(op):
     )
 
 
-@row("DTensor with `op.register_sharding`", slow=True)
+@row("DTensor with `op.register_sharding`", slow=True, processes=2)
 def sharding(op):
     run_distributed(
         op,
@@ -556,10 +619,11 @@ def run_script(text: str) -> None:
 # -- running them, and the page ------------------------------------------------------------------------------------
 
 
-def outcome(run: Row, name: str) -> str:
+def outcome(run: Row, name: str, device: str = "cpu") -> str:
     """``works``, with a remark, or ``refused: `` and what was said."""
     torch.compiler.reset()
     try:
+        Row.device = device
         with contextlib.redirect_stderr(io.StringIO()):
             remark = run.run(OPERATORS[name])
     except Exception as error:
