@@ -1,12 +1,12 @@
 """What an eager call costs on a CPU, in µs: of kernels in C++ and Mojo, of one that does nothing, and its pieces.
 
-Usage: call_overhead.py [FILE]   (writes the record there)
+Usage: call_overhead.py [FILE] [--rounds N]   (writes the record there)
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import timeit
 from collections.abc import Callable
 from pathlib import Path
@@ -78,7 +78,7 @@ def arguments_of_a_cuda_launch() -> Calls:
     packer = Packer("add", [pointer, pointer, pointer, Parameter("integer", 8, "long long")])
     make = packer.make_launch
     assert make is not None
-    launch = make(None, CPU, None, {0: None}, lambda *words: None, lambda: CPU, lambda device: 0, print)
+    launch = make(None, CPU, None, {0: None}, lambda *words: None, lambda: CPU, lambda device: 0, print, print)
     return {
         "a CUDA launch without CUDA's part": lambda: launch(x, y, out, 1024),
         "its arguments alone, as one function": lambda: packer.pack_usual((x, y, out, 1024), CPU),
@@ -86,7 +86,7 @@ def arguments_of_a_cuda_launch() -> Calls:
     }
 
 
-def microseconds(calls: Calls, n: int = 5_000, rounds: int = 40) -> dict[str, float]:
+def microseconds(calls: Calls, rounds: int, n: int = 5_000) -> dict[str, float]:
     """The least of many rounds, all calls in turn in each."""
     least = {}
     for name, call in calls.items():
@@ -98,6 +98,10 @@ def microseconds(calls: Calls, n: int = 5_000, rounds: int = 40) -> dict[str, fl
     return {name: round(us, 3) for name, us in least.items()}
 
 
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("file", type=Path, nargs="?")
+parser.add_argument("--rounds", type=int, default=40)
+options = parser.parse_args()
 torch.set_num_threads(1)
 times = microseconds(
     {
@@ -106,10 +110,11 @@ times = microseconds(
         **around_a_native_kernel("mojo", "Mojo", "mojo"),
         **around_nothing(),
         **arguments_of_a_cuda_launch(),
-    }
+    },
+    options.rounds,
 )
 for name, us in times.items():
     print(f"{name:<52} {us:6.2f} µs {us / times['torch.add']:6.2f} × torch.add")
-if len(sys.argv) > 1:
+if options.file:
     record = {"schema": "opwright.call_overhead/2", "machine": this_machine().to_json(), "us": times}
-    Path(sys.argv[1]).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    options.file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")

@@ -20,9 +20,7 @@ from opwright.results import Accepted, Refused
 from opwright.runtime.tools import build_tools
 
 HOST = """
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
+#include <opwright/tensor.h>
 using torch::stable::Tensor;
 
 __global__ void scale_kernel(const float* x, float* out, float a, int64_t n) {
@@ -31,12 +29,10 @@ __global__ void scale_kernel(const float* x, float* out, float a, int64_t n) {
 }
 
 Tensor scale(const Tensor& x, double a) {
-  Tensor in = torch::stable::contiguous(x), out = torch::stable::empty_like(in);
-  void* stream = nullptr;
-  aoti_torch_get_current_cuda_stream(in.get_device_index(), &stream);
+  Tensor in = opwright::contiguous(x), out = opwright::empty_like(in);
   const int64_t n = in.numel();
   if (n > 0)
-    scale_kernel<<<(n + 255) / 256, 256, 0, static_cast<cudaStream_t>(stream)>>>(
+    scale_kernel<<<(n + 255) / 256, 256, 0, opwright::current_stream(in)>>>(
         in.const_data_ptr<float>(), out.mutable_data_ptr<float>(), static_cast<float>(a), n);
   return out;
 }
@@ -180,7 +176,7 @@ def test_a_compile_error_of_nvcc_shows_file_line_and_caret(namespace, tmp_path):
     with pytest.raises(CompileError) as caught:
         get_backend("cuda").compile(op.kernels["native"].spec, op.contract, build_tools())
     message = str(caught.value)
-    assert 'scale.cu(17): error: identifier "m" is undefined' in message
+    assert 'scale.cu(13): error: identifier "m" is undefined' in message
     assert "if (m > 0)\n" in message
 
 

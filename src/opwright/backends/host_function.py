@@ -88,6 +88,7 @@ def _flags(spec: KernelSpec, toolchain: Toolchain) -> list[str]:
         f"-DTORCH_TARGET_VERSION={stable_abi.TARGET_VERSION}",
         f"-I{_source(spec).parent}",
         f"-I{TORCH / 'include'}",
+        f"-I{stable_abi.INCLUDE}",
         *_python_flags(),
         *spec.options.get("options", ()),
     ]
@@ -102,8 +103,9 @@ def _python_flags() -> list[str]:
 def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> ArtifactKey:
     """Everything that the shared object depends on."""
     source, flags = _source(spec), _flags(spec, toolchain)
-    # Folders that the author added; torch's own are covered by its version.
+    # Folders that the author added, and ours; torch's own are covered by its version.
     folders = [Path(flag[2:]) for flag in spec.options.get("options", ()) if flag.startswith("-I")]
+    folders.append(stable_abi.INCLUDE)
     headers = stable_abi.included_files(source.read_text(), source.parent, folders)
     binding = stable_abi.binding_text(spec, contract, "", toolchain.binding)
     return ArtifactKey(

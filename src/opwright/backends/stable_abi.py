@@ -17,6 +17,7 @@ from opwright.errors import KernelError, SignatureMismatchError
 
 __all__ = [
     "BINDING",
+    "INCLUDE",
     "TARGET_VERSION",
     "TEMPLATES",
     "binding_text",
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 TEMPLATES = Path(__file__).parent / "templates"
+# What a source may include besides torch's headers: <opwright/tensor.h>.
+INCLUDE = Path(__file__).parent / "include"
 BINDING = TEMPLATES / "stable_binding.cpp"
 # torch 2.10's stable ABI: what is built against it also runs on every later torch.
 TARGET_VERSION = "0x020a000000000000"

@@ -1,5 +1,6 @@
 // Elementwise addition on the CPU. It needs only the headers of torch's stable ABI, so it builds in seconds, and
 // what was built runs on every later torch.
+#include <opwright/tensor.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/Dispatch_v2.h>
@@ -20,8 +21,8 @@ void add_into(Tensor& out, const Tensor& x, const Tensor& y) {
 }
 
 Tensor add(const Tensor& x, const Tensor& y) {
-  const Tensor a = torch::stable::contiguous(x), b = torch::stable::contiguous(y);
-  Tensor out = torch::stable::new_empty(a, a.sizes());
+  const Tensor a = opwright::contiguous(x), b = opwright::contiguous(y);
+  Tensor out = opwright::empty_like(a);
   THO_DISPATCH_V2(a.scalar_type(), "gallery::add", [&] { add_into<scalar_t>(out, a, b); },
                   AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
   return out;

@@ -1,5 +1,6 @@
 // 1-D convolution on the CPU: blocks of outputs that stay in the first cache while the taps pass over them one by one,
 // in loops that compilers turn into vector instructions. Half types are summed in float and rounded once.
+#include <opwright/tensor.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/Dispatch_v2.h>
@@ -50,8 +51,8 @@ void convolve_all(Tensor& out, const Tensor& x, const Tensor& k) {
 }
 
 Tensor conv1d(const Tensor& x, const Tensor& k) {
-  const Tensor a = torch::stable::contiguous(x), b = torch::stable::contiguous(k);
-  Tensor out = torch::stable::new_empty(a, a.sizes());
+  const Tensor a = opwright::contiguous(x), b = opwright::contiguous(k);
+  Tensor out = opwright::empty_like(a);
   THO_DISPATCH_V2(a.scalar_type(), "gallery::conv1d", [&] { convolve_all<scalar_t>(out, a, b); },
                   AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
   return out;
@@ -98,8 +99,8 @@ void correlate_all(Tensor& out, const Tensor& x, const Tensor& grad) {
 }
 
 Tensor conv1d_taps(const Tensor& x, const Tensor& grad, int64_t m) {
-  const Tensor a = torch::stable::contiguous(x), b = torch::stable::contiguous(grad);
-  Tensor out = torch::stable::new_empty(a, {m});
+  const Tensor a = opwright::contiguous(x), b = opwright::contiguous(grad);
+  Tensor out = opwright::new_empty(a, {m});
   THO_DISPATCH_V2(a.scalar_type(), "gallery::conv1d_taps", [&] { correlate_all<scalar_t>(out, a, b); },
                   AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
   return out;

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include <opwright/tensor.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/Dispatch_v2.h>
@@ -127,8 +128,8 @@ void sum_all(Tensor& sums, Tensor& counts, const Tensor& X, const Tensor& means)
 
 Tensor kmeans_assign(const Tensor& X, const Tensor& means) {
   STD_TORCH_CHECK(means.size(0) > 0, "gallery::kmeans_assign: there is no mean to assign points to");
-  const Tensor points = torch::stable::contiguous(X), centres = torch::stable::contiguous(means);
-  Tensor out = torch::stable::new_empty(points, {points.size(0)}, ScalarType::Long);
+  const Tensor points = opwright::contiguous(X), centres = opwright::contiguous(means);
+  Tensor out = opwright::new_empty(points, {points.size(0)}, ScalarType::Long);
   THO_DISPATCH_V2(points.scalar_type(), "gallery::kmeans_assign",
                   [&] { assign_all<scalar_t>(out, points, centres); }, AT_EXPAND(AT_FLOATING_TYPES));
   return out;
@@ -136,9 +137,9 @@ Tensor kmeans_assign(const Tensor& X, const Tensor& means) {
 
 std::tuple<Tensor, Tensor> kmeans_sums(const Tensor& X, const Tensor& means) {
   STD_TORCH_CHECK(means.size(0) > 0, "gallery::kmeans_sums: there is no mean to assign points to");
-  const Tensor points = torch::stable::contiguous(X), centres = torch::stable::contiguous(means);
-  Tensor sums = torch::stable::new_empty(points, {means.size(0), means.size(1)});
-  Tensor counts = torch::stable::new_empty(points, {means.size(0)}, ScalarType::Long);
+  const Tensor points = opwright::contiguous(X), centres = opwright::contiguous(means);
+  Tensor sums = opwright::new_empty(points, {means.size(0), means.size(1)});
+  Tensor counts = opwright::new_empty(points, {means.size(0)}, ScalarType::Long);
   THO_DISPATCH_V2(points.scalar_type(), "gallery::kmeans_sums",
                   [&] { sum_all<scalar_t>(sums, counts, points, centres); }, AT_EXPAND(AT_FLOATING_TYPES));
   return {sums, counts};

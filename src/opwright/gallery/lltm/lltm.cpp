@@ -8,6 +8,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include <opwright/tensor.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/Dispatch_v2.h>
@@ -110,7 +111,7 @@ void forward_into(Tensor& h_new, Tensor& c_new, const Tensor& gates, const Tenso
 Tensor side_by_side(const Tensor& h, const Tensor& x) {
   const int64_t rows = h.size(0), bytes = h.element_size();
   const int64_t left = h.size(1) * bytes, right = x.size(1) * bytes;
-  Tensor out = torch::stable::new_empty(h, {rows, h.size(1) + x.size(1)});
+  Tensor out = opwright::new_empty(h, {rows, h.size(1) + x.size(1)});
   auto* to = static_cast<char*>(out.mutable_data_ptr());
   const auto* from_h = static_cast<const char*>(h.const_data_ptr());
   const auto* from_x = static_cast<const char*>(x.const_data_ptr());
@@ -131,10 +132,10 @@ Tensor linear(const Tensor& inputs, const Tensor& weight, const Tensor& bias) {
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> lltm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                 const Tensor& h, const Tensor& c) {
-  const Tensor cell = torch::stable::contiguous(c);
-  const Tensor inputs = side_by_side(torch::stable::contiguous(h), torch::stable::contiguous(x));
-  const Tensor gates = torch::stable::contiguous(linear(inputs, weight, bias));
-  Tensor h_new = torch::stable::new_empty(cell, cell.sizes()), c_new = torch::stable::new_empty(cell, cell.sizes());
+  const Tensor cell = opwright::contiguous(c);
+  const Tensor inputs = side_by_side(opwright::contiguous(h), opwright::contiguous(x));
+  const Tensor gates = opwright::contiguous(linear(inputs, weight, bias));
+  Tensor h_new = opwright::empty_like(cell), c_new = opwright::empty_like(cell);
   THO_DISPATCH_V2(cell.scalar_type(), "gallery::lltm", [&] { forward_into<scalar_t>(h_new, c_new, gates, cell); },
                   AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
   return {h_new, c_new, inputs, gates};
@@ -212,17 +213,17 @@ void backward_into(Tensor& grad_gates, Tensor& grad_bias, Tensor& grad_c_old, co
 }
 
 std::optional<Tensor> contiguous_if_given(const std::optional<Tensor>& tensor) {
-  return tensor ? std::optional<Tensor>(torch::stable::contiguous(*tensor)) : std::nullopt;
+  return tensor ? std::optional<Tensor>(opwright::contiguous(*tensor)) : std::nullopt;
 }
 
 std::tuple<Tensor, Tensor, Tensor> lltm_backward(const std::optional<Tensor>& grad_h,
                                                  const std::optional<Tensor>& grad_c, const Tensor& gates,
                                                  const Tensor& c_new) {
-  const Tensor gate = torch::stable::contiguous(gates), cell = torch::stable::contiguous(c_new);
+  const Tensor gate = opwright::contiguous(gates), cell = opwright::contiguous(c_new);
   const auto from_h = contiguous_if_given(grad_h), from_c = contiguous_if_given(grad_c);
-  Tensor grad_gates = torch::stable::new_empty(gate, gate.sizes());
-  Tensor grad_bias = torch::stable::new_empty(gate, {gate.size(1)});
-  Tensor grad_c_old = torch::stable::new_empty(cell, cell.sizes());
+  Tensor grad_gates = opwright::empty_like(gate);
+  Tensor grad_bias = opwright::new_empty(gate, {gate.size(1)});
+  Tensor grad_c_old = opwright::empty_like(cell);
   THO_DISPATCH_V2(
       cell.scalar_type(), "gallery::lltm_backward",
       ([&] { backward_into<scalar_t>(grad_gates, grad_bias, grad_c_old, from_h, from_c, gate, cell); }),

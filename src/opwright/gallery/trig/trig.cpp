@@ -3,6 +3,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include <opwright/tensor.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/Dispatch_v2.h>
@@ -51,8 +52,8 @@ void map_into(Tensor& out, const Tensor& x) {
 
 template <class Function>
 Tensor map(const Tensor& x) {
-  const Tensor in = torch::stable::contiguous(x);
-  Tensor out = torch::stable::new_empty(in, in.sizes());
+  const Tensor in = opwright::contiguous(x);
+  Tensor out = opwright::empty_like(in);
   THO_DISPATCH_V2(in.scalar_type(), "gallery::sin, cos", ([&] { map_into<Function, scalar_t>(out, in); }),
                   AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
   return out;
