@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What needs a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
-# Steps: doctor tests cuda conv self gallery check others numpy lltm demo timing table (default: all, in this order). Each has its own time limit.
+# Steps: doctor tests cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order). Each has its own time limit.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1
@@ -36,6 +36,14 @@ gallery() {
   tail -12 "$out/gallery.log"
 }
 numpy() { timeout 120 python3 benchmarks/numpy_bench.py --points 20000000 --threads 1 16 2>&1 | grep -v '^opwright: compiling' | tee "$out/numpy.txt"; }
+train() {
+  for options in "--kernel cuda" "--kernel triton" "--cuda-graph" "--kernel cuda --bfloat16" "--kernel cuda --compile"; do
+    echo "-- $options"
+    timeout 90 python3 -m opwright.gallery.lltm.train --device cuda --steps 400 $options \
+      --json "$out/train${options// /}.json" 2>&1 | grep -E 'steps in|apart|at the end|Error'
+  done
+  python3 -c "import json,pathlib; p=pathlib.Path('$out'); n=sorted(p.glob('train*.json')); (p/'lltm-training.json').write_text(json.dumps([json.loads(f.read_text()) for f in n])); [f.unlink() for f in n]"
+}
 demo() {
   timeout 200 python3 -m opwright demo --json "$out/demo.json" > "$out/demo.log" 2>&1
   grep -v '^opwright: compiling' "$out/demo.log" | tail -40
@@ -44,7 +52,7 @@ self() { OUT="$out" timeout 100 python3 benchmarks/self_comparison.py --quick 2>
 timing() { timeout 250 python3 benchmarks/gpu_bench.py "$out" 2>&1 | tail -75; }
 table() { timeout 60 python3 -m opwright.gallery.add --size 1024 --size 4096 > "$out/add-table.txt" 2>&1; tail -20 "$out/add-table.txt"; }
 
-[ $# -gt 0 ] || set -- doctor tests cuda conv self gallery check others numpy lltm demo timing table
+[ $# -gt 0 ] || set -- doctor tests cuda conv self gallery check others numpy lltm train demo timing table
 for step in "$@"; do
   echo "== $step"
   start=$SECONDS

@@ -582,6 +582,3 @@ def test_graphs_of_other_shapes_and_under_autocast():
     assert outputs[0].dtype == torch.bfloat16
     got = torch.autograd.grad(outputs[0].float().sum(), ours.weights)[0]
     assert got.dtype == torch.float32
-    grad = torch.autograd.grad(ours(x, (h, c))[0].sum(), h, create_graph=True)[0]
-    with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):
-        grad.sum().backward()

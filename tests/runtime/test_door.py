@@ -202,17 +202,6 @@ def test_lazy_conjugates_and_negatives_are_resolved_before_a_kernel_sees_them(na
     assert seen == [False, False]
 
 
-@pytest.mark.skipif(not hasattr(torch._C.DispatchKey, "Named"), reason="this torch has no named dims")
-def test_calls_of_a_thread_without_named_dims_go_direct(counted: Counted) -> None:
-    C: Any = torch._C
-    include, exclude = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()
-    x, named = torch.ones(3), torch.ones(3, names=("n",))
-    with C._ForceDispatchKeyGuard(include, exclude.add(C.DispatchKey.Named)):
-        counted.op(x, x)
-        assert counted.passes == 0
-        assert not is_plain_call([named])
-
-
 def test_calls_of_a_thread_that_ignores_conjugates_go_through_the_dispatcher(counted: Counted) -> None:
     C: Any = torch._C
     include, exclude = C._dispatch_tls_local_include_set(), C._dispatch_tls_local_exclude_set()

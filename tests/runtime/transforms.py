@@ -613,7 +613,8 @@ def run_script(text: str) -> None:
         file.write_text(f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n{text}")
         done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=150, check=False)
     if done.returncode != 0:
-        raise RuntimeError((done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1] + done.stderr[-3000:])
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        raise RuntimeError(f"exit {done.returncode}: {last}\n{done.stderr[-3000:]}")
 
 
 # -- running them, and the page ------------------------------------------------------------------------------------

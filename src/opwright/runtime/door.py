@@ -31,9 +31,9 @@ def is_plain_call(arguments: Sequence[Any], *, recorded: bool = False) -> bool:
     Args:
         recorded: nothing but recording the call for its gradient.
     """
-    thread = (_C._dispatch_tls_local_include_set().raw_repr(), _C._dispatch_tls_local_exclude_set().raw_repr())
+    include, exclude = _C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()
     if (
-        thread not in _plain_threads()
+        not _is_plain_thread(include.raw_repr(), exclude.raw_repr())
         or forward_ad._current_level >= 0
         or _C._is_torch_function_mode_enabled()
         or _C._autograd._profiler_enabled()
@@ -86,9 +86,14 @@ def with_lazy_conjugates() -> Any:
 
 @functools.cache
 def _is_plain(raw_keys: int) -> bool:
-    keys = _C.DispatchKeySet.from_raw_repr(raw_keys)
-    names = {name.strip() for name in str(keys).removeprefix("DispatchKeySet(").rstrip(")").split(",")}
+    names = _names(raw_keys)
     return bool(names & _PLAIN_BACKENDS) and names <= _PLAIN_BACKENDS | _PLAIN_FUNCTIONALITY
+
+
+def _names(raw_keys: int) -> frozenset[str]:
+    """Of the keys in a set: torch gives Python no other way to all of them."""
+    shown = str(_C.DispatchKeySet.from_raw_repr(raw_keys)).removeprefix("DispatchKeySet(").rstrip(")")
+    return frozenset(name.strip() for name in shown.split(","))
 
 
 @functools.cache
@@ -109,9 +114,8 @@ def _default_key_sets() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
 
 
 @functools.cache
-def _plain_threads() -> frozenset[tuple[int, int]]:
-    found = list(_default_key_sets())
-    if hasattr(_C.DispatchKey, "Named"):
-        # torch 2.11's autograd has no named dims in its threads for GPUs. A tensor that has some is not plain anyway.
-        found += [(include, exclude.add(_C.DispatchKey.Named)) for include, exclude in found]
-    return frozenset((include.raw_repr(), exclude.raw_repr()) for include, exclude in found)
+def _is_plain_thread(include: int, exclude: int) -> bool:
+    """Whether a thread that includes and excludes these keys is like one that has done nothing yet."""
+    # Autograd's threads for GPUs exclude named dims besides (torch 2.11); a tensor that has some is not plain anyway.
+    thread = (_names(include), _names(exclude) - {"Named"})
+    return thread in [(_names(i.raw_repr()), _names(e.raw_repr()) - {"Named"}) for i, e in _default_key_sets()]

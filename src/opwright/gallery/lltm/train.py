@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -144,11 +145,13 @@ def main() -> int:
     parser.add_argument("--compile", action="store_true", dest="compiled", help="with torch.compile, both")
     parser.add_argument("--bfloat16", action="store_true", help="under autocast")
     parser.add_argument("--plot", type=Path, help="write the curves to this picture")
+    parser.add_argument("--json", type=Path, help="write settings and losses to this file")
     options = vars(parser.parse_args())
-    kernel, cuda_graph, file = (options.pop(name) for name in ("kernel", "cuda_graph", "plot"))
+    kernel, cuda_graph, file, record = (options.pop(name) for name in ("kernel", "cuda_graph", "plot", "json"))
     options["device"] = options["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     settings = Settings(**options)
     curves: dict[str, Sequence[float]] = {}
+    seconds: dict[str, float] = {}
     subjects: dict[str, Callable[[int, int], ReferenceLLTM]] = {
         "opwright": lambda i, s: LLTM(i, s, kernel=kernel, cuda_graph=cuda_graph),
         "plain": ReferenceLLTM,
@@ -156,8 +159,12 @@ def main() -> int:
     for name, make_cell in subjects.items():
         start = time.perf_counter()
         curves[name] = train(make_cell, settings)
-        print(f"{name}: {settings.steps} steps in {time.perf_counter() - start:.1f} s on {settings.device}", flush=True)
+        seconds[name] = time.perf_counter() - start
+        print(f"{name}: {settings.steps} steps in {seconds[name]:.1f} s on {settings.device}", flush=True)
     learnt = report(curves)
+    if record is not None:
+        chosen = {**vars(settings), "kernel": kernel, "cuda_graph": cuda_graph, "torch": torch.__version__}
+        record.write_text(json.dumps({"settings": chosen, "seconds": seconds, "losses": curves}))
     if file is not None:
         plot(curves, settings, file)
         print(f"wrote {file}")
