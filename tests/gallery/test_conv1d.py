@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 
 import numpy as np
@@ -89,13 +90,35 @@ def test_the_triton_kernel_agrees_with_the_meaning_in_the_interpreter(run_python
         import torch
         from opwright.gallery.conv1d import conv1d
         for dtype in (torch.float16, torch.float32, torch.float64):
-            for n, m in ((0, 2), (5, 7), (1030, 4)):
+            for n, m in ((0, 2), (5, 7), (1030, 4), (4100, 11)):
                 x, k = torch.randn(n).to(dtype), torch.randn(m).to(dtype)
                 truth = conv1d.contract.truth((x.double(), k.double()))[0].to(dtype)
                 torch.testing.assert_close(conv1d.kernels["triton"](x, k), truth, rtol=1e-2, atol=1e-2)
         """,
         env={"TRITON_INTERPRET": "1"},
     )
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32", "fp64"])
+def test_in_triton_a_thread_takes_16_bytes_at_once_and_shares_nothing_with_others(dtype):
+    import triton.language as tl
+    from triton import compile
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from opwright.gallery.conv1d.conv1d_triton import conv1d_kernel
+
+    pointers = dict.fromkeys(("x", "k", "out"), f"*{dtype}")
+    each = 128 // int(dtype.strip("bfp"))
+    constants = {"ROWS": 256, "EACH": each, "SUM": tl.float64 if dtype == "fp64" else tl.float32}
+    signature = pointers | {"n": "i32", "m": "i32"} | dict.fromkeys(constants, "constexpr")
+    aligned = {(i,): [["tt.divisibility", 16]] for i in range(3)}
+    source = ASTSource(fn=conv1d_kernel, signature=signature, constexprs=constants, attrs=aligned)
+    ptx = compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    for at_once in ("ld.global", "st.global"):
+        assert re.search(rf"{at_once}\.(v4\.b32|v2\.b64)", ptx), at_once
+    assert not re.search(r"\.shared|shfl|bar\.sync", ptx)
 
 
 @pytest.mark.gpu

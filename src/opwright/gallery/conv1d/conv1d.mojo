@@ -1,15 +1,13 @@
-"""1-D convolution in Mojo: one body for the CPU, in SIMD vectors, and one for a GPU, in tiles of shared memory.
+"""1-D convolution in Mojo: one body for the CPU, in SIMD vectors, and one for a GPU, in windows of registers.
 
 Half types are summed in float32 and rounded once. Past the end the input counts as zeros.
 """
 
-from std.memory import stack_allocation
 from std.sys import simd_width_of, size_of
-from max.gpu import barrier, block_idx, thread_idx
+from max.gpu import block_idx, thread_idx
 
 comptime THREADS = 256
-# Taps that one pass over a tile takes: a longer kernel takes several passes.
-comptime TAPS = 256
+comptime ROUNDS = 2
 
 
 def accumulator[dtype: DType]() -> DType:
@@ -124,26 +122,17 @@ def conv1d_taps[
 
 @always_inline
 def load_or_zero[
-    EACH: Int, dtype: DType
+    dtype: DType, //, EACH: Int, inside: Bool
 ](x: Pointer[Scalar[dtype], MutAnyOrigin], position: Int, size: Int) -> SIMD[dtype, EACH]:
-    """``EACH`` elements from an aligned position on; zeros past the end."""
-    if position + EACH <= size:
-        return x.unsafe_offset(position).unsafe_load[width=EACH, alignment=16]()
+    """``EACH`` elements from an aligned position on; zeros past the end, which is not looked for ``inside``."""
+    if inside or position + EACH <= size:
+        # Nobody writes what is read here, so the load may be one that the hardware need not keep coherent.
+        return x.unsafe_offset(position).unsafe_load[width=EACH, alignment=16, invariant=True]()
     var values = SIMD[dtype, EACH](0)
     comptime for e in range(EACH):
         if position + e < size:
             values[e] = x[unsafe_offset=position + e]
     return values
-
-
-@always_inline
-def put[
-    LANES: Int, EACH: Int, acc: DType
-](
-    tile: Pointer[Scalar[acc], MutUntrackedOrigin, address_space=AddressSpace.SHARED], at: Int, values: SIMD[acc, EACH]
-):
-    comptime for p in range(EACH // LANES):
-        tile.unsafe_offset(at + p * LANES).unsafe_store[alignment=16](values.slice[LANES, offset = p * LANES]())
 
 
 def conv1d_gpu[
@@ -158,70 +147,69 @@ def conv1d_gpu[
 ):
     """On a GPU, in blocks of ``THREADS``, each of which gives ``ROUNDS`` times 16 bytes a thread.
 
-    A block brings its tile, and as much beyond it as the taps reach, into shared memory with 16-byte loads, which is
-    why ``x`` has to be aligned to 16 bytes. A thread then keeps a window of the tile in registers, which moves on by
-    ``LANES`` elements for every ``LANES`` taps.
+    ``x`` has to be aligned to 16 bytes.
+    """
+    comptime EACH = 16 // size_of[dtype]()
+    comptime TILE = THREADS * ROUNDS * EACH
+    var start = Int(block_idx.x) * TILE
+    var left = Int(n) - start
+    var taps = width if width > 0 else Int(m)
+    # Only the last blocks compare each position with the end, which takes as many instructions as all the rest.
+    if TILE + taps + EACH <= left:
+        convolve_tile[inside=True](output.unsafe_offset(start), x.unsafe_offset(start), left, k, taps)
+    else:
+        convolve_tile[inside=False](output.unsafe_offset(start), x.unsafe_offset(start), left, k, taps)
+
+
+@always_inline
+def convolve_tile[
+    dtype: DType, //, inside: Bool
+](
+    output: Pointer[Scalar[dtype], MutAnyOrigin],
+    x: Pointer[Scalar[dtype], MutAnyOrigin],
+    size: Int,
+    k: Pointer[Scalar[dtype], MutAnyOrigin],
+    taps: Int,
+):
+    """One block's outputs.
+
+    A thread keeps a window of the input in registers: the elements under its outputs and as many after them. These
+    are its neighbour's, so the second load of them is met by the cache.
     """
     comptime acc = accumulator[dtype]()
-    comptime LANES = 16 // size_of[acc]()  # what shared memory gives a thread at once
     comptime EACH = 16 // size_of[dtype]()  # what a thread loads and stores at once
-    comptime ROUNDS = 2
-    comptime TILE = THREADS * EACH * ROUNDS
-    comptime PARTS = EACH // LANES
-    var tile = stack_allocation[TILE + TAPS, Scalar[acc], address_space=AddressSpace.SHARED, alignment=16]()
-    var taps = stack_allocation[TAPS, Scalar[acc], address_space=AddressSpace.SHARED, alignment=16]()
-    var thread = Int(thread_idx.x)
-    var start = Int(block_idx.x) * TILE
-    var size = Int(n)
-    var length = width if width > 0 else Int(m)
-    var totals = Array[SIMD[acc, LANES], ROUNDS * PARTS](fill=SIMD[acc, LANES](0))
-
-    var first = 0
-    while first < length:
-        var count = min(TAPS, length - first)
-        if first > 0:
-            barrier()  # the tile before is not needed any more
-        # All of a thread's loads are under way before the first is waited for.
-        var origin = start + first
-        var loaded = Array[SIMD[dtype, EACH], ROUNDS](fill=SIMD[dtype, EACH](0))
+    comptime ROUND = THREADS * EACH
+    var first = Int(thread_idx.x) * EACH
+    var windows = Array[SIMD[dtype, 2 * EACH], ROUNDS](fill=SIMD[dtype, 2 * EACH](0))
+    var totals = Array[SIMD[acc, EACH], ROUNDS](fill=SIMD[acc, EACH](0))
+    # All of these loads are under way before the first is waited for.
+    comptime for r in range(ROUNDS):
+        var own = load_or_zero[EACH, inside](x, first + r * ROUND, size)
+        windows[r] = own.join(load_or_zero[EACH, inside](x, first + r * ROUND + EACH, size))
+    var j = 0
+    while True:
+        var group = SIMD[dtype, EACH](0)
+        comptime for q in range(EACH):
+            if j + q < taps:
+                group[q] = k[unsafe_offset=j + q]
+        comptime for q in range(EACH):
+            if j + q < taps:
+                var tap = SIMD[acc, EACH](group[q].cast[acc]())
+                comptime for r in range(ROUNDS):
+                    totals[r] = windows[r].slice[EACH]().cast[acc]().fma(tap, totals[r])
+            comptime for r in range(ROUNDS):
+                windows[r] = windows[r].rotate_left[1]()
+        j += EACH
+        if j >= taps:
+            break
         comptime for r in range(ROUNDS):
-            loaded[r] = load_or_zero[EACH](x, origin + (r * THREADS + thread) * EACH, size)
-        # The first warps bring what lies beyond the tile, the last ones the taps.
-        for at in range(TILE + thread * EACH, TILE + count - 1, THREADS * EACH):
-            put[LANES](tile, at, load_or_zero[EACH](x, origin + at, size).cast[acc]())
-        for j in range(THREADS - 1 - thread, count, THREADS):
-            taps[unsafe_offset=j] = k[unsafe_offset=first + j].cast[acc]()
-        comptime for r in range(ROUNDS):
-            put[LANES](tile, (r * THREADS + thread) * EACH, loaded[r].cast[acc]())
-        barrier()
-
-        comptime for r in range(ROUNDS):
-            var base = (r * THREADS + thread) * EACH
-            var window = Array[SIMD[acc, LANES], PARTS + 1](fill=SIMD[acc, LANES](0))
-            comptime for p in range(PARTS):
-                window[p] = tile.unsafe_offset(base + p * LANES).unsafe_load[width=LANES, alignment=16]()
-            var j = 0
-            while j < count:
-                window[PARTS] = tile.unsafe_offset(base + j + EACH).unsafe_load[width=LANES, alignment=16]()
-                var tap = taps.unsafe_offset(j).unsafe_load[width=LANES, alignment=16]()
-                comptime for q in range(LANES):
-                    if j + q < count:
-                        comptime for p in range(PARTS):
-                            var both = window[p].join(window[p + 1])
-                            totals[r * PARTS + p] = both.slice[LANES, offset=q]().fma(
-                                SIMD[acc, LANES](tap[q]), totals[r * PARTS + p]
-                            )
-                comptime for p in range(PARTS):
-                    window[p] = window[p + 1]
-                j += LANES
-        first += TAPS
+            var next = load_or_zero[EACH, inside](x, first + r * ROUND + j + EACH, size)
+            windows[r] = windows[r].insert[offset=EACH](next)
 
     comptime for r in range(ROUNDS):
-        var position = start + (r * THREADS + thread) * EACH
-        var values = SIMD[dtype, EACH](0)
-        comptime for e in range(EACH):
-            values[e] = totals[r * PARTS + e // LANES][e % LANES].cast[dtype]()
-        if position + EACH <= size:
+        var position = first + r * ROUND
+        var values = totals[r].cast[dtype]()
+        if inside or position + EACH <= size:
             output.unsafe_offset(position).unsafe_store[alignment=16](values)
         else:
             comptime for e in range(EACH):

@@ -6,7 +6,7 @@ from max.gpu.host import DeviceContext
 from std.math import ceildiv
 from std.sys import size_of
 
-from .conv1d import THREADS, conv1d, conv1d_gpu
+from .conv1d import ROUNDS, THREADS, conv1d, conv1d_gpu
 
 
 @extensibility.register("conv1d")
@@ -27,7 +27,7 @@ struct Conv1D:
         var taps = Int64(m if m > 0 else k.dim_size(0))
 
         comptime if target == "gpu":
-            comptime TILE = 2 * 16 * THREADS // size_of[dtype]()
+            comptime TILE = ROUNDS * 16 * THREADS // size_of[dtype]()
             ctx.enqueue_function[conv1d_gpu[dtype, m]](
                 output.unsafe_ptr(), size, x.unsafe_ptr(), size, k.unsafe_ptr(), taps,
                 grid_dim=ceildiv(Int(size), TILE), block_dim=THREADS,
