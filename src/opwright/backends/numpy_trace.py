@@ -25,8 +25,8 @@ from opwright.contract.numpy_rules import FloatDefault, numpy_rules
 from opwright.errors import CompileError
 
 __all__ = [
-    "LimitHit", "arrays_made_on", "cause_of", "compile_whole", "misplaced", "on_tensors", "on_tensors_in_pieces",
-    "refuse_lacking", "say_break",
+    "LimitHit", "arrays_made_on", "cause_of", "compile_whole", "generate", "misplaced", "on_tensors",
+    "on_tensors_in_pieces", "refuse_lacking", "say_break",
 ]  # fmt: skip
 
 # Until then Dynamo takes arrays for tensors while a default device is set (seen on 2.11 and 2.13).
@@ -124,6 +124,7 @@ def compile_whole(
     fullgraph: bool = True,
     dynamic: bool | None = None,
     on_graph: Callable[[str], None] | None = None,
+    code_of: Callable[[torch.fx.GraphModule, Any], Any] | None = None,
 ) -> Callable[..., Any]:
     """torch.compile of a function on tensors.
 
@@ -131,12 +132,13 @@ def compile_whole(
         float_default: what NumPy's functions give where nothing says which float.
         fullgraph: refuse what the tracer cannot follow; else it is left to Python.
         on_graph: told when a graph is about to be compiled, with what ended it too early ("" if nothing).
+        code_of: what makes code from a graph; Inductor by default.
     """
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
         if on_graph is not None:
             on_graph(_what_ended(graph))
-        return generate(_by_numpys_rules(graph, float_default), inputs)
+        return (code_of or generate)(_by_numpys_rules(graph, float_default), inputs)
 
     return torch.compile(function, fullgraph=fullgraph, dynamic=dynamic, backend=backend)
 
