@@ -1,8 +1,8 @@
 """What Inductor generates for a named GPU, without one, and what Triton makes of that.
 
 Inductor asks the device for a few figures while it generates code. Here a record of the named GPU answers, for just as
-long as Inductor asks; inputs are fake tensors that say they are on a GPU; and the text is caught before it is loaded. It
-is for a process of its own: what torch and Triton remember of those answers stays with them.
+long as Inductor asks; inputs are fake tensors that say they are on a GPU; and the text is caught before it is loaded.
+That is for a process of its own: what torch and Triton remember of those answers stays with them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from opwright.backends.triton_stages import STAGES, CompiledKernel
 from opwright.contract.contract import Contract
 from opwright.contract.numpy_rules import FloatDefault
 from opwright.contract.signature import Language
-from opwright.errors import KernelRefusedError, OpwrightError
+from opwright.errors import CompileError, KernelRefusedError, OpwrightError
 
 __all__ = ["Generated", "Subject", "compiled", "generate_for", "kernels_in"]
 
@@ -112,8 +112,7 @@ def generate_for(
     except OpwrightError:
         raise
     except Exception as error:  # of many kinds: Dynamo, Inductor, Triton, LLVM and ptxas have their own
-        said = numpy_trace.say_break(error, subject.who)
-        raise (said or _refusal(gpu, subject, error)) from error
+        raise _in_words(gpu, subject, error) from error
 
 
 def kernels_in(text: str) -> tuple[Generated, ...]:
@@ -157,8 +156,8 @@ def _as_on_a_gpu(arguments: Sequence[Any]) -> list[Any]:
 
 
 def _generate(gpu: NamedGpu, graph: torch.fx.GraphModule, inputs: Any) -> Any:
-    """Inductor, which hears of the GPU only while it turns a finished graph into code: what traces and rewrites the graph
-    before that would rather use a device than ask it."""
+    """Inductor, which hears of the GPU only while it turns a finished graph into code: what traces and rewrites the
+    graph before that would rather use a device than ask it."""
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     from torch._inductor.graph import GraphLowering
@@ -253,7 +252,7 @@ def _run_triton(kernel: Generated, gpu: NamedGpu, folder: Path) -> Generated:
             asm = caught.what.asm
         else:
             raise AttributeError("Inductor did not call triton.compile")
-    stages = {s: str(asm[s]) for s in STAGES}
+    stages = {s: str(asm[s]).replace(f"{folder}/", "") for s in STAGES}
     made = CompiledKernel(kernel.name, _configuration(first, len(waiting.configs)), stages, asm["cubin"])
     return Generated(kernel.name, kernel.language, kernel.text, made)
 
@@ -273,6 +272,14 @@ def _import(kernel: Generated, folder: Path) -> Any:
 def _configuration(chosen: Any, number: int) -> str:
     told = ", ".join(f"{name}={value}" for name, value in chosen.all_kwargs().items() if value is not None)
     return f"{told}: the first of {number} that Inductor times" if number > 1 else told
+
+
+def _in_words(gpu: NamedGpu, subject: Subject, error: Exception) -> OpwrightError:
+    made = numpy_trace.made_elsewhere(subject.function, gpu.arch) if subject.language == "numpy" else None
+    if made is not None:  # torch then finds two devices, or worse
+        return CompileError(f"{subject.who}: {made[0]}", log=str(error), fix=made[1])
+    said = numpy_trace.say_break(error, subject.who, "compute it outside of the operator, and pass it as an argument")
+    return said or _refusal(gpu, subject, error)
 
 
 def _refusal(gpu: NamedGpu, subject: Subject, error: Exception) -> KernelRefusedError:

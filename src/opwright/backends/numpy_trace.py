@@ -25,7 +25,7 @@ from opwright.contract.numpy_rules import FloatDefault, numpy_rules
 from opwright.errors import CompileError
 
 __all__ = [
-    "LimitHit", "arrays_made_on", "cause_of", "compile_whole", "generate", "misplaced", "on_tensors",
+    "LimitHit", "arrays_made_on", "cause_of", "compile_whole", "generate", "made_elsewhere", "misplaced", "on_tensors",
     "on_tensors_in_pieces", "refuse_lacking", "say_break",
 ]  # fmt: skip
 
@@ -52,16 +52,24 @@ def refuse_lacking(function: Callable[..., Any], who: str) -> None:
         )
 
 
+_BETTER_PLACED = "use torch 2.15 or later, or pass the array as an argument"
+
+
 def misplaced(function: Callable[..., Any], device: str) -> tuple[str, str] | None:
     """What a function makes on the CPU although its arguments are on another device, and what to do about it; None
     where torch can place it or nothing is made."""
-    made = [] if DEVICE_CONTEXTS_WORK or device == "cpu" else making_arrays(function)
+    return None if DEVICE_CONTEXTS_WORK or device == "cpu" else made_elsewhere(function, device)
+
+
+def made_elsewhere(function: Callable[..., Any], device: str) -> tuple[str, str] | None:
+    """What a function makes without being told on which device, and what to do about it; None if that is nothing."""
+    made = making_arrays(function)
     if not made:
         return None
     return (
         f"{made[0]}, used in {made[0].function} at {made[0].where}, makes an array on the CPU beside arguments on "
         f"{device}, and torch {torch.__version__} cannot compile NumPy code for another default device",
-        "use torch 2.15 or later, or pass the array as an argument",
+        "pass the array as an argument" if DEVICE_CONTEXTS_WORK else _BETTER_PLACED,
     )
 
 
@@ -186,9 +194,15 @@ def _by_numpys_rules(graph: torch.fx.GraphModule, float_default: FloatDefault) -
 
 # -- errors -------------------------------------------------------------------------------------------------
 
+_MOVE_OR_ALLOW = "move this line out of the compiled function, or pass allow_breaks=True to run it by Python"
 
-def say_break(error: Exception, who: str) -> CompileError | None:
-    """What stopped the tracer, in the words of someone who writes NumPy; None for another kind of error."""
+
+def say_break(error: Exception, who: str, otherwise: str = _MOVE_OR_ALLOW) -> CompileError | None:
+    """What stopped the tracer, in the words of someone who writes NumPy; None for another kind of error.
+
+    Args:
+        otherwise: what to do where nothing better is known.
+    """
     from torch._dynamo import exc
 
     if not isinstance(error, exc.Unsupported | exc.UserError | exc.TorchRuntimeError):
@@ -196,7 +210,9 @@ def say_break(error: Exception, who: str) -> CompileError | None:
     text = str(error)
     cause = cause_of(text)
     place = _place(error, text)
-    return CompileError(f"{who}: cannot be compiled whole{place}: {cause}", log=text, fix=_fix(text, cause))
+    return CompileError(
+        f"{who}: cannot be compiled whole{place}: {cause}", log=text, fix=_fix(text, cause) or otherwise
+    )
 
 
 def cause_of(text: str) -> str:
@@ -233,9 +249,8 @@ _FIXES = (
 )  # fmt: skip
 
 
-def _fix(text: str, cause: str) -> str:
+def _fix(text: str, cause: str) -> str | None:
     named = re.search(r"\bnp\.([\w.]+)", cause)
     if named and "torch._numpy" in cause:
         return what_to_write(named.group(1))
-    found = next((fix for pattern, fix in _FIXES if re.search(pattern, text)), None)
-    return found or "move this line out of the compiled function, or pass allow_breaks=True to run it by Python"
+    return next((fix for pattern, fix in _FIXES if re.search(pattern, text)), None)

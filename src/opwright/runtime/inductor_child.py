@@ -1,6 +1,7 @@
 """What Inductor generates for a GPU that is not here, asked of a process that may believe that it is.
 
-``python -m opwright.runtime.inductor_child FOLDER`` reads the job that ``ask`` put there and leaves the answer beside it.
+``python -m opwright.runtime.inductor_child FOLDER`` reads the job that ``ask`` put there and leaves the answer beside
+it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from opwright.backends.cuda_guard import provide_cuda_guard
 from opwright.backends.inductor_stages import Generated, Subject, generate_for
 from opwright.backends.named_gpus import named_gpu
 from opwright.contract.cases import arguments_of, parse_case
@@ -21,6 +23,7 @@ from opwright.runtime import transport
 from opwright.runtime.op import Op
 from opwright.runtime.selection import REFERENCE
 from opwright.runtime.targets import Home, find_home, import_home
+from opwright.runtime.tools import build_tools
 
 __all__ = ["ask", "subject_of"]
 
@@ -93,6 +96,7 @@ def _run(job: _Job, operator: Op) -> _Answer:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
     with tempfile.TemporaryDirectory() as folder:
+        environment["TRITON_CACHE_DIR"] = folder  # what it kept from before names files that are gone
         (Path(folder) / _JOB).write_bytes(pickle.dumps(job))
         command = [sys.executable, "-m", "opwright.runtime.inductor_child", folder]
         done = subprocess.run(
@@ -103,7 +107,8 @@ def _run(job: _Job, operator: Op) -> _Answer:
             return answer
     said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
     return KernelRefusedError(
-        f"{operator.contract.qualname}: the process that generates code for {job.arch} ended with {done.returncode}: {said}",
+        f"{operator.contract.qualname}: the process that generates code for {job.arch} ended "
+        f"with {done.returncode}: {said}",
         fix=f"use a machine with {job.arch}",
     )
 
@@ -113,16 +118,17 @@ def _main(folder: Path) -> None:
     sys.path[:] = job.sys_path
     answer: _Answer
     try:
-        answer = _answer(job)
+        answer = _answer(job, folder)
     except OpwrightError as error:
         answer = error
     (folder / _ANSWER).write_bytes(pickle.dumps(answer))
 
 
-def _answer(job: _Job) -> tuple[Generated, ...] | None:
+def _answer(job: _Job, folder: Path) -> tuple[Generated, ...] | None:
     operator = _fetch(job)
     if operator is None:
         return None
+    provide_cuda_guard(build_tools().machine.cxx, folder)
     calls = [arguments_of(operator.contract, parse_case(operator.contract, c), "meta") for c in job.cases]
     subject = subject_of(operator, job.kernel)
     return generate_for(named_gpu(job.arch), subject, calls, run_triton=job.run_triton)

@@ -25,7 +25,7 @@ __all__ = ["Asked", "default_arch", "generated", "stages", "typical"]
 
 @dataclass(frozen=True)
 class Asked:
-    """For which GPU architecture ("" for what is here), and whether for sizes that have changed since an earlier call."""
+    """For which GPU architecture ("" for what is here), and whether for sizes that have changed since a call before."""
 
     arch: str = ""
     dynamic: bool = False
