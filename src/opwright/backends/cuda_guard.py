@@ -1,7 +1,7 @@
 """Tensors that say they are on a GPU, in a torch that was built without CUDA.
 
-Even a fake tensor's indexing in Python asks for the "device guard" of its kind of device, which switches between devices.
-A torch for the CPU has none for CUDA; the one given here switches nothing.
+Even a fake tensor's indexing in Python asks for the "device guard" of its kind of device, which switches between
+devices. A torch for the CPU has none for CUDA; the one given here switches nothing.
 """
 
 from __future__ import annotations
