@@ -371,6 +371,7 @@ def show(
     instance: Annotated[
         list[str] | None, typer.Option(help="Of a .cu file: a template to instantiate (repeatable).")
     ] = None,
+    dynamic: Annotated[bool, typer.Option("--dynamic", help="Inductor's code once sizes have changed.")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to FILE.")] = None,
     diff: Annotated[
         tuple[str, str] | None, typer.Option(metavar="A B", help="Two kernels (or reference), side by side.")
@@ -394,7 +395,9 @@ def show(
         _show_schemas(targets, json, output)
         return
     console = _console()
-    views = list(views_of(targets, what.value, list(diff) if diff else kernel or [], arch, tuple(instance or ())))
+    views = list(
+        views_of(targets, what.value, list(diff) if diff else kernel or [], arch, tuple(instance or ()), dynamic)
+    )
     if diff is not None:
         views = [side_by_side(all_of(views, diff[0]), all_of(views, diff[1]), console.width)]
     elif before is not None:

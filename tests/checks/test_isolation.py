@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks import isolation, transport
+from opwright.checks import isolation
+from opwright.runtime import transport
 from opwright.runtime.targets import find_home, load_target, name_target
 
 

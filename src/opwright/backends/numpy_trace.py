@@ -25,8 +25,8 @@ from opwright.contract.numpy_rules import FloatDefault, numpy_rules
 from opwright.errors import CompileError
 
 __all__ = [
-    "LimitHit", "arrays_made_on", "cause_of", "compile_whole", "misplaced", "on_tensors", "on_tensors_in_pieces",
-    "refuse_lacking", "say_break",
+    "LimitHit", "arrays_made_on", "cause_of", "compile_whole", "generate", "made_elsewhere", "misplaced", "on_tensors",
+    "on_tensors_in_pieces", "refuse_lacking", "say_break",
 ]  # fmt: skip
 
 # Until then Dynamo takes arrays for tensors while a default device is set (seen on 2.11 and 2.13).
@@ -52,16 +52,24 @@ def refuse_lacking(function: Callable[..., Any], who: str) -> None:
         )
 
 
+_BETTER_PLACED = "use torch 2.15 or later, or pass the array as an argument"
+
+
 def misplaced(function: Callable[..., Any], device: str) -> tuple[str, str] | None:
     """What a function makes on the CPU although its arguments are on another device, and what to do about it; None
     where torch can place it or nothing is made."""
-    made = [] if DEVICE_CONTEXTS_WORK or device == "cpu" else making_arrays(function)
+    return None if DEVICE_CONTEXTS_WORK or device == "cpu" else made_elsewhere(function, device)
+
+
+def made_elsewhere(function: Callable[..., Any], device: str) -> tuple[str, str] | None:
+    """What a function makes without being told on which device, and what to do about it; None if that is nothing."""
+    made = making_arrays(function)
     if not made:
         return None
     return (
         f"{made[0]}, used in {made[0].function} at {made[0].where}, makes an array on the CPU beside arguments on "
         f"{device}, and torch {torch.__version__} cannot compile NumPy code for another default device",
-        "use torch 2.15 or later, or pass the array as an argument",
+        "pass the array as an argument" if DEVICE_CONTEXTS_WORK else _BETTER_PLACED,
     )
 
 
@@ -124,6 +132,7 @@ def compile_whole(
     fullgraph: bool = True,
     dynamic: bool | None = None,
     on_graph: Callable[[str], None] | None = None,
+    code_of: Callable[[torch.fx.GraphModule, Any], Any] | None = None,
 ) -> Callable[..., Any]:
     """torch.compile of a function on tensors.
 
@@ -131,12 +140,13 @@ def compile_whole(
         float_default: what NumPy's functions give where nothing says which float.
         fullgraph: refuse what the tracer cannot follow; else it is left to Python.
         on_graph: told when a graph is about to be compiled, with what ended it too early ("" if nothing).
+        code_of: what makes code from a graph; Inductor by default.
     """
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
         if on_graph is not None:
             on_graph(_what_ended(graph))
-        return generate(_by_numpys_rules(graph, float_default), inputs)
+        return (code_of or generate)(_by_numpys_rules(graph, float_default), inputs)
 
     return torch.compile(function, fullgraph=fullgraph, dynamic=dynamic, backend=backend)
 
@@ -184,9 +194,15 @@ def _by_numpys_rules(graph: torch.fx.GraphModule, float_default: FloatDefault) -
 
 # -- errors -------------------------------------------------------------------------------------------------
 
+_MOVE_OR_ALLOW = "move this line out of the compiled function, or pass allow_breaks=True to run it by Python"
 
-def say_break(error: Exception, who: str) -> CompileError | None:
-    """What stopped the tracer, in the words of someone who writes NumPy; None for another kind of error."""
+
+def say_break(error: Exception, who: str, otherwise: str = _MOVE_OR_ALLOW) -> CompileError | None:
+    """What stopped the tracer, in the words of someone who writes NumPy; None for another kind of error.
+
+    Args:
+        otherwise: what to do where nothing better is known.
+    """
     from torch._dynamo import exc
 
     if not isinstance(error, exc.Unsupported | exc.UserError | exc.TorchRuntimeError):
@@ -194,7 +210,9 @@ def say_break(error: Exception, who: str) -> CompileError | None:
     text = str(error)
     cause = cause_of(text)
     place = _place(error, text)
-    return CompileError(f"{who}: cannot be compiled whole{place}: {cause}", log=text, fix=_fix(text, cause))
+    return CompileError(
+        f"{who}: cannot be compiled whole{place}: {cause}", log=text, fix=_fix(text, cause) or otherwise
+    )
 
 
 def cause_of(text: str) -> str:
@@ -231,9 +249,8 @@ _FIXES = (
 )  # fmt: skip
 
 
-def _fix(text: str, cause: str) -> str:
+def _fix(text: str, cause: str) -> str | None:
     named = re.search(r"\bnp\.([\w.]+)", cause)
     if named and "torch._numpy" in cause:
         return what_to_write(named.group(1))
-    found = next((fix for pattern, fix in _FIXES if re.search(pattern, text)), None)
-    return found or "move this line out of the compiled function, or pass allow_breaks=True to run it by Python"
+    return next((fix for pattern, fix in _FIXES if re.search(pattern, text)), None)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opwright.checks import transport
 from opwright.checks.families import FAMILIES
 from opwright.checks.isolation import Ending, Job, end_workers, fork_server, run_job
 from opwright.contract.cases import always_its_default, parse_case
@@ -27,6 +26,7 @@ from opwright.results import (
     Status,
     Verdict,
 )
+from opwright.runtime import transport
 from opwright.runtime.kernel import LANGUAGES
 from opwright.runtime.op import Op
 from opwright.runtime.selection import REFERENCE

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from opwright.checks import transport
 from opwright.checks.context import Context
 from opwright.checks.families import FAMILIES
 from opwright.contract.cases import Case, cases, parse_case
 from opwright.errors import CompileError, OpwrightError
 from opwright.results import Finding, NotChecked, Refused, Status
+from opwright.runtime import transport
 from opwright.runtime.op import Op
 from opwright.runtime.selection import REFERENCE
 from opwright.runtime.simulation import simulator_options

@@ -1,4 +1,4 @@
-"""How an operator reaches a worker process: by importing its module there, or whole, by value.
+"""How an operator reaches another process: by importing its module there, or whole, by value.
 
 By value is for what cannot be imported: a notebook's operator, a test's local one, a kernel attached from
 elsewhere. Triton kernels then travel as plain functions with their source and are decorated again over
