@@ -83,7 +83,7 @@ def test_what_there_is_not_is_refused_with_the_reason() -> None:
 
 
 def test_every_view_is_offered_on_the_command_line() -> None:
-    from opwright.cli import What
+    from opwright.cli.looking import What
 
     assert {w.value for w in What} == {*VIEWS, "schema", "parts"}
 

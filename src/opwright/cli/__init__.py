@@ -1,0 +1,61 @@
+"""The command line: arguments and exit codes. Everything else is imported when a command runs.
+
+Exit codes: 0 all passed; 1 something failed; 2 the contract or the call is wrong; 3 nothing could run.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import opwright
+from opwright.cli.common import WRONG_CALL
+from opwright.cli.looking import doctor, report, show
+from opwright.cli.proving import check, demo
+from opwright.cli.shipping import package, prebuild
+from opwright.cli.timing import bench, tune
+from opwright.errors import OpwrightError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="opwright",
+    help="One operator, any kernel: prove it, time it, ship it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 all passed, 1 something failed, 2 the contract or the call is wrong, 3 nothing could run.",
+)
+# In the order of ``opwright --help``.
+for command in (check, demo, bench, tune, report, doctor, prebuild, package, show):
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"opwright {opwright.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line. Our own errors are shown as they are, without a traceback."""
+    try:
+        app(standalone_mode=True)
+    except OpwrightError as error:
+        print(f"opwright: {error}", file=sys.stderr)
+        sys.exit(WRONG_CALL)
+    except KeyboardInterrupt:
+        print("opwright: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,126 @@
+"""``opwright bench`` and ``opwright tune``."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opwright.cli.common import FAILED, NOTHING_RAN, PASSED, Html, Json, Targets, console, write_records
+from opwright.errors import CheckError
+
+__all__ = ["bench", "tune"]
+
+Device = Annotated[str | None, typer.Option(help="cpu or cuda (default: the GPU where there is one).")]
+Size = Annotated[
+    list[str] | None, typer.Option(help="Sizes of a dim, as n=1024,4096; every combination is timed (repeatable).")
+]
+Dtype = Annotated[list[str] | None, typer.Option(help="Such as float16 (repeatable).")]
+Iters = Annotated[int | None, typer.Option(min=2, help="Exactly so many samples, no stop rule.")]
+
+
+class Direction(StrEnum):
+    """Which pass is timed."""
+
+    forward = "forward"
+    backward = "backward"
+
+
+def bench(
+    targets: Targets,
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel (repeatable).")] = None,
+    device: Device = None,
+    size: Size = None,
+    dtype: Dtype = None,
+    direction: Annotated[list[Direction] | None, typer.Option(help="Only this pass (repeatable).")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One size, fewer samples, eager alone beside it.")] = False,
+    iters: Iters = None,
+    baseline: Annotated[Path | None, typer.Option(help="An earlier --json to compare with.")] = None,
+    fail_on_slower: Annotated[
+        str | None, typer.Option(help="With --baseline: exit 1 if slower by more, as 3%.")
+    ] = None,
+    json: Json = None,
+    html: Html = None,
+) -> None:
+    """Time every kernel beside the meaning, eager and compiled, against the machine's limits."""
+    from opwright.report.records import read_json, refuse_unwritable
+    from opwright.report.terminal import TaskLine, show_bench, show_regressions
+    from opwright.timing.regression import slower_than
+    from opwright.timing.run import bench as run_bench
+
+    refuse_unwritable(json, html)
+    allowed = _percent(fail_on_slower)
+    before = read_json(baseline, ["opwright.bench/1"]) if baseline is not None else None
+    with TaskLine(console(stderr=True)) as line:
+        report = run_bench(
+            *targets,
+            kernels=kernel,
+            device=device,
+            sizes=dict(_size(text) for text in size or ()),
+            dtypes=dtype or (),
+            directions=[d.value for d in direction or Direction],
+            quick=quick,
+            iters=iters,
+            progress=line.say,
+        )
+    show_bench(console(), report)
+    write_records(report.to_json(), json, html)
+    regressions = slower_than(before, report, allowed) if before is not None else []
+    show_regressions(console(), regressions)
+    if not report.measurements:
+        raise typer.Exit(FAILED if report.errors else NOTHING_RAN)
+    raise typer.Exit(FAILED if report.errors or regressions else PASSED)
+
+
+def tune(
+    targets: Targets,
+    device: Device = None,
+    size: Size = None,
+    dtype: Dtype = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and samples.")] = False,
+    iters: Iters = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Forget what was tuned; measure nothing.")] = False,
+    json: Json = None,
+    html: Html = None,
+) -> None:
+    """Measure which kernel is the fastest at which sizes; calls on this machine follow that from now on."""
+    from opwright.report.records import refuse_unwritable
+    from opwright.report.terminal import TaskLine, show_bench
+    from opwright.timing.tune import tune as run_tune
+
+    refuse_unwritable(json, html)
+    with TaskLine(console(stderr=True)) as line:
+        report = run_tune(
+            *targets,
+            device=device,
+            sizes=dict(_size(text) for text in size or ()),
+            dtypes=dtype or (),
+            quick=quick,
+            iters=iters,
+            clear=clear,
+            progress=line.say,
+        )
+    show_bench(console(), report)
+    write_records(report.to_json(), json, html)
+    if not clear and not report.crossovers:
+        print("opwright: nothing was kept: no operator has two kernels that could be compared here", file=sys.stderr)
+        raise typer.Exit(FAILED if report.errors else NOTHING_RAN)
+    raise typer.Exit(FAILED if report.errors else PASSED)
+
+
+def _size(text: str) -> tuple[str, list[int]]:
+    name, _, listed = text.partition("=")
+    try:
+        return name, [int(part) for part in listed.split(",")]
+    except ValueError:
+        raise CheckError(f"--size {text!r} is not name=size,size", fix="write it like --size n=1024,4096") from None
+
+
+def _percent(text: str | None) -> float:
+    try:
+        return float((text or "0").rstrip("%")) / 100
+    except ValueError:
+        raise CheckError(f"--fail-on-slower {text!r} is not a percentage", fix="write it like 3%") from None
