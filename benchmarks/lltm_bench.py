@@ -33,6 +33,7 @@ OURS: dict[str, dict[str, dict[str, Any]]] = {
     "cuda": {
         "cuda": {"kernel": "cuda"},
         "cuda accessors": {"kernel": "cuda_accessors"},
+        "cuda host": {"kernel": "cuda_host"},
         "triton": {"kernel": "triton"},
         "cuda graph": {"kernel": "cuda", "cuda_graph": True},
     },

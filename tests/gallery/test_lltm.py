@@ -17,7 +17,7 @@ from opwright.gallery.lltm.module import LLTM, ReferenceLLTM
 
 # b, i, s: odd columns, columns that allow wide loads, more columns than a tile, more rows than one block sums, nothing
 SIZES = ((16, 32, 128), (3, 5, 7), (1, 1, 1), (2, 0, 130), (300, 3, 33), (520, 8, 64), (0, 4, 6), (5, 4, 0))
-GPU_KERNELS = ("cuda", "cuda_accessors", "triton")
+GPU_KERNELS = ("cuda", "cuda_accessors", pytest.param("cuda_host", marks=pytest.mark.nvcc), "triton")
 
 
 def arguments(b, i, s, dtype=torch.float32, device="cpu", seed=0):
@@ -347,7 +347,7 @@ def test_the_module_is_the_plain_module(device):
 
 
 def test_any_kernel_can_stand_behind_the_module(device):
-    names = GPU_KERNELS if device == "cuda" else ("cpp",)
+    names = ("cuda", "cuda_accessors", "triton") if device == "cuda" else ("cpp",)
     given = module_inputs(device)
     for name in names:
         plain, ours = pair_of_modules(device, kernel=name)
@@ -360,7 +360,7 @@ def test_any_kernel_can_stand_behind_the_module(device):
 
 
 def test_a_kernel_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="no kernel 'fortran'; it has cpp, cuda, cuda_accessors, triton"):
+    with pytest.raises(ValueError, match="no kernel 'fortran'; it has cpp, cuda, cuda_accessors, cuda_host, triton"):
         LLTM(3, 6, kernel="fortran")
 
 

@@ -169,3 +169,27 @@ def test_a_cpp_program_runs_triton_and_cuda_kernels(program, tmp_path):
     libraries = [made[0] / "my_ops/native/libmy_ops.so", native / "libgpu_ops.so", native / "libgpu_ops_cuda.so"]
     outputs = "my_ops.sin(x) + 1, gpu_ops.scale(x, 2.5)"
     assert_runs(program, "cuda", made, "import my_ops, gpu_ops", outputs, libraries, tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.nvcc
+def test_the_lltm_cell_is_shipped_with_its_cuda_kernels(tmp_path):
+    opwright("package", "opwright.gallery.lltm", "--name", "my_lltm", "--out", tmp_path / "project")
+    python_with(tmp_path / "project")("""
+        import torch, my_lltm
+        from torch.nn.functional import elu
+
+        def cell(x, weight, bias, h, c):
+            i, o, g = torch.addmm(bias, torch.cat((h, x), 1), weight.t()).chunk(3, 1)
+            c = c + elu(g) * i.sigmoid()
+            return c.tanh() * o.sigmoid(), c
+
+        assert next(n for n, k in my_lltm.lltm.kernels.items() if "cuda" in k.devices) == "cuda_host"
+        for b in (5, 300):
+            shapes = (b, 3), (24, 11), (24,), (b, 8), (b, 8)
+            given = [torch.randn(s, dtype=torch.float64, device="cuda", requires_grad=True) for s in shapes]
+            found, expected = my_lltm.lltm(*given), cell(*given)
+            torch.testing.assert_close(found, expected)
+            gradients = [torch.autograd.grad(sum(o.square().sum() for o in s), given) for s in (found, expected)]
+            torch.testing.assert_close(*gradients)
+    """)

@@ -1,7 +1,6 @@
 // The LLTM cell on the CPU: torch's matrix product through the stable ABI, and the pointwise part in loops that become
 // vector instructions. Half types are computed in float and rounded once.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -12,6 +11,8 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/Dispatch_v2.h>
+
+#include "linear.h"
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
@@ -120,14 +121,6 @@ Tensor side_by_side(const Tensor& h, const Tensor& x) {
     if (right > 0) std::memcpy(to + left, from_x + row * right, right);
   }
   return out;
-}
-
-// X · Wᵀ + b, by torch.
-Tensor linear(const Tensor& inputs, const Tensor& weight, const Tensor& bias) {
-  std::array<StableIValue, 3> stack{torch::stable::detail::from(inputs), torch::stable::detail::from(weight),
-                                    torch::stable::detail::from(std::optional<Tensor>(bias))};
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::linear", "", stack.data(), TORCH_ABI_VERSION));
-  return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> lltm(const Tensor& x, const Tensor& weight, const Tensor& bias,

@@ -1,0 +1,173 @@
+// The LLTM cell on a GPU with its host code in C++ too: forward and the pointwise part of the backward are one call each
+// from Python. The kernels are those of lltm.cu.
+#include "lltm.cu"
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include <opwright/tensor.h>
+#include <torch/headeronly/core/Dispatch_v2.h>
+
+#include "linear.h"
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+template <class T>
+struct OnDevice {
+  using type = T;
+};
+template <>
+struct OnDevice<torch::headeronly::Half> {
+  using type = __half;
+};
+template <>
+struct OnDevice<torch::headeronly::BFloat16> {
+  using type = __nv_bfloat16;
+};
+
+static unsigned ceil_div(int64_t n, int64_t by) { return static_cast<unsigned>((n + by - 1) / by); }
+
+template <class T>
+static const T* data(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.data_ptr());
+}
+template <class T>
+static const T* data(const std::optional<Tensor>& tensor) {
+  return tensor ? data<T>(*tensor) : nullptr;
+}
+template <class T>
+static T* data(Tensor& tensor) {
+  return static_cast<T*>(tensor.data_ptr());
+}
+
+static void check_launch(const char* kernel) {
+  const cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
+}
+
+// Whether rows and addresses allow 16 bytes at once.
+template <class... Pointer>
+static bool is_wide(int64_t columns, int64_t width, Pointer... pointers) {
+  return columns % width == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+// -- forward ------------------------------------------------------------------------------------------------
+
+// [h, x] side by side; a block has a row, or more where there are more than fit into a grid.
+template <class T>
+__global__ void join(const T* __restrict__ h, const T* __restrict__ x, T* __restrict__ out, int64_t rows, int64_t left,
+                     int64_t right) {
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    for (int64_t j = threadIdx.x; j < left + right; j += blockDim.x)
+      out[row * (left + right) + j] = j < left ? h[row * left + j] : x[row * right + j - left];
+  }
+}
+
+template <class T>
+static Tensor joined(const Tensor& h, const Tensor& x, cudaStream_t stream) {
+  const int64_t rows = h.size(0), left = h.size(1), right = x.size(1);
+  Tensor out = opwright::new_empty(h, {rows, left + right});
+  if (out.numel() > 0) {
+    const unsigned threads = static_cast<unsigned>(std::clamp<int64_t>((left + right + 31) / 32 * 32, 32, 1024));
+    join<<<static_cast<unsigned>(std::min<int64_t>(rows, 1 << 20)), threads, 0, stream>>>(
+        data<T>(h), data<T>(x), data<T>(out), rows, left, right);
+    check_launch("join");
+  }
+  return out;
+}
+
+template <class T>
+static void forward_into(Tensor& h_new, Tensor& c_new, const Tensor& gates, const Tensor& c, cudaStream_t stream) {
+  constexpr int WIDTH = 16 / sizeof(T);
+  const int64_t rows = c.size(0), columns = c.size(1);
+  const bool wide = is_wide(columns, WIDTH, data<T>(gates), data<T>(c));
+  const dim3 grid(ceil_div(columns, (wide ? WIDTH : 1) * LANES), std::min(ceil_div(rows, 8), 65535u));
+  auto* kernel = wide ? lltm_forward<T, WIDTH> : lltm_forward<T, 1>;
+  kernel<<<grid, dim3(LANES, 8), 0, stream>>>(data<T>(gates), data<T>(c), data<T>(h_new), data<T>(c_new), rows, columns);
+  check_launch("lltm_forward");
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                                   const Tensor& h, const Tensor& c) {
+  const cudaStream_t stream = opwright::current_stream(x);
+  const Tensor cell = opwright::contiguous(c), left = opwright::contiguous(h), right = opwright::contiguous(x);
+  Tensor inputs, gates, h_new = opwright::empty_like(cell), c_new = opwright::empty_like(cell);
+  THO_DISPATCH_V2(
+      cell.scalar_type(), "gallery::lltm", AT_WRAP([&] {
+        using T = OnDevice<scalar_t>::type;
+        inputs = joined<T>(left, right, stream);
+        gates = opwright::contiguous(linear(inputs, weight, bias));
+        if (cell.numel() > 0) forward_into<T>(h_new, c_new, gates, cell, stream);
+      }),
+      AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
+  return {h_new, c_new, inputs, gates};
+}
+
+// -- backward -----------------------------------------------------------------------------------------------
+
+// A row of sums for each row of blocks becomes the gradient of the bias, always in the same order.
+template <class T, class Part>
+__global__ void add_up(const Part* __restrict__ sums, T* __restrict__ total, int64_t rows, int64_t columns) {
+  const int64_t column = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (column >= columns) return;
+  Part found = 0;
+  for (int64_t row = 0; row < rows; ++row) found += sums[row * columns + column];
+  total[column] = static_cast<T>(found);
+}
+
+template <class T>
+static void backward_into(Tensor& grad_gates, Tensor& grad_bias, Tensor& grad_c_old, const std::optional<Tensor>& grad_h,
+                          const std::optional<Tensor>& grad_c, const Tensor& gates, const Tensor& c_new,
+                          cudaStream_t stream) {
+  constexpr int WIDTH = 16 / sizeof(T);
+  using Part = typename Wide<T>::type;
+  const int64_t rows = c_new.size(0), columns = c_new.size(1);
+  const auto launch = [&](auto* kernel, int64_t width, auto* sums, int64_t blocks, int64_t rows_of_a_block) {
+    kernel<<<dim3(ceil_div(columns, width * LANES), static_cast<unsigned>(blocks)), dim3(LANES, ROWS), 0, stream>>>(
+        data<T>(gates), data<T>(c_new), data<T>(grad_h), data<T>(grad_c), data<T>(grad_gates), data<T>(grad_c_old),
+        sums, rows, columns, rows_of_a_block);
+    check_launch("lltm_backward");
+  };
+  if (rows <= 256) {  // a single block for each few columns: the fewer, the more blocks
+    launch(lltm_backward<T, 1, T>, 1, data<T>(grad_bias), 1, std::max<int64_t>(rows, 1));
+    return;
+  }
+  const int64_t rows_of_a_block = std::max<int64_t>(128, (rows + 1023) / 1024);
+  const int64_t blocks = (rows + rows_of_a_block - 1) / rows_of_a_block;
+  constexpr bool is_double = sizeof(Part) == sizeof(double);
+  Tensor sums = opwright::new_empty(gates, {blocks, 3 * columns}, is_double ? ScalarType::Double : ScalarType::Float);
+  const bool wide = is_wide(columns, WIDTH, data<T>(gates), data<T>(c_new), data<T>(grad_h), data<T>(grad_c));
+  if (wide) {
+    launch(lltm_backward<T, WIDTH, Part>, WIDTH, data<Part>(sums), blocks, rows_of_a_block);
+  } else {
+    launch(lltm_backward<T, 1, Part>, 1, data<Part>(sums), blocks, rows_of_a_block);
+  }
+  add_up<<<ceil_div(3 * columns, 128), 128, 0, stream>>>(data<Part>(sums), data<T>(grad_bias), blocks, 3 * columns);
+  check_launch("add_up");
+}
+
+static std::optional<Tensor> contiguous_if_given(const std::optional<Tensor>& tensor) {
+  return tensor ? std::optional(opwright::contiguous(*tensor)) : std::nullopt;
+}
+
+std::tuple<Tensor, Tensor, Tensor> backward(const std::optional<Tensor>& grad_h, const std::optional<Tensor>& grad_c,
+                                            const Tensor& gates, const Tensor& c_new) {
+  const cudaStream_t stream = opwright::current_stream(gates);
+  const Tensor gate = opwright::contiguous(gates), cell = opwright::contiguous(c_new);
+  const auto from_h = contiguous_if_given(grad_h), from_c = contiguous_if_given(grad_c);
+  Tensor grad_gates = opwright::empty_like(gate), grad_c_old = opwright::empty_like(cell);
+  Tensor grad_bias = opwright::new_empty(gate, {gate.size(1)});
+  if (gate.size(1) > 0) {
+    THO_DISPATCH_V2(
+        cell.scalar_type(), "gallery::lltm_backward", AT_WRAP([&] {
+          using T = OnDevice<scalar_t>::type;
+          backward_into<T>(grad_gates, grad_bias, grad_c_old, from_h, from_c, gate, cell, stream);
+        }),
+        AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
+  }
+  return {grad_gates, grad_bias, grad_c_old};
+}
