@@ -1,5 +1,6 @@
 // X · Wᵀ + b by torch's own product, for host functions.
 #pragma once
+#include <opwright/tensor.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
@@ -10,6 +11,6 @@ inline torch::stable::Tensor linear(const torch::stable::Tensor& inputs, const t
                                     const torch::stable::Tensor& bias) {
   using torch::stable::detail::from;
   std::array<StableIValue, 3> stack{from(inputs), from(weight), from(std::optional(bias))};
-  STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::linear", "", stack.data(), TORCH_ABI_VERSION));
+  opwright::require(torch_call_dispatcher("aten::linear", "", stack.data(), TORCH_ABI_VERSION), "aten::linear failed");
   return torch::stable::detail::to<torch::stable::Tensor>(stack[0]);
 }

@@ -18,6 +18,11 @@ namespace {  // nothing here is shared with another shared object, which may hol
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
+// Throws unless a call of torch's C interface succeeded; torch has printed why it did not.
+[[maybe_unused]] void require(AOTITorchError error, const char* what) {
+  if (error != AOTI_TORCH_SUCCESS) throw std::runtime_error(what);
+}
+
 // The tensor itself where it is contiguous, else a copy that is.
 [[maybe_unused]] Tensor contiguous(const Tensor& x) {
   return x.is_contiguous() ? x : torch::stable::contiguous(x);
@@ -36,12 +41,11 @@ using torch::stable::Tensor;
   }
   int32_t device_type = 0, device_index = 0;
   AtenTensorHandle made = nullptr;
-  if (aoti_torch_get_device_type(like.get(), &device_type) != AOTI_TORCH_SUCCESS ||
-      aoti_torch_get_device_index(like.get(), &device_index) != AOTI_TORCH_SUCCESS ||
-      aoti_torch_empty_strided(dims, sizes, strides.data(), static_cast<int32_t>(dtype.value_or(like.scalar_type())),
-                               device_type, device_index, &made) != AOTI_TORCH_SUCCESS) {
-    throw std::runtime_error("torch could not allocate a tensor");
-  }
+  require(aoti_torch_get_device_type(like.get(), &device_type), "a tensor's device is not known");
+  require(aoti_torch_get_device_index(like.get(), &device_index), "a tensor's device is not known");
+  require(aoti_torch_empty_strided(dims, sizes, strides.data(), static_cast<int32_t>(dtype.value_or(like.scalar_type())),
+                                   device_type, device_index, &made),
+          "torch could not allocate a tensor");
   return Tensor(made);
 }
 
@@ -56,9 +60,7 @@ using torch::stable::Tensor;
 // torch's current stream of a tensor's GPU.
 [[maybe_unused]] cudaStream_t current_stream(const Tensor& x) {
   void* stream = nullptr;
-  if (aoti_torch_get_current_cuda_stream(x.get_device_index(), &stream) != AOTI_TORCH_SUCCESS) {
-    throw std::runtime_error("torch has no stream for the tensor's device");
-  }
+  require(aoti_torch_get_current_cuda_stream(x.get_device_index(), &stream), "torch has no stream for the device");
   return static_cast<cudaStream_t>(stream);
 }
 #endif
