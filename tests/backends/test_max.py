@@ -139,3 +139,54 @@ def test_a_source_that_does_not_compile_is_one_error_with_the_compilers_lines(sc
         CompileError, match=r"(?s)MAX does not compile scale.mojo.*scale.mojo:13:\d+: error: .*unknown_name"
     ):
         kernel(torch.ones(3))
+
+
+# -- on a GPU, with the gallery's convolution -------------------------------------------------------------------
+
+EXPECTED = [14, 20, 26, 32, 38, 44, 50, 56, 62, 68, 74, 80, 41, 14, 0]
+
+
+def max_source() -> Path:
+    from opwright.gallery import conv1d
+
+    return Path(str(conv1d.__file__)).parent / "max_op.mojo"
+
+
+@pytest.mark.gpu
+@pytest.mark.max
+@pytest.mark.slow
+def test_maxs_own_operator_runs_on_a_gpu(namespace):
+    @ow.op(f"{namespace}::conv1d")
+    def conv1d(x: Float[Tensor, "15"], k: Float[Tensor, "4"]) -> Float[Tensor, "15"]:
+        return torch.nn.functional.conv1d(torch.nn.functional.pad(x, (0, 4))[None, None], k[None, None])[0, 0, :15]
+
+    kernel = conv1d.max(max_source(), entry="conv1d", params={"n": 15, "m": 4}, devices=["cuda"])
+    assert kernel(torch.arange(15.0, device="cuda"), torch.arange(4.0, device="cuda")).tolist() == EXPECTED
+
+
+@pytest.mark.gpu
+@pytest.mark.max
+@pytest.mark.slow
+def test_a_max_graph_runs_on_a_gpu_on_torchs_stream(namespace):
+    @ow.op(f"{namespace}::conv1d")
+    def conv1d(x: Float[Tensor, "n"], k: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
+        padded = torch.nn.functional.pad(x, (0, k.shape[0]))
+        return torch.nn.functional.conv1d(padded[None, None], k[None, None])[0, 0, : x.shape[0]]
+
+    kernel = conv1d.max(
+        max_source(), entry="conv1d", name="max", symbolic=True, dtypes=[torch.float32], devices=["cuda"]
+    )
+    assert kernel(torch.arange(15.0, device="cuda"), torch.arange(4.0, device="cuda")).tolist() == EXPECTED
+    for n, m in ((1, 1), (4099, 7), (1_000_003, 4)):
+        x, k = torch.randn(n, device="cuda"), torch.randn(m, device="cuda")
+        torch.testing.assert_close(kernel(x, k), conv1d.contract.truth((x, k))[0], rtol=1e-4, atol=1e-4)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        counted = torch.zeros(10_000_000, device="cuda")
+        for _ in range(20):
+            counted += 1
+        assert kernel(counted, torch.ones(1, device="cuda")).eq(20).all()
+    x = torch.randn(100, device="cuda", requires_grad=True)
+    with conv1d.only("max"):
+        conv1d(x, torch.ones(1, device="cuda")).sum().backward()
+    assert x.grad is not None
+    assert x.grad.eq(1).all()
