@@ -18,6 +18,7 @@ import torch
 
 from opwright.backends.arguments import Packer
 from opwright.backends.device_code import DeviceCode, EntryPoint
+from opwright.backends.planned_call import GpuKernel
 from opwright.errors import KernelRefusedError, LaunchError
 
 __all__ = ["Configuration", "DeviceFunction", "Extent", "as_extent"]
@@ -137,6 +138,13 @@ class DeviceFunction:
                 torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream, otherwise, _enter_context,
             )  # fmt: skip
         return made
+
+    def prepared(self, configuration: Configuration, device: int) -> GpuKernel | None:
+        """What launches it past Python; None before the first launch, and for parameters that are no words."""
+        if device not in configuration.fits or self._has_large_struct:
+            return None
+        handle = int(self._kernel.handle)
+        return GpuKernel(handle, configuration.grid, configuration.block, configuration.shared_bytes)
 
     def _load(self) -> Any:
         with self._lock:
