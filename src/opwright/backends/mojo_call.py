@@ -26,16 +26,8 @@ from opwright.backends.base import Launch
 from opwright.backends.device_code import DeviceCode, EntryPoint, Parameter, entries_in_ptx
 from opwright.backends.launcher import Configuration, DeviceFunction, as_extent
 from opwright.backends.mojo_source import DTYPES, ENTRY, Slot
-from opwright.backends.planned_call import (
-    GpuKernel,
-    Library,
-    NativeCalls,
-    Output,
-    PlannedCall,
-    Source,
-    Word,
-    address_of,
-)
+from opwright.backends.planned_call import GpuKernel, Library, NativeCalls, Output, PlannedCall, Source, Word
+from opwright.backends.python_access import address_of
 from opwright.contract.contract import Contract
 from opwright.contract.derive import fake_outputs
 from opwright.errors import CompileError, LaunchError
@@ -141,7 +133,6 @@ class MojoCall(abc.ABC):
             returns_tuple=self._returns_tuple,
             words=plan.words,
             device=device,
-            alignment=self._alignment,
             runs=runs,
             otherwise=self,
         )
@@ -226,14 +217,14 @@ def call({", ".join(given)}):
             self._failed[key] = error
             raise
 
-    def _words(self, shaped: Sequence[tuple[Slot, torch.Size | None]], with_sizes: bool) -> Iterator[Word]:
-        """What a kernel is passed, in order: its outputs and arguments, each tensor's sizes with it where that is so."""
-        for position, (slot, shape) in enumerate(shaped):
+    def _words(self, outputs: Outputs, arguments: Sequence[Any], with_sizes: bool) -> Iterator[Word]:
+        """What a kernel is passed, in order: its outputs and arguments, with or without the sizes of each tensor."""
+        for position, (slot, shape) in enumerate(self._shapes_in_order(outputs, arguments)):
             argument = position - len(self.outputs)
             if argument < 0:
                 yield Word(Source.OUTPUT, position)
             elif slot.tensor is not None:
-                yield Word(Source.TENSOR, argument)
+                yield Word(Source.TENSOR, argument, max(self._alignment, arguments[argument].element_size()))
             else:
                 yield Word(Source.FLOATING if slot.scalar == "Float64" else Source.INTEGER, argument)
             if shape is not None and with_sizes:
@@ -268,7 +259,7 @@ class CpuCall(MojoCall):
         function = _c_function(self._artifact("cpu", outputs, arguments))
         shaped = self._shapes_in_order(outputs, arguments)
         sizes = tuple(n for slot, shape in shaped if shape is not None for n in slot.sizes_of(shape))
-        words = tuple(self._words(shaped, with_sizes=False))
+        words = tuple(self._words(outputs, arguments, with_sizes=False))
         return _CpuPlan(outputs, words, sizes, function, self._written_out_for(outputs, sizes, function))
 
     def _written_out_for(self, outputs: Outputs, sizes: Sequence[int], function: _CFunction) -> Launch:
@@ -339,14 +330,13 @@ class GpuCall(MojoCall):
         first = arguments[self._tensors[0]]
         major, minor = torch.cuda.get_device_capability(first.device)
         file = self._artifact(f"sm_{major}{minor}", outputs, arguments)
-        shaped = self._shapes_in_order(outputs, arguments)
         dtypes = [*outputs.dtypes, *(arguments[i].dtype for i in self._tensors)]
         return _GpuPlan(
             function=_device_function(self.name, file, tuple(self._parameters(dtypes))),
             configuration=self._grid.of(self.name, arguments),
             device=first.get_device(),
             outputs=outputs,
-            words=tuple(self._words(shaped, with_sizes=True)),
+            words=tuple(self._words(outputs, arguments, with_sizes=True)),
         )
 
     def _parameters(self, dtypes: Sequence[torch.dtype]) -> list[Parameter]:

@@ -22,7 +22,7 @@ import torch
 from torch._prims_common import make_contiguous_strides_for
 
 from opwright.backends.base import BuildTools, Launch
-from opwright.backends.python_access import LIBRARIES, access_to_tensors, python_headers
+from opwright.backends.python_access import LIBRARIES, access_to_tensors, address_of, python_headers
 from opwright.cache import ArtifactKey
 from opwright.errors import CacheError, CompileError
 from opwright.machine import Compiler
@@ -49,10 +49,11 @@ class Source(enum.IntEnum):
 @dataclass(frozen=True)
 class Word:
     """Of what a kernel is passed: the address of an output or of an argument's tensor, an argument that is a number
-    (both by position), or a constant."""
+    (both by position), or a constant; an argument's address is a multiple of ``alignment``."""
 
     source: Source
     value: int
+    alignment: int = 1
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,6 @@ class PlannedCall:
     Attributes:
         arguments: how many there are.
         device: of every tensor; for a GPU, the current one in each call.
-        alignment: what the arguments' addresses are a multiple of.
         otherwise: takes calls that are not as foreseen, and those that the driver refused.
     """
 
@@ -102,7 +102,6 @@ class PlannedCall:
     returns_tuple: bool
     words: tuple[Word, ...]
     device: torch.device
-    alignment: int
     runs: Library | GpuKernel
     otherwise: Launch
 
@@ -131,7 +130,7 @@ class NativeCalls:
 
 def _numbers(plan: PlannedCall, driver: Sequence[int]) -> Iterator[int]:
     """A plan in the order in which planned_call.cpp reads it."""
-    yield from (plan.arguments, plan.returns_tuple, plan.alignment)
+    yield from (plan.arguments, plan.returns_tuple)
     yield from (_torch_number(f"device_type_{plan.device.type}"), plan.device.index or 0)
     yield len(plan.outputs)
     for output in plan.outputs:
@@ -139,7 +138,7 @@ def _numbers(plan: PlannedCall, driver: Sequence[int]) -> Iterator[int]:
         yield from (*output.shape, *make_contiguous_strides_for(output.shape))
     yield len(plan.words)
     for word in plan.words:
-        yield from (word.source, word.value)
+        yield from (word.source, word.value, word.alignment)
     if isinstance(plan.runs, GpuKernel):
         yield from (1, *driver, plan.runs.handle, *plan.runs.grid, *plan.runs.block, plan.runs.shared_bytes)
     else:
@@ -161,13 +160,6 @@ def gpu_functions() -> tuple[int, int] | None:
     except (OSError, AttributeError):
         return None
     return address_of(launch), address_of(stream)
-
-
-def address_of(function: Callable[..., object]) -> int:
-    """Of a C function that ctypes loaded."""
-    address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
-    assert address is not None  # it was found
-    return address
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What native code has to know of this Python and this torch to take tensors from Python's objects, past the dispatcher.
+"""What native code has to know of this Python and this torch to take tensors from Python's objects.
 
 The C++ side of it is ``templates/python_tensor.h``.
 """
@@ -9,10 +9,11 @@ import ctypes
 import functools
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import torch
 
-__all__ = ["LIBRARIES", "access_to_tensors", "python_headers"]
+__all__ = ["LIBRARIES", "access_to_tensors", "address_of", "python_headers"]
 
 LIBRARIES = Path(torch.__file__).parent / "lib"
 # ``PyObject* THPVariable_Wrap(const at::TensorBase&)``, or with its argument by value, which is passed in the same way.
@@ -27,17 +28,18 @@ def python_headers() -> Path | None:
 
 @functools.cache
 def access_to_tensors() -> tuple[int, int | None] | None:
-    """Where a Python tensor holds its C++ one, and the address of torch's function that wraps one.
+    """Where a Python tensor holds its C++ one (0: not known), and the address of torch's function that wraps one.
 
-    torch 2.14 has functions for both, which the shared object finds itself. None where neither is known.
+    torch 2.14 has functions to do without either, which a shared object finds itself. None where neither is known.
     """
+    offset = _offset_of_tensor()
     if hasattr(ctypes.CDLL(str(LIBRARIES / "libtorch_cpu.so")), "torch_tensor_from_pyobject"):
-        return 0, None
-    offset, python = _offset_of_tensor(), ctypes.CDLL(str(LIBRARIES / "libtorch_python.so"))
+        return offset or 0, None
+    python = ctypes.CDLL(str(LIBRARIES / "libtorch_python.so"))
     wrap = next((getattr(python, name) for name in _WRAP if hasattr(python, name)), None)
     if offset is None or wrap is None:
         return None
-    return offset, ctypes.cast(wrap, ctypes.c_void_p).value
+    return offset, address_of(wrap)
 
 
 def _offset_of_tensor() -> int | None:
@@ -46,3 +48,10 @@ def _offset_of_tensor() -> int | None:
         if ctypes.c_void_p.from_address(id(tensor) + offset).value == tensor._cdata:
             return offset
     return None
+
+
+def address_of(function: Any) -> int:
+    """Of a C function that ctypes loaded."""
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None  # it was found
+    return address

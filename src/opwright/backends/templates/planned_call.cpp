@@ -3,11 +3,10 @@
 // The numbers of a plan are written by planned_call.py, in the order in which they are read here.
 #include <python_tensor.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -51,10 +50,12 @@ struct Output {
 
 enum class Source : int64_t { output, tensor, integer, floating, constant };
 
-// Of what the kernel is passed: where it comes from, with the position of an output or argument, or the constant.
+// Of what the kernel is passed: where it comes from, the position of an output or argument or else the constant, and
+// the bits that the address of a tensor may not have.
 struct Word {
   Source source;
   int64_t value;
+  int64_t misaligned;
 };
 
 struct CpuLibrary {
@@ -72,7 +73,6 @@ struct GpuKernel {
 struct Plan {
   Py_ssize_t arguments;
   bool returns_tuple;
-  uintptr_t misaligned;  // the bits that no tensor's address may have
   int32_t device_type, device;
   std::vector<Output> outputs;
   std::vector<Word> words;
@@ -85,7 +85,6 @@ Plan read_plan(Numbers numbers) {
   Plan plan{};
   plan.arguments = numbers.one();
   plan.returns_tuple = numbers.one();
-  plan.misaligned = numbers.one() - 1;
   plan.device_type = numbers.one();
   plan.device = numbers.one();
   for (int64_t left = numbers.one(); left > 0; --left) {
@@ -96,7 +95,8 @@ Plan read_plan(Numbers numbers) {
   }
   for (int64_t left = numbers.one(); left > 0; --left) {
     const auto source = static_cast<Source>(numbers.one());
-    plan.words.push_back({source, numbers.one()});
+    const int64_t value = numbers.one();
+    plan.words.push_back({source, value, numbers.one() - 1});
   }
   plan.on_gpu = numbers.one();
   if (plan.on_gpu) {
@@ -132,7 +132,7 @@ class Call {
       const Word& word = plan.words[i];
       if (word.source == Source::constant) {
         words[i] = word.value;
-      } else if (word.source != Source::output && !take_one(words[i], word.source, given[word.value])) {
+      } else if (word.source != Source::output && !take_one(words[i], word, given[word.value])) {
         PyErr_Clear();
         return false;
       }
@@ -187,21 +187,20 @@ class Call {
   }
 
  private:
-  bool take_one(int64_t& word, Source source, PyObject* object) const {
-    if (source == Source::tensor) {
+  static bool take_one(int64_t& taken, const Word& word, PyObject* object) {
+    if (word.source == Source::tensor) {
       if (!PyObject_TypeCheck(object, tensor_type)) return false;
-      opwright::OwnHandle tensor;
-      tensor.handle = opwright::new_handle(object);
-      word = address_of(tensor.handle);
-      return (static_cast<uintptr_t>(word) & plan.misaligned) == 0;
+      taken = address_of(opwright::HandleOf(object).handle);
+      return (taken & word.misaligned) == 0;
     }
-    if (source == Source::integer) {
-      word = PyLong_Check(object) ? PyLong_AsLongLong(object) : -1;
-      return PyLong_Check(object) && !(word == -1 && PyErr_Occurred());
+    if (word.source == Source::integer) {
+      if (!PyLong_Check(object)) return false;
+      taken = PyLong_AsLongLong(object);
+      return !(taken == -1 && PyErr_Occurred());
     }
     if (!PyFloat_Check(object) && !PyLong_Check(object)) return false;
     const double value = PyFloat_AsDouble(object);
-    std::memcpy(&word, &value, sizeof(word));
+    std::memcpy(&taken, &value, sizeof(taken));
     return !(value == -1 && PyErr_Occurred());
   }
 

@@ -17,7 +17,8 @@ namespace opwright {
 // Nothing here is shared with another shared object, which may hold an earlier version of the same kernel.
 namespace {
 
-// Where there is no such function: where a Python tensor holds its at::Tensor, and torch's own function that wraps one.
+// Where a Python tensor holds its at::Tensor, or 0 where that is not known; and torch's own function that wraps one.
+// Each is known where there is no such function as above.
 std::size_t tensor_offset = 0;
 PyObject* (*wrap)(const void*) = nullptr;
 
@@ -37,17 +38,27 @@ struct OwnHandle {
   }
 };
 
+AtenTensorHandle held_in(PyObject* object) {
+  return reinterpret_cast<AtenTensorHandle>(reinterpret_cast<char*>(object) + tensor_offset);
+}
+
 // The caller deletes it.
 AtenTensorHandle new_handle(PyObject* object) {
   AtenTensorHandle handle = nullptr;
-  if (torch_tensor_from_pyobject) {
-    check(torch_tensor_from_pyobject(object, &handle));
-  } else {
-    auto held = reinterpret_cast<AtenTensorHandle>(reinterpret_cast<char*>(object) + tensor_offset);
-    check(aoti_torch_new_tensor_handle(held, &handle));
-  }
+  check(torch_tensor_from_pyobject ? torch_tensor_from_pyobject(object, &handle)
+                                   : aoti_torch_new_tensor_handle(held_in(object), &handle));
   return handle;
 }
+
+// A handle for as long as the object lives, and this: the object's own where it can be, as a new one costs 0.06 µs.
+struct HandleOf {
+  OwnHandle own;
+  AtenTensorHandle handle;
+  explicit HandleOf(PyObject* object) {
+    if (tensor_offset == 0) own.handle = new_handle(object);
+    handle = tensor_offset == 0 ? own.handle : held_in(object);
+  }
+};
 
 // The handle stays the caller's.
 PyObject* to_python(AtenTensorHandle tensor) {
