@@ -22,7 +22,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.backends import planned_call
 from opwright.backends.mojo_call import CpuCall
-from opwright.backends.mojo_source import ENTRY, slots_of
+from opwright.backends.mojo_source import slots_of
 from opwright.backends.planned_call import GpuKernel, Library, NativeCalls, Output, PlannedCall, Source, Word
 from opwright.backends.python_access import access_to_tensors, address_of
 from opwright.errors import LaunchError
