@@ -6,132 +6,29 @@ import ctypes
 import dataclasses
 import gc
 import shutil
-import subprocess
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from planned import OUT, Unusual, X, Y, compiled, function_for, otherwise, plan_of
 from torch import Tensor
 
 import opwright as ow
 from opwright.backends import planned_call
 from opwright.backends.mojo_call import CpuCall
 from opwright.backends.mojo_source import slots_of
-from opwright.backends.planned_call import GpuKernel, Library, NativeCalls, Output, PlannedCall, Source, Word
+from opwright.backends.planned_call import Library, NativeCalls, Output, Source, Word
 from opwright.backends.python_access import access_to_tensors, address_of
 from opwright.errors import LaunchError
 from opwright.machine import this_machine
 from opwright.runtime.tools import build_tools
 
 pytestmark = pytest.mark.compiler
-
-CPU = torch.device("cpu")
-OUT = Word(Source.OUTPUT, 0)
-X, Y = Word(Source.TENSOR, 0), Word(Source.TENSOR, 1)
-
-# Entries as Mojo's compiler makes them, and a driver that keeps what it was asked to launch.
-KERNELS = """
-#include <cstdint>
-#include <cstring>
-#include <unistd.h>
-
-extern "C" {
-typedef const int64_t* Numbers;
-int64_t seen[64];
-
-int32_t keep_words(Numbers words, Numbers, char*, int64_t) {
-  std::memcpy(seen, words, 8 * 7);
-  return 0;
-}
-int32_t add(Numbers words, Numbers sizes, char*, int64_t) {
-  for (int64_t i = 0; i < sizes[0]; ++i) ((float*)words[0])[i] = ((float*)words[1])[i] + ((float*)words[2])[i];
-  return 0;
-}
-int32_t wait(Numbers, Numbers, char*, int64_t) { usleep(200000); return 0; }
-int32_t complain(Numbers, Numbers, char* message, int64_t room) {
-  std::memset(message, '!', room);
-  std::memcpy(message, "too hot", 7);
-  return 7 + 1;
-}
-int32_t complain_at_length(Numbers, Numbers, char* message, int64_t room) {
-  std::memset(message, '!', room);
-  return room + 1;
-}
-
-int64_t launched[11], refusal;
-int cuLaunchKernel(void* kernel, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
-                   unsigned shared, void* stream, void** parameters, void**) {
-  const int64_t all[] = {(int64_t)kernel, x, y, z, bx, by, bz, shared, (int64_t)stream};
-  std::memcpy(launched, all, sizeof(all));
-  if (refusal) return refusal;
-  int64_t words[4];
-  for (int i = 0; i < 4; ++i) words[i] = *(int64_t*)parameters[i];
-  return add(words, &words[3], nullptr, 0);
-}
-int32_t current_stream(int32_t, void** stream) { *stream = (void*)77; return 0; }
-int32_t opwright_entry(Numbers words, Numbers sizes, char* message, int64_t room) {
-  if (((float*)words[1])[0] < 0) return complain(words, sizes, message, room);
-  for (int64_t i = 0; i < sizes[0]; ++i) ((float*)words[0])[i] = FACTOR * ((float*)words[1])[i];
-  return 0;
-}
-}
-"""
-
-
-def compiled(folder: Path, factor: int = 2) -> Path:
-    (folder / "kernels.cpp").write_text(KERNELS)
-    file = folder / f"kernels{factor}.so"
-    compiler = this_machine().cxx
-    assert compiler is not None  # the tests need it
-    flags = ["-shared", "-fPIC", f"-DFACTOR={factor}"]
-    subprocess.run([compiler.path, *flags, str(folder / "kernels.cpp"), "-o", str(file)], check=True)
-    return file
-
-
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return ctypes.CDLL(str(compiled(tmp_path_factory.mktemp("kernels"))))
-
-
-@pytest.fixture(scope="module")
-def native() -> NativeCalls:
-    made = planned_call.native_calls(build_tools())
-    assert made is not None
-    return made
-
-
-class Unusual(Exception):
-    """What calls get that were left to Python."""
-
-
-def otherwise(*arguments: Any) -> Any:
-    raise Unusual(arguments)
-
-
-def raise_launch_error(said: bytes) -> None:
-    raise LaunchError(said.decode())
-
-
-def plan_of(
-    function: Any, words: Sequence[Word] = (OUT, X, Y), arguments: int = 2, shapes: Sequence[tuple[int, ...]] = ((5,),),
-    sizes: Sequence[int] = (5,), **changed: Any,
-) -> PlannedCall:  # fmt: skip
-    outputs = tuple(Output(shape, torch.float32) for shape in shapes)
-    runs = Library(address_of(function), tuple(sizes), raise_launch_error)
-    plan = PlannedCall(arguments, outputs, len(outputs) > 1, tuple(words), CPU, runs, otherwise)
-    return dataclasses.replace(plan, **changed)
-
-
-def function_for(native: NativeCalls, plan: PlannedCall) -> Callable[..., Any]:
-    made = native.function_for(plan)
-    assert made is not None
-    return made
 
 
 # -- what arrives ---------------------------------------------------------------------------------------------
@@ -242,40 +139,6 @@ def test_more_words_than_it_has_room_for_are_refused_when_it_is_made(native, ker
     at_most = planned_call._MOST_WORDS
     assert native.function_for(plan_of(kernels.keep_words, [X] * at_most)) is not None
     assert native.function_for(plan_of(kernels.keep_words, [X] * (at_most + 1))) is None
-
-
-# -- a GPU's driver, in its place one that keeps what it was asked ------------------------------------------------
-
-
-@pytest.fixture
-def on_a_driver(native, kernels, monkeypatch):
-    """A call that an imitated driver launches; it computes on the CPU."""
-    functions = (address_of(kernels.cuLaunchKernel), address_of(kernels.current_stream))
-    monkeypatch.setattr(planned_call, "gpu_functions", lambda: functions)
-    ctypes.c_int64.in_dll(kernels, "refusal").value = 0
-    words = (OUT, X, Y, Word(Source.CONSTANT, 5))
-    return plan_of(kernels.add, words, runs=GpuKernel(1 << 40, (9, 8, 7), (6, 5, 4), 333))
-
-
-def test_the_driver_gets_kernel_grid_block_shared_memory_stream_and_words(native, kernels, on_a_driver):
-    x, y = torch.randn(5), torch.randn(5)
-    assert torch.equal(function_for(native, on_a_driver)(x, y), x + y)
-    launched = (ctypes.c_int64 * 11).in_dll(kernels, "launched")
-    assert list(launched)[:9] == [1 << 40, 9, 8, 7, 6, 5, 4, 333, 77]
-
-
-def test_what_the_driver_refuses_is_left_to_python(native, kernels, on_a_driver):
-    call, x = function_for(native, on_a_driver), torch.ones(5)
-    ctypes.c_int64.in_dll(kernels, "refusal").value = 201  # CUDA_ERROR_INVALID_CONTEXT
-    with pytest.raises(Unusual):
-        call(x, x)
-    ctypes.c_int64.in_dll(kernels, "refusal").value = 0
-    assert torch.equal(call(x, x), x + x)
-
-
-def test_without_a_driver_there_is_no_such_function(native, on_a_driver, monkeypatch):
-    monkeypatch.setattr(planned_call, "gpu_functions", lambda: None)
-    assert native.function_for(on_a_driver) is None
 
 
 # -- nothing is lost and nothing is kept ------------------------------------------------------------------------
@@ -423,99 +286,3 @@ def test_a_native_side_that_does_not_compile_is_said_and_done_without(monkeypatc
 
 def test_it_is_built_once(native):
     assert planned_call.native_calls(build_tools()) is native
-
-
-# -- on a GPU -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def conv1d_from_ptx(monkeypatch):
-    """The gallery's operator with its Mojo kernel from the PTX beside it, and the calls of it that went to Python."""
-    from opwright.gallery.conv1d import conv1d
-
-    in_python: list[Any] = []
-    function_for = NativeCalls.function_for
-
-    def listening(self: NativeCalls, plan: PlannedCall) -> Any:
-        assert isinstance(plan.runs, GpuKernel)
-
-        def count(*arguments: Any) -> Any:
-            in_python.append(arguments)
-            return plan.otherwise(*arguments)
-
-        return function_for(self, dataclasses.replace(plan, otherwise=count))
-
-    monkeypatch.setattr(NativeCalls, "function_for", listening)
-    with conv1d.only("mojo_gpu"):
-        yield conv1d, in_python
-
-
-def recognised(op: ow.Op, *arguments: Tensor) -> Tensor:
-    """What the operator gives for its third call, after which it has a native function for such calls."""
-    for _ in range(2):
-        op(*arguments)
-    assert type(op.kernels["mojo_gpu"].load().for_calls_like(arguments)) is type(len)
-    return op(*arguments)
-
-
-@pytest.mark.gpu
-def test_a_gpu_kernel_from_ptx_is_launched_natively_from_the_second_call_on(conv1d_from_ptx):
-    op, in_python = conv1d_from_ptx
-    for n in (1, 1000, 100_000):
-        x, k = torch.randn(n, device="cuda"), torch.randn(7, device="cuda")
-        torch.testing.assert_close(recognised(op, x, k), op.contract.function(x, k))
-    assert not in_python
-    shifted = torch.randn(100_001, device="cuda")[1:]  # the same sizes, 4 bytes past a multiple of 16
-    torch.testing.assert_close(op(shifted, k), op.contract.function(shifted, k))
-    assert len(in_python) == 1
-
-
-@pytest.mark.gpu
-def test_it_is_launched_on_the_current_stream_and_into_a_graph(conv1d_from_ptx):
-    op, in_python = conv1d_from_ptx
-    x, k = torch.randn(1 << 20, device="cuda"), torch.randn(5, device="cuda")
-    recognised(op, x, k)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        torch.cuda._sleep(50_000_000)  # another stream's kernel would not wait for it
-        x.mul_(2)
-        result = op(x, k)
-    side.synchronize()
-    torch.testing.assert_close(result, op.contract.function(x, k))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = op(x, k)
-    x.copy_(torch.randn_like(x))
-    graph.replay()
-    torch.cuda.synchronize()
-    torch.testing.assert_close(captured, op.contract.function(x, k))
-    assert not in_python
-
-
-@pytest.mark.gpu
-def test_a_thread_that_has_not_used_the_gpu_launches_too(conv1d_from_ptx):
-    op, in_python = conv1d_from_ptx
-    x, k = torch.randn(1000, device="cuda"), torch.randn(5, device="cuda")
-    recognised(op, x, k)
-    results: list[Tensor] = []
-    thread = threading.Thread(target=lambda: results.extend(op(x, k) for _ in range(5)))
-    thread.start()
-    thread.join()
-    assert len(results) == 5
-    for result in results:
-        torch.testing.assert_close(result, op.contract.function(x, k))
-    assert len(in_python) <= 1, "Python makes the context current once for the thread"
-
-
-@pytest.mark.gpu
-def test_outputs_of_many_launches_are_freed(conv1d_from_ptx):
-    op, in_python = conv1d_from_ptx
-    x, k = torch.randn(1 << 20, device="cuda"), torch.randn(5, device="cuda")
-    recognised(op, x, k)
-    before = torch.cuda.memory_allocated()
-    for _ in range(10_000):
-        op(x, k)
-    torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() == before
-    assert not in_python

@@ -44,16 +44,27 @@ class Source(enum.IntEnum):
     INTEGER = 2
     FLOATING = 3
     CONSTANT = 4
+    POINTER = 5
+    FLOATING32 = 6
 
 
 @dataclass(frozen=True)
 class Word:
     """Of what a kernel is passed: the address of an output or of an argument's tensor, an argument that is a number
-    (both by position), or a constant; an argument's address is a multiple of ``alignment``."""
+    (both by position), or a constant.
+
+    Attributes:
+        alignment: what the address of an argument is a multiple of.
+        dtypes: of a ``POINTER``, which is looked at as if no guard had been; none of them means any.
+        low, high: what an integer may be.
+    """
 
     source: Source
     value: int
     alignment: int = 1
+    dtypes: tuple[torch.dtype, ...] = ()
+    low: int = -(1 << 63)
+    high: int = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,9 @@ class PlannedCall:
 
     Attributes:
         arguments: how many there are.
-        device: of every tensor; for a GPU, the current one in each call.
+        outputs: without any, it is a launch as a person writes it, who gets None, and hears of a missing argument from
+            ``otherwise``.
+        device: of every tensor. A GPU that is not the current one is not as foreseen.
         otherwise: takes calls that are not as foreseen, and those that the driver refused.
     """
 
@@ -111,9 +124,9 @@ class NativeCalls:
 
     def __init__(self, library: Path, access: tuple[int, int | None]) -> None:
         loaded = ctypes.PyDLL(str(library))
-        loaded.opwright_reach_tensors.argtypes = [ctypes.py_object, ctypes.c_size_t, ctypes.c_void_p]
+        loaded.opwright_reach_tensors.argtypes = [*[ctypes.py_object] * 2, ctypes.c_size_t, ctypes.c_void_p]
         loaded.opwright_reach_tensors.restype = None
-        loaded.opwright_reach_tensors(torch.Tensor, *access)
+        loaded.opwright_reach_tensors(torch.Tensor, torch.nn.Parameter, *access)
         self._make = loaded.opwright_planned_call
         self._make.restype = ctypes.py_object
         self._make.argtypes = [ctypes.c_char_p, ctypes.py_object, ctypes.py_object]
@@ -131,18 +144,26 @@ class NativeCalls:
 def _numbers(plan: PlannedCall, driver: Sequence[int]) -> Iterator[int]:
     """A plan in the order in which planned_call.cpp reads it."""
     yield from (plan.arguments, plan.returns_tuple)
-    yield from (_torch_number(f"device_type_{plan.device.type}"), plan.device.index or 0)
+    yield from (
+        _torch_number(f"device_type_{plan.device.type}"),
+        -1 if plan.device.index is None else plan.device.index,
+    )
     yield len(plan.outputs)
     for output in plan.outputs:
-        yield from (_torch_number(f"dtype_{str(output.dtype).removeprefix('torch.')}"), len(output.shape))
+        yield from (_dtype_number(output.dtype), len(output.shape))
         yield from (*output.shape, *make_contiguous_strides_for(output.shape))
     yield len(plan.words)
     for word in plan.words:
-        yield from (word.source, word.value, word.alignment)
+        dtypes = sum(1 << _dtype_number(d) for d in word.dtypes)
+        yield from (word.source, word.value, word.alignment, dtypes, word.low, word.high)
     if isinstance(plan.runs, GpuKernel):
         yield from (1, *driver, plan.runs.handle, *plan.runs.grid, *plan.runs.block, plan.runs.shared_bytes)
     else:
         yield from (0, plan.runs.entry, len(plan.runs.sizes), *plan.runs.sizes)
+
+
+def _dtype_number(dtype: torch.dtype) -> int:
+    return _torch_number(f"dtype_{str(dtype).removeprefix('torch.')}")
 
 
 @functools.cache
@@ -152,14 +173,15 @@ def _torch_number(name: str) -> int:
 
 
 @functools.cache
-def gpu_functions() -> tuple[int, int] | None:
-    """The addresses of the driver's launch and of torch's current stream; None where there is no driver."""
+def gpu_functions() -> tuple[int, int, int] | None:
+    """The addresses of the driver's launch and of torch's current stream and device; None where there is no driver."""
     try:
         launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
         stream = ctypes.CDLL(str(LIBRARIES / "libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
+        device = ctypes.CDLL(str(LIBRARIES / "libtorch_cpu.so")).aoti_torch_get_current_device_index
     except (OSError, AttributeError):
         return None
-    return address_of(launch), address_of(stream)
+    return address_of(launch), address_of(stream), address_of(device)
 
 
 @functools.cache
@@ -171,7 +193,7 @@ def native_calls(tools: BuildTools) -> NativeCalls | None:
     try:
         return NativeCalls(_build(compiler, headers, tools), access)
     except (CompileError, CacheError, OSError) as error:
-        tools.notify(f"calls of Mojo kernels keep their way in Python, which costs a microsecond more: {error}")
+        tools.notify(f"calls of kernels keep their way in Python, which costs a microsecond more: {error}")
         return None
 
 

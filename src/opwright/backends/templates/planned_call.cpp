@@ -17,13 +17,15 @@ using opwright::check;
 constexpr std::size_t most_words = OPWRIGHT_MOST_WORDS;
 constexpr std::size_t room = 1000;  // for what a kernel says when it raises
 
-// Of a library, as mojo_source.cpu_entry_text declares it; the driver's cuLaunchKernel; torch's current stream.
+// Of a library, as mojo_source.cpu_entry_text declares it; the driver's cuLaunchKernel; torch's current stream and device.
 using Entry = int32_t (*)(const int64_t* words, const int64_t* sizes, char* message, int64_t room);
 using LaunchKernel = int (*)(void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared,
                              void* stream, void** parameters, void** extra);
 using CurrentStream = AOTITorchError (*)(int32_t device, void** stream);
+using CurrentDevice = AOTITorchError (*)(int32_t* device);
 
 PyTypeObject* tensor_type = nullptr;
+PyTypeObject* parameter_type = nullptr;
 
 class Numbers {
  public:
@@ -48,14 +50,14 @@ struct Output {
   std::vector<int64_t> shape, strides;
 };
 
-enum class Source : int64_t { output, tensor, integer, floating, constant };
+// A pointer is a tensor of which no plan's guard has compared the device and the dtype.
+enum class Source : int64_t { output, tensor, integer, floating, constant, pointer, floating32 };
 
-// Of what the kernel is passed: where it comes from, the position of an output or argument or else the constant, and
-// the bits that the address of a tensor may not have.
+// Of what the kernel is passed: where it comes from, and the position of an output or argument, or else the constant.
+// Of a tensor, the bits that its address may not have, and a bit for each dtype (none: any). Of an integer, its range.
 struct Word {
   Source source;
-  int64_t value;
-  int64_t misaligned;
+  int64_t value, misaligned, dtypes, low, high;
 };
 
 struct CpuLibrary {
@@ -66,6 +68,7 @@ struct CpuLibrary {
 struct GpuKernel {
   LaunchKernel launch;
   CurrentStream current_stream;
+  CurrentDevice current_device;
   void* kernel;
   std::array<unsigned, 7> shape;  // grid, block, bytes of shared memory
 };
@@ -95,13 +98,14 @@ Plan read_plan(Numbers numbers) {
   }
   for (int64_t left = numbers.one(); left > 0; --left) {
     const auto source = static_cast<Source>(numbers.one());
-    const int64_t value = numbers.one();
-    plan.words.push_back({source, value, numbers.one() - 1});
+    const std::vector<int64_t> rest = numbers.some(5);
+    plan.words.push_back({source, rest[0], rest[1] - 1, rest[2], rest[3], rest[4]});
   }
   plan.on_gpu = numbers.one();
   if (plan.on_gpu) {
     plan.gpu.launch = numbers.function<LaunchKernel>();
     plan.gpu.current_stream = numbers.function<CurrentStream>();
+    plan.gpu.current_device = numbers.function<CurrentDevice>();
     plan.gpu.kernel = numbers.function<void*>();
     for (unsigned& each : plan.gpu.shape) each = static_cast<unsigned>(numbers.one());
   } else {
@@ -111,10 +115,12 @@ Plan read_plan(Numbers numbers) {
   return plan;
 }
 
-int64_t address_of(AtenTensorHandle tensor) {
+// False where a tensor has none, such as one of a torch.func transform.
+bool take_address(int64_t& taken, AtenTensorHandle tensor) {
   void* address = nullptr;
-  check(aoti_torch_get_data_ptr(tensor, &address));
-  return reinterpret_cast<int64_t>(address);
+  const bool has_one = aoti_torch_get_data_ptr(tensor, &address) == AOTI_TORCH_SUCCESS;
+  taken = reinterpret_cast<int64_t>(address);
+  return has_one;
 }
 
 // One call: its words, and the outputs until Python has them.
@@ -149,10 +155,12 @@ class Call {
       }
       ++made;
     }
+    bool all = true;
     for (std::size_t i = 0; i < plan.words.size(); ++i) {
-      if (plan.words[i].source == Source::output) words[i] = address_of(outputs[plan.words[i].value]);
+      const Word& word = plan.words[i];
+      if (word.source == Source::output) all = all && take_address(words[i], outputs[word.value]);
     }
-    return true;
+    return all;
   }
 
   // One more than the length of what the kernel said when it raised, or 0.
@@ -161,10 +169,12 @@ class Call {
     return plan.library.entry(words, plan.library.sizes.data(), message, room);
   }
 
-  // False where the driver refused, of which Python's way says why, or which it puts right.
+  // False where another GPU is the current one, or the driver refused, of which Python's way says why, or puts it right.
   bool launch_on_gpu() {
     opwright::WithoutGil without;
+    int32_t current = -1;
     void* stream = nullptr;
+    if (plan.gpu.current_device(&current) != AOTI_TORCH_SUCCESS || current != plan.device) return false;
     if (plan.gpu.current_stream(plan.device, &stream) != AOTI_TORCH_SUCCESS) return false;
     void* parameters[most_words];
     for (std::size_t i = 0; i < plan.words.size(); ++i) parameters[i] = &words[i];
@@ -173,6 +183,7 @@ class Call {
   }
 
   PyObject* result() {
+    if (plan.outputs.empty()) Py_RETURN_NONE;
     if (!plan.returns_tuple) return opwright::to_python(outputs[0]);
     PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(made));
     for (std::size_t i = 0; tuple != nullptr && i < made; ++i) {
@@ -187,20 +198,49 @@ class Call {
   }
 
  private:
-  static bool take_one(int64_t& taken, const Word& word, PyObject* object) {
-    if (word.source == Source::tensor) {
-      if (!PyObject_TypeCheck(object, tensor_type)) return false;
-      taken = address_of(opwright::HandleOf(object).handle);
-      return (taken & word.misaligned) == 0;
+  bool take_one(int64_t& taken, const Word& word, PyObject* object) const {
+    switch (word.source) {
+      case Source::tensor:
+      case Source::pointer:
+        return take_tensor(taken, word, object);
+      case Source::integer:
+        return take_integer(taken, word, object);
+      default:
+        return take_floating(taken, word, object);
     }
-    if (word.source == Source::integer) {
-      if (!PyLong_Check(object)) return false;
-      taken = PyLong_AsLongLong(object);
-      return !(taken == -1 && PyErr_Occurred());
-    }
+  }
+
+  bool take_tensor(int64_t& taken, const Word& word, PyObject* object) const {
+    if (!Py_IS_TYPE(object, tensor_type) && !Py_IS_TYPE(object, parameter_type)) return false;
+    const opwright::HandleOf tensor(object);
+    if (word.source == Source::pointer && !is_foreseen(tensor.handle, word)) return false;
+    return take_address(taken, tensor.handle) && (taken & word.misaligned) == 0;
+  }
+
+  bool is_foreseen(AtenTensorHandle tensor, const Word& word) const {
+    int32_t type = -1, device = -1, dtype = -1;
+    check(aoti_torch_get_device_type(tensor, &type));
+    check(aoti_torch_get_device_index(tensor, &device));
+    check(aoti_torch_get_dtype(tensor, &dtype));
+    return type == plan.device_type && device == plan.device && (word.dtypes == 0 || (word.dtypes >> dtype & 1) != 0);
+  }
+
+  static bool take_integer(int64_t& taken, const Word& word, PyObject* object) {
+    if (!PyLong_Check(object)) return false;
+    taken = PyLong_AsLongLong(object);
+    return word.low <= taken && taken <= word.high && !(taken == -1 && PyErr_Occurred());
+  }
+
+  static bool take_floating(int64_t& taken, const Word& word, PyObject* object) {
     if (!PyFloat_Check(object) && !PyLong_Check(object)) return false;
     const double value = PyFloat_AsDouble(object);
-    std::memcpy(&taken, &value, sizeof(taken));
+    const auto single = static_cast<float>(value);  // what it cannot hold is an infinity
+    if (word.source == Source::floating32) {
+      taken = 0;
+      std::memcpy(&taken, &single, sizeof(single));
+    } else {
+      std::memcpy(&taken, &value, sizeof(value));
+    }
     return !(value == -1 && PyErr_Occurred());
   }
 
@@ -226,7 +266,7 @@ PyObject* raise_what_the_kernel_said(PyObject* self, const char* message, int32_
 PyObject* call_as_planned(const Plan& plan, PyObject* self, PyObject* const* given, Py_ssize_t count) {
   {
     Call call(plan);
-    if (call.take(given) && call.allocate()) {
+    if (count == plan.arguments && call.take(given) && call.allocate()) {
       if (plan.on_gpu) {
         if (call.launch_on_gpu()) return call.result();
       } else {
@@ -242,7 +282,7 @@ PyObject* call_as_planned(const Plan& plan, PyObject* self, PyObject* const* giv
 PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
   const auto* plan = static_cast<Plan*>(PyCapsule_GetPointer(PyTuple_GET_ITEM(self, held_plan), capsule_name));
   if (plan == nullptr) return nullptr;
-  if (count != plan->arguments) {
+  if (count != plan->arguments && !plan->outputs.empty()) {
     PyErr_Format(PyExc_TypeError, "%zd arguments came, not %zd", count, plan->arguments);
     return nullptr;
   }
@@ -261,9 +301,11 @@ void forget(PyObject* capsule) { delete static_cast<Plan*>(PyCapsule_GetPointer(
 
 }  // namespace
 
-// Before anything else: the type of tensors, and how they are reached where torch has no functions for it.
-extern "C" void opwright_reach_tensors(PyObject* type, std::size_t offset, PyObject* (*wrap)(const void*)) {
+// Before anything else: the types of plain tensors, and how they are reached where torch has no functions for it.
+extern "C" void opwright_reach_tensors(PyObject* type, PyObject* parameter, std::size_t offset,
+                                       PyObject* (*wrap)(const void*)) {
   tensor_type = reinterpret_cast<PyTypeObject*>(type);
+  parameter_type = reinterpret_cast<PyTypeObject*>(parameter);
   opwright::tensor_offset = offset;
   opwright::wrap = wrap;
 }
