@@ -234,3 +234,27 @@ def test_outputs_of_many_launches_are_freed(conv1d_from_ptx):
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() == before
     assert not in_python
+
+
+@pytest.mark.gpu
+def test_a_cuda_kernel_called_from_python_is_launched_natively_after_the_first_time():
+    kernel = ow.cuda_module("""
+    extern "C" __global__ void add(const float* x, const float* y, float* out, int n, float by) {
+      int i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (i < n) out[i] = x[i] + by * y[i];
+    }
+    """)["add"]
+    x, y, out = (torch.randn(1000, device="cuda") for _ in range(3))
+    for by in (1.0, 0.5, 2):
+        kernel[4, 256](x, y, out, 1000, by)
+        torch.testing.assert_close(out, x + by * y)
+        assert type(kernel[4, 256]) is type(len)
+    for wrong, said in (
+        ((x, y, out), "add takes 5 arguments, but 3 came"),
+        ((x.double(), y, out, 1000, 1.0), "got float64 elements"),
+        ((x, y.cpu(), out, 1000, 1.0), "got a tensor on cpu, but the kernel runs on cuda:0"),
+        ((x, y, out, 2**31, 1.0), "and 2147483648 came"),
+        ((x, y, out, 1000, "1"), "wants a float, but str '1' came"),
+    ):
+        with pytest.raises(LaunchError, match=said):
+            kernel[4, 256](*wrong)

@@ -217,7 +217,15 @@ def _build(compiler: Compiler, headers: Path, tools: BuildTools) -> Path:
         if done.returncode != 0:
             raise CompileError(f"{_SOURCES[0]} does not compile with {compiler.version}", log=done.stderr)
 
-    return tools.cache.get_or_build(key, make) / _LIBRARY
+    folder = tools.cache.get_or_build(
+        key,
+        make,
+        on_build=lambda: tools.notify(
+            f"compiling {_SOURCES[0]} with {compiler.version}; cached for every kernel's calls"
+        ),
+        on_wait=lambda: tools.notify(f"waiting: another process compiles {_SOURCES[0]}"),
+    )
+    return folder / _LIBRARY
 
 
 _LIBRARY = "planned_call.so"
