@@ -220,9 +220,7 @@ def _build(compiler: Compiler, headers: Path, tools: BuildTools) -> Path:
     folder = tools.cache.get_or_build(
         key,
         make,
-        on_build=lambda: tools.notify(
-            f"compiling {_SOURCES[0]} with {compiler.version}; cached for every kernel's calls"
-        ),
+        on_build=lambda: tools.notify(f"compiling {_SOURCES[0]} with {compiler.version}; cached for all kernels"),
         on_wait=lambda: tools.notify(f"waiting: another process compiles {_SOURCES[0]}"),
     )
     return folder / _LIBRARY
