@@ -6,6 +6,7 @@ Usage: call_overhead.py [FILE] [--rounds N]   (writes the record there)
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import timeit
 from collections.abc import Callable
@@ -16,12 +17,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.backends import planned_call
 from opwright.backends.arguments import Packer
 from opwright.backends.device_code import Parameter
+from opwright.backends.mojo_call import CpuCall
+from opwright.backends.python_access import LIBRARIES, address_of
 from opwright.machine import this_machine
 from opwright.results import Refused
 from opwright.runtime.door import is_plain_call
-from opwright.runtime.plan import nothing_listens, static_key
+from opwright.runtime.plan import dispatch_modes, function_mode_is_on, profiler_is_on, static_key
+from opwright.runtime.tools import build_tools
 
 HERE = Path(__file__).parent
 Calls = dict[str, Callable[[], object]]
@@ -46,7 +51,7 @@ def around_nothing() -> Calls:
     return {
         "op(...) around a kernel that does nothing": lambda: nothing(x, y),
         "  of it: does a plan recognise the call": lambda: nothing._plans[0].holds(x, y),
-        "  of it: does anything else listen": nothing_listens,
+        "  of it: does anything else listen": lambda: function_mode_is_on() or profiler_is_on() or dispatch_modes(),
         "the same asked in Python: is the call plain": lambda: is_plain_call((x, y)),
         "the same asked in Python: what its checks depend on": lambda: static_key((x, y)),
     }
@@ -65,22 +70,37 @@ def around_a_native_kernel(language: str, label: str, suffix: str) -> Calls:
     any_call = kernel.load()
     like_this = any_call.for_calls_like((x, y))
     assert like_this is not any_call, "it was called once, so it is recognised"
-    return {
+    calls: Calls = {
         f"op(...) in {label}": lambda: add(x, y),
         f"  of it: the {label} kernel, as a recognised call runs it": lambda: like_this(x, y),
         f"  the {label} kernel, as any other call runs it": lambda: any_call(x, y),
     }
+    if isinstance(any_call, CpuCall):
+        any_call._native = lambda: None
+        in_python = any_call.for_calls_like((x, y))
+        calls[f"  the {label} kernel, as a recognised call runs it in Python"] = lambda: in_python(x, y)
+    return calls
 
 
 def arguments_of_a_cuda_launch() -> Calls:
-    """What a launch of a CUDA kernel takes in Python, with functions that do nothing in place of CUDA's."""
+    """What a launch of a CUDA kernel from Python takes, with functions that do nothing in place of CUDA's."""
     pointer = Parameter("pointer", 8, "float*", (torch.float32,), 4)
     packer = Packer("add", [pointer, pointer, pointer, Parameter("integer", 8, "long long")])
     make = packer.make_launch
     assert make is not None
+    nothing = address_of(ctypes.CDLL(str(LIBRARIES / "libtorch_cpu.so")).aoti_torch_device_type_cpu)  # returns 0
+    planned_call.gpu_functions = lambda: (nothing,) * 3  # type: ignore[assignment]
+    native, words = planned_call.native_calls(build_tools()), packer.native_words
+    assert native is not None
+    assert words is not None
+    kernel = planned_call.GpuKernel(0, (1, 1, 1), (1, 1, 1), 0)
+    plan = planned_call.PlannedCall(4, (), False, words, x.device, kernel, print)
+    native_launch = native.function_for(plan)
+    assert native_launch is not None
     launch = make(None, CPU, None, {0: None}, lambda *words: None, lambda: CPU, lambda device: 0, print, print)
     return {
-        "a CUDA launch without CUDA's part": lambda: launch(x, y, out, 1024),
+        "a CUDA launch without CUDA's part": lambda: native_launch(x, y, out, 1024),
+        "the same in Python": lambda: launch(x, y, out, 1024),
         "its arguments alone, as one function": lambda: packer.pack_usual((x, y, out, 1024), CPU),
         "its arguments alone, one by one": lambda: packer.pack((x, y, out, 1024), CPU),
     }
@@ -114,7 +134,7 @@ times = microseconds(
     options.rounds,
 )
 for name, us in times.items():
-    print(f"{name:<52} {us:6.2f} µs {us / times['torch.add']:6.2f} × torch.add")
+    print(f"{name:<60} {us:6.2f} µs {us / times['torch.add']:6.2f} × torch.add")
 if options.file:
     record = {"schema": "opwright.call_overhead/2", "machine": this_machine().to_json(), "us": times}
     options.file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 from jaxtyping import Float
+from planned import compiled
 from torch import Tensor
 
 import opwright as ow
+from opwright.backends.planned_call import NativeCalls, native_calls
+from opwright.runtime.tools import build_tools
 
 
 @pytest.fixture
@@ -17,3 +22,15 @@ def scale(namespace: str) -> ow.Op:
         return 2 * x
 
     return scale
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return ctypes.CDLL(str(compiled(tmp_path_factory.mktemp("kernels"))))
+
+
+@pytest.fixture(scope="module")
+def native() -> NativeCalls:
+    made = native_calls(build_tools())
+    assert made is not None
+    return made

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.backends import host_call, host_function
+from opwright.backends import host_call, host_function, python_access
 from opwright.backends.host_call import HostFunction
 
 pytestmark = pytest.mark.compiler
@@ -182,7 +182,7 @@ def test_without_pythons_headers_or_on_another_torch_there_is_the_dispatcher(nam
     monkeypatch.undo()
     same.cpp(tmp_path / "same.cpp", name="native")
     assert direct_of(same) is not None
-    monkeypatch.setattr(host_call, "_access_to_tensors", lambda: None)
+    monkeypatch.setattr(host_call, "access_to_tensors", lambda: None)
     same.cpp(tmp_path / "same.cpp", name="native")
     assert direct_of(same) is None
     assert torch.equal(same(x), x)
@@ -204,6 +204,6 @@ def test_a_list_of_tensors_goes_through_the_dispatcher(namespace, tmp_path):
 
 
 def test_where_a_tensor_is_held_is_found_in_this_torch():
-    access = host_call._access_to_tensors()
+    access = python_access.access_to_tensors()
     assert access is not None
-    assert host_call._offset_of_tensor() is not None
+    assert python_access._offset_of_tensor() is not None

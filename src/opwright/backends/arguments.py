@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from opwright.backends.device_code import Parameter
+from opwright.backends.planned_call import Source, Word
 from opwright.errors import LaunchError
 
 __all__ = ["Packer"]
@@ -50,6 +51,13 @@ class Packer:
         on another device, and what to do about an error of the launch before it is tried once more (raise it, mostly).
         """
         return self._usual.define("make", _LAUNCH) if self._usual.exists else None
+
+    @functools.cached_property
+    def native_words(self) -> tuple[Word, ...] | None:
+        """The usual case for the native side; None if there is none."""
+        if not self._usual.exists:
+            return None
+        return tuple(_native_word(position, p) for position, p in enumerate(self.parameters))
 
     def pack(self, arguments: Sequence[Any], device: int) -> list[Any]:
         """Words for the driver, in order.
@@ -275,6 +283,15 @@ def make(configuration, device, kernel, streams, launch, current_device, current
             otherwise(*arguments)
     return launch_usual
 """
+
+
+def _native_word(position: int, parameter: Parameter) -> Word:
+    if parameter.kind == "pointer":
+        return Word(Source.POINTER, position, max(parameter.alignment, 1), parameter.dtypes)
+    if parameter.kind == "floating":
+        return Word(Source.FLOATING if parameter.size == 8 else Source.FLOATING32, position)
+    low, high = _range(parameter)
+    return Word(Source.INTEGER, position, low=low, high=min(high, (_WORD >> 1) - 1))
 
 
 def _range(parameter: Parameter) -> tuple[int, int]:

@@ -9,8 +9,6 @@ asks nothing of its arguments, so only calls that were recognised as like an ear
 from __future__ import annotations
 
 import ctypes
-import functools
-import sysconfig
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,19 +16,12 @@ from typing import Any
 import torch
 
 from opwright.backends.base import Launch, as_launch
+from opwright.backends.python_access import access_to_tensors
 from opwright.contract.contract import Contract
 
-__all__ = ["HostFunction", "load_host_function", "python_headers"]
+__all__ = ["HostFunction", "load_host_function"]
 
 _EXPORTED = "opwright_python_function"
-# ``PyObject* THPVariable_Wrap(const at::TensorBase&)``, or with its argument by value, which is passed in the same way.
-_WRAP = ("_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapN2at10TensorBaseE")
-
-
-def python_headers() -> Path | None:
-    """The folder of this Python's headers, where they are installed."""
-    folder = Path(sysconfig.get_path("include"))
-    return folder if (folder / "Python.h").is_file() else None
 
 
 class HostFunction:
@@ -61,34 +52,10 @@ def _direct(file: Path) -> Launch | None:
     """The host function as Python's; None where it was built without Python's headers, has arguments that only the
     dispatcher passes, or this torch keeps its tensors in a way that is not known."""
     make = getattr(ctypes.PyDLL(str(file)), _EXPORTED, None)
-    access = _access_to_tensors()
+    access = access_to_tensors()
     if make is None or access is None:
         return None
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_size_t, ctypes.c_void_p]
     function: Callable[..., Any] | None = make(*access)
     return function
-
-
-@functools.cache
-def _access_to_tensors() -> tuple[int, int | None] | None:
-    """Where a Python tensor holds its C++ one, and the address of torch's function that wraps one.
-
-    torch 2.14 has functions for both, which the shared object finds itself.
-    """
-    folder = Path(torch.__file__).parent / "lib"
-    if hasattr(ctypes.CDLL(str(folder / "libtorch_cpu.so")), "torch_tensor_from_pyobject"):
-        return 0, None
-    offset, python = _offset_of_tensor(), ctypes.CDLL(str(folder / "libtorch_python.so"))
-    wrap = next((getattr(python, name) for name in _WRAP if hasattr(python, name)), None)
-    if offset is None or wrap is None:
-        return None
-    return offset, ctypes.cast(wrap, ctypes.c_void_p).value
-
-
-def _offset_of_tensor() -> int | None:
-    tensor = torch.empty(0)
-    for offset in range(object.__basicsize__, torch.Tensor.__basicsize__, ctypes.sizeof(ctypes.c_void_p)):
-        if ctypes.c_void_p.from_address(id(tensor) + offset).value == tensor._cdata:
-            return offset
-    return None

@@ -13,7 +13,7 @@ import torch
 
 from opwright.backends import stable_abi
 from opwright.backends.base import Artifact, BuildTools, KernelSpec
-from opwright.backends.host_call import python_headers
+from opwright.backends.python_access import python_headers
 from opwright.cache import ArtifactKey
 from opwright.contract.contract import Contract
 from opwright.errors import CompileError, KernelError
@@ -117,7 +117,8 @@ def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> Artifact
             ("flags", " ".join(f for f in flags if not f.startswith("-I"))),
             ("compiler", f"{toolchain.compiler.path} {toolchain.compiler.version}"),
             ("torch", torch.__version__),
-            ("python", f"{sys.implementation.cache_tag} {(stable_abi.TEMPLATES / 'python_call.h').read_text()}"),
+            ("python", str(sys.implementation.cache_tag)),
+            *((name, (stable_abi.TEMPLATES / name).read_text()) for name in ("python_call.h", "python_tensor.h")),
             ("cpu", toolchain.native if any("native" in f for f in flags) else ""),
         ),
     )

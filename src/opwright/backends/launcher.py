@@ -18,6 +18,7 @@ import torch
 
 from opwright.backends.arguments import Packer
 from opwright.backends.device_code import DeviceCode, EntryPoint
+from opwright.backends.planned_call import GpuKernel, NativeCalls, PlannedCall
 from opwright.errors import KernelRefusedError, LaunchError
 
 __all__ = ["Configuration", "DeviceFunction", "Extent", "as_extent"]
@@ -120,23 +121,48 @@ class DeviceFunction:
             _native_launch()(_streams(device)[raw], configuration.native, self._kernel, *words)
 
     def launcher(
-        self, configuration: Configuration, device: int, otherwise: Callable[..., None]
-    ) -> Callable[..., None] | None:
+        self, configuration: Configuration, device: int, otherwise: Callable[..., None],
+        native: NativeCalls | None = None,
+    ) -> Callable[..., None] | None:  # fmt: skip
         """``launch`` for this configuration and device as a function of the arguments alone, and faster.
 
         None before the first launch, which makes ready for it, and where arguments have no usual form.
 
         Args:
             otherwise: what it calls with arguments that are not as usual, or while another device is the current one.
+            native: makes one function of packing and launch, if it can.
         """
         made = configuration.launchers.get(device)
         make = self._packer.make_launch
+        if made is None and native is not None:
+            made = self._native_launcher(native, configuration, device, otherwise)
+            if made is not None:
+                configuration.launchers[device] = made
         if made is None and make is not None and device in configuration.fits:
             made = configuration.launchers[device] = make(
                 configuration.native, device, self._kernel, _streams(device), _native_launch(),
                 torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream, otherwise, _enter_context,
             )  # fmt: skip
         return made
+
+    def _native_launcher(
+        self, native: NativeCalls, configuration: Configuration, device: int, otherwise: Callable[..., None]
+    ) -> Callable[..., None] | None:
+        words, runs = self._packer.native_words, self.prepared(configuration, device)
+        if words is None or runs is None:
+            return None
+        plan = PlannedCall(
+            arguments=len(words), outputs=(), returns_tuple=False, words=words, device=torch.device("cuda", device),
+            runs=runs, otherwise=otherwise,
+        )  # fmt: skip
+        return native.function_for(plan)
+
+    def prepared(self, configuration: Configuration, device: int) -> GpuKernel | None:
+        """What launches it past Python; None before the first launch, and for parameters that are no words."""
+        if device not in configuration.fits or self._has_large_struct:
+            return None
+        handle = int(self._kernel.handle)
+        return GpuKernel(handle, configuration.grid, configuration.block, configuration.shared_bytes)
 
     def _load(self) -> Any:
         with self._lock:

@@ -33,6 +33,7 @@ from opwright.backends.mojo_source import (
     size_condition,
     slots_of,
 )
+from opwright.backends.planned_call import native_calls
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError, KernelRefusedError
 from opwright.machine import Machine
@@ -100,7 +101,8 @@ class MojoBackend(Backend):
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         made: _Specialisation = artifact.payload
-        given = (spec.name, contract, made.slots, made, spec.options.get("alignment", 1))
+        native = functools.partial(native_calls, made.tools)
+        given = (spec.name, contract, made.slots, made, spec.options.get("alignment", 1), native)
         if _is_for_gpu(spec):
             return GpuCall(*given, grid=Grid(spec.options["grid"], spec.options["block"]))
         return CpuCall(*given, raises=made.declaration.raises)

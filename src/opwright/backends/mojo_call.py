@@ -2,7 +2,8 @@
 
 Whatever follows from a call's shapes, dtypes and whole numbers (outputs, compile-time parameters, grid, the compiled
 artifact itself) is found once and kept as a plan. What is left for each call is to make the arguments contiguous and
-aligned, to allocate the outputs and to pass addresses.
+aligned, to allocate the outputs and to pass addresses: for calls that are recognised, in one native function
+(``planned_call``), or where that cannot be built in a Python function that is written out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import abc
 import ctypes
 import functools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from opwright.backends.base import Launch
 from opwright.backends.device_code import DeviceCode, EntryPoint, Parameter, entries_in_ptx
 from opwright.backends.launcher import Configuration, DeviceFunction, as_extent
 from opwright.backends.mojo_source import DTYPES, ENTRY, Slot
+from opwright.backends.planned_call import GpuKernel, Library, NativeCalls, Output, PlannedCall, Source, Word
+from opwright.backends.python_access import address_of
 from opwright.contract.contract import Contract
 from opwright.contract.derive import fake_outputs
 from opwright.errors import CompileError, LaunchError
@@ -84,13 +87,14 @@ class MojoCall(abc.ABC):
 
     def __init__(
         self, name: str, contract: Contract, slots: tuple[tuple[Slot, ...], tuple[Slot, ...]], specialise: Specialise,
-        alignment: int,
+        alignment: int, native: Callable[[], NativeCalls | None] = lambda: None,
     ) -> None:  # fmt: skip
         self.name = name
         self.contract = contract
         self.outputs, self.arguments = slots
         self._specialise = specialise
         self._alignment = alignment
+        self._native = native
         self._tensors = tuple(i for i, s in enumerate(self.arguments) if s.tensor is not None)
         self._numbers = tuple(i for i, s in enumerate(self.arguments) if s.tensor is None)
         self._whole = tuple(i for i in self._numbers if self.arguments[i].scalar != "Float64")
@@ -110,14 +114,37 @@ class MojoCall(abc.ABC):
     def for_calls_like(self, arguments: Sequence[Any]) -> Launch:
         """See ``base.launch_for_calls_like``: itself where tensors have to be copied, or this kernel did not run."""
         tensors = [arguments[i] for i in self._tensors]
-        if self._alignment > 1 or not all(t.is_contiguous() for t in tensors):
-            return self
         plan = self._plans.get(self._key(arguments, tensors))
-        return self if plan is None else self._launch_of(plan)
+        if plan is None or not all(t.is_contiguous() for t in tensors):
+            return self
+        launch = self._native_launch(plan, tensors[0].device)
+        if launch is None and self._alignment == 1:  # only the native function looks at addresses
+            launch = self._launch_of(plan)
+        return launch or self
 
+    def _native_launch(self, plan: Any, device: torch.device) -> Launch | None:
+        """What runs contiguous arguments that a plan is for as one native function, where there is one."""
+        native, runs = self._native(), self._runs(plan)
+        if native is None or runs is None:
+            return None
+        planned = PlannedCall(
+            arguments=len(self.arguments),
+            outputs=tuple(Output(tuple(s), d) for s, d in zip(plan.outputs.shapes, plan.outputs.dtypes, strict=True)),
+            returns_tuple=self._returns_tuple,
+            words=plan.words,
+            device=device,
+            runs=runs,
+            otherwise=self,
+        )
+        return native.function_for(planned)
+
+    @abc.abstractmethod
+    def _runs(self, plan: Any) -> Library | GpuKernel | None:
+        """What the native function runs; None as long as that is not known."""
+
+    @abc.abstractmethod
     def _launch_of(self, plan: Any) -> Launch:
-        """What runs contiguous, aligned arguments that a plan is for."""
-        return self
+        """What runs contiguous, aligned arguments that a plan is for, in Python."""
 
     def _key(self, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Any:
         seen: list[Any] = []
@@ -129,6 +156,7 @@ class MojoCall(abc.ABC):
         if len(self._plans) >= _MOST_PLANS:  # a bound, should sizes change with every call
             self._plans.clear()
         plan = self._plans[key] = self._plan(arguments)
+        self._native()  # it is built with the kernel, not by a later call
         return plan
 
     def _names(self) -> list[str]:
@@ -139,7 +167,8 @@ class MojoCall(abc.ABC):
         """A function of contiguous, aligned arguments, for one set of shapes and dtypes.
 
         It is written out as text, because a call is timed in microseconds: an addition of 1,024 floats on the CPU takes
-        1.5 µs through it, and 3.8 µs with the look-up before it (benchmarks/results/2026-11-21-cpu-calls.json).
+        1.3 µs through it, and 3.6 µs with the look-up before it (benchmarks/results/2026-11-21-cpu-calls.json). Where
+        there is a compiler, such a call is native and takes 0.6 µs.
 
         Args:
             empty: allocates, given a shape, strides and a dtype.
@@ -189,10 +218,32 @@ def call({", ".join(given)}):
             self._failed[key] = error
             raise
 
+    def _words(self, outputs: Outputs, arguments: Sequence[Any], with_sizes: bool) -> Iterator[Word]:
+        """What a kernel is passed, in order: its outputs and arguments, with or without the sizes of each tensor."""
+        for position, (slot, shape) in enumerate(self._shapes_in_order(outputs, arguments)):
+            argument = position - len(self.outputs)
+            if argument < 0:
+                yield Word(Source.OUTPUT, position)
+            elif slot.tensor is not None:
+                yield Word(Source.TENSOR, argument, max(self._alignment, arguments[argument].element_size()))
+            else:
+                yield Word(Source.FLOATING if slot.scalar == "Float64" else Source.INTEGER, argument)
+            if shape is not None and with_sizes:
+                yield from (Word(Source.CONSTANT, size) for size in slot.sizes_of(shape))
+
     def _shapes_in_order(self, outputs: Outputs, arguments: Sequence[Any]) -> list[tuple[Slot, torch.Size | None]]:
         """Each slot with its tensor's shape; None for a number."""
         given = [a.shape if s.tensor is not None else None for s, a in zip(self.arguments, arguments, strict=True)]
         return [*zip(self.outputs, outputs.shapes, strict=True), *zip(self.arguments, given, strict=True)]
+
+
+@dataclass(frozen=True)
+class _CpuPlan:
+    outputs: Outputs
+    words: tuple[Word, ...]
+    sizes: tuple[int, ...]
+    function: _CFunction
+    launch: Launch  # in Python
 
 
 class CpuCall(MojoCall):
@@ -204,12 +255,15 @@ class CpuCall(MojoCall):
         formats = ["q"] * len(self.outputs) + ["d" if s.scalar == "Float64" else "q" for s in self.arguments]
         self._pack = struct.Struct("=" + "".join(formats)).pack
 
-    def _plan(self, arguments: Sequence[Any]) -> Launch:
+    def _plan(self, arguments: Sequence[Any]) -> _CpuPlan:
         outputs = self._outputs_for(arguments)
         function = _c_function(self._artifact("cpu", outputs, arguments))
-        sizes = [
-            n for s, shape in self._shapes_in_order(outputs, arguments) if shape is not None for n in s.sizes_of(shape)
-        ]
+        shaped = self._shapes_in_order(outputs, arguments)
+        sizes = tuple(n for slot, shape in shaped if shape is not None for n in slot.sizes_of(shape))
+        words = tuple(self._words(outputs, arguments, with_sizes=False))
+        return _CpuPlan(outputs, words, sizes, function, self._written_out_for(outputs, sizes, function))
+
+    def _written_out_for(self, outputs: Outputs, sizes: Sequence[int], function: _CFunction) -> Launch:
         words = ", ".join(
             f"{name}.data_ptr()" if slot.tensor is not None else name
             for name, slot in zip(self._names(), (*self.outputs, *self.arguments), strict=True)
@@ -221,20 +275,26 @@ class CpuCall(MojoCall):
         how = f"run_and_listen(pack({words}), sizes)" if self._raises else f"run(pack({words}), sizes, None, no_room)"
         return self._written_out(outputs, _empty_strided_cpu, how, scope)
 
-    def _run(self, plan: Launch, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
+    def _run(self, plan: _CpuPlan, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
         given = list(arguments)
         for position, tensor in zip(self._tensors, tensors, strict=True):
             given[position] = tensor
-        return plan(*given)
+        return plan.launch(*given)
 
-    def _launch_of(self, plan: Launch) -> Launch:
-        return plan
+    def _launch_of(self, plan: _CpuPlan) -> Launch:
+        return plan.launch
+
+    def _runs(self, plan: _CpuPlan) -> Library:
+        return Library(address_of(plan.function), plan.sizes, self._raise)
 
     def _run_and_listen(self, function: _CFunction, words: bytes, sizes: bytes) -> None:
         message = ctypes.create_string_buffer(_ROOM)
         if status := function(words, sizes, message, ctypes.c_int64(_ROOM)):
-            said = message.raw[: status - 1].decode(errors="replace")
-            raise LaunchError(f"{self.contract.qualname}: the Mojo kernel {self.name!r} raised: {said}")
+            self._raise(message.raw[: status - 1])
+
+    def _raise(self, said: bytes) -> None:
+        text = said.decode(errors="replace")
+        raise LaunchError(f"{self.contract.qualname}: the Mojo kernel {self.name!r} raised: {text}")
 
 
 @functools.cache
@@ -256,12 +316,7 @@ class _GpuPlan:
     configuration: Configuration
     device: int
     outputs: Outputs
-    # For each word of a launch: where it comes from (outputs, then arguments), or a size.
-    words: tuple[tuple[int, int], ...]
-
-
-# In ``_GpuPlan.words``: the position counts among outputs and tensors, among the operator's arguments; or is a size.
-_TENSOR, _NUMBER, _SIZE = range(3)
+    words: tuple[Word, ...]
 
 
 class GpuCall(MojoCall):
@@ -276,14 +331,13 @@ class GpuCall(MojoCall):
         first = arguments[self._tensors[0]]
         major, minor = torch.cuda.get_device_capability(first.device)
         file = self._artifact(f"sm_{major}{minor}", outputs, arguments)
-        shaped = self._shapes_in_order(outputs, arguments)
         dtypes = [*outputs.dtypes, *(arguments[i].dtype for i in self._tensors)]
         return _GpuPlan(
             function=_device_function(self.name, file, tuple(self._parameters(dtypes))),
             configuration=self._grid.of(self.name, arguments),
             device=first.get_device(),
             outputs=outputs,
-            words=tuple(_words(shaped, len(self.outputs))),
+            words=tuple(self._words(outputs, arguments, with_sizes=True)),
         )
 
     def _parameters(self, dtypes: Sequence[torch.dtype]) -> list[Parameter]:
@@ -303,8 +357,13 @@ class GpuCall(MojoCall):
     def _run(self, plan: _GpuPlan, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
         made = zip(plan.outputs.shapes, plan.outputs.dtypes, strict=True)
         outputs = [torch.empty(shape, dtype=dtype, device=tensors[0].device) for shape, dtype in made]
-        sources = ([*outputs, *tensors], arguments)
-        words = [value if kind == _SIZE else sources[kind][value] for kind, value in plan.words]
+        given = [*arguments]
+        for position, tensor in zip(self._tensors, tensors, strict=True):
+            given[position] = tensor
+        words = [
+            w.value if w.source is Source.CONSTANT else (outputs if w.source is Source.OUTPUT else given)[w.value]
+            for w in plan.words
+        ]
         plan.function.launch(plan.configuration, words, plan.device)
         return tuple(outputs) if self._returns_tuple else outputs[0]
 
@@ -313,24 +372,13 @@ class GpuCall(MojoCall):
             plan.function.launch(plan.configuration, words, plan.device)
 
         launch = plan.function.launcher(plan.configuration, plan.device, launch_any) or launch_any
-        names = self._names()
-        tensors = [n for n, s in zip(names, (*self.outputs, *self.arguments), strict=True) if s.tensor is not None]
-        sources = (tensors, names[len(self.outputs) :])
-        words = [str(value) if kind == _SIZE else sources[kind][value] for kind, value in plan.words]
+        prefix = {Source.CONSTANT: "", Source.OUTPUT: "o"}
+        words = [f"{prefix.get(word.source, 'a')}{word.value}" for word in plan.words]
         # It allocates on the current device, which that of a call's tensors is.
         return self._written_out(plan.outputs, _empty_strided_cuda, f"launch({', '.join(words)})", {"launch": launch})
 
-
-def _words(shaped: Sequence[tuple[Slot, torch.Size | None]], outputs: int) -> list[tuple[int, int]]:
-    found, tensors = [], 0
-    for position, (slot, shape) in enumerate(shaped):
-        if shape is None:
-            found.append((_NUMBER, position - outputs))
-            continue
-        found.append((_TENSOR, tensors))
-        found += [(_SIZE, size) for size in slot.sizes_of(shape)]
-        tensors += 1
-    return found
+    def _runs(self, plan: _GpuPlan) -> GpuKernel | None:
+        return plan.function.prepared(plan.configuration, plan.device)
 
 
 @functools.cache

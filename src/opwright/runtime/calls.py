@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from opwright.contract.binding import bind, fill
@@ -19,7 +20,7 @@ from opwright.runtime.arrays import call_on_arrays, holds_arrays, traced_on_arra
 from opwright.runtime.door import is_plain_call
 from opwright.runtime.given import gpu_of
 from opwright.runtime.gradient import make_recorder
-from opwright.runtime.plan import Plan, Planned, make_plan, nothing_listens
+from opwright.runtime.plan import Plan, Planned, dispatch_modes, function_mode_is_on, make_plan, profiler_is_on
 from opwright.runtime.rules import Rules, RulesThatSave
 
 __all__ = ["Calls", "CallsThatSave"]
@@ -53,7 +54,13 @@ class Calls(Rules):
             return traced_on_arrays(self.overload, args, kwargs) if self._numpy else self.overload(*args, **kwargs)
         # A plan is made of filled arguments, so what equals them needs no filling.
         arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
-        if (plans := self._plans) and nothing_listens():
+        plans = self._plans
+        # Nobody else has a say. Asked here, as a function of its own would be one more frame in every call.
+        if (
+            plans
+            and forward_ad._current_level < 0
+            and not (function_mode_is_on() or profiler_is_on() or dispatch_modes())
+        ):
             for holds, run in plans:
                 if holds(*arguments):
                     return run(*arguments)

@@ -15,6 +15,7 @@ from opwright.backends import nvrtc
 from opwright.backends.cuda_source import CudaSource, blank_out, kernels_defined, parse_options
 from opwright.backends.device_code import DeviceCode, EntryPoint
 from opwright.backends.launcher import Configuration, DeviceFunction, as_extent
+from opwright.backends.planned_call import native_calls
 from opwright.contract.fingerprint import digest
 from opwright.errors import KernelError, KernelRefusedError, LaunchError
 from opwright.runtime.simulation import simulate
@@ -209,7 +210,8 @@ class CudaKernel:
 
     def _keep_launcher(self, launch: Any, configuration: Configuration, function: DeviceFunction, device: int) -> None:
         """For the next ``kernel[grid, block]``, which is likely to be on the same device."""
-        launcher = function.launcher(configuration, device, functools.partial(self._launch, launch, configuration))
+        otherwise = functools.partial(self._launch, launch, configuration)
+        launcher = function.launcher(configuration, device, otherwise, native_calls(build_tools()))
         if launcher is not None:
             self._configured[launch] = launcher
 

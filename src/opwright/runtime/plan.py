@@ -14,15 +14,17 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch._C._dynamo.guards import TensorGuards
-from torch.autograd import forward_ad
 
-__all__ = ["Plan", "Planned", "make_plan", "nothing_listens", "static_key"]
+__all__ = [
+    "Plan", "Planned", "dispatch_modes", "function_mode_is_on", "make_plan", "profiler_is_on", "static_key",
+]  # fmt: skip
 
 _C = torch._C
-# Looked up once: each dot of ``torch._C._autograd._profiler_enabled`` is a part of a call's time.
-_function_mode_is_on = _C._is_torch_function_mode_enabled
-_profiler_is_on = _C._autograd._profiler_enabled
-_dispatch_modes = _C._len_torch_dispatch_stack
+# Who has a say in calls besides the dispatcher's keys, which a plan's guard compares. Looked up once: each dot of
+# ``torch._C._autograd._profiler_enabled`` is a part of a call's time.
+function_mode_is_on = _C._is_torch_function_mode_enabled
+profiler_is_on = _C._autograd._profiler_enabled
+dispatch_modes = _C._len_torch_dispatch_stack  # of torch's own modes, such as that of fake tensors, no key tells
 
 
 class Planned(Protocol):
@@ -34,16 +36,6 @@ class Planned(Protocol):
     def is_loaded(self) -> bool: ...
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any: ...
     def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Callable[..., Any]: ...
-
-
-def nothing_listens() -> bool:
-    """Whether nobody but the dispatcher's keys, which a plan's guard compares, has a say in calls right now."""
-    return (
-        forward_ad._current_level < 0
-        and not _function_mode_is_on()
-        and not _profiler_is_on()
-        and not _dispatch_modes()  # of torch's own modes, such as that of fake tensors, no key tells
-    )
 
 
 class Plan(NamedTuple):

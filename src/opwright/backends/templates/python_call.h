@@ -1,10 +1,8 @@
 // A host function on torch::stable::Tensor as a function of Python's, past torch's dispatcher: each argument is taken
 // from its Python object, without a schema. Only for calls whose arguments were checked.
 #pragma once
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include <python_tensor.h>
 
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/tensor.h>
 
 #include <cstdint>
@@ -15,25 +13,10 @@
 #include <type_traits>
 #include <utility>
 
-// Of torch 2.14 and later, though what is built here is for earlier ones as well.
-extern "C" __attribute__((weak)) AOTITorchError torch_tensor_from_pyobject(void* object, AtenTensorHandle* made);
-extern "C" __attribute__((weak)) AOTITorchError torch_tensor_to_pyobject(AtenTensorHandle, void* type, void** made);
-
 namespace opwright {
-// Nothing here is shared with another shared object, which may hold an earlier version of the same kernel.
 namespace {
 
 using torch::stable::Tensor;
-
-// Where there is no such function: where a Python tensor holds its at::Tensor, and torch's own function that wraps one.
-std::size_t tensor_offset = 0;
-PyObject* (*wrap)(const void*) = nullptr;
-
-struct PythonError : std::exception {};  // Python's own error is set
-
-void check(AOTITorchError error) {
-  if (error != AOTI_TORCH_SUCCESS) throw std::runtime_error("a tensor could not be passed between Python and C++");
-}
 
 template <class T>
 struct Taken {
@@ -43,16 +26,7 @@ struct Taken {
 template <>
 struct Taken<Tensor> {
   static constexpr bool known = true;
-  static Tensor from(PyObject* object) {
-    AtenTensorHandle handle = nullptr;
-    if (torch_tensor_from_pyobject) {
-      check(torch_tensor_from_pyobject(object, &handle));
-    } else {
-      auto held = reinterpret_cast<AtenTensorHandle>(reinterpret_cast<char*>(object) + tensor_offset);
-      check(aoti_torch_new_tensor_handle(held, &handle));
-    }
-    return Tensor(handle);
-  }
+  static Tensor from(PyObject* object) { return Tensor(new_handle(object)); }
 };
 
 template <>
@@ -102,17 +76,7 @@ struct Given {
 template <>
 struct Given<Tensor> {
   static constexpr bool known = true;
-  static PyObject* to_python(const Tensor& tensor) {
-    if (!torch_tensor_to_pyobject) {
-      AtenTensorHandle copy = nullptr;  // some versions of torch's function take what they are given
-      check(aoti_torch_new_tensor_handle(tensor.get(), &copy));
-      const Tensor held(copy);
-      return wrap(copy);
-    }
-    void* made = nullptr;
-    check(torch_tensor_to_pyobject(tensor.get(), nullptr, &made));
-    return static_cast<PyObject*>(made);
-  }
+  static PyObject* to_python(const Tensor& tensor) { return opwright::to_python(tensor.get()); }
 };
 
 template <class... T>
@@ -132,12 +96,6 @@ struct Given<std::tuple<T...>> {
     if (made != nullptr) PyTuple_SetItem(tuple, position, made);
     return made != nullptr;
   }
-};
-
-// Other Python threads run meanwhile, as they do in a call through the dispatcher.
-struct WithoutGil {
-  PyThreadState* state = PyEval_SaveThread();
-  ~WithoutGil() { PyEval_RestoreThread(state); }
 };
 
 template <auto function, class Type = decltype(function)>

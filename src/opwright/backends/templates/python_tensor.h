@@ -1,0 +1,82 @@
+// Tensors between Python and C++ through torch's C interface, and what else functions of Python's own share.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+
+#include <cstddef>
+#include <exception>
+#include <stdexcept>
+
+// Of torch 2.14 and later, though what is built here is for earlier ones as well.
+extern "C" __attribute__((weak)) AOTITorchError torch_tensor_from_pyobject(void* object, AtenTensorHandle* made);
+extern "C" __attribute__((weak)) AOTITorchError torch_tensor_to_pyobject(AtenTensorHandle, void* type, void** made);
+
+namespace opwright {
+// Nothing here is shared with another shared object, which may hold an earlier version of the same kernel.
+namespace {
+
+// Where a Python tensor holds its at::Tensor, or 0 where that is not known; and torch's own function that wraps one.
+// Each is known where there is no such function as above.
+std::size_t tensor_offset = 0;
+PyObject* (*wrap)(const void*) = nullptr;
+
+struct PythonError : std::exception {};  // Python's own error is set
+
+void check(AOTITorchError error) {
+  if (error != AOTI_TORCH_SUCCESS) throw std::runtime_error("a tensor could not be passed between Python and C++");
+}
+
+// A handle that is deleted with it.
+struct OwnHandle {
+  AtenTensorHandle handle = nullptr;
+  OwnHandle() = default;
+  OwnHandle(const OwnHandle&) = delete;
+  ~OwnHandle() {
+    if (handle != nullptr) aoti_torch_delete_tensor_object(handle);
+  }
+};
+
+AtenTensorHandle held_in(PyObject* object) {
+  return reinterpret_cast<AtenTensorHandle>(reinterpret_cast<char*>(object) + tensor_offset);
+}
+
+// The caller deletes it.
+AtenTensorHandle new_handle(PyObject* object) {
+  AtenTensorHandle handle = nullptr;
+  check(torch_tensor_from_pyobject ? torch_tensor_from_pyobject(object, &handle)
+                                   : aoti_torch_new_tensor_handle(held_in(object), &handle));
+  return handle;
+}
+
+// A handle for as long as the object lives, and this: the object's own where it can be, as a new one costs 0.06 µs.
+struct HandleOf {
+  OwnHandle own;
+  AtenTensorHandle handle;
+  explicit HandleOf(PyObject* object) {
+    if (tensor_offset == 0) own.handle = new_handle(object);
+    handle = tensor_offset == 0 ? own.handle : held_in(object);
+  }
+};
+
+// The handle stays the caller's.
+PyObject* to_python(AtenTensorHandle tensor) {
+  if (!torch_tensor_to_pyobject) {
+    OwnHandle copy;  // some versions of torch's function take what they are given
+    check(aoti_torch_new_tensor_handle(tensor, &copy.handle));
+    return wrap(copy.handle);
+  }
+  void* made = nullptr;
+  check(torch_tensor_to_pyobject(tensor, nullptr, &made));
+  return static_cast<PyObject*>(made);
+}
+
+// Other Python threads run meanwhile, as they do in a call through the dispatcher.
+struct WithoutGil {
+  PyThreadState* state = PyEval_SaveThread();
+  ~WithoutGil() { PyEval_RestoreThread(state); }
+};
+
+}  // namespace
+}  // namespace opwright
