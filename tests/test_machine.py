@@ -57,6 +57,20 @@ def test_the_interpreter_is_read_from_the_environment(
     assert look().triton_interpret is expected
 
 
+def test_what_is_installed_is_looked_at_once_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = this_machine()
+    installed = {"max": "26.7.0", "max-core": "26.7.0"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise machine_module.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(machine_module.metadata, "version", version)
+    assert (look().max, look().mojo_lacks, look().triton) == ("26.7.0", ("max-mojo-libs",), None)
+    assert this_machine() is before
+
+
 def test_the_cache_folder_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(tmp_path))
     assert look().cache_dir == tmp_path

@@ -46,7 +46,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts that decide what can run here. Tests make their own, so rules are tested without hardware."""
+    """The facts that decide what can run here. Tests make their own, so rules are tested without hardware.
+
+    ``mojo_lacks`` names the packages with Mojo's modules for GPUs that are not installed; ``max`` is MAX's version.
+    """
 
     system: str
     python: str
@@ -63,6 +66,8 @@ class Machine:
     nvcc: Compiler | None
     cache_dir: Path
     mojo: Compiler | None = None
+    mojo_lacks: tuple[str, ...] = ()
+    max: str | None = None
 
     @property
     def has_gpu(self) -> bool:
@@ -101,6 +106,8 @@ def this_machine() -> Machine:
         cache_dir=_cache_dir(),
         # pip puts it beside Python, which is not on the PATH unless the environment was activated.
         mojo=_first_compiler(os.environ.get("MOJO"), "mojo", str(Path(sys.executable).parent / "mojo")),
+        mojo_lacks=tuple(name for name in ("max-core", "max-mojo-libs") if _installed_version(name) is None),
+        max=_installed_version("max"),
     )
 
 

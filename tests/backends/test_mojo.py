@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,7 @@ from jaxtyping import Float, Inexact, Int64
 from torch import Tensor
 
 import opwright as ow
-from opwright.backends import mojo_prebuilt
-from opwright.backends.device_code import entries_in_ptx
-from opwright.backends.mojo import MojoBackend, prebuild
-from opwright.backends.mojo_call import Target
+from opwright.backends.mojo import MojoBackend
 from opwright.backends.mojo_source import Slot, literal, modules_imported, read_declaration
 from opwright.contract.dims import parse_dims
 from opwright.contract.signature import TensorType
@@ -30,9 +26,8 @@ from opwright.errors import (
     LaunchError,
     SignatureMismatchError,
 )
-from opwright.machine import Gpu, Machine, this_machine
+from opwright.machine import Compiler, Gpu, Machine, this_machine
 from opwright.results import Accepted, Refused
-from opwright.runtime.tools import build_tools
 
 _numbers = itertools.count()
 
@@ -84,6 +79,20 @@ def test_a_kernel_is_refused_where_there_is_no_mojo_with_the_command_that_brings
     kernel = scale.mojo(write(SCALE))
     refused = kernel.probe("cpu", machine(mojo=False))
     assert refused == Refused("Mojo is not installed", "pip install 'opwright[mojo]'")
+
+
+def test_whether_a_kernel_can_run_is_asked_without_looking_at_files_or_packages(scale, write, monkeypatch):
+    kernel, with_mojo = scale.mojo(write(SCALE)), dataclasses.replace(machine(), mojo=Compiler("mojo", "Mojo 1"))
+
+    def looks(*_, **__):
+        raise AssertionError("a call looked at what it was made from")
+
+    monkeypatch.setattr(Path, "open", looks)
+    monkeypatch.setattr("importlib.metadata.version", looks)
+    assert isinstance(kernel.probe("cpu", with_mojo), Accepted)
+    assert kernel.probe("cpu", machine()) == Refused("Mojo is not installed", "pip install 'opwright[mojo]'")
+    few = dataclasses.replace(with_mojo, mojo_lacks=("max-core",))
+    assert "CPU kernels only, as max-core is not installed" in MojoBackend().available(few).note
 
 
 def test_a_declaration_is_read_with_its_parameters_arguments_and_effects():
@@ -205,51 +214,6 @@ def test_a_dtype_that_mojo_lacks_keeps_the_kernel_out(namespace, write):
     if this_machine().mojo is not None:
         with pytest.raises(KernelRefusedError, match=r"takes bfloat16, .* not complex64"):
             kernel(x)
-
-
-# -- prebuilt PTX ----------------------------------------------------------------------------------------------
-
-
-def test_a_gpu_kernel_without_mojo_runs_from_ptx_that_was_built_before(scale, write, tmp_path):
-    source = write(GPU_SCALE)
-    kernel = scale.mojo(source, prebuilt="ptx", **GPU)
-    assert isinstance(kernel.probe("cuda", machine()), Refused)
-    (tmp_path / "ptx").mkdir()
-    manifest = {
-        "schema": "opwright.mojo-ptx/1",
-        "files": [{"file": "a", "arch": "sm_80", "parameters": {}, "sources": ""}],
-    }
-    (tmp_path / "ptx" / f"{source.stem}.scale.json").write_text(json.dumps(manifest))
-    assert kernel.probe("cuda", machine()) == Accepted("PTX that was built before")
-    assert isinstance(kernel.probe("cpu", machine()), Refused)
-    assert isinstance(kernel.probe("cuda", machine(gpu=False)), Refused)
-
-
-def test_a_list_of_ptx_that_cannot_be_read_is_named(tmp_path):
-    (tmp_path / "list.json").write_text('{"schema": "another"}')
-    with pytest.raises(KernelError, match=r"list.json is no list of prebuilt PTX"):
-        mojo_prebuilt.read_manifest(tmp_path / "list.json")
-
-
-@pytest.mark.mojo
-def test_prebuilt_ptx_is_found_by_its_source_and_architecture(scale, write, tmp_path):
-    source = write(GPU_SCALE)
-    kernel = scale.mojo(source, prebuilt="ptx", dtypes=[torch.float32], **GPU)
-    files = prebuild(kernel.spec, kernel.contract, build_tools(), ["sm_80"], [(torch.ones(3),)])
-    assert [f.name for f in files] == [f"{source.stem}.scale.json", f"{source.stem}.scale.float32.sm_80.ptx"]
-    (entry,) = entries_in_ptx(files[1].read_text())
-    assert (entry.symbol, len(entry.parameters)) == ("opwright_entry", 4)
-
-    unit = _unit(kernel, "sm_90")
-    assert mojo_prebuilt.find(files[0], unit) == (files[1], "sm_80")
-    assert mojo_prebuilt.find(files[0], dataclasses.replace(unit, target="sm_75")) is None
-    source.write_text(source.read_text() + "\n# edited\n")
-    assert mojo_prebuilt.find(files[0], unit) is None
-
-
-def _unit(kernel, arch):
-    made = MojoBackend().compile(kernel.spec, kernel.contract, build_tools()).payload
-    return made.unit({"dtype": "DType.float32"}, Target(arch, (torch.float32, torch.float32)))
 
 
 # -- with Mojo, on the CPU ---------------------------------------------------------------------------------------
@@ -426,6 +390,16 @@ def test_an_edited_module_beside_the_source_is_compiled_anew(namespace, write):
 
         results.append(scale.mojo(source)(torch.ones(1)).item())
     assert results == [2, 5]
+
+
+@pytest.mark.mojo
+def test_a_source_that_was_edited_after_a_call_is_compiled_anew_for_calls_unlike_that(scale, write):
+    source = write(SCALE)
+    kernel = scale.mojo(source)
+    assert kernel(torch.ones(2)).tolist() == [2, 2]
+    source.write_text(source.read_text().replace("](factor)", "](factor + 1)"))
+    assert kernel(torch.ones(3)).tolist() == [3, 3, 3]
+    assert kernel(torch.ones(2)).tolist() == [2, 2]  # what was compiled for such calls stays loaded
 
 
 @pytest.mark.mojo

@@ -14,7 +14,8 @@ from opwright.backends import mojo_prebuilt
 from opwright.backends.mojo import MojoBackend, prebuild
 from opwright.backends.mojo_call import Target
 from opwright.gallery.conv1d import FLOATS, conv1d, conv1d_15_4, conv1d_taps, demo
-from opwright.results import Refused
+from opwright.machine import Gpu
+from opwright.results import Accepted, Refused
 from opwright.runtime.tools import build_tools
 
 CPU = [
@@ -22,7 +23,8 @@ CPU = [
     pytest.param("mojo_unrolled", marks=[pytest.mark.mojo, pytest.mark.slow]),
     pytest.param("cpp", marks=pytest.mark.compiler),
 ]
-GPU = ["mojo_gpu", "cuda", pytest.param("triton", marks=pytest.mark.triton)]
+TILED = pytest.param("mojo_gpu_tiled", marks=pytest.mark.mojo)
+GPU = ["mojo_gpu", TILED, "cuda", pytest.param("triton", marks=pytest.mark.triton)]
 SIZES = (0, 1, 3, 15, 300, 2053)
 WIDTHS = (1, 2, 4, 7, 31, 257)
 BOOK = [14, 20, 26, 32, 38, 44, 50, 56, 62, 68, 74, 80, 41, 14, 0]
@@ -121,6 +123,46 @@ def test_in_triton_a_thread_takes_16_bytes_at_once_and_shares_nothing_with_other
     assert not re.search(r"\.shared|shfl|bar\.sync", ptx)
 
 
+def ptx_of(kernel, dtype: torch.dtype, arch: str = "sm_90") -> str:
+    """What Mojo compiles a kernel to for a GPU that need not be here."""
+    made = MojoBackend().compile(kernel.spec, kernel.contract, build_tools()).payload
+    arguments = torch.zeros(8, dtype=dtype), torch.zeros(4, dtype=dtype)
+    return made(arguments, Target(arch, (dtype,) * 3)).read_text()
+
+
+@pytest.mark.mojo
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_tiled_mojo_kernel_shares_memory_and_waits_at_a_barrier(dtype):
+    ptx = ptx_of(conv1d.kernels["mojo_gpu_tiled"], dtype)
+    sums = 8 if dtype == torch.float64 else 4
+    tile, taps = 2 * 256 * (16 // dtype.itemsize) + 256, 256
+    assert sorted(map(int, re.findall(r"\.shared \.align 16 \.b8 \S+\[(\d+)\]", ptx))) == [taps * sums, tile * sums]
+    # Before a tile is read, and before it is written again.
+    assert len(re.findall(r"bar\.sync|barrier\.sync", ptx)) == 2
+    assert re.search(r"ld\.global\.nc\.(v4\.b32|v2\.b64)", ptx)
+    assert re.search(r"st\.global\.(v4\.b32|v2\.b64)", ptx)
+
+
+@pytest.mark.mojo
+def test_the_other_mojo_kernel_needs_neither():
+    assert not re.search(r"\.shared|bar\.sync|barrier\.sync", ptx_of(conv1d.kernels["mojo_gpu"], torch.float32))
+
+
+def test_a_gpu_machine_without_mojo_has_the_shipped_kernel_and_is_told_what_the_tiled_one_needs():
+    gpu = Gpu("some GPU", (9, 0), 1 << 30)
+    without = dataclasses.replace(build_tools().machine, gpus=(gpu,), mojo=None)
+    assert isinstance(conv1d.kernels["mojo_gpu"].probe("cuda", without), Accepted)
+    assert conv1d.kernels["mojo_gpu_tiled"].probe("cuda", without) == Refused(
+        "Mojo is not installed", "pip install 'opwright[mojo]'"
+    )
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_kernel_from_registers_is_what_runs():
+    x, k = torch.randn(5000, device="cuda"), torch.randn(4, device="cuda")
+    assert conv1d.explain(x, k).chosen.kernel == "mojo_gpu"
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("kernel", GPU)
@@ -151,16 +193,14 @@ def test_the_shipped_ptx_runs_on_a_gpu_without_mojo():
 
 
 @pytest.mark.gpu
-def test_more_elements_than_32_bits_can_count_are_convolved():
+@pytest.mark.parametrize("kernel", ["mojo_gpu", TILED, "cuda"])
+def test_more_elements_than_32_bits_can_count_are_convolved(kernel):
     n = (1 << 31) + 4096
     if torch.cuda.mem_get_info()[0] < 5 * n:
         pytest.skip("the GPU has too little free memory")
     x, k = torch.zeros(n, device="cuda", dtype=torch.float16), torch.ones(2, device="cuda", dtype=torch.float16)
     x[-100] = 1
-    for kernel in ("mojo_gpu", "cuda"):
-        out = conv1d.kernels[kernel](x, k)
-        assert out[-102:-98].tolist() == [0, 1, 1, 0], kernel
-        del out
+    assert conv1d.kernels[kernel](x, k)[-102:-98].tolist() == [0, 1, 1, 0]
 
 
 @pytest.mark.mojo

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.metadata
 import os
 import re
 import sys
@@ -57,10 +56,7 @@ class MaxBackend(Backend):
     dtypes = frozenset(DTYPES)
 
     def available(self, machine: Machine) -> Probe:
-        try:
-            return Accepted(f"MAX {importlib.metadata.version('max')}")
-        except importlib.metadata.PackageNotFoundError:
-            return Refused(_NO_MAX, _INSTALL)
+        return Refused(_NO_MAX, _INSTALL) if machine.max is None else Accepted(f"MAX {machine.max}")
 
     def validate(self, spec: KernelSpec, contract: Contract) -> None:
         where = f"{contract.qualname}:{spec.name}: {_source(spec).name}"

@@ -8,7 +8,6 @@ has the whole convention.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,8 +40,6 @@ from opwright.results import Accepted, Probe, Refused
 
 __all__ = ["MojoBackend", "prebuild"]
 
-# The distributions that hold Mojo's modules for GPUs.
-_GPU_LIBRARIES = ("max-core", "max-mojo-libs")
 _NO_MOJO = "Mojo is not installed"
 
 
@@ -66,9 +63,9 @@ class MojoBackend(Backend):
     def available(self, machine: Machine) -> Probe:
         if machine.mojo is None:
             return Refused(_NO_MOJO, INSTALL)
-        lacking = [name for name in _GPU_LIBRARIES if _version(name) is None]
-        if lacking:
-            return Accepted(f"{machine.mojo.version}; CPU kernels only, as {lacking[0]} is not installed ({INSTALL})")
+        if machine.mojo_lacks:
+            lacking = f"{machine.mojo_lacks[0]} is not installed ({INSTALL})"
+            return Accepted(f"{machine.mojo.version}; CPU kernels only, as {lacking}")
         return Accepted(machine.mojo.version)
 
     def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
@@ -106,13 +103,6 @@ class MojoBackend(Backend):
         if _is_for_gpu(spec):
             return GpuCall(*given, grid=Grid(spec.options["grid"], spec.options["block"]))
         return CpuCall(*given, raises=made.declaration.raises)
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _source(spec: KernelSpec) -> Path:
@@ -168,7 +158,11 @@ def _probe_prebuilt(spec: KernelSpec) -> Probe:
     folder = spec.options.get("prebuilt")
     if folder is None:
         return Refused(_NO_MOJO, INSTALL)
-    if not mojo_prebuilt.read_manifest(mojo_prebuilt.manifest_of(_source(spec), spec.entry, folder)):
+    try:
+        holds = mojo_prebuilt.holds_ptx(mojo_prebuilt.manifest_of(_source(spec), spec.entry, folder))
+    except KernelError as error:
+        return Refused(error.message, error.fix or INSTALL)
+    if not holds:
         return Refused(f"{_NO_MOJO}, and {folder} holds no PTX of {spec.entry}", INSTALL)
     return Accepted("PTX that was built before")
 

@@ -6,7 +6,9 @@ was made from. A file whose source has changed since is not used.
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -15,7 +17,7 @@ from pathlib import Path
 from opwright.backends.mojo_compiler import MojoUnit
 from opwright.errors import KernelError
 
-__all__ = ["Prebuilt", "Recipe", "find", "manifest_of", "read_manifest", "write"]
+__all__ = ["Prebuilt", "Recipe", "find", "holds_ptx", "manifest_of", "read_manifest", "write"]
 
 _SCHEMA = "opwright.mojo-ptx/1"
 
@@ -38,6 +40,7 @@ class Prebuilt:
     sources: str
 
 
+@functools.cache
 def manifest_of(source: Path, entry: str, folder: str) -> Path:
     """Where the manifest of a kernel is."""
     return source.parent / folder / f"{source.stem}.{entry}.json"
@@ -60,6 +63,24 @@ def read_manifest(manifest: Path) -> list[Prebuilt]:
         raise KernelError(
             f"{manifest} is no list of prebuilt PTX ({error})", fix="write it again with `opwright prebuild`"
         ) from None
+
+
+def holds_ptx(manifest: Path) -> bool:
+    """Whether a folder lists PTX of a kernel: asked at calls, so a list is read again only when its file has changed.
+
+    Raises:
+        KernelError: the manifest cannot be read.
+    """
+    try:
+        file = os.stat(manifest)
+    except OSError:
+        return False
+    return _lists_ptx(manifest, file.st_ino, file.st_mtime_ns, file.st_size)
+
+
+@functools.lru_cache(maxsize=256)
+def _lists_ptx(manifest: Path, *_version: int) -> bool:
+    return bool(read_manifest(manifest))
 
 
 def find(manifest: Path, unit: MojoUnit) -> tuple[Path, str] | None:

@@ -1,4 +1,4 @@
-"""A 1-D convolution: in Mojo (CPU and GPU), C++, CUDA C++, Triton and NumPy."""
+"""A 1-D convolution: in Mojo (on a CPU; on a GPU from registers or shared memory), C++, CUDA C++, Triton and NumPy."""
 
 import numpy as np
 import torch
@@ -38,6 +38,11 @@ conv1d.mojo("conv1d.mojo", dtypes=FLOATS)
 conv1d.mojo(
     "conv1d.mojo", entry="conv1d_gpu", name="mojo_gpu", devices=["cuda"], dtypes=FLOATS,
     grid=blocks, block=THREADS, alignment=16, prebuilt="prebuilt",
+)  # fmt: skip
+# The same in tiles of shared memory, with a barrier. No PTX is shipped of it, so it needs Mojo on the GPU machine.
+conv1d.mojo(
+    "conv1d_tiled.mojo", entry="conv1d_tiled", name="mojo_gpu_tiled", devices=["cuda"], dtypes=FLOATS,
+    grid=blocks, block=THREADS, alignment=16,
 )  # fmt: skip
 # With a number of taps that is known at compile time, their loop is unrolled.
 conv1d.mojo(
