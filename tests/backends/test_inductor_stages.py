@@ -11,9 +11,8 @@ import torch
 from opwright.backends import cuda_guard
 from opwright.backends.inductor_stages import Subject, _in_words, kernels_in
 from opwright.backends.named_gpus import named_gpu
-from opwright.errors import CompileError, KernelRefusedError
+from opwright.errors import KernelRefusedError
 from opwright.gallery.add import add
-from opwright.gallery.kmeans import kmeans_sums
 
 GPU = named_gpu("sm_90")
 
@@ -29,14 +28,6 @@ def test_what_a_torch_does_not_answer_for_is_refused_with_its_version() -> None:
         "AttributeError: no attribute 'L3_cache_size'"
     )
     assert "without --arch" in str(said)
-
-
-def test_an_array_that_numpy_makes_is_named_whatever_torch_says_of_it() -> None:
-    subject = Subject("gallery::kmeans_sums", kmeans_sums.contract, kmeans_sums.contract.function, "numpy")
-    said = _in_words(GPU, subject, IndexError("too many indices for tensor of dimension 1"))
-    assert isinstance(said, CompileError)
-    assert said.message.startswith("gallery::kmeans_sums: np.arange, used in kmeans_sums at ")
-    assert "pass the array as an argument" in str(said)
 
 
 def test_kernels_are_found_in_what_inductor_writes() -> None:

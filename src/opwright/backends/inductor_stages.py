@@ -25,11 +25,12 @@ from torch.utils import _pytree
 
 from opwright.backends import numpy_trace
 from opwright.backends.named_gpus import NamedGpu
+from opwright.backends.numpy_placement import arrays_made_on
 from opwright.backends.triton_stages import STAGES, CompiledKernel
 from opwright.contract.contract import Contract
 from opwright.contract.numpy_rules import FloatDefault
 from opwright.contract.signature import Language
-from opwright.errors import CompileError, KernelRefusedError, OpwrightError
+from opwright.errors import KernelRefusedError, OpwrightError
 
 __all__ = ["Generated", "Subject", "compiled", "generate_for", "kernels_in"]
 
@@ -126,9 +127,7 @@ def kernels_in(text: str) -> tuple[Generated, ...]:
 def _text_of(gpu: NamedGpu, subject: Subject, calls: Sequence[Sequence[Any]]) -> str:
     function, text = compiled(subject, functools.partial(_generate, gpu)), ""
     config: Any = importlib.import_module("torch.compiler.config")
-    place = (
-        numpy_trace.arrays_made_on(torch.device("cuda")) if subject.language == "numpy" else contextlib.nullcontext()
-    )
+    place = arrays_made_on(torch.device("cuda")) if subject.language == "numpy" else contextlib.nullcontext()
     with config.patch(force_disable_caches=True), torch.no_grad(), place:
         for arguments in calls:
             try:
@@ -275,9 +274,6 @@ def _configuration(chosen: Any, number: int) -> str:
 
 
 def _in_words(gpu: NamedGpu, subject: Subject, error: Exception) -> OpwrightError:
-    made = numpy_trace.made_elsewhere(subject.function, gpu.arch) if subject.language == "numpy" else None
-    if made is not None:  # torch then finds two devices, or worse
-        return CompileError(f"{subject.who}: {made[0]}", log=str(error), fix=made[1])
     said = numpy_trace.say_break(error, subject.who, "compute it outside of the operator, and pass it as an argument")
     return said or _refusal(gpu, subject, error)
 

@@ -13,6 +13,7 @@ from torch.utils import _pytree
 
 from opwright.backends import numpy_trace
 from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch
+from opwright.backends.numpy_placement import arrays_made_on
 from opwright.contract.contract import Contract
 from opwright.contract.numpy_rules import check_float_default
 from opwright.machine import Machine
@@ -46,11 +47,6 @@ class NumpyBackend(Backend):
         check_float_default(spec.options.get("float_default", "float64"), where)
         assert callable(spec.source)  # ``takes`` admits callables only
         numpy_trace.refuse_lacking(spec.source, where)
-
-    def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
-        assert callable(spec.source)  # ``takes`` admits callables only
-        why = numpy_trace.misplaced(spec.source, device)
-        return Refused(*why) if why is not None else super().probe(spec, device, machine)
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
         return Artifact(spec.entry, payload=_CompiledPerPattern(spec, contract, tools.notify))
@@ -117,7 +113,7 @@ class _CompiledPerPattern:
 def _arrays_made_beside(arguments: list[Any]) -> contextlib.AbstractContextManager[Any]:
     """``np.arange`` and its like give arrays where the arguments are."""
     device = next(a.device for a in _pytree.tree_leaves(arguments) if isinstance(a, torch.Tensor))
-    return numpy_trace.arrays_made_on(device) if device.type != "cpu" else contextlib.nullcontext()
+    return arrays_made_on(device) if device.type != "cpu" else contextlib.nullcontext()
 
 
 def _plain(value: Any) -> Any:

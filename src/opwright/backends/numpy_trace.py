@@ -6,31 +6,26 @@ cannot follow becomes an error that names function, file, line and cause, and wh
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch._numpy._ndarray import ndarray as TensorArray
 from torch.utils import _pytree
-from torch.utils._device import DeviceContext
 
-from opwright.contract.numpy_names import lacking, making_arrays, what_is_wrong, what_to_write
+from opwright.backends.numpy_placement import place_of_arrays, run_call
+from opwright.contract.numpy_names import lacking, what_is_wrong, what_to_write
 from opwright.contract.numpy_rules import FloatDefault, numpy_rules
 from opwright.errors import CompileError
 
 __all__ = [
-    "LimitHit", "arrays_made_on", "cause_of", "compile_whole", "generate", "made_elsewhere", "misplaced", "on_tensors",
-    "on_tensors_in_pieces", "refuse_lacking", "say_break",
+    "LimitHit", "cause_of", "compile_whole", "generate", "on_tensors", "on_tensors_in_pieces", "refuse_lacking",
+    "say_break",
 ]  # fmt: skip
-
-# Until then Dynamo takes arrays for tensors while a default device is set (seen on 2.11 and 2.13).
-DEVICE_CONTEXTS_WORK = torch.__version__ >= "2.15"
 
 _numbers = itertools.count()
 Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -50,46 +45,6 @@ def refuse_lacking(function: Callable[..., Any], who: str) -> None:
             f"{who}: {name}, used in {name.function} at {name.where}, {what_is_wrong(name.path)}",
             fix=what_to_write(name.path),
         )
-
-
-_BETTER_PLACED = "use torch 2.15 or later, or pass the array as an argument"
-
-
-def misplaced(function: Callable[..., Any], device: str) -> tuple[str, str] | None:
-    """What a function makes on the CPU although its arguments are on another device, and what to do about it; None
-    where torch can place it or nothing is made."""
-    return None if DEVICE_CONTEXTS_WORK or device == "cpu" else made_elsewhere(function, device)
-
-
-def made_elsewhere(function: Callable[..., Any], device: str) -> tuple[str, str] | None:
-    """What a function makes without being told on which device, and what to do about it; None if that is nothing."""
-    made = making_arrays(function)
-    if not made:
-        return None
-    return (
-        f"{made[0]}, used in {made[0].function} at {made[0].where}, makes an array on the CPU beside arguments on "
-        f"{device}, and torch {torch.__version__} cannot compile NumPy code for another default device",
-        "pass the array as an argument" if DEVICE_CONTEXTS_WORK else _BETTER_PLACED,
-    )
-
-
-def arrays_made_on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """A context in which compiled NumPy makes its arrays on a device, as far as this torch can."""
-    return device if DEVICE_CONTEXTS_WORK else _without_device_contexts()
-
-
-@contextlib.contextmanager
-def _without_device_contexts() -> Iterator[None]:
-    """A block in which ``with torch.device(...)`` around it does not count."""
-    with contextlib.ExitStack() as stack:
-        while isinstance(_innermost_mode(), DeviceContext):
-            stack.enter_context(torch.overrides._pop_mode_temporarily())
-        yield
-
-
-def _innermost_mode() -> Any:
-    depth = torch._C._len_torch_function_stack()
-    return torch._C._get_function_stack_at(depth - 1) if depth else None
 
 
 def on_tensors(function: Callable[..., Any], name: str, compile_: Compile) -> Callable[..., Any]:
@@ -172,16 +127,13 @@ class _ByNumpysRules:
     def __init__(self, call: Any, float_default: FloatDefault) -> None:
         self._call = call
         self._float_default = float_default
-        self.__name__ = f"{getattr(call, '__name__', 'numpy')}_{float_default}"
+        self._place = place_of_arrays()
+        # Part of what torch.compile's caches know a graph by.
+        self.__name__ = f"{getattr(call, '__name__', 'numpy')}_{float_default}_{self._place}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # torch's wrapper of an operator hides its insides from modes, and the rules are one.
-        operator = getattr(self._call, "op", None)
         with numpy_rules(self._float_default):
-            if operator is None:
-                return self._call(*args, **kwargs)
-            out = operator(*[TensorArray(a) if isinstance(a, torch.Tensor) else a for a in args])
-            return _pytree.tree_map_only(TensorArray, lambda array: array.tensor, out)
+            return run_call(self._call, self._place, *args, **kwargs)
 
 
 def _by_numpys_rules(graph: torch.fx.GraphModule, float_default: FloatDefault) -> torch.fx.GraphModule:
@@ -242,6 +194,7 @@ def _place(error: Exception, text: str) -> str:
 _FIXES = (
     (r"numpy function.*unsupported|in torch\._numpy", "write it with functions that docs/numpy.md lists as working"),
     (r"[Dd]ata-dependent (branching|jump|control)", "choose by np.where instead of `if`: both sides are computed"),
+    (r"two (different )?devices", "pass every array as an argument, or make it within the function"),
     (r"ndarray\.dtype", "take the dtype outside and pass it as an argument, or write it out (np.float32)"),
     (r"`print`|builtin operator 'print'|builtin print", "print outside of the compiled function"),
     (r"tolist|\.item\(|data-dependent|unbacked", "keep it an array: a Python number is not known when it is compiled"),

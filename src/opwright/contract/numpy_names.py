@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch._numpy as tnp
 
-__all__ = ["NumpyName", "lacking", "making_arrays", "names_used", "what_is_wrong", "what_to_write"]
+__all__ = ["NumpyName", "lacking", "names_used", "what_is_wrong", "what_to_write"]
 
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
@@ -37,17 +37,6 @@ class NumpyName:
 def lacking(function: Callable[..., Any]) -> list[NumpyName]:
     """What a function uses of NumPy that compiled code cannot have, in order."""
     return [name for name in names_used(function) if not _has(name.path)]
-
-
-def making_arrays(function: Callable[..., Any]) -> list[NumpyName]:
-    """What a function uses of NumPy that makes an array of nothing, on whatever device is the default one, in order."""
-    return [name for name in names_used(function) if name.path.split(".")[0] in _MAKES_ARRAYS]
-
-
-_MAKES_ARRAYS = frozenset(
-    {"arange", "array", "asarray", "empty", "eye", "full", "geomspace", "identity", "indices", "linspace", "logspace",
-     "mgrid", "ogrid", "ones", "random", "tri", "zeros"}
-)  # fmt: skip
 
 
 def names_used(function: Callable[..., Any]) -> Iterator[NumpyName]:

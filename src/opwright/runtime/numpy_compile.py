@@ -16,8 +16,8 @@ import torch
 from torch.utils import _pytree
 
 from opwright.backends import numpy_trace
+from opwright.backends.numpy_placement import arrays_made_on, place_of_arrays
 from opwright.contract.numpy_rules import FloatDefault, check_float_default
-from opwright.errors import CompileError
 from opwright.runtime.arrays import borrow
 from opwright.runtime.tools import build_tools
 
@@ -136,9 +136,8 @@ class CompiledNumpy:
         chosen = self._device_for_arrays()
         borrowed = borrow(leaves, chosen, self._name)
         place = borrowed.device or chosen
-        if place is not None and (why := numpy_trace.misplaced(self._function, place.type)) is not None:
-            raise CompileError(f"{self._name}: {why[0]}", fix=why[1])
-        with _making_arrays_on(place):
+        # Between the pieces of what is not compiled whole there are NumPy's arrays, all on the CPU.
+        with _making_arrays_on(place if self._fullgraph else None):
             result = self._run(borrowed.leaves, structure)
         borrowed.write_back(self._name)
         return _pytree.tree_map_only(torch.Tensor, borrowed.give_back, result)
@@ -149,7 +148,7 @@ class CompiledNumpy:
         return chosen if chosen is not None and chosen.type != "cpu" else None
 
     def _run(self, leaves: Sequence[Any], structure: Any) -> Any:
-        key = (structure, tuple(map(_pattern, leaves)), torch.is_grad_enabled())
+        key = (structure, tuple(map(_pattern, leaves)), torch.is_grad_enabled(), place_of_arrays())
         before, start = self._graphs, time.perf_counter()
         reasons = Counter(torch._dynamo.utils.counters["graph_break"])
         args, kwargs = _pytree.tree_unflatten(list(leaves), structure)
@@ -226,9 +225,8 @@ def _device_is_chosen() -> bool:
 
 def _making_arrays_on(device: torch.device | None) -> contextlib.AbstractContextManager[Any]:
     """What ``np.zeros`` makes within the function has to be where its arguments are."""
-    if device is not None and (device.type != "cpu" or _device_is_chosen()):
-        return numpy_trace.arrays_made_on(device)
-    return contextlib.nullcontext()
+    on_cpu = device is None or device.type == "cpu"
+    return arrays_made_on(device) if not on_cpu or _device_is_chosen() else contextlib.nullcontext()
 
 
 def _pattern(leaf: Any) -> Any:
