@@ -68,7 +68,7 @@ conv1d.triton("conv1d_triton.py", dtypes=FLOATS)
 conv1d.cpp("conv1d.cpp", dtypes=FLOATS)
 
 
-@conv1d.numpy(name="numpy_compiled", dtypes=(torch.float32, torch.float64))
+@conv1d.numpy(name="numpy_compiled", devices=["cpu"], dtypes=(torch.float32, torch.float64))
 def _(x, k):
     padded = np.concatenate([x, np.zeros_like(k)])
     reach = np.arange(len(x))[:, None] + np.arange(len(k))
