@@ -1,9 +1,10 @@
 """CUDA kernels on a GPU: what a call costs, what bandwidth they reach, how fast an edit is checked.
 
-Usage: cuda_bench.py OUTPUT_FOLDER
+Usage: cuda_bench.py OUTPUT_FOLDER [SECTION...]   (overhead, bandwidth, shapes, edit_to_result; default: all)
 
-1. Eager calls on 1,024 elements: ``op(...)`` around a Python launcher, a host function (where there is nvcc) and a
-   Triton kernel, ``torch.ops``, the bare kernel and ``torch.add`` in turn.
+1. Eager calls on 1,024 elements: ``op(...)`` around a Python launcher, a host function (where there is nvcc), a Mojo
+   kernel (a convolution with one tap, from shipped PTX) and a Triton kernel, ``torch.ops``, the bare kernel and
+   ``torch.add`` in turn.
 2. The add family at 1024², 4096² and 16384² against a device copy and ``torch.add``.
 3. Other shapes of the same template (elements a load, elements a thread) at 16384².
 4. From an edited source to the first checked result.
@@ -26,6 +27,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.gallery.add import add, cuda
+from opwright.gallery.conv1d import conv1d
 from opwright.machine import this_machine
 from opwright.results import Refused
 
@@ -70,6 +72,7 @@ def add_with_host_function() -> ow.Op | None:
 
 def overhead() -> dict[str, float]:
     x, y = torch.randn(1024, device="cuda"), torch.randn(1024, device="cuda")
+    tap = torch.ones(1, device="cuda")
     made = torch.empty_like(x)
     kernel, launcher = cuda["add<float, 4, 4>"], add.kernels["f32x4"]
     with_host = add_with_host_function()
@@ -84,6 +87,7 @@ def overhead() -> dict[str, float]:
         "torch.add": lambda: torch.add(x, y),
         "op, Python launcher": lambda: add(x, y),
         "op, host function": (lambda: with_host(x, y)) if with_host else None,
+        "op, Mojo kernel": lambda: conv1d(x, tap),  # the first that fits
         "torch.ops, Python launcher": lambda: torch.ops.gallery.add(x, y),
         "that launcher alone": functools.partial(launcher.load(), x, y),
         "bare kernel + empty_like": bare,
@@ -203,7 +207,8 @@ def edit_to_result() -> dict[str, float]:
     return times
 
 
-for section in (overhead, bandwidth, shapes, edit_to_result):
+SECTIONS = {section.__name__: section for section in (overhead, bandwidth, shapes, edit_to_result)}
+for section in [SECTIONS[name] for name in sys.argv[2:] or SECTIONS]:
     start = time.perf_counter()
     print(f"== {section.__name__}")
     try:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What needs a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
-# Steps: doctor tests cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order). Each has its own time limit.
+# Steps: doctor tests cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order), and calls (of cuda,
+# what a call costs). Each has its own time limit. With PACK=1 all files end in one archive, results.tar.gz.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1
@@ -14,6 +15,7 @@ tests() {
   grep -E '^(E  |FAILED|ERROR|SKIPPED|[0-9]+ (passed|failed)|Fatal)' "$out/pytest.log" | cut -c1-250 | tail -60
 }
 cuda() { timeout 120 python3 benchmarks/cuda_bench.py "$out" 2>&1 | grep -v '^opwright: compiling' | tail -90; }
+calls() { timeout 60 python3 benchmarks/cuda_bench.py "$out" overhead 2>&1 | grep -v '^opwright: compiling' | tail -20; }
 check() {
   timeout 150 python3 -m opwright check opwright.gallery.add --device cuda --json "$out/check-add.json" > "$out/check-add.log" 2>&1
   tail -25 "$out/check-add.log"
@@ -59,3 +61,6 @@ for step in "$@"; do
   "$step"
   echo "   $step: $((SECONDS - start)) s"
 done
+if [ -n "${PACK:-}" ]; then
+  (cd "$out" && tar --exclude=results.tar.gz -czf results.tar.gz . && find . -mindepth 1 ! -name results.tar.gz -delete)
+fi
