@@ -62,5 +62,6 @@ for step in "$@"; do
   echo "   $step: $((SECONDS - start)) s"
 done
 if [ -n "${PACK:-}" ]; then
-  (cd "$out" && tar --exclude=results.tar.gz -czf results.tar.gz . && find . -mindepth 1 ! -name results.tar.gz -delete)
+  packed=$(mktemp -d)/results.tar.gz
+  tar -C "$out" -czf "$packed" . && find "$out" -mindepth 1 -delete && mv "$packed" "$out"
 fi
