@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import shutil
@@ -52,6 +53,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for need, why in lacking.items():
             if why and item.get_closest_marker(need):
                 item.add_marker(pytest.mark.skip(reason=why))
+
+
+_PLAIN_PACKAGE = """
+import sys, torch
+
+class Plain(torch.nn.Module):
+    def forward(self, x):
+        return x.sin() + 1
+
+x = torch.randn(8, device=sys.argv[1])
+package = torch._inductor.aoti_compile_and_package(torch.export.export(Plain(), (x,)), package_path=sys.argv[2])
+torch._inductor.aoti_load_package(package)(x)
+"""
+
+
+@functools.cache
+def _aot_packages_crash(device: str) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", _PLAIN_PACKAGE, device, f"{folder}/plain.pt2"]
+        return subprocess.run(command, check=False).returncode < 0
+
+
+@pytest.fixture
+def needs_aot_packages() -> Callable[[str], None]:
+    """Skips where torch itself crashes on loading any AOTInductor package for a device, one without our operators too
+    (seen of torch 2.11 with CUDA)."""
+
+    def look(device: str) -> None:
+        if _aot_packages_crash(device):
+            import torch
+
+            pytest.skip(f"torch {torch.__version__} itself crashes when it loads an AOTInductor package on {device}")
+
+    return look
 
 
 @pytest.fixture

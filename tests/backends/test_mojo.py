@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from jaxtyping import Float, Inexact, Int64
+from mojo_sources import GPU, GPU_SCALE
 from torch import Tensor
 
 import opwright as ow
@@ -39,18 +40,6 @@ def scale[dtype: DType, factor: Int = 2](
     for i in range(Int(n)):
         output[unsafe_offset=i] = x[unsafe_offset=i] * Scalar[dtype](factor)
 """
-GPU_SCALE = """
-from max.gpu import block_dim, block_idx, thread_idx
-
-def scale[dtype: DType](
-    output: Pointer[Scalar[dtype], MutAnyOrigin], output_n: Int64,
-    x: Pointer[Scalar[dtype], MutAnyOrigin], n: Int64,
-):
-    var i = Int(block_idx.x * block_dim.x + thread_idx.x)
-    if i < Int(n):
-        output[unsafe_offset=i] = x[unsafe_offset=i] * 2
-"""
-GPU = {"devices": ["cuda"], "grid": lambda x: ow.cdiv(x.numel(), 128), "block": 128}
 
 Write = Callable[..., Path]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from mojo_sources import GPU, GPU_SCALE
 
-import opwright as ow
 from opwright.backends import mojo_prebuilt
 from opwright.backends.device_code import entries_in_ptx
 from opwright.backends.mojo import MojoBackend, prebuild
@@ -20,19 +20,6 @@ from opwright.errors import KernelError, KernelRefusedError
 from opwright.machine import Gpu, Machine, this_machine
 from opwright.results import Accepted, Refused
 from opwright.runtime.tools import build_tools
-
-GPU_SCALE = """
-from max.gpu import block_dim, block_idx, thread_idx
-
-def scale[dtype: DType](
-    output: Pointer[Scalar[dtype], MutAnyOrigin], output_n: Int64,
-    x: Pointer[Scalar[dtype], MutAnyOrigin], n: Int64,
-):
-    var i = Int(block_idx.x * block_dim.x + thread_idx.x)
-    if i < Int(n):
-        output[unsafe_offset=i] = x[unsafe_offset=i] * 2
-"""
-GPU = {"devices": ["cuda"], "grid": lambda x: ow.cdiv(x.numel(), 128), "block": 128}
 
 
 @pytest.fixture

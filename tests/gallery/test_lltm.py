@@ -260,6 +260,16 @@ def test_first_and_second_derivatives_of_all_inputs_are_right(device):
     assert torch.autograd.gradcheck(lambda *a: lltm(*a)[1], given)
 
 
+def test_a_graph_that_is_retained_goes_back_again_and_another_says_that_it_cannot(device):
+    given = with_grad(arguments(3, 2, 5, torch.float64, device))
+    loss = sum(o.square().sum() for o in lltm(*given))
+    first, again = (torch.autograd.grad(loss, given, retain_graph=True) for _ in range(2))
+    assert_all_close(again, first)
+    torch.autograd.grad(loss, given)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, given)
+
+
 def test_derivatives_of_the_pointwise_backward_are_right(device):
     given = with_grad(backward_arguments(3, 5, torch.float64, device))
     assert torch.autograd.gradcheck(lltm_backward, given)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -221,12 +218,8 @@ print("the package gives the sum")
 
 
 @pytest.fixture
-def loads_packages(device, tmp_path):
-    """torch 2.11 on one of our GPU machines crashes when it loads any package, so a plain one is tried first."""
-    script = AOTINDUCTOR.format(imports="", expression="x.sin() + x.cos()")
-    done = subprocess.run([sys.executable, "-c", script, device, str(tmp_path / "plain.pt2")], check=False)
-    if done.returncode < 0:
-        pytest.skip(f"torch {torch.__version__} itself crashes when it loads an AOTInductor package on {device}")
+def loads_packages(device, needs_aot_packages):
+    needs_aot_packages(device)
 
 
 @pytest.mark.slow

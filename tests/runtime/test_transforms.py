@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from transforms import OPERATORS, ROWS, Row, outcome, recorded, render
@@ -22,9 +24,9 @@ def test_a_row_is_as_the_page_says(row: Row, name: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("row", [pytest.param(r, id=r.run.__name__) for r in ROWS if r.processes == 1])
-def test_a_row_is_the_same_on_a_gpu(row: Row, name: str) -> None:
-    if row.run.__name__ == "aot_inductor" and torch.__version__ < "2.12":
-        pytest.skip("torch 2.11 crashes on loading a package for CUDA that calls an operator in Python, its own too")
+def test_a_row_is_the_same_on_a_gpu(row: Row, name: str, needs_aot_packages: Callable[[str], None]) -> None:
+    if row.run.__name__ == "aot_inductor":
+        needs_aot_packages("cuda")
     found, expected = outcome(row, name, "cuda"), recorded()[row.what][name]
     # What torch says of what it refuses names devices.
     assert found == expected or (found.startswith("refused") and expected.startswith("refused")), found

@@ -227,7 +227,7 @@ def _(grad_h, grad_c, gates, c_new):
     return grad_gates, total(sums, gates.dtype), grad_c_old
 
 
-# The same kernels with C++ in place of the launchers above: nvcc builds it, calls are shorter, and it can be shipped.
+# The same kernels with C++ in place of the launchers above: nvcc builds it, and a package can hold it.
 lltm.cuda("lltm_host.cu", name="cuda_host", entry="forward", dtypes=FLOATS)
 lltm_backward.cuda("lltm_host.cu", name="cuda_host", entry="backward", dtypes=FLOATS)
 

@@ -166,5 +166,5 @@ class Replay(torch.autograd.Function):
         return None, *[next(found).detach() if need else None for need in pair.needs]
 
 
-# Past Function.apply's own look for torch.func, which is a tenth of a step.
+# Past Function.apply's own look for torch.func, which was refused above.
 replay = super(torch.autograd.Function, Replay).apply

@@ -205,15 +205,11 @@ void backward_into(Tensor& grad_gates, Tensor& grad_bias, Tensor& grad_c_old, co
   });
 }
 
-std::optional<Tensor> contiguous_if_given(const std::optional<Tensor>& tensor) {
-  return tensor ? std::optional<Tensor>(opwright::contiguous(*tensor)) : std::nullopt;
-}
-
 std::tuple<Tensor, Tensor, Tensor> lltm_backward(const std::optional<Tensor>& grad_h,
                                                  const std::optional<Tensor>& grad_c, const Tensor& gates,
                                                  const Tensor& c_new) {
   const Tensor gate = opwright::contiguous(gates), cell = opwright::contiguous(c_new);
-  const auto from_h = contiguous_if_given(grad_h), from_c = contiguous_if_given(grad_c);
+  const auto from_h = opwright::contiguous(grad_h), from_c = opwright::contiguous(grad_c);
   Tensor grad_gates = opwright::empty_like(gate);
   Tensor grad_bias = opwright::new_empty(gate, {gate.size(1)});
   Tensor grad_c_old = opwright::empty_like(cell);

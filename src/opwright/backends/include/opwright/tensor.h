@@ -1,5 +1,5 @@
-// Tensors for host functions on torch's stable ABI: what torch::stable::contiguous, new_empty and empty_like do through
-// torch's dispatcher, in a fraction of their time. Results are contiguous.
+// Tensors for host functions on torch's stable ABI: torch::stable::contiguous, new_empty and empty_like past torch's
+// dispatcher. Results are contiguous.
 #pragma once
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/ops.h>
@@ -26,6 +26,10 @@ using torch::stable::Tensor;
 // The tensor itself where it is contiguous, else a copy that is.
 [[maybe_unused]] Tensor contiguous(const Tensor& x) {
   return x.is_contiguous() ? x : torch::stable::contiguous(x);
+}
+
+[[maybe_unused]] std::optional<Tensor> contiguous(const std::optional<Tensor>& x) {
+  return x ? std::optional(opwright::contiguous(*x)) : std::nullopt;
 }
 
 // An uninitialised tensor of some sizes on another one's device, and of its dtype unless another is given.
