@@ -109,6 +109,13 @@ def test_a_process_that_ends_early_is_refused_with_what_it_said(monkeypatch: pyt
         of_kernel("triton", "sm_90")
 
 
+@needs_triton
+def test_a_process_that_does_not_end_is_stopped_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opwright.runtime.inductor_child._PATIENCE", 0.01)
+    with pytest.raises(KernelRefusedError, match=r"gallery::kmeans_assign: .* for sm_90 was stopped after 0\.01 s"):
+        of_kernel("triton", "sm_90")
+
+
 @pytest.mark.slow
 @pytest.mark.gpu
 def test_what_is_generated_without_the_gpu_is_what_is_generated_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

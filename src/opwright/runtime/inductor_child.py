@@ -28,6 +28,7 @@ from opwright.runtime.tools import build_tools
 __all__ = ["ask", "subject_of"]
 
 _JOB, _ANSWER = "job", "answer"
+_PATIENCE = 600.0  # seconds; code for one kernel takes about ten
 
 
 @dataclass(frozen=True)
@@ -99,16 +100,23 @@ def _run(job: _Job, operator: Op) -> _Answer:
         environment["TRITON_CACHE_DIR"] = folder  # what it kept from before names files that are gone
         (Path(folder) / _JOB).write_bytes(pickle.dumps(job))
         command = [sys.executable, "-m", "opwright.runtime.inductor_child", folder]
-        done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
+        try:
+            done = subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                timeout=_PATIENCE,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return _refusal(job, operator, f"was stopped after {_PATIENCE:g} s")
         if done.returncode == 0:
             answer: _Answer = pickle.loads((Path(folder) / _ANSWER).read_bytes())
             return answer
     said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    return _refusal(job, operator, f"ended with {done.returncode}: {said}")
+
+
+def _refusal(job: _Job, operator: Op, what: str) -> KernelRefusedError:
     return KernelRefusedError(
-        f"{operator.contract.qualname}: the process that generates code for {job.arch} ended "
-        f"with {done.returncode}: {said}",
+        f"{operator.contract.qualname}: the process that generates code for {job.arch} {what}",
         fix=f"use a machine with {job.arch}",
     )
 
