@@ -11,7 +11,7 @@ export PYTHONPATH="$PWD/src:${PYTHONPATH:-}" OPWRIGHT_CACHE_DIR=/tmp/opwright-ca
 
 doctor() { python3 -m opwright doctor --json "$out/doctor.json"; }
 tests() {
-  timeout "${TESTS_LIMIT:-300}" python3 -m pytest ${TESTS:-tests} -m gpu -q --tb=short -p no:cacheprovider > "$out/pytest.log" 2>&1
+  timeout -s INT "${TESTS_LIMIT:-300}" python3 -m pytest ${TESTS:-tests} -m gpu -v --tb=short -p no:cacheprovider > "$out/pytest.log" 2>&1
   grep -E '^(E  |FAILED|ERROR|SKIPPED|[0-9]+ (passed|failed)|Fatal)' "$out/pytest.log" | cut -c1-250 | tail -60
 }
 cuda() { timeout 120 python3 benchmarks/cuda_bench.py "$out" 2>&1 | grep -v '^opwright: compiling' | tail -90; }

@@ -18,6 +18,7 @@ from opwright.backends.arguments import Packer
 from opwright.backends.device_code import Parameter
 from opwright.backends.planned_call import GpuKernel, NativeCalls, PlannedCall, Source, Word
 from opwright.backends.python_access import address_of
+from opwright.errors import LaunchError
 
 pytestmark = pytest.mark.compiler
 
