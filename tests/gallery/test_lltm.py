@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from pathlib import Path
 
@@ -12,11 +13,17 @@ from torch import nn
 
 import opwright as ow
 from opwright.errors import ArgumentError
-from opwright.gallery.lltm import FLOATS, LANES, ROWS, cuda, lltm, lltm_backward, lltm_with
+from opwright.gallery import lltm as source
+from opwright.gallery.lltm import FLOATS, lltm, lltm_backward, lltm_backward_pointwise, lltm_cuda, lltm_with
+from opwright.gallery.lltm.lltm_cuda import LANES, ROWS, cuda
 from opwright.gallery.lltm.module import LLTM, ReferenceLLTM
 
-# b, i, s: odd columns, columns that allow wide loads, more columns than a tile, more rows than one block sums, nothing
-SIZES = ((16, 32, 128), (3, 5, 7), (1, 1, 1), (2, 0, 130), (300, 3, 33), (520, 8, 64), (0, 4, 6), (5, 4, 0))
+# b, i, s: odd columns, columns that allow wide loads, more columns than a tile, more rows than one block sums, nothing,
+# few rows of many weights
+SIZES = (
+    (16, 32, 128), (3, 5, 7), (1, 1, 1), (2, 0, 130), (64, 9, 20), (300, 3, 33), (520, 8, 64), (0, 4, 6), (5, 4, 0),
+    (6, 200, 360),
+)  # fmt: skip
 GPU_KERNELS = ("cuda", "cuda_accessors", pytest.param("cuda_host", marks=pytest.mark.nvcc), "triton")
 
 
@@ -36,6 +43,16 @@ def backward_arguments(b, s, dtype=torch.float32, device="cpu"):
     return [torch.randn(n, generator=generator, dtype=torch.float64).to(device, dtype) for n in shapes]
 
 
+def columns(b, i, s, dtype=torch.float32, device="cpu"):
+    """weight and inputs, of which a backward may want all columns, some or none."""
+    _, weight, _, _, _ = arguments(b, i, s, dtype, device)
+    inputs = torch.randn(b, s + i, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(device, dtype)
+    yield weight, inputs
+    yield weight[:, :s], inputs[:, :0]
+    yield weight[:, s:], inputs
+    yield weight[:, :0], inputs[:, :0]
+
+
 def assert_all_close(got, expected, **tolerance):
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a, b, **tolerance)
@@ -48,12 +65,20 @@ def assert_kernel_is_right(kernel, dtype, device="cpu", sizes=SIZES):
         assert_all_close(lltm.kernels[kernel](*given), lltm.contract.truth(given)[:2], rtol=tolerance, atol=tolerance)
         given = backward_arguments(b, s, dtype, device)
         for absent in ((), (0,), (1,), (0, 1)):
-            some = [None if n in absent else t for n, t in enumerate(given)]
-            wide = [None if t is None else t.double() for t in some]
-            expected = [t.to(dtype) for t in lltm_backward.contract.truth(wide)]
-            got = lltm_backward.kernels[kernel](*some)
-            assert_all_close(got, expected, rtol=tolerance, atol=tolerance * max(b, 1) ** 0.5)
-            assert all(t.is_contiguous() for t in got)
+            grad_h, grad_c, *rest = (None if n in absent else t for n, t in enumerate(given))
+            compare(lltm_backward_pointwise, kernel, (grad_h, grad_c, *rest), tolerance)
+            for weight, inputs in itertools.islice(columns(b, i, s, dtype, device), 1 if absent else None):
+                compare(lltm_backward, kernel, (grad_h, grad_c, weight, inputs, *rest), tolerance)
+
+
+def compare(operator, kernel, given, tolerance):
+    """A backward by a kernel and by its meaning in double."""
+    expected = operator.contract.truth([None if t is None else t.double() for t in given])
+    got = operator.kernels[kernel](*given)
+    rows, columns = given[-1].shape
+    scale = max(rows, 3 * columns, 1) ** 0.5
+    assert_all_close(got, [t.to(given[-1].dtype) for t in expected], rtol=tolerance, atol=tolerance * scale)
+    assert all(t.is_contiguous() for t in got)
 
 
 # -- values -----------------------------------------------------------------------------------------------------
@@ -74,7 +99,7 @@ def test_cuda_kernels_are_right_in_the_simulator(run_python):
         sys.path.insert(0, sys.argv[1])
         import torch
         from test_lltm import assert_kernel_is_right
-        sizes = ((3, 5, 7), (2, 3, 40), (300, 2, 8))
+        sizes = ((3, 5, 7), (2, 3, 40), (70, 2, 7), (300, 2, 8))
         for kernel in ("cuda", "cuda_accessors"):
             for dtype in (torch.float32, torch.bfloat16):
                 assert_kernel_is_right(kernel, dtype, sizes=sizes)
@@ -134,23 +159,42 @@ def test_kernels_are_right_on_a_gpu(kernel, dtype):
     assert_kernel_is_right(kernel, dtype, "cuda", [*SIZES, (70_000, 3, 9)])
 
 
+def assert_views_are_right(kernel, device="cpu"):
+    """Every argument as a view that begins one element into its memory."""
+    for b in (4, 70):
+        weight, inputs = next(columns(b, 8, 16, device=device))
+        grad_h, grad_c, *rest = backward_arguments(b, 16, device=device)
+        for operator, given in (
+            (lltm, arguments(b, 8, 16, device=device)),
+            (lltm_backward_pointwise, (grad_h, grad_c, *rest)),
+            (lltm_backward, (grad_h, grad_c, weight, inputs, *rest)),
+        ):
+            shifted = [torch.full((t.numel() + 1,), torch.nan, device=device)[1:].view_as(t).copy_(t) for t in given]
+            assert_all_close(operator.kernels[kernel](*shifted), operator.kernels[kernel](*given))
+
+
 @pytest.mark.gpu
 @pytest.mark.nvrtc
 @pytest.mark.triton
 @pytest.mark.parametrize("kernel", GPU_KERNELS)
 def test_views_that_are_not_aligned_are_right(kernel):
-    x, weight, bias, h, c = arguments(4, 8, 16, device="cuda")
-    shifted = torch.empty(c.numel() + 1, device="cuda")[1:].view_as(c).copy_(c)
-    assert_all_close(lltm.kernels[kernel](x, weight, bias, h, shifted), lltm.kernels[kernel](x, weight, bias, h, c))
+    assert_views_are_right(kernel, "cuda")
+
+
+@pytest.mark.compiler
+def test_views_that_begin_anywhere_are_right():
+    assert_views_are_right("cpp")
 
 
 @pytest.mark.gpu
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("kernel", GPU_KERNELS)
 def test_the_gradient_of_the_bias_repeats_bit_by_bit(kernel):
-    given = backward_arguments(1000, 77, device="cuda")
-    first = lltm_backward.kernels[kernel](*given)[1]
-    assert all(torch.equal(first, lltm_backward.kernels[kernel](*given)[1]) for _ in range(5))
+    for b in (50, 1000):
+        grad_h, grad_c, *rest = backward_arguments(b, 77, device="cuda")
+        given = (grad_h, grad_c, *next(columns(b, 3, 77, device="cuda")), *rest)
+        first = lltm_backward.kernels[kernel](*given)[2]
+        assert all(torch.equal(first, lltm_backward.kernels[kernel](*given)[2]) for _ in range(5))
 
 
 @pytest.mark.compiler
@@ -224,11 +268,11 @@ def test_an_accessor_sees_an_index_out_of_bounds_in_a_debug_build():
     run(gates, c, h_new, c_new, 3, 4, 4, 1)
     assert_all_close((h_new, c_new), step_of(gates, c))
     # As if the buffers were flat: all of the accesses are inside of them, but not inside of a row.
-    source = cuda.source.text.replace(
+    text = cuda.source.text.replace(
         "gates.at(row, column + 2 * columns), c.at(row, column))",
         "gates.at(row, column + 2 * columns), c.at(row, column + 1))",
     )
-    wrong = ow.cuda_module(source, options=["-DCHECK_BOUNDS"])
+    wrong = ow.cuda_module(text, options=["-DCHECK_BOUNDS", f"-I{cuda.source.path.parent}"])
     with pytest.raises(SimulatorError, match="assert"):
         wrong["lltm_forward_accessors<float>"][(1, 1), (LANES, 8)](gates, c, h_new, c_new, 3, 4, 4, 1)
 
@@ -241,8 +285,13 @@ def step_of(gates, c):
 
 
 def test_the_launchers_know_the_kernels_blocks():
-    assert f"constexpr int LANES = {LANES};" in cuda.source.text
-    assert f"constexpr int ROWS = {ROWS};" in cuda.source.text
+    small = lltm_cuda.small.source
+    text = "".join((cuda.source.text, small.text, *[h.read_text() for h in small.headers()]))
+    assert f"constexpr int LANES = {LANES};" in text
+    assert f"constexpr int ROWS = {ROWS};" in text
+    for name in ("WARPS", "GROUP", "OWN", "MOST_ROWS"):
+        assert f"constexpr int {name} = {getattr(lltm_cuda, name)};" in text
+    assert f"constexpr int MOST_WEIGHTS = 1 << {lltm_cuda.MOST_WEIGHTS.bit_length() - 1};" in text
 
 
 # -- gradients --------------------------------------------------------------------------------------------------
@@ -270,10 +319,13 @@ def test_a_graph_that_is_retained_goes_back_again_and_another_says_that_it_canno
         torch.autograd.grad(loss, given)
 
 
-def test_derivatives_of_the_pointwise_backward_are_right(device):
-    given = with_grad(backward_arguments(3, 5, torch.float64, device))
-    assert torch.autograd.gradcheck(lltm_backward, given)
-    assert torch.autograd.gradcheck(lambda *a: lltm_backward(None, *a), given[1:])
+def test_derivatives_of_the_backward_are_right(device):
+    grad_h, grad_c, *rest = backward_arguments(3, 5, torch.float64, device)
+    pointwise = with_grad((grad_h, grad_c, *rest))
+    whole = with_grad((grad_h, grad_c, *next(columns(3, 2, 5, torch.float64, device)), *rest))
+    for operator, given in ((lltm_backward_pointwise, pointwise), (lltm_backward, whole)):
+        assert torch.autograd.gradcheck(operator, given)
+        assert torch.autograd.gradcheck(lambda *a, operator=operator: operator(None, *a), given[1:])
 
 
 def gradients(function, given, grads):
@@ -303,20 +355,25 @@ def test_an_output_that_nothing_depends_on_is_left_out(device):
         assert_all_close(got, torch.autograd.grad(lltm.__wrapped__(*given)[n].sum(), given))
 
 
+@pytest.mark.parametrize("in_one_call", [True, False])
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (3,), (4,), (0, 3), (1, 2), (0, 1, 2, 3, 4)])
-def test_only_the_gradients_that_are_wanted_are_computed(wanted, device):
+def test_only_the_gradients_that_are_wanted_are_computed(wanted, in_one_call, device, monkeypatch):
     from torch.utils.flop_counter import FlopCounterMode
 
+    monkeypatch.setattr(source, "MOST_IN_ONE_CALL", source.MOST_IN_ONE_CALL if in_one_call else 0)
     b, i, s = 4, 3, 6
     given = with_grad(arguments(b, i, s, torch.float64, device), only=wanted)
     expected = torch.autograd.grad(sum(o.sum() for o in lltm.__wrapped__(*given)[:2]), [given[n] for n in wanted])
     total = sum(o.sum() for o in lltm(*given))
+    with FlopCounterMode(display=False) as pointwise:
+        lltm_backward_pointwise(*backward_arguments(b, s, torch.float64, device))
     with FlopCounterMode(display=False) as counter:
         got = torch.autograd.grad(total, [given[n] for n in wanted])
     assert_all_close(got, expected)
-    columns = i * (0 in wanted) + s * (3 in wanted) + (s + i) * (1 in wanted)
-    products = sum(n for name, n in counter.get_flop_counts()["Global"].items() if "mm" in str(name))
-    assert products == 2 * b * 3 * s * columns
+    multiplied = i * (0 in wanted) + s * (3 in wanted) + (s + i) * (1 in wanted)
+    counted = [str(name) for name in counter.get_flop_counts()["Global"]]
+    assert counter.get_total_flops() - pointwise.get_total_flops() == 2 * b * 3 * s * multiplied
+    assert ("gallery.lltm_backward" in counted) == in_one_call
 
 
 def test_the_gradients_of_h_and_x_are_views_of_one_product(device):
@@ -400,9 +457,10 @@ def test_the_compiled_backward_keeps_to_what_was_saved(device):
 
     ours = pair_of_modules(device)[1]
     step_gradients(torch.compile(ours, backend=aot_autograd(fw_compiler=look), fullgraph=True), module_inputs(device))
-    assert len(seen) == 2
-    assert sum("mm" in name for name in seen[1]) == 2
-    assert not any("addmm" in name or "sigmoid" in name for name in seen[1])
+    forward, backward = ([name for name in names if "gallery" in name] for names in seen)
+    assert forward == ["gallery.lltm.default"]
+    assert backward == ["gallery.lltm_backward.default"]
+    assert not any("mm" in name or "sigmoid" in name for name in seen[1])
 
 
 def test_autocast_computes_in_its_dtype(device):

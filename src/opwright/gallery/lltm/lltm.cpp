@@ -1,5 +1,5 @@
-// The LLTM cell on the CPU: torch's matrix product through the stable ABI, and the pointwise part in loops that become
-// vector instructions. Half types are computed in float and rounded once.
+// The LLTM cell on the CPU: matrix products of torch's, and the pointwise part in loops that become vector instructions.
+// Half types are computed in float and rounded once.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,7 +12,7 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/Dispatch_v2.h>
 
-#include "linear.h"
+#include "products.h"
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
@@ -127,7 +127,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> lltm(const Tensor& x, const Tensor& w
                                                 const Tensor& h, const Tensor& c) {
   const Tensor cell = opwright::contiguous(c);
   const Tensor inputs = side_by_side(opwright::contiguous(h), opwright::contiguous(x));
-  const Tensor gates = opwright::contiguous(linear(inputs, weight, bias));
+  const Tensor gates = addmm(bias, inputs, transposed(weight));
   Tensor h_new = opwright::empty_like(cell), c_new = opwright::empty_like(cell);
   THO_DISPATCH_V2(cell.scalar_type(), "gallery::lltm", [&] { forward_into<scalar_t>(h_new, c_new, gates, cell); },
                   AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
@@ -205,17 +205,26 @@ void backward_into(Tensor& grad_gates, Tensor& grad_bias, Tensor& grad_c_old, co
   });
 }
 
-std::tuple<Tensor, Tensor, Tensor> lltm_backward(const std::optional<Tensor>& grad_h,
-                                                 const std::optional<Tensor>& grad_c, const Tensor& gates,
-                                                 const Tensor& c_new) {
+std::tuple<Tensor, Tensor, Tensor> lltm_backward_pointwise(const std::optional<Tensor>& grad_h,
+                                                           const std::optional<Tensor>& grad_c, const Tensor& gates,
+                                                           const Tensor& c_new) {
   const Tensor gate = opwright::contiguous(gates), cell = opwright::contiguous(c_new);
   const auto from_h = opwright::contiguous(grad_h), from_c = opwright::contiguous(grad_c);
   Tensor grad_gates = opwright::empty_like(gate);
   Tensor grad_bias = opwright::new_empty(gate, {gate.size(1)});
   Tensor grad_c_old = opwright::empty_like(cell);
   THO_DISPATCH_V2(
-      cell.scalar_type(), "gallery::lltm_backward",
-      ([&] { backward_into<scalar_t>(grad_gates, grad_bias, grad_c_old, from_h, from_c, gate, cell); }),
+      cell.scalar_type(), "gallery::lltm_backward", ([&] {
+        backward_into<scalar_t>(grad_gates, grad_bias, grad_c_old, from_h, from_c, gate, cell);
+      }),
       AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
   return {grad_gates, grad_bias, grad_c_old};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> lltm_backward(const std::optional<Tensor>& grad_h,
+                                                         const std::optional<Tensor>& grad_c, const Tensor& weight,
+                                                         const Tensor& inputs, const Tensor& gates,
+                                                         const Tensor& c_new) {
+  const auto [grad_gates, grad_bias, grad_c_old] = lltm_backward_pointwise(grad_h, grad_c, gates, c_new);
+  return {mm(grad_gates, weight), mm(transposed(grad_gates), inputs), grad_bias, grad_c_old};
 }

@@ -3,67 +3,9 @@
 // products are torch's.
 //
 // A thread stands for WIDTH neighbouring columns and walks down the rows. Sizes and offsets are 64 bits wide.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "cell.cuh"
 
-constexpr int LANES = 32;  // threads side by side in a block, all of one row: they read neighbouring columns
-constexpr int ROWS = 16;   // threads above each other in a block of the backward kernels
-
-template <class T>
-struct Wide {
-  using type = float;  // half types are computed in float and rounded once
-};
-template <>
-struct Wide<double> {
-  using type = double;
-};
-
-// -- the arithmetic of one element ------------------------------------------------------------------------
-
-template <class S>
-__device__ S sigmoid(S value) {
-  return S(1) / (S(1) + exp(-value));
-}
-
-template <class S>
-struct Gates {
-  S in, out, candidate;
-  S slope;  // of the ELU, at the candidate before it
-};
-
-template <class S>
-__device__ Gates<S> activate(S in, S out, S candidate) {
-  const S below = expm1(candidate);
-  return {sigmoid(in), sigmoid(out), candidate > S(0) ? candidate : below, candidate > S(0) ? S(1) : below + S(1)};
-}
-
-template <class S>
-struct State {
-  S h, c;
-};
-
-template <class S>
-__device__ State<S> step(S in, S out, S candidate, S c) {
-  const Gates<S> gate = activate(in, out, candidate);
-  const S c_new = c + gate.candidate * gate.in;
-  return {tanh(c_new) * gate.out, c_new};
-}
-
-template <class S>
-struct Gradients {
-  S in, out, candidate, c;
-};
-
-template <class S>
-__device__ Gradients<S> step_back(S grad_h, S grad_c, S in, S out, S candidate, S c_new) {
-  const Gates<S> gate = activate(in, out, candidate);
-  const S squashed = tanh(c_new);
-  const S grad_cell = grad_c + grad_h * gate.out * (S(1) - squashed * squashed);
-  return {grad_cell * gate.candidate * gate.in * (S(1) - gate.in),
-          grad_h * squashed * gate.out * (S(1) - gate.out),
-          grad_cell * gate.in * gate.slope,
-          grad_cell};
-}
+constexpr int ROWS = 16;  // threads above each other in a block of the backward kernels
 
 // What a thread found for its columns becomes what its block found: the sum over the block's rows of threads, always in
 // the same order. All threads of a block have to call it.

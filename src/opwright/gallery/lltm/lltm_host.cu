@@ -1,6 +1,7 @@
-// The LLTM cell on a GPU with its host code in C++ too: forward and the pointwise part of the backward are one call each
-// from Python. The kernels are those of lltm.cu.
+// The LLTM cell on a GPU with its host code in C++ too: forward and backward are one call each from Python. The kernels are
+// those of lltm.cu, and for small steps of lltm_small.cu.
 #include "lltm.cu"
+#include "lltm_small.cu"
 
 #include <algorithm>
 #include <optional>
@@ -11,7 +12,7 @@
 #include <opwright/tensor.h>
 #include <torch/headeronly/core/Dispatch_v2.h>
 
-#include "linear.h"
+#include "products.h"
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
@@ -55,6 +56,12 @@ static bool is_wide(int64_t columns, int64_t width, Pointer... pointers) {
   return columns % width == 0 && ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
+// Whether a step is worth a kernel that does all of it in one launch: few rows, and few weights, of `width` columns; as
+// in __init__.py.
+static bool is_small(const Tensor& c, int64_t width) {
+  return c.numel() > 0 && c.size(0) <= MOST_ROWS && 3 * c.size(1) * width <= MOST_WEIGHTS;
+}
+
 // -- forward ------------------------------------------------------------------------------------------------
 
 // [h, x] side by side; a block has a row, or more where there are more than fit into a grid.
@@ -91,6 +98,19 @@ static void forward_into(Tensor& h_new, Tensor& c_new, const Tensor& gates, cons
   check_launch("lltm_forward");
 }
 
+template <class T>
+static void small_forward_into(Tensor& inputs, Tensor& gates, Tensor& h_new, Tensor& c_new, const Tensor& x,
+                               const Tensor& weight, const Tensor& bias, const Tensor& h, const Tensor& c,
+                               cudaStream_t stream) {
+  const int64_t rows = c.size(0), columns = c.size(1), features = x.size(1);
+  inputs = opwright::new_empty(c, {rows, columns + features});
+  gates = opwright::new_empty(c, {rows, 3 * columns});
+  lltm_small_forward<<<dim3(ceil_div(columns, WARPS), ceil_div(rows, GROUP)), dim3(LANES, WARPS), 0, stream>>>(
+      data<T>(h), data<T>(x), data<T>(weight), data<T>(bias), data<T>(c), data<T>(inputs), data<T>(gates),
+      data<T>(h_new), data<T>(c_new), static_cast<int>(rows), static_cast<int>(columns), static_cast<int>(features));
+  check_launch("lltm_small_forward");
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                    const Tensor& h, const Tensor& c) {
   const cudaStream_t stream = opwright::current_stream(x);
@@ -99,9 +119,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor
   THO_DISPATCH_V2(
       cell.scalar_type(), "gallery::lltm", AT_WRAP([&] {
         using T = OnDevice<scalar_t>::type;
-        inputs = joined<T>(left, right, stream);
-        gates = opwright::contiguous(linear(inputs, weight, bias));
-        if (cell.numel() > 0) forward_into<T>(h_new, c_new, gates, cell, stream);
+        if (is_small(cell, weight.size(1))) {
+          small_forward_into<T>(inputs, gates, h_new, c_new, right, opwright::contiguous(weight),
+                                opwright::contiguous(bias), left, cell, stream);
+        } else {
+          inputs = joined<T>(left, right, stream);
+          gates = addmm(bias, inputs, transposed(weight));
+          if (cell.numel() > 0) forward_into<T>(h_new, c_new, gates, cell, stream);
+        }
       }),
       AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
   return {h_new, c_new, inputs, gates};
@@ -150,8 +175,9 @@ static void backward_into(Tensor& grad_gates, Tensor& grad_bias, Tensor& grad_c_
   check_launch("add_up");
 }
 
-std::tuple<Tensor, Tensor, Tensor> backward(const std::optional<Tensor>& grad_h, const std::optional<Tensor>& grad_c,
-                                            const Tensor& gates, const Tensor& c_new) {
+std::tuple<Tensor, Tensor, Tensor> backward_pointwise(const std::optional<Tensor>& grad_h,
+                                                      const std::optional<Tensor>& grad_c, const Tensor& gates,
+                                                      const Tensor& c_new) {
   const cudaStream_t stream = opwright::current_stream(gates);
   const Tensor gate = opwright::contiguous(gates), cell = opwright::contiguous(c_new);
   const auto from_h = opwright::contiguous(grad_h), from_c = opwright::contiguous(grad_c);
@@ -166,4 +192,45 @@ std::tuple<Tensor, Tensor, Tensor> backward(const std::optional<Tensor>& grad_h,
         AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
   }
   return {grad_gates, grad_bias, grad_c_old};
+}
+
+template <class T>
+static std::tuple<Tensor, Tensor, Tensor, Tensor> small_backward(const std::optional<Tensor>& grad_h,
+                                                                 const std::optional<Tensor>& grad_c,
+                                                                 const Tensor& weight, const Tensor& inputs,
+                                                                 const Tensor& gates, const Tensor& c_new,
+                                                                 cudaStream_t stream) {
+  const int64_t rows = c_new.size(0), columns = c_new.size(1), wanted = weight.size(1);
+  Tensor grad_inputs = opwright::new_empty(gates, {rows, wanted}), grad_bias = opwright::new_empty(gates, {3 * columns});
+  Tensor grad_weight = opwright::new_empty(gates, {3 * columns, inputs.size(1)}), grad_c_old = opwright::empty_like(c_new);
+  const unsigned blocks = ceil_div(columns, OWN) + ceil_div(rows, OWN) * ceil_div(wanted, LANES);
+  lltm_small_backward<<<blocks, dim3(LANES, WARPS), 0, stream>>>(
+      data<T>(grad_h), data<T>(grad_c), data<T>(weight), data<T>(inputs), data<T>(gates), data<T>(c_new),
+      data<T>(grad_inputs), data<T>(grad_weight), data<T>(grad_bias), data<T>(grad_c_old), static_cast<int>(rows),
+      static_cast<int>(columns), static_cast<int>(wanted), static_cast<int>(weight.stride(0)),
+      static_cast<int>(inputs.size(1)));
+  check_launch("lltm_small_backward");
+  return {grad_inputs, grad_weight, grad_bias, grad_c_old};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const std::optional<Tensor>& grad_h,
+                                                    const std::optional<Tensor>& grad_c, const Tensor& weight,
+                                                    const Tensor& inputs, const Tensor& gates, const Tensor& c_new) {
+  const cudaStream_t stream = opwright::current_stream(gates);
+  if (!is_small(c_new, std::max(weight.size(1), inputs.size(1)))) {
+    const auto [grad_gates, grad_bias, grad_c_old] = backward_pointwise(grad_h, grad_c, gates, c_new);
+    return {mm(grad_gates, weight), mm(transposed(grad_gates), inputs), grad_bias, grad_c_old};
+  }
+  // Some columns of a weight are as good as all.
+  const Tensor factor = weight.stride(1) == 1 ? weight : opwright::contiguous(weight);
+  const Tensor rows = opwright::contiguous(inputs), gate = opwright::contiguous(gates), cell = opwright::contiguous(c_new);
+  const auto from_h = opwright::contiguous(grad_h), from_c = opwright::contiguous(grad_c);
+  std::tuple<Tensor, Tensor, Tensor, Tensor> found;
+  THO_DISPATCH_V2(
+      cell.scalar_type(), "gallery::lltm_backward", AT_WRAP([&] {
+        using T = OnDevice<scalar_t>::type;
+        found = small_backward<T>(from_h, from_c, factor, rows, gate, cell, stream);
+      }),
+      AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
+  return found;
 }

@@ -124,7 +124,7 @@ def lltm(
     return h_new, c_new, inputs, gates
 
 
-def lltm_backward(
+def lltm_backward_pointwise(
     grad_h: torch.Tensor | None, grad_c: torch.Tensor | None, gates: torch.Tensor, c_new: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of the gates before their activations, of the bias and of the old cell."""
@@ -147,3 +147,16 @@ def lltm_backward(
             grad_h, grad_c, gates, c_new, grad_gates, grad_c_old, sums, b, s, per_program, ROWS=rows, COLUMNS=columns
         )
     return grad_gates, sums if programs == 1 else sums.sum(0).to(gates.dtype), grad_c_old
+
+
+def lltm_backward(
+    grad_h: torch.Tensor | None,
+    grad_c: torch.Tensor | None,
+    weight: torch.Tensor,
+    inputs: torch.Tensor,
+    gates: torch.Tensor,
+    c_new: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of the inputs, of the weight by them, of the bias and of the old cell."""
+    grad_gates, grad_bias, grad_c_old = lltm_backward_pointwise(grad_h, grad_c, gates, c_new)
+    return grad_gates @ weight, grad_gates.t() @ inputs, grad_bias, grad_c_old

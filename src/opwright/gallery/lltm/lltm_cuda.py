@@ -1,0 +1,152 @@
+"""The LLTM cell's launchers of CUDA kernels: of lltm.cu with torch's matrix products, and of lltm_small.cu."""
+
+import torch
+import torch.nn.functional as F
+
+import opwright as ow
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+cuda, small = ow.cuda_module("lltm.cu"), ow.cuda_module("lltm_small.cu")
+CPP_TYPE = {torch.float64: "double", torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
+WIDE = {dtype: torch.float64 if dtype == torch.float64 else torch.float32 for dtype in FLOATS}
+LANES, ROWS = 32, 16  # as in lltm.cu
+WARPS, GROUP, OWN, MOST_ROWS, MOST_WEIGHTS = 8, 16, 4, 64, 1 << 19  # as in lltm_small.cu
+
+
+def widths(dtype):
+    """How many elements a thread may take at once: one, or 16 bytes."""
+    return 1, 16 // dtype.itemsize
+
+
+# By dtype, width and, for the backward, the dtype of what a block sums of the bias's gradient.
+FORWARD = {(d, w): cuda[f"lltm_forward<{CPP_TYPE[d]}, {w}>"] for d in FLOATS for w in widths(d)}
+BACKWARD = {
+    (d, w, p): cuda[f"lltm_backward<{CPP_TYPE[d]}, {w}, {CPP_TYPE[p]}>"]
+    for d in FLOATS for w in widths(d) for p in {d, WIDE[d]}
+}  # fmt: skip
+FORWARD_SMALL = {d: small[f"lltm_small_forward<{CPP_TYPE[d]}>"] for d in FLOATS}
+BACKWARD_SMALL = {d: small[f"lltm_small_backward<{CPP_TYPE[d]}>"] for d in FLOATS}
+FORWARD_ACCESSORS = {d: cuda[f"lltm_forward_accessors<{CPP_TYPE[d]}>"] for d in FLOATS}
+BACKWARD_ACCESSORS = {
+    (d, p): cuda[f"lltm_backward_accessors<{CPP_TYPE[d]}, {CPP_TYPE[p]}>"] for d in FLOATS for p in {d, WIDE[d]}
+}
+
+
+def width_for(columns, *tensors):
+    """As wide as rows and addresses allow: what is loaded at once has to begin at a multiple of its size."""
+    width = 16 // tensors[0].dtype.itemsize
+    return width if columns % width == 0 and all(t.data_ptr() % 16 == 0 for t in tensors if t is not None) else 1
+
+
+def empty(tensor):
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+def forward_grid(rows, columns, width):
+    return (ow.cdiv(columns, width * LANES), min(ow.cdiv(rows, 8), 65535)), (LANES, 8)
+
+
+def sums_of_blocks(gates):
+    """Rows that a block of the backward walks down, and a place for its sums of them: the bias's gradient itself where
+    one block for each few columns is enough, else a row for each block."""
+    rows, columns = gates.shape
+    if rows <= 256:
+        return max(rows, 1), gates.new_empty((1, columns))
+    rows_of_a_block = max(128, ow.cdiv(rows, 1024))
+    return rows_of_a_block, gates.new_empty((ow.cdiv(rows, rows_of_a_block), columns), dtype=WIDE[gates.dtype])
+
+
+def total(sums, dtype):
+    # Always in one order, so that results repeat.
+    return sums.view(-1) if len(sums) == 1 else sums.sum(0).to(dtype)
+
+
+def is_small(c, width):
+    """Whether a step is worth a kernel that does all of it in one launch: few rows, and few weights, of ``width``
+    columns."""
+    rows, columns = c.shape
+    return 0 < rows <= MOST_ROWS and 0 < 3 * columns * width <= MOST_WEIGHTS
+
+
+def forward(x, weight, bias, h, c):
+    c = c.contiguous()
+    h_new, c_new = empty(c), empty(c)
+    rows, columns = c.shape
+    if is_small(c, weight.shape[1]):
+        inputs, gates = c.new_empty((rows, weight.shape[1])), c.new_empty((rows, 3 * columns))
+        FORWARD_SMALL[c.dtype][(ow.cdiv(columns, WARPS), ow.cdiv(rows, GROUP)), (LANES, WARPS)](
+            h.contiguous(), x.contiguous(), weight.contiguous(), bias.contiguous(), c, inputs, gates, h_new, c_new,
+            rows, columns, x.shape[1],
+        )  # fmt: skip
+    else:
+        inputs = torch.cat((h, x), 1)
+        gates = F.linear(inputs, weight, bias)
+        width = width_for(columns, c)
+        grid, block = forward_grid(rows, columns, width)
+        FORWARD[c.dtype, width][grid, block](gates, c, h_new, c_new, rows, columns)
+    return h_new, c_new, inputs, gates
+
+
+def backward_pointwise(grad_h, grad_c, gates, c_new):
+    gates, c_new, grad_h, grad_c = contiguous(gates, c_new, grad_h, grad_c)
+    grad_gates, grad_c_old = empty(gates), empty(c_new)
+    rows, columns = c_new.shape
+    rows_of_a_block, sums = sums_of_blocks(gates)
+    # A single block for each few columns: the fewer, the more blocks.
+    width = width_for(columns, gates, c_new, grad_h, grad_c) if len(sums) > 1 else 1
+    BACKWARD[gates.dtype, width, sums.dtype][(ow.cdiv(columns, width * LANES), len(sums)), (LANES, ROWS)](
+        gates, c_new, grad_h, grad_c, grad_gates, grad_c_old, sums, rows, columns, rows_of_a_block
+    )
+    return grad_gates, total(sums, gates.dtype), grad_c_old
+
+
+def backward(grad_h, grad_c, weight, inputs, gates, c_new):
+    rows, columns = c_new.shape
+    (_, wanted), (_, width) = weight.shape, inputs.shape
+    if not is_small(c_new, max(wanted, width)):
+        return with_products(backward_pointwise, grad_h, grad_c, weight, inputs, gates, c_new)
+    weight = weight if weight.stride(1) == 1 else weight.contiguous()  # some columns are as good as all
+    inputs, gates, c_new, grad_h, grad_c = contiguous(inputs, gates, c_new, grad_h, grad_c)
+    grad_inputs, grad_weight = gates.new_empty((rows, wanted)), gates.new_empty((3 * columns, width))
+    grad_bias, grad_c_old = gates.new_empty(3 * columns), empty(c_new)
+    blocks = ow.cdiv(columns, OWN) + ow.cdiv(rows, OWN) * ow.cdiv(wanted, LANES)
+    BACKWARD_SMALL[gates.dtype][blocks, (LANES, WARPS)](
+        grad_h, grad_c, weight, inputs, gates, c_new, grad_inputs, grad_weight, grad_bias, grad_c_old,
+        rows, columns, wanted, weight.stride(0), width,
+    )  # fmt: skip
+    return grad_inputs, grad_weight, grad_bias, grad_c_old
+
+
+def contiguous(*tensors):
+    return [t.contiguous() if t is not None else None for t in tensors]
+
+
+def with_products(pointwise, grad_h, grad_c, weight, inputs, gates, c_new):
+    grad_gates, grad_bias, grad_c_old = pointwise(grad_h, grad_c, gates, c_new)
+    return grad_gates @ weight, grad_gates.t() @ inputs, grad_bias, grad_c_old
+
+
+def forward_accessors(x, weight, bias, h, c):
+    inputs = torch.cat((h, x), 1)
+    gates = F.linear(inputs, weight, bias)
+    h_new, c_new = empty(c), empty(c)
+    rows, columns = c.shape
+    grid, block = forward_grid(rows, columns, 1)
+    FORWARD_ACCESSORS[c.dtype][grid, block](gates, c, h_new, c_new, rows, columns, *c.stride())
+    return h_new, c_new, inputs, gates
+
+
+def backward_pointwise_accessors(grad_h, grad_c, gates, c_new):
+    gates, c_new = gates.contiguous(), c_new.contiguous()
+    grad_gates, grad_c_old = empty(gates), empty(c_new)
+    rows, columns = c_new.shape
+    rows_of_a_block, sums = sums_of_blocks(gates)
+    strides = [stride for g in (grad_h, grad_c) for stride in (g.stride() if g is not None else (0, 0))]
+    BACKWARD_ACCESSORS[gates.dtype, sums.dtype][(ow.cdiv(columns, LANES), len(sums)), (LANES, ROWS)](
+        gates, c_new, grad_h, grad_c, grad_gates, grad_c_old, sums, rows, columns, rows_of_a_block, *strides
+    )
+    return grad_gates, total(sums, gates.dtype), grad_c_old
+
+
+def backward_accessors(grad_h, grad_c, weight, inputs, gates, c_new):
+    return with_products(backward_pointwise_accessors, grad_h, grad_c, weight, inputs, gates, c_new)
