@@ -43,7 +43,7 @@ def backward_arguments(b, s, dtype=torch.float32, device="cpu"):
     return [torch.randn(n, generator=generator, dtype=torch.float64).to(device, dtype) for n in shapes]
 
 
-def columns(b, i, s, dtype=torch.float32, device="cpu"):
+def wanted_columns(b, i, s, dtype=torch.float32, device="cpu"):
     """weight and inputs, of which a backward may want all columns, some or none."""
     _, weight, _, _, _ = arguments(b, i, s, dtype, device)
     inputs = torch.randn(b, s + i, generator=torch.Generator().manual_seed(2), dtype=torch.float64).to(device, dtype)
@@ -59,26 +59,30 @@ def assert_all_close(got, expected, **tolerance):
 
 
 def assert_kernel_is_right(kernel, dtype, device="cpu", sizes=SIZES):
-    tolerance = {torch.float64: 1e-12, torch.float32: 1e-4}.get(dtype, 3e-2)
     for b, i, s in sizes:
-        given = arguments(b, i, s, dtype, device)
-        assert_all_close(lltm.kernels[kernel](*given), lltm.contract.truth(given)[:2], rtol=tolerance, atol=tolerance)
+        compare(lltm, kernel, arguments(b, i, s, dtype, device))
         given = backward_arguments(b, s, dtype, device)
         for absent in ((), (0,), (1,), (0, 1)):
             grad_h, grad_c, *rest = (None if n in absent else t for n, t in enumerate(given))
-            compare(lltm_backward_pointwise, kernel, (grad_h, grad_c, *rest), tolerance)
-            for weight, inputs in itertools.islice(columns(b, i, s, dtype, device), 1 if absent else None):
-                compare(lltm_backward, kernel, (grad_h, grad_c, weight, inputs, *rest), tolerance)
+            compare(lltm_backward_pointwise, kernel, (grad_h, grad_c, *rest))
+            for weight, inputs in itertools.islice(wanted_columns(b, i, s, dtype, device), 1 if absent else None):
+                compare(lltm_backward, kernel, (grad_h, grad_c, weight, inputs, *rest))
 
 
-def compare(operator, kernel, given, tolerance):
-    """A backward by a kernel and by its meaning in double."""
+def run(operator, kernel, given):
+    """All outputs, those too that are saved for the backward."""
+    return operator.kernels[kernel].launch(given, 0 if given[-1].is_cuda else None)
+
+
+def compare(operator, kernel, given):
+    """What a kernel gives with what the meaning gives in double; errors as a share of an output's own scale."""
+    dtype = given[-1].dtype
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-4}.get(dtype, 3e-2)
     expected = operator.contract.truth([None if t is None else t.double() for t in given])
-    got = operator.kernels[kernel](*given)
-    rows, columns = given[-1].shape
-    scale = max(rows, 3 * columns, 1) ** 0.5
-    assert_all_close(got, [t.to(given[-1].dtype) for t in expected], rtol=tolerance, atol=tolerance * scale)
-    assert all(t.is_contiguous() for t in got)
+    for got, exact in zip(run(operator, kernel, given), expected, strict=True):
+        scale = float(exact.square().mean().sqrt()) if exact.numel() else 0.0
+        torch.testing.assert_close(got, exact.to(dtype), rtol=tolerance, atol=tolerance * scale)
+        assert got.is_contiguous()
 
 
 # -- values -----------------------------------------------------------------------------------------------------
@@ -98,11 +102,13 @@ def test_cuda_kernels_are_right_in_the_simulator(run_python):
         import sys
         sys.path.insert(0, sys.argv[1])
         import torch
-        from test_lltm import assert_kernel_is_right
-        sizes = ((3, 5, 7), (2, 3, 40), (70, 2, 7), (300, 2, 8))
+        from test_lltm import assert_kernel_is_right, assert_views_are_right
+        # More rows than a group, more columns than a tile, more rows than a small step has or one block sums.
+        sizes = ((3, 5, 7), (20, 3, 7), (2, 3, 130), (70, 2, 7), (300, 2, 8))
         for kernel in ("cuda", "cuda_accessors"):
             for dtype in (torch.float32, torch.bfloat16):
                 assert_kernel_is_right(kernel, dtype, sizes=sizes)
+            assert_views_are_right(kernel)
         """,
         Path(__file__).parent,
         env={"OPWRIGHT_CUDA_SIMULATOR": "1"},
@@ -159,18 +165,34 @@ def test_kernels_are_right_on_a_gpu(kernel, dtype):
     assert_kernel_is_right(kernel, dtype, "cuda", [*SIZES, (70_000, 3, 9)])
 
 
+def shifted(tensor):
+    """A view that begins one element into its memory."""
+    return tensor.new_full((tensor.numel() + 1,), torch.nan)[1:].view_as(tensor).copy_(tensor)
+
+
+def strided(tensor):
+    """Every second element of twice as many columns."""
+    return tensor.repeat_interleave(2, -1)[..., ::2]
+
+
+def transposed(tensor):
+    """Column after column in memory."""
+    return tensor.t().contiguous().t()
+
+
 def assert_views_are_right(kernel, device="cpu"):
-    """Every argument as a view that begins one element into its memory."""
+    """Every argument in another layout."""
     for b in (4, 70):
-        weight, inputs = next(columns(b, 8, 16, device=device))
+        weight, inputs = next(wanted_columns(b, 8, 16, device=device))
         grad_h, grad_c, *rest = backward_arguments(b, 16, device=device)
         for operator, given in (
             (lltm, arguments(b, 8, 16, device=device)),
             (lltm_backward_pointwise, (grad_h, grad_c, *rest)),
             (lltm_backward, (grad_h, grad_c, weight, inputs, *rest)),
         ):
-            shifted = [torch.full((t.numel() + 1,), torch.nan, device=device)[1:].view_as(t).copy_(t) for t in given]
-            assert_all_close(operator.kernels[kernel](*shifted), operator.kernels[kernel](*given))
+            expected = run(operator, kernel, given)
+            for layout in (shifted, strided, transposed):
+                assert_all_close(run(operator, kernel, [layout(t) for t in given]), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.gpu
@@ -182,8 +204,49 @@ def test_views_that_are_not_aligned_are_right(kernel):
 
 
 @pytest.mark.compiler
-def test_views_that_begin_anywhere_are_right():
+def test_views_of_any_layout_are_right():
     assert_views_are_right("cpp")
+
+
+def test_a_step_is_small_up_to_some_rows_and_some_weights():
+    def is_small(rows, columns, width):
+        return lltm_cuda.is_small(torch.empty(rows, columns, device="meta"), width)
+
+    assert is_small(64, 128, 160)
+    assert is_small(1, 1, 0)
+    assert not is_small(65, 128, 160)
+    assert not is_small(0, 128, 160)
+    assert not is_small(4, 0, 32)
+    most = lltm_cuda.MOST_WEIGHTS // 3
+    assert is_small(4, 1, most)
+    assert not is_small(4, 1, most + 1)
+    assert not is_small(4, most + 1, 0)
+
+
+class Launches:
+    """In place of kernels, by dtype and then by grid and block: notes each launch, and runs nothing."""
+
+    def __init__(self, name, launched):
+        self.name, self.launched = name, launched
+
+    def __getitem__(self, key):
+        return self
+
+    def __call__(self, *arguments):
+        self.launched.append(self.name)
+
+
+@pytest.mark.parametrize(
+    ("rows", "kernels"), [(40, ["FORWARD_SMALL", "BACKWARD_SMALL"]), (70, ["FORWARD", "BACKWARD"])]
+)
+def test_a_small_step_is_one_launch_each_way(rows, kernels, monkeypatch):
+    launched = []
+    for name in ("FORWARD", "BACKWARD", "FORWARD_SMALL", "BACKWARD_SMALL"):
+        monkeypatch.setattr(lltm_cuda, name, Launches(name, launched))
+    lltm_cuda.forward(*arguments(rows, 5, 7))
+    grad_h, grad_c, *rest = backward_arguments(rows, 7)
+    lltm_cuda.backward(grad_h, grad_c, *next(wanted_columns(rows, 5, 7)), *rest)
+    assert launched == kernels
 
 
 @pytest.mark.gpu
@@ -192,7 +255,7 @@ def test_views_that_begin_anywhere_are_right():
 def test_the_gradient_of_the_bias_repeats_bit_by_bit(kernel):
     for b in (50, 1000):
         grad_h, grad_c, *rest = backward_arguments(b, 77, device="cuda")
-        given = (grad_h, grad_c, *next(columns(b, 3, 77, device="cuda")), *rest)
+        given = (grad_h, grad_c, *next(wanted_columns(b, 3, 77, device="cuda")), *rest)
         first = lltm_backward.kernels[kernel](*given)[2]
         assert all(torch.equal(first, lltm_backward.kernels[kernel](*given)[2]) for _ in range(5))
 
@@ -241,9 +304,9 @@ def test_arguments_that_do_not_fit_are_refused_with_what_is_wrong(changed, messa
 @pytest.mark.compiler
 def test_what_is_not_contiguous_gives_the_same():
     given = arguments(6, 5, 7)
-    strided = [t.repeat_interleave(2, -1)[..., ::2] for t in given]
-    assert not any(t.is_contiguous() for t in strided)
-    for out, expected in zip(lltm(*strided), lltm(*given), strict=True):
+    views = [strided(t) for t in given]
+    assert not any(t.is_contiguous() for t in views)
+    for out, expected in zip(lltm(*views), lltm(*given), strict=True):
         torch.testing.assert_close(out, expected)
         assert out.is_contiguous()
 
@@ -297,10 +360,19 @@ def test_the_launchers_know_the_kernels_blocks():
 # -- gradients --------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(params=[True, False], ids=["in one call", "in parts"])
+def in_one_call(request, monkeypatch):
+    """A backward as that of few gates, and as that of many."""
+    if not request.param:
+        monkeypatch.setattr(source, "MOST_IN_ONE_CALL", 0)
+    return request.param
+
+
 def with_grad(tensors, *, only=None):
     return [t.detach().requires_grad_(only is None or n in only) for n, t in enumerate(tensors)]
 
 
+@pytest.mark.usefixtures("in_one_call")
 def test_first_and_second_derivatives_of_all_inputs_are_right(device):
     given = with_grad(arguments(3, 2, 5, torch.float64, device))
     assert torch.autograd.gradcheck(lltm, given)
@@ -309,6 +381,7 @@ def test_first_and_second_derivatives_of_all_inputs_are_right(device):
     assert torch.autograd.gradcheck(lambda *a: lltm(*a)[1], given)
 
 
+@pytest.mark.usefixtures("in_one_call")
 def test_a_graph_that_is_retained_goes_back_again_and_another_says_that_it_cannot(device):
     given = with_grad(arguments(3, 2, 5, torch.float64, device))
     loss = sum(o.square().sum() for o in lltm(*given))
@@ -322,7 +395,7 @@ def test_a_graph_that_is_retained_goes_back_again_and_another_says_that_it_canno
 def test_derivatives_of_the_backward_are_right(device):
     grad_h, grad_c, *rest = backward_arguments(3, 5, torch.float64, device)
     pointwise = with_grad((grad_h, grad_c, *rest))
-    whole = with_grad((grad_h, grad_c, *next(columns(3, 2, 5, torch.float64, device)), *rest))
+    whole = with_grad((grad_h, grad_c, *next(wanted_columns(3, 2, 5, torch.float64, device)), *rest))
     for operator, given in ((lltm_backward_pointwise, pointwise), (lltm_backward, whole)):
         assert torch.autograd.gradcheck(operator, given)
         assert torch.autograd.gradcheck(lambda *a, operator=operator: operator(None, *a), given[1:])
@@ -348,6 +421,7 @@ def test_gradients_of_any_layout_are_taken(device):
         assert_all_close(gradients(lltm, given, grads), expected)
 
 
+@pytest.mark.usefixtures("in_one_call")
 def test_an_output_that_nothing_depends_on_is_left_out(device):
     given = with_grad(arguments(4, 3, 6, torch.float64, device))
     for n in (0, 1):
@@ -355,12 +429,10 @@ def test_an_output_that_nothing_depends_on_is_left_out(device):
         assert_all_close(got, torch.autograd.grad(lltm.__wrapped__(*given)[n].sum(), given))
 
 
-@pytest.mark.parametrize("in_one_call", [True, False])
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (3,), (4,), (0, 3), (1, 2), (0, 1, 2, 3, 4)])
-def test_only_the_gradients_that_are_wanted_are_computed(wanted, in_one_call, device, monkeypatch):
+def test_only_the_gradients_that_are_wanted_are_computed(wanted, in_one_call, device):
     from torch.utils.flop_counter import FlopCounterMode
 
-    monkeypatch.setattr(source, "MOST_IN_ONE_CALL", source.MOST_IN_ONE_CALL if in_one_call else 0)
     b, i, s = 4, 3, 6
     given = with_grad(arguments(b, i, s, torch.float64, device), only=wanted)
     expected = torch.autograd.grad(sum(o.sum() for o in lltm.__wrapped__(*given)[:2]), [given[n] for n in wanted])
@@ -374,6 +446,13 @@ def test_only_the_gradients_that_are_wanted_are_computed(wanted, in_one_call, de
     counted = [str(name) for name in counter.get_flop_counts()["Global"]]
     assert counter.get_total_flops() - pointwise.get_total_flops() == 2 * b * 3 * s * multiplied
     assert ("gallery.lltm_backward" in counted) == in_one_call
+
+
+def test_with_weights_that_need_no_gradient_the_inputs_are_not_kept(device):
+    x, weight, *rest = arguments(4, 3, 6, device=device)
+    for frozen in (True, False, True):
+        h, _ = lltm(x.requires_grad_(), weight.requires_grad_(not frozen), *rest)
+        assert (h.grad_fn.saved_tensors[1] is None) == frozen
 
 
 def test_the_gradients_of_h_and_x_are_views_of_one_product(device):
@@ -439,6 +518,7 @@ def test_modules_are_copied_and_pickled():
             assert torch.equal(other.weights, ours.weights)
 
 
+@pytest.mark.usefixtures("in_one_call")
 @pytest.mark.parametrize("kernel", [None, "cpp"])
 def test_it_compiles_whole_forward_and_backward(kernel, device, compiled):
     plain, ours = pair_of_modules(device, kernel=kernel)

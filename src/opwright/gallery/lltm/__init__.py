@@ -107,7 +107,8 @@ def save_for_backward(ctx, inputs, output):
     ctx.set_materialize_grads(False)  # a state that nothing depends on has None, which costs nothing
     _, weight, _, _, _ = inputs
     _, c_new, cell_inputs, gates = output
-    ctx.save_for_backward(weight, cell_inputs, gates, c_new)
+    needs_weight = ctx.needs_input_grad[1]
+    ctx.save_for_backward(weight, cell_inputs if needs_weight else None, gates, c_new)
 
 
 def columns_of(weight, state_size, needs_h, needs_x):
@@ -128,7 +129,7 @@ def register_gradient(operator, in_one_call, pointwise):
         needs_x, needs_weight, _, needs_h, _ = ctx.needs_input_grad
         state_size, features = c_new.shape[1], weight.shape[1] - c_new.shape[1]
         weight = columns_of(weight, state_size, needs_h, needs_x)
-        inputs = inputs if needs_weight else inputs[:, :0]
+        inputs = inputs if needs_weight else c_new[:, :0]
         if gates.numel() <= MOST_IN_ONE_CALL:
             grad_inputs, grad_weight, grad_bias, grad_c = in_one_call(grad_h, grad_c, weight, inputs, gates, c_new)
         else:

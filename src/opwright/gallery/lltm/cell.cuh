@@ -3,7 +3,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-constexpr int LANES = 32;  // threads side by side in a block, of one row and one warp: they read neighbouring columns
+constexpr int LANES = 32;  // threads side by side in a block, of one warp: they read what lies side by side
 
 template <class T>
 struct Wide {

@@ -214,7 +214,7 @@ std::tuple<Tensor, Tensor, Tensor> lltm_backward_pointwise(const std::optional<T
   Tensor grad_bias = opwright::new_empty(gate, {gate.size(1)});
   Tensor grad_c_old = opwright::empty_like(cell);
   THO_DISPATCH_V2(
-      cell.scalar_type(), "gallery::lltm_backward", ([&] {
+      cell.scalar_type(), "gallery::lltm_backward_pointwise", ([&] {
         backward_into<scalar_t>(grad_gates, grad_bias, grad_c_old, from_h, from_c, gate, cell);
       }),
       AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);

@@ -9,7 +9,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 cuda, small = ow.cuda_module("lltm.cu"), ow.cuda_module("lltm_small.cu")
 CPP_TYPE = {torch.float64: "double", torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 WIDE = {dtype: torch.float64 if dtype == torch.float64 else torch.float32 for dtype in FLOATS}
-LANES, ROWS = 32, 16  # as in lltm.cu
+LANES, ROWS = 32, 16  # as in cell.cuh and lltm.cu
 WARPS, GROUP, OWN, MOST_ROWS, MOST_WEIGHTS = 8, 16, 4, 64, 1 << 19  # as in lltm_small.cu
 
 
@@ -65,7 +65,7 @@ def is_small(c, width):
     """Whether a step is worth a kernel that does all of it in one launch: few rows, and few weights, of ``width``
     columns."""
     rows, columns = c.shape
-    return 0 < rows <= MOST_ROWS and 0 < 3 * columns * width <= MOST_WEIGHTS
+    return 0 < rows <= MOST_ROWS and 0 < 3 * columns * max(width, 1) <= MOST_WEIGHTS
 
 
 def forward(x, weight, bias, h, c):

@@ -57,9 +57,9 @@ static bool is_wide(int64_t columns, int64_t width, Pointer... pointers) {
 }
 
 // Whether a step is worth a kernel that does all of it in one launch: few rows, and few weights, of `width` columns; as
-// in __init__.py.
+// in lltm_cuda.py.
 static bool is_small(const Tensor& c, int64_t width) {
-  return c.numel() > 0 && c.size(0) <= MOST_ROWS && 3 * c.size(1) * width <= MOST_WEIGHTS;
+  return c.numel() > 0 && c.size(0) <= MOST_ROWS && 3 * c.size(1) * std::max<int64_t>(width, 1) <= MOST_WEIGHTS;
 }
 
 // -- forward ------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ std::tuple<Tensor, Tensor, Tensor> backward_pointwise(const std::optional<Tensor
   Tensor grad_bias = opwright::new_empty(gate, {gate.size(1)});
   if (gate.size(1) > 0) {
     THO_DISPATCH_V2(
-        cell.scalar_type(), "gallery::lltm_backward", AT_WRAP([&] {
+        cell.scalar_type(), "gallery::lltm_backward_pointwise", AT_WRAP([&] {
           using T = OnDevice<scalar_t>::type;
           backward_into<T>(grad_gates, grad_bias, grad_c_old, from_h, from_c, gate, cell, stream);
         }),
@@ -207,7 +207,7 @@ static std::tuple<Tensor, Tensor, Tensor, Tensor> small_backward(const std::opti
   lltm_small_backward<<<blocks, dim3(LANES, WARPS), 0, stream>>>(
       data<T>(grad_h), data<T>(grad_c), data<T>(weight), data<T>(inputs), data<T>(gates), data<T>(c_new),
       data<T>(grad_inputs), data<T>(grad_weight), data<T>(grad_bias), data<T>(grad_c_old), static_cast<int>(rows),
-      static_cast<int>(columns), static_cast<int>(wanted), static_cast<int>(weight.stride(0)),
+      static_cast<int>(columns), static_cast<int>(wanted), weight.stride(0),
       static_cast<int>(inputs.size(1)));
   check_launch("lltm_small_backward");
   return {grad_inputs, grad_weight, grad_bias, grad_c_old};
@@ -223,13 +223,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const std::optional<Tensor>&
   }
   // Some columns of a weight are as good as all.
   const Tensor factor = weight.stride(1) == 1 ? weight : opwright::contiguous(weight);
-  const Tensor rows = opwright::contiguous(inputs), gate = opwright::contiguous(gates), cell = opwright::contiguous(c_new);
+  const Tensor input = opwright::contiguous(inputs), gate = opwright::contiguous(gates), cell = opwright::contiguous(c_new);
   const auto from_h = opwright::contiguous(grad_h), from_c = opwright::contiguous(grad_c);
   std::tuple<Tensor, Tensor, Tensor, Tensor> found;
   THO_DISPATCH_V2(
       cell.scalar_type(), "gallery::lltm_backward", AT_WRAP([&] {
         using T = OnDevice<scalar_t>::type;
-        found = small_backward<T>(from_h, from_c, factor, rows, gate, cell, stream);
+        found = small_backward<T>(from_h, from_c, factor, input, gate, cell, stream);
       }),
       AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
   return found;

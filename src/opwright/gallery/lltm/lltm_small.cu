@@ -3,10 +3,11 @@
 #include "cell.cuh"
 
 constexpr int WARPS = 8;       // of a block
-constexpr int GROUP = 16;      // rows of a forward block: the sums that a thread holds
+constexpr int GROUP = 16;      // rows of a forward block: a thread holds three sums of each
 constexpr int MOST_ROWS = 64;  // of a step that is small
 constexpr int MOST_WEIGHTS = 1 << 19;
 constexpr int OWN = 4;         // columns of the state that a block of the backward owns, or rows
+static_assert(GROUP <= LANES && OWN <= WARPS, "a lane takes a row of a group, a warp one that a block owns");
 
 // As a tensor of type T would hold it.
 template <class T, class S>
@@ -81,12 +82,12 @@ struct Pointwise {
   int columns;
 
   __device__ Gradients<S> at(int row, int column) const {
-    const int at = row * columns + column;
+    const int here = row * columns + column;
     const T* gate = gates + row * 3 * columns + column;
     // A gradient that autograd left out is a null pointer, and counts as zeros.
-    return step_back<S>(grad_h != nullptr ? static_cast<S>(grad_h[at]) : S(0),
-                        grad_c != nullptr ? static_cast<S>(grad_c[at]) : S(0), static_cast<S>(gate[0]),
-                        static_cast<S>(gate[columns]), static_cast<S>(gate[2 * columns]), static_cast<S>(c_new[at]));
+    return step_back<S>(grad_h != nullptr ? static_cast<S>(grad_h[here]) : S(0),
+                        grad_c != nullptr ? static_cast<S>(grad_c[here]) : S(0), static_cast<S>(gate[0]),
+                        static_cast<S>(gate[columns]), static_cast<S>(gate[2 * columns]), static_cast<S>(c_new[here]));
   }
 };
 
@@ -134,7 +135,7 @@ __device__ void backward_of_columns(const Pointwise<T>& pointwise, const T* inpu
 // Of a few rows, the gradients of LANES inputs: warps share the sum over the gates, some columns of the state at a time.
 template <class T, class S>
 __device__ void backward_of_rows(const Pointwise<T>& pointwise, const T* weight, T* grad_inputs, int first, int rows,
-                                 int from, int width, int stride) {
+                                 int from, int width, long long stride) {
   constexpr int TILE = 128;  // columns of the state
   __shared__ S grads[OWN][3][TILE];
   __shared__ S parts[WARPS][OWN][LANES];
@@ -156,7 +157,7 @@ __device__ void backward_of_rows(const Pointwise<T>& pointwise, const T* weight,
     for (int j = threadIdx.y; j < min(TILE, columns - tile); j += WARPS) {
 #pragma unroll
       for (int g = 0; g < 3; ++g) {
-        const S factor = static_cast<S>(weight[static_cast<long long>(g * columns + tile + j) * stride + k]);
+        const S factor = static_cast<S>(weight[(g * columns + tile + j) * stride + k]);
 #pragma unroll
         for (int own = 0; own < OWN; ++own) sums[own] += grads[own][g][j] * factor;
       }
@@ -180,7 +181,7 @@ __global__ void __launch_bounds__(LANES* WARPS)
     lltm_small_backward(const T* __restrict__ grad_h, const T* __restrict__ grad_c, const T* __restrict__ weight,
                         const T* __restrict__ inputs, const T* __restrict__ gates, const T* __restrict__ c_new,
                         T* __restrict__ grad_inputs, T* __restrict__ grad_weight, T* __restrict__ grad_bias,
-                        T* __restrict__ grad_c_old, int rows, int columns, int weight_columns, int stride,
+                        T* __restrict__ grad_c_old, int rows, int columns, int weight_columns, long long stride,
                         int input_columns) {
   using S = typename Wide<T>::type;
   const Pointwise<T> pointwise{grad_h, grad_c, gates, c_new, columns};

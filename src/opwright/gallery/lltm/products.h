@@ -1,4 +1,5 @@
-// Matrix products of torch's for host functions, past its dispatcher.
+// Matrix products of torch's for host functions, past its dispatcher: those that AOTInductor's models call, and which torch
+// therefore does not take away (torchgen/aoti/fallback_ops.py).
 #pragma once
 #include <opwright/tensor.h>
 #include <torch/csrc/stable/tensor.h>
