@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.checks import isolation
+from opwright.errors import CheckError
 from opwright.runtime import transport
 from opwright.runtime.targets import find_home, load_target, name_target
 
@@ -228,10 +230,21 @@ def test_ctrl_c_ends_a_check_at_once_though_a_kernel_hangs(tmp_path):
     )
     check = subprocess.Popen([sys.executable, "-m", "opwright", "check", "hang.py"], cwd=tmp_path)
     try:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+        deadline = time.monotonic() + 200
+        while not (tmp_path / "started").exists():
+            assert time.monotonic() < deadline, "the kernel was not started"
             time.sleep(0.1)
         check.send_signal(signal.SIGINT)
         assert check.wait(20) == 130  # the step itself would have had 60 s
     finally:
         check.kill()
+
+
+def test_a_server_that_still_starts_is_ended_at_once():
+    server = isolation.ForkServer(interpret=False)
+    server.close()
+    assert server._process.wait(20) == -signal.SIGKILL
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(CheckError, match="has ended"):
+        server.fork(theirs, theirs.fileno())
+    assert not server.alive

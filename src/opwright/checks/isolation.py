@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import selectors
@@ -93,6 +92,7 @@ class ForkServer:
         self._changed = threading.Condition()
         self._starting = threading.Lock()
         self._pids: list[int] = []
+        self._has_forked = self._is_closed = False
         self._ended: dict[int, int] = {}
         self._broken = ""
         threading.Thread(target=self._listen, daemon=True).start()
@@ -135,7 +135,12 @@ class ForkServer:
                 self._changed.wait_for(lambda: self._pids or self._broken, timeout=300)
                 if not self._pids:
                     raise CheckError(f"the process that workers are forked from has ended: {self._broken}")
-                return self._pids.pop(0)
+                self._has_forked = True
+                pid = self._pids.pop(0)
+                if self._is_closed:  # meanwhile, and nobody else ends this worker
+                    _kill(pid)
+                    raise CheckError("the process that workers are forked from was ended")
+                return pid
 
     def wait(self, pid: int, timeout: float) -> int | None:
         """The exit code of a worker, or None if it does not end in time."""
@@ -147,32 +152,30 @@ class ForkServer:
         """End the server and what it forked."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._is_closed = True
+        if not self._has_forked:  # it may still be importing, and would see to its socket afterwards
+            self._process.kill()
 
 
 _lock = threading.Lock()
+_servers: dict[bool, ForkServer] = {}
 
 
 def fork_server(*, interpret: bool) -> ForkServer:
     """The fork server of this process, one for each way to run Triton; started when first asked for."""
     with _lock:
-        server = _server(interpret)
-        if not server.alive:
-            _server.cache_clear()
-            server = _server(interpret)
+        server = _servers.get(interpret)
+        if server is None or not server.alive:
+            server = _servers[interpret] = ForkServer(interpret=interpret)
         return server
 
 
 def end_workers() -> None:
     """End the fork servers of this process, with every worker; the next check starts new ones."""
     with _lock:
-        for interpret in (False, True) if _server.cache_info().currsize else ():
-            _server(interpret).close()
-        _server.cache_clear()
-
-
-@functools.cache
-def _server(interpret: bool) -> ForkServer:
-    return ForkServer(interpret=interpret)
+        for server in _servers.values():
+            server.close()
+        _servers.clear()
 
 
 def run_job(server: ForkServer, job: Job, timeout: float, hear: Callable[[dict[str, Any]], None]) -> Ending:
