@@ -228,7 +228,12 @@ def test_ctrl_c_ends_a_check_at_once_though_a_kernel_hangs(tmp_path):
             """
         )
     )
-    check = subprocess.Popen([sys.executable, "-m", "opwright", "check", "hang.py"], cwd=tmp_path)
+    check = subprocess.Popen(
+        [sys.executable, "-m", "opwright", "check", "hang.py"],
+        cwd=tmp_path,
+        # A shell's background jobs, and so perhaps these tests, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         deadline = time.monotonic() + 200
         while not (tmp_path / "started").exists():
