@@ -253,3 +253,16 @@ def test_a_server_that_still_starts_is_ended_at_once():
     with ours, theirs, pytest.raises(CheckError, match="has ended"):
         server.fork(theirs, theirs.fileno())
     assert not server.alive
+
+
+def test_a_worker_that_was_forked_while_its_server_was_closed_is_ended(monkeypatch):
+    killed = []
+    monkeypatch.setattr(isolation, "_kill", killed.append)
+    server = isolation.fork_server(interpret=False)
+    monkeypatch.setattr(server, "_is_closed", True)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(CheckError, match="was ended"):
+        server.fork(theirs, theirs.fileno())
+    assert len(killed) == 1
+    os.kill(killed[0], signal.SIGKILL)  # it is there
+    assert server.wait(killed[0], 20) == -signal.SIGKILL

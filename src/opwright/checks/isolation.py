@@ -150,9 +150,9 @@ class ForkServer:
 
     def close(self) -> None:
         """End the server and what it forked."""
+        self._is_closed = True  # before it is asked below: ``fork`` notes its worker, and then looks here
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._is_closed = True
         if not self._has_forked:  # it may still be importing, and would see to its socket afterwards
             self._process.kill()
 
