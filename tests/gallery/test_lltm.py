@@ -249,6 +249,27 @@ def test_a_small_step_is_one_launch_each_way(rows, kernels, monkeypatch):
     assert launched == kernels
 
 
+def launched_by(call):
+    """The names of the kernels, as the GPU's own profiler has them."""
+    call()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    return [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("kernel", ["cuda", "cuda_host"])
+def test_a_gpu_sees_one_launch_each_way_of_a_small_step(kernel):
+    grad_h, grad_c, *rest = backward_arguments(40, 7, device="cuda")
+    given = (grad_h, grad_c, *next(wanted_columns(40, 5, 7, device="cuda")), *rest)
+    step = arguments(40, 5, 7, device="cuda")
+    (forward,) = launched_by(lambda: lltm.kernels[kernel](*step))
+    (backward,) = launched_by(lambda: lltm_backward.kernels[kernel](*given))
+    assert "lltm_small_forward" in forward and "lltm_small_backward" in backward
+
+
 @pytest.mark.gpu
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("kernel", GPU_KERNELS)
