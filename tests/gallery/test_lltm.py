@@ -267,7 +267,8 @@ def test_a_gpu_sees_one_launch_each_way_of_a_small_step(kernel):
     step = arguments(40, 5, 7, device="cuda")
     (forward,) = launched_by(lambda: lltm.kernels[kernel](*step))
     (backward,) = launched_by(lambda: lltm_backward.kernels[kernel](*given))
-    assert "lltm_small_forward" in forward and "lltm_small_backward" in backward
+    assert "lltm_small_forward" in forward
+    assert "lltm_small_backward" in backward
 
 
 @pytest.mark.gpu
