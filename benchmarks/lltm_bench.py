@@ -3,9 +3,10 @@
 Usage: lltm_bench.py OUTPUT_FOLDER [--device cpu|cuda]
 
 Microseconds of one step in float32 without TF32, all five gradients taken with ``torch.autograd.grad``: subjects in
-turn in each round, the device waited for before and after each sample, medians over rounds. ``memory`` is what one
-forward and backward has allocated at its peak beyond inputs and parameters (on a GPU, graphs included). Every
-subject's results are compared with the plain module's before it is timed.
+turn in each round, the device waited for before and after each sample, medians over rounds. ``of_compile`` is a
+subject's time for both as a share of torch.compile's in the same round, as the host's speed changes from one moment to
+the next; medians again. ``memory`` is what one forward and backward has allocated at its peak beyond inputs and
+parameters (on a GPU, graphs included). Every subject's results are compared with the plain module's before it is timed.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ OURS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "cpu": {"cpp": {}},
 }
-ROUNDS = 15
+ROUNDS = 41
 SAMPLE_US = 8_000  # how long a sample takes
 SECONDS_OF_A_CASE = 15  # rounds stop then
 STATES_KEPT = 10  # forwards whose backwards are timed together
+DIRECTIONS = ("forward", "backward", "both")
+COMPILED = "torch.compile"
 
 
 def subjects(device: str, i: int, s: int) -> dict[str, torch.nn.Module]:
@@ -55,7 +58,7 @@ def subjects(device: str, i: int, s: int) -> dict[str, torch.nn.Module]:
     compiled = ReferenceLLTM(i, s).to(device)
     compiled.load_state_dict(plain.state_dict())
     torch.compiler.reset()
-    made["torch.compile"] = torch.compile(compiled, dynamic=False)  # type: ignore[assignment]
+    made[COMPILED] = torch.compile(compiled, dynamic=False)  # type: ignore[assignment]
     return made
 
 
@@ -152,21 +155,31 @@ def case(b: int, i: int, s: int, device: str) -> dict[str, Any]:
     times: dict[str, dict[str, list[float]]] = {n: {d: [] for d in found} for n, found in steps.items()}
     until = time.perf_counter() + SECONDS_OF_A_CASE
     for _ in range(ROUNDS):
-        for name, found in steps.items():
-            for direction, sample in found.items():
-                times[name][direction].append(sample())
+        for direction in DIRECTIONS:
+            for name, found in steps.items():
+                times[name][direction].append(found[direction]())
         if time.perf_counter() > until:
             break
     medians = {n: {d: statistics.median(all_) for d, all_ in found.items()} for n, found in times.items()}
-    return {"batch": b, "input": i, "state": s, "us": medians, "memory": memory, "failed": failed, "samples": times}
+    made = {"batch": b, "input": i, "state": s, "us": medians, "memory": memory, "failed": failed, "samples": times}
+    return made | {"of_compile": shares_of(times, COMPILED)}
+
+
+def shares_of(times: dict[str, dict[str, list[float]]], whose: str) -> dict[str, float]:
+    """Times for both directions as shares of one subject's, medians over rounds."""
+    if whose not in times:
+        return {}
+    return {
+        name: statistics.median(own / other for own, other in zip(found["both"], times[whose]["both"], strict=True))
+        for name, found in times.items()
+    }
 
 
 def show(found: dict[str, Any]) -> None:
     print(f"\nbatch {found['batch']}, input {found['input']}, state {found['state']}   (µs a step)")
     print(f"{'':>16} {'forward':>10} {'backward':>10} {'both':>10} {'of compile':>11} {'memory':>10}")
-    compiled = found["us"].get("torch.compile", {}).get("both")
     for name, us in found["us"].items():
-        share = f"{us['both'] / compiled:.2f} ×" if compiled else "-"
+        share = f"{found['of_compile'][name]:.2f} ×" if found["of_compile"] else "-"
         memory = found["memory"][name]
         shown = "-" if memory is None else f"{memory / 2**20:.2f} MiB"
         row = f"{us['forward']:>10.1f} {us['backward']:>10.1f} {us['both']:>10.1f} {share:>11} {shown:>10}"

@@ -247,3 +247,18 @@ def test_a_call_that_failed_leaves_no_plan(namespace):
     with pytest.raises(ValueError, match="no"):
         twice(torch.ones(3))
     assert twice._plans == ()
+
+
+def test_a_tensor_given_twice_is_recognised_and_told_from_two(namespace, monkeypatch):
+    @ow.op(f"{namespace}::minus")
+    def minus(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x - y
+
+    x, y = torch.ones(3), torch.zeros(3)
+    assert minus(x, x).sum() == 0
+    assert was_direct(minus, monkeypatch, y, y)
+    assert not was_direct(minus, monkeypatch, x, y)
+    assert minus(x, y).sum() == 3
+    assert was_direct(minus, monkeypatch, y, x)
+    assert was_direct(minus, monkeypatch, x, x)
+    assert minus(x, x).sum() == 0

@@ -57,25 +57,30 @@ def save_values(ctx: Any, values: Sequence[Any], before: Sequence[Any] = ()) -> 
     Args:
         before: tensors (or None) that somebody else keeps, to be found first among ``ctx.saved_tensors``.
     """
+    kinds = set(map(type, values))
+    if kinds <= _TENSORS:
+        ctx.save_for_backward(*before, *values)
+        ctx.kept = _Kept(len(before), None, None)
+        return
     structure = None
-    if not _LISTS.isdisjoint(map(type, values)):
+    if not kinds.isdisjoint(_LISTS):
         values, structure = _pytree.tree_flatten(list(values))
     tensors = [value if isinstance(value, torch.Tensor) else None for value in values]
     ctx.save_for_backward(*before, *tensors)
-    others = None  # the usual case: there is nothing but tensors
-    if any(tensor is None for tensor in tensors):
-        others = [value if tensor is None else None for value, tensor in zip(values, tensors, strict=True)]
+    others = [value if tensor is None else None for value, tensor in zip(values, tensors, strict=True)]
     ctx.kept = _Kept(len(before), others, structure)
 
 
 class _Kept(NamedTuple):
-    """What ``saved_values`` needs besides the tensors: how many come before, the other values, how all fit together."""
+    """What ``saved_values`` needs besides the tensors: how many come before, the other values (None: there are none),
+    how all fit together."""
 
     before: int
     others: list[Any] | None
     structure: Any
 
 
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _LISTS = frozenset({list, tuple, dict})
 
 
@@ -89,18 +94,34 @@ def saved_values(ctx: Any) -> list[Any]:
 
 
 class AuthorsContext:
-    """What a hand-written backward sees of ``ctx`` where the arguments are kept beside its own tensors."""
+    """What a hand-written backward sees of ``ctx`` where the arguments are kept beside its own tensors.
+
+    What the author sets is found in the backward by the same name, and apart from what we keep.
+    """
 
     def __init__(self, ctx: Any) -> None:
-        # What the author sets is found in the backward by the same name, and apart from what we keep.
-        vars(self).update(getattr(ctx, "authors_own", ()), _ctx=ctx)
+        self._ctx = ctx
+
+    @classmethod
+    def in_backward(cls, ctx: Any) -> AuthorsContext:
+        author = cls(ctx)
+        if ctx.authors_own:
+            vars(author).update(ctx.authors_own)
+        return author
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        needs: tuple[bool, ...] = self._ctx.needs_input_grad
+        return needs
 
     def save_for_backward(self, *tensors: Any) -> None:
         self._to_save = tensors
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        return tuple(self._ctx.saved_tensors[: self._ctx.kept.before])
+        ctx = self._ctx
+        saved: tuple[Any, ...] = ctx.saved_tensors[: ctx.kept.before]
+        return saved
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["_ctx"], name)
@@ -110,8 +131,7 @@ class AuthorsContext:
         own = vars(self)
         ctx = own.pop("_ctx")
         save_values(ctx, arguments, own.pop("_to_save", ()))
-        if own:
-            ctx.authors_own = own
+        ctx.authors_own = own
 
 
 def derived_backward(contract: Contract, ctx: Any, grads: Sequence[Any]) -> list[Any]:
@@ -127,8 +147,8 @@ def derived_backward(contract: Contract, ctx: Any, grads: Sequence[Any]) -> list
     elif _are_distributed(arguments):
         # DTensor finds placements for the meaning's own operations; for an operator with lists it would need a rule.
         operator = functools.partial(_vjp_of_the_meaning, contract)
-    visible = contract.signature.visible  # what is saved for a backward has no gradient
-    incoming = [g if i < visible else None for i, g in enumerate(grads)]
+    visible, every = contract.signature.visible, len(contract.signature.returns)
+    incoming = [*grads[:visible], *[None] * (every - visible)]  # what is saved for a backward has no gradient
     if any(gradient is None for gradient in incoming):
         # Autograd looks into a list of tensors only, for the second derivative. Without elements means none.
         nothing = next(t for t in _pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor)).new_empty(0)

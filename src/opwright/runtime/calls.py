@@ -20,7 +20,15 @@ from opwright.runtime.arrays import call_on_arrays, holds_arrays, traced_on_arra
 from opwright.runtime.door import is_plain_call
 from opwright.runtime.given import gpu_of
 from opwright.runtime.gradient import make_recorder
-from opwright.runtime.plan import Plan, Planned, dispatch_modes, function_mode_is_on, make_plan, profiler_is_on
+from opwright.runtime.plan import (
+    Plan,
+    Planned,
+    dispatch_modes,
+    function_mode_is_on,
+    grad_is_on,
+    make_plan,
+    profiler_is_on,
+)
 from opwright.runtime.rules import Rules, RulesThatSave
 
 __all__ = ["Calls", "CallsThatSave"]
@@ -51,7 +59,8 @@ class Calls(Rules):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # What torch.compiler.is_compiling() asks, without its two frames.
         if is_dynamo_compiling() or _compiler._is_compiling_flag:
-            return traced_on_arrays(self.overload, args, kwargs) if self._numpy else self.overload(*args, **kwargs)
+            traced = traced_on_arrays(self.overload, args, kwargs) if self._numpy else self.overload(*args, **kwargs)
+            return self._for_caller(traced)
         # A plan is made of filled arguments, so what equals them needs no filling.
         arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
         plans = self._plans
@@ -61,23 +70,27 @@ class Calls(Rules):
             and forward_ad._current_level < 0
             and not (function_mode_is_on() or profiler_is_on() or dispatch_modes())
         ):
-            for holds, run in plans:
-                if holds(*arguments):
+            for recording, holds, run in plans:
+                if (recording is None or recording is grad_is_on()) and holds(*arguments):
                     return run(*arguments)
         if arguments is args:
             arguments = fill(self.contract, args, kwargs)
         if self._numpy and holds_arrays(arguments):
-            return call_on_arrays(self.with_saved, self.contract, arguments)
+            return call_on_arrays(self, self.contract, arguments)
         if is_plain_call(arguments):
-            return self._run_and_remember(arguments)
+            return self._for_caller(self._run_and_remember(arguments))
         result = self._through_dispatcher(*self.contract.signature.split(arguments))
         if is_plain_call(arguments, recorded=True):
             self._remember(arguments, self._fitting(arguments), self._recorder)
-        return result
+        return self._for_caller(result)
 
     def with_saved(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, and get besides its outputs those that are saved for the backward (``ow.saved``)."""
-        return Calls.__call__(self, *args, **kwargs)
+        return self(*args, **kwargs)
+
+    def _for_caller(self, result: Any) -> Any:
+        """Of what the dispatcher or a kernel gives, what the caller gets."""
+        return result
 
     def _through_dispatcher(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -112,7 +125,10 @@ class Calls(Rules):
     ) -> None:
         plan = make_plan(arguments, fitting, self._run_meaning, record)
         if plan is not None:
-            self._plans = (plan, *self._plans[: _PLANS - 1])
+            self._plans = (self._planned_for_caller(plan, record is not None), *self._plans[: _PLANS - 1])
+
+    def _planned_for_caller(self, plan: Plan, recorded: bool) -> Plan:
+        return plan
 
     @functools.cached_property
     def _recorder(self) -> Callable[..., Any]:
@@ -122,5 +138,22 @@ class Calls(Rules):
 class CallsThatSave(RulesThatSave, Calls):
     """Those of an operator with outputs for its backward (``ow.saved``), which its caller does not get."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.contract.visible(self.with_saved(*args, **kwargs))
+    def with_saved(self, *args: Any, **kwargs: Any) -> Any:
+        """As the operator in ``torch.ops``: with all of its outputs."""
+        if is_dynamo_compiling() or _compiler._is_compiling_flag:
+            return self.overload(*args, **kwargs)
+        arguments = fill(self.contract, args, kwargs)
+        if self._numpy and holds_arrays(arguments):
+            return call_on_arrays(self.with_saved, self.contract, arguments)
+        if is_plain_call(arguments):
+            return self.run(arguments)
+        return self._through_dispatcher(*self.contract.signature.split(arguments))
+
+    def _for_caller(self, result: Any) -> Any:
+        return self.contract.visible(result)
+
+    def _planned_for_caller(self, plan: Plan, recorded: bool) -> Plan:
+        if recorded:
+            return plan  # the recorder keeps what is saved, and does not give it out
+        run, visible = plan.run, self.contract.visible
+        return plan._replace(run=lambda *arguments: visible(run(*arguments)))

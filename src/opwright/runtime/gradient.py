@@ -26,6 +26,7 @@ class Differentiable(Protocol):
     contract: Contract
 
     def setup_context(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None: ...
+    def keep(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None: ...
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]: ...
     def batch(self, info: Any, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]: ...
 
@@ -69,6 +70,8 @@ def make_function(operator: Differentiable, overload: Any, in_order: InOrder) ->
 def _backward_of(operator: Differentiable) -> Callable[..., tuple[Any, ...]]:
     """``backward(ctx, *grads)`` of a Function whose last argument is none of the operator's."""
 
+    positional = len(operator.contract.signature.positional)
+
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         needs = ctx.needs_input_grad
         ctx.needs_input_grad = needs[:-1]
@@ -77,11 +80,13 @@ def _backward_of(operator: Differentiable) -> Callable[..., tuple[Any, ...]]:
         finally:
             ctx.needs_input_grad = needs
         count = len(needs) - 1  # the dispatcher drops arguments that equal their defaults
-        expected = min(count, len(operator.contract.signature.positional))
+        if len(found) == positional == count:
+            return (*found, None)
+        expected = min(count, positional)
         if len(found) < expected or any(g is not None for g in found[expected:]):
             raise RuntimeError(
                 f"{operator.contract.qualname}: its backward returned {len(found)} gradients; expected one, or None, "
-                f"for each of its {len(operator.contract.signature.positional)} positional arguments"
+                f"for each of its {positional} positional arguments"
             )
         return (*found[:expected], *[None] * (count - expected), None)
 
@@ -90,7 +95,8 @@ def _backward_of(operator: Differentiable) -> Callable[..., tuple[Any, ...]]:
 
 def make_recorder(operator: Differentiable) -> Callable[..., Any]:
     """The ``autograd.Function`` of calls that nothing but autograd takes notice of, past the dispatcher, as a function
-    of the arguments and of what runs a kernel on them.
+    of the arguments and of what runs a kernel on them. It gives what the operator's caller gets: what is saved for the
+    backward is kept, and is no output.
 
     Its forward takes ``ctx``: of one that does not, torch binds the arguments anew for each call.
     """
@@ -98,8 +104,10 @@ def make_recorder(operator: Differentiable) -> Callable[..., Any]:
     def forward(ctx: Any, *given: Any) -> Any:
         *arguments, run = given
         output = run(*arguments)
-        operator.setup_context(ctx, arguments, output)
-        return output
+        operator.keep(ctx, arguments, output)
+        return visible(output)
+
+    visible = operator.contract.visible
 
     rules = {"forward": forward, "backward": _backward_of(operator)}
     name = f"{operator.contract.name}_gradient"

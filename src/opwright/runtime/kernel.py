@@ -121,9 +121,9 @@ class Kernel:
         return self._around(launch_for_calls_like(self.load(), arguments), device)
 
     def _around(self, launch: Launch, device: int | None) -> Launch:
-        if self.contract.signature.returns_tuple:
-            launch = _tuple_for_list(launch)
-        return launch if device is None else _on_device(launch, device)
+        if device is not None:
+            return _on_device(launch, device)
+        return _tuple_for_list(launch) if self.contract.signature.returns_tuple else launch
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if the language has one."""
@@ -145,13 +145,16 @@ class Kernel:
 
 
 def _on_device(launch: Launch, device: int) -> Launch:
-    """With a GPU as the current one: a launcher launches on the current device's current stream."""
+    """With a GPU as the current one: a launcher launches on the current device's current stream. And with a tuple for a
+    list, as ``_tuple_for_list``, in the same frame."""
 
     def launch_there(*arguments: Any) -> Any:
         if current_device() == device:
-            return launch(*arguments)
-        with torch.cuda.device(device):
-            return launch(*arguments)
+            result = launch(*arguments)
+        else:
+            with torch.cuda.device(device):
+                result = launch(*arguments)
+        return tuple(result) if isinstance(result, list) else result
 
     current_device = torch._C._cuda_getDevice
     return launch_there

@@ -16,7 +16,8 @@ import torch
 from torch._C._dynamo.guards import TensorGuards
 
 __all__ = [
-    "Plan", "Planned", "dispatch_modes", "function_mode_is_on", "make_plan", "profiler_is_on", "static_key",
+    "Plan", "Planned", "dispatch_modes", "function_mode_is_on", "grad_is_on", "make_plan", "profiler_is_on",
+    "recogniser", "static_key",
 ]  # fmt: skip
 
 _C = torch._C
@@ -25,6 +26,7 @@ _C = torch._C
 function_mode_is_on = _C._is_torch_function_mode_enabled
 profiler_is_on = _C._autograd._profiler_enabled
 dispatch_modes = _C._len_torch_dispatch_stack  # of torch's own modes, such as that of fake tensors, no key tells
+grad_is_on = _C.is_grad_enabled
 
 
 class Planned(Protocol):
@@ -45,6 +47,9 @@ class Plan(NamedTuple):
     for tensors only, ``holds`` is the guard itself; for one CPU kernel without a ``when``, ``run`` is the kernel.
     """
 
+    # Whether gradients are recorded in such calls; None where no argument requires one. The guard compares only
+    # whether tensors require a gradient.
+    recording: bool | None
     # Whether arguments are like those that the plan was made for. Asks nothing of modes or the profiler.
     holds: Callable[..., bool]
     run: Callable[..., Any]
@@ -64,44 +69,57 @@ def make_plan(
         record: for a call that is plain but for its gradient: takes the arguments and what is to run on them, and has
             autograd take notice.
     """
-    positions = tuple(i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor))
-    others = [(i, type(a), a) for i, a in enumerate(arguments) if i not in positions]
-    if not positions or any(isinstance(a, list | tuple) or a != a for _, _, a in others):
+    holds = recogniser(arguments)
+    if holds is None:
         return None
-    tensors = [arguments[i] for i in positions]
-    check = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-    holds = _with_constants(check, positions, others) if others else check
-    if any(t.requires_grad for t in tensors):
-        holds = _with_grad(holds) if record is not None else _without_grad(holds)
+    tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+    recording = record is not None if any(t.requires_grad for t in tensors) else None
     device = tensors[0].get_device() if tensors[0].is_cuda else None
     run = _first_that_runs(kernels, arguments, device, otherwise)
-    return Plan(holds, run if record is None else _recorded(record, run))
+    return Plan(recording, holds, run if record is None else _recorded(record, run))
 
 
-def _with_constants(
-    check: Callable[..., bool], positions: Sequence[int], constants: Sequence[tuple[int, type, Any]]
+def recogniser(arguments: Sequence[Any]) -> Callable[..., bool] | None:
+    """A function that tells whether arguments are like these: tensors by type, dtype, device, sizes, strides, dispatch
+    keys and whether they require a gradient, the rest by type and value. None where there are lists, or no tensor.
+
+    It asks nothing of modes or of whether gradients are recorded.
+    """
+    first: dict[int, int] = {}  # where a tensor comes first, by its id
+    repeats = []
+    constants = []
+    for i, argument in enumerate(arguments):
+        if isinstance(argument, torch.Tensor):
+            if first.setdefault(id(argument), i) != i:
+                repeats.append((i, first[id(argument)]))
+        elif isinstance(argument, list | tuple) or argument != argument:
+            return None
+        else:
+            constants.append((i, type(argument), argument))
+    if not first:
+        return None
+    positions = tuple(first.values())
+    guard = TensorGuards(*[arguments[i] for i in positions], dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    return _with_the_rest(guard.check, positions, repeats, constants) if repeats or constants else guard.check
+
+
+def _with_the_rest(
+    check: Callable[..., bool],
+    positions: Sequence[int],
+    repeats: Sequence[tuple[int, int]],
+    constants: Sequence[tuple[int, type, Any]],
 ) -> Callable[..., bool]:
+    """A guard of the tensors at some positions, and of what it has no words for: one tensor given twice, and others."""
+
     def holds(*arguments: Any) -> bool:
         for position, kind, value in constants:
             given = arguments[position]
             if type(given) is not kind or given != value:
                 return False
+        for position, earlier in repeats:
+            if arguments[position] is not arguments[earlier]:
+                return False
         return check(*[arguments[i] for i in positions])
-
-    return holds
-
-
-def _without_grad(check: Callable[..., bool]) -> Callable[..., bool]:
-    # The guard compares whether tensors require a gradient, not whether gradients are being recorded.
-    def holds(*arguments: Any) -> bool:
-        return not _C.is_grad_enabled() and check(*arguments)
-
-    return holds
-
-
-def _with_grad(check: Callable[..., bool]) -> Callable[..., bool]:
-    def holds(*arguments: Any) -> bool:
-        return _C.is_grad_enabled() and check(*arguments)
 
     return holds
 

@@ -110,6 +110,11 @@ class Rules:
         return self.contract.pack(derive.fake_outputs(self.contract, arguments))
 
     def setup_context(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
+        """What ``torch.autograd.Function`` calls so, where all outputs are the function's."""
+        self.keep(ctx, arguments, output)
+
+    def keep(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
+        """Keep on ``ctx`` what the backward needs."""
         if "autograd" not in self._overrides:
             save_values(ctx, arguments)
         elif self._setup_context is not None:
@@ -143,19 +148,22 @@ class Rules:
 class RulesThatSave(Rules):
     """Those of an operator with outputs for its backward (``ow.saved``), which its caller does not get."""
 
-    def setup_context(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
+    def keep(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
         """Keep the arguments besides what the author keeps: no gradient flows through what is saved, so that a
         derivative of a hand-written backward would miss terms. Where one is asked for, the meaning gives it."""
         if "autograd" not in self._overrides:
-            super().setup_context(ctx, arguments, output)
+            super().keep(ctx, arguments, output)
         else:
             author = AuthorsContext(ctx)
-            super().setup_context(author, arguments, output)
+            super().keep(author, arguments, output)
             author.keep(arguments)
+
+    def setup_context(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
+        self.keep(ctx, arguments, output)
         hidden = self.contract.unpack(output)[self.contract.signature.visible :]
         ctx.mark_non_differentiable(*(getattr(ctx, "non_differentiable", None) or ()), *hidden)
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
         if "autograd" not in self._overrides or torch.is_grad_enabled():
             return derived_backward(self.contract, ctx, grads)
-        return super().backward(AuthorsContext(ctx), grads[: self.contract.signature.visible])
+        return super().backward(AuthorsContext.in_backward(ctx), grads[: self.contract.signature.visible])

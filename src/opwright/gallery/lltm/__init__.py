@@ -136,11 +136,12 @@ def register_gradient(operator, in_one_call, pointwise):
             grad_gates, grad_bias, grad_c = pointwise(grad_h, grad_c, gates, c_new)
             del gates
             grad_inputs, grad_weight = grad_gates @ weight, grad_gates.t() @ inputs
+        grad_h, grad_x = grad_inputs.split_with_sizes((state_size * needs_h, features * needs_x), 1)
         return (
-            grad_inputs.narrow(1, weight.shape[1] - features, features) if needs_x else None,
+            grad_x if needs_x else None,
             grad_weight if needs_weight else None,
             grad_bias,
-            grad_inputs.narrow(1, 0, state_size) if needs_h else None,
+            grad_h if needs_h else None,
             grad_c,
         )
 

@@ -10,24 +10,28 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from opwright.runtime.plan import recogniser
+
 __all__ = ["Graphs"]
 
+use_count = torch._C._storage_Use_Count
+transforms_are_active = torch._C._are_functorch_transforms_active
 # (x, weight, bias, h, c) → (h, c)
 Step = Callable[..., tuple[Tensor, Tensor]]
 
 
 class Graphs:
-    """Calls a step by replaying it. Graphs are captured when a call of their kind (shapes, dtypes, parameters'
+    """Calls a step by replaying it. Graphs are captured when a call of their kind (shapes, strides, dtypes, parameters'
     addresses, wanted gradients, autocast) comes first; parameters are read where they are, so that an optimiser's
     steps in place are seen."""
 
     def __init__(self) -> None:
-        self._pairs: dict[Any, deque[Pair]] = {}
+        self._kinds: list[Kind] = []
 
     def __call__(self, step: Step, *arguments: Tensor) -> tuple[Tensor, Tensor]:
         """The next (h, c).
@@ -36,30 +40,44 @@ class Graphs:
             ValueError: a tensor is not on a GPU.
             RuntimeError: a ``torch.func`` transform is on.
         """
-        if torch._C._are_functorch_transforms_active():
+        if transforms_are_active():
             raise RuntimeError("torch.func cannot look into a step of CUDA graphs; leave cuda_graph=True out")
         h, c = replay(self._free_pair(step, arguments), *arguments)
         return h, c
 
     def _free_pair(self, step: Step, arguments: Sequence[Tensor]) -> Pair:
-        _, weight, bias, _, _ = arguments
-        recording = torch.is_grad_enabled()
-        kinds = tuple([(a.shape, a.dtype, a.device, recording and a.requires_grad) for a in arguments])
-        autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
-        key = (kinds, weight.data_ptr(), bias.data_ptr(), autocast)
-        pairs = self._pairs.get(key)
-        if pairs is None:
-            refuse_cpu(arguments)
-            pairs = self._pairs[key] = deque()
+        pairs = self._pairs_for(arguments)
         for _ in range(len(pairs)):  # the one that was lent first is free first
             pairs.rotate(-1)
             if pairs[-1].is_free():
                 return pairs[-1]
+        recording = torch.is_grad_enabled()
         pairs.append(Pair(step, arguments, [recording and a.requires_grad for a in arguments]))
         return pairs[-1]
 
+    def _pairs_for(self, arguments: Sequence[Tensor]) -> deque[Pair]:
+        _, weight, bias, _, _ = arguments
+        autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+        state = (torch.is_grad_enabled(), autocast, weight.data_ptr(), bias.data_ptr())
+        for kind in self._kinds:
+            if kind.state == state and kind.is_of(*arguments):
+                return kind.pairs
+        refuse_cpu(arguments)
+        is_of = recogniser(arguments)
+        assert is_of is not None  # as there are tensors
+        self._kinds.append(Kind(state, is_of, deque()))
+        return self._kinds[-1].pairs
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Graphs, ()  # a copy of a module captures its own
+
+
+class Kind(NamedTuple):
+    """Calls that the same graphs can serve."""
+
+    state: tuple[Any, ...]  # whether gradients are recorded, autocast's dtype, the addresses of the parameters
+    is_of: Callable[..., bool]  # whether tensors are like those that the graphs were captured with
+    pairs: deque[Pair]
 
 
 def refuse_cpu(tensors: Sequence[Tensor]) -> None:
@@ -82,11 +100,11 @@ class Pair:
         self._capture(lambda: step(*given), [a for a in given if a.requires_grad])
         self.needs = tuple(needs)
         # What is lent out, and how many hold each while nobody else does.
-        self.lent = [tensor.untyped_storage() for tensor in (*self.outputs, *self.found)]
+        self.lent = [tensor.untyped_storage()._cdata for tensor in (*self.outputs, *self.found)]
         self.idle = self._holders()
         # Counts the steps that were taken here; the latest one's lease lives as long as its backward may be asked for.
         self.steps = 0
-        self.lease: Callable[[], Lease | None] = lambda: None
+        self.lease: Callable[[], Lease | None] = nobody
 
     def _capture(self, forward: Callable[[], tuple[Tensor, Tensor]], wanted: Sequence[Tensor]) -> None:
         with torch.cuda.device(self.inputs[0].device), torch.enable_grad():
@@ -108,7 +126,7 @@ class Pair:
                     self.found = torch.autograd.grad(self.outputs, wanted, self.grads, retain_graph=True)
 
     def _holders(self) -> list[int]:
-        return [torch._C._storage_Use_Count(s._cdata) for s in self.lent]
+        return [use_count(storage) for storage in self.lent]
 
     def is_free(self) -> bool:
         """Whether nobody will ask for its backward, or holds a state or a gradient of its."""
@@ -136,6 +154,10 @@ class Pair:
         self.backward.replay()
 
 
+def nobody() -> None:
+    """In the place of a reference to a lease."""
+
+
 class Lease:
     """A step's right to the memory of a pair, until its backward: autograd holds it."""
 
@@ -161,7 +183,7 @@ class Replay(torch.autograd.Function):
             )
         pair, lease = ctx.pair, ctx.lease
         pair.take_step_back(lease, grads)
-        pair.lease = lambda: None  # who holds the loss of this iteration does not keep the next from this memory
+        pair.lease = nobody  # who holds the loss of this iteration does not keep the next from this memory
         found = iter(pair.found)
         return None, *[next(found).detach() if need else None for need in pair.needs]
 
