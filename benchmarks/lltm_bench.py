@@ -1,6 +1,6 @@
 """The LLTM cell: forward, backward and both, plain, compiled and with every kernel of opwright's.
 
-Usage: lltm_bench.py OUTPUT_FOLDER [--device cpu|cuda]
+Usage: lltm_bench.py OUTPUT_FOLDER [--device cpu|cuda] [--one-thread]
 
 Microseconds of one step in float32 without TF32, all five gradients taken with ``torch.autograd.grad``: subjects in
 turn in each round, the device waited for before and after each sample, medians over rounds. ``of_compile`` is a
@@ -190,12 +190,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--one-thread", action="store_true", help="no thread of autograd's own for the GPU")
     options = parser.parse_args()
+    torch.autograd.set_multithreading_enabled(not options.one_thread)
     options.folder.mkdir(parents=True, exist_ok=True)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(0)
     record: dict[str, Any] = {"schema": "opwright.lltm_bench/1", "machine": this_machine().to_json()}
-    record |= {"device": options.device, "dtype": "float32", "threads": torch.get_num_threads(), "cases": []}
+    record |= {"device": options.device, "dtype": "float32", "threads": torch.get_num_threads()}
+    record |= {"autograd_threads": not options.one_thread, "cases": []}
     start = time.perf_counter()
     for size in SIZES[options.device]:
         found = case(*size, options.device)

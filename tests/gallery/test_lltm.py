@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -594,19 +595,27 @@ def test_without_a_gpu_cuda_graphs_are_refused():
     x, h, c = module_inputs("cpu", torch.float32)
     with pytest.raises(ValueError, match="every tensor on a GPU, and one is on cpu"):
         ours(x, (h, c))
+    with pytest.raises(ValueError, match="copy plain tensors, and one is a Special"):
+        ours(x.as_subclass(Special), (h, c))
+
+
+class Special(torch.Tensor):
+    """One that might want to be asked before it is copied."""
 
 
 class Replayed:
-    """Stands for a CUDA graph on the CPU: computes anew, into the tensors that it computed first."""
+    """Stands for a graph on the CPU: computes anew, into the tensors that it computed first."""
 
-    def __init__(self, compute):
-        self.compute = compute
-        self.tensors = compute()
+    def __init__(self, own, compute):
+        self.own, self.compute = own, compute
+        self.results = compute()
 
-    def replay(self):
+    def replay(self, given):
         with torch.no_grad():
-            for own, new in zip(self.tensors, self.compute(), strict=True):
-                own.data.copy_(new)
+            for own, tensor in zip(self.own, given, strict=True):
+                own.copy_(tensor)
+            for first, new in zip(self.results, self.compute(), strict=True):
+                first.data.copy_(new)
 
 
 @pytest.fixture
@@ -619,13 +628,16 @@ def graphs_on_cpu(monkeypatch):
             with torch.enable_grad():
                 return forward()
 
-        self.forward = Replayed(computed)
-        self.outputs = self.forward.tensors
+        self.forward = Replayed(self.inputs, computed)
+        self.outputs = self.forward.results
         self.grads = [torch.zeros_like(o) for o in self.outputs]
-        self.backward = Replayed(lambda: torch.autograd.grad(computed(), wanted, self.grads) if wanted else ())
-        self.found = self.backward.tensors
+        self.no_grad = torch.zeros_like(self.outputs[0])
+        self.backward = Replayed(
+            self.grads, lambda: torch.autograd.grad(computed(), wanted, self.grads) if wanted else ()
+        )
+        self.found = self.backward.results
 
-    monkeypatch.setattr(graphs, "refuse_cpu", lambda tensors: None)
+    monkeypatch.setattr(graphs, "refuse_others", lambda tensors: None)
     monkeypatch.setattr(graphs.Pair, "_capture", capture)
 
 
@@ -724,6 +736,41 @@ def test_graphs_see_an_optimisers_steps_and_gradients_accumulate():
             optimiser.step()
             optimiser.zero_grad(set_to_none=step % 2 == 0)
     assert_all_close(ours.parameters(), plain.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+def test_graphs_take_tensors_from_anywhere_in_any_layout():
+    plain, ours = pair_of_modules("cuda", cuda_graph=True)
+    layouts = [torch.clone, shifted, strided, transposed, lambda t: torch._neg_view(-t)]
+    kept = []  # so that each has an address of its own
+    for turn in range(3):
+        for layout in layouts:
+            given = [layout(t.detach() + turn).requires_grad_() for t in module_inputs("cuda")]
+            grads = [layout(torch.randn_like(t)) for t in given[1:]]
+            both = [torch.autograd.grad(m(given[0], tuple(given[1:])), given, grads) for m in (ours, plain)]
+            assert_all_close(*both)
+            kept += [*given, *grads]
+    given[0].data += 1  # in place: the address stays
+    assert_all_close(*[m(given[0], tuple(given[1:])) for m in (ours, plain)])
+    for only in range(2):  # the other state has no gradient
+        both = [torch.autograd.grad(m(given[0], tuple(given[1:]))[only].sum(), given) for m in (ours, plain)]
+        assert_all_close(*both)
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+def test_a_step_of_graphs_is_one_launch_each_way():
+    ours = pair_of_modules("cuda", cuda_graph=True)[1]
+    given = [module_inputs("cuda") for _ in range(2)]
+    grads = [[torch.randn_like(t) for t in g[1:]] for g in given]
+    for n in range(2):
+        torch.autograd.grad(ours(given[n][0], tuple(given[n][1:])), given[n], grads[n])
+    with torch.profiler.profile() as profile:
+        torch.autograd.grad(ours(given[0][0], tuple(given[0][1:])), given[0], grads[0])
+        torch.cuda.synchronize()
+    calls = [event.name for event in profile.events() if re.match("cuda(Graph)?(Launch|Memcpy|Memset)", event.name)]
+    assert calls == ["cudaGraphLaunch"] * 2
 
 
 @pytest.mark.gpu

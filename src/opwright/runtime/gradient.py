@@ -101,13 +101,13 @@ def make_recorder(operator: Differentiable) -> Callable[..., Any]:
     Its forward takes ``ctx``: of one that does not, torch binds the arguments anew for each call.
     """
 
+    visible = operator.contract.visible
+
     def forward(ctx: Any, *given: Any) -> Any:
         *arguments, run = given
         output = run(*arguments)
         operator.keep(ctx, arguments, output)
         return visible(output)
-
-    visible = operator.contract.visible
 
     rules = {"forward": forward, "backward": _backward_of(operator)}
     name = f"{operator.contract.name}_gradient"

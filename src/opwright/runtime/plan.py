@@ -17,7 +17,7 @@ from torch._C._dynamo.guards import TensorGuards
 
 __all__ = [
     "Plan", "Planned", "dispatch_modes", "function_mode_is_on", "grad_is_on", "make_plan", "profiler_is_on",
-    "recogniser", "static_key",
+    "static_key",
 ]  # fmt: skip
 
 _C = torch._C
@@ -69,7 +69,7 @@ def make_plan(
         record: for a call that is plain but for its gradient: takes the arguments and what is to run on them, and has
             autograd take notice.
     """
-    holds = recogniser(arguments)
+    holds = _recogniser(arguments)
     if holds is None:
         return None
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
@@ -79,7 +79,7 @@ def make_plan(
     return Plan(recording, holds, run if record is None else _recorded(record, run))
 
 
-def recogniser(arguments: Sequence[Any]) -> Callable[..., bool] | None:
+def _recogniser(arguments: Sequence[Any]) -> Callable[..., bool] | None:
     """A function that tells whether arguments are like these: tensors by type, dtype, device, sizes, strides, dispatch
     keys and whether they require a gradient, the rest by type and value. None where there are lists, or no tensor.
 

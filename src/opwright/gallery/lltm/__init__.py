@@ -99,8 +99,8 @@ def pointwise_backward(grad_h, grad_c, gates, c_new):
 # -- its gradient ------------------------------------------------------------------------------------------------
 
 # Elements of the gates. Up to here a backward is one call, as calls are what it costs. Beyond, its products come after
-# the pointwise part, and the gates are let go before them: a fifth of what a step has in memory.
-MOST_IN_ONE_CALL = 1 << 17
+# the pointwise part, and the gates are let go before them: a fifth of what a step has in memory, 2 MiB in float32 here.
+MOST_IN_ONE_CALL = 1 << 19
 
 
 def save_for_backward(ctx, inputs, output):
@@ -136,7 +136,8 @@ def register_gradient(operator, in_one_call, pointwise):
             grad_gates, grad_bias, grad_c = pointwise(grad_h, grad_c, gates, c_new)
             del gates
             grad_inputs, grad_weight = grad_gates @ weight, grad_gates.t() @ inputs
-        grad_h, grad_x = grad_inputs.split_with_sizes((state_size * needs_h, features * needs_x), 1)
+        wanted = (state_size if needs_h else 0, features if needs_x else 0)
+        grad_h, grad_x = grad_inputs.split_with_sizes(wanted, 1)
         return (
             grad_x if needs_x else None,
             grad_weight if needs_weight else None,

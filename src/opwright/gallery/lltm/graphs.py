@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from opwright.runtime.plan import recogniser
+from torch._C._dynamo.guards import TensorGuards
 
 __all__ = ["Graphs"]
 
@@ -37,7 +36,7 @@ class Graphs:
         """The next (h, c).
 
         Raises:
-            ValueError: a tensor is not on a GPU.
+            ValueError: a tensor is not on a GPU, or of a class of its own.
             RuntimeError: a ``torch.func`` transform is on.
         """
         if transforms_are_active():
@@ -59,14 +58,19 @@ class Graphs:
         _, weight, bias, _, _ = arguments
         autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
         state = (torch.is_grad_enabled(), autocast, weight.data_ptr(), bias.data_ptr())
+        known = self._known(state, arguments) or self._known(state, apart(arguments))
+        if known is None:
+            refuse_others(arguments)
+            guard = TensorGuards(*apart(arguments), dynamic_dims_sizes=None, dynamic_dims_strides=None)
+            known = Kind(state, guard, deque())
+            self._kinds.append(known)
+        return known.pairs
+
+    def _known(self, state: tuple[Any, ...], arguments: Sequence[Tensor]) -> Kind | None:
         for kind in self._kinds:
-            if kind.state == state and kind.is_of(*arguments):
-                return kind.pairs
-        refuse_cpu(arguments)
-        is_of = recogniser(arguments)
-        assert is_of is not None  # as there are tensors
-        self._kinds.append(Kind(state, is_of, deque()))
-        return self._kinds[-1].pairs
+            if kind.state == state and kind.guard.check(*arguments):
+                return kind
+        return None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Graphs, ()  # a copy of a module captures its own
@@ -76,12 +80,21 @@ class Kind(NamedTuple):
     """Calls that the same graphs can serve."""
 
     state: tuple[Any, ...]  # whether gradients are recorded, autocast's dtype, the addresses of the parameters
-    is_of: Callable[..., bool]  # whether tensors are like those that the graphs were captured with
+    guard: Any  # torch.compile's, which asks five tensors for all that matters in one call
     pairs: deque[Pair]
 
 
-def refuse_cpu(tensors: Sequence[Tensor]) -> None:
+def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Each as an object of its own: a guard knows no tensor that is given twice, as a first h and c may be."""
+    return [t.view_as(t) if any(t is other for other in tensors[:i]) else t for i, t in enumerate(tensors)]
+
+
+def refuse_others(tensors: Sequence[Tensor]) -> None:
     for tensor in tensors:
+        if type(tensor) not in (Tensor, torch.nn.Parameter):
+            raise ValueError(
+                f"CUDA graphs copy plain tensors, and one is a {type(tensor).__name__}; leave cuda_graph=True out"
+            )
         if not tensor.is_cuda:
             raise ValueError(
                 f"CUDA graphs need every tensor on a GPU, and one is on {tensor.device}: move the module and its "
@@ -94,8 +107,7 @@ class Pair:
 
     def __init__(self, step: Step, arguments: Sequence[Tensor], needs: Sequence[bool]) -> None:
         x, weight, bias, h, c = (a.detach() for a in arguments)
-        self.inputs = [x.clone(), h.clone(), c.clone()]
-        x, h, c = self.inputs
+        x, h, c = self.inputs = [a.clone(memory_format=torch.contiguous_format) for a in (x, h, c)]
         given = [a.requires_grad_(need) for a, need in zip((x, weight, bias, h, c), needs, strict=True)]
         self._capture(lambda: step(*given), [a for a in given if a.requires_grad])
         self.needs = tuple(needs)
@@ -112,18 +124,20 @@ class Pair:
             aside.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(aside):  # what happens only the first time, such as compiling, is not captured
                 outputs = forward()
-                self.grads = [torch.zeros_like(o) for o in outputs]
+                self.grads = [o.new_zeros(o.shape) for o in outputs]
+                self.no_grad = self.grads[0].clone()  # of a state that nothing depends on
                 if wanted:
                     torch.autograd.grad(outputs, wanted, self.grads)
             torch.cuda.current_stream().wait_stream(aside)
-            self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.forward, capture_error_mode="thread_local"):
-                self.outputs = forward()
-            self.found: Sequence[Tensor] = ()
-            if wanted:
-                with torch.cuda.graph(self.backward, pool=self.forward.pool(), capture_error_mode="thread_local"):
-                    # Kept, so that the memory of what was saved is not used for anything else.
-                    self.found = torch.autograd.grad(self.outputs, wanted, self.grads, retain_graph=True)
+            self.forward = Graph(self.inputs, forward)
+            self.outputs = self.forward.results
+
+            def backward() -> Sequence[Tensor]:
+                # Kept, so that the memory of what was saved is not used for anything else.
+                return torch.autograd.grad(self.outputs, wanted, self.grads, retain_graph=True)
+
+            self.backward = Graph(self.grads, backward, self.forward) if wanted else None
+            self.found: Sequence[Tensor] = self.backward.results if self.backward is not None else ()
 
     def _holders(self) -> list[int]:
         return [use_count(storage) for storage in self.lent]
@@ -133,8 +147,7 @@ class Pair:
         return self.lease() is None and self._holders() == self.idle
 
     def take_step(self, *inputs: Tensor) -> Lease:
-        torch._foreach_copy_(self.inputs, inputs)
-        self.forward.replay()
+        self.forward.replay(inputs)
         self.steps += 1
         lease = Lease(self.steps, [o._version for o in self.outputs])
         self.lease = weakref.ref(lease)
@@ -145,13 +158,81 @@ class Pair:
             raise RuntimeError("this step went back before, and the memory of its graphs was used again since")
         if lease.versions != [o._version for o in self.outputs]:
             raise RuntimeError("a state that the backward needs was modified in place")
-        given = [grad for grad in grads if grad is not None]
-        if len(given) == len(grads):
-            torch._foreach_copy_(self.grads, given)
-        else:
-            for own, grad in zip(self.grads, grads, strict=True):
-                own.zero_() if grad is None else own.copy_(grad)
-        self.backward.replay()
+        assert self.backward is not None  # as something had a gradient
+        self.backward.replay([self.no_grad if grad is None else grad for grad in grads])
+
+
+class Graph:
+    """A CUDA graph that begins by copying its caller's tensors to memory of its own.
+
+    The copies are nodes of the graph. They are pointed at other tensors where a call brings others than the call
+    before, so that a replay is one launch.
+
+    Args:
+        own: what the caller's tensors are copied to.
+        work: what is captured after that.
+        beside: a graph whose memory it shares.
+    """
+
+    def __init__(
+        self, own: Sequence[Tensor], work: Callable[[], Sequence[Tensor]], beside: Graph | None = None
+    ) -> None:
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        pool = beside._graph.pool() if beside is not None else None
+        anywhere = [torch.empty_like(tensor) for tensor in own]  # outside of the graph's memory
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with torch.no_grad():
+                for tensor in own:
+                    tensor.copy_(anywhere.pop(0))
+            self.results: Sequence[Tensor] = work()
+        graph.instantiate()
+        self._graph: Any = graph
+        self._executable = graph.raw_cuda_graph_exec()
+        copies = copies_of(graph.raw_cuda_graph())
+        # Of each tensor, unless it is empty: the node that copies to it, its address and its size in bytes.
+        self._copies = [(copies[t.data_ptr()], t.data_ptr(), t.nbytes) if t.numel() else None for t in own]
+        self._sources = [0] * len(own)
+
+    def replay(self, given: Sequence[Tensor]) -> None:
+        # A node copies bytes as they lie there.
+        given = [tensor.resolve_neg().contiguous() for tensor in given]
+        sources = [tensor.data_ptr() for tensor in given]
+        if sources != self._sources:
+            self._copy_from(sources)
+        self._graph.replay()
+
+    def _copy_from(self, sources: list[int]) -> None:
+        from cuda.bindings import runtime
+
+        kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
+        for copy, source, before in zip(self._copies, sources, self._sources, strict=True):
+            if copy is not None and source != before:
+                node, own, size = copy
+                done(runtime.cudaGraphExecMemcpyNodeSetParams1D(self._executable, node, own, source, size, kind))
+        self._sources = sources
+
+
+def copies_of(graph: int) -> dict[int, Any]:
+    """The nodes of a graph that copy, by the address that they copy to."""
+    from cuda.bindings import runtime
+
+    (_, count) = done(runtime.cudaGraphGetNodes(graph))
+    (nodes, _) = done(runtime.cudaGraphGetNodes(graph, count))
+    found = {}
+    for node in nodes:
+        (kind,) = done(runtime.cudaGraphNodeGetType(node))
+        if kind == runtime.cudaGraphNodeType.cudaGraphNodeTypeMemcpy:
+            (parameters,) = done(runtime.cudaGraphMemcpyNodeGetParams(node))
+            found[int(parameters.dstPtr.ptr)] = node
+    return found
+
+
+def done(answer: tuple[Any, ...]) -> list[Any]:
+    """What a function of the CUDA runtime found, once it is certain that it did not fail."""
+    error, *found = answer
+    if error.value != 0:
+        raise RuntimeError(f"a step of CUDA graphs failed: {error.name}")
+    return found
 
 
 def nobody() -> None:
