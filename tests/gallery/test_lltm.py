@@ -210,9 +210,7 @@ def test_views_of_any_layout_are_right():
 
 
 def test_a_step_is_small_up_to_some_rows_and_some_weights():
-    def is_small(rows, columns, width):
-        return lltm_cuda.is_small(torch.empty(rows, columns, device="meta"), width)
-
+    is_small = lltm_cuda.is_small
     assert is_small(64, 128, 160)
     assert is_small(1, 1, 0)
     assert not is_small(65, 128, 160)
@@ -631,7 +629,6 @@ def graphs_on_cpu(monkeypatch):
         self.forward = Replayed(self.inputs, computed)
         self.outputs = self.forward.results
         self.grads = [torch.zeros_like(o) for o in self.outputs]
-        self.no_grad = torch.zeros_like(self.outputs[0])
         self.backward = Replayed(
             self.grads, lambda: torch.autograd.grad(computed(), wanted, self.grads) if wanted else ()
         )

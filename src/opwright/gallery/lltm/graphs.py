@@ -125,7 +125,6 @@ class Pair:
             with torch.cuda.stream(aside):  # what happens only the first time, such as compiling, is not captured
                 outputs = forward()
                 self.grads = [o.new_zeros(o.shape) for o in outputs]
-                self.no_grad = self.grads[0].clone()  # of a state that nothing depends on
                 if wanted:
                     torch.autograd.grad(outputs, wanted, self.grads)
             torch.cuda.current_stream().wait_stream(aside)
@@ -159,7 +158,10 @@ class Pair:
         if lease.versions != [o._version for o in self.outputs]:
             raise RuntimeError("a state that the backward needs was modified in place")
         assert self.backward is not None  # as something had a gradient
-        self.backward.replay([self.no_grad if grad is None else grad for grad in grads])
+        # A state that nothing depends on has none.
+        self.backward.replay(
+            [torch.zeros_like(own) if g is None else g for own, g in zip(self.grads, grads, strict=True)]
+        )
 
 
 class Graph:

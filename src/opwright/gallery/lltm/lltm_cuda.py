@@ -35,7 +35,12 @@ BACKWARD_ACCESSORS = {
 def width_for(columns, *tensors):
     """As wide as rows and addresses allow: what is loaded at once has to begin at a multiple of its size."""
     width = 16 // tensors[0].dtype.itemsize
-    return width if columns % width == 0 and all(t.data_ptr() % 16 == 0 for t in tensors if t is not None) else 1
+    if columns % width:
+        return 1
+    for tensor in tensors:
+        if tensor is not None and tensor.data_ptr() % 16:
+            return 1
+    return width
 
 
 def empty(tensor):
@@ -47,24 +52,24 @@ def forward_grid(rows, columns, width):
 
 
 def sums_of_blocks(gates):
-    """Rows that a block of the backward walks down, and a place for its sums of them: the bias's gradient itself where
-    one block for each few columns is enough, else a row for each block."""
+    """Rows that a block of the backward walks down, how many blocks there are for each few columns, and a place for
+    their sums: the bias's gradient itself where one block is enough, else a row for each block."""
     rows, columns = gates.shape
     if rows <= 256:
-        return max(rows, 1), gates.new_empty((1, columns))
+        return max(rows, 1), 1, gates.new_empty(columns)
     rows_of_a_block = max(128, ow.cdiv(rows, 1024))
-    return rows_of_a_block, gates.new_empty((ow.cdiv(rows, rows_of_a_block), columns), dtype=WIDE[gates.dtype])
+    blocks = ow.cdiv(rows, rows_of_a_block)
+    return rows_of_a_block, blocks, gates.new_empty((blocks, columns), dtype=WIDE[gates.dtype])
 
 
 def total(sums, dtype):
     # Always in one order, so that results repeat.
-    return sums.view(-1) if len(sums) == 1 else sums.sum(0).to(dtype)
+    return sums if sums.dim() == 1 else sums.sum(0).to(dtype)
 
 
-def is_small(c, width):
+def is_small(rows, columns, width):
     """Whether a step is worth a kernel that does all of it in one launch: few rows, and few weights, of ``width``
     columns."""
-    rows, columns = c.shape
     return 0 < rows <= MOST_ROWS and 0 < 3 * columns * max(width, 1) <= MOST_WEIGHTS
 
 
@@ -72,7 +77,7 @@ def forward(x, weight, bias, h, c):
     c = c.contiguous()
     h_new, c_new = empty(c), empty(c)
     rows, columns = c.shape
-    if is_small(c, weight.shape[1]):
+    if is_small(rows, columns, weight.shape[1]):
         inputs, gates = c.new_empty((rows, weight.shape[1])), c.new_empty((rows, 3 * columns))
         FORWARD_SMALL[c.dtype][(ow.cdiv(columns, WARPS), ow.cdiv(rows, GROUP)), (LANES, WARPS)](
             h.contiguous(), x.contiguous(), weight.contiguous(), bias.contiguous(), c, inputs, gates, h_new, c_new,
@@ -91,10 +96,10 @@ def backward_pointwise(grad_h, grad_c, gates, c_new):
     gates, c_new, grad_h, grad_c = contiguous(gates, c_new, grad_h, grad_c)
     grad_gates, grad_c_old = empty(gates), empty(c_new)
     rows, columns = c_new.shape
-    rows_of_a_block, sums = sums_of_blocks(gates)
+    rows_of_a_block, blocks, sums = sums_of_blocks(gates)
     # A single block for each few columns: the fewer, the more blocks.
-    width = width_for(columns, gates, c_new, grad_h, grad_c) if len(sums) > 1 else 1
-    BACKWARD[gates.dtype, width, sums.dtype][(ow.cdiv(columns, width * LANES), len(sums)), (LANES, ROWS)](
+    width = width_for(columns, gates, c_new, grad_h, grad_c) if blocks > 1 else 1
+    BACKWARD[gates.dtype, width, sums.dtype][(ow.cdiv(columns, width * LANES), blocks), (LANES, ROWS)](
         gates, c_new, grad_h, grad_c, grad_gates, grad_c_old, sums, rows, columns, rows_of_a_block
     )
     return grad_gates, total(sums, gates.dtype), grad_c_old
@@ -103,7 +108,7 @@ def backward_pointwise(grad_h, grad_c, gates, c_new):
 def backward(grad_h, grad_c, weight, inputs, gates, c_new):
     rows, columns = c_new.shape
     (_, wanted), (_, width) = weight.shape, inputs.shape
-    if not is_small(c_new, max(wanted, width)):
+    if not is_small(rows, columns, max(wanted, width)):
         return with_products(backward_pointwise, grad_h, grad_c, weight, inputs, gates, c_new)
     weight = weight if weight.stride(1) == 1 else weight.contiguous()  # some columns are as good as all
     inputs, gates, c_new, grad_h, grad_c = contiguous(inputs, gates, c_new, grad_h, grad_c)
@@ -123,7 +128,7 @@ def contiguous(*tensors):
 
 def with_products(pointwise, grad_h, grad_c, weight, inputs, gates, c_new):
     grad_gates, grad_bias, grad_c_old = pointwise(grad_h, grad_c, gates, c_new)
-    return grad_gates @ weight, grad_gates.t() @ inputs, grad_bias, grad_c_old
+    return torch.mm(grad_gates, weight), torch.mm(grad_gates.t(), inputs), grad_bias, grad_c_old
 
 
 def forward_accessors(x, weight, bias, h, c):
@@ -140,9 +145,9 @@ def backward_pointwise_accessors(grad_h, grad_c, gates, c_new):
     gates, c_new = gates.contiguous(), c_new.contiguous()
     grad_gates, grad_c_old = empty(gates), empty(c_new)
     rows, columns = c_new.shape
-    rows_of_a_block, sums = sums_of_blocks(gates)
+    rows_of_a_block, blocks, sums = sums_of_blocks(gates)
     strides = [stride for g in (grad_h, grad_c) for stride in (g.stride() if g is not None else (0, 0))]
-    BACKWARD_ACCESSORS[gates.dtype, sums.dtype][(ow.cdiv(columns, LANES), len(sums)), (LANES, ROWS)](
+    BACKWARD_ACCESSORS[gates.dtype, sums.dtype][(ow.cdiv(columns, LANES), blocks), (LANES, ROWS)](
         gates, c_new, grad_h, grad_c, grad_gates, grad_c_old, sums, rows, columns, rows_of_a_block, *strides
     )
     return grad_gates, total(sums, gates.dtype), grad_c_old
