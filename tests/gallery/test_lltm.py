@@ -6,6 +6,7 @@ import copy
 import itertools
 import pickle
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -617,9 +618,12 @@ class Replayed:
 
 
 @pytest.fixture
-def graphs_on_cpu(monkeypatch):
-    """What is lent out and used again, without a GPU."""
+def graphs_on(device, monkeypatch):
+    """What is lent out and used again, on a GPU and without one."""
     from opwright.gallery.lltm import graphs
+
+    if device == "cuda":
+        return device
 
     def capture(self, forward, wanted):
         def computed():
@@ -629,24 +633,26 @@ def graphs_on_cpu(monkeypatch):
         self.forward = Replayed(self.inputs, computed)
         self.outputs = self.forward.results
         self.grads = [torch.zeros_like(o) for o in self.outputs]
-        self.backward = Replayed(
-            self.grads, lambda: torch.autograd.grad(computed(), wanted, self.grads) if wanted else ()
-        )
-        self.found = self.backward.results
 
-    monkeypatch.setattr(graphs, "refuse_others", lambda tensors: None)
+        def backward():
+            return torch.autograd.grad(computed(), wanted, self.grads)
+
+        self.backward = Replayed(self.grads, backward) if wanted else None
+        self.found = self.backward.results if wanted else ()
+
+    monkeypatch.setattr(graphs, "refuse_others", lambda tensors: None)  # as it would refuse those on a CPU
     monkeypatch.setattr(graphs.Pair, "_capture", capture)
+    return device
 
 
 def number_of_pairs(module):
     return sum(len(kind.pairs) for kind in module._graphs._kinds)
 
 
-@pytest.mark.compiler
-@pytest.mark.usefixtures("graphs_on_cpu")
-def test_pairs_of_graphs_are_used_again_when_nothing_of_theirs_is_held():
-    plain, ours = pair_of_modules("cpu", cuda_graph=True)
-    xs, h = torch.randn(5, 4, 3, dtype=torch.float64, requires_grad=True), torch.zeros(4, 6, dtype=torch.float64)
+def test_pairs_of_graphs_are_used_again_when_nothing_of_theirs_is_held(graphs_on):
+    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
+    xs = torch.randn(5, 4, 3, dtype=torch.float64, device=graphs_on, requires_grad=True)
+    h = torch.zeros(4, 6, dtype=torch.float64, device=graphs_on)
     for _ in range(4):
         assert_all_close(sequence_gradients(ours, xs, h, h), sequence_gradients(plain, xs, h, h))
     assert number_of_pairs(ours) == 5
@@ -666,31 +672,83 @@ def test_pairs_of_graphs_are_used_again_when_nothing_of_theirs_is_held():
         assert_all_close(held, [plain(x + n, (h, c))[0][:, 1:] for n in range(3)])
 
 
-@pytest.mark.compiler
-@pytest.mark.usefixtures("graphs_on_cpu")
-def test_a_step_whose_memory_was_used_again_or_written_to_says_so():
-    ours = pair_of_modules("cpu", cuda_graph=True)[1]
-    x, h, c = (t.detach() for t in module_inputs("cpu"))
-    loss = ours(x, (h, c))[0].sum()
-    loss.backward(retain_graph=True)
-    loss.backward(retain_graph=True)  # nothing was used in between
-    ours.zero_grad()
-    for _ in range(2):
-        ours(x, (h, c))
-    with pytest.raises(RuntimeError, match="used again since"):
-        loss.backward()
-    state = ours(x, (h, c))
+def test_a_step_goes_back_twice_only_if_it_is_retained(graphs_on):
+    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
+    given = module_inputs(graphs_on)
+    found = []
+    for module in (plain, ours):
+        h, c = module(given[0], tuple(given[1:]))
+        first = torch.autograd.grad(h.sum(), given, retain_graph=True)
+        for _ in range(2):  # other steps do not take its memory
+            module(given[0] + 1, tuple(given[1:]))[0].sum().backward()
+        second = torch.autograd.grad((c**2).sum(), given, retain_graph=True)
+        (h * c).sum().backward()
+        found.append((*first, *second, *(p.grad for p in module.parameters())))
+        with pytest.raises(RuntimeError, match="retain_graph=True"):
+            h.sum().backward()
+    assert_all_close(*found)
+
+
+@pytest.mark.parametrize("what", ["state", "weight"])
+def test_a_step_of_which_something_was_modified_in_place_says_so(what, graphs_on):
+    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
+    for module in (plain, ours) if what == "weight" else (ours,):
+        x, h, c = module_inputs(graphs_on)
+        state = module(x, (h, c))
+        with torch.no_grad():
+            (state[1] if what == "state" else module.weights).add_(1)
+        with pytest.raises(RuntimeError, match=r"modified (in place|by an inplace operation)"):
+            state[0].sum().backward()
+
+
+def test_threads_do_not_take_each_others_memory(graphs_on):
+    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
+    _, h, c = (t.detach() for t in module_inputs(graphs_on))
+    inputs = [torch.randn(4, 3, dtype=torch.float64, device=graphs_on) for _ in range(100)]
     with torch.no_grad():
-        state[1].add_(1)
-    with pytest.raises(RuntimeError, match="modified in place"):
-        state[0].sum().backward()
+        expected = [plain(x, (h, c))[0] for x in inputs]
+
+    def results(_):
+        with torch.no_grad():
+            return [ours(x, (h, c))[0].clone() for x in inputs]
+
+    with ThreadPoolExecutor(4) as pool:
+        for got in pool.map(results, range(4)):
+            assert_all_close(got, expected)
 
 
-@pytest.mark.compiler
-@pytest.mark.usefixtures("graphs_on_cpu")
-def test_graphs_refuse_what_they_cannot_do():
-    ours = pair_of_modules("cpu", cuda_graph=True)[1]
-    x, h, c = module_inputs("cpu")
+def test_graphs_run_in_inference_mode_too(graphs_on):
+    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
+    given = x, h, c = module_inputs(graphs_on)
+    for _ in range(2):
+        with torch.inference_mode():
+            assert_all_close(ours(x, (h, c)), plain(x, (h, c)))
+        with torch.no_grad():
+            assert_all_close(ours(x, (h, c)), plain(x, (h, c)))
+        assert_all_close(step_gradients(ours, given), step_gradients(plain, given))
+
+
+def test_layouts_of_what_is_copied_make_no_further_graphs(graphs_on):
+    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
+    for layout in (torch.clone, shifted, strided, transposed):
+        x, h, c = (layout(t.detach()) for t in module_inputs(graphs_on))
+        with torch.no_grad():
+            assert_all_close(ours(x, (h, c)), plain(x, (h, c)))
+    assert number_of_pairs(ours) == 1
+
+
+def test_gradients_without_memory_of_their_own(graphs_on):
+    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
+    given = module_inputs(graphs_on)
+    ones = torch.ones(4, 6, dtype=torch.float64, device=graphs_on)
+    zeros = torch._efficientzerotensor((4, 6), dtype=torch.float64, device=graphs_on)
+    both = [torch.autograd.grad(m(given[0], tuple(given[1:])), given, (ones, zeros)) for m in (ours, plain)]
+    assert_all_close(*both)
+
+
+def test_graphs_refuse_what_they_cannot_do(graphs_on):
+    ours = pair_of_modules(graphs_on, cuda_graph=True)[1]
+    x, h, c = module_inputs(graphs_on)
     with pytest.raises(RuntimeError, match="no second derivatives; leave cuda_graph=True out"):
         torch.autograd.grad(ours(x, (h, c))[0].sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="leave cuda_graph=True out"):
@@ -757,6 +815,19 @@ def test_graphs_take_tensors_from_anywhere_in_any_layout():
 
 @pytest.mark.gpu
 @pytest.mark.nvrtc
+def test_graphs_stay_on_the_tensors_gpu_whatever_the_current_one_is():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    for number in (0, 1, 0):
+        plain, ours = pair_of_modules(f"cuda:{number}", cuda_graph=True)
+        for current in (0, 1):
+            with torch.cuda.device(current):
+                given = module_inputs(f"cuda:{number}")
+                assert_all_close(step_gradients(ours, given), step_gradients(plain, given))
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
 def test_a_step_of_graphs_is_one_launch_each_way():
     ours = pair_of_modules("cuda", cuda_graph=True)[1]
     given = [module_inputs("cuda") for _ in range(2)]
@@ -766,7 +837,7 @@ def test_a_step_of_graphs_is_one_launch_each_way():
     with torch.profiler.profile() as profile:
         torch.autograd.grad(ours(given[0][0], tuple(given[0][1:])), given[0], grads[0])
         torch.cuda.synchronize()
-    calls = [event.name for event in profile.events() if re.match("cuda(Graph)?(Launch|Memcpy|Memset)", event.name)]
+    calls = [event.name for event in profile.events() if re.match("cu(da)?(Graph)?(Launch|Mem)", event.name)]
     assert calls == ["cudaGraphLaunch"] * 2
 
 

@@ -290,3 +290,51 @@ def test_a_wrong_backward_operator_is_found():
     report = ow.check(forward)
     assert not report.passed
     assert "the gradient of 'x'" in str(report)
+
+
+def test_a_compiled_call_gives_what_is_saved_as_arrays_too():
+    @ow.op("testsaved::arrays_that_are_saved")
+    def both(x: Float[np.ndarray, "n"]) -> tuple[Float[np.ndarray, "n"], Annotated[Float[np.ndarray, "n"], ow.saved]]:
+        return x * 2, x * 3
+
+    compiled = torch.compile(lambda x: both.with_saved(x)[1] + 1, backend="eager", fullgraph=True)
+    for function in (compiled, lambda x: both.with_saved(x)[1] + 1):
+        found = function(np.ones(3))
+        assert isinstance(found, np.ndarray)
+        assert found.tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_an_author_is_told_of_each_argument_whether_it_needs_a_gradient(namespace, saves):
+    if saves:
+
+        @ow.op(f"{namespace}::scaled")
+        def scaled(
+            x: Float[Tensor, "n"], y: Float[Tensor, "n"], a: float = 2.0
+        ) -> tuple[Float[Tensor, "n"], Annotated[Float[Tensor, "n"], ow.saved]]:
+            return x * y * a, x * y
+    else:
+
+        @ow.op(f"{namespace}::scaled")
+        def scaled(x: Float[Tensor, "n"], y: Float[Tensor, "n"], a: float = 2.0) -> Float[Tensor, "n"]:
+            return x * y * a
+
+    told = []
+
+    def setup_context(ctx, inputs, output):
+        told.append(ctx.needs_input_grad)
+        ctx.save_for_backward(inputs[1])
+        ctx.a = inputs[2]
+
+    def backward(ctx, grad):
+        told.append(ctx.needs_input_grad)
+        return grad * ctx.saved_tensors[0] * ctx.a, None, None
+
+    scaled.register_autograd(backward, setup_context=setup_context)
+    x, y = torch.ones(3, requires_grad=True), torch.ones(3)
+    for _ in range(2):  # through the dispatcher, then past it
+        assert torch.autograd.grad(scaled(x, y, 3.0).sum(), x)[0].tolist() == [3, 3, 3]
+    assert told == [(True, False, False)] * 4
+    torch.func.grad(lambda x: scaled(x, y, 3.0).sum())(x.detach())
+    assert told[-1] == (True, False, False)
+    assert {len(each) for each in told} == {3}

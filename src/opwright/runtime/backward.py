@@ -105,8 +105,7 @@ class AuthorsContext:
     @classmethod
     def in_backward(cls, ctx: Any) -> AuthorsContext:
         author = cls(ctx)
-        if ctx.authors_own:
-            vars(author).update(ctx.authors_own)
+        vars(author).update(getattr(ctx, "authors_own", ()))  # none, where the gradient was registered since
         return author
 
     @property

@@ -59,8 +59,7 @@ class Calls(Rules):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # What torch.compiler.is_compiling() asks, without its two frames.
         if is_dynamo_compiling() or _compiler._is_compiling_flag:
-            traced = traced_on_arrays(self.overload, args, kwargs) if self._numpy else self.overload(*args, **kwargs)
-            return self._for_caller(traced)
+            return self._for_caller(self._traced(args, kwargs))
         # A plan is made of filled arguments, so what equals them needs no filling.
         arguments = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
         plans = self._plans
@@ -87,6 +86,9 @@ class Calls(Rules):
     def with_saved(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, and get besides its outputs those that are saved for the backward (``ow.saved``)."""
         return self(*args, **kwargs)
+
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return traced_on_arrays(self.overload, args, kwargs) if self._numpy else self.overload(*args, **kwargs)
 
     def _for_caller(self, result: Any) -> Any:
         """Of what the dispatcher or a kernel gives, what the caller gets."""
@@ -141,7 +143,7 @@ class CallsThatSave(RulesThatSave, Calls):
     def with_saved(self, *args: Any, **kwargs: Any) -> Any:
         """As the operator in ``torch.ops``: with all of its outputs."""
         if is_dynamo_compiling() or _compiler._is_compiling_flag:
-            return self.overload(*args, **kwargs)
+            return self._traced(args, kwargs)
         arguments = fill(self.contract, args, kwargs)
         if self._numpy and holds_arrays(arguments):
             return call_on_arrays(self.with_saved, self.contract, arguments)

@@ -53,6 +53,7 @@ def make_function(operator: Differentiable, overload: Any, in_order: InOrder) ->
 
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         *args, passed = inputs
+        ctx.needs_input_grad = ctx.needs_input_grad[:-1]  # the last argument is ours
         operator.setup_context(ctx, in_order(args, passed.keywords), output)
 
     backward = _backward_of(operator)
@@ -73,13 +74,8 @@ def _backward_of(operator: Differentiable) -> Callable[..., tuple[Any, ...]]:
     positional = len(operator.contract.signature.positional)
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        needs = ctx.needs_input_grad
-        ctx.needs_input_grad = needs[:-1]
-        try:
-            found = tuple(operator.backward(ctx, grads))
-        finally:
-            ctx.needs_input_grad = needs
-        count = len(needs) - 1  # the dispatcher drops arguments that equal their defaults
+        found = tuple(operator.backward(ctx, grads))
+        count = len(ctx.needs_input_grad)  # the dispatcher drops arguments that equal their defaults
         if len(found) == positional == count:
             return (*found, None)
         expected = min(count, positional)
@@ -106,6 +102,7 @@ def make_recorder(operator: Differentiable) -> Callable[..., Any]:
     def forward(ctx: Any, *given: Any) -> Any:
         *arguments, run = given
         output = run(*arguments)
+        ctx.needs_input_grad = ctx.needs_input_grad[:-1]  # run is not an argument
         operator.keep(ctx, arguments, output)
         return visible(output)
 

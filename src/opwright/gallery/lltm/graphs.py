@@ -7,6 +7,7 @@ gradients, is alive any more. So results never change under their holder, and gr
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,23 +26,25 @@ Step = Callable[..., tuple[Tensor, Tensor]]
 
 
 class Graphs:
-    """Calls a step by replaying it. Graphs are captured when a call of their kind (shapes, strides, dtypes, parameters'
-    addresses, wanted gradients, autocast) comes first; parameters are read where they are, so that an optimiser's
-    steps in place are seen."""
+    """Calls a step by replaying it. Graphs are captured when a call of their kind (shapes, dtypes, parameters'
+    addresses, wanted gradients, autocast, stream) comes first; parameters are read where they are, so that an
+    optimiser's steps in place are seen."""
 
     def __init__(self) -> None:
         self._kinds: list[Kind] = []
+        self._lock = threading.Lock()  # until the outputs are lent, another thread might take the same pair
 
     def __call__(self, step: Step, *arguments: Tensor) -> tuple[Tensor, Tensor]:
         """The next (h, c).
 
         Raises:
-            ValueError: a tensor is not on a GPU, or of a class of its own.
+            ValueError: a tensor is not on a GPU, or of a subclass.
             RuntimeError: a ``torch.func`` transform is on.
         """
         if transforms_are_active():
             raise RuntimeError("torch.func cannot look into a step of CUDA graphs; leave cuda_graph=True out")
-        h, c = replay(self._free_pair(step, arguments), *arguments)
+        with self._lock:
+            h, c = replay(self._free_pair(step, arguments), *arguments)
         return h, c
 
     def _free_pair(self, step: Step, arguments: Sequence[Tensor]) -> Pair:
@@ -55,14 +58,14 @@ class Graphs:
         return pairs[-1]
 
     def _pairs_for(self, arguments: Sequence[Tensor]) -> deque[Pair]:
-        _, weight, bias, _, _ = arguments
+        x, weight, bias, _, _ = arguments
         autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
-        state = (torch.is_grad_enabled(), autocast, weight.data_ptr(), bias.data_ptr())
+        stream = torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else None
+        state = (torch.is_grad_enabled(), autocast, stream, weight.data_ptr(), bias.data_ptr())
         known = self._known(state, arguments) or self._known(state, apart(arguments))
         if known is None:
             refuse_others(arguments)
-            guard = TensorGuards(*apart(arguments), dynamic_dims_sizes=None, dynamic_dims_strides=None)
-            known = Kind(state, guard, deque())
+            known = Kind(state, guard_of(apart(arguments)), deque())
             self._kinds.append(known)
         return known.pairs
 
@@ -79,9 +82,17 @@ class Graphs:
 class Kind(NamedTuple):
     """Calls that the same graphs can serve."""
 
-    state: tuple[Any, ...]  # whether gradients are recorded, autocast's dtype, the addresses of the parameters
+    state: tuple[Any, ...]  # whether gradients are recorded, autocast's dtype, the stream, the parameters' addresses
     guard: Any  # torch.compile's, which asks five tensors for all that matters in one call
     pairs: deque[Pair]
+
+
+def guard_of(tensors: Sequence[Tensor]) -> Any:
+    """Strides matter of the parameters, which are read where they are, and not of what is copied."""
+    _, weight, bias, _, _ = tensors
+    sizes: Any = [list(t.shape) for t in tensors]
+    strides: Any = [list(t.stride()) if t is weight or t is bias else [None] * t.dim() for t in tensors]
+    return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
 
 def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -114,8 +125,7 @@ class Pair:
         # What is lent out, and how many hold each while nobody else does.
         self.lent = [tensor.untyped_storage()._cdata for tensor in (*self.outputs, *self.found)]
         self.idle = self._holders()
-        # Counts the steps that were taken here; the latest one's lease lives as long as its backward may be asked for.
-        self.steps = 0
+        # Of the latest step that was taken here; it lives as long as that step's backward may be asked for.
         self.lease: Callable[[], Lease | None] = nobody
 
     def _capture(self, forward: Callable[[], tuple[Tensor, Tensor]], wanted: Sequence[Tensor]) -> None:
@@ -128,14 +138,14 @@ class Pair:
                 if wanted:
                     torch.autograd.grad(outputs, wanted, self.grads)
             torch.cuda.current_stream().wait_stream(aside)
-            self.forward = Graph(self.inputs, forward)
+            self.forward = Graph(self.inputs, forward, aside)
             self.outputs = self.forward.results
 
             def backward() -> Sequence[Tensor]:
                 # Kept, so that the memory of what was saved is not used for anything else.
                 return torch.autograd.grad(self.outputs, wanted, self.grads, retain_graph=True)
 
-            self.backward = Graph(self.grads, backward, self.forward) if wanted else None
+            self.backward = Graph(self.grads, backward, aside, self.forward) if wanted else None
             self.found: Sequence[Tensor] = self.backward.results if self.backward is not None else ()
 
     def _holders(self) -> list[int]:
@@ -145,23 +155,31 @@ class Pair:
         """Whether nobody will ask for its backward, or holds a state or a gradient of its."""
         return self.lease() is None and self._holders() == self.idle
 
-    def take_step(self, *inputs: Tensor) -> Lease:
-        self.forward.replay(inputs)
-        self.steps += 1
-        lease = Lease(self.steps, [o._version for o in self.outputs])
+    def take_step(self, x: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> Lease | None:
+        self.forward.replay([x, h, c])
+        if self.backward is None:
+            return None
+        lease = Lease((*self.outputs, weight))
         self.lease = weakref.ref(lease)
         return lease
 
-    def take_step_back(self, lease: Lease, grads: Sequence[Tensor | None]) -> None:
-        if lease.step != self.steps:
-            raise RuntimeError("this step went back before, and the memory of its graphs was used again since")
-        if lease.versions != [o._version for o in self.outputs]:
-            raise RuntimeError("a state that the backward needs was modified in place")
-        assert self.backward is not None  # as something had a gradient
-        # A state that nothing depends on has none.
+    def take_step_back(self, lease: Lease, grads: Sequence[Tensor | None]) -> list[Tensor]:
+        lease.refuse_what_is_gone()
+        refuse_others([grad for grad in grads if grad is not None])
+        assert self.backward is not None  # else there was no lease
+        # A state that nothing depends on has no gradient, and torch has zeros without memory.
         self.backward.replay(
-            [torch.zeros_like(own) if g is None else g for own, g in zip(self.grads, grads, strict=True)]
+            [
+                torch.zeros_like(own) if grad is None or grad._is_zerotensor() else grad
+                for own, grad in zip(self.grads, grads, strict=True)
+            ]
         )
+        if torch._C._autograd._get_current_graph_task_keep_graph():
+            return [found.clone() for found in self.found]  # the step may go back again, into the same memory
+        lent = [found.detach() for found in self.found]
+        lease.is_over = True
+        self.lease = nobody  # who holds the loss of this iteration does not keep the next from this memory
+        return lent
 
 
 class Graph:
@@ -173,16 +191,24 @@ class Graph:
     Args:
         own: what the caller's tensors are copied to.
         work: what is captured after that.
-        beside: a graph whose memory it shares.
+        stream: where it is captured.
+        beside: a graph whose memory it shares, of the same stream.
+
+    Raises:
+        RuntimeError: the CUDA runtime refused something.
     """
 
     def __init__(
-        self, own: Sequence[Tensor], work: Callable[[], Sequence[Tensor]], beside: Graph | None = None
+        self,
+        own: Sequence[Tensor],
+        work: Callable[[], Sequence[Tensor]],
+        stream: torch.cuda.Stream,
+        beside: Graph | None = None,
     ) -> None:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         pool = beside._graph.pool() if beside is not None else None
         anywhere = [torch.empty_like(tensor) for tensor in own]  # outside of the graph's memory
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             with torch.no_grad():
                 for tensor in own:
                     tensor.copy_(anywhere.pop(0))
@@ -190,10 +216,13 @@ class Graph:
         graph.instantiate()
         self._graph: Any = graph
         self._executable = graph.raw_cuda_graph_exec()
+        self._device = own[0].device
         copies = copies_of(graph.raw_cuda_graph())
+        if any(t.numel() and t.data_ptr() not in copies for t in own):
+            raise RuntimeError("a copy was not captured as one; leave cuda_graph=True out")
         # Of each tensor, unless it is empty: the node that copies to it, its address and its size in bytes.
         self._copies = [(copies[t.data_ptr()], t.data_ptr(), t.nbytes) if t.numel() else None for t in own]
-        self._sources = [0] * len(own)
+        self._sources: list[int | None] = [None] * len(own)
 
     def replay(self, given: Sequence[Tensor]) -> None:
         # A node copies bytes as they lie there.
@@ -207,11 +236,12 @@ class Graph:
         from cuda.bindings import runtime
 
         kind = runtime.cudaMemcpyKind.cudaMemcpyDeviceToDevice
-        for copy, source, before in zip(self._copies, sources, self._sources, strict=True):
-            if copy is not None and source != before:
-                node, own, size = copy
-                done(runtime.cudaGraphExecMemcpyNodeSetParams1D(self._executable, node, own, source, size, kind))
-        self._sources = sources
+        with torch.cuda.device(self._device):
+            for i, (copy, source) in enumerate(zip(self._copies, sources, strict=True)):
+                if copy is not None and source != self._sources[i]:
+                    node, own, size = copy
+                    done(runtime.cudaGraphExecMemcpyNodeSetParams1D(self._executable, node, own, source, size, kind))
+                self._sources[i] = source
 
 
 def copies_of(graph: int) -> dict[int, Any]:
@@ -242,11 +272,22 @@ def nobody() -> None:
 
 
 class Lease:
-    """A step's right to the memory of a pair, until its backward: autograd holds it."""
+    """A step's right to the memory of a pair, until its backward: autograd holds it.
 
-    def __init__(self, step: int, versions: Sequence[int]) -> None:
-        self.step = step
-        self.versions = versions
+    Args:
+        watched: what the backward reads besides memory that only the graphs know.
+    """
+
+    def __init__(self, watched: Sequence[Tensor]) -> None:
+        self.is_over = False
+        self._watched = watched
+        self._versions = [tensor._version for tensor in watched]
+
+    def refuse_what_is_gone(self) -> None:
+        if self.is_over:
+            raise RuntimeError("this step went back before; to go back twice, the first needs retain_graph=True")
+        if self._versions != [tensor._version for tensor in self._watched]:
+            raise RuntimeError("a state or the weight, which the backward needs, was modified in place")
 
 
 class Replay(torch.autograd.Function):
@@ -255,7 +296,7 @@ class Replay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pair: Pair, x: Tensor, weight: Tensor, bias: Tensor, h: Tensor, c: Tensor) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.pair, ctx.lease = pair, pair.take_step(x, h, c)
+        ctx.pair, ctx.lease = pair, pair.take_step(x, weight, h, c)
         return tuple([o.detach() for o in pair.outputs])
 
     @staticmethod
@@ -264,11 +305,8 @@ class Replay(torch.autograd.Function):
             raise RuntimeError(
                 "create_graph=True: a step of CUDA graphs has no second derivatives; leave cuda_graph=True out"
             )
-        pair, lease = ctx.pair, ctx.lease
-        pair.take_step_back(lease, grads)
-        pair.lease = nobody  # who holds the loss of this iteration does not keep the next from this memory
-        found = iter(pair.found)
-        return None, *[next(found).detach() if need else None for need in pair.needs]
+        found = iter(ctx.pair.take_step_back(ctx.lease, grads))
+        return None, *[next(found) if need else None for need in ctx.pair.needs]
 
 
 # Past Function.apply's own look for torch.func, which was refused above.
