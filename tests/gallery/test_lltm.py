@@ -640,7 +640,7 @@ def graphs_on(device, monkeypatch):
         self.backward = Replayed(self.grads, backward) if wanted else None
         self.found = self.backward.results if wanted else ()
 
-    monkeypatch.setattr(graphs, "refuse_others", lambda tensors: None)  # as it would refuse those on a CPU
+    monkeypatch.setattr(graphs, "refuse_cpu", lambda tensors: None)
     monkeypatch.setattr(graphs.Pair, "_capture", capture)
     return device
 
@@ -737,13 +737,15 @@ def test_layouts_of_what_is_copied_make_no_further_graphs(graphs_on):
     assert number_of_pairs(ours) == 1
 
 
-def test_gradients_without_memory_of_their_own(graphs_on):
+def test_gradients_that_have_no_memory_or_a_class_of_their_own(graphs_on):
     plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
     given = module_inputs(graphs_on)
     ones = torch.ones(4, 6, dtype=torch.float64, device=graphs_on)
     zeros = torch._efficientzerotensor((4, 6), dtype=torch.float64, device=graphs_on)
     both = [torch.autograd.grad(m(given[0], tuple(given[1:])), given, (ones, zeros)) for m in (ours, plain)]
     assert_all_close(*both)
+    with pytest.raises(ValueError, match="copy plain tensors, and one is a Special; leave cuda_graph=True out"):
+        torch.autograd.grad(ours(given[0], tuple(given[1:])), given, (ones.as_subclass(Special), ones))
 
 
 def test_graphs_refuse_what_they_cannot_do(graphs_on):

@@ -64,7 +64,8 @@ class Graphs:
         state = (torch.is_grad_enabled(), autocast, stream, weight.data_ptr(), bias.data_ptr())
         known = self._known(state, arguments) or self._known(state, apart(arguments))
         if known is None:
-            refuse_others(arguments)
+            refuse_subclasses(arguments)
+            refuse_cpu(arguments)
             known = Kind(state, guard_of(apart(arguments)), deque())
             self._kinds.append(known)
         return known.pairs
@@ -100,12 +101,16 @@ def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [t.view_as(t) if any(t is other for other in tensors[:i]) else t for i, t in enumerate(tensors)]
 
 
-def refuse_others(tensors: Sequence[Tensor]) -> None:
+def refuse_subclasses(tensors: Sequence[Tensor | None]) -> None:
     for tensor in tensors:
-        if type(tensor) not in (Tensor, torch.nn.Parameter):
+        if tensor is not None and type(tensor) not in (Tensor, torch.nn.Parameter):
             raise ValueError(
                 f"CUDA graphs copy plain tensors, and one is a {type(tensor).__name__}; leave cuda_graph=True out"
             )
+
+
+def refuse_cpu(tensors: Sequence[Tensor]) -> None:
+    for tensor in tensors:
         if not tensor.is_cuda:
             raise ValueError(
                 f"CUDA graphs need every tensor on a GPU, and one is on {tensor.device}: move the module and its "
@@ -165,7 +170,7 @@ class Pair:
 
     def take_step_back(self, lease: Lease, grads: Sequence[Tensor | None]) -> list[Tensor]:
         lease.refuse_what_is_gone()
-        refuse_others([grad for grad in grads if grad is not None])
+        refuse_subclasses(grads)
         assert self.backward is not None  # else there was no lease
         # A state that nothing depends on has no gradient, and torch has zeros without memory.
         self.backward.replay(
