@@ -17,14 +17,14 @@ import opwright as ow
 from opwright.errors import ArgumentError
 from opwright.gallery import lltm as source
 from opwright.gallery.lltm import FLOATS, lltm, lltm_backward, lltm_backward_pointwise, lltm_cuda, lltm_with
-from opwright.gallery.lltm.lltm_cuda import LANES, ROWS, cuda
+from opwright.gallery.lltm.lltm_cuda import LANES, cuda
 from opwright.gallery.lltm.module import LLTM, ReferenceLLTM
 
 # b, i, s: odd columns, columns that allow wide loads, more columns than a tile, more rows than one block sums, nothing,
-# few rows of many weights
+# few rows of many weights, steps of middle size (tiles that stand over an edge, no x)
 SIZES = (
     (16, 32, 128), (3, 5, 7), (1, 1, 1), (2, 0, 130), (64, 9, 20), (300, 3, 33), (520, 8, 64), (0, 4, 6), (5, 4, 0),
-    (6, 200, 360),
+    (6, 200, 360), (130, 36, 100), (65, 0, 68),
 )  # fmt: skip
 GPU_KERNELS = ("cuda", "cuda_accessors", pytest.param("cuda_host", marks=pytest.mark.nvcc), "triton")
 
@@ -105,8 +105,8 @@ def test_cuda_kernels_are_right_in_the_simulator(run_python):
         sys.path.insert(0, sys.argv[1])
         import torch
         from test_lltm import assert_kernel_is_right, assert_views_are_right
-        # More rows than a group, more columns than a tile, more rows than a small step has or one block sums.
-        sizes = ((3, 5, 7), (20, 3, 7), (2, 3, 130), (70, 2, 7), (300, 2, 8))
+        # More rows than a group, more columns than a tile, more rows than a small step has or one block sums, tiles.
+        sizes = ((3, 5, 7), (20, 3, 7), (2, 3, 130), (70, 2, 7), (300, 2, 8), (70, 36, 28))
         for kernel in ("cuda", "cuda_accessors"):
             for dtype in (torch.float32, torch.bfloat16):
                 assert_kernel_is_right(kernel, dtype, sizes=sizes)
@@ -164,7 +164,7 @@ def test_triton_kernels_compile_for_sm_90(name, constants, dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("kernel", GPU_KERNELS)
 def test_kernels_are_right_on_a_gpu(kernel, dtype):
-    assert_kernel_is_right(kernel, dtype, "cuda", [*SIZES, (70_000, 3, 9)])
+    assert_kernel_is_right(kernel, dtype, "cuda", [*SIZES, (70_000, 3, 9), (512, 300, 512)])
 
 
 def shifted(tensor):
@@ -223,6 +223,23 @@ def test_a_step_is_small_up_to_some_rows_and_some_weights():
     assert not is_small(4, most + 1, 0)
 
 
+def test_a_step_is_middle_up_to_some_rows_and_some_weights_in_float32():
+    is_middle, most = lltm_cuda.is_middle, lltm_cuda.MOST_TILED_WEIGHTS // 3
+    assert is_middle(512, 1, most, torch.float32)
+    assert not is_middle(513, 1, most, torch.float32)
+    assert not is_middle(512, 1, most + 1, torch.float32)
+    assert not is_middle(0, 4, 4, torch.float32)
+    assert not is_middle(4, 0, 4, torch.float32)
+    assert not any(is_middle(4, 4, 4, dtype) for dtype in FLOATS if dtype != torch.float32)
+
+
+def test_rows_are_loaded_in_fours_where_sizes_and_addresses_allow():
+    matrix = torch.zeros(6, 24)
+    assert lltm_cuda.in_fours(matrix, matrix[:, 4:12], matrix[:, :0])
+    for other in (torch.zeros(6, 22), matrix[:, :10], matrix[:, 2:10], matrix.t(), torch.zeros(4, 22)[:, :8]):
+        assert not lltm_cuda.in_fours(matrix, other)
+
+
 class Launches:
     """In place of kernels, by dtype and then by grid and block: notes each launch, and runs nothing."""
 
@@ -237,15 +254,21 @@ class Launches:
 
 
 @pytest.mark.parametrize(
-    ("rows", "kernels"), [(40, ["FORWARD_SMALL", "BACKWARD_SMALL"]), (70, ["FORWARD", "BACKWARD"])]
+    ("size", "kernels"),
+    [
+        ((40, 5, 7), ["FORWARD_SMALL", "BACKWARD_SMALL"]),
+        ((70, 4, 8), ["FORWARD_TILES", "BACKWARD", "PRODUCTS_TILES"]),
+        ((70, 5, 7), ["FORWARD", "BACKWARD"]),  # and torch's products
+    ],
 )
-def test_a_small_step_is_one_launch_each_way(rows, kernels, monkeypatch):
+def test_small_and_middle_steps_take_few_launches(size, kernels, monkeypatch):
     launched = []
-    for name in ("FORWARD", "BACKWARD", "FORWARD_SMALL", "BACKWARD_SMALL"):
+    for name in ("FORWARD", "BACKWARD", "FORWARD_SMALL", "BACKWARD_SMALL", "FORWARD_TILES", "PRODUCTS_TILES"):
         monkeypatch.setattr(lltm_cuda, name, Launches(name, launched))
-    lltm_cuda.forward(*arguments(rows, 5, 7))
-    grad_h, grad_c, *rest = backward_arguments(rows, 7)
-    lltm_cuda.backward(grad_h, grad_c, *next(wanted_columns(rows, 5, 7)), *rest)
+    rows, _, columns = size
+    lltm_cuda.forward(*arguments(*size))
+    grad_h, grad_c, *rest = backward_arguments(rows, columns)
+    lltm_cuda.backward(grad_h, grad_c, *next(wanted_columns(*size)), *rest)
     assert launched == kernels
 
 
@@ -261,14 +284,25 @@ def launched_by(call):
 @pytest.mark.gpu
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("kernel", ["cuda", "cuda_host"])
-def test_a_gpu_sees_one_launch_each_way_of_a_small_step(kernel):
-    grad_h, grad_c, *rest = backward_arguments(40, 7, device="cuda")
-    given = (grad_h, grad_c, *next(wanted_columns(40, 5, 7, device="cuda")), *rest)
-    step = arguments(40, 5, 7, device="cuda")
-    (forward,) = launched_by(lambda: lltm.kernels[kernel](*step))
-    (backward,) = launched_by(lambda: lltm_backward.kernels[kernel](*given))
-    assert "lltm_small_forward" in forward
-    assert "lltm_small_backward" in backward
+@pytest.mark.parametrize(
+    ("size", "forward", "backward"),
+    [
+        ((40, 5, 7), ["lltm_small_forward"], ["lltm_small_backward"]),
+        ((70, 4, 8), ["lltm_tiles_forward"], ["lltm_backward", "lltm_tiles_products"]),
+    ],
+)
+def test_a_gpu_sees_few_launches_of_small_and_middle_steps(kernel, size, forward, backward):
+    rows, _, columns = size
+    grad_h, grad_c, *rest = backward_arguments(rows, columns, device="cuda")
+    given = (grad_h, grad_c, *next(wanted_columns(*size, device="cuda")), *rest)
+    step = arguments(*size, device="cuda")
+    for call, expected in (
+        (lambda: lltm.kernels[kernel](*step), forward),
+        (lambda: lltm_backward.kernels[kernel](*given), backward),
+    ):
+        found = launched_by(call)
+        assert len(found) == len(expected)
+        assert all(name in launch for name, launch in zip(expected, found, strict=True))
 
 
 @pytest.mark.gpu
@@ -370,13 +404,15 @@ def step_of(gates, c):
 
 
 def test_the_launchers_know_the_kernels_blocks():
-    small = lltm_cuda.small.source
-    text = "".join((cuda.source.text, small.text, *[h.read_text() for h in small.headers()]))
-    assert f"constexpr int LANES = {LANES};" in text
-    assert f"constexpr int ROWS = {ROWS};" in text
-    for name in ("WARPS", "GROUP", "OWN", "MOST_ROWS"):
+    small, tiles = lltm_cuda.small.source, lltm_cuda.tiles.source
+    text = "".join((cuda.source.text, small.text, tiles.text, *[h.read_text() for h in small.headers()]))
+    for name in (
+        *("LANES", "ROWS", "WARPS", "GROUP", "OWN", "MOST_ROWS", "ACROSS", "DOWN", "PARTS", "MOST_TILED_ROWS"),
+        *("FORWARD_ROWS", "FORWARD_COLUMNS", "INPUTS_ROWS", "WEIGHT_ROWS", "TILE_COLUMNS"),
+    ):
         assert f"constexpr int {name} = {getattr(lltm_cuda, name)};" in text
-    assert f"constexpr int MOST_WEIGHTS = 1 << {lltm_cuda.MOST_WEIGHTS.bit_length() - 1};" in text
+    for name in ("MOST_WEIGHTS", "MOST_TILED_WEIGHTS"):
+        assert f"constexpr int {name} = 1 << {getattr(lltm_cuda, name).bit_length() - 1};" in text
 
 
 # -- gradients --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The LLTM cell's launchers of CUDA kernels: of lltm.cu with torch's matrix products, and of lltm_small.cu."""
+"""The LLTM cell's launchers of CUDA kernels: of lltm.cu with torch's products, of lltm_small.cu and lltm_tiles.cu."""
 
 import torch
 import torch.nn.functional as F
@@ -6,11 +6,14 @@ import torch.nn.functional as F
 import opwright as ow
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-cuda, small = ow.cuda_module("lltm.cu"), ow.cuda_module("lltm_small.cu")
+cuda, small, tiles = ow.cuda_module("lltm.cu"), ow.cuda_module("lltm_small.cu"), ow.cuda_module("lltm_tiles.cu")
 CPP_TYPE = {torch.float64: "double", torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 WIDE = {dtype: torch.float64 if dtype == torch.float64 else torch.float32 for dtype in FLOATS}
 LANES, ROWS = 32, 16  # as in cell.cuh and lltm.cu
 WARPS, GROUP, OWN, MOST_ROWS, MOST_WEIGHTS = 8, 16, 4, 64, 1 << 19  # as in lltm_small.cu
+# As in lltm_tiles.cu.
+ACROSS, DOWN, PARTS, MOST_TILED_ROWS, MOST_TILED_WEIGHTS = 8, 8, 4, 512, 1 << 21
+FORWARD_ROWS, FORWARD_COLUMNS, INPUTS_ROWS, WEIGHT_ROWS, TILE_COLUMNS = 32, 16, 32, 64, 64
 
 
 def widths(dtype):
@@ -26,6 +29,7 @@ BACKWARD = {
 }  # fmt: skip
 FORWARD_SMALL = {d: small[f"lltm_small_forward<{CPP_TYPE[d]}>"] for d in FLOATS}
 BACKWARD_SMALL = {d: small[f"lltm_small_backward<{CPP_TYPE[d]}>"] for d in FLOATS}
+FORWARD_TILES, PRODUCTS_TILES = tiles["lltm_tiles_forward"], tiles["lltm_tiles_products"]
 FORWARD_ACCESSORS = {d: cuda[f"lltm_forward_accessors<{CPP_TYPE[d]}>"] for d in FLOATS}
 BACKWARD_ACCESSORS = {
     (d, p): cuda[f"lltm_backward_accessors<{CPP_TYPE[d]}, {CPP_TYPE[p]}>"] for d in FLOATS for p in {d, WIDE[d]}
@@ -73,22 +77,44 @@ def is_small(rows, columns, width):
     return 0 < rows <= MOST_ROWS and 0 < 3 * columns * max(width, 1) <= MOST_WEIGHTS
 
 
+def is_middle(rows, columns, width, dtype):
+    """Whether torch's products of a step are too little work for what calling them costs. They have tensor cores for
+    other dtypes."""
+    few = 0 < rows <= MOST_TILED_ROWS and 0 < 3 * columns * width <= MOST_TILED_WEIGHTS
+    return few and dtype == torch.float32
+
+
+def in_fours(*matrices):
+    """Whether four elements of a row can be loaded at once."""
+    return not any(m.shape[1] % 4 or m.stride(1) != 1 or m.stride(0) % 4 or m.data_ptr() % 16 for m in matrices)
+
+
 def forward(x, weight, bias, h, c):
-    c = c.contiguous()
-    h_new, c_new = empty(c), empty(c)
     rows, columns = c.shape
-    if is_small(rows, columns, weight.shape[1]):
-        inputs, gates = c.new_empty((rows, weight.shape[1])), c.new_empty((rows, 3 * columns))
-        FORWARD_SMALL[c.dtype][(ow.cdiv(columns, WARPS), ow.cdiv(rows, GROUP)), (LANES, WARPS)](
-            h.contiguous(), x.contiguous(), weight.contiguous(), bias.contiguous(), c, inputs, gates, h_new, c_new,
-            rows, columns, x.shape[1],
-        )  # fmt: skip
-    else:
-        inputs = torch.cat((h, x), 1)
-        gates = F.linear(inputs, weight, bias)
-        width = width_for(columns, c)
-        grid, block = forward_grid(rows, columns, width)
-        FORWARD[c.dtype, width][grid, block](gates, c, h_new, c_new, rows, columns)
+    width = weight.shape[1]
+    if is_small(rows, columns, width):
+        grid = ow.cdiv(columns, WARPS), ow.cdiv(rows, GROUP)
+        return whole_step(FORWARD_SMALL[c.dtype][grid, (LANES, WARPS)], x, weight, bias, h, c)
+    if is_middle(rows, columns, width, c.dtype) and in_fours(x, weight, h):
+        grid = ow.cdiv(columns, FORWARD_COLUMNS), ow.cdiv(rows, FORWARD_ROWS)
+        return whole_step(FORWARD_TILES[grid, (ACROSS, DOWN, PARTS)], x, weight, bias, h, c)
+    c = c.contiguous()
+    inputs = torch.cat((h, x), 1)
+    gates = F.linear(inputs, weight, bias)
+    h_new, c_new = empty(c), empty(c)
+    elements = width_for(columns, c)
+    grid, block = forward_grid(rows, columns, elements)
+    FORWARD[c.dtype, elements][grid, block](gates, c, h_new, c_new, rows, columns)
+    return h_new, c_new, inputs, gates
+
+
+def whole_step(launch, x, weight, bias, h, c):
+    """By a kernel that does all of it in one launch."""
+    rows, columns = c.shape
+    h_new, c_new = empty(c), empty(c)
+    inputs, gates = c.new_empty((rows, weight.shape[1])), c.new_empty((rows, 3 * columns))
+    given = contiguous(h, x, weight, bias, c)
+    launch(*given, inputs, gates, h_new, c_new, rows, columns, x.shape[1])
     return h_new, c_new, inputs, gates
 
 
@@ -109,7 +135,8 @@ def backward(grad_h, grad_c, weight, inputs, gates, c_new):
     rows, columns = c_new.shape
     (_, wanted), (_, width) = weight.shape, inputs.shape
     if not is_small(rows, columns, max(wanted, width)):
-        return with_products(backward_pointwise, grad_h, grad_c, weight, inputs, gates, c_new)
+        grad_gates, grad_bias, grad_c_old = backward_pointwise(grad_h, grad_c, gates, c_new)
+        return *products(grad_gates, weight, inputs), grad_bias, grad_c_old
     weight = weight if weight.stride(1) == 1 else weight.contiguous()  # some columns are as good as all
     inputs, gates, c_new, grad_h, grad_c = contiguous(inputs, gates, c_new, grad_h, grad_c)
     grad_inputs, grad_weight = gates.new_empty((rows, wanted)), gates.new_empty((3 * columns, width))
@@ -126,9 +153,19 @@ def contiguous(*tensors):
     return [t.contiguous() if t is not None else None for t in tensors]
 
 
-def with_products(pointwise, grad_h, grad_c, weight, inputs, gates, c_new):
-    grad_gates, grad_bias, grad_c_old = pointwise(grad_h, grad_c, gates, c_new)
-    return torch.mm(grad_gates, weight), torch.mm(grad_gates.t(), inputs), grad_bias, grad_c_old
+def products(grad_gates, weight, inputs):
+    """The gradients of the inputs and of the weight."""
+    (rows, gates), wanted, width = grad_gates.shape, weight.shape[1], inputs.shape[1]
+    middle = is_middle(rows, gates // 3, max(wanted, width), grad_gates.dtype)
+    if not middle or not in_fours(grad_gates, weight, inputs):
+        return torch.mm(grad_gates, weight), torch.mm(grad_gates.t(), inputs)
+    grad_inputs, grad_weight = grad_gates.new_empty((rows, wanted)), grad_gates.new_empty((gates, width))
+    blocks = ow.cdiv(rows, INPUTS_ROWS) * ow.cdiv(wanted, TILE_COLUMNS)
+    blocks += ow.cdiv(gates, WEIGHT_ROWS) * ow.cdiv(width, TILE_COLUMNS)
+    PRODUCTS_TILES[blocks, (ACROSS, DOWN, PARTS)](
+        grad_gates, weight, inputs.contiguous(), grad_inputs, grad_weight, rows, gates, wanted, weight.stride(0), width
+    )
+    return grad_inputs, grad_weight
 
 
 def forward_accessors(x, weight, bias, h, c):
@@ -154,4 +191,5 @@ def backward_pointwise_accessors(grad_h, grad_c, gates, c_new):
 
 
 def backward_accessors(grad_h, grad_c, weight, inputs, gates, c_new):
-    return with_products(backward_pointwise_accessors, grad_h, grad_c, weight, inputs, gates, c_new)
+    grad_gates, grad_bias, grad_c_old = backward_pointwise_accessors(grad_h, grad_c, gates, c_new)
+    return torch.mm(grad_gates, weight), torch.mm(grad_gates.t(), inputs), grad_bias, grad_c_old

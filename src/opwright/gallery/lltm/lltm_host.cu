@@ -1,7 +1,8 @@
 // The LLTM cell on a GPU with its host code in C++ too: forward and backward are one call each from Python. The kernels are
-// those of lltm.cu, and for small steps of lltm_small.cu.
+// those of lltm.cu, and for small and middle steps of lltm_small.cu and lltm_tiles.cu.
 #include "lltm.cu"
 #include "lltm_small.cu"
+#include "lltm_tiles.cu"
 
 #include <algorithm>
 #include <optional>
@@ -62,6 +63,22 @@ static bool is_small(const Tensor& c, int64_t width) {
   return c.numel() > 0 && c.size(0) <= MOST_ROWS && 3 * c.size(1) * std::max<int64_t>(width, 1) <= MOST_WEIGHTS;
 }
 
+// Whether torch's products of a step are too little work for what calling them costs; as in lltm_cuda.py.
+static bool is_middle(const Tensor& c, int64_t width) {
+  const int64_t weights = 3 * c.size(1) * width;
+  return c.size(0) > 0 && c.size(0) <= MOST_TILED_ROWS && weights > 0 && weights <= MOST_TILED_WEIGHTS &&
+         c.scalar_type() == ScalarType::Float;
+}
+
+// Whether four elements of a row can be loaded at once.
+template <class... Matrix>
+static bool in_fours(const Matrix&... matrices) {
+  const auto one = [](const Tensor& m) {
+    return m.size(1) % 4 == 0 && m.stride(1) == 1 && m.stride(0) % 4 == 0 && is_wide(0, 4, data<float>(m));
+  };
+  return (one(matrices) && ...);
+}
+
 // -- forward ------------------------------------------------------------------------------------------------
 
 // [h, x] side by side; a block has a row, or more where there are more than fit into a grid.
@@ -98,38 +115,48 @@ static void forward_into(Tensor& h_new, Tensor& c_new, const Tensor& gates, cons
   check_launch("lltm_forward");
 }
 
-template <class T>
-static void small_forward_into(Tensor& inputs, Tensor& gates, Tensor& h_new, Tensor& c_new, const Tensor& x,
-                               const Tensor& weight, const Tensor& bias, const Tensor& h, const Tensor& c,
-                               cudaStream_t stream) {
+struct Step {
+  Tensor inputs, gates, h_new, c_new;
+};
+
+// By a kernel that does all of it in one launch.
+template <class T, class... Parameter>
+static void whole_step(void (*kernel)(Parameter...), dim3 grid, dim3 block, Step& step, const Tensor& x,
+                       const Tensor& weight, const Tensor& bias, const Tensor& h, const Tensor& c, cudaStream_t stream) {
   const int64_t rows = c.size(0), columns = c.size(1), features = x.size(1);
-  inputs = opwright::new_empty(c, {rows, columns + features});
-  gates = opwright::new_empty(c, {rows, 3 * columns});
-  lltm_small_forward<<<dim3(ceil_div(columns, WARPS), ceil_div(rows, GROUP)), dim3(LANES, WARPS), 0, stream>>>(
-      data<T>(h), data<T>(x), data<T>(weight), data<T>(bias), data<T>(c), data<T>(inputs), data<T>(gates),
-      data<T>(h_new), data<T>(c_new), static_cast<int>(rows), static_cast<int>(columns), static_cast<int>(features));
-  check_launch("lltm_small_forward");
+  const Tensor weights = opwright::contiguous(weight), biases = opwright::contiguous(bias);
+  step.inputs = opwright::new_empty(c, {rows, columns + features});
+  step.gates = opwright::new_empty(c, {rows, 3 * columns});
+  kernel<<<grid, block, 0, stream>>>(data<T>(h), data<T>(x), data<T>(weights), data<T>(biases), data<T>(c),
+                                     data<T>(step.inputs), data<T>(step.gates), data<T>(step.h_new), data<T>(step.c_new),
+                                     static_cast<int>(rows), static_cast<int>(columns), static_cast<int>(features));
+  check_launch("a whole step");
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                    const Tensor& h, const Tensor& c) {
   const cudaStream_t stream = opwright::current_stream(x);
   const Tensor cell = opwright::contiguous(c), left = opwright::contiguous(h), right = opwright::contiguous(x);
-  Tensor inputs, gates, h_new = opwright::empty_like(cell), c_new = opwright::empty_like(cell);
+  const int64_t rows = cell.size(0), columns = cell.size(1), width = weight.size(1);
+  Step step{{}, {}, opwright::empty_like(cell), opwright::empty_like(cell)};
   THO_DISPATCH_V2(
       cell.scalar_type(), "gallery::lltm", AT_WRAP([&] {
         using T = OnDevice<scalar_t>::type;
-        if (is_small(cell, weight.size(1))) {
-          small_forward_into<T>(inputs, gates, h_new, c_new, right, opwright::contiguous(weight),
-                                opwright::contiguous(bias), left, cell, stream);
+        if (is_small(cell, width)) {
+          const dim3 grid(ceil_div(columns, WARPS), ceil_div(rows, GROUP));
+          whole_step<T>(lltm_small_forward<T>, grid, dim3(LANES, WARPS), step, right, weight, bias, left, cell, stream);
+        } else if (is_middle(cell, width) && in_fours(right, weight, left)) {
+          const dim3 grid(ceil_div(columns, FORWARD_COLUMNS), ceil_div(rows, FORWARD_ROWS));
+          whole_step<float>(lltm_tiles_forward, grid, dim3(ACROSS, DOWN, PARTS), step, right, weight, bias, left, cell,
+                            stream);
         } else {
-          inputs = joined<T>(left, right, stream);
-          gates = addmm(bias, inputs, transposed(weight));
-          if (cell.numel() > 0) forward_into<T>(h_new, c_new, gates, cell, stream);
+          step.inputs = joined<T>(left, right, stream);
+          step.gates = addmm(bias, step.inputs, transposed(weight));
+          if (cell.numel() > 0) forward_into<T>(step.h_new, step.c_new, step.gates, cell, stream);
         }
       }),
       AT_EXPAND(AT_FLOATING_TYPES), ScalarType::Half, ScalarType::BFloat16);
-  return {h_new, c_new, inputs, gates};
+  return {step.h_new, step.c_new, step.inputs, step.gates};
 }
 
 // -- backward -----------------------------------------------------------------------------------------------
@@ -213,13 +240,33 @@ static std::tuple<Tensor, Tensor, Tensor, Tensor> small_backward(const std::opti
   return {grad_inputs, grad_weight, grad_bias, grad_c_old};
 }
 
+// The gradients of the inputs and of the weight.
+static std::tuple<Tensor, Tensor> products(const Tensor& grad_gates, const Tensor& c_new, const Tensor& weight,
+                                           const Tensor& inputs, cudaStream_t stream) {
+  const int64_t rows = grad_gates.size(0), gates = grad_gates.size(1), wanted = weight.size(1), width = inputs.size(1);
+  if (!is_middle(c_new, std::max(wanted, width)) || !in_fours(grad_gates, weight, inputs))
+    return {mm(grad_gates, weight), mm(transposed(grad_gates), inputs)};
+  const Tensor input = opwright::contiguous(inputs);
+  Tensor grad_inputs = opwright::new_empty(grad_gates, {rows, wanted});
+  Tensor grad_weight = opwright::new_empty(grad_gates, {gates, width});
+  const unsigned blocks = ceil_div(rows, INPUTS_ROWS) * ceil_div(wanted, TILE_COLUMNS) +
+                          ceil_div(gates, WEIGHT_ROWS) * ceil_div(width, TILE_COLUMNS);
+  lltm_tiles_products<<<blocks, dim3(ACROSS, DOWN, PARTS), 0, stream>>>(
+      data<float>(grad_gates), data<float>(weight), data<float>(input), data<float>(grad_inputs), data<float>(grad_weight),
+      static_cast<int>(rows), static_cast<int>(gates), static_cast<int>(wanted), static_cast<int>(weight.stride(0)),
+      static_cast<int>(width));
+  check_launch("lltm_tiles_products");
+  return {grad_inputs, grad_weight};
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const std::optional<Tensor>& grad_h,
                                                     const std::optional<Tensor>& grad_c, const Tensor& weight,
                                                     const Tensor& inputs, const Tensor& gates, const Tensor& c_new) {
   const cudaStream_t stream = opwright::current_stream(gates);
   if (!is_small(c_new, std::max(weight.size(1), inputs.size(1)))) {
     const auto [grad_gates, grad_bias, grad_c_old] = backward_pointwise(grad_h, grad_c, gates, c_new);
-    return {mm(grad_gates, weight), mm(transposed(grad_gates), inputs), grad_bias, grad_c_old};
+    const auto [grad_inputs, grad_weight] = products(grad_gates, c_new, weight, inputs, stream);
+    return {grad_inputs, grad_weight, grad_bias, grad_c_old};
   }
   // Some columns of a weight are as good as all.
   const Tensor factor = weight.stride(1) == 1 ? weight : opwright::contiguous(weight);
