@@ -105,8 +105,10 @@ def test_cuda_kernels_are_right_in_the_simulator(run_python):
         sys.path.insert(0, sys.argv[1])
         import torch
         from test_lltm import assert_kernel_is_right, assert_views_are_right
-        # More rows than a group, more columns than a tile, more rows than a small step has or one block sums, tiles.
-        sizes = ((3, 5, 7), (20, 3, 7), (2, 3, 130), (70, 2, 7), (300, 2, 8), (70, 36, 28))
+        # More rows than a group, more columns than a tile, more rows than a small step has or one block sums, tiles
+        # of each kind, more columns of x than of the state.
+        sizes = ((3, 5, 7), (20, 3, 7), (2, 3, 130), (70, 2, 7), (300, 2, 8))
+        sizes += ((70, 36, 28), (65, 36, 100), (70, 100, 12))
         for kernel in ("cuda", "cuda_accessors"):
             for dtype in (torch.float32, torch.bfloat16):
                 assert_kernel_is_right(kernel, dtype, sizes=sizes)
@@ -182,8 +184,19 @@ def transposed(tensor):
     return tensor.t().contiguous().t()
 
 
+def columns_of_wider(tensor):
+    """Rows that are further apart than they are long, and begin at multiples of 16 bytes."""
+    wider = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + 8), torch.nan)
+    return wider[..., 4:-4].copy_(tensor)
+
+
+def misaligned_columns(tensor):
+    """The same, and begin one element later."""
+    return tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + 8), torch.nan)[..., 5:-3].copy_(tensor)
+
+
 def assert_views_are_right(kernel, device="cpu"):
-    """Every argument in another layout."""
+    """Every argument in another layout, and each alone."""
     for b in (4, 70):
         weight, inputs = next(wanted_columns(b, 8, 16, device=device))
         grad_h, grad_c, *rest = backward_arguments(b, 16, device=device)
@@ -193,8 +206,10 @@ def assert_views_are_right(kernel, device="cpu"):
             (lltm_backward, (grad_h, grad_c, weight, inputs, *rest)),
         ):
             expected = run(operator, kernel, given)
-            for layout in (shifted, strided, transposed):
-                assert_all_close(run(operator, kernel, [layout(t) for t in given]), expected, rtol=1e-5, atol=1e-5)
+            for layout in (shifted, strided, transposed, columns_of_wider, misaligned_columns):
+                for which in (range(len(given)), *([n] for n in range(len(given)))):
+                    views = [layout(t) if n in which else t for n, t in enumerate(given)]
+                    assert_all_close(run(operator, kernel, views), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.gpu
@@ -235,9 +250,18 @@ def test_a_step_is_middle_up_to_some_rows_and_some_weights_in_float32():
 
 def test_rows_are_loaded_in_fours_where_sizes_and_addresses_allow():
     matrix = torch.zeros(6, 24)
-    assert lltm_cuda.in_fours(matrix, matrix[:, 4:12], matrix[:, :0])
-    for other in (torch.zeros(6, 22), matrix[:, :10], matrix[:, 2:10], matrix.t(), torch.zeros(4, 22)[:, :8]):
+    assert lltm_cuda.in_fours(matrix, matrix[:, 4:12], matrix[:, :0], torch.zeros(6, 0))
+    for other in (torch.zeros(6, 22), matrix[:, :10], matrix[:, 2:10], shifted(matrix)):
         assert not lltm_cuda.in_fours(matrix, other)
+
+
+def test_columns_of_a_weight_are_copied_only_where_rows_do_not_begin_in_fours():
+    weight, most = torch.zeros(6, 24), lltm_cuda.MOST_STRIDE
+    far = torch.zeros(most + 4).as_strided((2, 4), (most, 1))
+    for columns in (weight, weight[:, 4:12], weight[:, 2:10], weight[:, :0], far.as_strided((2, 4), (most - 4, 1))):
+        assert lltm_cuda.rows_in_fours(columns) is columns
+    for columns in (transposed(weight), strided(weight), torch.zeros(6, 22)[:, :8], far):
+        assert lltm_cuda.rows_in_fours(columns) is not columns
 
 
 class Launches:
@@ -272,6 +296,28 @@ def test_small_and_middle_steps_take_few_launches(size, kernels, monkeypatch):
     assert launched == kernels
 
 
+def test_tiles_serve_any_layout_and_any_columns_of_a_middle_step(monkeypatch):
+    launched = []
+    for name in ("FORWARD", "FORWARD_TILES", "PRODUCTS_TILES"):
+        monkeypatch.setattr(lltm_cuda, name, Launches(name, launched))
+    for size in ((70, 4, 8), (70, 0, 8)):
+        x, weight, bias, h, c = arguments(*size)
+        for layout in (torch.clone, strided, transposed, columns_of_wider, misaligned_columns):
+            lltm_cuda.forward(layout(x), weight, bias, layout(h), layout(c))
+    assert launched == ["FORWARD_TILES"] * 10
+    launched.clear()
+    lltm_cuda.forward(x, transposed(weight), bias, h, c)  # torch's product takes it as it is
+    assert launched == ["FORWARD"]
+    launched.clear()
+    grad_gates = torch.zeros(70, 24)
+    for weight, inputs in itertools.islice(wanted_columns(70, 4, 8), 3):
+        lltm_cuda.products(grad_gates, weight, inputs)
+    assert launched == ["PRODUCTS_TILES"] * 3
+    found = lltm_cuda.products(grad_gates, torch.zeros(24, 0), torch.zeros(70, 0))  # nothing to launch
+    assert [tuple(t.shape) for t in found] == [(70, 0), (24, 0)]
+    assert len(launched) == 3
+
+
 def launched_by(call):
     """The names of the kernels, as the GPU's own profiler has them."""
     call()
@@ -289,6 +335,7 @@ def launched_by(call):
     [
         ((40, 5, 7), ["lltm_small_forward"], ["lltm_small_backward"]),
         ((70, 4, 8), ["lltm_tiles_forward"], ["lltm_backward", "lltm_tiles_products"]),
+        ((300, 4, 8), ["lltm_tiles_forward"], ["lltm_backward", "", "lltm_tiles_products"]),  # parts of a sum are added
     ],
 )
 def test_a_gpu_sees_few_launches_of_small_and_middle_steps(kernel, size, forward, backward):
@@ -314,6 +361,21 @@ def test_the_gradient_of_the_bias_repeats_bit_by_bit(kernel):
         given = (grad_h, grad_c, *next(wanted_columns(b, 3, 77, device="cuda")), *rest)
         first = lltm_backward.kernels[kernel](*given)[2]
         assert all(torch.equal(first, lltm_backward.kernels[kernel](*given)[2]) for _ in range(5))
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("kernel", ["cuda", pytest.param("cuda_host", marks=pytest.mark.nvcc)])
+@pytest.mark.parametrize("size", [(40, 36, 60), (256, 36, 100), (400, 36, 100)])
+def test_all_of_small_and_middle_steps_repeats_bit_by_bit(kernel, size):
+    rows, _, columns = size
+    grad_h, grad_c, *rest = backward_arguments(rows, columns, device="cuda")
+    given = (grad_h, grad_c, *next(wanted_columns(*size, device="cuda")), *rest)
+    step = arguments(*size, device="cuda")
+    first = (*lltm.kernels[kernel](*step), *lltm_backward.kernels[kernel](*given))
+    for _ in range(5):
+        again = (*lltm.kernels[kernel](*step), *lltm_backward.kernels[kernel](*given))
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
 @pytest.mark.compiler
@@ -411,7 +473,7 @@ def test_the_launchers_know_the_kernels_blocks():
         *("FORWARD_ROWS", "FORWARD_COLUMNS", "INPUTS_ROWS", "WEIGHT_ROWS", "TILE_COLUMNS"),
     ):
         assert f"constexpr int {name} = {getattr(lltm_cuda, name)};" in text
-    for name in ("MOST_WEIGHTS", "MOST_TILED_WEIGHTS"):
+    for name in ("MOST_WEIGHTS", "MOST_TILED_WEIGHTS", "MOST_STRIDE"):
         assert f"constexpr int {name} = 1 << {getattr(lltm_cuda, name).bit_length() - 1};" in text
 
 

@@ -12,7 +12,7 @@ WIDE = {dtype: torch.float64 if dtype == torch.float64 else torch.float32 for dt
 LANES, ROWS = 32, 16  # as in cell.cuh and lltm.cu
 WARPS, GROUP, OWN, MOST_ROWS, MOST_WEIGHTS = 8, 16, 4, 64, 1 << 19  # as in lltm_small.cu
 # As in lltm_tiles.cu.
-ACROSS, DOWN, PARTS, MOST_TILED_ROWS, MOST_TILED_WEIGHTS = 8, 8, 4, 512, 1 << 21
+ACROSS, DOWN, PARTS, MOST_TILED_ROWS, MOST_TILED_WEIGHTS, MOST_STRIDE = 8, 8, 4, 512, 1 << 21, 1 << 24
 FORWARD_ROWS, FORWARD_COLUMNS, INPUTS_ROWS, WEIGHT_ROWS, TILE_COLUMNS = 32, 16, 32, 64, 64
 
 
@@ -85,8 +85,14 @@ def is_middle(rows, columns, width, dtype):
 
 
 def in_fours(*matrices):
-    """Whether four elements of a row can be loaded at once."""
-    return not any(m.shape[1] % 4 or m.stride(1) != 1 or m.stride(0) % 4 or m.data_ptr() % 16 for m in matrices)
+    """Whether four elements of a row can be loaded at once. Rows lie one after the other, or ``rows_in_fours``."""
+    return not any(m.shape[1] % 4 or m.data_ptr() % 16 for m in matrices)
+
+
+def rows_in_fours(weight):
+    """Some columns of a weight are as good as all, if each row begins where four elements can be loaded at once."""
+    row, column = weight.stride()
+    return weight if column == 1 and row % 4 == 0 and row < MOST_STRIDE else weight.contiguous()
 
 
 def forward(x, weight, bias, h, c):
@@ -95,10 +101,12 @@ def forward(x, weight, bias, h, c):
     if is_small(rows, columns, width):
         grid = ow.cdiv(columns, WARPS), ow.cdiv(rows, GROUP)
         return whole_step(FORWARD_SMALL[c.dtype][grid, (LANES, WARPS)], x, weight, bias, h, c)
-    if is_middle(rows, columns, width, c.dtype) and in_fours(x, weight, h):
-        grid = ow.cdiv(columns, FORWARD_COLUMNS), ow.cdiv(rows, FORWARD_ROWS)
-        return whole_step(FORWARD_TILES[grid, (ACROSS, DOWN, PARTS)], x, weight, bias, h, c)
     c = c.contiguous()
+    if is_middle(rows, columns, width, c.dtype) and weight.is_contiguous():
+        x, h = contiguous(x, h)
+        if in_fours(x, weight, h):
+            grid = ow.cdiv(columns, FORWARD_COLUMNS), ow.cdiv(rows, FORWARD_ROWS)
+            return whole_step(FORWARD_TILES[grid, (ACROSS, DOWN, PARTS)], x, weight, bias, h, c)
     inputs = torch.cat((h, x), 1)
     gates = F.linear(inputs, weight, bias)
     h_new, c_new = empty(c), empty(c)
@@ -156,16 +164,17 @@ def contiguous(*tensors):
 def products(grad_gates, weight, inputs):
     """The gradients of the inputs and of the weight."""
     (rows, gates), wanted, width = grad_gates.shape, weight.shape[1], inputs.shape[1]
-    middle = is_middle(rows, gates // 3, max(wanted, width), grad_gates.dtype)
-    if not middle or not in_fours(grad_gates, weight, inputs):
-        return torch.mm(grad_gates, weight), torch.mm(grad_gates.t(), inputs)
-    grad_inputs, grad_weight = grad_gates.new_empty((rows, wanted)), grad_gates.new_empty((gates, width))
-    blocks = ow.cdiv(rows, INPUTS_ROWS) * ow.cdiv(wanted, TILE_COLUMNS)
-    blocks += ow.cdiv(gates, WEIGHT_ROWS) * ow.cdiv(width, TILE_COLUMNS)
-    PRODUCTS_TILES[blocks, (ACROSS, DOWN, PARTS)](
-        grad_gates, weight, inputs.contiguous(), grad_inputs, grad_weight, rows, gates, wanted, weight.stride(0), width
-    )
-    return grad_inputs, grad_weight
+    if is_middle(rows, gates // 3, max(wanted, width), grad_gates.dtype):
+        weight, inputs = rows_in_fours(weight), inputs.contiguous()
+        if in_fours(grad_gates, weight, inputs):
+            grad_inputs, grad_weight = grad_gates.new_empty((rows, wanted)), grad_gates.new_empty((gates, width))
+            blocks = ow.cdiv(rows, INPUTS_ROWS) * ow.cdiv(wanted, TILE_COLUMNS)
+            blocks += ow.cdiv(gates, WEIGHT_ROWS) * ow.cdiv(width, TILE_COLUMNS)
+            PRODUCTS_TILES[blocks, (ACROSS, DOWN, PARTS)](
+                grad_gates, weight, inputs, grad_inputs, grad_weight, rows, gates, wanted, weight.stride(0), width
+            )
+            return grad_inputs, grad_weight
+    return torch.mm(grad_gates, weight), torch.mm(grad_gates.t(), inputs)
 
 
 def forward_accessors(x, weight, bias, h, c):

@@ -70,13 +70,16 @@ static bool is_middle(const Tensor& c, int64_t width) {
          c.scalar_type() == ScalarType::Float;
 }
 
-// Whether four elements of a row can be loaded at once.
+// Whether four elements of a row can be loaded at once. Rows lie one after the other, or `rows_in_fours`.
 template <class... Matrix>
 static bool in_fours(const Matrix&... matrices) {
-  const auto one = [](const Tensor& m) {
-    return m.size(1) % 4 == 0 && m.stride(1) == 1 && m.stride(0) % 4 == 0 && is_wide(0, 4, data<float>(m));
-  };
-  return (one(matrices) && ...);
+  return ((matrices.size(1) % 4 == 0 && reinterpret_cast<uintptr_t>(matrices.data_ptr()) % 16 == 0) && ...);
+}
+
+// Some columns of a weight are as good as all, if each row begins where four elements can be loaded at once.
+static Tensor rows_in_fours(const Tensor& weight) {
+  const int64_t row = weight.stride(0);
+  return weight.stride(1) == 1 && row % 4 == 0 && row < MOST_STRIDE ? weight : opwright::contiguous(weight);
 }
 
 // -- forward ------------------------------------------------------------------------------------------------
@@ -145,7 +148,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor
         if (is_small(cell, width)) {
           const dim3 grid(ceil_div(columns, WARPS), ceil_div(rows, GROUP));
           whole_step<T>(lltm_small_forward<T>, grid, dim3(LANES, WARPS), step, right, weight, bias, left, cell, stream);
-        } else if (is_middle(cell, width) && in_fours(right, weight, left)) {
+        } else if (is_middle(cell, width) && weight.is_contiguous() && in_fours(right, weight, left)) {
           const dim3 grid(ceil_div(columns, FORWARD_COLUMNS), ceil_div(rows, FORWARD_ROWS));
           whole_step<float>(lltm_tiles_forward, grid, dim3(ACROSS, DOWN, PARTS), step, right, weight, bias, left, cell,
                             stream);
@@ -244,16 +247,16 @@ static std::tuple<Tensor, Tensor, Tensor, Tensor> small_backward(const std::opti
 static std::tuple<Tensor, Tensor> products(const Tensor& grad_gates, const Tensor& c_new, const Tensor& weight,
                                            const Tensor& inputs, cudaStream_t stream) {
   const int64_t rows = grad_gates.size(0), gates = grad_gates.size(1), wanted = weight.size(1), width = inputs.size(1);
-  if (!is_middle(c_new, std::max(wanted, width)) || !in_fours(grad_gates, weight, inputs))
-    return {mm(grad_gates, weight), mm(transposed(grad_gates), inputs)};
-  const Tensor input = opwright::contiguous(inputs);
+  if (!is_middle(c_new, std::max(wanted, width))) return {mm(grad_gates, weight), mm(transposed(grad_gates), inputs)};
+  const Tensor factor = rows_in_fours(weight), input = opwright::contiguous(inputs);
+  if (!in_fours(grad_gates, factor, input)) return {mm(grad_gates, factor), mm(transposed(grad_gates), input)};
   Tensor grad_inputs = opwright::new_empty(grad_gates, {rows, wanted});
   Tensor grad_weight = opwright::new_empty(grad_gates, {gates, width});
   const unsigned blocks = ceil_div(rows, INPUTS_ROWS) * ceil_div(wanted, TILE_COLUMNS) +
                           ceil_div(gates, WEIGHT_ROWS) * ceil_div(width, TILE_COLUMNS);
   lltm_tiles_products<<<blocks, dim3(ACROSS, DOWN, PARTS), 0, stream>>>(
-      data<float>(grad_gates), data<float>(weight), data<float>(input), data<float>(grad_inputs), data<float>(grad_weight),
-      static_cast<int>(rows), static_cast<int>(gates), static_cast<int>(wanted), static_cast<int>(weight.stride(0)),
+      data<float>(grad_gates), data<float>(factor), data<float>(input), data<float>(grad_inputs), data<float>(grad_weight),
+      static_cast<int>(rows), static_cast<int>(gates), static_cast<int>(wanted), static_cast<int>(factor.stride(0)),
       static_cast<int>(width));
   check_launch("lltm_tiles_products");
   return {grad_inputs, grad_weight};
