@@ -51,30 +51,36 @@ class Graphs:
         pairs = self._pairs_for(arguments)
         for _ in range(len(pairs)):  # the one that was lent first is free first
             pairs.rotate(-1)
-            if pairs[-1].is_free():
-                return pairs[-1]
+            pair = pairs[-1]
+            if pair.is_free():
+                return pair
         recording = torch.is_grad_enabled()
         pairs.append(Pair(step, arguments, [recording and a.requires_grad for a in arguments]))
         return pairs[-1]
 
     def _pairs_for(self, arguments: Sequence[Tensor]) -> deque[Pair]:
         x, weight, bias, _, _ = arguments
-        autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
-        stream = torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else None
-        state = (torch.is_grad_enabled(), autocast, stream, weight.data_ptr(), bias.data_ptr())
-        known = self._known(state, arguments) or self._known(state, apart(arguments))
-        if known is None:
-            refuse_subclasses(arguments)
-            refuse_cpu(arguments)
-            known = Kind(state, guard_of(apart(arguments)), deque())
-            self._kinds.append(known)
-        return known.pairs
-
-    def _known(self, state: tuple[Any, ...], arguments: Sequence[Tensor]) -> Kind | None:
+        state = (
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+            torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else None,
+            weight.data_ptr(),
+            bias.data_ptr(),
+        )
         for kind in self._kinds:
             if kind.state == state and kind.guard.check(*arguments):
-                return kind
-        return None
+                return kind.pairs
+        return self._pairs_of_other_objects(state, apart(arguments))
+
+    def _pairs_of_other_objects(self, state: tuple[Any, ...], arguments: Sequence[Tensor]) -> deque[Pair]:
+        """Of a kind that is new, or of one that was not recognised, because a tensor was given twice."""
+        for kind in self._kinds:
+            if kind.state == state and kind.guard.check(*arguments):
+                return kind.pairs
+        refuse_subclasses(arguments)
+        refuse_cpu(arguments)
+        self._kinds.append(Kind(state, guard_of(arguments), deque()))
+        return self._kinds[-1].pairs
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Graphs, ()  # a copy of a module captures its own
@@ -126,12 +132,17 @@ class Pair:
         x, h, c = self.inputs = [a.clone(memory_format=torch.contiguous_format) for a in (x, h, c)]
         given = [a.requires_grad_(need) for a, need in zip((x, weight, bias, h, c), needs, strict=True)]
         self._capture(lambda: step(*given), [a for a in given if a.requires_grad])
-        self.needs = tuple(needs)
+        found = iter(self.found)
+        # For each argument; None where no gradient is wanted.
+        self.gradients = [next(found) if need else None for need in needs]
         # What is lent out, and how many hold each while nobody else does.
         self.lent = [tensor.untyped_storage()._cdata for tensor in (*self.outputs, *self.found)]
-        self.idle = self._holders()
+        self.idle = [use_count(storage) for storage in self.lent]
         # Of the latest step that was taken here; it lives as long as that step's backward may be asked for.
         self.lease: Callable[[], Lease | None] = nobody
+        # What its backward reads besides memory that only the graphs know, and as it was then.
+        self.watched: Sequence[Tensor] = ()
+        self.versions: list[int] = []
 
     def _capture(self, forward: Callable[[], tuple[Tensor, Tensor]], wanted: Sequence[Tensor]) -> None:
         with torch.cuda.device(self.inputs[0].device), torch.enable_grad():
@@ -153,23 +164,28 @@ class Pair:
             self.backward = Graph(self.grads, backward, aside, self.forward) if wanted else None
             self.found: Sequence[Tensor] = self.backward.results if self.backward is not None else ()
 
-    def _holders(self) -> list[int]:
-        return [use_count(storage) for storage in self.lent]
-
     def is_free(self) -> bool:
         """Whether nobody will ask for its backward, or holds a state or a gradient of its."""
-        return self.lease() is None and self._holders() == self.idle
+        return self.lease() is None and self.idle == [use_count(storage) for storage in self.lent]
 
     def take_step(self, x: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> Lease | None:
         self.forward.replay([x, h, c])
         if self.backward is None:
             return None
-        lease = Lease((*self.outputs, weight))
+        self.watched = (*self.outputs, weight)
+        self.versions = [tensor._version for tensor in self.watched]
+        lease = Lease()
         self.lease = weakref.ref(lease)
         return lease
 
-    def take_step_back(self, lease: Lease, grads: Sequence[Tensor | None]) -> list[Tensor]:
-        lease.refuse_what_is_gone()
+    def refuse_what_is_gone(self, lease: Lease) -> None:
+        if self.lease() is not lease:
+            raise RuntimeError("this step went back before; to go back twice, the first needs retain_graph=True")
+        if self.versions != [tensor._version for tensor in self.watched]:
+            raise RuntimeError("a state or the weight, which the backward needs, was modified in place")
+
+    def take_step_back(self, lease: Lease, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        self.refuse_what_is_gone(lease)
         refuse_subclasses(grads)
         assert self.backward is not None  # else there was no lease
         # A state that nothing depends on has no gradient, and torch has zeros without memory.
@@ -179,12 +195,12 @@ class Pair:
                 for own, grad in zip(self.grads, grads, strict=True)
             ]
         )
+        give = Tensor.detach
         if torch._C._autograd._get_current_graph_task_keep_graph():
-            return [found.clone() for found in self.found]  # the step may go back again, into the same memory
-        lent = [found.detach() for found in self.found]
-        lease.is_over = True
-        self.lease = nobody  # who holds the loss of this iteration does not keep the next from this memory
-        return lent
+            give = Tensor.clone  # the step may go back again, into the same memory
+        else:
+            self.lease = nobody  # who holds the loss of this iteration does not keep the next from this memory
+        return [give(found) if found is not None else None for found in self.gradients]
 
 
 class Graph:
@@ -231,7 +247,7 @@ class Graph:
 
     def replay(self, given: Sequence[Tensor]) -> None:
         # A node copies bytes as they lie there.
-        given = [tensor.resolve_neg().contiguous() for tensor in given]
+        given = [t if t.is_contiguous() and not t.is_neg() else t.resolve_neg().contiguous() for t in given]
         sources = [tensor.data_ptr() for tensor in given]
         if sources != self._sources:
             self._copy_from(sources)
@@ -277,22 +293,9 @@ def nobody() -> None:
 
 
 class Lease:
-    """A step's right to the memory of a pair, until its backward: autograd holds it.
+    """A step's right to the memory of a pair, until its backward: autograd holds it."""
 
-    Args:
-        watched: what the backward reads besides memory that only the graphs know.
-    """
-
-    def __init__(self, watched: Sequence[Tensor]) -> None:
-        self.is_over = False
-        self._watched = watched
-        self._versions = [tensor._version for tensor in watched]
-
-    def refuse_what_is_gone(self) -> None:
-        if self.is_over:
-            raise RuntimeError("this step went back before; to go back twice, the first needs retain_graph=True")
-        if self._versions != [tensor._version for tensor in self._watched]:
-            raise RuntimeError("a state or the weight, which the backward needs, was modified in place")
+    __slots__ = ("__weakref__",)
 
 
 class Replay(torch.autograd.Function):
@@ -310,8 +313,7 @@ class Replay(torch.autograd.Function):
             raise RuntimeError(
                 "create_graph=True: a step of CUDA graphs has no second derivatives; leave cuda_graph=True out"
             )
-        found = iter(ctx.pair.take_step_back(ctx.lease, grads))
-        return None, *[next(found) if need else None for need in ctx.pair.needs]
+        return None, *ctx.pair.take_step_back(ctx.lease, grads)
 
 
 # Past Function.apply's own look for torch.func, which was refused above.
