@@ -17,16 +17,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.backends import planned_call
-from opwright.backends.arguments import Packer
-from opwright.backends.device_code import Parameter
-from opwright.backends.mojo_call import CpuCall
-from opwright.backends.python_access import LIBRARIES, address_of
+from opwright.backends.build_tools import build_tools
+from opwright.backends.gpu.arguments import Packer
+from opwright.backends.gpu.device_code import Parameter
+from opwright.backends.mojo.call import CpuCall
+from opwright.backends.native import native_call
+from opwright.backends.native.tensor_access import LIBRARIES, address_of
+from opwright.internals.dispatch import anybody_listens
 from opwright.machine import this_machine
 from opwright.results import Refused
-from opwright.runtime.door import is_plain_call
-from opwright.runtime.plan import dispatch_modes, function_mode_is_on, profiler_is_on, static_key
-from opwright.runtime.tools import build_tools
+from opwright.runtime.call.fast_path import (
+    is_plain_call,
+    static_key,
+)
 
 HERE = Path(__file__).parent
 Calls = dict[str, Callable[[], object]]
@@ -50,8 +53,8 @@ def around_nothing() -> Calls:
     nothing(x, y)
     return {
         "op(...) around a kernel that does nothing": lambda: nothing(x, y),
-        "  of it: does a plan recognise the call": lambda: nothing._plans[0].holds(x, y),
-        "  of it: does anything else listen": lambda: function_mode_is_on() or profiler_is_on() or dispatch_modes(),
+        "  of it: does a guard recognise the call": lambda: nothing._guarded_calls[0].holds(x, y),
+        "  of it: does anything else listen": anybody_listens,
         "the same asked in Python: is the call plain": lambda: is_plain_call((x, y)),
         "the same asked in Python: what its checks depend on": lambda: static_key((x, y)),
     }
@@ -89,12 +92,12 @@ def arguments_of_a_cuda_launch() -> Calls:
     make = packer.make_launch
     assert make is not None
     nothing = address_of(ctypes.CDLL(str(LIBRARIES / "libtorch_cpu.so")).aoti_torch_device_type_cpu)  # returns 0
-    planned_call.gpu_functions = lambda: (nothing,) * 3  # type: ignore[assignment]
-    native, words = planned_call.native_calls(build_tools()), packer.native_words
+    native_call.gpu_functions = lambda: (nothing,) * 3  # type: ignore[assignment]
+    native, words = native_call.native_calls(build_tools()), packer.native_words
     assert native is not None
     assert words is not None
-    kernel = planned_call.GpuKernel(0, (1, 1, 1), (1, 1, 1), 0)
-    plan = planned_call.PlannedCall(4, (), False, words, x.device, kernel, print)
+    kernel = native_call.GpuKernel(0, (1, 1, 1), (1, 1, 1), 0)
+    plan = native_call.PlannedCall(4, (), False, words, x.device, kernel, print)
     native_launch = native.function_for(plan)
     assert native_launch is not None
     launch = make(None, CPU, None, {0: None}, lambda *words: None, lambda: CPU, lambda device: 0, print, print)

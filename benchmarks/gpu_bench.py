@@ -20,11 +20,11 @@ import opwright as ow
 from opwright.gallery.add import add
 from opwright.gallery.trig import cos, sin
 from opwright.machine import this_machine
-from opwright.timing.clocks import ClockWatch
-from opwright.timing.measure import measure_in_turn
+from opwright.timing.candidates import Subject, input_sets, kernel_subject
+from opwright.timing.hardware.clocks import ClockWatch
+from opwright.timing.measurement_pass import measure_in_turn
 from opwright.timing.sizes import bench_cases
 from opwright.timing.statistics import StopRule, compare, estimate
-from opwright.timing.subjects import Subject, input_sets, kernel_subject
 from opwright.timing.timers import GpuTimer
 
 GALLERY = ("opwright.gallery.add", "opwright.gallery.trig", "opwright.gallery.kmeans")

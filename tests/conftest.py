@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import REPOSITORY
+
 # Before torch and opwright read them. Within a session the caches are shared, so that no test compiles what
 # another one compiled; the user's own caches are never touched.
 _SESSION = Path(tempfile.mkdtemp(prefix="opwright-tests-"))
@@ -31,9 +33,9 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    from opwright.backends import nvrtc
-    from opwright.backends.max import MaxBackend
-    from opwright.backends.mojo import MojoBackend
+    from opwright.backends.cuda import nvrtc
+    from opwright.backends.mojo.backend import MojoBackend
+    from opwright.backends.mojo.max import MaxBackend
     from opwright.machine import this_machine
     from opwright.results import Refused
 
@@ -109,7 +111,7 @@ def run_python(tmp_path: Path) -> RunPython:
         path.write_text(textwrap.dedent(script))
         done = subprocess.run(
             [sys.executable, str(path), *map(str, args)],
-            env={**os.environ, **(env or {})},
+            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{os.environ.get('PYTHONPATH', '')}", **(env or {})},
             capture_output=True,
             text=True,
             timeout=200,

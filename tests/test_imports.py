@@ -17,12 +17,14 @@ from opwright.backends import BACKENDS
 ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
 LAYERS = (
-    "errors", "results", "machine", "cache", "contract", "backends", "runtime", "checks", "timing", "report", "package",
-    "gallery", "cli",
+    "errors", "tree", "internals", "results", "machine", "cache", "contract", "backends", "runtime", "checks", "timing",
+    "report", "package", "gallery", "cli",
 )  # fmt: skip
-LEAVES = {"errors": set(), "results": set(), "machine": {"errors", "results"}, "cache": {"errors"}}
-# The files of the languages themselves; the others in ``backends`` are what languages share.
-LANGUAGE_FILES = {home.partition(":")[0].rpartition(".")[2] for home in BACKENDS.values()}
+LEAVES = {"errors": set(), "tree": set(), "results": set(), "machine": {"errors", "results"}, "cache": {"errors"}}
+# Languages: none knows another. What is not named here (``base``, ``native``, ``gpu`` …) is what languages share.
+LANGUAGES = {"python", "cuda", "triton", "mojo", "numpy"}
+# The files that hold a language's ``Backend``: nobody imports them but the table and their own package.
+BACKEND_FILES = {module.partition(":")[0] for module in BACKENDS.values()}
 
 
 @dataclass(frozen=True)
@@ -135,15 +137,19 @@ def broken_rules(module: str, target: str) -> list[str]:
     if theirs == "cli" and mine != "cli":
         problems.append("nobody imports the cli")
     if mine == theirs == "backends":
-        problems += language_rule(module.split(".")[2:], target.split(".")[2:])
+        problems += language_rules(module, target)
     return problems
 
 
-def language_rule(mine: list[str], theirs: list[str]) -> list[str]:
-    """A language's file is imported by no other: what several need is a file of its own."""
-    mine_name, theirs_name = (parts[0] if parts else "__init__" for parts in (mine, theirs))
-    fine = theirs_name not in LANGUAGE_FILES or theirs_name == mine_name or mine_name == "__init__"
-    return [] if fine else ["a language knows no other language"]
+def language_rules(module: str, target: str) -> list[str]:
+    """Languages know nothing of each other: what several need is a shared package."""
+    mine, theirs = (name.split(".")[2] if name.count(".") > 1 else "" for name in (module, target))
+    problems = []
+    if mine in LANGUAGES and theirs in LANGUAGES and mine != theirs:
+        problems.append("a language knows no other language")
+    if target in BACKEND_FILES and target.rpartition(".")[0] != module.rpartition(".")[0]:
+        problems.append("only the table of backends imports a language's Backend")
+    return problems
 
 
 def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
@@ -181,8 +187,14 @@ def test_the_package_keeps_the_rules() -> None:
         ({"opwright.errors": "from opwright.results import Refused"}, "errors is a leaf"),
         ({"opwright.checks.run": "from opwright.backends import get_backend"}, "checks knows no backend"),
         ({"opwright.timing.run": "from opwright.checks import check"}, "know nothing of each other"),
-        ({"opwright.backends.cpp": "from opwright.backends.triton import x"}, "a language knows no other language"),
-        ({"opwright.backends.base": "from opwright.backends.cpp import x"}, "a language knows no other language"),
+        (
+            {"opwright.backends.cuda.nvrtc": "from opwright.backends.triton.stages import x"},
+            "a language knows no other language",
+        ),
+        (
+            {"opwright.backends.base": "from opwright.backends.triton.backend import x"},
+            "only the table of backends imports a language's Backend",
+        ),
         ({"opwright.gallery.a": "from opwright.cli import main"}, "only the public names"),
         ({"opwright.package.a": "from opwright.cli import main"}, "nobody imports the cli"),
         ({"opwright.package.a": "from opwright.gallery import trig"}, "package is below gallery"),
@@ -202,7 +214,13 @@ def test_the_package_keeps_the_rules() -> None:
     ],
 )
 def test_a_planted_violation_is_caught(modules: dict[str, str], says: str) -> None:
-    known = {"opwright.runtime.op": "", "opwright.backends.triton": "", "opwright.cli": "", "opwright.results": ""}
+    known = {
+        "opwright.runtime.op": "",
+        "opwright.backends.triton.backend": "",
+        "opwright.backends.triton.stages": "",
+        "opwright.cli": "",
+        "opwright.results": "",
+    }
     assert any(says in problem for problem in violations({**known, **modules})), violations(modules)
 
 
@@ -211,8 +229,8 @@ def test_what_is_allowed_is_not_flagged() -> None:
         "opwright.contract.dims": "import torch\nfrom opwright.errors import ContractError",
         "opwright.contract.a": "if TYPE_CHECKING:\n    from opwright.contract.b import x",
         "opwright.contract.b": "from opwright.contract.a import y",
-        "opwright.backends.cpp": "from opwright.backends import stable_abi",
-        "opwright.backends.stable_abi": "",
+        "opwright.backends.native.cpp": "from opwright.backends.native import stable_abi",
+        "opwright.backends.native.stable_abi": "",
         "opwright.cli": "from opwright.report.html import x\nimport opwright",
         "opwright.report.html": "import rich",
         "opwright.gallery.a": "import opwright as ow",

@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from opwright.backends.cuda.module import CudaModule, cdiv, cuda_module
+    from opwright.backends.cuda.simulator.simulate import simulator_options
+    from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
     from opwright.checks.run import check
     from opwright.contract.signature import saved, values
-    from opwright.runtime.cuda_module import CudaModule, cdiv, cuda_module
-    from opwright.runtime.numpy_compile import CompiledNumpy, compile_numpy
     from opwright.runtime.op import Op, explain, op
-    from opwright.runtime.simulation import simulator_options
     from opwright.timing.run import bench
     from opwright.timing.tune import tune
 
 # Where each public name lives. They are imported when first used, so that `import opwright` and
 # `opwright --help` do not wait for torch.
 _HOME = {
-    "CompiledNumpy": "opwright.runtime.numpy_compile",
-    "CudaModule": "opwright.runtime.cuda_module",
+    "CompiledNumpy": "opwright.backends.numpy.compile_numpy",
+    "CudaModule": "opwright.backends.cuda.module",
     "Op": "opwright.runtime.op",
     "bench": "opwright.timing.run",
-    "cdiv": "opwright.runtime.cuda_module",
+    "cdiv": "opwright.backends.cuda.module",
     "check": "opwright.checks.run",
-    "compile_numpy": "opwright.runtime.numpy_compile",
-    "cuda_module": "opwright.runtime.cuda_module",
+    "compile_numpy": "opwright.backends.numpy.compile_numpy",
+    "cuda_module": "opwright.backends.cuda.module",
     "explain": "opwright.runtime.op",
     "op": "opwright.runtime.op",
     "saved": "opwright.contract.signature",
     "tune": "opwright.timing.tune",
-    "simulator_options": "opwright.runtime.simulation",
+    "simulator_options": "opwright.backends.cuda.simulator.simulate",
     "values": "opwright.contract.signature",
 }
 

@@ -6,12 +6,12 @@ import ctypes
 
 import pytest
 from jaxtyping import Float
-from planned import compiled
 from torch import Tensor
 
 import opwright as ow
-from opwright.backends.planned_call import NativeCalls, native_calls
-from opwright.runtime.tools import build_tools
+from opwright.backends.build_tools import build_tools
+from opwright.backends.native.native_call import NativeCalls, native_calls
+from tests.backends.native.planned import compiled
 
 
 @pytest.fixture

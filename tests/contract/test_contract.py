@@ -24,14 +24,14 @@ def test_names_and_documentation_come_from_the_function() -> None:
 
 def test_packing_and_unpacking_are_inverse() -> None:
     contract = make_contract("demo::two", two, globals())
-    outputs = contract.truth([torch.tensor([1.0, 3.0]), 2])
+    outputs = contract.reference([torch.tensor([1.0, 3.0]), 2])
     assert contract.unpack(contract.pack(outputs)) == outputs
 
     def one(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         return x + 1
 
     single = make_contract("demo::one", one, globals())
-    assert isinstance(single.pack(single.truth([torch.ones(2)])), torch.Tensor)
+    assert isinstance(single.pack(single.reference([torch.ones(2)])), torch.Tensor)
 
 
 def test_the_fingerprint_follows_name_schema_and_meaning() -> None:

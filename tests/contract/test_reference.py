@@ -33,7 +33,7 @@ def test_a_numpy_meaning_runs_by_numpy_itself_on_plain_cpu_tensors() -> None:
 
     contract, x = contract_of(f), torch.randn(5)
     seen.clear()
-    (out,) = contract.truth([x])
+    (out,) = contract.reference([x])
     assert seen == [np.ndarray]
     np.testing.assert_array_equal(out.numpy(), np.tanh(x.numpy()) * np.float32(3))
 
@@ -46,7 +46,7 @@ def test_the_traceable_form_of_a_numpy_meaning_agrees_and_differentiates() -> No
     contract = contract_of(f)
     x = torch.randn(5, dtype=torch.float64, requires_grad=True)
     y, total = contract.traceable([x, 2])
-    for ours, numpys in zip((y, total), contract.truth([x.detach(), 2]), strict=True):
+    for ours, numpys in zip((y, total), contract.reference([x.detach(), 2]), strict=True):
         torch.testing.assert_close(ours.detach(), numpys)
     total.backward()
     torch.testing.assert_close(x.grad, 18 * torch.tanh(x.detach()) * (1 - torch.tanh(x.detach()) ** 2))
@@ -56,7 +56,7 @@ def test_a_numpy_meaning_takes_a_view_that_numpy_reverses() -> None:
     def f(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
         return x[::-1]
 
-    (out,) = contract_of(f).truth([torch.arange(3.0)])
+    (out,) = contract_of(f).reference([torch.arange(3.0)])
     assert out.tolist() == [2, 1, 0]
     assert out.is_contiguous()
 
@@ -65,7 +65,7 @@ def test_numpy_scalars_become_tensors() -> None:
     def f(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, ""]:
         return x.sum()
 
-    (out,) = contract_of(f).truth([torch.ones(3, dtype=torch.float64)])
+    (out,) = contract_of(f).reference([torch.ones(3, dtype=torch.float64)])
     assert out.shape == ()
     assert out.dtype == torch.float64
 
@@ -75,7 +75,7 @@ def test_a_conjugated_complex_tensor_reaches_numpy() -> None:
         return x * 1
 
     x = torch.tensor([1 + 2j]).conj()
-    (out,) = contract_of(f).truth([x])
+    (out,) = contract_of(f).reference([x])
     assert out.tolist() == [1 - 2j]
 
 
@@ -84,7 +84,7 @@ def test_outputs_are_contiguous_and_alias_nothing() -> None:
         return x.T, x, x
 
     x = torch.randn(2, 3)
-    outputs = contract_of(f).truth([x])
+    outputs = contract_of(f).reference([x])
     assert all(o.is_contiguous() for o in outputs)
     pointers = {t.untyped_storage().data_ptr() for t in (x, *outputs)}
     assert len(pointers) == 4
@@ -103,7 +103,7 @@ def test_a_meaning_that_breaks_its_promise_is_reported(returned: str) -> None:
     scope = {"Float": Float, "Tensor": Tensor, "__name__": __name__}
     exec(f"def f(x: Float[Tensor, 'n']) -> Float[Tensor, 'n']:\n  return {returned}", scope)
     with pytest.raises(ContractError, match=r"demo::f: the reference returned \(") as error:
-        contract_of(scope["f"]).truth([torch.ones(2)])
+        contract_of(scope["f"]).reference([torch.ones(2)])
     assert "annotation promises 1 tensor" in error.value.message
 
 
@@ -112,7 +112,7 @@ def test_a_list_of_tensors_reaches_a_numpy_meaning_as_arrays() -> None:
         return np.add(xs[0], xs[1])
 
     contract, xs = contract_of(f), [torch.ones(2), torch.ones(2)]
-    assert contract.truth([xs])[0].tolist() == [2, 2]
+    assert contract.reference([xs])[0].tolist() == [2, 2]
     assert contract.traceable([xs])[0].tolist() == [2, 2]
 
 
@@ -121,7 +121,7 @@ def test_an_absent_optional_reaches_a_numpy_meaning_as_none() -> None:
         return x if y is None else x + y
 
     contract = contract_of(f)
-    assert contract.truth([torch.ones(1, dtype=torch.int64), None])[0].tolist() == [1]
+    assert contract.reference([torch.ones(1, dtype=torch.int64), None])[0].tolist() == [1]
     assert contract.traceable([torch.ones(1, dtype=torch.int64), None])[0].tolist() == [1]
 
 

@@ -329,7 +329,7 @@ def test_working_on_a_copy_is_no_mutation() -> None:
         x[0] = 0
         return x
 
-    (out,) = contract_of(f).truth([torch.ones(2)])
+    (out,) = contract_of(f).reference([torch.ones(2)])
     assert out.tolist() == [0, 1]
 
 

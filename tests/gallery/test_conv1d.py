@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from opwright.backends import mojo_prebuilt
-from opwright.backends.mojo import MojoBackend, prebuild
-from opwright.backends.mojo_call import Target
+from opwright.backends.build_tools import build_tools
+from opwright.backends.mojo import prebuilt
+from opwright.backends.mojo.backend import MojoBackend, prebuild
+from opwright.backends.mojo.call import Target
 from opwright.gallery.conv1d import FLOATS, conv1d, conv1d_15_4, conv1d_taps, demo
 from opwright.machine import Gpu
 from opwright.results import Accepted, Refused
-from opwright.runtime.tools import build_tools
 
 CPU = [
     pytest.param("mojo", marks=pytest.mark.mojo),
@@ -94,7 +94,7 @@ def test_the_triton_kernel_agrees_with_the_meaning_in_the_interpreter(run_python
         for dtype in (torch.float16, torch.float32, torch.float64):
             for n, m in ((0, 2), (5, 7), (1030, 4), (4100, 11)):
                 x, k = torch.randn(n).to(dtype), torch.randn(m).to(dtype)
-                truth = conv1d.contract.truth((x.double(), k.double()))[0].to(dtype)
+                truth = conv1d.contract.reference((x.double(), k.double()))[0].to(dtype)
                 torch.testing.assert_close(conv1d.kernels["triton"](x, k), truth, rtol=1e-2, atol=1e-2)
         """,
         env={"TRITON_INTERPRET": "1"},
@@ -219,12 +219,12 @@ def test_the_shipped_ptx_is_what_its_source_compiles_to(tmp_path):
 def test_the_shipped_ptx_is_of_this_very_source():
     kernel = conv1d.kernels["mojo_gpu"]
     made = MojoBackend().compile(kernel.spec, kernel.contract, build_tools()).payload
-    manifest = mojo_prebuilt.manifest_of(kernel.spec.source, kernel.spec.entry, "prebuilt")
+    manifest = prebuilt.manifest_of(kernel.spec.source, kernel.spec.entry, "prebuilt")
     for dtype in FLOATS:
         arguments = torch.zeros(8, dtype=dtype), torch.zeros(4, dtype=dtype)
         for arch in ("sm_80", "sm_90"):
             unit = made.unit(made.parameters(arguments, (dtype,) * 3), Target(arch, (dtype,) * 3))
-            found = mojo_prebuilt.find(manifest, unit)
+            found = prebuilt.find(manifest, unit)
             assert found is not None, "run `opwright prebuild opwright.gallery.conv1d`, and commit what it writes"
             assert found[1] == arch
 
@@ -258,7 +258,7 @@ def test_the_gradient_for_the_taps_agrees_with_its_meaning(kernel, dtype):
     for n in (0, 1, 5, 1000, 70_001):
         for m in (1, 4, 17):
             x, grad = torch.randn(n).to(dtype), torch.randn(n).to(dtype)
-            expected = conv1d_taps.contract.truth((x.double(), grad.double(), m))[0]
+            expected = conv1d_taps.contract.reference((x.double(), grad.double(), m))[0]
             got = conv1d_taps.kernels[kernel](x, grad, m)
             assert_close(got, expected, n)
 
@@ -269,7 +269,7 @@ def test_the_gradient_for_the_taps_agrees_with_its_meaning_on_a_gpu(dtype):
     for n in (0, 1, 5, 1000, 70_001):
         for m in (1, 4, 17):
             x, grad = torch.randn(n).to("cuda", dtype), torch.randn(n).to("cuda", dtype)
-            expected = conv1d_taps.contract.truth((x.double().cpu(), grad.double().cpu(), m))[0]
+            expected = conv1d_taps.contract.reference((x.double().cpu(), grad.double().cpu(), m))[0]
             got = conv1d_taps.kernels["cuda"](x, grad, m)
             assert_close(got, expected, n)
             assert torch.equal(got, conv1d_taps.kernels["cuda"](x, grad, m))

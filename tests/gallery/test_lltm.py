@@ -7,7 +7,6 @@ import itertools
 import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
@@ -80,7 +79,7 @@ def compare(operator, kernel, given):
     """What a kernel gives with what the meaning gives in double; errors as a share of an output's own scale."""
     dtype = given[-1].dtype
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-4}.get(dtype, 3e-2)
-    expected = operator.contract.truth([None if t is None else t.double() for t in given])
+    expected = operator.contract.reference([None if t is None else t.double() for t in given])
     for got, exact in zip(run(operator, kernel, given), expected, strict=True):
         scale = float(exact.square().mean().sqrt()) if exact.numel() else 0.0
         torch.testing.assert_close(got, exact.to(dtype), rtol=tolerance, atol=tolerance * scale)
@@ -101,10 +100,8 @@ def test_cuda_kernels_are_right_in_the_simulator(run_python):
     # A process of its own: whether the simulator may be chosen is read once.
     run_python(
         """
-        import sys
-        sys.path.insert(0, sys.argv[1])
         import torch
-        from test_lltm import assert_kernel_is_right, assert_views_are_right
+        from tests.gallery.test_lltm import assert_kernel_is_right, assert_views_are_right
         # More rows than a group, more columns than a tile, more rows than a small step has or one block sums, tiles
         # of each kind, more columns of x than of the state.
         sizes = ((3, 5, 7), (20, 3, 7), (2, 3, 130), (70, 2, 7), (300, 2, 8))
@@ -114,7 +111,6 @@ def test_cuda_kernels_are_right_in_the_simulator(run_python):
                 assert_kernel_is_right(kernel, dtype, sizes=sizes)
             assert_views_are_right(kernel)
         """,
-        Path(__file__).parent,
         env={"OPWRIGHT_CUDA_SIMULATOR": "1"},
     )
 
@@ -123,15 +119,12 @@ def test_cuda_kernels_are_right_in_the_simulator(run_python):
 def test_triton_kernels_are_right_in_the_interpreter(run_python):
     run_python(
         """
-        import sys
-        sys.path.insert(0, sys.argv[1])
         import torch
-        from test_lltm import assert_kernel_is_right
+        from tests.gallery.test_lltm import assert_kernel_is_right
         sizes = ((3, 5, 7), (2, 3, 40), (300, 2, 8), (0, 4, 6), (5, 4, 0))
         for dtype in (torch.float64, torch.float32, torch.float16):
             assert_kernel_is_right("triton", dtype, sizes=sizes)
         """,
-        Path(__file__).parent,
         env={"TRITON_INTERPRET": "1"},
     )
 

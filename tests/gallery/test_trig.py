@@ -53,7 +53,7 @@ def test_triton_kernels_agree_with_the_meaning_in_the_interpreter(run_python):
             for dtype in FLOATS:
                 for shape in ((), (0,), (1,), (1025,), (2048,), (33, 70)):
                     x = torch.randn(shape).to(dtype)
-                    torch.testing.assert_close(op.kernels[kernel](x), op.contract.truth([x])[0])
+                    torch.testing.assert_close(op.kernels[kernel](x), op.contract.reference([x])[0])
         """,
         env={"TRITON_INTERPRET": "1"},
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shipping import SOURCES, install, opwright
+
+from tests.package.shipping import SOURCES, install, opwright
 
 
 @pytest.fixture(scope="session")

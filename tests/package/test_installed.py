@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from shipping import python_with
+
+from tests.package.shipping import python_with
 
 pytestmark = pytest.mark.compiler
 
@@ -131,17 +132,17 @@ def test_what_is_left_of_opwright_in_a_package(mixed):
             except RuntimeError as error:
                 print(error)
         try:
-            source.scaled_exp.tuned
+            source.scaled_exp.apply_tuning
         except AttributeError as error:
             print(error)
     """)
     assert "ow.cuda_module is not part of a shipped package" in said
     assert "ow.check is not part of a shipped package" in said
-    assert "mixed::scaled_exp has no 'tuned' in a shipped package" in said
+    assert "Op has no 'apply_tuning' in a shipped package" in said
 
 
 def test_two_packages_with_one_operator(trig, tmp_path):
-    from shipping import install, opwright
+    from tests.package.shipping import install, opwright
 
     opwright("package", "opwright.gallery.trig", "--name", "other_ops", "--out", tmp_path / "project")
     other = install(tmp_path / "project", tmp_path / "site")

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from shipping import SOURCES, install, opwright, python_with
+
+from tests import REPOSITORY
+from tests.package.shipping import SOURCES, install, opwright, python_with
 
 pytestmark = pytest.mark.compiler
-DOCS = Path(__file__).parents[2] / "docs" / "packaging.md"
+DOCS = REPOSITORY / "docs" / "packaging.md"
 
 
 @pytest.fixture(scope="session")

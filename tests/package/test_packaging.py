@@ -9,12 +9,12 @@ import tomllib
 import zipfile
 
 import pytest
-from shipping import SOURCES, opwright, python_with
 
 from opwright.errors import CheckError, TargetError
 from opwright.package.imports import imports_of, rename_imports
 from opwright.package.vendored import requirements, vendored_modules
 from opwright.package.write import make_package
+from tests.package.shipping import SOURCES, opwright, python_with
 
 PLAIN = """
 import torch
@@ -44,7 +44,7 @@ def test_what_is_said_and_written(mixed_project):
     assert "→ write a .cu file with a host function" in said
     assert f"pip install {next((mixed_project / 'dist').glob('*.whl'))}" in said
     project = tomllib.loads((mixed_project / "pyproject.toml").read_text())["project"]
-    assert {r.split(">")[0] for r in project["dependencies"]} == {"torch", "numpy", "jaxtyping"}
+    assert {r.split(">")[0] for r in project["dependencies"]} == {"torch", "numpy", "jaxtyping", "typing-extensions"}
     assert "license" not in project
     manifest = json.loads((mixed_project / "mixed_ops" / "manifest.json").read_text())
     assert set(manifest["operators"]["mixed::scaled_exp"]["kernels"]) == {"cpp"}
@@ -146,7 +146,7 @@ def test_without_a_compiler_native_kernels_are_left_out(tmp_path):
     script = (
         "import dataclasses, sys\n"
         "from opwright.package import write\n"
-        "from opwright.runtime.tools import build_tools\n"
+        "from opwright.backends.build_tools import build_tools\n"
         "tools = build_tools()\n"
         "none = dataclasses.replace(tools, machine=dataclasses.replace(tools.machine, cxx=None))\n"
         "write.build_tools = lambda: none\n"
@@ -160,11 +160,15 @@ def test_without_a_compiler_native_kernels_are_left_out(tmp_path):
 
 def test_what_goes_along_of_opwright_is_small_and_builds_nothing():
     modules = set(vendored_modules())
-    assert {"opwright.contract.binding", "opwright.runtime.registration", "opwright.runtime.paired"} <= modules
+    assert {
+        "opwright.contract.binding",
+        "opwright.runtime.register.registration",
+        "opwright.runtime.register.backward_operator",
+    } <= modules
     assert not [m for m in modules if m.startswith(("opwright.checks", "opwright.timing", "opwright.report"))]
     assert not modules & {"opwright.machine", "opwright.cache", "opwright.runtime.op", "opwright.backends.base"}
-    assert len(modules) < 30
-    assert {r.split(">")[0] for r in requirements()} == {"torch", "numpy", "jaxtyping"}
+    assert len(modules) < 45
+    assert {r.split(">")[0] for r in requirements()} == {"torch", "numpy", "jaxtyping", "typing-extensions"}
 
 
 def test_imports_are_found_wherever_they_stand():

@@ -10,11 +10,11 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
-from sample_records import MACHINE, make_bench, make_check, make_measurement, make_verdict
 
 from opwright.errors import OpwrightError
 from opwright.report import html, pictures
 from opwright.results import BenchReport, Comparison, Estimate, Finding, NotChecked, Status, Versus
+from tests.report.sample_records import MACHINE, make_bench, make_check, make_measurement, make_verdict
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{7*7}}</style></pre>"
 

@@ -6,11 +6,11 @@ import itertools
 import re
 
 import pytest
-from sample_records import make_bench, make_check, make_measurement, make_verdict
 
 from opwright.errors import OpwrightError
 from opwright.report import markdown
 from opwright.results import Comparison, Finding, NotChecked, Status, Versus
+from tests.report.sample_records import make_bench, make_check, make_measurement, make_verdict
 
 
 def test_failures_come_with_case_and_command():

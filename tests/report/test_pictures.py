@@ -6,12 +6,12 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from sample_records import MACHINE, make_bench, make_check, make_measurement
 
 from opwright.errors import OpwrightError
 from opwright.report import canvas, pictures
 from opwright.report.reading import read
 from opwright.results import Estimate
+from tests.report.sample_records import MACHINE, make_bench, make_check, make_measurement
 
 drawn = pytest.mark.skipif(not pictures.available(), reason="matplotlib is not installed")
 

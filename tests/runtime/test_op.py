@@ -92,7 +92,7 @@ def test_hand_written_parts_take_effect_and_are_labelled(namespace: str) -> None
     op(x, a=4.0).sum().backward()
     assert x.grad.tolist() == [400] * 3
     assert torch.vmap(op, in_dims=1)(torch.ones(3, 2)).shape == (2, 3)
-    assert op.count_flops([torch.ones(3), 2.0]) == 7
+    assert op.flops(torch.ones(3), a=2.0) == 7
     assert calls == ["fake", "backward", "vmap (1,) 2"]
     hand_written = {name for name, part in op.parts.items() if part.origin is Origin.HAND_WRITTEN}
     assert hand_written == {"fake", "autograd", "vmap", "flops"}
@@ -130,6 +130,8 @@ def test_it_looks_like_the_function_that_defined_it(namespace: str) -> None:
     assert {"python", "triton", "cpp", "numpy"} <= set(dir(op))
     with pytest.raises(AttributeError, match="the languages are"):
         op.fortran  # noqa: B018
+    with pytest.raises(AttributeError, match="did you mean 'triton'"):
+        op.tritn  # noqa: B018
 
 
 def test_a_module_that_holds_an_operator_can_be_copied(namespace: str) -> None:
@@ -226,7 +228,7 @@ def test_mistakes_in_attaching_are_refused_with_a_remedy(namespace: str, tmp_pat
         "op.cpp was given a callable": lambda: op.cpp(lambda x, *, a: x),
         "there is no file 'missing.cpp'": lambda: op.cpp("missing.cpp"),
         "op.cpp takes .cpp or .cc or .cxx files": lambda: op.cpp(tmp_path / "kernel.py"),
-        "is what the meaning itself is called": lambda: op.python(lambda x, *, a: x, name="reference"),
+        "is what the reference itself is called": lambda: op.python(lambda x, *, a: x, name="reference"),
     }
     for says, attempt in attempts.items():
         with pytest.raises(KernelError) as error:

@@ -17,13 +17,13 @@ from opwright.contract.contract import make_contract
 from opwright.errors import CheckError, KernelError
 from opwright.results import BenchReport, Ceiling, Estimate, Measurement, Versus
 from opwright.timing import run as engine
-from opwright.timing.ceilings import fraction_of_ceiling
-from opwright.timing.clocks import ClockWatch
-from opwright.timing.measure import measure_in_turn
+from opwright.timing.candidates import Subject, backward_of, eager_reference, input_sets, kernel_subject
+from opwright.timing.hardware.clocks import ClockWatch
+from opwright.timing.hardware.roofline import fraction_of_ceiling
+from opwright.timing.measurement_pass import measure_in_turn
 from opwright.timing.regression import slower_than
 from opwright.timing.sizes import bench_cases
 from opwright.timing.statistics import StopRule, compare
-from opwright.timing.subjects import Subject, backward_of, eager_reference, input_sets, kernel_subject
 from opwright.timing.timers import CpuTimer
 from opwright.timing.verify import _close
 
@@ -270,7 +270,7 @@ def test_declared_sizes_are_taken_in_step(namespace):
     ]
     scale = scale_op(namespace)
     scale.bench_sizes(n=(3, 4))
-    assert scale.declared_sizes == {"n": (3, 4)}
+    assert scale.sizes_to_time == {"n": (3, 4)}
     with pytest.raises(KernelError, match="has no dim 'q'"):
         scale.bench_sizes(q=(1,))
 

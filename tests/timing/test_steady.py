@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from opwright.timing import cores, persisting
-from opwright.timing.precision import PrecisionFlags
+from opwright.timing.hardware import cores, persisting_l2
+from opwright.timing.hardware.precision import PrecisionFlags
 from opwright.timing.timers import CpuTimer
 
 here = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
@@ -117,25 +117,25 @@ def test_a_program_that_uses_torchs_new_names_for_tf32_is_no_error():
 
 @pytest.mark.parametrize(("code", "says"), [(0, ""), (801, "the driver answered error 801")])
 def test_what_the_driver_says_of_the_cache_is_kept(monkeypatch, code, says):
-    monkeypatch.setattr(persisting, "_find", lambda: (lambda: code, ""))
-    assert persisting.reset_persisting_lines() == says
+    monkeypatch.setattr(persisting_l2, "_find", lambda: (lambda: code, ""))
+    assert persisting_l2.reset_persisting_lines() == says
 
 
 def test_a_machine_without_cuda_says_why_the_cache_is_not_reset(monkeypatch):
     def refuse(name):
         raise OSError(name)
 
-    monkeypatch.setattr(persisting.ctypes, "CDLL", refuse)
-    persisting._find.cache_clear()
+    monkeypatch.setattr(persisting_l2.ctypes, "CDLL", refuse)
+    persisting_l2._find.cache_clear()
     try:
-        assert "neither libcuda.so.1 nor libcudart.so" in persisting.reset_persisting_lines()
+        assert "neither libcuda.so.1 nor libcudart.so" in persisting_l2.reset_persisting_lines()
     finally:
-        persisting._find.cache_clear()
+        persisting_l2._find.cache_clear()
 
 
 @pytest.mark.gpu
 def test_a_backward_is_captured_in_a_graph_and_the_cache_is_reset():
-    from opwright.timing.subjects import Subject, backward_of
+    from opwright.timing.candidates import Subject, backward_of
     from opwright.timing.timers import GpuTimer
 
     timer = GpuTimer()
@@ -152,7 +152,7 @@ def test_a_backward_is_captured_in_a_graph_and_the_cache_is_reset():
 
 @pytest.mark.gpu
 def test_what_cannot_be_captured_is_timed_all_the_same_and_says_why():
-    from opwright.timing.subjects import Subject
+    from opwright.timing.candidates import Subject
     from opwright.timing.timers import GpuTimer
 
     timer = GpuTimer()
@@ -196,7 +196,7 @@ class FakeCuda:
 
 
 def test_a_graph_holds_about_two_milliseconds_of_calls(monkeypatch):
-    from opwright.timing.subjects import Subject
+    from opwright.timing.candidates import Subject
 
     cuda, seen = FakeCuda(monkeypatch), []
     timer, sets = cuda.timer(), ["a"]
@@ -210,7 +210,7 @@ def test_a_graph_holds_about_two_milliseconds_of_calls(monkeypatch):
 
 
 def test_a_backwards_forward_runs_on_the_stream_of_the_capture(monkeypatch):
-    from opwright.timing.subjects import Subject
+    from opwright.timing.candidates import Subject
 
     cuda, seen = FakeCuda(monkeypatch), []
     timer = cuda.timer()
@@ -227,8 +227,8 @@ def test_a_backwards_forward_runs_on_the_stream_of_the_capture(monkeypatch):
 
 
 def test_why_no_graph_could_be_captured_is_a_note_of_the_measurement(monkeypatch):
+    from opwright.timing.candidates import Subject
     from opwright.timing.measurement import _how_it_was_taken
-    from opwright.timing.subjects import Subject
 
     timer = FakeCuda(monkeypatch, refuse="operation not permitted when stream is capturing\nmore").timer()
     subject = Subject("s", "torch", lambda arguments: None)

@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.backends.build_tools import build_tools
 from opwright.errors import CacheError
 from opwright.results import Crossover, Interval
 from opwright.runtime import tuned as tables
-from opwright.runtime.tools import build_tools
 from opwright.runtime.tuned import Tuned, count_elements, dtype_key
 from opwright.timing import run as engine
 
@@ -142,7 +142,7 @@ def test_clearing_forgets(namespace):
     assert ow.tune(double, clear=True).measurements == ()
     assert chosen(double).kernel == "steady"
     assert double.explain(torch.ones(10)).note == ""
-    assert not double.forget_tuning()
+    assert not double.clear_tuning()
 
 
 def test_a_wrong_kernel_never_wins(namespace):
@@ -211,7 +211,9 @@ def test_a_table_is_followed_under_torch_compile_and_changes_the_operators_diges
     before = double.fingerprint
     tune(double)
     assert double.fingerprint != before
-    assert double.traceable_kernel((torch.ones(10),)) is None  # Python kernels are opaque; it is looked up all the same
+    assert (
+        double._traceable_kernel((torch.ones(10),)) is None
+    )  # Python kernels are opaque; it is looked up all the same
     assert torch.equal(torch.compile(lambda x: double(x), backend="aot_eager")(torch.ones(10)), torch.full((10,), 2.0))
 
 
@@ -221,7 +223,7 @@ def test_a_later_process_follows_the_table(run_python):
         from jaxtyping import Float
         from torch import Tensor
         from opwright.results import Crossover, Interval
-        from opwright.runtime.tools import build_tools
+        from opwright.backends.build_tools import build_tools
 
         @ow.op("tunedlater::double")
         def double(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -231,7 +233,8 @@ def test_a_later_process_follows_the_table(run_python):
         double.python(lambda x: x * 2, name="second")
         if sys.argv[1] == "tune":
             name = build_tools().machine.cpu
-            double.follow([Crossover("tunedlater::double", "cpu", name, "float32", (Interval(0, None, "second"),))])
+            always = (Interval(0, None, "second"),)
+            double.apply_tuning([Crossover("tunedlater::double", "cpu", name, "float32", always)])
         print(double.explain(torch.ones(3)).chosen.kernel)
     """
     assert run_python(script, "tune").stdout.split() == ["second"]
@@ -257,7 +260,7 @@ def test_a_cache_folder_that_cannot_be_written_is_said(namespace, monkeypatch):
     def refuse(tables):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(double, "follow", refuse)
+    monkeypatch.setattr(double, "apply_tuning", refuse)
     with pytest.raises(CacheError, match="cannot be kept"):
         tune(double)
 

@@ -5,21 +5,23 @@ A backend is imported when it is first asked for, so that a missing language cos
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+from collections.abc import Iterator
 
 from opwright.backends.base import Backend
 
-__all__ = ["BACKENDS", "get_backend"]
+__all__ = ["BACKENDS", "get_backend", "under_check"]
 
 BACKENDS: dict[str, str] = {
     "python": "opwright.backends.python:PythonBackend",
-    "triton": "opwright.backends.triton:TritonBackend",
-    "cuda": "opwright.backends.cuda:CudaBackend",
-    "cpp": "opwright.backends.cpp:CppBackend",
-    "mojo": "opwright.backends.mojo:MojoBackend",
-    "max": "opwright.backends.max:MaxBackend",
-    "numpy": "opwright.backends.numpy:NumpyBackend",
+    "triton": "opwright.backends.triton.backend:TritonBackend",
+    "cuda": "opwright.backends.cuda.backend:CudaBackend",
+    "cpp": "opwright.backends.native.cpp:CppBackend",
+    "mojo": "opwright.backends.mojo.backend:MojoBackend",
+    "max": "opwright.backends.mojo.max:MaxBackend",
+    "numpy": "opwright.backends.numpy.backend:NumpyBackend",
 }
 
 
@@ -29,3 +31,12 @@ def get_backend(name: str) -> Backend:
     module, _, attribute = BACKENDS[name].partition(":")
     backend: Backend = getattr(importlib.import_module(module), attribute)()
     return backend
+
+
+@contextlib.contextmanager
+def under_check() -> Iterator[None]:
+    """What each language wants of the process in which kernels are checked."""
+    with contextlib.ExitStack() as stack:
+        for name in BACKENDS:
+            stack.enter_context(get_backend(name).under_check())
+        yield

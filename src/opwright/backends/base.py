@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import ast
-import functools
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from opwright.cache import ArtifactCache
+from opwright.backends.build_tools import BuildTools
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError, SignatureMismatchError
 from opwright.machine import Machine
@@ -27,10 +27,8 @@ from opwright.results import Accepted, Probe, Refused
 __all__ = [
     "Artifact",
     "Backend",
-    "BuildTools",
     "KernelSpec",
     "Launch",
-    "as_launch",
     "compare_parameters",
     "compare_with_contract",
     "launch_for_calls_like",
@@ -74,15 +72,6 @@ class Artifact:
     entry: str
     file: Path | None = None
     payload: Any = None
-
-
-@dataclass(frozen=True)
-class BuildTools:
-    """What a backend builds with: the machine, the cache, and a way to tell the user what goes on."""
-
-    machine: Machine
-    cache: ArtifactCache
-    notify: Callable[[str], None]
 
 
 class Backend(abc.ABC):
@@ -158,6 +147,10 @@ class Backend(abc.ABC):
         """What has to hold of a call besides the author's ``when``; takes the arguments, says why not."""
         return None
 
+    def under_check(self) -> contextlib.AbstractContextManager[None]:
+        """What a check runs every kernel in, whatever its language: a simulator that permutes its threads, say."""
+        return contextlib.nullcontext()
+
     def not_judged(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
         """Dtypes in which a result here says nothing about the kernel, each with the reason."""
         return {}
@@ -213,17 +206,6 @@ def compare_with_contract(parameters: list[inspect.Parameter], contract: Contrac
             f"{contract.qualname}: {what} takes ({came}), but the operator takes ({wanted})",
             fix=f"write it as def {entry}({wanted})",
         )
-
-
-def as_launch(function: Launch, contract: Contract) -> Launch:
-    """A Python function that takes the operator's arguments flat, in signature order."""
-    if not contract.signature.keyword_only:
-        return function  # the common case pays for no wrapper
-    return functools.partial(_call_with_keywords, contract, function)
-
-
-def _call_with_keywords(contract: Contract, function: Launch, *arguments: object) -> object:
-    return contract.signature.call(function, arguments)
 
 
 def launch_for_calls_like(launch: Launch, arguments: Sequence[Any]) -> Launch:

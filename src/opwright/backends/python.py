@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from opwright.backends.base import Artifact, Backend, BuildTools, KernelSpec, Launch, as_launch
+from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
+from opwright.backends.build_tools import BuildTools
 from opwright.contract.contract import Contract
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe
@@ -24,4 +25,4 @@ class PythonBackend(Backend):
         return Artifact(spec.entry, payload=spec.source)
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
-        return as_launch(artifact.payload, contract)
+        return contract.signature.flat(artifact.payload)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
+from opwright import tree
 from opwright.checks import values
 from opwright.checks.context import Context, Observation
 from opwright.contract import derive
@@ -57,7 +57,7 @@ def _run(context: Context, compiled: Any, case: Case) -> str | None:
     def track(t: torch.Tensor) -> torch.Tensor:
         return t.detach().requires_grad_() if derive.differentiable(t) else t
 
-    arguments = _pytree.tree_map_only(torch.Tensor, track, list(run.arguments))
+    arguments = tree.map_tensors(track, list(run.arguments))
     contract = context.op.contract
     with context.op.only(context.kernel):
         try:
@@ -76,7 +76,7 @@ def _run(context: Context, compiled: Any, case: Case) -> str | None:
 
 def _compare_gradients(arguments: Any, compiled: tuple[Any, ...], eager: tuple[Any, ...]) -> str | None:
     """Compiled against eager: the family "gradients" compares eager with the meaning."""
-    tracked = [t for t in _pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor) and t.requires_grad]
+    tracked = [t for t in tree.tensors(arguments) if t.requires_grad]
     pairs = [(c, e) for c, e in zip(compiled, eager, strict=True) if isinstance(c, torch.Tensor) and e.requires_grad]
     if not tracked or not pairs:
         return None

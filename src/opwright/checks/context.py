@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
+from opwright import tree
 from opwright.contract import cases as case_making
 from opwright.contract import derive
 from opwright.contract.cases import Case
@@ -83,8 +83,8 @@ class Context:
             return Outside("the kernel's own domain (dtypes, when) excludes it")
         on_cpu = to_cpu(arguments)
         try:
-            expected = self.op.contract.truth(on_cpu)
-            exact = self.op.contract.truth(to_double(on_cpu))
+            expected = self.op.contract.reference(on_cpu)
+            exact = self.op.contract.reference(to_double(on_cpu))
         except Exception as error:  # whatever the author's function raises is its way to say no
             return Outside(f"the meaning raises {type(error).__name__}: {_first_line(error)}")
         before = copy_of(arguments)
@@ -177,7 +177,7 @@ class Context:
 
 def to_cpu(values: Any) -> Any:
     """Tensors copied to the CPU, with their layout."""
-    return _pytree.tree_map_only(torch.Tensor, lambda t: t.detach().cpu(), values)
+    return tree.map_tensors(lambda t: t.detach().cpu(), values)
 
 
 def to_double(values: Any) -> Any:
@@ -188,12 +188,12 @@ def to_double(values: Any) -> Any:
             return t.to(torch.complex128)
         return t.double() if t.is_floating_point() else t
 
-    return _pytree.tree_map_only(torch.Tensor, convert, values)
+    return tree.map_tensors(convert, values)
 
 
 def copy_of(values: Any) -> Any:
     """Tensors copied (contiguous), for comparison after the run."""
-    return _pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), values)
+    return tree.map_tensors(lambda t: t.detach().clone(), values)
 
 
 def reduction_length(context: Context, observation: Observation) -> int:
@@ -210,7 +210,7 @@ def _terms(context: Context, observation: Observation) -> int:
     try:
         work, longest = derive.work(context.op.contract, arguments)
     except Exception:  # whatever the meaning raises on meta tensors
-        return max(1, *(t.numel() for t in _pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor)))
+        return max(1, *(t.numel() for t in tree.tensors(arguments)))
     return max(1, longest, math.ceil(work / max(outputs, 1)))
 
 

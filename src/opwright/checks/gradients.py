@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
+from opwright import tree
 from opwright.checks.context import Context, Observation, Outside, copy_of, reduction_length, to_cpu, to_double
 from opwright.checks.tolerance import allowed_error, describe_difference, first_difference
 from opwright.contract import derive
@@ -52,7 +52,7 @@ def _passes(context: Context) -> Iterator[tuple[Case, str, int | None]]:
             yield case, layout, None
     for case in chosen[:1]:
         run = context.observe(case)
-        count = sum(map(derive.differentiable, _tensors(run.arguments))) if isinstance(run, Observation) else 0
+        count = sum(map(derive.differentiable, tree.tensors(run.arguments))) if isinstance(run, Observation) else 0
         yield from ((case, "contiguous", i) for i in range(count if count > 1 else 0))
 
 
@@ -78,7 +78,7 @@ def _judge(context: Context, case: Case, layout: str, alone: int | None = None) 
     floating = [o for o in outputs[:visible] if isinstance(o, torch.Tensor) and derive.differentiable(o)]
     if not floating:
         return NotChecked(NAME, "no output has a floating dtype")
-    wanted = [t for t in _tensors(inputs) if t.requires_grad]
+    wanted = [t for t in tree.tensors(inputs) if t.requires_grad]
     if not all(o.requires_grad for o in floating):
         return "an output is not connected to the inputs: the kernel's result carries no gradient"
     grads = [_incoming(o, layout) if derive.differentiable(o) else None for o in outputs[:visible]]
@@ -100,7 +100,7 @@ def _forward(context: Context, run: Observation, alone: int | None) -> tuple[lis
             return t
         return t.detach().requires_grad_(alone is None or next(number) == alone)
 
-    inputs = _pytree.tree_map_only(torch.Tensor, track, list(run.arguments))
+    inputs = tree.map_tensors(track, list(run.arguments))
     return inputs, context.op.contract.unpack(context.call(inputs))
 
 
@@ -116,18 +116,18 @@ def _compare(
     context: Context, run: Observation, inputs: list[Any], grads: Sequence[Any], got: Sequence[Any]
 ) -> str | None:
     contract = context.op.contract
-    needs = [t.requires_grad for t in _tensors(inputs)]
+    needs = [t.requires_grad for t in tree.tensors(inputs)]
     on_cpu, incoming = to_cpu(copy_of(run.before)), to_cpu(list(grads))
     rounded = derive.vjp(contract, on_cpu, incoming, needs)
     exact = derive.vjp(contract, to_double(on_cpu), to_double(incoming), needs)
-    operations = 2 * reduction_length(context, run) + max((t.numel() for t in _tensors(inputs)), default=1)
+    operations = 2 * reduction_length(context, run) + max((t.numel() for t in tree.tensors(inputs)), default=1)
     names = [
         a.name
         for a, value in zip(contract.signature.arguments, inputs, strict=True)
-        for t in _tensors([value])
+        for t in tree.tensors([value])
         if t.requires_grad
     ]
-    tracked = [t for t in _tensors(inputs) if t.requires_grad]
+    tracked = [t for t in tree.tensors(inputs) if t.requires_grad]
     for name, tensor, grad, near, sure in zip(names, tracked, got, rounded, exact, strict=True):
         here = torch.zeros_like(near) if grad is None else grad.detach().cpu()
         if here.shape != sure.shape:
@@ -137,7 +137,3 @@ def _compare(
         if wrong.any():
             return f"the gradient of {name!r} is wrong: {describe_difference(here, near, wrong)}"
     return None
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [v for v in _pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
+from opwright import tree
 from opwright.checks.context import Context, Observation
 from opwright.contract import derive
 from opwright.contract.cases import Case
@@ -46,7 +46,7 @@ def _run(context: Context, case: Case) -> str | None:
         leaf = t.detach()
         return leaf.requires_grad_() if derive.differentiable(t) and t.dtype in (torch.float32, torch.float64) else leaf
 
-    arguments: list[Any] = _pytree.tree_map_only(torch.Tensor, track, list(run.arguments))
+    arguments: list[Any] = tree.map_tensors(track, list(run.arguments))
     signature = context.op.contract.signature
     split = len(signature.positional)
     keywords = {a.name: v for a, v in zip(signature.keyword_only, arguments[split:], strict=True)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch.utils import _pytree
 
+from opwright import tree
 from opwright.checks.context import Context, Observation
 from opwright.checks.tolerance import describe_difference
 from opwright.results import Finding, NotChecked
@@ -24,7 +24,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 def judge(context: Context, run: Observation) -> str | None:
     """Which argument the kernel wrote into."""
     for argument, now, before in zip(context.op.contract.signature.arguments, run.arguments, run.before, strict=True):
-        for a, b in zip(_pytree.tree_leaves([now]), _pytree.tree_leaves([before]), strict=True):
+        for a, b in zip(tree.leaves([now]), tree.leaves([before]), strict=True):
             if isinstance(a, torch.Tensor):
                 changed = (a != b) & ~(a.isnan() & b.isnan())
                 if changed.any():

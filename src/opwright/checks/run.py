@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opwright.checks.families import FAMILIES
-from opwright.checks.isolation import Ending, Job, end_workers, fork_server, run_job
+from opwright.checks.process.isolation import Ending, Job, end_workers, fork_server, run_job
+from opwright.checks.table import FAMILIES
 from opwright.contract.cases import always_its_default, parse_case
 from opwright.errors import CheckError
 from opwright.machine import Machine, this_machine
@@ -26,10 +26,9 @@ from opwright.results import (
     Status,
     Verdict,
 )
-from opwright.runtime import transport
-from opwright.runtime.kernel import LANGUAGES
+from opwright.runtime import serialization
+from opwright.runtime.languages import LANGUAGES, REFERENCE
 from opwright.runtime.op import Op
-from opwright.runtime.selection import REFERENCE
 from opwright.runtime.targets import find_home, load_target, name_target
 
 __all__ = ["LEVELS", "Task", "check", "plan"]
@@ -282,7 +281,7 @@ def _run_somewhere(task: Task, settings: _Settings) -> tuple[_Heard, Ending]:
         if not heard.unavailable:
             return heard, ending
     try:
-        by_value = dataclasses.replace(job, home=None, pickle=transport.dump(task.op))
+        by_value = dataclasses.replace(job, home=None, pickle=serialization.dump(task.op))
     except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
         why = f"{type(error).__name__}: {error}"
         return _Heard(unavailable=why), Ending(0, False, "load", "", "", True)

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
+from opwright import tree
 from opwright.checks import values
 from opwright.checks.context import Context, Observation
+from opwright.internals.tensors import keep_gpu_busy
 from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]
@@ -55,7 +56,7 @@ def _on_side_stream(context: Context, run: Observation) -> tuple[Any, ...] | Exc
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         late = _zeros_like(run.before)
-        torch.cuda._sleep(_CYCLES)
+        keep_gpu_busy(_CYCLES)
         _copy_into(late, run.before)
         try:
             outputs = context.op.contract.unpack(context.call(late))
@@ -84,22 +85,18 @@ def _from_graph(context: Context, run: Observation) -> tuple[Any, ...] | Excepti
 
 
 def _zeros_like(arguments: Any) -> Any:
-    return _pytree.tree_map_only(torch.Tensor, torch.zeros_like, arguments)
+    return tree.map_tensors(torch.zeros_like, arguments)
 
 
 def _copies(arguments: Any) -> Any:
-    return _pytree.tree_map_only(torch.Tensor, torch.clone, arguments)
+    return tree.map_tensors(torch.clone, arguments)
 
 
 def _fill(arguments: Any) -> None:
-    for tensor in _tensors(arguments):
+    for tensor in tree.tensors(arguments):
         tensor.zero_()
 
 
 def _copy_into(arguments: Any, values: Any) -> None:
-    for target, source in zip(_tensors(arguments), _tensors(values), strict=True):
+    for target, source in zip(tree.tensors(arguments), tree.tensors(values), strict=True):
         target.copy_(source, non_blocking=True)
-
-
-def _tensors(arguments: Any) -> list[torch.Tensor]:
-    return [t for t in _pytree.tree_leaves(arguments) if isinstance(t, torch.Tensor)]

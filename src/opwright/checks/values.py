@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from opwright import tree
 from opwright.checks.context import Context, Observation, reduction_length, to_cpu, to_double
 from opwright.checks.tolerance import ErrorSizes, allowed_error, describe_difference, discrete_choices, first_difference
+from opwright.internals.compiler import DispatchMode
+from opwright.internals.registration import writes_arguments
 from opwright.results import Finding, NotChecked
 
 __all__ = ["NAME", "check"]
@@ -90,16 +91,16 @@ def _conditioning(context: Context, run: Observation, i: int, exact: torch.Tenso
 def _perturbed(context: Context, run: Observation, i: int, relative: float, seed: int) -> torch.Tensor:
     """The exact answer, had every input and every intermediate result been rounded a little."""
     rounding = _Rounding(relative, seed)
-    inputs = _pytree.tree_map_only(torch.Tensor, rounding.round, to_double(to_cpu(run.before)))
+    inputs = tree.map_tensors(rounding.round, to_double(to_cpu(run.before)))
     with rounding:
-        return context.op.contract.truth(inputs)[i]
+        return context.op.contract.reference(inputs)[i]
 
 
-class _Rounding(TorchDispatchMode):
+class _Rounding(DispatchMode):  # type: ignore[misc]
     """Makes each new floating tensor off by a random relative error (in a NumPy meaning, only what goes in)."""
 
     def __init__(self, relative: float, seed: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._relative = relative
         self._generator = torch.Generator().manual_seed(seed)
 
@@ -111,6 +112,6 @@ class _Rounding(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.is_view or func._schema.is_mutable:
+        if func.is_view or writes_arguments(func):
             return out
-        return _pytree.tree_map_only(torch.Tensor, self.round, out)
+        return tree.map_tensors(self.round, out)

@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 
 import opwright
+from opwright.cli.check import check, demo
 from opwright.cli.common import WRONG_CALL
-from opwright.cli.looking import doctor, report, show
-from opwright.cli.proving import check, demo
-from opwright.cli.shipping import package, prebuild
+from opwright.cli.package import package, prebuild
+from opwright.cli.show import doctor, report, show
 from opwright.cli.timing import bench, tune
 from opwright.errors import OpwrightError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,14 +12,16 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
+from opwright import tree
 from opwright.contract.dims import evaluate, names_in
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.contract.numpy_names import lacking, what_is_wrong, what_to_write
-from opwright.contract.reference import contiguous_outputs, run_traceable, run_truth
+from opwright.contract.reference import contiguous_outputs, run_reference, run_traceable
 from opwright.contract.signature import Argument, Kind, Signature, read_signature
 from opwright.errors import ContractError
+from opwright.internals.compiler import fake_tensors
+from opwright.internals.tensors import version_of
 
 __all__ = ["AUTOCAST", "Contract", "make_contract"]
 
@@ -46,6 +49,10 @@ class Contract:
     @property
     def name(self) -> str:
         return self.qualname.split("::")[1]
+
+    def renamed(self, qualname: str) -> Contract:
+        """The same operator under another name."""
+        return dataclasses.replace(self, qualname=_checked_name(qualname))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -80,9 +87,9 @@ class Contract:
             shown.append(_show_argument(argument))
         return f"{self.qualname}({', '.join(shown)})"
 
-    def truth(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    def reference(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The meaning's outputs, contiguous and freshly allocated. ``arguments`` in signature order."""
-        return self._finish(run_truth(self.function, self.signature, arguments), arguments)
+        return self._finish(run_reference(self.function, self.signature, arguments), arguments)
 
     def traceable(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The same through torch operations only: differentiable, and fit for fake tensors."""
@@ -123,10 +130,7 @@ def make_contract(
     Raises:
         ContractError: the name, an annotation or the body cannot be expressed as a functional operator.
     """
-    if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", qualname):
-        raise ContractError(
-            f"{qualname!r} is not an operator name", fix='use "namespace::name", each a Python identifier'
-        )
+    _checked_name(qualname)
     if autocast is not None and autocast not in AUTOCAST:
         raise ContractError(
             f"{qualname}: autocast={autocast!r} is no policy", fix=f"use one of {list(AUTOCAST)}, or None"
@@ -152,6 +156,14 @@ def make_contract(
     if not examined:
         _refuse_mutation(contract)
     return contract
+
+
+def _checked_name(qualname: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", qualname):
+        raise ContractError(
+            f"{qualname!r} is not an operator name", fix='use "namespace::name", each a Python identifier'
+        )
+    return qualname
 
 
 def _refuse_lacking(qualname: str, function: Callable[..., Any]) -> None:
@@ -183,9 +195,7 @@ def _refuse_mutation(contract: Contract) -> None:
     Nothing is computed. A meaning that fake tensors cannot run (it looks at values) is let through:
     ``opwright check`` compares the arguments of every real run as well.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with fake_tensors():
         arguments = [_fake_argument(a) for a in contract.signature.arguments]
         versions = [_versions(a) for a in arguments]
         # What it raises is no mutation (sizes that do not fit together, a meaning that looks at values), and
@@ -200,8 +210,8 @@ def _refuse_mutation(contract: Contract) -> None:
             )
 
 
-def _versions(argument: Any) -> list[int]:
-    return [t._version for t in _pytree.tree_leaves(argument) if isinstance(t, torch.Tensor)]
+def _versions(argument: Any) -> list[int | None]:
+    return [version_of(t) for t in tree.tensors(argument)]
 
 
 def _fake_argument(argument: Argument) -> Any:

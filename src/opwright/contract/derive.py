@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from opwright import tree
 from opwright.contract.contract import Contract
 from opwright.contract.reference import run_traceable
+from opwright.internals.compiler import DispatchMode
 
 __all__ = ["batch_rule", "differentiable", "fake_outputs", "flops", "functional_vjp", "least_bytes", "vjp", "work"]
 
@@ -55,10 +55,10 @@ def vjp(
     Returns:
         The wanted gradients in order, each contiguous with its argument's shape and dtype.
     """
-    leaves, structure = _pytree.tree_flatten(list(arguments))
+    leaves = tree.leaves(list(arguments))
     with torch.enable_grad():
         inputs = _as_inputs(leaves, needs, create_graph)
-        outputs = run_traceable(contract.function, contract.signature, _pytree.tree_unflatten(inputs, structure))
+        outputs = run_traceable(contract.function, contract.signature, tree.rebuild(list(arguments), inputs))
         wanted = [t for t, need in zip(_tensors(inputs), needs, strict=True) if need]
         pairs = [
             (output, grad)
@@ -88,7 +88,7 @@ def functional_vjp(contract: Contract, grad_outputs: Sequence[torch.Tensor | Non
         rest: the arguments in signature order, then ``needs``.
     """
     *arguments, needs = rest
-    leaves, structure = _pytree.tree_flatten(list(arguments))
+    leaves = tree.leaves(list(arguments))
     tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     wanted = [i for i, need in zip(tensors, needs, strict=True) if need]
 
@@ -96,7 +96,7 @@ def functional_vjp(contract: Contract, grad_outputs: Sequence[torch.Tensor | Non
         filled = list(leaves)
         for i, value in zip(wanted, values, strict=True):
             filled[i] = value
-        outputs = run_traceable(contract.function, contract.signature, _pytree.tree_unflatten(filled, structure))
+        outputs = run_traceable(contract.function, contract.signature, tree.rebuild(list(arguments), filled))
         pairs = list(zip(contract.unpack(outputs), grad_outputs, strict=True))
         incoming[:] = [g for o, g in pairs if not _is_absent(g, o)]
         # An output without a gradient is of no interest, and torch.func.vjp refuses integers.
@@ -153,7 +153,7 @@ def flops(contract: Contract, arguments: Sequence[Any]) -> int:
 def work(contract: Contract, arguments: Sequence[Any]) -> tuple[int, int]:
     """FLOPs of the meaning as ``flops`` counts them, and the number of terms in its longest sum or scan."""
     counter = _FlopCounter()
-    on_meta = _pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), list(arguments))
+    on_meta = tree.map_tensors(lambda t: t.to("meta"), list(arguments))
     with counter:
         run_traceable(contract.function, contract.signature, on_meta)
     return counter.total, counter.longest
@@ -164,9 +164,9 @@ def least_bytes(contract: Contract, arguments: Sequence[Any]) -> int:
 
     An expanded tensor counts with the bytes it occupies, not with those it pretends to have.
     """
-    on_meta = _pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), list(arguments))
+    on_meta = tree.map_tensors(lambda t: t.to("meta"), list(arguments))
     outputs = fake_outputs(contract, on_meta)[: contract.signature.visible]
-    inputs = [leaf for leaf in _pytree.tree_leaves(list(arguments)) if isinstance(leaf, torch.Tensor)]
+    inputs = tree.tensors(list(arguments))
     return sum(map(_bytes_occupied, (*inputs, *outputs)))
 
 
@@ -177,16 +177,16 @@ def _bytes_occupied(tensor: torch.Tensor) -> int:
     return elements * tensor.element_size()
 
 
-class _FlopCounter(TorchDispatchMode):
+class _FlopCounter(DispatchMode):  # type: ignore[misc]
     """Adds up the work of every aten operation that passes."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.total = 0
         self.longest = 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._overloadpacket not in flop_registry:
+        if func.overloadpacket not in flop_registry:
             # Where autograd is switched off, as in inference mode and within other modes, matmul arrives whole.
             with self:
                 parts = func.decompose(*args, **(kwargs or {}))
@@ -197,17 +197,17 @@ class _FlopCounter(TorchDispatchMode):
         return out
 
     def _work(self, func: Any, args: Any, kwargs: Any, out: Any) -> int:
-        packet = func._overloadpacket
+        packet = func.overloadpacket
         if packet in flop_registry:
             return int(flop_registry[packet](*args, **kwargs, out_val=out))
-        results = [o for o in _pytree.tree_leaves(out) if isinstance(o, torch.Tensor)]
+        results = tree.tensors(out)
         if not results or func.is_view or packet in _MOVES_DATA:
             return 0
         if packet in _SCANS and args[0].dim():
             self.longest = max(self.longest, args[0].shape[args[1]])
         if torch.Tag.pointwise in func.tags:
             return results[0].numel()
-        given = [a for a in _pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        given = tree.tensors((args, kwargs))
         read = max((g.numel() for g in given), default=0)
         self.longest = max(self.longest, read // max(results[0].numel(), 1))
         return read if read > results[0].numel() else 0  # a reduction; what is left moves data

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch._numpy as tnp
+
+from opwright.internals.numpy_layer import numpy_functions
 
 __all__ = ["NumpyName", "lacking", "names_used", "what_is_wrong", "what_to_write"]
 
@@ -111,7 +112,9 @@ def _path_of(value: Any) -> str | None:
 def _has(path: str) -> bool:
     if path.startswith("random.") or path in OTHER_VALUES:
         return False
-    value: Any = tnp
+    if numpy_functions is None:
+        return True  # nothing of NumPy runs on tensors then, which is said where it is needed
+    value: Any = numpy_functions
     for part in path.split("."):
         value = getattr(value, part, None)
         if value is None:

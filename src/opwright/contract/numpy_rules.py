@@ -1,4 +1,4 @@
-"""NumPy's rules where torch's NumPy layer (``torch._numpy``) has rules of its own.
+"""NumPy's rules where torch's NumPy layer has rules of its own.
 
 Two differ. A function of integers that gives floats (``/``, ``sqrt``, ``arctan2``) gives float64 in NumPy and
 ``torch.get_default_dtype()``, most often float32, in the layer. And which float NumPy's ``zeros`` or a mean of
@@ -8,64 +8,37 @@ integers gives is one setting of the whole process there; here it is a setting o
 from __future__ import annotations
 
 import contextlib
-import contextvars
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch._numpy import _dtypes_impl
 from torch.overrides import TorchFunctionMode
 
 from opwright.errors import ContractError
+from opwright.internals.numpy_layer import default_dtypes
 
-__all__ = ["FloatDefault", "check_float_default", "numpy_rules"]
+__all__ = ["DefaultFloatDtype", "check_default_float_dtype", "numpy_rules"]
 
-FloatDefault = Literal["float64", "float32"]
+DefaultFloatDtype = Literal["float64", "float32"]
 _DTYPES: dict[str, tuple[torch.dtype, torch.dtype]] = {
     "float64": (torch.float64, torch.complex128),
     "float32": (torch.float32, torch.complex64),
 }
-_chosen: contextvars.ContextVar[FloatDefault | None] = contextvars.ContextVar("opwright_float_default", default=None)
 
 
-def check_float_default(given: str, where: str) -> FloatDefault:
+def check_default_float_dtype(given: str, where: str) -> DefaultFloatDtype:
     """``given`` if it names a default that there is; ContractError otherwise."""
     if given not in _DTYPES:
-        raise ContractError(f"{where}: float_default={given!r}", fix='use "float64", as NumPy does, or "float32"')
+        raise ContractError(f"{where}: default_float_dtype={given!r}", fix='use "float64", as NumPy does, or "float32"')
     return given  # type: ignore[return-value]
 
 
 @contextlib.contextmanager
-def numpy_rules(float_default: FloatDefault = "float64") -> Iterator[None]:
+def numpy_rules(default_float_dtype: DefaultFloatDtype = "float64") -> Iterator[None]:
     """Within this block, and this thread, torch's NumPy layer promotes as NumPy does."""
-    _let_each_block_choose()
-    token = _chosen.set(float_default)
-    try:
-        with _Promotion(float_default):
-            yield
-    finally:
-        _chosen.reset(token)
-
-
-class _PerBlock(_dtypes_impl.DefaultDTypes):
-    """torch's record of default dtypes, as it was, except within a block of ``numpy_rules``."""
-
-    @property
-    def float_dtype(self) -> Any:
-        chosen = _chosen.get()
-        return self[0] if chosen is None else _DTYPES[chosen][0]
-
-    @property
-    def complex_dtype(self) -> Any:
-        chosen = _chosen.get()
-        return self[1] if chosen is None else _DTYPES[chosen][1]
-
-
-def _let_each_block_choose() -> None:
-    now = _dtypes_impl.default_dtypes()
-    if not isinstance(now, _PerBlock):
-        _dtypes_impl._default_dtypes = _PerBlock(*now)
+    with default_dtypes(*_DTYPES[default_float_dtype]), _Promotion(default_float_dtype):
+        yield
 
 
 # torch's names of functions that turn integers into floats, where they are not NumPy's.
@@ -95,9 +68,9 @@ class _Promotion(TorchFunctionMode):
     """Casts integers before a function that makes floats of them, to the float that NumPy would make, and asks for that
     float where a function makes some of nothing."""
 
-    def __init__(self, float_default: FloatDefault) -> None:
+    def __init__(self, default_float_dtype: DefaultFloatDtype) -> None:
         super().__init__()
-        self._default = float_default
+        self._default = default_float_dtype
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -112,7 +85,7 @@ class _Promotion(TorchFunctionMode):
         return func(*args, **keywords)
 
 
-def _float_of(ufunc: Any, operands: Sequence[Any], default: FloatDefault) -> torch.dtype | None:
+def _float_of(ufunc: Any, operands: Sequence[Any], default: DefaultFloatDtype) -> torch.dtype | None:
     """What NumPy makes of these integers; None where a float or a complex number is among them."""
     tensors = [o for o in operands if isinstance(o, torch.Tensor)]
     if not tensors or any(t.dtype.is_floating_point or t.dtype.is_complex for t in tensors):

@@ -2,8 +2,8 @@
 
 A NumPy meaning has two forms. On plain CPU tensors it runs as it stands, on NumPy's own arrays
 (no copy): that is the truth. Everywhere else (fake tensors, other devices, inside autograd and
-vmap) the same function runs with ``numpy`` replaced by ``torch._numpy``, the NumPy on tensors that
-torch.compile itself uses.
+vmap) the same function runs with ``numpy`` replaced by torch's own NumPy on tensors, which torch.compile
+uses as well.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._numpy as tnp
-from torch._numpy._ndarray import ndarray as TensorArray
-from torch.utils import _pytree
 
+from opwright import tree
 from opwright.contract.numpy_rules import numpy_rules
 from opwright.contract.signature import Signature
 from opwright.errors import ContractError
+from opwright.internals import numpy_layer
+from opwright.internals.dispatch import is_functorch_tensor
+from opwright.internals.tensors import share_memory
 
-__all__ = ["contiguous_outputs", "fresh_outputs", "replace_globals", "run_traceable", "run_truth", "with_arrays"]
+__all__ = ["contiguous_outputs", "fresh_outputs", "replace_globals", "run_reference", "run_traceable", "with_arrays"]
 
 
-def run_truth(function: Callable[..., Any], signature: Signature, arguments: Sequence[Any]) -> Any:
+def run_reference(function: Callable[..., Any], signature: Signature, arguments: Sequence[Any]) -> Any:
     """The meaning on these arguments; for a NumPy function on CPU tensors, by NumPy itself."""
     if signature.language == "numpy" and _all_plain_cpu(arguments):
         return with_arrays(functools.partial(signature.call, function))(arguments)
@@ -38,15 +39,24 @@ def run_traceable(function: Callable[..., Any], signature: Signature, arguments:
     """The meaning as torch operations that autograd, vmap and fake tensors see."""
     if signature.language == "torch":
         return signature.call(function, arguments)
-    on_torch = replace_globals(function, {id(np): tnp})
-    wrapped = _pytree.tree_map_only(torch.Tensor, TensorArray, list(arguments))
+    _refuse_without_numpy_on_tensors()
+    on_torch = replace_globals(function, {id(np): numpy_layer.numpy_functions})
+    wrapped = tree.map_tensors(numpy_layer.Array, list(arguments))
     with _arrays_are_made_beside(arguments), numpy_rules():
-        return _pytree.tree_map(_to_tensor, signature.call(on_torch, wrapped))
+        return tree.map_leaves(_to_tensor, signature.call(on_torch, wrapped))
+
+
+def _refuse_without_numpy_on_tensors() -> None:
+    if not numpy_layer.has_numpy():
+        raise ContractError(
+            f"torch {torch.__version__} has no NumPy on tensors, so a reference in NumPy runs on CPU arrays only",
+            fix="write the reference in torch, or use a torch between 2.11 and 2.15",
+        )
 
 
 def _arrays_are_made_beside(arguments: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
     """A context in which ``np.arange`` and its like give arrays on the arguments' device."""
-    device = next((t.device for t in _pytree.tree_leaves(list(arguments)) if isinstance(t, torch.Tensor)), None)
+    device = next((t.device for t in tree.tensors(list(arguments))), None)
     return contextlib.nullcontext() if device is None or device.type == "cpu" else device
 
 
@@ -54,16 +64,14 @@ def with_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function on arrays as one on CPU tensors that share their memory (torch's ``wrap_numpy``)."""
 
     def on_tensors(*arguments: Any) -> Any:
-        arrays = _pytree.tree_map_only(
-            torch.Tensor, lambda t: t.detach().resolve_conj().resolve_neg().numpy(), arguments
-        )
-        return _pytree.tree_map(_to_tensor, function(*arrays))
+        arrays = tree.map_tensors(lambda t: t.detach().resolve_conj().resolve_neg().numpy(), arguments)
+        return tree.map_leaves(_to_tensor, function(*arrays))
 
     return on_tensors
 
 
 def _to_tensor(value: Any) -> Any:
-    if isinstance(value, TensorArray):
+    if isinstance(value, numpy_layer.Array):
         return value.tensor
     if isinstance(value, np.ndarray):
         # torch cannot hold negative strides, which a reversed view has.
@@ -72,9 +80,9 @@ def _to_tensor(value: Any) -> Any:
 
 
 def _all_plain_cpu(arguments: Sequence[Any]) -> bool:
-    tensors = [a for a in _pytree.tree_leaves(list(arguments)) if isinstance(a, torch.Tensor)]
+    tensors = tree.tensors(list(arguments))
     return all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" for t in tensors) and not any(
-        torch._C._functorch.is_functorch_wrapped_tensor(t) or t.requires_grad for t in tensors
+        is_functorch_tensor(t) or t.requires_grad for t in tensors
     )
 
 
@@ -127,20 +135,11 @@ def contiguous_outputs(
 
 def fresh_outputs(outputs: Sequence[torch.Tensor], arguments: Any) -> tuple[torch.Tensor, ...]:
     """Tensors made contiguous, and copied where they share memory with an argument or with one another."""
-    taken = [a for a in _pytree.tree_leaves(arguments) if isinstance(a, torch.Tensor)]
+    taken = tree.tensors(arguments)
     fresh: list[torch.Tensor] = []
     for output in outputs:
         own = output.contiguous()
-        if any(_share_memory(own, other) for other in (*taken, *fresh)):
+        if any(share_memory(own, other) for other in (*taken, *fresh)):
             own = own.clone(memory_format=torch.contiguous_format)
         fresh.append(own)
     return tuple(fresh)
-
-
-def _share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a is b:
-        return True
-    try:
-        return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # a wrapper (functorch, subclass) has no storage of its own
-        return False

@@ -6,6 +6,7 @@ argument and what to write instead.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import types
@@ -161,6 +162,12 @@ class Signature:
         positional, keywords = self.split(arguments)
         return function(*positional, **keywords)
 
+    def flat(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A Python function of this signature as one that takes all arguments by position, in signature order."""
+        if not self.keyword_only:
+            return function  # the common case pays for no wrapper
+        return functools.partial(_call_flat, self, function)
+
     def split(self, arguments: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments in signature order as a call passes them: by position, and those that go by keyword only."""
         count = len(self.positional)
@@ -181,6 +188,10 @@ class Signature:
         if self.returns_tuple:
             out = tuple.__class_getitem__(tuple(torch.Tensor for _ in self.returns))
         return inspect.Signature(parameters, return_annotation=out)
+
+
+def _call_flat(signature: Signature, function: Callable[..., Any], *arguments: Any) -> Any:
+    return signature.call(function, arguments)
 
 
 # The scalar annotations that torch's schemas know, each with what the schema is to see.

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opwright.backends.base import BuildTools, KernelSpec
-from opwright.backends.reach import values_reached
+from opwright.backends.base import KernelSpec
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.reachable import values_reached
 from opwright.errors import KernelRefusedError
 from opwright.package.native import build_native
 from opwright.package.sources import Author

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from opwright.backends import stable_abi
-from opwright.backends.host_function import TORCH
+from opwright.backends.native import stable_abi
+from opwright.backends.native.host_function import TORCH
 from opwright.contract.contract import Contract
 from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim
 from opwright.contract.signature import Argument, Kind, TensorType

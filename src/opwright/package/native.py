@@ -8,10 +8,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from opwright.backends import host_function, stable_abi
-from opwright.backends.base import BuildTools, KernelSpec
-from opwright.backends.cpp import CppBackend
-from opwright.backends.cuda import CudaBackend
+from opwright.backends.base import KernelSpec
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.cuda.backend import CudaBackend
+from opwright.backends.native import host_function, stable_abi
+from opwright.backends.native.cpp import CppBackend
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
 

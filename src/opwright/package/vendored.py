@@ -29,7 +29,9 @@ def vendored_modules() -> dict[str, Path]:
             continue
         found[module] = file
         for each in imports_of(file.read_text(), module, file.name == "__init__.py"):
-            if each.module.startswith("opwright"):
+            if each.module == "opwright":  # its own file imports everything for opwright's users
+                waiting += [f"opwright.{name}" for name in each.names]
+            elif each.module.startswith("opwright."):
                 waiting += [each.module, *(f"{each.module}.{name}" for name in each.names)]
     # The folders' own files only name what is below them, or import it for opwright's own users.
     return {module: file for module, file in found.items() if file.name != "__init__.py"}
@@ -74,7 +76,7 @@ def requirements() -> list[str]:
         for module, file in vendored_modules().items()
         for each in imports_of(file.read_text(), module, False)
     }
-    return sorted(r for r in _own_requirements() if re.split(r"[^\w-]", r)[0] in tops)
+    return sorted(r for r in _own_requirements() if re.split(r"[^\w-]", r)[0].replace("-", "_") in tops)
 
 
 def _own_requirements() -> list[str]:
@@ -83,7 +85,12 @@ def _own_requirements() -> list[str]:
     except importlib.metadata.PackageNotFoundError:
         listed = []
     plain = [r for r in listed if ";" not in r]
-    return plain or ["torch>=2.11", "numpy>=1.26", "jaxtyping>=0.3"]  # from a folder that was not installed
+    return plain or [
+        "torch>=2.11",
+        "numpy>=1.26",
+        "jaxtyping>=0.3",
+        "typing-extensions>=4.12",
+    ]  # from a folder that was not installed
 
 
 def _version() -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from opwright.backends.build_tools import build_tools
 from opwright.errors import CheckError, CompileError, TargetError
 from opwright.package.kernels import LeftOut, ShippedKernel, ship_kernels
 from opwright.package.library import build_libraries
@@ -23,7 +24,6 @@ from opwright.package.sources import SHIM, Author, SourceModule, author_of, modu
 from opwright.package.vendored import requirements, vendored_files, vendored_modules
 from opwright.runtime.op import Op, defined_in
 from opwright.runtime.targets import load_target
-from opwright.runtime.tools import build_tools
 
 __all__ = ["Packaged", "make_package"]
 

@@ -1,10 +1,10 @@
-"""From ``op.triton(...)`` and its like to a kernel's record."""
+"""From a kernel as its author attached it to its record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -12,66 +12,49 @@ from opwright.backends import get_backend
 from opwright.backends.base import KernelSpec
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
-from opwright.runtime.given import kernel_name
-from opwright.runtime.selection import REFERENCE
+from opwright.runtime.languages import REFERENCE, kernel_name
 
-__all__ = ["Attach", "make_spec"]
-
-
-class Attach(Protocol):
-    """``op.triton``, ``op.cpp`` …: attaches one kernel; a decorator unless it is given the source."""
-
-    def __call__(
-        self,
-        source: Callable[..., Any] | str | Path | None = None,
-        /,
-        *,
-        name: str | None = None,
-        entry: str | None = None,
-        devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
-        when: Callable[..., bool] | None = None,
-        **options: Any,
-    ) -> Any: ...
+__all__ = ["make_spec"]
 
 
 def make_spec(
     contract: Contract,
-    backend_name: str,
+    language: str,
     source: Callable[..., Any] | str | Path,
-    name: str | None,
-    entry: str | None,
-    devices: Sequence[str] | None,
-    dtypes: Sequence[torch.dtype] | None,
-    when: Callable[..., bool] | None,
-    options: dict[str, Any],
+    options: Mapping[str, Any],
+    *,
+    name: str | None = None,
+    entry: str | None = None,
+    devices: Sequence[str] | None = None,
+    dtypes: Sequence[torch.dtype] | None = None,
+    when: Callable[..., bool] | None = None,
 ) -> KernelSpec:
     """One kernel's record from what its author wrote.
 
+    Args:
+        options: the language's own.
+
     Raises:
-        KernelError: an option, a source or a file that makes no sense, with what there is instead.
+        KernelError: a source or a file that makes no sense, with what there is instead.
     """
-    backend, where = get_backend(backend_name), f"{contract.qualname}: op.{backend_name}"
-    if unknown := set(options) - backend.options:
-        raise KernelError(
-            f"{where} has no option {sorted(unknown)[0]!r}",
-            fix=f"it takes name, entry, devices, dtypes, when{''.join(f', {o}' for o in sorted(backend.options))}",
-        )
+    backend, where = get_backend(language), f"{contract.qualname}: op.{language}"
     kind = "callable" if callable(source) else "file"
     if kind not in backend.takes:
         raise KernelError(f"{where} was given a {kind}", fix=f"give it a {' or a '.join(sorted(backend.takes))}")
-    chosen, own_name = kernel_name(backend_name, source, name)
+    if kind == "callable" and entry is not None:
+        raise KernelError(f"{where}: entry={entry!r} names a function in a file", fix="leave it out, or name the file")
+    chosen, own_name = kernel_name(language, source, name)
     if chosen == REFERENCE:
-        raise KernelError(f"{where}: {chosen!r} is what the meaning itself is called", fix="choose another name")
+        raise KernelError(f"{where}: {chosen!r} is what the reference itself is called", fix="choose another name")
     return KernelSpec(
         name=chosen,
-        backend=backend_name,
+        backend=language,
         source=source if callable(source) else _find_file(contract, source, backend.suffixes, where),
         entry=entry or own_name or contract.name,
         devices=tuple(devices or backend.default_devices),
         dtypes=tuple(dtypes) if dtypes is not None else None,
         when=when,
-        options=options,
+        options={option: value for option, value in options.items() if value is not None},
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from opwright.backends.base import compare_with_contract
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
-from opwright.runtime.selection import REFERENCE
+from opwright.runtime.languages import REFERENCE
 
 __all__ = ["DERIVED", "Baseline", "make_baseline", "refuse_name"]
 

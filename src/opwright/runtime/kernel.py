@@ -9,20 +9,20 @@ from typing import Any
 
 import torch
 
-from opwright.backends import BACKENDS, get_backend
-from opwright.backends.base import KernelSpec, Launch, as_launch, launch_for_calls_like
+from opwright.backends import get_backend, under_check
+from opwright.backends.base import KernelSpec, Launch, launch_for_calls_like
+from opwright.backends.build_tools import build_tools
 from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import KernelRefusedError
+from opwright.internals.autograd import below_autograd
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
-from opwright.runtime.given import dtypes_that_count, gpu_of
-from opwright.runtime.tools import build_tools
+from opwright.runtime.call.argument_utils import dtypes_that_count, gpu_of
+from opwright.runtime.call.launch import prepare_launch
 
-__all__ = ["LANGUAGES", "Kernel", "gpu_of"]
-
-LANGUAGES = tuple(BACKENDS)
+__all__ = ["Kernel", "gpu_of", "under_check"]
 
 
 class Kernel:
@@ -36,7 +36,7 @@ class Kernel:
         self.spec = spec
         self.contract = contract
         # The author's predicate, on the operator's arguments in order, and what the language itself asks for.
-        self._author_when = as_launch(spec.when, contract) if spec.when is not None else None
+        self._author_when = contract.signature.flat(spec.when) if spec.when is not None else None
         self._condition = get_backend(spec.backend).condition(spec, contract)
         self.when = self._author_when if self._condition is None else self._both_hold
         self._launch: Launch | None = None
@@ -64,7 +64,7 @@ class Kernel:
         """Whether it can run on a type of device, here or on another machine."""
         return get_backend(self.backend).probe(self.spec, device, machine or build_tools().machine)
 
-    def fits(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
+    def applies_to(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
         """Whether it can run on the arguments' device and dtypes, whatever their shapes and values."""
         assert binding.device is not None  # a contract has at least one tensor; absent ones were refused
         probe = self.probe(binding.device.type)
@@ -78,15 +78,15 @@ class Kernel:
 
     def accepts(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
         """Whether it can run on these arguments: device, then dtypes, then its own ``when``."""
-        fits = self.fits(binding, arguments)
-        if isinstance(fits, Refused) or self.when is None:
-            return fits
-        condition = self._condition(*arguments) if self._condition is not None else fits
+        applies = self.applies_to(binding, arguments)
+        if isinstance(applies, Refused) or self.when is None:
+            return applies
+        condition = self._condition(*arguments) if self._condition is not None else applies
         if isinstance(condition, Refused):
             return condition
         if self._author_when is not None and not self._author_when(*arguments):
             return Refused("its `when` predicate is False for these arguments")
-        return fits
+        return applies
 
     def _both_hold(self, *arguments: Any) -> bool:
         assert self._condition is not None  # else there is only the author's
@@ -114,16 +114,14 @@ class Kernel:
 
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
         """Run it on arguments that were checked, with their GPU (None: they are elsewhere) as the current one."""
-        return self._around(self._launch or self.load(), device)(*arguments)
+        return self._prepared(self._launch or self.load(), device)(*arguments)
 
     def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
         """What runs it on arguments like those of a call that was just made (see ``base.launch_for_calls_like``)."""
-        return self._around(launch_for_calls_like(self.load(), arguments), device)
+        return self._prepared(launch_for_calls_like(self.load(), arguments), device)
 
-    def _around(self, launch: Launch, device: int | None) -> Launch:
-        if device is not None:
-            return _on_device(launch, device)
-        return _tuple_for_list(launch) if self.contract.signature.returns_tuple else launch
+    def _prepared(self, launch: Launch, device: int | None) -> Launch:
+        return prepare_launch(launch, device, returns_tuple=self.contract.signature.returns_tuple)
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if the language has one."""
@@ -137,37 +135,11 @@ class Kernel:
                 f"{self.contract.qualname}: kernel {self.name!r} cannot run on these arguments: {outcome.reason}",
                 fix=outcome.remedy or f"ow.explain({self.contract.name}, ...) says which kernel can",
             )
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             return self.contract.visible(self.launch(arguments, gpu_of(arguments)))
 
     def __repr__(self) -> str:
         return f"<{self.backend} kernel {self.name!r} of {self.contract.qualname}>"
-
-
-def _on_device(launch: Launch, device: int) -> Launch:
-    """With a GPU as the current one: a launcher launches on the current device's current stream. And with a tuple for a
-    list, as ``_tuple_for_list``, in the same frame."""
-
-    def launch_there(*arguments: Any) -> Any:
-        if current_device() == device:
-            result = launch(*arguments)
-        else:
-            with torch.cuda.device(device):
-                result = launch(*arguments)
-        return tuple(result) if isinstance(result, list) else result
-
-    current_device = torch._C._cuda_getDevice
-    return launch_there
-
-
-def _tuple_for_list(launch: Launch) -> Launch:
-    """With a list of results as a tuple: a list would pass through the direct call, and torch.ops gives a tuple."""
-
-    def launch_for_tuple(*arguments: Any) -> Any:
-        result = launch(*arguments)
-        return tuple(result) if isinstance(result, list) else result
-
-    return launch_for_tuple
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -1,4 +1,4 @@
-"""The operator as a person holds it: defined by ``@ow.op``, called, given kernels, asked about itself."""
+"""The operator as a user holds it: defined by ``@ow.op``, called, given kernels, asked about itself."""
 
 from __future__ import annotations
 
@@ -6,32 +6,52 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, overload
 
+import numpy as np
 import torch
+from typing_extensions import ParamSpec, TypeVar
 
-from opwright.backends import BACKENDS, get_backend
-from opwright.contract.binding import bind, fill
-from opwright.contract.contract import Contract, make_contract
-from opwright.contract.fingerprint import digest, fingerprint
-from opwright.errors import ArgumentError, KernelError, NameClashError
+from opwright.backends import get_backend
+from opwright.backends.build_tools import build_tools
+from opwright.contract.binding import Binding, fill
+from opwright.contract.contract import make_contract
+from opwright.contract.fingerprint import digest
+from opwright.errors import KernelError
 from opwright.results import Accepted, Crossover, Explanation, Part
-from opwright.runtime import registration, selection, tuned
-from opwright.runtime.attach import Attach, make_spec
+from opwright.runtime import selection, tuned
+from opwright.runtime.attach import make_spec
+from opwright.runtime.base_op import BaseOp, OperatorKernel
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
-from opwright.runtime.calls import Calls, CallsThatSave
 from opwright.runtime.kernel import Kernel
+from opwright.runtime.languages import REFERENCE
 from opwright.runtime.parts import parts_of
-from opwright.runtime.plan import static_key
-from opwright.runtime.tools import build_tools
+from opwright.runtime.register import registration
 
-__all__ = ["Op", "explain", "op"]
+__all__ = ["Op", "defined_in", "explain", "op"]
+
+P = ParamSpec("P", default=...)
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True, default=Any)
+Arrays = np.ndarray[Any, Any] | tuple[np.ndarray[Any, Any], ...]
+Function = TypeVar("Function", bound=Callable[..., Any])
+Autocast = Literal["lower", "float32", "promote"]
 
 
-def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[..., Any]], Op]:
-    """Define an operator by a typed function whose body is its meaning.
+class Decorator(Protocol):
+    """What ``ow.op(...)`` returns. An operator whose reference is written in NumPy takes tensors as well as arrays, and
+    gives what it is given, which no annotation of the reference says: to type checkers it takes anything."""
+
+    @overload
+    def __call__(self, reference: Callable[..., Arrays], /) -> Op: ...
+    @overload
+    def __call__(self, reference: Callable[P, R], /) -> Op[P, R]: ...
+
+
+def op(qualname: str, *, autocast: Autocast | None = None) -> Decorator:
+    """Define an operator by a typed function, its reference implementation.
 
     Args:
         qualname: ``"namespace::name"``, as torch will know it.
@@ -39,77 +59,102 @@ def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[...,
             dtype (as for a matrix product), ``"float32"`` to float32, ``"promote"`` to the widest among them (float64
             stays). None takes them as they come.
 
+    Returns:
+        A decorator that makes an ``Op`` of the reference: it is called like the reference, is registered with torch as
+        ``torch.ops.namespace.name``, and runs the reference until kernels are attached to it.
+
     The function's tensor arguments are annotated with jaxtyping shapes (``Float[Tensor, "*batch n"]``),
-    on ``torch.Tensor`` or, for a meaning written in NumPy, on ``np.ndarray``. Arguments that share an
+    on ``torch.Tensor`` or, for a reference written in NumPy, on ``np.ndarray``. Arguments that share an
     abstract dtype class (``Float``) share one dtype in a call.
 
     Raises:
         ContractError: something in the function cannot be expressed; the message names the argument.
         NameClashError: the name is taken.
+
+    >>> import torch
+    >>> from jaxtyping import Float
+    >>> from torch import Tensor
+    >>> import opwright as ow
+    >>> @ow.op("doc::scale")
+    ... def scale(x: Float[Tensor, "*n"], a: float) -> Float[Tensor, "*n"]:
+    ...     return a * x
+    >>> scale(torch.ones(2), 3.0)
+    tensor([3., 3.])
+    >>> torch.ops.doc.scale(torch.ones(2), 3.0)
+    tensor([3., 3.])
+    >>> @scale.python(name="by_addition", when=lambda x, a: a == 2.0)
+    ... def _(x, a):
+    ...     return x + x
+    >>> print(scale.explain(torch.ones(2), 2.0))
+    doc::scale would run 'by_addition' (python)
+     → by_addition      python     runs
+       reference        torch      no: a kernel was found before it
     """
     caller = sys._getframe(1)
     scope = {**caller.f_globals, **caller.f_locals}
 
-    def decorate(function: Callable[..., Any]) -> Op:
-        contract = make_contract(qualname, function, scope, autocast)
-        saves = contract.signature.visible < len(contract.signature.returns)
-        return (OpThatSaves if saves else Op)(contract)
+    def decorate(reference: Callable[..., Any], /) -> Any:
+        return Op(make_contract(qualname, reference, scope, autocast))
 
     return decorate
 
 
-class Op(Calls):
+class Op(BaseOp[P, R_co]):
     """A first-class PyTorch operator with any number of kernels.
 
-    ``op(...)`` and ``torch.ops.namespace.name(...)`` do the same, but that only the latter gives outputs marked
-    ``ow.saved``. ``op.kernels["name"](...)`` runs one kernel. ``op.triton``, ``op.cpp``, ``op.numpy``, ``op.python``
-    and the other languages' names attach kernels.
+    ``op(...)`` and ``torch.ops.namespace.name(...)`` do the same, except that only the latter gives outputs marked
+    ``ow.saved``. ``op.kernels["name"](...)`` runs one kernel. ``op.triton``, ``op.cuda``, ``op.cpp``, ``op.mojo``,
+    ``op.max``, ``op.numpy`` and ``op.python`` attach kernels; ``op.register_fake``, ``op.register_autograd`` and their
+    like replace what is derived from the reference.
+
+    Attributes:
+        contract: name, typed shapes and reference.
+        overload: torch's handle, ``torch.ops.namespace.name.default``.
+        kernels: by name, in the order in which they are asked.
+        baselines: what ``opwright bench`` compares with besides the reference, by name.
     """
 
-    def __init__(self, contract: Contract) -> None:
-        super().__init__(contract)
-        self.kernels: dict[str, Kernel] = {}
-        self.baselines: dict[str, Baseline] = {}
-        self.declared_sizes: dict[str, tuple[int, ...]] = {}
-        self._only: str | None = None
-        self._overrides: dict[str, Callable[..., Any]] = {}
-        self._setup_context: Callable[..., Any] | None = None
-        # Shapes, dtypes and devices that were checked before, with the kernels that fit them.
-        self._seen: dict[Any, tuple[Kernel, ...]] = {}
-        functools.update_wrapper(self, contract.function)
-        self.overload = registration.register(self)
+    kernels: dict[str, Kernel]
+    baselines: dict[str, Baseline]
 
-    def _fitting(self, arguments: Sequence[Any]) -> tuple[Kernel, ...]:
-        """The kernels for these shapes, dtypes and devices, in order, once the arguments agree with the contract."""
-        key = (self._only, static_key(arguments))
-        try:
-            fitting = self._seen.get(key)
-        except TypeError:  # unhashable, so of a kind that no argument has: an array, a dictionary
-            bind(self.contract, arguments)
-            raise
-        if fitting is None:
-            binding = bind(self.contract, arguments)
-            fitting = tuple(k for k in self._candidates() if isinstance(k.fits(binding, arguments), Accepted))
-            fitting = selection.in_order(fitting, arguments, self.tuned)
-            if len(self._seen) >= 4096:  # a bound, should sizes change with every call
-                self._seen.clear()
-            self._seen[key] = fitting
-        return fitting
+    def __init__(self, contract: Any) -> None:
+        self.kernels = {}
+        self.baselines = {}
+        self._bench_sizes: dict[str, tuple[int, ...]] = {}
+        super().__init__(contract)
+
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """Which kernel these arguments would run, and why each other one would not."""
+        arguments = fill(self.contract, args, kwargs)
+        return selection.explain(self.contract, self._candidates(), arguments, self._tuned)
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """Where each part of the operator comes from: derived, custom or missing."""
+        return parts_of(self.contract, self._rules.custom, list(self.kernels.values()))
+
+    def flops(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Floating-point operations of a call with these arguments: by ``register_flops``, else counted on the
+        reference (a multiply-add is 2)."""
+        return self._rules.count_flops(fill(self.contract, args, kwargs))
+
+    # -- which kernel runs ------------------------------------------------------------------------------------------
 
     def _candidates(self) -> list[Kernel]:
         if self._only is None:
             return list(self.kernels.values())
-        return [self.kernels[self._only]] if self._only != selection.REFERENCE else []
+        return [self.kernels[self._only]] if self._only != REFERENCE else []
+
+    def _find_applicable(self, binding: Binding, arguments: Sequence[Any]) -> tuple[OperatorKernel, ...]:
+        found = [k for k in self._candidates() if isinstance(k.applies_to(binding, arguments), Accepted)]
+        return selection.in_order(found, arguments, self._tuned)
 
     @contextlib.contextmanager
     def only(self, name: str) -> Iterator[None]:
-        """Within this block, calls run the kernel ``name`` (or ``"reference"``) where its domain holds, and
-        no other kernel: for tests and comparisons. Not for several threads at once."""
-        if name != selection.REFERENCE and name not in self.kernels:
-            raise KernelError(
-                f"{self.contract.qualname} has no kernel {name!r}",
-                fix=f"it has {[*self.kernels, selection.REFERENCE]}",
-            )
+        """Within this block, calls run the kernel ``name`` (or ``"reference"``) where it is applicable, and no other:
+        for tests and comparisons. Not for several threads at once, and not for backwards that run outside of the block:
+        ``restricted_to`` is."""
+        self._refuse_unknown(name)
         if name == self._only:
             yield
             return
@@ -120,84 +165,101 @@ class Op(Calls):
         finally:
             self._restrict(before)
 
+    def _refuse_unknown(self, name: str) -> None:
+        if name != REFERENCE and name not in self.kernels:
+            raise KernelError(
+                f"{self.contract.qualname} has no kernel {name!r}", fix=f"it has {[*self.kernels, REFERENCE]}"
+            )
+
     def _restrict(self, name: str | None) -> None:
-        # What is remembered of each restriction stays valid: only compiled code has to go, if there is any.
+        # What is remembered of each restriction stays valid: only guards and compiled code have to go.
         self._only = name
-        self._plans = ()
+        self._guarded_calls = ()
         vars(self).pop("fingerprint", None)
         registration.changed(self)
 
-    def _changed(self) -> None:
-        """What was remembered of this operator's kernels and parts holds no more."""
-        self._seen.clear()
-        self._plans = ()
-        vars(self).pop("fingerprint", None)
-        vars(self).pop("tuned", None)
-        registration.changed(self)
+    def restricted_to(self, kernel: str, /) -> Op[P, R_co]:
+        """The same operator with one kernel and no other, under a name of its own (``namespace::name_kernel``).
 
-    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """Which kernel these arguments would run, and why each other one would not."""
-        arguments = fill(self.contract, args, kwargs)
-        return selection.explain(self.contract, self._candidates(), arguments, self.tuned)
+        It holds in every thread and in backwards, and torch.compile tells it from the other. Where the kernel is not
+        applicable, the reference runs. Custom rules are those of this operator; a backward operator is restricted
+        likewise, if it has a kernel of that name.
+
+        Raises:
+            KernelError: there is no such kernel.
+        """
+        self._refuse_unknown(kernel)
+        contract = self.contract.renamed(f"{self.contract.qualname}_{kernel}")
+        made: Op[P, R_co] = Op(contract)
+        if kernel != REFERENCE:
+            made.kernels[kernel] = Kernel(self.kernels[kernel].spec, contract)
+        made._rules.copy_from(self._rules, lambda backward: _restricted_backward(backward, kernel))
+        if "sharding" in self._rules.custom:
+            registration.shard(contract, self._rules.custom["sharding"])
+        made._changed()
+        return made
+
+    # -- what tuning found ------------------------------------------------------------------------------------------
 
     @functools.cached_property
-    def tuned(self) -> tuned.Tuned:
+    def _tuned(self) -> tuned.Tuned:
         """What ``ow.tune`` found for these kernels on this machine; looked up when first needed."""
         return tuned.load(self.contract.qualname, self._kernels_digest, build_tools().machine)
 
     def _kernels_digest(self) -> str:
         return digest(self.contract.fingerprint, *(k.fingerprint for k in self.kernels.values()))
 
-    def follow(self, tables: Sequence[Crossover]) -> Path:
-        """Keep tables of which kernel is fastest where; calls follow them from now on, in later processes too."""
+    def apply_tuning(self, tables: Sequence[Crossover]) -> Path:
+        """Keep tables of which kernel is fastest where; calls follow them from now on, in later processes too.
+
+        Returns:
+            The file that holds them, in the cache folder.
+        """
         file = tuned.store(self.contract.qualname, self._kernels_digest(), build_tools().machine, tables)
         self._changed()
         return file
 
-    def forget_tuning(self) -> bool:
-        """Remove what ``follow`` kept, for all kernels that this operator ever had; whether there was anything."""
+    def clear_tuning(self) -> bool:
+        """Remove what ``apply_tuning`` kept, for all kernels that this operator ever had; was there anything?"""
         found = tuned.clear(self.contract.qualname, build_tools().machine)
         self._changed()
         return found
 
-    # -- kernels ------------------------------------------------------------------------------------
+    # -- attaching --------------------------------------------------------------------------------------------------
 
-    def __getattr__(self, name: str) -> Attach:
-        if name in BACKENDS:
-            return functools.partial(self._attach, name)
-        raise AttributeError(
-            f"{type(self).__name__} has no attribute {name!r}; the languages are {', '.join(BACKENDS)}"
-        )
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *BACKENDS]
-
-    def _attach(
-        self,
-        backend_name: str,
-        source: Callable[..., Any] | str | Path | None = None,
-        /,
-        *,
-        name: str | None = None,
-        entry: str | None = None,
-        devices: Sequence[str] | None = None,
-        dtypes: Sequence[torch.dtype] | None = None,
-        when: Callable[..., bool] | None = None,
-        **options: Any,
-    ) -> Any:
+    def _attach(self, language: str, source: Any, options: Mapping[str, Any], **common: Any) -> Any:
         def attach(source: Callable[..., Any] | str | Path) -> Any:
-            spec = make_spec(self.contract, backend_name, source, name, entry, devices, dtypes, when, options)
-            refuse_name(self.contract, f"op.{backend_name}", spec.name, self.baselines, "a baseline")
-            get_backend(backend_name).validate(spec, self.contract)
+            spec = make_spec(self.contract, language, source, options, **common)
+            refuse_name(self.contract, f"op.{language}", spec.name, self.baselines, "a baseline")
+            get_backend(language).validate(spec, self.contract)
             self.kernels[spec.name] = Kernel(spec, self.contract)
             self._changed()
             return source if callable(source) else self.kernels[spec.name]
 
         return attach if source is None else attach(source)
 
+    @overload
     def baseline(
         self,
-        function: Callable[..., Any] | None = None,
+        function: Function,
+        /,
+        *,
+        name: str | None = None,
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+    ) -> Function: ...
+    @overload
+    def baseline(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+    ) -> Callable[[Function], Function]: ...
+    def baseline(
+        self,
+        function: Any = None,
         /,
         *,
         name: str | None = None,
@@ -205,7 +267,7 @@ class Op(Calls):
         dtypes: Sequence[torch.dtype] | None = None,
     ) -> Any:
         """Name something to be compared with, such as a vendor's library: ``opwright bench`` times it beside the
-        meaning, and checks what it returns. Calls never choose it.
+        reference, and checks what it returns. Calls never choose it.
 
         Args:
             function: takes the operator's arguments, returns what the operator returns.
@@ -216,15 +278,13 @@ class Op(Calls):
             KernelError, SignatureMismatchError: a name that is taken, or other parameters than the operator's.
         """
 
-        def attach(function: Callable[..., Any]) -> Callable[..., Any]:
+        def attach(function: Function) -> Function:
             found = make_baseline(self.contract, function, name, devices, dtypes)
             refuse_name(self.contract, "op.baseline", found.name, self.kernels, "a kernel")
             self.baselines[found.name] = found
             return function
 
         return attach if function is None else attach(function)
-
-    # -- for benchmarks, and what is known of its parts -------------------------------------------------
 
     def bench_sizes(self, **sizes: Sequence[int]) -> None:
         """The sizes that ``opwright bench`` times by default: lists by dim, taken in step.
@@ -243,33 +303,23 @@ class Op(Calls):
                 raise KernelError(
                     f"{self.contract.qualname}: bench_sizes got no size for {name!r}", fix="give at least one"
                 )
-        self.declared_sizes = {name: tuple(listed) for name, listed in sizes.items()}
+        self._bench_sizes = {name: tuple(listed) for name, listed in sizes.items()}
 
     @property
-    def parts(self) -> dict[str, Part]:
-        """Where each part of the operator comes from: derived, hand-written or missing."""
-        return parts_of(self.contract, self._overrides, list(self.kernels.values()))
+    def sizes_to_time(self) -> dict[str, tuple[int, ...]]:
+        """What ``bench_sizes`` was given, by dim."""
+        return dict(self._bench_sizes)
 
-    # -- what registration asks for -----------------------------------------------------------------------
+    # -- identity ---------------------------------------------------------------------------------------------------
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """Changes when the meaning, a hand-written part or a kernel does."""
-        overrides = [f"{name}={fingerprint(f)}" for name, f in sorted(self._overrides.items())]
+    def _kernel_fingerprints(self) -> list[str]:
         kernels = [f"{k.name}={k.fingerprint}" for k in self.kernels.values()]
-        tables = repr(self.tuned.tables) if self.tuned.tables else ""  # they decide what torch.compile traces into
-        return digest(
-            self.contract.fingerprint, str(self._only), *overrides, fingerprint(self._setup_context), *kernels, tables
-        )
+        tables = repr(self._tuned.tables) if self._tuned.tables else ""  # they decide what torch.compile traces into
+        return [*kernels, tables]
 
-    def traceable_kernel(self, arguments: Sequence[Any]) -> Callable[..., Any] | None:
-        try:
-            kernel = selection.choose(self.contract, self._candidates(), arguments, self.tuned)
-        except ArgumentError:
-            raise
-        except RuntimeError:
-            return None  # a `when` that looks at addresses or values: it is decided when the call runs
-        return kernel.traceable() if kernel is not None else None
+    def _changed(self) -> None:
+        vars(self).pop("_tuned", None)
+        super()._changed()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By value (with cloudpickle): unpickling defines the operator in the other process.
@@ -279,47 +329,30 @@ class Op(Calls):
         worker has no use for them.
         """
         specs = tuple(k.spec for k in self.kernels.values())
-        return type(self), (self.contract,), (specs, dict(self._overrides), self._setup_context)
+        return type(self), (self.contract,), (specs, self._rules.state())
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        specs, self._overrides, self._setup_context = state
+        specs, rules = state
+        self._rules.restore(rules)
         self.kernels = {s.name: Kernel(s, self.contract) for s in specs}
         self._changed()
-
-    def retire(self) -> None:
-        """Another definition took this one's name: calls say so, rather than give an old result.
-
-        (The dispatcher's entry is gone; what the overload's handle points to is undefined.)
-        """
-        self.overload = self._refuse_retired
-        self._plans = ()
-        vars(self)["_fitting"] = self._refuse_retired
-
-    def _refuse_retired(self, *_: Any, **__: Any) -> Any:
-        raise NameClashError(
-            f"{self.contract.qualname} was defined anew after this object was made",
-            fix=f"use the new one: import it again, or call torch.ops.{self.contract.qualname.replace('::', '.')}",
-        )
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Op:
-        return self  # as for a function: a copied torch module goes on calling the same operator
 
     def __repr__(self) -> str:
         return f"<operator {self.contract.call_form}, kernels: {', '.join(self.kernels) or 'none'}>"
 
 
-class OpThatSaves(CallsThatSave, Op):
-    """An operator with outputs for its backward (``ow.saved``), which its caller does not get."""
+def _restricted_backward(backward: BaseOp[..., Any], kernel: str) -> BaseOp[..., Any]:
+    return backward.restricted_to(kernel) if isinstance(backward, Op) and kernel in backward.kernels else backward
 
 
-def explain(operator: Op, *args: Any, **kwargs: Any) -> Explanation:
+def explain(operator: Op[P, Any], *args: P.args, **kwargs: P.kwargs) -> Explanation:
     """Print, and return, which kernel a call would run and why each other one would not."""
     explanation = operator.explain(*args, **kwargs)
     print(explanation)
     return explanation
 
 
-def defined_in(namespace: dict[str, Any]) -> list[Op]:
+def defined_in(namespace: dict[str, Any]) -> list[Op[..., Any]]:
     """The operators among a module's names, in the order of their definition."""
     found = {id(v): v for v in namespace.values() if isinstance(v, Op)}
     return sorted(found.values(), key=lambda o: inspect.unwrap(o.contract.function).__code__.co_firstlineno)

@@ -7,9 +7,9 @@ from typing import Any
 
 from opwright.contract.contract import Contract
 from opwright.results import Origin, Part
-from opwright.runtime.backward import vjp_name
 from opwright.runtime.kernel import Kernel
-from opwright.runtime.paired import PairedBackward
+from opwright.runtime.register.backward_operator import BackwardOperator
+from opwright.runtime.register.vjp_operator import vjp_name
 
 __all__ = ["parts_of"]
 
@@ -48,6 +48,6 @@ def parts_of(
 
 
 def _called(function: Callable[..., Any]) -> str:
-    if isinstance(function, PairedBackward):
+    if isinstance(function, BackwardOperator):
         return function.operator.contract.qualname
     return getattr(function, "__name__", "?")

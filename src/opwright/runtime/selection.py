@@ -10,12 +10,10 @@ from opwright.contract.binding import bind
 from opwright.contract.contract import Contract
 from opwright.results import Accepted, Choice, Crossover, Explanation, Interval, Probe, Refused
 from opwright.runtime.kernel import Kernel
+from opwright.runtime.languages import REFERENCE
 from opwright.runtime.tuned import Tuned
 
-__all__ = ["REFERENCE", "choose", "explain", "in_order"]
-
-# How the reference is named where a kernel's name is expected.
-REFERENCE = "reference"
+__all__ = ["choose", "explain", "in_order"]
 
 
 def in_order(kernels: Iterable[Kernel], arguments: Sequence[Any], tuned: Tuned) -> tuple[Kernel, ...]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 from opwright.errors import OpwrightError, TargetError
-from opwright.runtime import registration
 from opwright.runtime.op import Op, defined_in
+from opwright.runtime.register import registration
 
 __all__ = ["Home", "find_home", "import_home", "load_target", "name_target"]
 

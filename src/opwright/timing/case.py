@@ -6,18 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
+from opwright import tree
 from opwright.contract import derive
 from opwright.contract.cases import Case
 from opwright.results import Accepted, Measurement
 from opwright.runtime.op import Op
 from opwright.runtime.tuned import count_elements, dtype_key
-from opwright.timing.crossover import Point, cost_rounds
-from opwright.timing.measure import Samples, measure_in_turn
-from opwright.timing.measurement import beyond_its_limit, make_measurement, with_second_opinion
-from opwright.timing.request import Session
-from opwright.timing.subjects import (
+from opwright.timing.candidates import (
     BackwardState,
     Subject,
     backward_of,
@@ -27,6 +23,10 @@ from opwright.timing.subjects import (
     input_sets,
     kernel_subject,
 )
+from opwright.timing.crossover import Point, cost_rounds
+from opwright.timing.measurement import beyond_its_limit, make_measurement, with_second_opinion
+from opwright.timing.measurement_pass import Samples, measure_in_turn
+from opwright.timing.request import Session
 from opwright.timing.verify import wrong_gradients, wrong_output
 
 __all__ = ["time_case"]
@@ -108,7 +108,7 @@ def _verify(
         The subjects to time, and the names of those that are wrong. A wrong kernel is timed all the same, since its
         author may want to know; a wrong baseline is not, since nothing may be compared with it.
     """
-    expected = session.op.contract.truth(arguments)[: session.op.contract.signature.visible]
+    expected = session.op.contract.reference(arguments)[: session.op.contract.signature.visible]
     wrong = {}
     for subject in subjects:
         if why := wrong_output(session.op.contract, subject, arguments, expected):
@@ -145,7 +145,7 @@ def _backwards(
 
 
 def _gradients(operator: Op, arguments: Any, incoming: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
-    needs = [derive.differentiable(t) for t in _pytree.tree_leaves(list(arguments)) if isinstance(t, torch.Tensor)]
+    needs = [derive.differentiable(t) for t in tree.tensors(list(arguments))]
     hidden = len(operator.contract.signature.returns) - operator.contract.signature.visible
     return derive.vjp(operator.contract, arguments, [*incoming, *[None] * hidden], needs)
 

@@ -6,18 +6,17 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils import _pytree
-
+from opwright import tree
 from opwright.contract import derive
 from opwright.contract.cases import Case
 from opwright.results import Measurement
 from opwright.runtime.baselines import DERIVED
 from opwright.runtime.targets import name_target
-from opwright.timing.ceilings import IMPOSSIBLE, fraction_of_ceiling
-from opwright.timing.measure import Samples
+from opwright.timing.candidates import Subject
+from opwright.timing.hardware.roofline import IMPOSSIBLE, fraction_of_ceiling
+from opwright.timing.measurement_pass import Samples
 from opwright.timing.request import Session
 from opwright.timing.statistics import compare, estimate
-from opwright.timing.subjects import Subject
 
 __all__ = ["beyond_its_limit", "make_measurement", "with_second_opinion"]
 
@@ -44,7 +43,7 @@ def make_measurement(
     ours = times[subject.name]
     time = estimate(ours.all)
     moved = derive.least_bytes(session.op.contract, arguments)
-    flops = session.op.count_flops(arguments)
+    flops = session.op.contract.signature.call(session.op.flops, arguments)
     if direction == "backward":
         # Read the incoming gradients and the inputs, write the inputs' gradients: about as much as two forwards.
         moved, flops = 2 * moved, 2 * flops
@@ -114,7 +113,7 @@ def with_second_opinion(session: Session, found: Measurement, subject: Subject, 
 
 def _first_values(subject: Subject, arguments: Any) -> tuple[float, ...]:
     with subject.prepared():
-        out = _pytree.tree_leaves(subject.run(arguments))[0]
+        out = tree.leaves(subject.run(arguments))[0]
     return tuple(float(v) for v in out.flatten()[:2].tolist()) if not out.is_complex() else ()
 
 

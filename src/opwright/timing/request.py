@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from opwright.contract.cases import Case
 from opwright.results import Ceiling, Measurement
 from opwright.runtime.op import Op
-from opwright.timing.clocks import ClockWatch
 from opwright.timing.crossover import Point
-from opwright.timing.precision import PrecisionFlags
+from opwright.timing.hardware.clocks import ClockWatch
+from opwright.timing.hardware.precision import PrecisionFlags
 from opwright.timing.remaining import TimeLeft
 from opwright.timing.statistics import StopRule
 from opwright.timing.timers import Timer

@@ -17,10 +17,10 @@ from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
 from opwright.runtime.tuned import device_name
 from opwright.timing.case import time_case
-from opwright.timing.ceilings import measure_ceilings
-from opwright.timing.clocks import ClockWatch
 from opwright.timing.crossover import intervals
-from opwright.timing.precision import PrecisionFlags
+from opwright.timing.hardware.clocks import ClockWatch
+from opwright.timing.hardware.precision import PrecisionFlags
+from opwright.timing.hardware.roofline import measure_ceilings
 from opwright.timing.remaining import TimeLeft
 from opwright.timing.request import Request, Session
 from opwright.timing.sizes import bench_cases
@@ -124,7 +124,7 @@ def _cases(operator: Op, request: Request, device: str) -> list[Case]:
         device,
         sizes=request.sizes,
         dtypes=request.dtypes,
-        declared=operator.declared_sizes,
+        declared=operator.sizes_to_time,
         quick=request.quick,
         sweep=request.sweep,
     )

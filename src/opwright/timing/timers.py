@@ -24,9 +24,10 @@ from typing import Any, Protocol
 
 import torch
 
-from opwright.timing.cores import choose_cpus, pinned
-from opwright.timing.persisting import reset_persisting_lines
-from opwright.timing.subjects import Subject
+from opwright.internals.tensors import keep_gpu_busy
+from opwright.timing.candidates import Subject
+from opwright.timing.hardware.cores import choose_cpus, pinned
+from opwright.timing.hardware.persisting_l2 import reset_persisting_lines
 
 __all__ = ["CpuTimer", "GpuTimer", "Timer", "make_timer"]
 
@@ -227,7 +228,7 @@ class GpuTimer:
     def _replay(self, graph: Any) -> float:
         """The device time of one replay; the GPU spins meanwhile, so that the graph's own launch is not counted."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(_SPIN_CYCLES)
+        keep_gpu_busy(_SPIN_CYCLES)
         start.record()
         graph.replay()
         end.record()

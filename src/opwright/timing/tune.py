@@ -48,7 +48,7 @@ def tune(
     operators = load_operators(targets)
     if clear:
         for operator in operators:
-            _keep(operator.forget_tuning)
+            _keep(operator.clear_tuning)
         return BenchReport(this_machine().to_json(), ())
     quiet: Callable[[object], None] = lambda what: None  # noqa: E731
     report = measure(
@@ -71,7 +71,7 @@ def tune(
     for operator in operators:
         own = [dataclasses.replace(c, stored=True) for c in report.crossovers if c.op == operator.contract.qualname]
         if own:
-            _keep(functools.partial(operator.follow, own))
+            _keep(functools.partial(operator.apply_tuning, own))
         stored += own
     return dataclasses.replace(report, crossovers=tuple(stored))
 

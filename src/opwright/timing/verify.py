@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
+from opwright import tree
 from opwright.contract.contract import Contract
-from opwright.timing.subjects import Subject
+from opwright.timing.candidates import Subject
 
 __all__ = ["wrong_gradients", "wrong_output"]
 
@@ -19,7 +19,7 @@ _CLOSE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3, torch.
 
 def wrong_output(contract: Contract, subject: Subject, arguments: Any, expected: Sequence[torch.Tensor]) -> str | None:
     """What is wrong with a subject's timed output, in words."""
-    before = _pytree.tree_map_only(torch.Tensor, torch.clone, list(arguments))
+    before = tree.map_tensors(torch.clone, list(arguments))
     with subject.prepared():
         out = subject.run(arguments)
     got = list(out) if isinstance(out, list | tuple) else [out]
@@ -27,7 +27,7 @@ def wrong_output(contract: Contract, subject: Subject, arguments: Any, expected:
         return f"it returns {len(got)} outputs, not {len(expected)}"
     if any(not isinstance(a, torch.Tensor) or not _close(a, b) for a, b in zip(got, expected, strict=True)):
         return "its timed output is wrong"
-    pairs = zip(_pytree.tree_leaves(before), _pytree.tree_leaves(list(arguments)), strict=True)
+    pairs = zip(tree.leaves(before), tree.leaves(list(arguments)), strict=True)
     if any(isinstance(was, torch.Tensor) and not _same(was, now) for was, now in pairs):
         return "it changes its inputs, so that what others are timed on would be its work"
     return None

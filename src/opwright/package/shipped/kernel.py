@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +9,14 @@ from typing import Any
 
 import torch
 
-from opwright.backends.triton_tracing import traceable_launcher
+from opwright.backends.triton.tracing import traceable_launcher
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import KernelError
+from opwright.internals.registration import call_directly, schema_differs
 from opwright.package.shipped.manifest import read_manifest
-from opwright.runtime.given import dtypes_that_count
+from opwright.runtime.call.argument_utils import dtypes_that_count
+from opwright.runtime.call.launch import prepare_launch
 
 __all__ = ["ShippedKernel"]
 
@@ -36,14 +37,14 @@ class ShippedKernel:
     ) -> None:
         self.contract = contract
         self.name = name
-        self.when = _flat(when, contract) if when is not None else None
+        self.when = contract.signature.flat(when) if when is not None else None
         self._record = record
         self._source = source
         self._dtypes = frozenset(dtypes) if dtypes is not None else None
         self._launch: Launch | None = None
         self._lock = threading.Lock()
 
-    def fits(self, device: str, arguments: Sequence[Any]) -> bool:
+    def applies_to(self, device: str, arguments: Sequence[Any]) -> bool:
         """Whether it takes arguments of this device and these dtypes."""
         if device not in self._record["devices"]:
             return False
@@ -61,16 +62,14 @@ class ShippedKernel:
     def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
         """What runs it on arguments like these: as it is on a CPU, on their GPU as the current one elsewhere."""
         launch = self._launch or self._load()
-        if self.contract.signature.returns_tuple:
-            launch = functools.partial(_tuple_for_list, launch)
-        return launch if device is None else functools.partial(_on_device, launch, device)
+        return prepare_launch(launch, device, returns_tuple=self.contract.signature.returns_tuple)
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if it launches Triton kernels."""
         if self._record["backend"] != "triton":
             return None
         found = traceable_launcher(self._python_function())
-        return _flat(found, self.contract) if found is not None else None
+        return self.contract.signature.flat(found) if found is not None else None
 
     @property
     def fingerprint(self) -> str:
@@ -81,7 +80,9 @@ class ShippedKernel:
         with self._lock:
             if self._launch is None:
                 native = "library" in self._record
-                self._launch = self._native_function() if native else _flat(self._python_function(), self.contract)
+                self._launch = (
+                    self._native_function() if native else self.contract.signature.flat(self._python_function())
+                )
         return self._launch
 
     def _python_function(self) -> Launch:
@@ -109,40 +110,15 @@ class ShippedKernel:
         if not hasattr(torch.ops.opwright_shipped, symbol):
             raise KernelError(f"{where}: {file.name} is another library than was built for it", fix=_AGAIN)
         overload = getattr(torch.ops.opwright_shipped, symbol).default
-        wanted = torch._C.parse_schema(f"opwright_shipped::{symbol}{self._record['schema']}")
-        if str(overload._schema) != str(wanted):
+        if schema_differs(overload, f"opwright_shipped::{symbol}{self._record['schema']}"):
             raise KernelError(
-                f"{where}: {file.name} was built for another schema, {overload._schema}, not {wanted}", fix=_AGAIN
+                f"{where}: {file.name} was built for another schema than {self._record['schema']}", fix=_AGAIN
             )
-        launch: Launch = overload._op
-        return _flat(launch, self.contract)
+        launch = call_directly(overload)
+        return self.contract.signature.flat(launch)
 
     def __repr__(self) -> str:
         return f"<{self._record['backend']} kernel {self.name!r} of {self.contract.qualname}>"
 
 
 _AGAIN = "install the package again"
-
-
-def _flat(function: Launch, contract: Contract) -> Launch:
-    """A function that takes the operator's arguments flat, in signature order."""
-    if not contract.signature.keyword_only:
-        return function
-    return functools.partial(_call_with_keywords, contract, function)
-
-
-def _call_with_keywords(contract: Contract, function: Launch, *arguments: object) -> object:
-    return contract.signature.call(function, arguments)
-
-
-def _tuple_for_list(launch: Launch, *arguments: Any) -> Any:
-    result = launch(*arguments)
-    return tuple(result) if isinstance(result, list) else result
-
-
-def _on_device(launch: Launch, device: int, *arguments: Any) -> Any:
-    """A launcher launches on the current device's current stream."""
-    if torch._C._cuda_getDevice() == device:
-        return launch(*arguments)
-    with torch.cuda.device(device):
-        return launch(*arguments)

@@ -1,0 +1,137 @@
+"""Kernels in CUDA C++: a Python launcher around ``ow.cuda_module`` kernels, or a ``.cu`` file with a host function
+of the operator's signature on ``torch::stable::Tensor``, built with nvcc.
+
+The first compiles in a tenth of a second and needs no toolkit; the second is what a C++ program can link as well.
+Both are opaque to torch.compile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import subprocess
+from pathlib import Path
+
+from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.cuda import nvrtc
+from opwright.backends.cuda.simulator import compilation
+from opwright.backends.cuda.simulator.simulate import simulator_options
+from opwright.backends.native import host_function, stable_abi
+from opwright.backends.native.host_call import load_host_function
+from opwright.contract.contract import Contract
+from opwright.errors import KernelRefusedError
+from opwright.machine import Compiler, Machine
+from opwright.results import Accepted, Probe, Refused
+
+__all__ = ["CudaBackend"]
+
+# What a file is built for where there is no GPU to ask, and nvcc knows it.
+_ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
+# USE_CUDA shows the part of torch's C shim that gives the current stream.
+_FLAGS = (
+    "-O3", "-std=c++17", "-shared", "-lineinfo", "-DUSE_CUDA", "-Xcompiler", "-fPIC", "--expt-relaxed-constexpr",
+    "--threads", "0",
+)  # fmt: skip
+_NO_NVCC = "nvcc is not found"
+_INSTALL_NVCC = "install a CUDA toolkit, or write a Python launcher around ow.cuda_module, which needs none"
+
+
+class CudaBackend(Backend):
+    """A launcher in Python, or a file for nvcc. ``options`` are nvcc's, for a file."""
+
+    name = "cuda"
+    takes = frozenset({"callable", "file"})
+    suffixes = (".cu",)
+    default_devices = ("cuda",)
+    options = frozenset({"options"})
+
+    def available(self, machine: Machine) -> Probe:
+        compiled, simulated = nvrtc.available(), compilation.available(machine)
+        if isinstance(compiled, Refused):
+            if isinstance(simulated, Refused) or machine.has_gpu:
+                return compiled
+            return Accepted(f"in the simulator only: {compiled.reason} ({compiled.remedy})")
+        notes = [
+            compiled.note,
+            machine.nvcc.version if machine.nvcc else "no nvcc, so no .cu files with host functions",
+        ]
+        if not machine.has_gpu:
+            how = f"not simulated either: {simulated.reason}" if isinstance(simulated, Refused) else "in the simulator"
+            notes.append(f"no GPU, so only `opwright check` and CPU tensors run it, {how}")
+        return Accepted("; ".join(notes))
+
+    def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
+        simulated = device == "cpu" and "cuda" in spec.devices and not isinstance(spec.source, Path)
+        if not simulated:
+            return super().probe(spec, device, machine)
+        if not machine.cuda_simulator:
+            return Refused(
+                "CUDA kernels run on a GPU; on a CPU only in the simulator",
+                "use `opwright check`, which does so in a worker, or set OPWRIGHT_CUDA_SIMULATOR=1",
+            )
+        return compilation.available(machine)
+
+    def tools_for(self, spec: KernelSpec, machine: Machine) -> Probe:
+        if not isinstance(spec.source, Path):
+            return nvrtc.available()
+        return Accepted(machine.nvcc.version) if machine.nvcc else Refused(_NO_NVCC, _INSTALL_NVCC)
+
+    def validate(self, spec: KernelSpec, contract: Contract) -> None:
+        host_function.check_options(spec, contract)
+        if isinstance(spec.source, Path):
+            stable_abi.compare_declaration(spec, contract)
+        else:
+            super().validate(spec, contract)
+
+    def generate(self, spec: KernelSpec, contract: Contract) -> str:
+        if isinstance(spec.source, Path):
+            return stable_abi.binding_text(spec, contract, unique="<hash>")
+        return super().generate(spec, contract)
+
+    def under_check(self) -> contextlib.AbstractContextManager[None]:
+        """Simulated threads run in another order than they are numbered, or a result that depends on it would not
+        show."""
+        return simulator_options(seed=1)
+
+    def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
+        if not isinstance(spec.source, Path):
+            return Artifact(spec.entry, payload=spec.source)  # its kernels compile when it launches them
+        return host_function.build(spec, contract, tools, self.toolchain(spec, contract, tools.machine))
+
+    def toolchain(self, spec: KernelSpec, contract: Contract, machine: Machine) -> host_function.Toolchain:
+        """What a file is built with, for the machine's GPUs; where it has none, for all in use."""
+        if machine.nvcc is None:
+            raise KernelRefusedError(f"{contract.qualname}:{spec.name}: {_NO_NVCC}", fix=_INSTALL_NVCC)
+        flags = (*_FLAGS, *_architecture_flags(spec, machine))
+        # What the stable ABI needs of CUDA is in torch_cuda, which a GPU process has loaded.
+        return host_function.Toolchain(machine.nvcc, flags, ("-ltorch", "-ltorch_cpu"), ".cu")
+
+    def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
+        if artifact.file is None:
+            return contract.signature.flat(artifact.payload)
+        return load_host_function(artifact.file, artifact.entry, contract)
+
+
+def _architecture_flags(spec: KernelSpec, machine: Machine) -> tuple[str, ...]:
+    """For the GPUs at hand; without one, for every architecture in use; the newest also as PTX, for what comes.
+
+    An author who names architectures (``-gencode``, ``-arch``) gets those.
+    """
+    if any(
+        o.startswith(("-gencode", "--generate-code", "-arch", "--gpu-arch")) for o in spec.options.get("options", ())
+    ):
+        return ()
+    assert machine.nvcc is not None  # refused by the caller
+    known = _known_architectures(machine.nvcc)
+    here = {10 * gpu.capability[0] + gpu.capability[1] for gpu in machine.gpus}
+    chosen = sorted(known & (here or set(_ARCHITECTURES))) or [max(known)]
+    built = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in chosen]
+    return (*built, f"-gencode=arch=compute_{chosen[-1]},code=compute_{chosen[-1]}")
+
+
+@functools.cache
+def _known_architectures(nvcc: Compiler) -> set[int]:
+    told = subprocess.run([nvcc.path, "--list-gpu-code"], capture_output=True, text=True, check=True).stdout
+    return {int(n) for n in re.findall(r"sm_(\d+)\b", told)}

@@ -1,0 +1,258 @@
+"""CUDA C++ kernels called from Python: ``module["kernel"][grid, block](...)``, as in Triton, CuPy and Numba."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.backends.build_tools import build_tools
+from opwright.backends.cuda import nvrtc
+from opwright.backends.cuda.simulator.simulate import simulate
+from opwright.backends.cuda.source import CudaSource, blank_out, kernels_defined, parse_options
+from opwright.backends.gpu.device_code import DeviceCode, EntryPoint
+from opwright.backends.gpu.launcher import Configuration, DeviceFunction, as_extent
+from opwright.backends.native.native_call import native_calls
+from opwright.contract.fingerprint import digest
+from opwright.errors import KernelError, KernelRefusedError, LaunchError
+
+__all__ = ["CudaKernel", "CudaModule", "cdiv", "cuda_module"]
+
+
+def cdiv(a: int, b: int) -> int:
+    """``a / b`` rounded up: the number of blocks of ``b`` that cover ``a``."""
+    return -(-a // b)
+
+
+def cuda_module(source: str | Path, *, options: Sequence[str] = (), instances: Sequence[str] = ()) -> CudaModule:
+    """CUDA C++ kernels, compiled by NVRTC for the GPU at hand when they are first launched, and cached on disk.
+
+    Args:
+        source: a file (looked for beside the caller's file, then in the working directory), or CUDA C++ itself.
+        options: as for nvcc, one string each: ``["-DTILE=32", "--use_fast_math", "-I", "include"]``. Options that
+            concern only nvcc or a host compiler (``-O3``, ``-Xcompiler …``) are accepted and have no effect.
+        instances: templates to compile together with the other kernels, as C++ writes them. Any other instance is
+            compiled when it is first asked for; naming it here matters only where a source has variables of its own
+            (``__device__ int counter;``), of which every compilation has a copy.
+
+    Raises:
+        KernelError: no such file, an unknown option, a source without a kernel.
+    """
+    caller = _caller_folder()
+    if _is_source(source):
+        made = CudaSource(inspect.cleandoc(str(source)) + "\n", None, tuple(options))
+    else:
+        path = _find(source, caller)
+        made = CudaSource(path.read_text(), path, tuple(options))
+    return CudaModule(made, tuple(instances))
+
+
+def _caller_folder() -> Path | None:
+    """The folder of the file that called ``cuda_module``."""
+    frame = inspect.currentframe()
+    caller = frame.f_back.f_back if frame and frame.f_back else None
+    file = Path(caller.f_code.co_filename) if caller else None
+    return file.parent if file is not None and file.is_file() else None
+
+
+def _is_source(source: str | Path) -> bool:
+    return isinstance(source, str) and ("\n" in source or "__global__" in source)
+
+
+def _find(source: str | Path, beside: Path | None) -> Path:
+    folders = [f for f in (beside, Path.cwd()) if f is not None]
+    for folder in folders:
+        if (folder / source).is_file():
+            return (folder / source).resolve()
+    raise KernelError(
+        f"ow.cuda_module: there is no file {str(source)!r}", fix=f"looked in {' and '.join(map(str, folders))}"
+    )
+
+
+# ``__device__ int counter[4] = {0};``, and not a function or a constant.
+_VARIABLE = re.compile(
+    r"^\s*(?:static\s+)?__(?:device|managed)__\s+(?!.*\bconst)[^;(){}]*?(\w+)\s*(?:\[[^;]*\])?\s*(?:=[^;]*)?;",
+    re.MULTILINE,
+)
+# What ``Tensor.get_device`` says of a CPU tensor.
+_CPU = -1
+
+
+class CudaModule:
+    """The kernels of one CUDA C++ source. Nothing is compiled before it is needed."""
+
+    def __init__(self, source: CudaSource, instances: tuple[str, ...] = ()) -> None:
+        self.source = source
+        self.instances = instances
+        self.defined = kernels_defined(source.text)
+        parse_options(source.options)  # refuses an option that is not known
+        if not self.defined:
+            raise KernelError(f"{source.name} has no __global__ function", fix="define one, or name another file")
+        for instance in instances:
+            self._check_name(instance)
+        self._kernels: dict[str, CudaKernel] = {}
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Changes with the text, its own headers, the options and the instances."""
+        headers = [h.read_text(errors="replace") for h in self.source.headers()]
+        return digest("cuda", self.source.text, *headers, *self.source.options, *self.instances)
+
+    def __getitem__(self, name: str) -> CudaKernel:
+        """A kernel by its name, or an instance of a template: ``module["add<float, 4>"]``."""
+        kernel = self._kernels.get(name)
+        if kernel is None:
+            self._check_name(name)
+            kernel = self._kernels[name] = CudaKernel(self, name)
+        return kernel
+
+    def compile(self, arch: str, name: str | None = None) -> DeviceCode:
+        """The binary for an architecture such as ``sm_90``, from the cache or compiled now; needs no GPU.
+
+        Args:
+            name: an instance of a template that is to be in it, besides ``instances``.
+        """
+        return nvrtc.compile_device_code(self.source, self._instances_with(name), arch, build_tools())
+
+    def entry(self, arch: str, name: str) -> tuple[DeviceCode, EntryPoint]:
+        """The binary that holds a kernel, and the kernel in it."""
+        code = self.compile(arch, name)
+        found = code.entry(name)
+        if found is None:  # a template that was named without its arguments, or a kernel behind an #if
+            compiled = [e.name for e in code.entries]
+            raise KernelError(
+                f"{self.source.name} defines {name!r}, but it is not among what was compiled: {compiled}",
+                fix=f"a template needs its arguments, as in module['{name}<float>']",
+            )
+        return code, found
+
+    @functools.cached_property
+    def variables(self) -> tuple[str, ...]:
+        """The variables that kernels of the source may write. Each compilation has a copy."""
+        return tuple(_VARIABLE.findall(blank_out(self.source.text)))
+
+    def _instances_with(self, name: str | None) -> tuple[str, ...]:
+        if name is None or "<" not in name or name in self.instances:
+            return self.instances
+        if self.variables:
+            raise KernelError(
+                f"{self.source.name} has the device variable {self.variables[0]!r}, and {name!r} is compiled apart "
+                "from the other kernels, so it would have a copy of its own",
+                fix=f"name it from the start: ow.cuda_module(..., instances=[{name!r}])",
+            )
+        return (name,)
+
+    def _check_name(self, name: str) -> None:
+        bare = name.split("<")[0].strip().split("::")[-1]
+        if bare not in self.defined:
+            raise KernelError(f"{self.source.name} has no kernel {bare!r}", fix=f"it defines {list(self.defined)}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CudaModule, (self.source, self.instances)
+
+    def __repr__(self) -> str:
+        return f"<CUDA module {self.source.name}: {', '.join(self.defined)}>"
+
+
+class CudaKernel:
+    """One kernel, or one instance of a template. ``kernel[grid, block, shared_bytes]`` makes it callable."""
+
+    def __init__(self, module: CudaModule, name: str) -> None:
+        self.module = module
+        self.name = name
+        self._configured: dict[Any, Any] = {}
+        self._functions: dict[int, DeviceFunction] = {}
+
+    def __getitem__(self, launch: Any) -> Any:
+        """Bind a grid (blocks), a block (threads) and, as a third, bytes of dynamic shared memory.
+
+        Each of grid and block is an int or a tuple of up to three. An empty grid launches nothing.
+        """
+        try:
+            return self._configured[launch]
+        except KeyError:
+            pass
+        configured = functools.partial(self._launch, launch, self._configuration(launch))
+        if len(self._configured) >= 1024:  # a bound, should sizes change with every call
+            self._configured.clear()
+        self._configured[launch] = configured
+        return configured
+
+    def _configuration(self, launch: Any) -> Configuration:
+        if not isinstance(launch, tuple) or not 2 <= len(launch) <= 3:
+            raise LaunchError(
+                f"{self.name}[{launch!r}] is no launch",
+                fix=f"write {self.name}[grid, block](...) or {self.name}[grid, block, shared_bytes](...)",
+            )
+        grid, block, *shared = launch
+        return Configuration(
+            self.name, as_extent(grid, "grid", self.name), as_extent(block, "block", self.name), *(shared or (0,))
+        )
+
+    def _launch(self, launch: Any, configuration: Configuration, *arguments: Any) -> None:
+        """The first launch with a configuration, and any that the function which it leaves behind cannot make."""
+        first = arguments[0] if arguments else None
+        device = first.get_device() if type(first) is torch.Tensor and first.is_cuda else self._device_of(arguments)
+        if device == _CPU:
+            self._refuse_shared_variables()
+            simulate(self.module.source, self.name, configuration, arguments)
+            return
+        function = self._functions.get(device)
+        if function is None:
+            function = self._functions[device] = self._compile_for(device)
+        function.launch(configuration, arguments, device)
+        self._keep_launcher(launch, configuration, function, device)
+
+    def _keep_launcher(self, launch: Any, configuration: Configuration, function: DeviceFunction, device: int) -> None:
+        """For the next ``kernel[grid, block]``, which is likely to be on the same device."""
+        otherwise = functools.partial(self._launch, launch, configuration)
+        launcher = function.launcher(configuration, device, otherwise, native_calls(build_tools()))
+        if launcher is not None:
+            self._configured[launch] = launcher
+
+    def _refuse_shared_variables(self) -> None:
+        if self.module.variables and len(self.module.defined) > 1:
+            raise KernelRefusedError(
+                f"{self.name}: {self.module.source.name} has the device variable {self.module.variables[0]!r}, and the "
+                "simulator would give each of its kernels a copy",
+                fix="pass it as a tensor, or put the kernel that uses it into a source of its own",
+            )
+
+    def _device_of(self, arguments: Sequence[Any]) -> int:
+        """The GPU of the first tensor; ``_CPU`` for a CPU tensor, whose place is the simulator."""
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor):
+                if argument.device.type in ("cuda", "cpu"):
+                    return argument.get_device()
+                raise LaunchError(
+                    f"{self.name}: a tensor is on {argument.device}",
+                    fix="pass CUDA tensors (or CPU tensors: a simulation)",
+                )
+        return torch.cuda.current_device() if torch.cuda.is_available() else _CPU
+
+    def _compile_for(self, device: int) -> DeviceFunction:
+        major, minor = torch.cuda.get_device_capability(device)
+        code, entry = self.module.entry(f"sm_{major}{minor}", self.name)
+        return DeviceFunction(self.name, code, entry)
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise LaunchError(
+            f"{self.name} was called without a grid",
+            fix=f"write {self.name}[grid, block](...): blocks, then threads of a block",
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.module.__getitem__, (self.name,)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the module and the name."""
+        return digest(self.module.fingerprint, self.name)
+
+    def __repr__(self) -> str:
+        return f"<CUDA kernel {self.name} of {self.module.source.name}>"

@@ -1,0 +1,299 @@
+"""CUDA C++ to a cubin in a tenth of a second, with NVRTC, cached on disk. No GPU and no driver is needed.
+
+NVRTC is called through cuda-bindings, and not through cuda-core's ``Program``: one compilation then gives the
+cubin and the PTX behind it, and a machine without a driver can have both (cuda-core 1.2 asks the driver for its
+version before it hands out PTX). Torch brings NVRTC, its headers and cuda-bindings with it; nothing of a CUDA
+toolkit is needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.cuda.source import CudaSource, parse_options
+from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter, Resources, demangle, entries_in_ptx
+from opwright.backends.gpu.device_code import typed_parameters as with_types
+from opwright.backends.gpu.ptxas import read_resources
+from opwright.cache import ArtifactKey
+from opwright.errors import CompileError, KernelRefusedError
+from opwright.results import Accepted, Probe, Refused
+
+__all__ = ["available", "compile_device_code", "cuda_include_folders"]
+
+# Added to every source: its instances carry the types of a kernel's parameters in their names, also of a kernel
+# whose own name does not (extern "C").
+_SIGNATURE = "opwright_signature"
+_PROBE = f"\ntemplate <class F> __global__ void {_SIGNATURE}() {{}}\n"
+
+
+@functools.cache
+def available() -> Probe:
+    """Whether CUDA C++ can be compiled in this process."""
+    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
+        return Refused("cuda-bindings is not installed", "pip install 'opwright[cuda]'")
+    try:
+        major, minor = _version()
+    except Exception as error:  # what is missing has many names; each is a reason, none a crash
+        return Refused(f"NVRTC cannot be loaded ({error})".replace("\n", " "), "pip install 'opwright[cuda]'")
+    if not _has_runtime_headers():
+        return Accepted(
+            f"NVRTC {major}.{minor}, without headers: cuda_fp16.h is not found; pip install 'opwright[cuda]'"
+        )
+    return Accepted(f"NVRTC {major}.{minor}, headers in {_shortened(cuda_include_folders()[0])}")
+
+
+@functools.cache
+def _version() -> tuple[int, int]:
+    from cuda.bindings import nvrtc
+
+    _, major, minor = nvrtc.nvrtcVersion()
+    return int(major), int(minor)
+
+
+@functools.cache
+def cuda_include_folders() -> tuple[Path, ...]:
+    """Folders with ``cuda_fp16.h`` and with CCCL's ``<cuda/…>`` and ``<cub/…>``: from pip packages, else a toolkit.
+
+    Those of NVRTC's own major version come first: half types are declared differently from one to the next.
+    """
+    found = [f for f in _candidate_folders() if (f / "cuda_fp16.h").is_file()]
+    chosen = found[:1]
+    cccl = [f / "cccl" for f in found if (f / "cccl" / "cuda").is_dir()] or [
+        f for f in found if (f / "cuda" / "std").is_dir()
+    ]
+    return tuple(dict.fromkeys(chosen + cccl[:1]))
+
+
+def _candidate_folders() -> Iterator[Path]:
+    nvidia = importlib.util.find_spec("nvidia")
+    for package in (nvidia.submodule_search_locations or ()) if nvidia else ():
+        yield Path(package) / f"cu{_version()[0]}" / "include"  # CUDA 13 and later: one folder for all
+        yield Path(package) / "cuda_runtime" / "include"  # CUDA 12
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if os.environ.get(variable):
+            yield Path(os.environ[variable]) / "include"
+    yield Path("/usr/local/cuda/include")
+
+
+def _has_runtime_headers() -> bool:
+    return bool(cuda_include_folders())
+
+
+def _shortened(folder: Path) -> str:
+    parts = folder.parts
+    return str(Path("…", *parts[parts.index("site-packages") :])) if "site-packages" in parts else str(folder)
+
+
+def compile_device_code(source: CudaSource, instances: Sequence[str], arch: str, tools: BuildTools) -> DeviceCode:
+    """Compile a source, or take it from the cache.
+
+    Args:
+        instances: templates to instantiate, as C++ writes them: ``add<float, 4>``. Kernels that are no templates
+            are always in the result.
+        arch: such as ``sm_90``; an ``-arch`` among the source's options goes first.
+
+    Raises:
+        CompileError: the source does not compile, or has no such template; with file, line, source line and caret.
+        KernelRefusedError: NVRTC is not here, or does not know the architecture.
+    """
+    usable = available()
+    if isinstance(usable, Refused):
+        raise KernelRefusedError(f"{source.name}: {usable.reason}", fix=usable.remedy)
+    options = parse_options(source.options)
+    arch = options.arch or arch
+    _refuse_unknown_arch(source, arch)
+    flags = _flags(source, arch)
+
+    def build(folder: Path) -> None:
+        made = _compile(source, instances, flags)
+        (folder / "kernels.cubin").write_bytes(made.cubin)
+        (folder / "kernels.ptx").write_text(made.ptx)
+        (folder / "entries.json").write_text(json.dumps([_to_json(e) for e in made.entries], indent=1))
+
+    folder = tools.cache.get_or_build(
+        _key(source, instances, flags),
+        build,
+        on_build=lambda: tools.notify(f"compiling {source.name} for {arch} with NVRTC; cached for next time"),
+        on_wait=lambda: tools.notify(f"waiting: another process compiles {source.name}"),
+    )
+    entries = tuple(_from_json(e) for e in json.loads((folder / "entries.json").read_text()))
+    return DeviceCode(folder / "kernels.cubin", arch, entries, ptx=folder / "kernels.ptx")
+
+
+def _refuse_unknown_arch(source: CudaSource, arch: str) -> None:
+    from cuda.bindings import nvrtc
+
+    _, known = nvrtc.nvrtcGetSupportedArchs()
+    number = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    if number is None or int(number[1]) not in known:
+        names = ", ".join(f"sm_{k}" for k in known)
+        raise KernelRefusedError(
+            f"{source.name}: NVRTC {'.'.join(map(str, _version()))} does not compile for {arch!r}",
+            fix=f"it knows {names}",
+        )
+
+
+def _flags(source: CudaSource, arch: str) -> tuple[str, ...]:
+    options = parse_options(source.options)
+    folders = [source.folder, *options.include_folders, *cuda_include_folders()]
+    standard = () if any(c.startswith("--std") for c in options.code) else ("--std=c++17",)
+    return (
+        f"--gpu-architecture={arch}",
+        *standard,
+        "-lineinfo",
+        "--ptxas-options=-v",
+        *options.macros,
+        *(c for c in options.code if c != "-lineinfo"),
+        *(f"-I{folder}" for folder in folders),
+    )
+
+
+def _key(source: CudaSource, instances: Sequence[str], flags: Sequence[str]) -> ArtifactKey:
+    return ArtifactKey(
+        name=f"cuda.{source.path.stem if source.path else 'source'}",
+        parts=(
+            ("source", source.text),
+            *((f"header {h.name}", h.read_text(errors="replace")) for h in source.headers()),
+            ("instances", "\n".join(instances)),
+            ("flags", " ".join(f for f in flags if not f.startswith("-I"))),
+            ("compiler", f"NVRTC {'.'.join(map(str, _version()))}"),
+            ("torch", torch.__version__),  # which brings the headers
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    cubin: bytes
+    ptx: str
+    entries: tuple[EntryPoint, ...]
+
+
+def _compile(source: CudaSource, instances: Sequence[str], flags: Sequence[str]) -> _Compiled:
+    first = _run_nvrtc(source, flags, instances)
+    # Kernels whose own symbol does not carry the types of their parameters: a second pass asks for them.
+    plain = [e.symbol for e in entries_in_ptx(first.ptx) if demangle(e.symbol) == e.symbol]
+    probes = {name: f"{_SIGNATURE}<decltype({name})>" for name in plain}
+    types = _run_nvrtc(source, flags, [*instances, *probes.values()]).lowered if plain else {}
+    entries = []
+    for entry in entries_in_ptx(first.ptx):
+        declared = demangle(types[probes[entry.symbol]] if entry.symbol in probes else entry.symbol)
+        given = next((i for i in instances if first.lowered[i] == entry.symbol), None)
+        name = given or (entry.symbol if entry.symbol in probes else _bare_name(declared))
+        parameters = with_types(entry, _parameter_types(declared))
+        entries.append(EntryPoint(entry.symbol, name, parameters, read_resources(first.log, entry.symbol)))
+    return _Compiled(first.cubin, first.ptx, tuple(entries))
+
+
+@dataclass(frozen=True)
+class _NvrtcResult:
+    cubin: bytes
+    ptx: str
+    log: str
+    lowered: dict[str, str]
+
+
+def _run_nvrtc(source: CudaSource, flags: Sequence[str], expressions: Sequence[str]) -> _NvrtcResult:
+    from cuda.bindings import nvrtc
+
+    def text_of(size: Any, read: Any) -> bytes:
+        buffer = bytearray(size(program)[1])
+        read(program, buffer)
+        return bytes(buffer)
+
+    _, program = nvrtc.nvrtcCreateProgram((source.text + _PROBE).encode(), source.name.encode(), 0, [], [])
+    try:
+        for expression in expressions:
+            nvrtc.nvrtcAddNameExpression(program, expression.encode())
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
+        log = text_of(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).rstrip(b"\0 \n").decode()
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise _compile_error(source, log or str(status), expressions)
+        lowered = {e: nvrtc.nvrtcGetLoweredName(program, e.encode())[1].decode() for e in expressions}
+        ptx = text_of(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).rstrip(b"\0").decode()
+        return _NvrtcResult(text_of(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN), ptx, log, lowered)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _compile_error(source: CudaSource, log: str, expressions: Sequence[str]) -> CompileError:
+    """The first errors with their source lines and carets; of a missing template, what there is instead."""
+    from opwright.backends.cuda.source import kernels_defined
+
+    asked = [e for e in expressions if not e.startswith(_SIGNATURE)]
+    missing = re.search(r'name expression "?([^"\n]+?)"?(?: |$)|error: .*"(\w+)" is undefined', log)
+    defined = kernels_defined(source.text)
+    if missing and any(e.split("<")[0].strip() not in defined for e in asked):
+        wrong = next(e for e in asked if e.split("<")[0].strip() not in defined)
+        return CompileError(
+            f"{source.name} has no kernel {wrong.split('<')[0].strip()!r}", log=log, fix=f"it defines {list(defined)}"
+        )
+    # NVRTC writes a file of its own for the names that were asked for.
+    log = re.sub(r"__nv_name_map\(\d+\)", f"instance {', '.join(asked)}(1)", log).replace(
+        "#pragma nv_mangled_name ", ""
+    )
+    blocks = re.split(r"\n(?=\S[^\n]*\(\d+\): (?:catastrophic )?(?:error|warning))", f"\n{log}")
+    errors = [b.strip("\n") for b in blocks if re.match(r"\n?\S[^\n]*\(\d+\): (?:catastrophic )?error", b)]
+    shown = "\n".join("\n".join(e.split("\n\n")[0].splitlines()[:6]) for e in errors[:3]) or log.strip()[-2000:]
+    more = f"\n… and {len(errors) - 3} more" if len(errors) > 3 else ""
+    return CompileError(
+        f"{source.name} does not compile\n{shown}{more}", log=log, fix="the whole output is in this exception's .log"
+    )
+
+
+def _bare_name(declaration: str) -> str:
+    """``void ns::add<float, 4>(float const*)`` → ``ns::add<float, 4>``."""
+    name = declaration[: _opening_of_parameters(declaration)]
+    return name.removeprefix("void ").strip()
+
+
+def _parameter_types(declaration: str) -> list[str]:
+    """The parameter types of a demangled kernel, or of the function type that the probe was instantiated with."""
+    if probe := re.fullmatch(rf"void {_SIGNATURE}<void \((.*)\)>\(\)", declaration):
+        inner = probe[1]
+    else:
+        inner = declaration[_opening_of_parameters(declaration) + 1 : declaration.rindex(")")]
+    parts, depth = [""], 0
+    for letter in inner:
+        depth += (letter in "<(") - (letter in ">)")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [p.strip() for p in parts if p.strip() not in ("", "void")]
+
+
+def _opening_of_parameters(declaration: str) -> int:
+    depth = 0
+    for position in range(len(declaration) - 1, -1, -1):
+        depth += (declaration[position] == ")") - (declaration[position] == "(")
+        if depth == 0 and declaration[position] == "(":
+            return position
+    return len(declaration)
+
+
+def _to_json(entry: EntryPoint) -> dict[str, Any]:
+    record = dataclasses.asdict(entry)
+    for parameter in record["parameters"]:
+        parameter["dtypes"] = [str(d).removeprefix("torch.") for d in parameter["dtypes"]]
+    return record
+
+
+def _from_json(record: dict[str, Any]) -> EntryPoint:
+    parameters = tuple(
+        Parameter(**{**p, "dtypes": tuple(getattr(torch, d) for d in p["dtypes"])}) for p in record["parameters"]
+    )
+    resources = Resources(**record["resources"]) if record["resources"] else None
+    return EntryPoint(record["symbol"], record["name"], parameters, resources)

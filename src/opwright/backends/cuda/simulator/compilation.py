@@ -1,0 +1,386 @@
+"""CUDA kernels for a CPU: the same source, compiled by the system's C++ compiler against the simulator's headers.
+
+Two builds of each kernel: a fast one, and a checked one whose every memory access the runtime looks at. The runtime
+(``simulator/runtime``) is compiled once, and linked into every kernel.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from opwright.backends.base import Artifact
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.cuda.simulator.rewriting import Refusal, refusals, rewrite, without_includes
+from opwright.backends.cuda.source import CudaOptions, CudaSource, kernels_defined, parse_options
+from opwright.cache import ArtifactKey
+from opwright.errors import CompileError, KernelError, KernelRefusedError
+from opwright.machine import Compiler, Machine
+from opwright.results import Accepted, Probe, Refused
+
+__all__ = ["SIMULATOR_HEADERS", "Built", "available", "compile_kernel"]
+
+_FOLDER = Path(__file__).parent
+_INCLUDE = _FOLDER / "include"
+_RUNTIME = ("scheduler.cpp", "checker.cpp")
+_ENTRY = "<kernel>"  # what compilers call the text that follows a source
+SIMULATOR_HEADERS = "opwright-simulator"  # ... and debug information the simulator's own headers
+
+# Kernels read memory as whatever type they like, let integers wrap, and raise nothing.
+_FLAGS = (
+    *(
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-fno-strict-aliasing",
+        "-fwrapv",
+        "-fno-exceptions",
+        "-fno-math-errno",
+        "-pthread",
+    ),
+    *("-ffunction-sections", "-fdata-sections", "-fno-finite-loops", "-g1", "-gdwarf-4", "-w"),
+)
+_FAST = ("-O2",)
+# Little optimisation, so that accesses stay what the source says: not merged, not widened, not moved. But products and
+# sums are fused as in the fast build.
+_CHECKED = (
+    *("-O1", "-fno-tree-vectorize", "-fsanitize-coverage=trace-pc"),
+    *("-fsanitize=thread", "-fsanitize=alignment", "-fsanitize=integer-divide-by-zero"),
+)
+_OF_COMPILER = {  # clang's spelling of what g++ has, and what only one of the two needs
+    "g++": ("-fsanitize=bounds", "-fexpensive-optimizations", "--param=tsan-distinguish-volatile=1"),
+    "clang": (
+        "-fsanitize=array-bounds",
+        "-mllvm",
+        "-tsan-distinguish-volatile=1",
+        "-mllvm",
+        "-tsan-instrument-read-before-write=1",
+    ),
+}
+_LINK = ("-shared", "-pthread", "-Wl,--gc-sections", "-Wl,-z,now")
+_RED_ZONE_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Built:
+    """What was compiled, beside the file: the source as its author knows it, and whether it is the checked build."""
+
+    source: CudaSource
+    checked: bool
+
+
+@dataclass(frozen=True)
+class _Header:
+    """A header of the author's own: where it lies, and what its copy in the build folder is called."""
+
+    path: Path
+    copy: str
+
+
+def available(machine: Machine) -> Probe:
+    """Whether CUDA kernels can be simulated on this machine."""
+    if machine.cxx is None:
+        return Refused("there is no C++ compiler", "install g++ (apt install g++), or set CXX")
+    if "clang" in machine.cxx.version:
+        # clang 14 and 22 were tried: the one hangs in checked builds, the other misses misaligned accesses.
+        return Refused("the simulator needs g++; clang's instrumentation is not what it expects", "set CXX=g++")
+    if not machine.system.startswith("Linux"):
+        return Refused("the simulator reads ELF files, which only Linux has", "use Linux, or a container of it")
+    return Accepted(machine.cxx.version)
+
+
+def compile_kernel(source: CudaSource, expression: str, tools: BuildTools, *, checked: bool) -> Artifact:
+    """Compile one kernel, or take it from the cache.
+
+    ``expression`` names it in C++: ``kernel``, ``space::kernel``, or an instance such as ``add<float, 4>``.
+
+    Raises:
+        KernelRefusedError: the source holds what cannot be simulated, or this machine has no compiler.
+        CompileError: with file, line, source line and caret of the first errors.
+        KernelError: an option that is not known, or no kernel of that name.
+    """
+    probe = available(tools.machine)
+    if isinstance(probe, Refused):
+        raise KernelRefusedError(f"{source.name}: {probe.reason}", fix=probe.remedy)
+    build = _Build(source, expression, tools, checked)
+    key = build.key()
+
+    def announce() -> None:
+        tools.notify(f"compiling {expression} of {source.name} for the simulator; cached for next time")
+
+    folder = tools.cache.get_or_build(key, build.run, on_build=announce)
+    return Artifact(expression, file=folder / "kernel.so", payload=Built(source, checked))
+
+
+class _Build:
+    """One compilation: a source, an expression, and the choice of build."""
+
+    def __init__(self, source: CudaSource, expression: str, tools: BuildTools, checked: bool) -> None:
+        assert tools.machine.cxx is not None  # refused by the caller
+        self.source, self.expression, self.tools, self.checked = source, expression, tools, checked
+        self.compiler: Compiler = tools.machine.cxx
+        self.options: CudaOptions = parse_options(source.options)
+        self.standard = max(17, self.options.standard)  # the simulator's headers need 17
+        self.headers = _own_headers(source, self.options.include_folders)
+
+    def key(self) -> ArtifactKey:
+        """Everything that the shared object depends on."""
+        options = self.options
+        kept = (*options.macros, *options.preincluded, str(self.standard), str(options.capability), str(options.fuses))
+        return ArtifactKey(
+            name=f"simulator.{'checked' if self.checked else 'fast'}.{Path(self.source.name).stem}.{self.expression}",
+            parts=(
+                ("source", self.source.text),
+                ("name", self.source.name),  # it stands in the debug information
+                *((f"header {header.copy}", header.path.read_text(errors="replace")) for header in self.headers),
+                ("options", " ".join(kept)),
+                ("flags", " ".join(self.flags())),
+                ("expression", self.expression),
+                ("checked", str(self.checked)),
+                *_runtime_parts(self.compiler),
+            ),
+        )
+
+    def flags(self) -> list[str]:
+        """The compiler's, without folders."""
+        clang = "clang" in self.compiler.version
+        build = list(_CHECKED if self.checked else _FAST)
+        if self.checked:
+            build += _OF_COMPILER["clang" if clang else "g++"]
+        if not clang:
+            build.append("-fno-gnu-unique")  # or two kernels' shared arrays of one name would be one
+        fused = ["-ffp-contract=fast" if self.options.fuses else "-ffp-contract=off"]
+        instructions = ["-mfma"] if "fma" in self.tools.machine.cpu_flags.split() else []
+        return [f"-std=c++{self.standard}", *_FLAGS, *build, *fused, *instructions]
+
+    def macros(self) -> list[str]:
+        capability = self.options.capability
+        return [
+            *("-D__CUDACC__=1", "-D__CUDACC_RTC__=1", f"-D__CUDA_ARCH__={capability}0", "-D__OPWRIGHT_SIMULATOR__=1"),
+            *self.options.macros,
+        ]
+
+    def run(self, folder: Path) -> None:
+        """Fill ``folder`` with kernel.so and the source that it is made of."""
+        self.write_sources(folder)
+        self.refuse_what_cannot_be(folder)
+        objects = [str(file) for file in _runtime_objects(self.compiler, self.tools)]
+        if self.checked:
+            self.compile(folder, ["-S", "kernel.cpp", "-o", "kernel.s"])
+            assembly = folder / "kernel.s"
+            assembly.write_text(_instrument(assembly.read_text()))
+            link = [self.compiler.path, "kernel.s", *objects, *_LINK, "-o", "kernel.so"]
+            _must_run(link, folder)
+            assembly.unlink()
+        else:
+            self.compile(folder, ["kernel.cpp", *objects, *_LINK, "-o", "kernel.so"])
+
+    def write_sources(self, folder: Path) -> None:
+        """The rewritten source and headers; beside them the originals, from which compilers quote lines."""
+        lines = [f'#include "{name}"' for name in self.options.preincluded]
+        lines += [f'#line 1 "{self.source.name}"', self.rewritten(self.source.text, self.source.path, folder)]
+        lines += [
+            f'#line 1 "{_ENTRY}"',
+            '#include "opwright_simulator/entry.h"',
+            f"OPWRIGHT_KERNEL_ENTRY({self.expression})",
+        ]
+        (folder / "kernel.cpp").write_text("\n".join(lines) + "\n")
+        (folder / self.source.name).write_text(self.source.text)
+        for header in self.headers:
+            text = self.rewritten(header.path.read_text(errors="replace"), header.path, folder)
+            (folder / header.copy).write_text(f'#line 1 "{header.path.name}"\n{text}')
+
+    def rewritten(self, text: str, path: Path | None, folder: Path) -> str:
+        """A source or header as it is compiled; what it includes of the author's own is the rewritten copy."""
+        copies = {header.path: header.copy for header in self.headers}
+
+        def redirect(found: re.Match[str]) -> str:
+            header = _find_header(found[2], path, self.options.include_folders)
+            return found[0] if header is None else f'{found[1]}"{copies[header]}"'
+
+        return rewrite(_INCLUDED.sub(redirect, text), checked=self.checked)
+
+    def refuse_what_cannot_be(self, folder: Path) -> None:
+        """Raise KernelRefusedError for the first thing that cannot be simulated and is no dead ``#if`` branch."""
+        own = [(self.source.name, self.source.text, "kernel.cpp")]
+        own += [(h.path.name, h.path.read_text(errors="replace"), h.copy) for h in self.headers]
+        suspicious = [(name, text, file, refusals(text)) for name, text, file in own]
+        if not any(found for *_, found in suspicious):
+            return
+        for _, _, file, found in suspicious:  # headers that are not there would stop the preprocessor
+            lines = [r.line for r in found if r.what.startswith("#include")]
+            if lines:
+                before = 2 + len(self.options.preincluded) - 1 if file == "kernel.cpp" else 1
+                kept = (folder / file).read_text()
+                (folder / file).write_text(without_includes(kept, [line + before for line in lines]))
+        done = subprocess.run(
+            self.command(folder, ["-E", "kernel.cpp"]), cwd=folder, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise self.compile_error(done.stderr, folder)
+        active = _active_lines(done.stdout)
+        for name, text, _, found in suspicious:
+            for refusal in found:
+                if _is_active(refusal, active.get((name, refusal.line), "")):
+                    raise _refused(name, text, refusal)
+        self.write_sources(folder)
+
+    def command(self, folder: Path, arguments: list[str]) -> list[str]:
+        places = [f"-ffile-prefix-map={folder}=.", f"-ffile-prefix-map={_INCLUDE}={SIMULATOR_HEADERS}"]
+        here = [f"-iquote{self.source.path.parent}"] if self.source.path is not None else []
+        include = [f"-I{_INCLUDE}", *here, *(f"-I{path}" for path in self.options.include_folders)]
+        before = ["-include", "opwright_simulator.h"]
+        return [self.compiler.path, *self.flags(), *self.macros(), *places, *include, *before, *arguments]
+
+    def compile(self, folder: Path, arguments: list[str]) -> None:
+        done = subprocess.run(self.command(folder, arguments), cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise self.compile_error(done.stderr, folder)
+
+    def compile_error(self, log: str, folder: Path) -> KernelError:
+        if "No space left on device" in log:
+            raise OSError(28, "No space left on device")  # the cache says where, and what to do
+        log = log.replace(f"{folder}/", "")
+        names = kernels_defined(self.source.text)
+        base = re.split(r"[<:]", self.expression.split("<")[0])[-1].strip(" &")
+        if base not in names and re.search(rf"(?m)^{_ENTRY}:", log):
+            return KernelError(
+                f"{self.source.name} has no kernel {self.expression!r}",
+                fix=f"its __global__ functions are {', '.join(names) or 'none'}",
+            )
+        unknown = re.search(r"‘(__\w+)’ was not declared|undeclared identifier '(__\w+)'", log)
+        fix = "the whole output is in this exception's .log"
+        if unknown:
+            name = unknown[1] or unknown[2]
+            fix = f"the simulator does not know {name}; docs/simulator.md lists what it does. {fix.capitalize()}"
+        return CompileError(
+            f"{self.source.name} does not compile for the simulator\n{_first_errors(log)}", log=log, fix=fix
+        )
+
+
+# --- headers of the author's own ---
+
+_INCLUDED = re.compile(r'^([ \t]*#[ \t]*include[ \t]*)[<"]([^">\n]+)[>"]', re.MULTILINE)
+
+
+def _find_header(name: str, includer: Path | None, folders: tuple[Path, ...]) -> Path | None:
+    """The author's file that an ``#include`` means; None if it is the simulator's or the system's."""
+    if (_INCLUDE / name).is_file():
+        return None
+    nearby = [includer.parent] if includer is not None else []
+    found = next((folder / name for folder in (*nearby, *folders) if (folder / name).is_file()), None)
+    return found.resolve() if found is not None else None
+
+
+def _own_headers(source: CudaSource, folders: tuple[Path, ...]) -> tuple[_Header, ...]:
+    found: dict[Path, _Header] = {}
+    waiting: list[tuple[str, Path | None]] = [(source.text, source.path)]
+    while waiting:
+        text, path = waiting.pop()
+        for _, name in _INCLUDED.findall(text):
+            header = _find_header(name, path, folders)
+            if header is not None and header not in found:
+                found[header] = _Header(header, f"own{len(found)}_{header.name}")
+                waiting.append((header.read_text(errors="replace"), header))
+    return tuple(found.values())
+
+
+# --- refusing ---
+
+
+def _active_lines(preprocessed: str) -> dict[tuple[str, int], str]:
+    """What the preprocessor left of each line of each file."""
+    lines: dict[tuple[str, int], str] = {}
+    file, number = "", 0
+    for line in preprocessed.splitlines():
+        marker = re.match(r'# (\d+) "([^"]*)"', line)
+        if marker:
+            number, file = int(marker[1]), marker[2].removeprefix("./")
+            continue
+        lines[file, number] = lines.get((file, number), "") + line
+        number += 1
+    return lines
+
+
+def _is_active(refusal: Refusal, line: str) -> bool:
+    if refusal.what.startswith("#include"):
+        return "OPWRIGHT_INCLUDE_" in line
+    return refusal.what.split()[0] in line
+
+
+def _refused(name: str, text: str, refusal: Refusal) -> KernelRefusedError:
+    line = text.splitlines()[refusal.line - 1].strip()
+    return KernelRefusedError(
+        f"{name}:{refusal.line}: {refusal.what}: {refusal.why}\n    {line}",
+        fix="check this kernel on a GPU, or give the simulator another way with #ifdef __OPWRIGHT_SIMULATOR__",
+    )
+
+
+# --- the runtime, and what is done to the kernel's assembly ---
+
+
+def _runtime_parts(compiler: Compiler) -> tuple[tuple[str, str], ...]:
+    files = sorted(path for part in ("include", "runtime") for path in (_FOLDER / part).rglob("*") if path.is_file())
+    return (
+        ("compiler", f"{compiler.path} {compiler.version}"),
+        *((str(path.relative_to(_FOLDER)), path.read_text()) for path in files),
+    )
+
+
+def _runtime_objects(compiler: Compiler, tools: BuildTools) -> list[Path]:
+    """The runtime's object files, compiled when a kernel first needs them."""
+
+    def build(folder: Path) -> None:
+        flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{_INCLUDE}"]
+        flags += ["-ffunction-sections", f"-ffile-prefix-map={_FOLDER}={SIMULATOR_HEADERS}"]
+        commands = [
+            [compiler.path, *flags, "-c", str(_FOLDER / "runtime" / name), "-o", f"{Path(name).stem}.o"]
+            for name in _RUNTIME
+        ]
+        running = [subprocess.Popen(c, cwd=folder, stderr=subprocess.PIPE, text=True) for c in commands]
+        for process in running:
+            _, log = process.communicate()
+            if process.returncode != 0:
+                raise CompileError(f"the simulator's runtime does not compile\n{_first_errors(log)}", log=log)
+
+    key = ArtifactKey("simulator.runtime", _runtime_parts(compiler))
+    folder = tools.cache.get_or_build(key, build, on_build=lambda: tools.notify("compiling the simulator's runtime"))
+    return [folder / f"{Path(name).stem}.o" for name in _RUNTIME]
+
+
+def _instrument(assembly: str) -> str:
+    """Unused bytes behind each shared variable, so that running past one is not running into the next; and the C
+    library's block operations by the names of the runtime's, which look before they copy."""
+    assembly = re.sub(
+        r"(?m)^(\s(?:call|jmp|bl|b)\s+)(memcpy|memmove|memset)(@PLT)?$", r"\1opwright_checked_\2\3", assembly
+    )
+    lines, in_variable = [], False
+    for line in assembly.split("\n"):
+        section = re.match(r"\s+\.(?:section\s+([^\s,]+)|text|data|bss|previous|popsection)", line)
+        if section:
+            if in_variable:
+                lines.append(f"\t.zero\t{_RED_ZONE_BYTES}")
+            in_variable = _VARIABLE.match(section[1] or "") is not None  # -fdata-sections: one variable, one section
+        lines.append(line)
+    return "\n".join(lines)
+
+
+_VARIABLE = re.compile(r"\.(?:tbss|tdata|bss|data)\.(?!rel\b)")
+
+
+def _must_run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CompileError(f"the simulator's kernel does not link\n{done.stderr.strip()[-2000:]}", log=done.stderr)
+
+
+def _first_errors(log: str, limit: int = 3) -> str:
+    """The first errors with the source line and caret that the compiler printed below each."""
+    blocks = re.split(r"(?m)^(?=\S[^\n]*?:\d+(?::\d+)?: (?:fatal )?(?:error|warning|note):)", log)
+    errors = [b for b in blocks if re.match(r"\S[^\n]*?:\d+(?::\d+)?: (?:fatal )?error:", b)]
+    if not errors:
+        return log.strip()[-2000:]
+    shown = ["\n".join(b.rstrip().splitlines()[:4]) for b in errors[:limit]]
+    more = f"\n… and {len(errors) - limit} more" if len(errors) > limit else ""
+    return "\n".join(shown) + more

@@ -1,0 +1,268 @@
+"""From what the simulator's runtime recorded to sentences: which memory, which line, which threads."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from opwright.backends.cuda.simulator.abi import RawFinding
+from opwright.backends.cuda.simulator.compilation import SIMULATOR_HEADERS
+from opwright.backends.cuda.source import CudaSource
+from opwright.results import KernelFinding, OtherThread
+
+__all__ = ["KINDS", "Known", "describe"]
+
+# The numbers of ``FindingKind`` in abi.h.
+KINDS = {
+    1: "out-of-bounds",
+    2: "uninitialised",
+    3: "misaligned",
+    4: "race",
+    5: "barrier",
+    6: "warp-mask",
+    7: "warp-lane",
+    8: "time-limit",
+    9: "assertion",
+    10: "trap",
+    11: "division-by-zero",
+    12: "index-out-of-bounds",
+}
+_GLOBAL, _SHARED = 1, 2
+_READ, _WRITE, _ATOMIC = 1, 2, 4
+
+# A variable in shared memory: name, offset, size.
+Shared = tuple[str, int, int]
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A stretch of memory that the kernel may touch, and the tensors that lie in it (position, begin, end, tensor)."""
+
+    begin: int
+    end: int
+    granule: int
+    tensors: tuple[tuple[int, int, int, torch.Tensor], ...]
+    written: bytearray | None = None
+    inside: torch.Tensor | None = None
+
+
+def describe(
+    raw: Sequence[RawFinding],
+    kernel: str,
+    file: Path,
+    source: CudaSource,
+    known: Sequence[Known],
+    shared: Sequence[Shared],
+) -> tuple[KernelFinding, ...]:
+    """The findings in the order in which they were made, one of each kind for a line or pair of lines."""
+    places = _symbolise(file, sorted({pc for f in raw for pc in (f.pc, f.other_pc) if pc}))
+    text = source.text.splitlines()
+
+    def quoted(place: Place) -> str:
+        here = place[0] == source.name and 0 < place[1] <= len(text)
+        return text[place[1] - 1].strip() if here else ""
+
+    found: dict[tuple[str, frozenset[Place]], KernelFinding] = {}
+    for one in raw:
+        place = _place(one.file, one.line, one.pc, places)
+        other = _other(one, places, quoted)
+        finding = KernelFinding(
+            kind=KINDS[one.kind],
+            message=_SENTENCES[KINDS[one.kind]](one, known, shared),
+            kernel=kernel,
+            block=_triple(one.block),
+            thread=_triple(one.thread),
+            file=place[0],
+            line=place[1],
+            source_line=quoted(place),
+            other=other,
+        )
+        # Either of two lines that race may come first: that is one race.
+        both = frozenset({place, (other.file, other.line)} if other is not None else {place})
+        found.setdefault((finding.kind, both), finding)
+    return tuple(found.values())
+
+
+def _other(one: RawFinding, places: dict[int, Place], quoted: Callable[[Place], str]) -> OtherThread | None:
+    kind = KINDS[one.kind]
+    if kind != "race" and not one.other_line and not (kind == "barrier" and one.mask):
+        return None
+    place = _place(one.other_file, one.other_line, one.other_pc, places)
+    return OtherThread(_triple(one.other_block), _triple(one.other_thread), *place, quoted(place))
+
+
+def _triple(values: Sequence[int]) -> tuple[int, int, int]:
+    return int(values[0]), int(values[1]), int(values[2])
+
+
+# --- where ---
+
+
+def _place(file: bytes | None, line: int, pc: int, places: dict[int, Place]) -> Place:
+    if file:
+        return os.path.normpath(file.decode()), int(line)
+    return places.get(pc, ("", 0))
+
+
+def _symbolise(file: Path, pcs: Sequence[int]) -> dict[int, Place]:
+    """File and line of the author's code that each address belongs to, past what was inlined of the simulator's."""
+    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line") or shutil.which("llvm-symbolizer")
+    if not pcs or tool is None:
+        return {}
+    # A recorded address is where the call returns to, which may be the next line.
+    command = [tool, "-a", "-i", "-e", str(file), *(hex(pc - 1) for pc in pcs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    places: dict[int, Place] = {}
+    current = 0
+    for line in done.stdout.splitlines():
+        if re.fullmatch(r"0x[0-9a-f]+", line.strip()):
+            current = int(line, 16) + 1
+            continue
+        match = re.match(r"(.*?):(\d+)", line.strip())
+        if match is None or current in places:
+            continue
+        name = os.path.normpath(match[1])
+        if SIMULATOR_HEADERS not in name and not name.startswith(("/usr/", "?")) and int(match[2]):
+            places[current] = (name, int(match[2]))
+    return places
+
+
+# --- what ---
+
+
+def _bytes(count: int) -> str:
+    return "1 byte" if count == 1 else f"{count} bytes"
+
+
+def _verb(access: int) -> str:
+    if access & _ATOMIC:
+        return "atomically updates"
+    return "writes" if access & _WRITE else "reads"
+
+
+def _noun(access: int) -> str:
+    if access & _ATOMIC:
+        return "atomic update"
+    return "write" if access & _WRITE else "read"
+
+
+def _memory(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+    """The variable or tensor that an access was in, or was next to."""
+    if one.space == _SHARED:
+        return _in_shared(int(one.address), int(one.size), shared)
+    return _in_tensors(int(one.address), int(one.size), known)
+
+
+def _in_shared(at: int, size: int, shared: Sequence[Shared]) -> str:
+    before = [s for s in shared if s[1] <= at]
+    if not before:
+        return "shared memory, before its first variable"
+    name, begin, length = max(before, key=lambda s: s[1])
+    what = name if name == "dynamic shared memory" else f"shared variable {name!r}"
+    return _relative(at - begin, size, length, f"{what} ({_bytes(length)})")
+
+
+def _in_tensors(at: int, size: int, known: Sequence[Known]) -> str:
+    if at < 4096:
+        return f"address {at:#x}, a null pointer"
+    tensors = [tensor for k in known for tensor in k.tensors]
+    if not tensors:
+        return f"address {at:#x}, which is in no argument"
+    position, begin, end, tensor = min(tensors, key=lambda t: max(t[1] - at, at - t[2] + 1, 0))
+    dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+    if begin - at > 2**20 or at - end > 2**20:
+        return f"address {at:#x}, which is near no argument"
+    return _relative(at - begin, size, end - begin, f"argument {position + 1} ({dtype} {shape})")
+
+
+def _relative(offset: int, size: int, length: int, what: str) -> str:
+    if offset < 0:
+        return f"{_bytes(-offset)} before {what}"
+    if offset >= length:
+        return (
+            f"{_bytes(offset - length)} past the end of {what}" if offset > length else f"just past the end of {what}"
+        )
+    if offset + size > length:
+        return f"byte {offset} of {what}, across its end"
+    return f"byte {offset} of {what}"
+
+
+def _out_of_bounds(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+    where = _memory(one, known, shared)
+    gap = ", between the elements of the view" if where.startswith("byte ") and "across" not in where else ""
+    return f"{_verb(one.access)} {_bytes(one.size)} at {where}{gap}"
+
+
+def _uninitialised(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+    return f"{_verb(one.access)} {_bytes(one.size)} at {_memory(one, known, shared)}, where nothing was written"
+
+
+def _misaligned(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+    what = one.text.decode(errors="replace") or "an access"
+    return f"{what} through address {one.address:#x}, which is no multiple of {one.value}"
+
+
+def _race(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+    between = "blocks are not ordered" if list(one.block) != list(one.other_block) else "no barrier stands between them"
+    first, second = _noun(one.access), _noun(one.other_access)
+    article = "an" if second[0] == "a" else "a"
+    return f"{first} of {_bytes(one.size)} at {_memory(one, known, shared)} races with {article} {second}; {between}"
+
+
+def _barrier(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+    if one.other_line:
+        return f"{one.mask} threads of the block wait at barriers that stand at different lines"
+    threads = "1 thread" if one.mask == 1 else f"{one.mask} threads"
+    return f"{threads} of the block reached the kernel's end without coming to this barrier"
+
+
+def _warp_mask(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+    if one.value == -1:
+        return f"the mask {one.mask:#010x} leaves out the lane that calls"
+    return f"the mask {one.mask:#010x} names lanes that do not take part: {_lanes(one.missing)}"
+
+
+def _warp_lane(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+    return (
+        f"reads from lane {one.value}, which does not take part: the value is undefined (so for {_lanes(one.missing)})"
+    )
+
+
+def _lanes(mask: int) -> str:
+    """``lanes 0-3, 7``."""
+    runs: list[list[int]] = []
+    for lane in (i for i in range(32) if mask >> i & 1):
+        if runs and runs[-1][1] == lane - 1:
+            runs[-1][1] = lane
+        else:
+            runs.append([lane, lane])
+    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return f"lane {shown}" if mask and not mask & (mask - 1) else f"lanes {shown}"
+
+
+def _index(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+    return f"index {one.value} of an array of type {one.text.decode(errors='replace')}"
+
+
+_SENTENCES: dict[str, Callable[[RawFinding, Sequence[Known], Sequence[Shared]], str]] = {
+    "out-of-bounds": _out_of_bounds,
+    "uninitialised": _uninitialised,
+    "misaligned": _misaligned,
+    "race": _race,
+    "barrier": _barrier,
+    "warp-mask": _warp_mask,
+    "warp-lane": _warp_lane,
+    "time-limit": lambda *_: "still running when its time was up",
+    "assertion": lambda one, *_: f"assertion failed: {one.text.decode(errors='replace')}",
+    "trap": lambda *_: "__trap() was called",
+    "division-by-zero": lambda *_: "integer division by zero, or of the least integer by -1",
+    "index-out-of-bounds": _index,
+}

@@ -1,0 +1,342 @@
+"""CUDA kernels on the CPU: loads what ``backends.cuda_sim`` compiled, launches it, and says what it did wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.backends.base import Artifact
+from opwright.backends.cuda.simulator.abi import (
+    ABI_VERSION,
+    CodeRange,
+    RawParameter,
+    Region,
+    Request,
+    SharedVariable,
+    Symbol,
+    read_symbols,
+)
+from opwright.backends.cuda.simulator.compilation import Built
+from opwright.backends.cuda.simulator.findings import Known, describe
+from opwright.backends.gpu.arguments import Packer
+from opwright.backends.gpu.device_code import Parameter, ParameterKind, typed_parameter
+from opwright.backends.gpu.launcher import Configuration
+from opwright.errors import KernelError, LaunchError, SimulatorError
+
+__all__ = ["SimulatedKernel", "Unwritten", "load"]
+
+Dim3 = tuple[int, int, int]
+
+_DEFAULT_SHARED_BYTES = 48 * 1024
+_MOST_SHARED_BYTES = 227 * 1024
+_DYNAMIC = "opwright_dynamic_shared"
+_OF_THE_RUNTIME = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
+# The runtime's numbers of the kinds of parameters (simulator/include/opwright_simulator/entry.h).
+_KINDS: tuple[ParameterKind, ...] = (
+    "pointer", "integer", "unsigned", "floating", "floating", "floating", "struct",
+)  # fmt: skip
+# What ``Tensor.get_device`` says of a CPU tensor.
+_CPU = -1
+
+
+class Unwritten:
+    """A tensor that was made without values (``torch.empty``), across several launches.
+
+    Reading a byte of it that no kernel has written is a finding. Give the same object to every launch that gets the
+    tensor; for a single launch the tensor itself will do.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.written = bytearray(_span(tensor)[1] - _span(tensor)[0])
+
+
+def load(artifact: Artifact) -> SimulatedKernel:
+    """Make a compiled kernel callable."""
+    assert artifact.file is not None  # compile_kernel always makes one
+    assert isinstance(artifact.payload, Built)
+    return SimulatedKernel(artifact.file, artifact.entry, artifact.payload)
+
+
+class SimulatedKernel:
+    """One kernel, ready to be launched on CPU tensors.
+
+    Attributes:
+        name: the expression that it was compiled as.
+        parameters: what it takes.
+        checked: whether its memory accesses are looked at.
+    """
+
+    def __init__(self, file: Path, name: str, built: Built) -> None:
+        self.name = name
+        self.checked = built.checked
+        self._file, self._built = file, built
+        self._library = ctypes.CDLL(str(file))
+        if self._library.opwright_sim_abi_version() != ABI_VERSION:
+            raise KernelError(f"{file} was built by another version of the simulator", fix="clear opwright's cache")
+        self.parameters = _parameters(self._library)
+        self._packer = Packer(name, self.parameters)
+
+    def launch(
+        self,
+        grid: Dim3,
+        block: Dim3,
+        smem_bytes: int,
+        arguments: Sequence[Any],
+        *,
+        seed: int | None = None,
+        time_limit_s: float | None = None,
+        uninitialised: Sequence[torch.Tensor | Unwritten] = (),
+    ) -> None:
+        """Run the kernel to its end.
+
+        ``seed`` permutes the order of blocks and of a block's threads; None takes them as they come. ``uninitialised``
+        names tensors among the arguments that hold no values yet.
+
+        Raises:
+            SimulatorError: with ``findings``. What the kernel wrote before is in the tensors.
+            LaunchError: an argument that the kernel's parameter cannot take, or a launch beyond CUDA's limits.
+        """
+        configuration = Configuration(self.name, grid, block, smem_bytes)
+        _check_shared(self.name, smem_bytes, self._static_shared_bytes)
+        holders = [_held(word) for word in self._packer.pack(arguments, _CPU)]
+        tensors = [(i, a) for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
+        if configuration.is_empty:
+            return
+        known = _known(tensors, uninitialised) if self.checked else ()
+        request = Request(
+            grid=grid,
+            block=block,
+            dynamic_shared=smem_bytes,
+            workers=_cores(),
+            checked=self.checked,
+            permuted=seed is not None,
+            seed=(seed or 0) % 2**64,
+            time_limit_s=time_limit_s or 0.0,
+        )
+        addresses = (ctypes.c_void_p * max(1, len(holders)))(*(ctypes.addressof(h) for h in holders))
+        request.arguments = ctypes.cast(addresses, ctypes.POINTER(ctypes.c_void_p))
+        keep = self._describe_memory(request, known, smem_bytes) if self.checked else ()
+        if time_limit_s:
+            request.code, request.code_count = self._code, len(self._code)
+        self._library.opwright_sim_launch(ctypes.byref(request))  # ctypes gives up the GIL meanwhile
+        del keep
+        if request.finding_count:
+            self._raise(request, known, smem_bytes)
+
+    def variable(self, name: str) -> ctypes.Array[ctypes.c_char]:
+        """The memory of a ``__device__`` or ``__constant__`` variable, to read and write as bytes."""
+        for symbol in self._symbols:
+            if symbol.kind == "variable" and _plain_name(symbol.name) == name:
+                return (ctypes.c_char * symbol.size).from_address(self._base + symbol.place)
+        raise KernelError(f"{self.name}: there is no __device__ or __constant__ variable {name!r}")
+
+    @functools.cached_property
+    def _symbols(self) -> tuple[Symbol, ...]:
+        return read_symbols(self._file)
+
+    @functools.cached_property
+    def _base(self) -> int:
+        """Where the shared object was loaded: where one of its functions is, less where its file says that it is."""
+        here = ctypes.cast(self._library.opwright_sim_module_base, ctypes.CFUNCTYPE(ctypes.c_uint64))
+        return int(here())
+
+    @functools.cached_property
+    def _code(self) -> ctypes.Array[CodeRange]:
+        """The functions of the source; where the kernel is inlined into its caller, that."""
+        own = [
+            CodeRange(s.place, s.size)
+            for s in self._symbols
+            if s.kind == "function" and not _is_the_runtimes(s.name) and not re.match(r"_ZN?K?St|_ZN9__gnu_cxx", s.name)
+        ]
+        return (CodeRange * len(own))(*own)
+
+    @functools.cached_property
+    def _static_shared_bytes(self) -> int:
+        return sum(s.size for s in self._symbols if _is_shared(s) and s.name != _DYNAMIC)
+
+    def _describe_memory(self, request: Request, known: Sequence[Known], smem_bytes: int) -> tuple[object, ...]:
+        """Tell the runtime which memory there is. What is returned must outlive the launch."""
+        regions = [Region(k.begin, k.end, 0, k.granule, _address(k.written), _address(k.inside)) for k in known]
+        shared = []
+        for symbol in self._symbols:
+            if symbol.name == "threadIdx":
+                request.thread_index_offset = symbol.place
+            if symbol.kind == "thread_local" and (_is_shared(symbol) or symbol.name in _OF_THE_RUNTIME):
+                size = smem_bytes if symbol.name == _DYNAMIC else symbol.size
+                if size:
+                    shared.append(SharedVariable(symbol.place, size, _is_shared(symbol), 0))
+            elif symbol.kind == "variable" and not _is_the_runtimes(symbol.name):
+                begin = self._base + symbol.place
+                regions.append(Region(begin, begin + symbol.size, 1, min(4, symbol.size), None, None))
+        # Symbols may share memory (aliases); the runtime wants none that overlap.
+        regions = _without_overlap(sorted(regions, key=lambda region: int(region.begin)))
+        region_array = (Region * max(1, len(regions)))(*regions)
+        shared_array = (SharedVariable * max(1, len(shared)))(*shared)
+        request.regions, request.region_count = region_array, len(regions)
+        request.shared, request.shared_count = shared_array, len(shared)
+        return region_array, shared_array
+
+    def _raise(self, request: Request, known: Sequence[Known], smem_bytes: int) -> None:
+        shared = tuple(
+            (_plain_name(s.name), s.place, smem_bytes if s.name == _DYNAMIC else s.size)
+            for s in self._symbols
+            if _is_shared(s)
+        )
+        raw = list(request.findings[: request.finding_count])
+        findings = describe(raw, self.name, self._file, self._built.source, known, shared)
+        count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+        told = "\n".join(str(finding) for finding in findings)
+        raise SimulatorError(f"{self.name} on the simulator: {count}\n{told}", findings=findings)
+
+
+# --- parameters and arguments ---
+
+
+def _parameters(library: ctypes.CDLL) -> tuple[Parameter, ...]:
+    tell = library.opwright_sim_parameters
+    tell.restype = ctypes.POINTER(RawParameter)
+    count = ctypes.c_uint32()
+    raw = tell(ctypes.byref(count))
+    return tuple(
+        typed_parameter(_type_in(raw[i].type_name.decode()), raw[i].size, _KINDS[raw[i].kind])
+        for i in range(count.value)
+    )
+
+
+def _type_in(function: str) -> str:
+    """``... [with T = const float*]`` or ``... [T = const float *]``: the type."""
+    found = re.search(r"\[(?:with )?T = (.+?)(?:;.*)?\]$", function)
+    return found[1] if found else function
+
+
+def _held(word: Any) -> Any:
+    """A word, or the bytes of a struct, in memory of its own: what is declared smaller reads the low bytes."""
+    return ctypes.create_string_buffer(word, len(word)) if isinstance(word, bytes) else ctypes.c_int64(word)
+
+
+def _check_shared(kernel: str, smem_bytes: int, static_bytes: int) -> None:
+    if static_bytes > _DEFAULT_SHARED_BYTES:
+        raise LaunchError(
+            f"{kernel}: {static_bytes} bytes of __shared__ variables; CUDA allows {_DEFAULT_SHARED_BYTES}",
+            fix="declare them extern __shared__, and give the size with the launch",
+        )
+    if static_bytes + smem_bytes > _MOST_SHARED_BYTES:
+        raise LaunchError(
+            f"{kernel}: {static_bytes} + {smem_bytes} bytes of shared memory; a block has {_MOST_SHARED_BYTES}",
+            fix="use a smaller tile",
+        )
+
+
+# --- memory ---
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """From the first byte of the tensor's elements to behind the last."""
+    if tensor.numel() == 0:
+        return tensor.data_ptr(), tensor.data_ptr()
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Which bytes of the span belong to an element; None for all, as in every dense tensor."""
+    begin, end = _span(tensor)
+    size = tensor.element_size()
+    if tensor.numel() * size >= end - begin:
+        return None
+    mask = torch.zeros((end - begin) // size, dtype=torch.bool)
+    mask.as_strided(tensor.shape, tensor.stride()).fill_(True)
+    return mask.repeat_interleave(size).to(torch.uint8)
+
+
+def _known(
+    tensors: Sequence[tuple[int, torch.Tensor]], uninitialised: Sequence[torch.Tensor | Unwritten]
+) -> tuple[Known, ...]:
+    """The memory that the kernel may touch: the spans of its tensors, those that overlap as one."""
+    fresh = [u if isinstance(u, Unwritten) else Unwritten(u) for u in uninitialised]
+    spans = sorted((*_span(tensor), position, tensor) for position, tensor in tensors if tensor.numel())
+    groups: list[list[tuple[int, int, int, torch.Tensor]]] = []
+    for span in spans:
+        if groups and span[0] < max(other[1] for other in groups[-1]):
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return tuple(_merge(group, fresh) for group in groups)
+
+
+def _merge(group: list[tuple[int, int, int, torch.Tensor]], fresh: Sequence[Unwritten]) -> Known:
+    begin, end = group[0][0], max(span[1] for span in group)
+    inside: torch.Tensor | None = None
+    masks = [_inside(tensor) for *_, tensor in group]
+    if all(mask is not None for mask in masks):
+        inside = torch.zeros(end - begin, dtype=torch.uint8)
+        for (first, last, _, _), mask in zip(group, masks, strict=True):
+            inside[first - begin : last - begin] |= mask  # type: ignore[arg-type]
+    written = next(
+        (u.written for u in fresh if len(group) == 1 and _span(u.tensor) == (begin, end)),
+        None,
+    )
+    tensors = tuple((position, first, last, tensor) for first, last, position, tensor in group)
+    granule = min(tensor.element_size() for *_, tensor in group)
+    return Known(begin, end, granule, tensors, written, inside)
+
+
+def _address(memory: bytearray | torch.Tensor | None) -> int | None:
+    if memory is None:
+        return None
+    if isinstance(memory, torch.Tensor):
+        return memory.data_ptr()
+    return ctypes.addressof((ctypes.c_char * len(memory)).from_buffer(memory))
+
+
+def _without_overlap(regions: list[Region]) -> list[Region]:
+    kept: list[Region] = []
+    for region in regions:
+        if not kept or region.begin >= kept[-1].end:
+            kept.append(region)
+    return kept
+
+
+def _is_shared(symbol: Symbol) -> bool:
+    runtime = symbol.name in _OF_THE_RUNTIME or "worker_of_this_thread" in symbol.name
+    return symbol.kind == "thread_local" and not runtime
+
+
+def _is_the_runtimes(name: str) -> bool:
+    if "opwright_kernel_entry" in name or "opwright_sim9Signature" in name:
+        return False
+    return "opwright" in name or name.startswith(("_ZGV", "_ZTV", "DW.ref", "__", "_DYNAMIC", "_GLOBAL_OFFSET_TABLE_"))
+
+
+def _plain_name(symbol: str) -> str:
+    """The last identifier of a mangled name: ``_ZZ6kernelPfE4tile`` is ``tile``."""
+    if symbol == _DYNAMIC:
+        return "dynamic shared memory"
+    if not symbol.startswith("_Z"):
+        return symbol
+    for found in reversed(list(re.finditer(r"\d+", symbol))):
+        for skip in range(len(found[0])):
+            length = int(found[0][skip:])
+            name = symbol[found.end() : found.end() + length]
+            rest = symbol[found.end() + length :]
+            if (
+                length
+                and len(name) == length
+                and re.fullmatch(r"[A-Za-z_]\w*", name)
+                and re.fullmatch(r"E?(_\d*_?)?", rest)
+            ):
+                return name
+    return symbol
+
+
+@functools.cache
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,161 @@
+"""From CUDA C++ to the C++ that a host compiler takes: the few rewritings that macros cannot do, and what is refused.
+
+Every rewriting stays within its line, so that lines keep their numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from opwright.backends.cuda.source import blank_out
+
+__all__ = ["Refusal", "refusals", "rewrite", "without_includes"]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something that cannot be simulated: where it stands and why."""
+
+    line: int
+    what: str
+    why: str
+
+
+_NO_TENSOR_CORES = "tensor-core operations are not simulated"
+_NO_ASYNC = "asynchronous copies and their barriers are not simulated"
+_NO_GRID = "groups beyond a block (grid, cluster) are not simulated: blocks run one after another"
+_NO_HOST_API = "this is host code: the simulator compiles device code only, as NVRTC does"
+_NO_HEAP = "the device's heap is not simulated"
+_NO_TEXTURES = "textures and surfaces are not simulated"
+_NO_LIBRARY = "this library's device code relies on parts of CUDA that are not simulated"
+
+_CODE = tuple(
+    (re.compile(pattern), why)
+    for pattern, why in (
+        (r"\b(?:asm|__asm__|__asm)\b", "inline PTX is for the GPU's own instruction set"),
+        (r"<<<", "a kernel that launches kernels (dynamic parallelism), or host code, is not simulated"),
+        (r"\bwmma\s*::|\bnvcuda\b|\b__mma_\w+|\bmma_sync\b", _NO_TENSOR_CORES),
+        (r"\b__pipeline_\w+|\bmemcpy_async\b|\b__mbarrier_\w+", _NO_ASYNC),
+        (r"\bcuda\s*::\s*(?:barrier|pipeline|memcpy_async)\b", _NO_ASYNC),
+        (r"\bcp_async\w*|\bCUtensorMap\b|\bcuTensorMap\w*|\b__nv_cp_\w+", _NO_ASYNC),
+        (r"\b(?:this_grid|this_multi_grid|this_cluster|grid_group|multi_grid_group|cluster_group)\b", _NO_GRID),
+        (r"\b__cluster_\w+(?<!__cluster_dims__)", _NO_GRID),
+        (r"\bcuda\s*::\s*(?:atomic|atomic_ref|ptx|annotated_ptr)\b", "libcu++'s atomics and PTX are not simulated"),
+        (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
+        (r"\b__nv_fp[468]\w*", "8-bit and smaller floating types are not simulated"),
+        (r"\b(?:__cvta_\w+|__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
+        (r"\b(?:malloc|free)\s*\(|\bnew\b\s*[\w(:]|(?<![\w=])delete\b\s*(?:\[\s*\]\s*)?[\w(*]", _NO_HEAP),
+        (r"\bcuda(?:Malloc|Free|Mem|Device|Stream|Event|Get|Set|Launch|Func|Peek|Graph|Grid)\w*\s*\(", _NO_HOST_API),
+    )
+)  # fmt: skip
+_INCLUDES = tuple(
+    (re.compile(pattern), why)
+    for pattern, why in (
+        (r"mma\.h", _NO_TENSOR_CORES),
+        (r"cuda_pipeline(?:_primitives)?\.h|cuda/(?:barrier|pipeline)|cooperative_groups/memcpy_async\.h", _NO_ASYNC),
+        (r"cuda/(?:atomic|ptx|std/(?:atomic|barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
+        (r"(?:cub|thrust|cutlass|cute)/.*|(?:curand|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
+        (r"cuda_fp[468]\.h(?:pp)?", "8-bit and smaller floating types are not simulated"),
+    )
+)  # fmt: skip
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[>"]', re.MULTILINE)
+
+
+def refusals(text: str) -> list[Refusal]:
+    """What stands in a source and cannot be simulated, in the order of lines; inactive ``#if`` branches included."""
+    code = blank_out(text)
+    found = [
+        Refusal(_line(code, match.start()), " ".join(match[0].split()).rstrip(" ("), why)
+        for pattern, why in _CODE
+        for match in pattern.finditer(code)
+    ]
+    for match in _INCLUDE.finditer(text):
+        if code[match.start() : match.start(1)].strip().startswith("#"):  # not within a comment
+            found += [
+                Refusal(_line(text, match.start()), f"#include <{match[1]}>", why)
+                for pattern, why in _INCLUDES
+                if pattern.fullmatch(match[1])
+            ]
+    return sorted(found, key=lambda refusal: refusal.line)
+
+
+def without_includes(text: str, lines: Iterable[int]) -> str:
+    """The text with some of its lines emptied, for a preprocessor that would not find their headers."""
+    kept = text.split("\n")
+    for line in lines:
+        kept[line - 1] = f"OPWRIGHT_INCLUDE_{line};"
+    return "\n".join(kept)
+
+
+def rewrite(text: str, *, checked: bool) -> str:
+    """CUDA C++ as a host compiler, with the simulator's header before it, takes it."""
+    edits = [*_dynamic_shared(text), *_plain_edits(blank_out(text), checked)]
+    for begin, end, replacement in sorted(edits, reverse=True):
+        text = text[:begin] + replacement + "\n" * text.count("\n", begin, end) + text[end:]
+    return text
+
+
+_Edit = tuple[int, int, str]
+
+_DYNAMIC = re.compile(
+    r"(?:\bextern\b[^;{}()=]*?(?:\([^()]*\)[^;{}()=]*?)*?\b__shared__\b|\b__shared__\s+extern\b)[^;{}]*;"
+)
+_ALIGNMENT = r"(?:__align__|alignas|__attribute__\s*\()\s*(?:\((?:[^()]|\([^()]*\))*\)\s*\)?)"
+_ARRAY = re.compile(r"^(?P<type>.+?)\s*\b(?P<name>\w+)\s*\[\s*\](?P<more>(?:\s*\[[^\]]*\])*)\s*;$", re.DOTALL)
+_STORAGE = '__thread __attribute__((visibility("hidden"), tls_model("local-dynamic")))'
+
+
+def _dynamic_shared(text: str) -> list[_Edit]:
+    """``extern __shared__ T name[];``: in a function a reference to the block's memory, outside a name for it."""
+    code = blank_out(text)
+    edits = []
+    for found in _DYNAMIC.finditer(code):
+        plain = re.sub(r"\b(?:extern|__shared__)\b", " ", re.sub(_ALIGNMENT, " ", found[0]))
+        array = _ARRAY.match(" ".join(plain.split()))
+        if array is None:
+            continue  # the compiler's message is the better one
+        kind, name, more = array["type"], array["name"], array["more"]
+        if _within_function(code, found.start()):
+            new = f"auto& {name} = opwright_sim::dynamic_shared<{kind}[]{more}>();"
+        else:
+            new = f'extern {_STORAGE} {kind} {name}[]{more} __asm__("opwright_dynamic_shared");'
+        edits.append((found.start(), found.end(), new))
+    return edits
+
+
+def _within_function(code: str, position: int) -> bool:
+    """Whether some brace that is open here opens something other than a namespace or a linkage block."""
+    open_braces: list[bool] = []
+    head = 0
+    for found in re.finditer(r"[;{}]", code[:position]):
+        if found[0] == "{":
+            before = code[head : found.start()]
+            open_braces.append(not re.search(r"\bnamespace\b[\w\s:]*$|\bextern\s*$", before))
+        elif found[0] == "}" and open_braces:
+            open_braces.pop()
+        head = found.end()
+    return any(open_braces)
+
+
+def _plain_edits(code: str, checked: bool) -> list[_Edit]:
+    rules = [
+        (r"(?<!\()\b__noinline__\b", "__attribute__((noinline))"),
+        (r"\bstatic\s+__shared__\b|\b__shared__\s+static\b", "__shared__"),
+        (r"\b__global__\s+(?:__)?inline(?:__)?\b|\b(?:__)?inline(?:__)?\s+__global__\b", "__global__"),
+        (r"(?<=\b__shared__)(\s+)alignas\s*\(((?:[^()]|\([^()]*\))*)\)", r" __attribute__((aligned(\2)))"),
+    ]
+    if checked:  # a thread that returns need not come to later barriers; one that runs past them is reported
+        rules.append((r"\breturn\s*;", "return opwright_sim::returned_early();"))
+    dynamic = [(found.start(), found.end()) for found in _DYNAMIC.finditer(code)]
+    return [
+        (found.start(), found.end(), found.expand(new))
+        for pattern, new in rules
+        for found in re.finditer(pattern, code)
+        if not any(begin <= found.start() < end for begin, end in dynamic)
+    ]
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1

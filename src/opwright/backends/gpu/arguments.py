@@ -1,0 +1,332 @@
+"""From what a person passes to a GPU kernel to the words that the kernel reads, or a clear error.
+
+The driver copies as many bytes as the kernel declares from wherever it is pointed to: a Python int where the
+kernel wants a float, one argument too few, or a tensor of another type are all undefined behaviour to it, and
+silent. So every argument is compared here with what the compiled kernel says it takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import string
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from opwright.backends.gpu.device_code import Parameter
+from opwright.backends.native.native_call import Source, Word
+from opwright.errors import LaunchError
+
+__all__ = ["Packer"]
+
+_WORD = 1 << 64
+# PTX's 64 bits, which are a pointer or a number.
+_UNTYPED = (".u64", ".b64")
+_FLOAT_FORMATS = {2: "<e", 4: "<f", 8: "<d"}
+
+
+class Packer:
+    """The arguments of one kernel, checked and turned into words of up to eight bytes (or bytes, of a struct)."""
+
+    def __init__(self, kernel: str, parameters: Sequence[Parameter]) -> None:
+        self.kernel = kernel
+        self.parameters = tuple(parameters)
+        self._convert = tuple(self._converter(i, p) for i, p in enumerate(parameters))
+        self._usual = _UsualCase(self.parameters)
+        # The usual case in one call, or None; what is left goes through ``pack``.
+        self.pack_usual: Callable[[Sequence[Any], int], Sequence[Any] | None] = (
+            self._usual.define("pack", _PACK) if self._usual.exists else _nothing_is_usual
+        )
+
+    @functools.cached_property
+    def make_launch(self) -> Callable[..., Callable[..., None]] | None:
+        """Makes a function of the kernel's arguments that packs the usual case, and launches; None if there is none.
+
+        It takes cuda-core's configuration, a device, cuda-core's kernel, its streams by torch's handles, its
+        ``launch``, torch's functions for the current device and stream, what to call with arguments of another kind or
+        on another device, and what to do about an error of the launch before it is tried once more (raise it, mostly).
+        """
+        return self._usual.define("make", _LAUNCH) if self._usual.exists else None
+
+    @functools.cached_property
+    def native_words(self) -> tuple[Word, ...] | None:
+        """The usual case for the native side; None if there is none."""
+        if not self._usual.exists:
+            return None
+        return tuple(_native_word(position, p) for position, p in enumerate(self.parameters))
+
+    def pack(self, arguments: Sequence[Any], device: int) -> list[Any]:
+        """Words for the driver, in order.
+
+        Args:
+            device: the index of the GPU where the kernel will run; -1 for the simulator, on CPU tensors.
+
+        Raises:
+            LaunchError: a wrong number of arguments, or one of the wrong kind, dtype, device or alignment.
+        """
+        if len(arguments) != len(self._convert):
+            raise self._wrong_count(arguments)
+        return [convert(a, device) for convert, a in zip(self._convert, arguments, strict=True)]
+
+    def _converter(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
+        if parameter.kind == "pointer" or parameter.type_name in _UNTYPED:
+            return self._pointer(position, parameter)
+        if parameter.kind in ("integer", "unsigned"):
+            return self._integer(position, parameter)
+        if parameter.kind == "floating":
+            return self._floating(position, parameter)
+        if parameter.kind == "bool":
+            return self._bool(position, parameter)
+        return self._struct(position, parameter)
+
+    def _pointer(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
+        # PTX of another language than C++ does not tell a pointer from a 64-bit integer: it takes both.
+        dtypes, mask, untyped = parameter.dtypes, parameter.alignment - 1, parameter.kind != "pointer"
+
+        def convert(value: Any, device: int) -> int:
+            if isinstance(value, torch.Tensor):
+                address = value.data_ptr()
+                if value.get_device() != device or (dtypes and value.dtype not in dtypes) or address & mask:
+                    raise self._wrong_tensor(position, parameter, value, device)
+                return address
+            if value is None:
+                return 0
+            if untyped and isinstance(value, int | np.integer):
+                return self._in_range(position, parameter, int(value), 0, _WORD - 1)
+            raise self._wrong_kind(position, parameter, value, "a tensor")
+
+        return convert
+
+    def _integer(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
+        low, high = _range(parameter)
+
+        def convert(value: Any, device: int) -> int:
+            if isinstance(value, int | np.integer):
+                return self._in_range(position, parameter, int(value), low, high)
+            raise self._wrong_kind(position, parameter, value, "an int")
+
+        return convert
+
+    def _floating(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
+        size, is_bfloat16 = parameter.size, parameter.dtypes == (torch.bfloat16,)
+
+        def convert(value: Any, device: int) -> int:
+            if not isinstance(value, float | int | np.floating | np.integer):
+                raise self._wrong_kind(position, parameter, value, "a float")
+            if is_bfloat16:
+                return int(torch.tensor(float(value), dtype=torch.bfloat16).view(torch.uint16))
+            try:
+                packed = struct.pack(_FLOAT_FORMATS[size], value)
+            except OverflowError:  # a double that a smaller type cannot hold becomes an infinity, as in C++
+                packed = struct.pack(_FLOAT_FORMATS[size], float("inf") if value > 0 else float("-inf"))
+            return int.from_bytes(packed, "little", signed=True)
+
+        return convert
+
+    def _bool(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
+        def convert(value: Any, device: int) -> int:
+            if not isinstance(value, bool | np.bool_):
+                raise self._wrong_kind(position, parameter, value, "a bool")
+            return int(value)
+
+        return convert
+
+    def _struct(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
+        """By value: a ``ctypes.Structure``, a NumPy record or bytes, of exactly the struct's size."""
+
+        def convert(value: Any, device: int) -> Any:
+            if isinstance(value, ctypes.Structure | ctypes.Union | ctypes.Array | np.void | bytes):
+                data = bytes(memoryview(value).cast("B")) if not isinstance(value, np.void) else value.tobytes()
+                if len(data) != parameter.size:
+                    raise LaunchError(
+                        f"{self._where(position, parameter)} has {parameter.size} bytes, but {len(data)} came",
+                        fix="lay the struct out as C++ does, padding included",
+                    )
+                return int.from_bytes(data, "little", signed=True) if len(data) <= 8 else data
+            raise self._wrong_kind(position, parameter, value, f"a ctypes.Structure of {parameter.size} bytes")
+
+        return convert
+
+    # -- errors -----------------------------------------------------------------------------------------
+
+    def _where(self, position: int, parameter: Parameter) -> str:
+        return f"{self.kernel}: argument {position + 1}, `{parameter.type_name}`,"
+
+    def _in_range(self, position: int, parameter: Parameter, value: int, low: int, high: int) -> int:
+        if not low <= value <= high:
+            raise LaunchError(
+                f"{self._where(position, parameter)} holds {low} to {high}, and {value} came",
+                fix="declare it wider in the kernel (`long long`, `size_t`)",
+            )
+        return _signed(value)
+
+    def _wrong_kind(self, position: int, parameter: Parameter, value: Any, wanted: str) -> LaunchError:
+        came = (
+            f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{type(value).__name__} {value!r}"
+        )
+        return LaunchError(
+            f"{self._where(position, parameter)} wants {wanted}, but {came} came", fix=_fix(value, wanted)
+        )
+
+    def _wrong_tensor(self, position: int, parameter: Parameter, tensor: torch.Tensor, device: int) -> LaunchError:
+        where = self._where(position, parameter)
+        if tensor.get_device() != device:
+            return LaunchError(
+                f"{where} got a tensor on {tensor.device}, but the kernel runs on {_device_name(device)}",
+                fix="move it there: the tensors of a launch have to be on one device",
+            )
+        if parameter.dtypes and tensor.dtype not in parameter.dtypes:
+            return LaunchError(
+                f"{where} got {_short(tensor.dtype)} elements",
+                fix=f"pass {' or '.join(map(_short, parameter.dtypes))}, or a kernel for {_short(tensor.dtype)}",
+            )
+        return LaunchError(
+            f"{where} needs an address that is a multiple of {parameter.alignment} bytes, "
+            f"and this view starts {tensor.data_ptr() % parameter.alignment} bytes past one",
+            fix=f"keep such views out with `when` (x.data_ptr() % {parameter.alignment} == 0), or pass x.clone()",
+        )
+
+    def _wrong_count(self, arguments: Sequence[Any]) -> LaunchError:
+        types = ", ".join(p.type_name for p in self.parameters)
+        return LaunchError(
+            f"{self.kernel} takes {len(self.parameters)} arguments, but {len(arguments)} came",
+            fix=f"it is declared {self.kernel}({types})",
+        )
+
+
+def _nothing_is_usual(arguments: Sequence[Any], device: int) -> None:
+    return None
+
+
+class _UsualCase:
+    """The usual case as Python text: tensors where pointers are declared, Python's own int and float where numbers
+    are, everything as it should be.
+
+    It is written out, because a launch is timed in microseconds: three tensors and an int take 0.77 µs, and 2.1 µs
+    through a list of converters (benchmarks/results/2026-11-21-cpu-calls.json).
+    """
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.names = [f"a{i}" for i in range(len(parameters))]
+        self.words: list[str] = []
+        self.tests: list[str] = []
+        self.scope: dict[str, Any] = {"bits_of": _BITS, "bits_error": struct.error}
+        # Parameters of other kinds go one by one, and so does a kernel without any.
+        self.exists = bool(parameters) and all(map(self._write, self.names, parameters))
+
+    def _write(self, name: str, parameter: Parameter) -> bool:
+        """Add the word of one parameter and what has to hold of it; False if it has no usual case."""
+        word = f"w{name}"
+        if parameter.kind == "pointer":
+            self.scope[f"dtypes_{name}"] = parameter.dtypes
+            self.words.append(f"{name}.data_ptr()")
+            self.tests.append(f"{name}.get_device() == device")
+            self.tests += [f"{name}.dtype in dtypes_{name}"] if parameter.dtypes else []
+            self.tests += [f"not {word} & {parameter.alignment - 1}"] if parameter.alignment > 1 else []
+        elif parameter.kind in ("integer", "unsigned") and parameter.type_name not in _UNTYPED:
+            low, high = _range(parameter)
+            self.words.append(name)
+            self.tests.append(f"type({name}) is int and {low} <= {name} <= {min(high, (_WORD >> 1) - 1)}")
+        elif parameter.kind == "floating" and parameter.size in _BITS:
+            self.words.append(f"bits_of[{parameter.size}]({name})")
+            self.tests.append(f"type({name}) is float")
+        else:
+            return False
+        return True
+
+    def define(self, name: str, text: str) -> Any:
+        """What a text with these gaps defines under a name: ``$arguments``, ``$words`` (their names), ``$take`` (their
+        assignment) and ``$tests``; ``unusual`` is what packing raises for arguments of another kind."""
+        words = [f"w{n}" for n in self.names]
+        filled = string.Template(text).substitute(
+            arguments=", ".join(self.names) + ",",
+            words=", ".join(words) + ",",
+            take="; ".join(f"{w} = {value}" for w, value in zip(words, self.words, strict=True)),
+            tests=" and ".join(self.tests),
+            unusual="(AttributeError, TypeError, ValueError, OverflowError, bits_error)",
+        )
+        scope = dict(self.scope)
+        exec(filled, scope)
+        return scope[name]
+
+
+_PACK = """
+def pack(arguments, device):
+    try:
+        $arguments = arguments
+        $take
+        return ($words) if $tests else None
+    except $unusual:
+        return None
+"""
+# The packing, and what asks torch about the call, in one function: each frame less is a part of a launch's time.
+_LAUNCH = """
+def make(configuration, device, kernel, streams, launch, current_device, current_stream, otherwise, recover):
+    def launch_usual(*arguments):
+        try:
+            $arguments = arguments
+            $take
+            is_usual = current_device() == device and $tests
+        except $unusual:
+            is_usual = False
+        if is_usual:
+            try:
+                launch(streams[current_stream(device)], configuration, kernel, $words)
+            except Exception as error:
+                recover(error, device)
+                launch(streams[current_stream(device)], configuration, kernel, $words)
+        else:
+            otherwise(*arguments)
+    return launch_usual
+"""
+
+
+def _native_word(position: int, parameter: Parameter) -> Word:
+    if parameter.kind == "pointer":
+        return Word(Source.POINTER, position, max(parameter.alignment, 1), parameter.dtypes)
+    if parameter.kind == "floating":
+        return Word(Source.FLOATING if parameter.size == 8 else Source.FLOATING32, position)
+    low, high = _range(parameter)
+    return Word(Source.INTEGER, position, low=low, high=min(high, (_WORD >> 1) - 1))
+
+
+def _range(parameter: Parameter) -> tuple[int, int]:
+    bits = 8 * parameter.size
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if parameter.kind == "integer" else (0, (1 << bits) - 1)
+
+
+def _bits(float_format: str, int_format: str) -> Callable[[float], int]:
+    pack, unpack = struct.Struct(float_format).pack, struct.Struct(int_format).unpack
+    return lambda value: unpack(pack(value))[0]
+
+
+# How a Python float becomes the word whose low bytes are a float or a double.
+_BITS = {4: _bits("<f", "<i"), 8: _bits("<d", "<q")}
+
+
+def _signed(word: int) -> int:
+    return word - _WORD if word >= _WORD >> 1 else word
+
+
+def _device_name(device: int) -> str:
+    return f"cuda:{device}" if device >= 0 else "the CPU"
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _fix(value: Any, wanted: str) -> str:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return "pass value.item(), which waits for the GPU, or let the kernel take a pointer"
+    if isinstance(value, torch.Tensor):
+        return "the arguments may be in another order than the kernel's parameters"
+    if isinstance(value, np.ndarray):
+        return "pass torch.from_numpy(array).cuda()"
+    if isinstance(value, float):
+        return "write int(value) if that is meant"
+    return f"pass {wanted}"

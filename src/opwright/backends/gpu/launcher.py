@@ -1,0 +1,309 @@
+"""The one launcher of GPU binaries: CUDA C++, Mojo and whatever else ends in a cubin or in PTX.
+
+It takes a binary, a grid, a block and arguments, checks them, and launches on torch's current stream of the
+tensors' device. What costs time and does not change (the stream's object, the launch configuration, the loaded
+library) is kept: a stream object made anew for each call costs as much as the rest of the launch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from opwright.backends.gpu.arguments import Packer
+from opwright.backends.gpu.device_code import DeviceCode, EntryPoint
+from opwright.backends.native.native_call import GpuKernel, NativeCalls, PlannedCall
+from opwright.errors import KernelRefusedError, LaunchError
+from opwright.internals.tensors import current_device, current_stream
+
+__all__ = ["Configuration", "DeviceFunction", "Extent", "as_extent"]
+
+Extent = tuple[int, int, int]
+# Of every GPU so far (CUDA C++ Programming Guide, technical specifications per compute capability).
+_LARGEST_GRID = (2**31 - 1, 65535, 65535)
+_LARGEST_BLOCK = (1024, 1024, 64)
+_MOST_THREADS = 1024
+# What a block may ask for without the kernel's attribute being raised.
+_PLAIN_SHARED = 48 * 1024
+
+
+def as_extent(given: int | Sequence[int], what: str, kernel: str) -> Extent:
+    """A grid or a block as three numbers.
+
+    Raises:
+        LaunchError: it is not one to three whole numbers that are not negative.
+    """
+    numbers = (given,) if isinstance(given, int) else tuple(given) if isinstance(given, Sequence) else ()
+    if not 1 <= len(numbers) <= 3 or not all(isinstance(n, int) and n >= 0 for n in numbers):
+        raise LaunchError(
+            f"{kernel}: the {what} is {given!r}", fix=f"give an int or a tuple of up to three, as in kernel[{_EXAMPLE}]"
+        )
+    x, y, z = (*numbers, 1, 1)[:3]
+    return x, y, z
+
+
+_EXAMPLE = "(grid_x, grid_y), (block_x, block_y)"
+
+
+class Configuration:
+    """A grid, a block and shared memory for one kernel, checked against what every GPU allows."""
+
+    __slots__ = ("block", "fits", "grid", "is_empty", "launchers", "native", "shared_bytes")
+
+    def __init__(self, kernel: str, grid: Extent, block: Extent, shared_bytes: int) -> None:
+        self.grid, self.block, self.shared_bytes = grid, block, shared_bytes
+        # Nothing to do is no mistake: CUDA calls it invalid, and every launcher would have to look for it.
+        self.is_empty = 0 in grid
+        # The devices on which the kernel itself was found to allow it.
+        self.fits: set[int] = set()
+        # What launches it there (see ``DeviceFunction.launcher``).
+        self.launchers: dict[int, Callable[..., None]] = {}
+        # cuda-core's form of it, made with the first launch.
+        self.native: Any = None
+        if self.threads == 0 or self.threads > _MOST_THREADS or _exceeds(block, _LARGEST_BLOCK):
+            raise LaunchError(
+                f"{kernel}: a block of {block} has {self.threads} threads",
+                fix=f"a block has 1 to {_MOST_THREADS} threads, and at most {_LARGEST_BLOCK} in each direction",
+            )
+        if _exceeds(grid, _LARGEST_GRID):
+            raise LaunchError(f"{kernel}: a grid of {grid} is too large", fix=f"the limit is {_LARGEST_GRID}")
+        if not isinstance(shared_bytes, int) or shared_bytes < 0:
+            raise LaunchError(f"{kernel}: {shared_bytes!r} bytes of shared memory", fix="give a whole number of bytes")
+
+    @property
+    def threads(self) -> int:
+        """Of one block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+def _exceeds(extent: Extent, limit: Extent) -> bool:
+    return any(e > m for e, m in zip(extent, limit, strict=True))
+
+
+class DeviceFunction:
+    """One kernel of a binary, loaded when it is first launched."""
+
+    def __init__(self, name: str, code: DeviceCode, entry: EntryPoint) -> None:
+        self.name = name
+        self.code = code
+        self.entry = entry
+        self._packer = Packer(name, entry.parameters)
+        self._pack_usual = self._packer.pack_usual
+        self._has_large_struct = any(p.kind == "struct" and p.size > 8 for p in entry.parameters)
+        self._kernel: Any = None
+        self._lock = threading.Lock()
+
+    def launch(self, configuration: Configuration, arguments: Sequence[Any], device: int) -> None:
+        """Launch on torch's current stream of a GPU; nothing waits.
+
+        Raises:
+            LaunchError: an argument, the block or the shared memory does not fit the kernel.
+        """
+        words = self._pack_usual(arguments, device) or self._packer.pack(arguments, device)
+        if configuration.is_empty:
+            return
+        if device != current_device():
+            with torch.cuda.device(device):
+                self.launch(configuration, arguments, device)
+            return
+        if device not in configuration.fits:
+            self._fit(configuration, device)
+        raw = current_stream(device)
+        _ensure_context(device)
+        if self._has_large_struct:
+            _launch_with_structs(self._kernel, configuration, words, raw)
+        else:
+            _native_launch()(_streams(device)[raw], configuration.native, self._kernel, *words)
+
+    def launcher(
+        self, configuration: Configuration, device: int, otherwise: Callable[..., None],
+        native: NativeCalls | None = None,
+    ) -> Callable[..., None] | None:  # fmt: skip
+        """``launch`` for this configuration and device as a function of the arguments alone, and faster.
+
+        None before the first launch, which makes ready for it, and where arguments have no usual form.
+
+        Args:
+            otherwise: what it calls with arguments that are not as usual, or while another device is the current one.
+            native: makes one function of packing and launch, if it can.
+        """
+        made = configuration.launchers.get(device)
+        make = self._packer.make_launch
+        if made is None and native is not None:
+            made = self._native_launcher(native, configuration, device, otherwise)
+            if made is not None:
+                configuration.launchers[device] = made
+        if made is None and make is not None and device in configuration.fits:
+            made = configuration.launchers[device] = make(
+                configuration.native, device, self._kernel, _streams(device), _native_launch(),
+                current_device, current_stream, otherwise, _enter_context,
+            )  # fmt: skip
+        return made
+
+    def _native_launcher(
+        self, native: NativeCalls, configuration: Configuration, device: int, otherwise: Callable[..., None]
+    ) -> Callable[..., None] | None:
+        words, runs = self._packer.native_words, self.prepared(configuration, device)
+        if words is None or runs is None:
+            return None
+        plan = PlannedCall(
+            arguments=len(words), outputs=(), returns_tuple=False, words=words, device=torch.device("cuda", device),
+            runs=runs, otherwise=otherwise,
+        )  # fmt: skip
+        return native.function_for(plan)
+
+    def prepared(self, configuration: Configuration, device: int) -> GpuKernel | None:
+        """What launches it past Python; None before the first launch, and for parameters that are no words."""
+        if device not in configuration.fits or self._has_large_struct:
+            return None
+        handle = int(self._kernel.handle)
+        return GpuKernel(handle, configuration.grid, configuration.block, configuration.shared_bytes)
+
+    def _load(self) -> Any:
+        with self._lock:
+            if self._kernel is None:
+                with _outside_capture():
+                    self._kernel = _library(self.code).get_kernel(self.entry.symbol)
+        return self._kernel
+
+    def _fit(self, configuration: Configuration, device: int) -> None:
+        """Make ready for a first launch: load, compare with the compiled kernel's own limits, and ask for more shared
+        memory where it takes that."""
+        from cuda.bindings import driver
+        from cuda.core import LaunchConfig
+
+        _ensure_context(device)
+        kernel = self._kernel or self._load()
+        attribute, handle = driver.CUfunction_attribute, driver.CUkernel(int(kernel.handle))
+        number = _driver(driver.cuDeviceGet(device))
+        most = _driver(driver.cuKernelGetAttribute(attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, handle, number))
+        if configuration.threads > most:
+            raise LaunchError(
+                f"{self.name}: a block of {configuration.block} has {configuration.threads} threads, and the kernel "
+                f"was compiled for at most {most}",
+                fix="take a smaller block, or declare __launch_bounds__ so that it fits the registers",
+            )
+        static = _driver(driver.cuKernelGetAttribute(attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, handle, number))
+        properties: Any = torch.cuda.get_device_properties(device)  # not every torch annotates all of them
+        limit = properties.shared_memory_per_block_optin - static
+        if configuration.shared_bytes > limit:
+            raise LaunchError(
+                f"{self.name}: {configuration.shared_bytes} bytes of dynamic shared memory are asked for, and this GPU "
+                f"has {limit} for it beside {static} static bytes",
+                fix="use a smaller tile",
+            )
+        if configuration.shared_bytes > _PLAIN_SHARED - static:
+            raised = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            before = _driver(driver.cuKernelGetAttribute(raised, handle, number))
+            if configuration.shared_bytes > before:
+                _driver(driver.cuKernelSetAttribute(raised, configuration.shared_bytes, handle, number))
+        configuration.native = LaunchConfig(
+            grid=configuration.grid, block=configuration.block, shmem_size=configuration.shared_bytes
+        )
+        configuration.fits.add(device)
+
+
+@functools.cache
+def _library(code: DeviceCode) -> Any:
+    """The binary as the driver holds it, once for the process: kernels of one source share its variables."""
+    try:
+        from cuda.core import ObjectCode
+    except ImportError:
+        raise KernelRefusedError(
+            "GPU kernels are launched with cuda-core, which is not installed", fix="pip install 'opwright[cuda]'"
+        ) from None
+    make = ObjectCode.from_ptx if code.file.suffix == ".ptx" else ObjectCode.from_cubin
+    return make(code.file.read_bytes())
+
+
+@functools.cache
+def _native_launch() -> Any:
+    from cuda.core import launch
+
+    return launch
+
+
+def _enter_context(error: Exception, device: int) -> None:
+    """Make a GPU's context current after a launch failed for want of one; any other error is raised.
+
+    A thread that has not used CUDA yet has none, such as autograd's where a kernel is the first thing that a backward
+    does there: torch's own calls make it current when they need it.
+    """
+    if "CUDA_ERROR_INVALID_CONTEXT" not in str(error):
+        raise error
+    _ensure_context(device)
+
+
+def _ensure_context(device: int) -> None:
+    from cuda.bindings import driver
+
+    if int(_driver(driver.cuCtxGetCurrent())) == 0:
+        _driver(driver.cuCtxSetCurrent(_primary_context(device)))
+
+
+@functools.cache
+def _primary_context(device: int) -> Any:
+    from cuda.bindings import driver
+
+    return _driver(driver.cuDevicePrimaryCtxRetain(_driver(driver.cuDeviceGet(device))))
+
+
+class _Streams(dict[int, Any]):
+    """cuda-core's objects for streams of torch's on one device, made once; by torch's handle."""
+
+    def __missing__(self, raw: int) -> Any:
+        from cuda.core import Stream
+
+        if len(self) >= 1024:
+            self.clear()
+        stream = self[raw] = Stream.from_handle(raw)
+        return stream
+
+
+@functools.cache
+def _streams(device: int) -> _Streams:
+    # By device, because the default stream is 0 on each.
+    return _Streams()
+
+
+@contextlib.contextmanager
+def _outside_capture() -> Iterator[None]:
+    """A block in which this thread may load a library although a graph is being captured."""
+    from cuda.bindings import driver
+
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = _driver(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+    try:
+        yield
+    finally:
+        _driver(driver.cuThreadExchangeStreamCaptureMode(before))
+
+
+def _launch_with_structs(kernel: Any, configuration: Configuration, words: Sequence[Any], raw_stream: int) -> None:
+    """The driver's own call, for parameters by value of more than eight bytes, which cuda-core 1.2 does not pass."""
+    from cuda.bindings import driver
+
+    # Each parameter's bytes; what is declared smaller than eight reads the low ones.
+    held = [ctypes.create_string_buffer(w, len(w)) if isinstance(w, bytes) else ctypes.c_int64(w) for w in words]
+    addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(h) for h in held))
+    function = driver.CUfunction(int(kernel.handle))
+    _driver(
+        driver.cuLaunchKernel(
+            function, *configuration.grid, *configuration.block, configuration.shared_bytes, raw_stream,
+            ctypes.addressof(addresses), 0,
+        )
+    )  # fmt: skip
+
+
+def _driver(outcome: tuple[Any, ...]) -> Any:
+    """What a driver call returned beside its status, which must be success."""
+    status, *values = outcome
+    if int(status) != 0:
+        raise LaunchError(f"the CUDA driver refused a call: {status.name}")
+    return values[0] if values else None

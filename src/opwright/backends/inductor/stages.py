@@ -1,0 +1,304 @@
+"""What Inductor generates for a named GPU, without one, and what Triton makes of that.
+
+Inductor asks the device for a few figures while it generates code. Here a record of the named GPU answers, for just as
+long as Inductor asks; inputs are fake tensors that say they are on a GPU; and the text is caught before it is loaded.
+That is for a process of its own: what torch and Triton remember of those answers stays with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import re
+import tempfile
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from opwright import tree
+from opwright.backends.inductor.target_gpus import TargetGpu
+from opwright.backends.numpy import tracing
+from opwright.backends.numpy.placement import arrays_made_on
+from opwright.backends.triton.stages import STAGES, CompiledKernel
+from opwright.contract.contract import Contract
+from opwright.contract.numpy_rules import DefaultFloatDtype
+from opwright.contract.signature import Language
+from opwright.errors import KernelRefusedError, OpwrightError
+from opwright.internals import triton as triton_internals
+from opwright.internals.compiler import InductorParts, fake_tensors, inductor_parts
+
+__all__ = ["Generated", "Subject", "compiled", "generate_for", "kernels_in"]
+
+# What Inductor decides by timing on the device, and compiling in processes that would not know of the answers.
+_WITHOUT_A_DEVICE = {
+    "max_autotune": False,
+    "max_autotune_gemm": False,
+    "max_autotune_pointwise": False,
+    "coordinate_descent_tuning": False,
+    "shape_padding": False,
+    "cpp_wrapper": False,
+    "compile_threads": 1,
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What Inductor is to compile: an operator's meaning, or a NumPy kernel's function. ``who`` is for messages."""
+
+    who: str
+    contract: Contract
+    function: Callable[..., Any]
+    language: Language
+    default_float_dtype: DefaultFloatDtype = "float64"
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A kernel that Inductor wrote, or all that it wrote where it only calls libraries. ``made`` if Triton was run."""
+
+    name: str
+    language: str
+    text: str
+    made: CompiledKernel | None = None
+
+
+class _CaughtError(BaseException):
+    """Ends a compilation where its result is known; no ``except Exception`` on the way stops it."""
+
+    def __init__(self, what: Any) -> None:
+        super().__init__()
+        self.what = what
+
+
+def compiled(subject: Subject, code_of: Callable[..., Any] = tracing.generate) -> Callable[..., Any]:
+    """The subject on arguments in signature order, compiled by torch.compile when it is called.
+
+    Args:
+        code_of: what makes code from a traced graph; Inductor, as it is, by default.
+    """
+    split = len(subject.contract.signature.positional)
+    named = [a.name for a in subject.contract.signature.keyword_only]
+
+    def run(*values: Any) -> Any:
+        return subject.function(*values[:split], **dict(zip(named, values[split:], strict=True)))
+
+    if subject.language == "torch":
+        return torch.compile(run, fullgraph=True, backend=code_of)
+    compile_ = functools.partial(
+        tracing.compile_whole, default_float_dtype=subject.default_float_dtype, code_of=code_of
+    )
+    return tracing.on_tensors(run, subject.contract.name, compile_)
+
+
+def generate_for(
+    gpu: TargetGpu, subject: Subject, calls: Sequence[Sequence[Any]], *, run_triton: bool
+) -> tuple[Generated, ...]:
+    """What Inductor writes at the last of some calls; a size that differs between them is symbolic, as in any process.
+
+    Args:
+        calls: arguments for each, whose tensors need no memory (they may be on ``meta``).
+        run_triton: compile each kernel as well, with the first of the configurations that Inductor would time.
+
+    Raises:
+        CompileError: torch.compile cannot follow the function.
+        KernelRefusedError: this torch or Triton generates nothing without the device.
+    """
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            kernels = kernels_in(_text_of(gpu, subject, calls))
+            return tuple(_run_triton(k, gpu, Path(folder)) for k in kernels) if run_triton else kernels
+    except OpwrightError:
+        raise
+    except Exception as error:  # of many kinds: Dynamo, Inductor, Triton, LLVM and ptxas have their own
+        raise _in_words(gpu, subject, error) from error
+
+
+def kernels_in(text: str) -> tuple[Generated, ...]:
+    """The kernels in what Inductor wrote, or all of it where it only calls libraries."""
+    cpp = re.findall(r"(?ms)^(\w+) = async_compile\.cpp_pybinding\(.*?r?'''(.*?)'''\)", text)
+    gpu = re.findall(r"(?ms)^(\w+) = async_compile\.triton\('\w+', '''(.*?)'''", text)
+    found = [(n, "cpp", t.strip("\n")) for n, t in cpp] + [(n, "python", t.strip("\n")) for n, t in gpu]
+    return tuple(Generated(*f) for f in found or [("calls of libraries", "python", text)])
+
+
+def _text_of(gpu: TargetGpu, subject: Subject, calls: Sequence[Sequence[Any]]) -> str:
+    function, text = compiled(subject, functools.partial(_generate, gpu)), ""
+    config: Any = importlib.import_module("torch.compiler.config")
+    place = arrays_made_on(torch.device("cuda")) if subject.language == "numpy" else contextlib.nullcontext()
+    with config.patch(force_disable_caches=True), torch.no_grad(), place:
+        for arguments in calls:
+            try:
+                function(*_as_on_a_gpu(arguments))
+            except _CaughtError as caught:
+                text = caught.what
+    if not text:
+        raise KernelRefusedError(
+            f"{subject.who}: Inductor of torch {torch.__version__} said nothing of the code that it generated",
+            fix=_fix(gpu),
+        )
+    return text
+
+
+def _as_on_a_gpu(arguments: Sequence[Any]) -> list[Any]:
+    def fake(t: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cuda")
+
+    with fake_tensors():
+        return [tree.map_tensors(fake, a) for a in arguments]
+
+
+def _generate(gpu: TargetGpu, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+    """Inductor, which hears of the GPU only while it turns a finished graph into code: what traces and rewrites the
+    graph before that would rather use a device than ask it."""
+    inductor = _inductor(gpu)
+
+    def catch(text: str) -> None:
+        raise _CaughtError(text)
+
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        saved = mock.patch.object(inductor.GraphLowering, "save_output_code", staticmethod(catch))
+        with _answering_for(gpu), saved:
+            return inductor.compile_fx_inner(*args, **kwargs)
+
+    with inductor.config.patch(_WITHOUT_A_DEVICE):
+        return inductor.compile_fx(graph, inputs, inner_compile=inner)
+
+
+def _inductor(gpu: TargetGpu) -> InductorParts:
+    found = inductor_parts()
+    if found is None:
+        raise KernelRefusedError(
+            f"torch {torch.__version__} generates no code for {gpu.arch} without such a GPU", fix=_fix(gpu)
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _answering_for(gpu: TargetGpu) -> Iterator[None]:
+    """A block in which torch and Triton take a record for the device."""
+    inductor = _inductor(gpu)
+    _take_for_the_driver(gpu)
+    answers = _answers(gpu)
+    with contextlib.ExitStack() as stack:
+        for asked in (torch.cuda, inductor.CudaInterface):
+            for name in answers.keys() & vars(asked).keys():
+                stack.enter_context(mock.patch.object(asked, name, answers[name]))
+        for remembered in vars(inductor.triton_facts).values():
+            if hasattr(remembered, "cache_clear"):  # what was found out without a GPU
+                remembered.cache_clear()
+        yield
+
+
+def _answers(gpu: TargetGpu) -> dict[str, Any]:
+    state = torch.zeros(16, dtype=torch.uint8, device="cpu")  # a generator's, which Inductor saves and restores
+    facts = types.SimpleNamespace(
+        name=gpu.name, gcnArchName=gpu.name, major=gpu.capability[0], minor=gpu.capability[1], warp_size=gpu.warp_size,
+        multi_processor_count=gpu.multiprocessors, regs_per_multiprocessor=gpu.registers,
+        max_threads_per_multi_processor=gpu.threads, max_threads_per_block=gpu.threads_per_block,
+        shared_memory_per_block=48 * 1024, shared_memory_per_block_optin=gpu.shared_memory,
+    )  # fmt: skip
+    given = {
+        "is_available": True, "device_count": 1, "current_device": 0, "get_device_properties": facts,
+        "get_device_capability": gpu.capability, "get_device_name": gpu.name, "get_rng_state": state,
+        "set_rng_state": None, "_exchange_device": 0, "_maybe_exchange_device": 0,
+    }  # fmt: skip
+    return {name: staticmethod(functools.partial(_answer, value)) for name, value in given.items()}
+
+
+def _answer(value: Any, *_: Any, **__: Any) -> Any:
+    return value
+
+
+def _take_for_the_driver(gpu: TargetGpu) -> None:
+    """Triton's driver is made when it is first asked for, and cannot be without a GPU."""
+    import triton
+
+    driver, parts = triton_internals.nvidia_driver(), triton_internals.stages()
+    if driver is None or parts is None:
+        raise KernelRefusedError(
+            f"Triton {triton.__version__} generates no code for {gpu.arch} without such a GPU", fix=_fix(gpu)
+        )
+
+    target = parts.GPUTarget
+
+    class Named(driver):  # type: ignore[misc, valid-type]  # Inductor looks whether the driver is NVIDIA's
+        def __init__(self) -> None:
+            facts = {"max_shared_mem": gpu.shared_memory, "multiprocessor_count": gpu.multiprocessors}
+            self.utils = types.SimpleNamespace(get_device_properties=functools.partial(_answer, facts))
+            self.get_current_device = functools.partial(_answer, 0)
+
+        def get_current_target(self) -> Any:
+            return target("cuda", 10 * gpu.capability[0] + gpu.capability[1], gpu.warp_size)
+
+    triton.runtime.driver.set_active(Named())
+
+
+def _run_triton(kernel: Generated, gpu: TargetGpu, folder: Path) -> Generated:
+    """The kernel with every stage, as Inductor would have Triton compile it."""
+    import triton
+
+    if "@triton.jit" not in kernel.text:
+        return kernel
+    compile_ = triton.compile
+
+    def catch(*args: Any, **kwargs: Any) -> None:
+        raise _CaughtError(compile_(*args, **kwargs))
+
+    with _answering_for(gpu):
+        waiting = _import(kernel, folder)
+        first = waiting.configs[0]
+        try:
+            with mock.patch.object(triton, "compile", catch):
+                waiting._precompile_config(first)
+        except _CaughtError as caught:
+            asm = caught.what.asm
+        else:
+            raise AttributeError("Inductor did not call triton.compile")
+    stages = {s: str(asm[s]).replace(f"{folder}/", "") for s in STAGES}
+    made = CompiledKernel(kernel.name, _configuration(first, len(waiting.configs)), stages, asm["cubin"])
+    return Generated(kernel.name, kernel.language, kernel.text, made)
+
+
+def _import(kernel: Generated, folder: Path) -> Any:
+    """What Inductor's decorators make of a kernel. Triton reads its source from the file."""
+    file = folder / f"{kernel.name}.py"
+    file.write_text(kernel.text)
+    spec = importlib.util.spec_from_file_location(kernel.name, file)
+    assert spec is not None  # a .py file always has one
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, kernel.name)
+
+
+def _configuration(chosen: Any, number: int) -> str:
+    told = ", ".join(f"{name}={value}" for name, value in chosen.all_kwargs().items() if value is not None)
+    return f"{told}: the first of {number} that Inductor times" if number > 1 else told
+
+
+def _in_words(gpu: TargetGpu, subject: Subject, error: Exception) -> OpwrightError:
+    said = tracing.say_break(error, subject.who, "compute it outside of the operator, and pass it as an argument")
+    return said or _refusal(gpu, subject, error)
+
+
+def _refusal(gpu: TargetGpu, subject: Subject, error: Exception) -> KernelRefusedError:
+    root: Any = error
+    while (inner := getattr(root, "inner_exception", None) or root.__cause__) is not None:
+        root = inner
+    said = next(iter(str(root).strip().splitlines()), "")
+    return KernelRefusedError(
+        f"{subject.who}: Inductor of torch {torch.__version__} generates nothing for {gpu.arch} without such a GPU: "
+        f"{type(root).__name__}: {said}",
+        fix=_fix(gpu),
+    )
+
+
+def _fix(gpu: TargetGpu) -> str:
+    return f"use a machine with {gpu.arch}, or see the C++ for this CPU: --what inductor without --arch"

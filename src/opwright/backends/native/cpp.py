@@ -1,0 +1,59 @@
+"""Kernels in C++: a host function on ``torch::stable::Tensor``, built with the system's compiler.
+
+Only headers of torch's stable ABI are needed, which compile in one to two seconds (the full ATen
+headers take about twenty-five), and what is built runs on later torch versions unchanged.
+"""
+
+from __future__ import annotations
+
+from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.native import host_function, stable_abi
+from opwright.backends.native.host_call import load_host_function
+from opwright.contract.contract import Contract
+from opwright.errors import KernelRefusedError
+from opwright.machine import Machine
+from opwright.results import Accepted, Probe, Refused
+
+__all__ = ["CppBackend"]
+
+_FLAGS = ("-O3", "-std=c++17", "-fopenmp", "-fPIC", "-shared", "-Wall")
+
+
+class CppBackend(Backend):
+    """One shared object a kernel. ``options`` are compiler flags, added after the standard ones."""
+
+    name = "cpp"
+    takes = frozenset({"file"})
+    suffixes = (".cpp", ".cc", ".cxx")
+    default_devices = ("cpu",)
+    options = frozenset({"options"})
+
+    def available(self, machine: Machine) -> Probe:
+        if machine.cxx is None:
+            return Refused("there is no C++ compiler", "install g++ (apt install g++), or set CXX")
+        return Accepted(machine.cxx.version)
+
+    def validate(self, spec: KernelSpec, contract: Contract) -> None:
+        host_function.check_options(spec, contract)
+        stable_abi.compare_declaration(spec, contract)
+
+    def generate(self, spec: KernelSpec, contract: Contract) -> str:
+        return stable_abi.binding_text(spec, contract, unique="<hash>")
+
+    def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
+        return host_function.build(spec, contract, tools, self.toolchain(spec, contract, tools.machine))
+
+    def toolchain(
+        self, spec: KernelSpec, contract: Contract, machine: Machine, march: str = "native"
+    ) -> host_function.Toolchain:
+        """What a kernel is built with, for this machine's processor or for a named family of them."""
+        if machine.cxx is None:
+            raise KernelRefusedError(f"{contract.qualname}:{spec.name}: there is no C++ compiler", fix="install g++")
+        flags = (f"-march={march}", *_FLAGS)
+        native = machine.cpu + machine.cpu_flags
+        return host_function.Toolchain(machine.cxx, flags, ("-ltorch", "-ltorch_cpu"), ".cpp", native)
+
+    def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
+        assert artifact.file is not None  # compile always makes one
+        return load_host_function(artifact.file, artifact.entry, contract)

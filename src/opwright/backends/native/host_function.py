@@ -1,0 +1,153 @@
+"""Building a source with a host function on ``torch::stable::Tensor`` into a shared object: what C++ and CUDA share."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from opwright.backends.base import Artifact, KernelSpec
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.native import stable_abi
+from opwright.backends.native.tensor_access import python_headers
+from opwright.cache import ArtifactKey
+from opwright.contract.contract import Contract
+from opwright.errors import CompileError, KernelError
+from opwright.machine import Compiler
+
+__all__ = ["TORCH", "Toolchain", "build", "check_options"]
+
+# torch.utils.cpp_extension knows these folders too, but looks for CUDA, and warns, when it is imported.
+TORCH = Path(torch.__file__).parent
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler with its standard flags. ``native`` is what code depends on besides: of ``-march=native``, the CPU.
+    ``binding`` is the template of the text that registers the kernel."""
+
+    compiler: Compiler
+    flags: tuple[str, ...]
+    libraries: tuple[str, ...]
+    suffix: str
+    native: str = ""
+    binding: Path = stable_abi.BINDING
+
+
+def check_options(spec: KernelSpec, contract: Contract) -> None:
+    """Refuse options that are not a list of compiler flags."""
+    given = spec.options.get("options", ())
+    if isinstance(given, str) or not all(isinstance(flag, str) for flag in given):
+        raise KernelError(
+            f"{contract.qualname}:{spec.name}: options={given!r} is not a list of compiler flags",
+            fix="write one string a flag, as in options=['-DN=4', '-ffast-math']",
+        )
+
+
+def build(spec: KernelSpec, contract: Contract, tools: BuildTools, toolchain: Toolchain) -> Artifact:
+    """Compile one kernel's source with its binding, or take it from the cache.
+
+    Raises:
+        CompileError: with the first errors, their source lines and carets.
+    """
+    source = _source(spec)
+    key = _key(spec, contract, toolchain)
+    unique = stable_abi.unique_name(contract, key.digest)
+    library = f"{contract.name}.so"
+
+    def make(folder: Path) -> None:
+        binding = folder / f"{source.stem}.binding{toolchain.suffix}"
+        binding.write_text(stable_abi.binding_text(spec, contract, unique, toolchain.binding))
+        shutil.copy(source, folder)
+        command = [toolchain.compiler.path, *_flags(spec, toolchain), str(binding), "-o", str(folder / library)]
+        _run_compiler([*command, f"-L{TORCH / 'lib'}", *toolchain.libraries], spec, contract)
+
+    folder = tools.cache.get_or_build(
+        key,
+        make,
+        on_build=lambda: tools.notify(
+            f"compiling {source.name} for {contract.qualname} with {toolchain.compiler.version}; cached for next time"
+        ),
+        on_wait=lambda: tools.notify(f"waiting: another process compiles {source.name}"),
+    )
+    return Artifact(unique, file=folder / library)
+
+
+def _source(spec: KernelSpec) -> Path:
+    assert isinstance(spec.source, Path)  # the backends that build take files only
+    return spec.source
+
+
+def _flags(spec: KernelSpec, toolchain: Toolchain) -> list[str]:
+    return [
+        *toolchain.flags,
+        f"-DTORCH_TARGET_VERSION={stable_abi.TARGET_VERSION}",
+        f"-I{_source(spec).parent}",
+        f"-I{TORCH / 'include'}",
+        f"-I{stable_abi.INCLUDE}",
+        *_python_flags(),
+        *spec.options.get("options", ()),
+    ]
+
+
+def _python_flags() -> list[str]:
+    """For the way past the dispatcher, which needs Python's headers; without them there is the dispatcher."""
+    headers = python_headers()
+    return [] if headers is None else ["-DOPWRIGHT_PYTHON", f"-I{stable_abi.TEMPLATES}", f"-I{headers}"]
+
+
+def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> ArtifactKey:
+    """Everything that the shared object depends on."""
+    source, flags = _source(spec), _flags(spec, toolchain)
+    # Folders that the author added, and ours; torch's own are covered by its version.
+    folders = [Path(flag[2:]) for flag in spec.options.get("options", ()) if flag.startswith("-I")]
+    folders.append(stable_abi.INCLUDE)
+    headers = stable_abi.included_files(source.read_text(), source.parent, folders)
+    binding = stable_abi.binding_text(spec, contract, "", toolchain.binding)
+    return ArtifactKey(
+        name=f"{contract.namespace}_{contract.name}.{source.stem}",
+        parts=(
+            ("binding", binding.replace(str(source), source.name)),
+            ("source", source.read_text()),
+            *((f"header {h.name}", h.read_text(errors="replace")) for h in headers),
+            ("flags", " ".join(f for f in flags if not f.startswith("-I"))),
+            ("compiler", f"{toolchain.compiler.path} {toolchain.compiler.version}"),
+            ("torch", torch.__version__),
+            ("python", str(sys.implementation.cache_tag)),
+            *((name, (stable_abi.TEMPLATES / name).read_text()) for name in ("python_call.h", "python_tensor.h")),
+            ("cpu", toolchain.native if any("native" in f for f in flags) else ""),
+        ),
+    )
+
+
+def _run_compiler(command: list[str], spec: KernelSpec, contract: Contract) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    log = done.stderr + done.stdout  # nvcc's own errors are on the one, its host compiler's on the other
+    if "No space left on device" in log:
+        raise OSError(28, "No space left on device")  # the cache says where, and what to do
+    raise CompileError(
+        f"{contract.qualname}: {_source(spec).name} does not compile\n{_first_errors(log)}",
+        log=log,
+        fix="the whole output is in this exception's .log",
+    )
+
+
+# g++ and clang write ``file:3:5: error:``, nvcc ``file(3): error:``; each with the source line and a caret below.
+_MESSAGE = r"(?:\S+?:\d+(?::\d+)?|\S+?\(\d+\)): "
+
+
+def _first_errors(log: str, limit: int = 3) -> str:
+    blocks = re.split(rf"(?m)^(?={_MESSAGE}(?:fatal )?(?:error|warning|note))", log)
+    errors = [b for b in blocks if re.match(rf"{_MESSAGE}(?:fatal )?error", b)]
+    if not errors:
+        return log.strip()[-2000:]
+    shown = ["\n".join(b.rstrip().split("\n\n")[0].splitlines()[:4]) for b in errors[:limit]]
+    more = f"\n… and {len(errors) - limit} more" if len(errors) > limit else ""
+    return "\n".join(shown) + more

@@ -1,0 +1,238 @@
+"""Calls of a kernel that are like an earlier one, each as one native function instead of Python's steps.
+
+What such calls share is a plan: the outputs to allocate, where each word that the kernel is passed comes from, and what
+runs. ``templates/planned_call.cpp`` makes a function of it, which takes the addresses of tensors, allocates, and calls
+into a library or the GPU's driver. It is built once for this torch and this Python. Where it cannot be, kernels keep
+the way in Python, which is also where every call goes that is not as its plan foresees.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import functools
+import subprocess
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from opwright.backends.base import Launch
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.native.tensor_access import LIBRARIES, access_to_tensors, address_of, python_headers
+from opwright.cache import ArtifactKey
+from opwright.errors import CacheError, CompileError
+from opwright.machine import Compiler
+
+__all__ = ["GpuKernel", "Library", "NativeCalls", "Output", "PlannedCall", "Source", "Word", "native_calls"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_SOURCES = ("planned_call.cpp", "python_tensor.h")
+# Words and outputs of a call are on the native function's stack.
+_MOST_WORDS = 64
+_FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-Wall", f"-DOPWRIGHT_MOST_WORDS={_MOST_WORDS}")
+
+
+class Source(enum.IntEnum):
+    """Where a word comes from; the numbers are those of planned_call.cpp."""
+
+    OUTPUT = 0
+    TENSOR = 1
+    INTEGER = 2
+    FLOATING = 3
+    CONSTANT = 4
+    POINTER = 5
+    FLOATING32 = 6
+
+
+@dataclass(frozen=True)
+class Word:
+    """Of what a kernel is passed: the address of an output or of an argument's tensor, an argument that is a number
+    (both by position), or a constant.
+
+    Attributes:
+        alignment: what the address of an argument is a multiple of.
+        dtypes: of a ``POINTER``, which is looked at as if no guard had been; none of them means any.
+        low, high: what an integer may be.
+    """
+
+    source: Source
+    value: int
+    alignment: int = 1
+    dtypes: tuple[torch.dtype, ...] = ()
+    low: int = -(1 << 63)
+    high: int = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Output:
+    """A contiguous tensor that a call allocates."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Library:
+    """A function of a shared library, as ``mojo_source.cpu_entry_text`` declares it.
+
+    Attributes:
+        raised: raises the error for what a kernel said when it raised.
+    """
+
+    entry: int
+    sizes: tuple[int, ...]
+    raised: Callable[[bytes], None]
+
+
+@dataclass(frozen=True)
+class GpuKernel:
+    """The driver's handle of a kernel that was launched before in this way, and so is loaded and known to fit."""
+
+    handle: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class PlannedCall:
+    """What calls like one that was made have in common.
+
+    Attributes:
+        arguments: how many there are.
+        outputs: without any, it is a launch as a person writes it, who gets None, and hears of a missing argument from
+            ``otherwise``.
+        device: of every tensor. A GPU that is not the current one is not as foreseen.
+        otherwise: takes calls that are not as foreseen, and those that the driver refused.
+    """
+
+    arguments: int
+    outputs: tuple[Output, ...]
+    returns_tuple: bool
+    words: tuple[Word, ...]
+    device: torch.device
+    runs: Library | GpuKernel
+    otherwise: Launch
+
+
+class NativeCalls:
+    """The native side, loaded."""
+
+    def __init__(self, library: Path, access: tuple[int, int | None]) -> None:
+        loaded = ctypes.PyDLL(str(library))
+        loaded.opwright_reach_tensors.argtypes = [*[ctypes.py_object] * 2, ctypes.c_size_t, ctypes.c_void_p]
+        loaded.opwright_reach_tensors.restype = None
+        loaded.opwright_reach_tensors(torch.Tensor, torch.nn.Parameter, *access)
+        self._make = loaded.opwright_planned_call
+        self._make.restype = ctypes.py_object
+        self._make.argtypes = [ctypes.c_char_p, ctypes.py_object, ctypes.py_object]
+
+    def function_for(self, plan: PlannedCall) -> Launch | None:
+        """A function of a call's arguments, which asks nothing but what it has to; None for what it cannot do."""
+        driver = gpu_functions() if isinstance(plan.runs, GpuKernel) else ()
+        if driver is None or max(len(plan.words), len(plan.outputs)) > _MOST_WORDS:
+            return None
+        raised = plan.runs.raised if isinstance(plan.runs, Library) else None
+        made: Launch = self._make(array("q", _numbers(plan, driver)).tobytes(), plan.otherwise, raised)
+        return made
+
+
+def _numbers(plan: PlannedCall, driver: Sequence[int]) -> Iterator[int]:
+    """A plan in the order in which planned_call.cpp reads it."""
+    yield from (plan.arguments, plan.returns_tuple)
+    yield from (
+        _torch_number(f"device_type_{plan.device.type}"),
+        -1 if plan.device.index is None else plan.device.index,
+    )
+    yield len(plan.outputs)
+    for output in plan.outputs:
+        yield from (_dtype_number(output.dtype), len(output.shape))
+        yield from (*output.shape, *contiguous_strides(output.shape))
+    yield len(plan.words)
+    for word in plan.words:
+        dtypes = sum(1 << _dtype_number(d) for d in word.dtypes)
+        yield from (word.source, word.value, word.alignment, dtypes, word.low, word.high)
+    if isinstance(plan.runs, GpuKernel):
+        yield from (1, *driver, plan.runs.handle, *plan.runs.grid, *plan.runs.block, plan.runs.shared_bytes)
+    else:
+        yield from (0, plan.runs.entry, len(plan.runs.sizes), *plan.runs.sizes)
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of a contiguous tensor, as torch has them: those of empty dims count as of size 1."""
+    strides, stride = [], 1
+    for size in reversed(shape):
+        strides.append(stride)
+        stride *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _dtype_number(dtype: torch.dtype) -> int:
+    return _torch_number(f"dtype_{str(dtype).removeprefix('torch.')}")
+
+
+@functools.cache
+def _torch_number(name: str) -> int:
+    """How torch's C interface calls a dtype or a type of device."""
+    return int(getattr(ctypes.CDLL(str(LIBRARIES / "libtorch_cpu.so")), f"aoti_torch_{name}")())
+
+
+@functools.cache
+def gpu_functions() -> tuple[int, int, int] | None:
+    """The addresses of the driver's launch and of torch's current stream and device; None where there is no driver."""
+    try:
+        launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+        stream = ctypes.CDLL(str(LIBRARIES / "libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
+        device = ctypes.CDLL(str(LIBRARIES / "libtorch_cpu.so")).aoti_torch_get_current_device_index
+    except (OSError, AttributeError):
+        return None
+    return address_of(launch), address_of(stream), address_of(device)
+
+
+@functools.cache
+def native_calls(tools: BuildTools) -> NativeCalls | None:
+    """The native side, built when first asked for; None where that is not possible, and calls stay in Python."""
+    compiler, headers, access = tools.machine.cxx, python_headers(), access_to_tensors()
+    if compiler is None or headers is None or access is None:
+        return None
+    try:
+        return NativeCalls(_build(compiler, headers, tools), access)
+    except (CompileError, CacheError, OSError) as error:
+        tools.notify(f"calls of kernels keep their way in Python, which costs a microsecond more: {error}")
+        return None
+
+
+def _build(compiler: Compiler, headers: Path, tools: BuildTools) -> Path:
+    key = ArtifactKey(
+        name="planned_call",
+        parts=(
+            *((name, (_TEMPLATES / name).read_text()) for name in _SOURCES),
+            ("flags", " ".join(_FLAGS)),
+            ("compiler", f"{compiler.path} {compiler.version}"),
+            ("torch", torch.__version__),
+            ("python", str(sys.implementation.cache_tag)),
+        ),
+    )
+
+    def make(folder: Path) -> None:
+        includes = [f"-I{_TEMPLATES}", f"-I{LIBRARIES.parent / 'include'}", f"-I{headers}"]
+        libraries = [f"-L{LIBRARIES}", "-ltorch_cpu"]
+        command = [compiler.path, *_FLAGS, *includes, str(_TEMPLATES / _SOURCES[0]), "-o", str(folder / _LIBRARY)]
+        done = subprocess.run([*command, *libraries], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise CompileError(f"{_SOURCES[0]} does not compile with {compiler.version}", log=done.stderr)
+
+    folder = tools.cache.get_or_build(
+        key,
+        make,
+        on_build=lambda: tools.notify(f"compiling {_SOURCES[0]} with {compiler.version}; cached for all kernels"),
+        on_wait=lambda: tools.notify(f"waiting: another process compiles {_SOURCES[0]}"),
+    )
+    return folder / _LIBRARY
+
+
+_LIBRARY = "planned_call.so"

@@ -1,0 +1,62 @@
+"""What native code has to know of this Python and this torch to take tensors from Python's objects.
+
+The C++ side of it is ``templates/python_tensor.h``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.internals.tensors import address_in_object
+
+__all__ = ["LIBRARIES", "access_to_tensors", "address_of", "python_headers"]
+
+LIBRARIES = Path(torch.__file__).parent / "lib"
+# ``PyObject* THPVariable_Wrap(const at::TensorBase&)``, or with its argument by value, which is passed in the same way.
+_WRAP = ("_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapN2at10TensorBaseE")
+
+
+def python_headers() -> Path | None:
+    """The folder of this Python's headers, where they are installed."""
+    folder = Path(sysconfig.get_path("include"))
+    return folder if (folder / "Python.h").is_file() else None
+
+
+@functools.cache
+def access_to_tensors() -> tuple[int, int | None] | None:
+    """Where a Python tensor holds its C++ one (0: not known), and the address of torch's function that wraps one.
+
+    torch 2.14 has functions to do without either, which a shared object finds itself. None where neither is known.
+    """
+    offset = _offset_of_tensor()
+    if hasattr(ctypes.CDLL(str(LIBRARIES / "libtorch_cpu.so")), "torch_tensor_from_pyobject"):
+        return offset or 0, None
+    python = ctypes.CDLL(str(LIBRARIES / "libtorch_python.so"))
+    wrap = next((getattr(python, name) for name in _WRAP if hasattr(python, name)), None)
+    if offset is None or wrap is None:
+        return None
+    return offset, address_of(wrap)
+
+
+def _offset_of_tensor() -> int | None:
+    tensor = torch.empty(0)
+    address = address_in_object(tensor)
+    if address is None:
+        return None
+    for offset in range(object.__basicsize__, torch.Tensor.__basicsize__, ctypes.sizeof(ctypes.c_void_p)):
+        if ctypes.c_void_p.from_address(id(tensor) + offset).value == address:
+            return offset
+    return None
+
+
+def address_of(function: Any) -> int:
+    """Of a C function that ctypes loaded."""
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None  # it was found
+    return address

@@ -1,0 +1,147 @@
+"""Kernels written in NumPy, compiled by torch.compile to C++ on a CPU and to Triton on a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.numpy import tracing
+from opwright.backends.numpy.placement import arrays_made_on
+from opwright.contract.contract import Contract
+from opwright.contract.numpy_rules import check_default_float_dtype
+from opwright.internals.compiler import can_compile_graphs, is_recompile_limit
+from opwright.machine import Machine
+from opwright.results import Accepted, Probe, Refused
+
+__all__ = ["NumpyBackend"]
+
+
+class NumpyBackend(Backend):
+    """``torch.compile`` of the function between ``Tensor.numpy`` and ``torch.as_tensor``.
+
+    ``default_float_dtype="float32"`` makes temporaries float32 where NumPy would choose float64 by itself.
+    """
+
+    name = "numpy"
+    takes = frozenset({"callable"})
+    default_devices = ("cpu", "cuda")
+    options = frozenset({"default_float_dtype"})
+
+    def available(self, machine: Machine) -> Probe:
+        if machine.cxx is None:
+            return Refused(
+                "torch.compile turns NumPy into C++, and there is no C++ compiler",
+                "install g++ (apt install g++), or set CXX",
+            )
+        if not can_compile_graphs():
+            return Refused(f"torch {machine.torch} does not compile NumPy code", "use a torch between 2.11 and 2.15")
+        return Accepted(f"compiled by torch.compile with {machine.cxx.version}")
+
+    def validate(self, spec: KernelSpec, contract: Contract) -> None:
+        super().validate(spec, contract)
+        where = f"{contract.qualname}: the numpy kernel {spec.name!r}"
+        check_default_float_dtype(spec.options.get("default_float_dtype", "float64"), where)
+        assert callable(spec.source)  # ``takes`` admits callables only
+        tracing.refuse_lacking(spec.source, where)
+
+    def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
+        return Artifact(spec.entry, payload=_CompiledPerPattern(spec, contract, tools.notify))
+
+    def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
+        launch: Launch = artifact.payload
+        return launch
+
+
+class _CompiledPerPattern:
+    """One torch.compile'd function for each pattern of dtypes, ranks, sizes 0 and 1 and fixed values.
+
+    Within a pattern a size becomes symbolic when it changes. torch.compile specialises on the rest anyway; with
+    a function (and a code object) of its own, no pattern counts against another's limit of recompilations. What else
+    it may specialise on (equal sizes, some numbers) it decides itself: at its limit we start with a new function.
+    """
+
+    def __init__(self, spec: KernelSpec, contract: Contract, notify: Callable[[str], None]) -> None:
+        self._spec = spec
+        self._contract = contract
+        self._notify = notify
+        self._compiled: dict[tuple[object, ...], Any] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        # Strides, gradients and grad mode would each be one more reason to compile again.
+        plain = [_plain(a) for a in arguments]
+        key = tuple(_pattern(a) for a in plain)
+        compiled = self._compiled.get(key)
+        with torch.no_grad(), _arrays_made_beside(plain):
+            if compiled is None:
+                result = self._first_call(key, plain)
+            else:
+                try:
+                    result = compiled(*plain)
+                except Exception as error:
+                    if not is_recompile_limit(error):
+                        raise
+                    result = self._start_again(key)(*plain)
+        return tuple(r.contiguous() for r in result) if isinstance(result, tuple) else result.contiguous()
+
+    def _first_call(self, key: tuple[object, ...], plain: list[Any]) -> Any:
+        tensors = tree.tensors(plain)
+        who = f"NumPy kernel {self._contract.qualname}:{self._spec.name}"
+        what = ", ".join(f"{t.dtype}[{t.dim()}-d]".removeprefix("torch.") for t in tensors)
+        self._notify(f"compiling {who} for {what} (torch.compile)")
+        start = time.perf_counter()
+        try:
+            result = self._start_again(key)(*plain)
+        except Exception as error:
+            del self._compiled[key]
+            if (said := tracing.say_break(error, who)) is not None:
+                raise said from error
+            raise
+        self._notify(f"compiled {who} in {time.perf_counter() - start:.1f} s")
+        return result
+
+    def _start_again(self, key: tuple[object, ...]) -> Any:
+        default = self._spec.options.get("default_float_dtype", "float64")
+        # Not dynamic=True: a dim that never changes (the d of n × d points) stays a constant, for much faster loops.
+        compile_ = functools.partial(tracing.compile_whole, default_float_dtype=default)
+        function = _in_order(self._spec.source, self._contract)
+        self._compiled[key] = tracing.on_tensors(function, self._contract.name, compile_)
+        return self._compiled[key]
+
+
+def _arrays_made_beside(arguments: list[Any]) -> contextlib.AbstractContextManager[Any]:
+    """``np.arange`` and its like give arrays where the arguments are."""
+    device = tree.tensors(arguments)[0].device
+    return arrays_made_on(device) if device.type != "cpu" else contextlib.nullcontext()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value.detach().contiguous() if isinstance(value, torch.Tensor) else value
+
+
+def _pattern(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.device.type, tuple(min(s, 2) for s in value.shape)
+    if isinstance(value, list):
+        return tuple(_pattern(v) for v in value)
+    return type(value) if type(value) in (int, float) else value
+
+
+def _in_order(function: Any, contract: Contract) -> Any:
+    """The function on arguments in signature order, some of which it may take by keyword only."""
+    split = len(contract.signature.positional)
+    names = [a.name for a in contract.signature.keyword_only]
+
+    def call(*arguments: Any) -> Any:
+        return function(*arguments[:split], **dict(zip(names, arguments[split:], strict=True)))
+
+    return call

@@ -1,0 +1,264 @@
+"""``ow.compile_numpy``: a NumPy function at the speed of C++ or CUDA, for scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import torch
+
+from opwright import tree
+from opwright.backends.build_tools import build_tools
+from opwright.backends.numpy import tracing
+from opwright.backends.numpy.arrays import borrow
+from opwright.backends.numpy.placement import arrays_made_on, place_of_arrays
+from opwright.contract.numpy_rules import DefaultFloatDtype, check_default_float_dtype
+from opwright.internals.compiler import graph_break_reasons, is_recompile_limit
+from opwright.internals.numpy_layer import default_device_is_chosen
+
+__all__ = ["Compilation", "CompiledNumpy", "compile_numpy"]
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One time that a function was compiled.
+
+    Attributes:
+        arguments: what it was compiled for, such as ``X: float64[5, 2]``.
+        reason: why what was compiled before did not fit.
+        seconds: how long the call took that had to wait for it.
+    """
+
+    arguments: str
+    reason: str
+    seconds: float
+
+
+@overload
+def compile_numpy(function: Callable[..., Any], /) -> CompiledNumpy: ...
+@overload
+def compile_numpy(
+    *,
+    device: str | torch.device | None = None,
+    default_float_dtype: DefaultFloatDtype = "float64",
+    fullgraph: bool = True,
+    allow_breaks: bool = False,
+    dynamic: bool | None = None,
+) -> Callable[[Callable[..., Any]], CompiledNumpy]: ...
+def compile_numpy(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    device: str | torch.device | None = None,
+    default_float_dtype: DefaultFloatDtype = "float64",
+    fullgraph: bool = True,
+    allow_breaks: bool = False,
+    dynamic: bool | None = None,
+) -> Any:
+    """Compile a NumPy function to parallel C++ on a CPU and to Triton on a GPU; a decorator.
+
+    Arrays give arrays, tensors give tensors on their device, and nothing is copied on the way, save arrays to and
+    from a GPU. Gradients go through it, from tensors that require them.
+
+    Args:
+        device: where arrays are computed; the active ``torch.device(...)`` context, else the CPU. Tensors stay where
+            they are.
+        default_float_dtype: the float that NumPy's functions choose by themselves: "float64" as in NumPy, or "float32".
+        fullgraph: code that cannot be compiled is an error, which names it; the same as ``not allow_breaks``.
+        allow_breaks: leave such code to Python, with one warning.
+        dynamic: True: any size from the first compilation on; False: compile for each size; None: the first
+            sizes are constants, and those that change become symbols.
+
+    Raises:
+        CompileError: the function uses something of NumPy that cannot be compiled.
+    """
+
+    def decorate(function: Callable[..., Any]) -> CompiledNumpy:
+        whole = fullgraph and not allow_breaks
+        return CompiledNumpy(function, device, default_float_dtype, whole, dynamic)
+
+    return decorate if function is None else decorate(function)
+
+
+class CompiledNumpy:
+    """A NumPy function that compiles itself when it is called.
+
+    ``compilations`` lists each time, ``recompiles`` counts those after the first, ``explain()`` says it in words.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        device: str | torch.device | None,
+        default_float_dtype: DefaultFloatDtype,
+        fullgraph: bool,
+        dynamic: bool | None,
+    ) -> None:
+        self._name = getattr(function, "__qualname__", repr(function))
+        check_default_float_dtype(default_float_dtype, self._name)
+        if fullgraph:
+            tracing.refuse_lacking(function, self._name)
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._device = torch.device(device) if device is not None else None
+        self._default_float_dtype = default_float_dtype
+        self._fullgraph = fullgraph
+        self._dynamic = dynamic
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._graphs = 0
+        self._breaks: list[str] = []
+        self._warned = False
+        self._described: list[dict[str, str]] = []
+        self.compilations: list[Compilation] = []
+
+    @property
+    def recompiles(self) -> int:
+        """How often something was compiled after the first time."""
+        return max(len(self.compilations) - 1, 0)
+
+    def explain(self) -> str:
+        """What was compiled, for which arguments, why again, and how long each took."""
+        if not self.compilations:
+            return f"{self._name}: not compiled yet; the first call does it"
+        count = f"{len(self.compilations)} compilation{'s' * (len(self.compilations) > 1)}"
+        lines = [f"  {c.seconds:6.1f} s  ({c.arguments})  {c.reason}" for c in self.compilations]
+        return "\n".join([f"{self._name}: {count}", *lines])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self._function(*args, **kwargs)  # part of someone else's graph
+        leaves = tree.leaves((args, kwargs))
+        chosen = self._device_for_arrays()
+        borrowed = borrow(leaves, chosen, self._name)
+        place = borrowed.device or chosen
+        # Between the pieces of what is not compiled whole there are NumPy's arrays, all on the CPU.
+        with _making_arrays_on(place if self._fullgraph else None):
+            result = self._run(borrowed.leaves, (args, kwargs))
+        borrowed.write_back(self._name)
+        return tree.map_tensors(borrowed.give_back, result)
+
+    def _device_for_arrays(self) -> torch.device | None:
+        """None leaves them on the CPU."""
+        chosen = self._device or (torch.get_default_device() if default_device_is_chosen() else None)
+        return chosen if chosen is not None and chosen.type != "cpu" else None
+
+    def _run(self, leaves: Sequence[Any], like: Any) -> Any:
+        key = (tree.form(like), tuple(map(_pattern, leaves)), torch.is_grad_enabled(), place_of_arrays())
+        before, start = self._graphs, time.perf_counter()
+        reasons = graph_break_reasons()
+        args, kwargs = tree.rebuild(like, leaves)
+        try:
+            result = self._compiled_for(key)(*args, **kwargs)
+        except Exception as error:
+            if is_recompile_limit(error):
+                del self._compiled[key]  # start with a new function
+                return self._run(leaves, like)
+            if (said := tracing.say_break(error, self._name)) is not None:
+                raise said from error
+            raise
+        if self._graphs > before:
+            self._record(args, kwargs, time.perf_counter() - start)
+        if not self._fullgraph:
+            # A break before any work makes no graph, and is only counted.
+            counted = graph_break_reasons() - reasons
+            self._warn_of_breaks([*self._breaks, *map(tracing.cause_of, counted)])
+        return result
+
+    def _compiled_for(self, key: Any) -> Callable[..., Any]:
+        if key not in self._compiled:
+            make = tracing.on_tensors if self._fullgraph else tracing.on_tensors_in_pieces
+            self._compiled[key] = make(
+                self._function,
+                self._name,
+                functools.partial(
+                    tracing.compile_whole,
+                    default_float_dtype=self._default_float_dtype,
+                    fullgraph=self._fullgraph,
+                    dynamic=self._dynamic,
+                    on_graph=self._announce,
+                ),
+            )
+        return self._compiled[key]
+
+    # -- what the user is told --------------------------------------------------------------------------
+
+    def _announce(self, ended_by: str) -> None:
+        self._graphs += 1
+        if ended_by:
+            self._breaks.append(ended_by)
+        build_tools().notify(f"compiling {self._name} (torch.compile); this call waits for it")
+
+    def _record(self, args: Sequence[Any], kwargs: dict[str, Any], seconds: float) -> None:
+        described = self._describe(args, kwargs)
+        reason = _reason(described, self._described)
+        self._described.append(described)
+        arguments = ", ".join(f"{name}: {text}" for name, text in described.items())
+        self.compilations.append(Compilation(arguments, reason, seconds))
+        build_tools().notify(f"compiled {self._name} for ({arguments}) in {seconds:.1f} s; {reason}")
+
+    def _describe(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, str]:
+        try:
+            given = inspect.signature(self._function).bind(*args, **kwargs).arguments
+        except (TypeError, ValueError):  # a function in C says nothing of its parameters
+            given = {**{str(i): a for i, a in enumerate(args)}, **kwargs}
+        return {name: _show(value) for name, value in given.items()}
+
+    def _warn_of_breaks(self, breaks: Sequence[str]) -> None:
+        if self._warned or not breaks:
+            return
+        self._warned = True
+        causes = "; ".join(dict.fromkeys(breaks))
+        warnings.warn(f"{self._name} is not compiled whole, parts of it run in Python: {causes}", stacklevel=4)
+
+    def __repr__(self) -> str:
+        return f"<compiled NumPy function {self._name}, {len(self.compilations)} compilations>"
+
+
+def _making_arrays_on(device: torch.device | None) -> contextlib.AbstractContextManager[Any]:
+    """What ``np.zeros`` makes within the function has to be where its arguments are."""
+    on_cpu = device is None or device.type == "cpu"
+    return arrays_made_on(device) if not on_cpu or default_device_is_chosen() else contextlib.nullcontext()
+
+
+def _pattern(leaf: Any) -> Any:
+    """What each compiled function is for, so that none uses up another's share of torch.compile's limit."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, leaf.device.type, leaf.requires_grad, tuple(min(s, 2) for s in leaf.shape)
+    if type(leaf) in (int, float):
+        return type(leaf)
+    try:
+        hash(leaf)
+    except TypeError:
+        return type(leaf)
+    return leaf
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        place = "" if value.device.type == "cpu" else f" on {value.device}"
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{place}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_show, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {_show(v)}" for k, v in value.items()) + "}"
+    return repr(value)
+
+
+def _reason(now: dict[str, str], before: Sequence[dict[str, str]]) -> str:
+    """Why what was compiled before did not fit: how the arguments differ from the most similar ones."""
+    if not before:
+        return "the first call"
+
+    def differences(then: dict[str, str]) -> list[str]:
+        return [
+            f"{name} was {then.get(name, 'not given')}" for name in {**then, **now} if now.get(name) != then.get(name)
+        ]
+
+    least = min(map(differences, before), key=len)
+    return ", ".join(least) or "same sizes and dtypes: the strides, or whether gradients are recorded, differ"

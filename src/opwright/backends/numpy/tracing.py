@@ -1,0 +1,207 @@
+"""A NumPy function as one on tensors, compiled by torch.compile: what ``op.numpy`` and ``ow.compile_numpy`` share.
+
+Every NumPy call in the traced graph runs by NumPy's dtype rules (``contract/numpy_rules.py``), and what the tracer
+cannot follow becomes an error that names function, file, line and cause, and what to write instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from opwright import tree
+from opwright.backends.numpy.placement import place_of_arrays, run_call
+from opwright.contract.numpy_names import lacking, what_is_wrong, what_to_write
+from opwright.contract.numpy_rules import DefaultFloatDtype, numpy_rules
+from opwright.errors import CompileError
+from opwright.internals.compiler import can_compile_graphs, compile_graph, is_tracing_error
+
+__all__ = [
+    "cause_of", "compile_whole", "generate", "on_tensors", "on_tensors_in_pieces", "refuse_lacking",
+    "say_break",
+]  # fmt: skip
+
+_numbers = itertools.count()
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def refuse_lacking(function: Callable[..., Any], who: str) -> None:
+    """Name a function of NumPy that compiled code cannot have, before anything is compiled.
+
+    Raises:
+        CompileError: names it, file and line, and what to write instead.
+    """
+    for name in lacking(function):
+        raise CompileError(
+            f"{who}: {name}, used in {name.function} at {name.where}, {what_is_wrong(name.path)}",
+            fix=what_to_write(name.path),
+        )
+
+
+def on_tensors(function: Callable[..., Any], name: str, compile_: Compile) -> Callable[..., Any]:
+    """The function on tensors, compiled whole."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree.map_tensors(lambda t: t.numpy(), (args, kwargs))
+        return tree.map_only(np.ndarray, torch.as_tensor, function(*args, **kwargs))
+
+    return compile_(_fresh(call, f"on_tensors_{name}"))
+
+
+def on_tensors_in_pieces(function: Callable[..., Any], name: str, compile_: Compile) -> Callable[..., Any]:
+    """The function on tensors, of which torch.compile takes what it can; between the pieces are NumPy's arrays."""
+    compiled = compile_(_fresh(function, name) if isinstance(function, types.FunctionType) else function)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tensors = tree.tensors((args, kwargs))
+        device = tensors[0].device if tensors else None
+        args, kwargs = tree.map_tensors(lambda t: t.numpy(force=not t.requires_grad), (args, kwargs))
+        out = compiled(*args, **kwargs)
+        return tree.map_only((np.ndarray, np.generic), lambda a: torch.as_tensor(a, device=device), out)
+
+    return call
+
+
+def _fresh(function: Any, name: str) -> Callable[..., Any]:
+    """A copy with a code object of its own, by which torch.compile keeps what it compiled, and a name of its own, by
+    which it remembers the sizes that changed."""
+    code = function.__code__.replace(co_name=re.sub(r"[^0-9A-Za-z_]", "_", f"{name}_{next(_numbers)}"))
+    copy = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def compile_whole(
+    function: Callable[..., Any],
+    *,
+    default_float_dtype: DefaultFloatDtype,
+    fullgraph: bool = True,
+    dynamic: bool | None = None,
+    on_graph: Callable[[str], None] | None = None,
+    code_of: Callable[[torch.fx.GraphModule, Any], Any] | None = None,
+) -> Callable[..., Any]:
+    """torch.compile of a function on tensors.
+
+    Args:
+        default_float_dtype: what NumPy's functions give where nothing says which float.
+        fullgraph: refuse what the tracer cannot follow; else it is left to Python.
+        on_graph: told when a graph is about to be compiled, with what ended it too early ("" if nothing).
+        code_of: what makes code from a graph; Inductor by default.
+    """
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        if on_graph is not None:
+            on_graph(_what_ended(graph))
+        return (code_of or generate)(_by_numpys_rules(graph, default_float_dtype), inputs)
+
+    return torch.compile(function, fullgraph=fullgraph, dynamic=dynamic, backend=backend)
+
+
+def generate(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+    """C++ or Triton from a graph, by Inductor."""
+    if not can_compile_graphs():
+        raise CompileError(
+            f"torch {torch.__version__} does not compile NumPy code", fix="use a torch between 2.11 and 2.15"
+        )
+    return compile_graph(graph, inputs)
+
+
+def _what_ended(graph: torch.fx.GraphModule) -> str:
+    found: Any = getattr(graph, "compile_subgraph_reason", None)
+    if found is None or not found.graph_break:
+        return ""
+    frames = [f for f in found.user_stack if "/torch/" not in f.filename]
+    return cause_of(str(found.reason)) + (f" (at {frames[-1].filename}:{frames[-1].lineno})" if frames else "")
+
+
+class _ByNumpysRules:
+    """One NumPy call in a graph. The tracer's own names for these calls promote as torch does."""
+
+    def __init__(self, call: Any, default_float_dtype: DefaultFloatDtype) -> None:
+        self._call = call
+        self._default_float_dtype = default_float_dtype
+        self._place = place_of_arrays()
+        # Part of what torch.compile's caches know a graph by.
+        self.__name__ = f"{getattr(call, '__name__', 'numpy')}_{default_float_dtype}_{self._place}"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with numpy_rules(self._default_float_dtype):
+            return run_call(self._call, self._place, *args, **kwargs)
+
+
+def _by_numpys_rules(graph: torch.fx.GraphModule, default_float_dtype: DefaultFloatDtype) -> torch.fx.GraphModule:
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and type(node.target).__name__.startswith("numpy_"):
+            node.target = _ByNumpysRules(node.target, default_float_dtype)
+    graph.recompile()
+    return graph
+
+
+# -- errors -------------------------------------------------------------------------------------------------
+
+_MOVE_OR_ALLOW = "move this line out of the compiled function, or pass allow_breaks=True to run it by Python"
+
+
+def say_break(error: Exception, who: str, otherwise: str = _MOVE_OR_ALLOW) -> CompileError | None:
+    """What stopped the tracer, in the words of someone who writes NumPy; None for another kind of error.
+
+    Args:
+        otherwise: what to do where nothing better is known.
+    """
+    if not is_tracing_error(error):
+        return None
+    text = str(error)
+    cause = cause_of(text)
+    place = _place(error, text)
+    return CompileError(
+        f"{who}: cannot be compiled whole{place}: {cause}", log=text, fix=_fix(text, cause) or otherwise
+    )
+
+
+def cause_of(text: str) -> str:
+    """torch's explanation without what is for torch's developers."""
+    title, _, rest = text.partition("\n")
+    if title.startswith("generic_jump"):
+        return "it branches on a value that is not known when code is compiled"
+    explanation = re.search(r"Explanation: (.+)", rest)
+    raised = re.search(r"raised exception (.+)", rest)
+    if raised and "exception handler" in rest:
+        return f"it raises {raised.group(1).strip()}"
+    said = explanation.group(1).strip() if explanation else title.strip()
+    return re.sub(r"<function (\w+) at 0x\w+>", r"np.\1", said).rstrip(".")
+
+
+def _place(error: Exception, text: str) -> str:
+    frames = [(f.filename, f.lineno, f.name) for f in getattr(error, "real_stack", None) or ()]
+    frames = frames or [(f, int(n), name) for f, n, name in re.findall(r'File "(.+?)", line (\d+), in (\S+)', text)]
+    own = [f for f in frames if Path(f[0]) != Path(__file__) and "/torch/" not in f[0]]
+    if not own:
+        return ""
+    file, line, name = own[-1]
+    return f" (in {name} at {file}:{line})"
+
+
+# By a part of torch's message; the first that fits.
+_FIXES = (
+    (r"numpy function.*unsupported|in torch\.\w*numpy", "write it with functions that docs/numpy.md lists as working"),
+    (r"[Dd]ata-dependent (branching|jump|control)", "choose by np.where instead of `if`: both sides are computed"),
+    (r"two (different )?devices", "pass every array as an argument, or make it within the function"),
+    (r"ndarray\.dtype", "take the dtype outside and pass it as an argument, or write it out (np.float32)"),
+    (r"`print`|builtin operator 'print'|builtin print", "print outside of the compiled function"),
+    (r"tolist|\.item\(|data-dependent|unbacked", "keep it an array: a Python number is not known when it is compiled"),
+    (r"generator|yield", "return arrays instead of yielding them"),
+)  # fmt: skip
+
+
+def _fix(text: str, cause: str) -> str | None:
+    named = re.search(r"\bnp\.([\w.]+)", cause)
+    if named and "_numpy" in cause:
+        return what_to_write(named.group(1))
+    return next((fix for pattern, fix in _FIXES if re.search(pattern, text)), None)

@@ -1,0 +1,127 @@
+"""Kernels in Triton: a Python launcher around ``@triton.jit`` functions, in place or in a file of its own.
+
+On a GPU the launcher runs as it is, and torch.compile traces into it as it does into
+``torch.library.triton_op``. On a CPU it runs in Triton's interpreter, which has to be chosen
+(``TRITON_INTERPRET=1``) before the kernels are decorated: ``opwright check`` does that in a worker.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.triton.tracing import is_interpreted, kernels_reached, traceable_launcher
+from opwright.contract.contract import Contract
+from opwright.errors import KernelError
+from opwright.machine import Machine
+from opwright.results import Accepted, Probe, Refused
+
+__all__ = ["TritonBackend"]
+
+
+class TritonBackend(Backend):
+    """Launchers around Triton kernels."""
+
+    name = "triton"
+    takes = frozenset({"callable", "file"})
+    suffixes = (".py",)
+    default_devices = ("cuda",)
+
+    def available(self, machine: Machine) -> Probe:
+        if machine.triton is None:
+            return Refused("Triton is not installed", "pip install triton")
+        if machine.triton_interpret:
+            return Accepted(f"Triton {machine.triton}, in its interpreter (TRITON_INTERPRET is set)")
+        if machine.has_gpu:
+            return Accepted(f"Triton {machine.triton}")
+        return Accepted(f"Triton {machine.triton}; no GPU, so only `opwright check` runs it, in the interpreter")
+
+    def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
+        if machine.triton is not None and device == "cpu" and "cuda" in spec.devices:
+            if machine.triton_interpret:
+                return Accepted("in Triton's interpreter")
+            return Refused(
+                "Triton kernels run on a GPU; on a CPU only in Triton's interpreter",
+                "set TRITON_INTERPRET=1 before Python starts, or use `opwright check`, which does so in a worker",
+            )
+        return super().probe(spec, device, machine)
+
+    def validate(self, spec: KernelSpec, contract: Contract) -> None:
+        super().validate(spec, contract)
+        if not isinstance(spec.source, Path):
+            _refuse_wrong_decorator_order(spec.source, contract)
+
+    def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
+        if not isinstance(spec.source, Path):
+            return Artifact(spec.entry, payload=spec.source)
+        launcher = getattr(_import_file(spec.source, contract), spec.entry)
+        _refuse_wrong_decorator_order(launcher, contract)
+        return Artifact(spec.entry, file=spec.source, payload=launcher)
+
+    def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
+        for kernel in kernels_reached(artifact.payload):
+            if is_interpreted(kernel) and getattr(kernel, "_do_bench", self) is None:
+                # Triton's own timer needs a GPU's driver. Each configuration runs once, and the first is taken.
+                kernel._do_bench = _run_once
+        return contract.signature.flat(artifact.payload)
+
+    def not_judged(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
+        if device == "cpu" and machine.triton_interpret:
+            return {torch.bfloat16: "Triton's interpreter computes on NumPy arrays, which have no bfloat16"}
+        return {}
+
+    def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
+        launcher = spec.source if not isinstance(spec.source, Path) else launch
+        traced = traceable_launcher(launcher)
+        return contract.signature.flat(traced) if traced is not None else None
+
+
+def _run_once(kernel_call: Any, quantiles: Any = None) -> list[float]:
+    kernel_call()
+    return [0.0, 0.0, 0.0]
+
+
+def _refuse_wrong_decorator_order(launcher: Any, contract: Contract) -> None:
+    """``@triton.heuristics`` above ``@triton.autotune`` works in plain Triton, but torch.compile cannot
+    trace it: it looks for the autotuner on top (torch/_higher_order_ops/triton_kernel_wrap.py)."""
+    for kernel in kernels_reached(launcher):
+        layer, above = kernel, []
+        while layer is not None and hasattr(layer, "fn"):
+            if type(layer).__name__ == "Autotuner" and "Heuristics" in above:
+                name = getattr(getattr(layer.fn, "fn", layer.fn), "__name__", "the kernel")
+                raise KernelError(
+                    f"{contract.qualname}: {name} has @triton.heuristics above @triton.autotune. "
+                    "torch.compile applies heuristics to each autotune configuration, so it needs them below",
+                    fix="put @triton.autotune first, then @triton.heuristics, then @triton.jit",
+                )
+            above.append(type(layer).__name__)
+            layer = layer.fn
+
+
+def _import_file(path: Path, contract: Contract) -> types.ModuleType:
+    """Import a kernel file under a name below its operator's module, once for each version of the file."""
+    name = f"{contract.module}.{path.stem}"
+    loaded = sys.modules.get(name)
+    stamp = path.stat().st_mtime_ns
+    same_file = loaded is not None and getattr(loaded, "__file__", None) == str(path)
+    if loaded is not None and same_file and getattr(loaded, "__opwright_stamp__", stamp) == stamp:
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise KernelError(f"{contract.qualname}: {path} cannot be imported", fix="name a .py file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    vars(module)["__opwright_stamp__"] = stamp
+    return module

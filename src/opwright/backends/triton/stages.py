@@ -1,0 +1,159 @@
+"""What Triton makes of a launcher's kernels for a named GPU, without one: the launcher runs on tensors without memory,
+and what it would launch is compiled instead."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.backends.gpu.device_code import Resources
+from opwright.backends.gpu.ptxas import read_resources
+from opwright.backends.triton.tracing import kernels_reached
+from opwright.contract.contract import Contract
+from opwright.contract.reference import replace_globals
+from opwright.errors import KernelRefusedError
+from opwright.internals import triton as triton_internals
+
+__all__ = ["STAGES", "CompiledKernel", "compile_launches"]
+
+STAGES = ("ttir", "ttgir", "llir", "ptx")
+_TYPES = {
+    torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64",
+    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "i1",
+}  # fmt: skip
+_ON_LAUNCH = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion"})
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One kernel, compiled. ``called`` says for which arguments."""
+
+    name: str
+    called: str
+    stages: dict[str, str]
+    cubin: bytes
+
+    def resources(self, arch: str, folder: Path) -> Resources | None:
+        """Registers, spills and shared memory, as ptxas tells them."""
+        file = folder / f"{self.name}.ptx"
+        file.write_text(self.stages["ptx"])
+        named = re.search(r"\.target (sm_\w+)", self.stages["ptx"])  # such as sm_90a
+        said = ""
+        for ptxas in _ptxas():
+            command = [
+                ptxas,
+                "-v",
+                f"-arch={named[1] if named else arch}",
+                str(file),
+                "-o",
+                str(file.with_suffix(".o")),
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            said = done.stderr + done.stdout
+            if done.returncode == 0:
+                return read_resources(said, self.name)
+        raise KernelRefusedError(f"no ptxas of Triton's reads what it made: {said.strip()}", fix="use --what ptx")
+
+
+def compile_launches(
+    launcher: Callable[..., Any], contract: Contract, arguments: Sequence[Any], arch: str
+) -> list[CompiledKernel]:
+    """Every kernel that a launcher launches on these arguments (tensors on ``meta``), compiled for ``arch``.
+
+    Raises:
+        KernelRefusedError: it launches none, or Triton cannot compile for that architecture here.
+    """
+    launches: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+    stand_ins = {id(k): _StandIn(k, launches) for k in kernels_reached(launcher)}
+    contract.signature.call(replace_globals(launcher, stand_ins), arguments)
+    if not launches:
+        raise KernelRefusedError(
+            f"{contract.qualname}: the launcher launches no Triton kernel", fix="use another --what"
+        )
+    return [_compile(kernel, args, kwargs, arch) for kernel, args, kwargs in launches]
+
+
+class _StandIn:
+    """Takes a kernel's place in a launcher, and notes down what would be launched."""
+
+    def __init__(self, kernel: Any, launches: list[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> None:
+        self._kernel = kernel
+        self._launches = launches
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            self._launches.append((self._kernel, args, kwargs))
+
+        return launch
+
+
+def _compile(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arch: str) -> CompiledKernel:
+    import triton
+
+    parts = triton_internals.stages()
+    if parts is None:
+        raise KernelRefusedError(
+            f"Triton {triton.__version__} does not compile for a GPU that is not here", fix=f"use a machine with {arch}"
+        )
+    function, given = _unwrap(kernel, args, dict(kwargs))
+    options = {name: given.pop(name) for name in _ON_LAUNCH & given.keys()}
+    signature, constants, attributes = {}, {}, {}
+    for i, parameter in enumerate(function.params):
+        value = given.get(parameter.name, parameter.default)
+        kind = "constexpr" if parameter.is_constexpr or value is None or value is True else _type_of(value)
+        if kind == "constexpr" or (type(value) is int and value == 1):
+            kind, constants[(i,)] = "constexpr", value
+        elif isinstance(value, torch.Tensor) or (type(value) is int and value % 16 == 0):
+            attributes[(i,)] = [["tt.divisibility", 16]]
+        signature[parameter.name] = kind
+    source = parts.ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
+    try:
+        made = triton.compile(
+            source, target=parts.GPUTarget("cuda", int(arch.removeprefix("sm_")), 32), options=options
+        )
+    except Exception as error:  # LLVM, MLIR and ptxas each raise errors of their own
+        raise KernelRefusedError(f"Triton does not compile {function.__name__} for {arch}: {error}") from error
+    called = ", ".join(
+        f"{n}={constants[(i,)]!r}" if k == "constexpr" else f"{n}: {k}" for i, (n, k) in enumerate(signature.items())
+    )
+    return CompiledKernel(function.__name__, called, {s: str(made.asm[s]) for s in STAGES}, made.asm["cubin"])
+
+
+def _unwrap(kernel: Any, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The jitted function below autotuning (its first configuration is taken) and heuristics, with all arguments."""
+    layers = []
+    while type(kernel).__name__ in ("Autotuner", "Heuristics"):
+        layers.append(kernel)
+        kernel = kernel.fn
+    if type(kernel).__name__ != "JITFunction":
+        raise KernelRefusedError("TRITON_INTERPRET is set, so that Triton compiles nothing", fix="unset it")
+    given = {**dict(zip(kernel.arg_names, args, strict=False)), **given}
+    for layer in layers:
+        if type(layer).__name__ == "Autotuner":
+            given.update(layer.configs[0].all_kwargs())
+        else:
+            given.update({name: rule(given) for name, rule in layer.values.items()})
+    return kernel, given
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"*{_TYPES[value.dtype]}"
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if -(2**31) <= value < 2**31 else "i64"
+    return "fp32"
+
+
+def _ptxas() -> list[str]:
+    """Those that Triton brings: one for older architectures and one for newer, of different versions."""
+    import triton
+
+    return [str(p) for p in sorted((Path(triton.__file__).parent / "backends" / "nvidia" / "bin").glob("ptxas*"))]

@@ -1,0 +1,120 @@
+"""The process that workers are forked from: it has imported torch and run nothing.
+
+``python -m opwright.checks.process.forkserver FD`` reads requests from a socket. Each request carries two file
+descriptors, a socket for messages and a pipe for output; the answer is ``{"pid": …}`` at once and
+``{"exit": pid, "status": …}`` when the worker has ended. Forking takes milliseconds where starting
+Python and importing torch takes seconds, and a process that has run nothing has no OpenMP pool and no CUDA
+context that would not survive the fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+import warnings
+
+__all__ = ["MESSAGE_BYTES", "serve"]
+
+MESSAGE_BYTES = 4096
+# What a worker would otherwise import itself, each time. Nothing here may touch a device or start a thread.
+_PRELOAD = (
+    "torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch.testing._internal.optests",
+    "opwright.checks.process.worker",
+)  # fmt: skip
+
+
+def serve(requests: socket.socket) -> None:
+    """Fork a worker for each request until the other side closes the socket; then kill what is left."""
+    woken, wake = os.pipe()
+    for fd in (woken, wake):
+        os.set_blocking(fd, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    alive: set[int] = set()
+    while True:
+        ready, _, _ = select.select([requests.fileno(), woken], [], [])
+        if woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(woken, 4096)
+            _report_ended(requests, alive)
+        if requests.fileno() in ready and not _accept(requests, alive):
+            break
+    for pid in alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _accept(requests: socket.socket, alive: set[int]) -> bool:
+    try:
+        data, fds, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 2)
+    except ConnectionError:
+        return False
+    if not data:
+        return False
+    messages, output = fds
+    pid = os.fork()
+    if pid == 0:
+        requests.close()
+        _become_worker(messages, output)
+    os.close(messages)
+    os.close(output)
+    alive.add(pid)
+    _send(requests, {"pid": pid})
+    return True
+
+
+def _report_ended(requests: socket.socket, alive: set[int]) -> None:
+    while alive:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        alive.discard(pid)
+        _send(requests, {"exit": pid, "status": os.waitstatus_to_exitcode(status)})
+
+
+def _send(requests: socket.socket, message: dict[str, int]) -> None:
+    with contextlib.suppress(ConnectionError):  # the parent has gone; its socket tells us next
+        requests.send(json.dumps(message).encode())
+
+
+def _become_worker(messages: int, output: int) -> None:
+    """Turn the forked copy into a worker. Never returns."""
+    from opwright.checks.process import worker
+
+    code = 1
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        devnull = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(devnull, 0)
+        worker.main(socket.socket(fileno=messages))
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:
+        traceback.print_exc()  # goes to the parent, as the worker's last output
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    for name in _PRELOAD:
+        importlib.import_module(name)
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,280 @@
+"""The parent's side of a worker process: start it, listen, and survive whatever it does."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from opwright.checks.process.forkserver import MESSAGE_BYTES
+from opwright.errors import CheckError
+
+__all__ = ["Ending", "ForkServer", "Job", "end_workers", "fork_server", "run_job"]
+
+# Kept of what a kernel prints: a gigabyte of it must not fill the parent's memory.
+_OUTPUT_KEPT = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Job:
+    """One worker's work. ``home`` or ``pickle`` says where the operator comes from."""
+
+    kernel: str
+    device: str
+    level: str
+    fingerprint: str
+    home: dict[str, Any] | None = None
+    pickle: bytes = b""
+    case: str = ""
+    checks: tuple[str, ...] = ()
+    reproduce: str = ""
+    cwd: str = field(default_factory=os.getcwd)
+    sys_path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        header = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "pickle"}
+        return json.dumps({**header, "pickle_bytes": len(self.pickle)}).encode() + b"\n" + self.pickle
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker ended: ``exit_code`` negative for a signal; ``hung`` if it was killed for silence."""
+
+    exit_code: int
+    hung: bool
+    doing: str
+    case: str
+    output: str
+    finished: bool
+
+    def describe(self, timeout: float) -> str:
+        """What happened, for people."""
+        if self.hung:
+            told = f"did not come back within {timeout:g} s, and was stopped"
+        elif self.exit_code < 0:
+            name = signal.Signals(-self.exit_code).name if -self.exit_code in list(signal.Signals) else "a signal"
+            told = f"crashed with {name}"
+        else:
+            told = f"left the process with exit code {self.exit_code}"
+        tail = "\n".join(self.output.strip().splitlines()[-6:])
+        return f"the kernel {told}" + (f"; its last output:\n{tail}" if tail else "")
+
+
+class ForkServer:
+    """A connection to one fork server (see ``forkserver.py``), shared by the threads of this process."""
+
+    def __init__(self, *, interpret: bool) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {**os.environ, "TRITON_INTERPRET": "1" if interpret else "0"}
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "opwright.checks.process.forkserver", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+        self._socket = ours
+        self._changed = threading.Condition()
+        self._starting = threading.Lock()
+        self._pids: list[int] = []
+        self._has_forked = self._is_closed = False
+        self._ended: dict[int, int] = {}
+        self._broken = ""
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        return not self._broken and self._process.poll() is None
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                data = self._socket.recv(MESSAGE_BYTES)
+            except OSError:
+                data = b""
+            with self._changed:
+                if not data:
+                    self._broken = self._why_it_broke()
+                else:
+                    message = json.loads(data)
+                    if "pid" in message:
+                        self._pids.append(message["pid"])
+                    else:
+                        self._ended[message["exit"]] = message["status"]
+                self._changed.notify_all()
+            if not data:
+                return
+
+    def _why_it_broke(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        assert self._process.stderr is not None  # asked for above
+        return self._process.stderr.read().decode(errors="replace").strip()[-2000:] or "it ended without a word"
+
+    def fork(self, messages: socket.socket, output: int) -> int:
+        """Fork a worker that owns these two ends; returns its process id."""
+        with self._starting:  # answers come in the order of requests
+            with contextlib.suppress(OSError):  # the listener says why
+                socket.send_fds(self._socket, [b"fork"], [messages.fileno(), output])
+            with self._changed:
+                self._changed.wait_for(lambda: self._pids or self._broken, timeout=300)
+                if not self._pids:
+                    raise CheckError(f"the process that workers are forked from has ended: {self._broken}")
+                self._has_forked = True
+                pid = self._pids.pop(0)
+                if self._is_closed:  # meanwhile, and nobody else ends this worker
+                    _kill(pid)
+                    raise CheckError("the process that workers are forked from was ended")
+                return pid
+
+    def wait(self, pid: int, timeout: float) -> int | None:
+        """The exit code of a worker, or None if it does not end in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: pid in self._ended or self._broken, timeout)
+            return self._ended.pop(pid, None)
+
+    def close(self) -> None:
+        """End the server and what it forked."""
+        self._is_closed = True  # before it is asked below: ``fork`` notes its worker, and then looks here
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if not self._has_forked:  # it may still be importing, and would see to its socket afterwards
+            self._process.kill()
+
+
+_lock = threading.Lock()
+_servers: dict[bool, ForkServer] = {}
+
+
+def fork_server(*, interpret: bool) -> ForkServer:
+    """The fork server of this process, one for each way to run Triton; started when first asked for."""
+    with _lock:
+        server = _servers.get(interpret)
+        if server is None or not server.alive:
+            server = _servers[interpret] = ForkServer(interpret=interpret)
+        return server
+
+
+def end_workers() -> None:
+    """End the fork servers of this process, with every worker; the next check starts new ones."""
+    with _lock:
+        for server in _servers.values():
+            server.close()
+        _servers.clear()
+
+
+def run_job(server: ForkServer, job: Job, timeout: float, hear: Callable[[dict[str, Any]], None]) -> Ending:
+    """Run a job in a worker of its own and pass each of its messages to ``hear``.
+
+    Args:
+        timeout: seconds that one step may take; a build may take ten times as long.
+    """
+    ours, theirs = socket.socketpair()
+    read_output, write_output = os.pipe()
+    try:
+        pid = server.fork(theirs, write_output)
+    finally:
+        theirs.close()
+        os.close(write_output)
+    conversation = _Conversation(ours, read_output, timeout, hear)
+    try:
+        conversation.send(job.to_bytes())
+        hung = conversation.listen()
+    except BaseException:
+        _kill(pid)
+        raise
+    finally:
+        ours.close()
+        os.close(read_output)
+    code = None if hung else server.wait(pid, timeout=5)
+    if code is None:
+        _kill(pid)
+        code = server.wait(pid, timeout=30)
+    return Ending(
+        exit_code=code if code is not None else -signal.SIGKILL,
+        hung=hung,
+        doing=conversation.doing,
+        case=conversation.case,
+        output=conversation.output.decode(errors="replace"),
+        finished=conversation.finished,
+    )
+
+
+def _kill(pid: int) -> None:
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+class _Conversation:
+    """Messages and output of one worker, until it falls silent, ends, or both."""
+
+    def __init__(
+        self, messages: socket.socket, output: int, timeout: float, hear: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._messages, self._output_fd = messages, output
+        self._timeout, self._hear = timeout, hear
+        self._partial = b""
+        self.output = b""
+        self.doing, self.case = "start", ""
+        self.finished = False
+
+    def send(self, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once: listen() tells
+            self._messages.sendall(data)
+
+    def listen(self) -> bool:
+        """Returns whether the worker hung."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._messages, selectors.EVENT_READ)
+            selector.register(self._output_fd, selectors.EVENT_READ)
+            deadline = time.monotonic() + self._limit()
+            while selector.get_map():
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if time.monotonic() > deadline:
+                    return True  # also if it prints without end
+                for key, _ in ready:
+                    if key.fileobj is self._messages:
+                        if not self._read_messages():
+                            return False  # the worker closed its end: it has ended, whatever its children do
+                        deadline = time.monotonic() + self._limit()
+                    elif not self._read_output():
+                        selector.unregister(self._output_fd)
+        return False
+
+    def _limit(self) -> float:
+        return self._timeout * (10 if self.doing in ("start", "load", "build") else 1)
+
+    def _read_messages(self) -> bool:
+        try:
+            data = self._messages.recv(65536)
+        except ConnectionResetError:
+            data = b""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if message["kind"] == "doing":
+                self.doing, self.case = message["check"], message["case"]
+            self.finished = self.finished or message["kind"] in ("done", "unavailable")
+            self._hear(message)
+        return bool(data)
+
+    def _read_output(self) -> bool:
+        data = os.read(self._output_fd, 1 << 20)
+        self.output = (self.output + data)[-_OUTPUT_KEPT:]
+        return bool(data)

@@ -1,0 +1,59 @@
+"""``opwright prebuild`` and ``opwright package``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opwright.cli.common import NOTHING_RAN, PASSED, Targets
+
+__all__ = ["package", "prebuild"]
+
+
+def prebuild(
+    targets: Targets,
+    kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel (repeatable).")] = None,
+    arch: Annotated[list[str] | None, typer.Option(help="Such as sm_90 (repeatable; default: sm_80, sm_90).")] = None,
+    case: Annotated[
+        list[str] | None, typer.Option(help="Sizes, where parameters follow from them: n=8 m=4 (repeatable).")
+    ] = None,
+) -> None:
+    """Compile the Mojo GPU kernels that name a folder for PTX, for every dtype, and write the PTX there."""
+    from opwright.package.prebuild import prebuild as write
+    from opwright.runtime.targets import load_target
+
+    written = [
+        file
+        for target in targets
+        for operator in load_target(target)
+        for file in write(operator, kernel, arch or ["sm_80", "sm_90"], case or [""])
+    ]
+    for path in written:
+        print(path)
+    raise typer.Exit(PASSED if written else NOTHING_RAN)
+
+
+def package(
+    target: Annotated[str, typer.Argument(help="A file or a module with operators.", metavar="TARGET")],
+    name: Annotated[str, typer.Option(help="What the package is called, in import and for pip.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.", metavar="FOLDER")],
+    include: Annotated[
+        list[str] | None, typer.Option(help="A module beside the operators' to ship as well (repeatable).")
+    ] = None,
+    version: Annotated[str, typer.Option(help="The package's version.")] = "0.1.0",
+    march: Annotated[
+        str | None, typer.Option(help="The processors that C++ is built for (default: x86-64-v3, or armv8-a).")
+    ] = None,
+    wheel: Annotated[bool, typer.Option("--wheel", help="Also build a wheel, into FOLDER/dist.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write in place of an earlier package.")] = False,
+) -> None:
+    """Ship a module's operators as a Python package that loads without opwright, and needs no compiler."""
+    from opwright.package.report import show_packaged
+    from opwright.package.write import make_package
+
+    made = make_package(
+        target, name, out, include=include or (), version=version, march=march, wheel=wheel, force=force
+    )
+    show_packaged(made)

@@ -1,0 +1,257 @@
+"""What a call meets in torch's dispatcher: keys of its tensors and of the thread, modes, transforms.
+
+What the keys mean is in c10/core/DispatchKey.h. They are compared whole: those that are listed here are plain, any
+other one is somebody who takes part in calls. Where one of the names is missing, nothing is plain, and every call goes
+through the dispatcher.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch.autograd import forward_ad
+
+from opwright.internals.lookup import all_found, find
+
+__all__ = [
+    "TensorGuards", "anybody_listens", "conjugates_are_ignored", "forward_mode_is_on", "is_functorch_tensor",
+    "is_plain_tensor", "is_plain_thread", "run_as_at_the_top", "run_with_lazy_conjugates", "transforms_are_on",
+]  # fmt: skip
+
+Result = TypeVar("Result")
+_PLAIN_BACKENDS = frozenset({"CPU", "CUDA"})
+_PLAIN_KEYS = _PLAIN_BACKENDS | {"ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"}
+# A subclass may listen to __torch_function__, which no key shows.
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def _names_of(keys: Any) -> frozenset[str]:
+    """The keys of a set: torch gives Python no other way to all of them."""
+    shown = str(keys).removeprefix("DispatchKeySet(").rstrip(")")
+    return frozenset(name.strip() for name in shown.split(","))
+
+
+# -- probes: does a name do what is relied on ------------------------------------------------------------------------
+
+
+def _tells_function_modes(is_on: Callable[[], bool]) -> bool:
+    before = is_on()
+    with torch.overrides.BaseTorchFunctionMode():
+        return (before, is_on()) == (False, True)
+
+
+def _counts_dispatch_modes(count: Callable[[], int]) -> bool:
+    mode = find("dispatch_mode")
+    before = count()
+    if mode is None:
+        return before == 0
+    with mode():
+        return (before, count()) == (0, 1)
+
+
+def _tells_keys_of_tensors(keys_of: Callable[[torch.Tensor], Any]) -> bool:
+    plain = _names_of(keys_of(torch.empty(1, device="cpu")))
+    lazy = _names_of(keys_of(torch.empty(1, dtype=torch.complex64, device="cpu").conj()))
+    return "CPU" in plain and "Conjugate" not in plain and "Conjugate" in lazy
+
+
+def _tells_included_keys(keys: Callable[[], Any]) -> bool:
+    """Inference mode no longer includes the key of views."""
+    before = _names_of(keys())
+    with torch.inference_mode():
+        return "ADInplaceOrView" in before and "ADInplaceOrView" not in _names_of(keys())
+
+
+def _tells_excluded_keys(keys: Callable[[], Any]) -> bool:
+    """Inference mode excludes autograd besides."""
+    before = _names_of(keys())
+    with torch.inference_mode():
+        return _names_of(keys()) > before
+
+
+def _makes_sets_of_keys(key_set: Any) -> bool:
+    keys = key_set(_key.Conjugate)  # type: ignore[union-attr]
+    return _names_of(key_set.from_raw_repr(keys.raw_repr())) == {"Conjugate"}
+
+
+def _guards_what_matters(guards: Any) -> bool:
+    """A guard holds for a tensor that is alike, and for none that differs in what the choice of a kernel depends on."""
+
+    class Subclass(torch.Tensor):
+        pass
+
+    def empty(*shape: int, **options: Any) -> torch.Tensor:
+        return torch.empty(shape, **{"device": "cpu", **options})
+
+    guard = guards(empty(2, 3), dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    others = (
+        empty(2, 4), empty(3, 2).mT, empty(2, 3, 1), empty(2, 3, dtype=torch.float64), empty(2, 3, device="meta"),
+        empty(2, 3, requires_grad=True), empty(2, 3).as_subclass(Subclass),
+    )  # fmt: skip
+    with torch.inference_mode():
+        holds_in_inference_mode = guard.check(empty(2, 3))
+    return guard.check(empty(2, 3)) is True and not holds_in_inference_mode and not any(map(guard.check, others))
+
+
+# -- who takes part in a call ----------------------------------------------------------------------------------------
+
+_key = find("key")
+_key_set = find("key_set", _makes_sets_of_keys)
+_include = find("include_keys", _tells_included_keys)
+_exclude = find("exclude_keys", _tells_excluded_keys)
+_keys_of = find("tensor_keys", _tells_keys_of_tensors)
+_functorch_stack = find("functorch_stack", lambda peek: peek() is None)
+_function_mode_is_on: Any = find("function_modes", _tells_function_modes)
+_dispatch_modes: Any = find("dispatch_modes", _counts_dispatch_modes)
+_profiler_is_on: Any = find("profiler", lambda is_on: is_on() in (False, True))
+# What recognises a call like an earlier one; None where nothing does.
+TensorGuards: Any = find("guards", _guards_what_matters)
+
+_knows_who_listens = all_found(
+    _key_set, _include, _exclude, _keys_of, _functorch_stack, _function_mode_is_on, _dispatch_modes, _profiler_is_on,
+    find("forward_level", lambda level: level == -1),
+)  # fmt: skip
+
+
+def _anybody_listens() -> Any:
+    return (
+        _function_mode_is_on() or _profiler_is_on() or _dispatch_modes() or forward_ad._current_level >= 0
+    )  # in one frame: it is a part of every call
+
+
+def _somebody_may_listen() -> bool:
+    return True
+
+
+# Whether anybody takes part in calls right now whom no key of a tensor or of the thread shows: forward mode, a mode of
+# __torch_function__ or __torch_dispatch__ (fake tensors are one, and export traces with them), the profiler. A function
+# without arguments; true or not.
+anybody_listens: Callable[[], Any] = _anybody_listens if _knows_who_listens else _somebody_may_listen
+
+
+def forward_mode_is_on() -> bool:
+    """Whether a block of forward-mode automatic differentiation is around us."""
+    return bool(getattr(forward_ad, "_current_level", -1) >= 0)
+
+
+def is_plain_tensor(tensor: torch.Tensor) -> bool:
+    """Whether nothing but autograd and autocast would happen to this tensor on its way through the dispatcher."""
+    return type(tensor) in _PLAIN_TYPES and _are_plain_keys(_keys_of(tensor).raw_repr())  # type: ignore[misc]
+
+
+@functools.cache
+def _are_plain_keys(raw_keys: int) -> bool:
+    names = _names_of(_key_set.from_raw_repr(raw_keys))  # type: ignore[union-attr]
+    return bool(names & _PLAIN_BACKENDS) and names <= _PLAIN_KEYS
+
+
+def is_plain_thread() -> bool:
+    """Whether this thread includes and excludes the keys of one that has done nothing yet, or has only entered
+    inference mode."""
+    return _are_plain_sets(_include().raw_repr(), _exclude().raw_repr())  # type: ignore[misc]
+
+
+@functools.cache
+def _are_plain_sets(include: int, exclude: int) -> bool:
+    # Autograd's threads for GPUs exclude named dims besides (torch 2.11); a tensor that has some is not plain anyway.
+    def named(included: int, excluded: int) -> tuple[frozenset[str], frozenset[str]]:
+        sets = [_names_of(_key_set.from_raw_repr(keys)) for keys in (included, excluded)]  # type: ignore[union-attr]
+        return sets[0], sets[1] - {"Named"}
+
+    return named(include, exclude) in [named(i.raw_repr(), e.raw_repr()) for i, e in _default_key_sets()]
+
+
+@functools.cache
+def _default_key_sets() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """The included and excluded keys of a thread that has done nothing yet, and of one in inference mode."""
+
+    def look() -> tuple[Any, Any]:
+        fresh = _include(), _exclude()  # type: ignore[misc]
+        with torch.inference_mode():
+            return fresh, (_include(), _exclude())  # type: ignore[misc]
+
+    return _in_a_fresh_thread(look)
+
+
+def is_functorch_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor belongs to a ``torch.func`` transform."""
+    return bool(_is_wrapped(tensor)) if _is_wrapped is not None else transforms_are_on()
+
+
+_is_wrapped = find("is_wrapped", lambda is_wrapped: not is_wrapped(torch.empty(0)))
+_transforms_are_on = find("transforms_on", lambda are_on: not are_on())
+
+
+def transforms_are_on() -> bool:
+    """Whether a ``torch.func`` transform is around us."""
+    return bool(_transforms_are_on()) if _transforms_are_on is not None else False
+
+
+# -- calls with other keys than the thread's -------------------------------------------------------------------------
+
+
+def run_as_at_the_top(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function in which torch behaves as at the top of a Python program.
+
+    Inside an operator's rule the dispatcher has already switched off the keys that it passed, autograd and functorch
+    among them; a rule that differentiates or vmaps needs them again. Enclosing functorch transforms stay in force.
+    """
+    if _force_keys is None or not _knows_who_listens:
+        return _in_a_fresh_thread(function, *arguments)
+    include, exclude = _default_key_sets()[0]
+    if _functorch_stack() is not None:  # type: ignore[misc]
+        for key in ("FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode"):
+            include = include.add(getattr(_key, key))
+    with _force_keys(include, exclude):
+        return function(*arguments)
+
+
+def conjugates_are_ignored() -> bool:
+    """Whether arithmetic on a lazy conjugate (``x.conj()``) would forget the conjugate, right now.
+
+    torch.compile's runtime calls operators with the keys switched off that resolve it (torch 2.13 and 2.15;
+    torch's own ``custom_op`` then gives wrong values).
+    """
+    return _is_excluded is None or bool(_is_excluded(_key.Conjugate))  # type: ignore[union-attr]
+
+
+def run_with_lazy_conjugates(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function in which ``x.conj()`` and ``x.imag`` mean what they say."""
+    if _force_keys is None or not _knows_who_listens:
+        return _in_a_fresh_thread(function, *arguments)
+    include, exclude = _include(), _exclude()  # type: ignore[misc]
+    for key in (_key.Conjugate, _key.Negative):  # type: ignore[union-attr]
+        exclude = exclude.remove(key)
+    with _force_keys(include, exclude):
+        return function(*arguments)
+
+
+_force_keys: Any = find("force_keys")
+_is_excluded = find("is_excluded", lambda is_excluded: not is_excluded(_key.Conjugate))  # type: ignore[union-attr]
+
+
+def _in_a_fresh_thread(function: Callable[..., Result], *arguments: Any) -> Result:
+    """The slow way to a thread's default keys: a thread that has done nothing yet, on this one's GPU and stream."""
+    outcome: list[Any] = []
+    on_gpu = torch.cuda.is_initialized()
+    stream = torch.cuda.current_stream() if on_gpu else None
+    grad = torch.is_grad_enabled()
+
+    def work() -> None:
+        try:
+            with torch.cuda.stream(stream), torch.set_grad_enabled(grad):
+                outcome.append(function(*arguments))
+        except BaseException as error:  # it belongs to the caller
+            outcome.extend((None, error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if len(outcome) == 2:
+        raise outcome[1]
+    result: Result = outcome[0]
+    return result

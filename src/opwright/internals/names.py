@@ -1,0 +1,228 @@
+"""Every private name of torch and Triton that opwright uses: one row each.
+
+``seen`` is the range of versions in which the name was found and behaved (``.ci/versions`` runs the tests on them).
+``without`` says what happens where it is missing or behaves otherwise: something slower or smaller, and never a wrong
+answer. ``opwright doctor`` prints a line for each name that is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DYNAMO", "INTERNALS", "Internal"]
+
+# A module whose presence among those that are loaded tells that something was compiled.
+DYNAMO = "torch._dynamo"
+
+
+@dataclass(frozen=True)
+class Internal:
+    """One private name. ``key`` is how opwright's own files call it."""
+
+    key: str
+    name: str
+    used_for: str
+    without: str
+    seen: str = "torch 2.11 – 2.15"
+
+
+_DISPATCHER = "calls go through torch's dispatcher"
+_PUBLIC_AUTOGRAD = "gradients go through torch.library.register_autograd, which torch.func refuses"
+_OPAQUE = "torch.compile keeps Triton operators opaque"
+_NO_NUMPY = "NumPy code is not compiled, and nothing is derived from references in NumPy"
+_CPU_ARRAYS = "arrays that compiled NumPy makes are on the CPU; arguments on a GPU are refused beside them"
+_NO_TARGET = "no code is shown for GPUs that are not here"
+_THREAD = "a rule that differentiates runs in a thread of its own"
+_NO_STAGES = "Triton's stages are not shown"
+
+INTERNALS: tuple[Internal, ...] = (
+    # -- what a call meets: dispatch keys, modes, transforms ------------------------------------------------------
+    Internal("include_keys", "torch._C._dispatch_tls_local_include_set", "keys that a thread includes", _DISPATCHER),
+    Internal("exclude_keys", "torch._C._dispatch_tls_local_exclude_set", "keys that a thread excludes", _DISPATCHER),
+    Internal("tensor_keys", "torch._C._dispatch_keys", "a tensor's dispatch keys", _DISPATCHER),
+    Internal("key_set", "torch._C.DispatchKeySet", "sets of dispatch keys, and their names", _DISPATCHER),
+    Internal("key", "torch._C.DispatchKey", "dispatch keys by name", _DISPATCHER),
+    Internal("function_modes", "torch._C._is_torch_function_mode_enabled", "is a TorchFunctionMode on", _DISPATCHER),
+    Internal("dispatch_modes", "torch._C._len_torch_dispatch_stack", "is a TorchDispatchMode on", _DISPATCHER),
+    Internal("profiler", "torch._C._autograd._profiler_enabled", "is the profiler on", _DISPATCHER),
+    Internal("forward_level", "torch.autograd.forward_ad._current_level", "is forward mode on", _DISPATCHER),
+    Internal(
+        "guards",
+        "torch._C._dynamo.guards.TensorGuards",
+        "recognising a call like an earlier one",
+        "each call is checked anew, which takes a few microseconds",
+    ),
+    Internal(
+        "force_keys", "torch._C._ForceDispatchKeyGuard", "calls within a rule, as at the top of a program", _THREAD
+    ),
+    Internal(
+        "functorch_stack", "torch._C._functorch.peek_interpreter_stack", "is a torch.func transform on", _DISPATCHER
+    ),
+    Internal("is_excluded", "torch._C._dispatch_tls_is_dispatch_key_excluded", "are lazy conjugates ignored", _THREAD),
+    # -- autograd and torch.func ------------------------------------------------------------------------------------
+    Internal("below_autograd", "torch._C._AutoDispatchBelowAutograd", "a kernel beneath autograd", _PUBLIC_AUTOGRAD),
+    Internal("after_autograd", "torch._C._after_autograd_keyset", "the keys that follow autograd's", _PUBLIC_AUTOGRAD),
+    Internal("any_requires_grad", "torch._C._any_requires_grad", "does an argument want a gradient", _PUBLIC_AUTOGRAD),
+    Internal(
+        "exclude_guard", "torch._C._ExcludeDispatchKeyGuard", "leaving autocast behind", "torch.autocast(enabled=False)"
+    ),
+    Internal("transform_type", "torch._C._functorch.TransformType", "is the transform functionalize", _PUBLIC_AUTOGRAD),
+    Internal("transforms_on", "torch._C._are_functorch_transforms_active", "is any transform on", _PUBLIC_AUTOGRAD),
+    Internal(
+        "is_wrapped",
+        "torch._C._functorch.is_functorch_wrapped_tensor",
+        "does a tensor belong to a transform",
+        _DISPATCHER,
+    ),
+    Internal(
+        "pop_interpreters",
+        "torch._functorch.pyfunctorch.temporarily_pop_interpreter_stack",
+        "vmap within an operator's vmap rule",
+        "operators register their vmap rule by torch.library.register_vmap alone",
+    ),
+    # -- registration ------------------------------------------------------------------------------------------------
+    Internal(
+        "destroy_library", "torch.library.Library._destroy", "defining an operator anew", "defining one anew is refused"
+    ),
+    Internal("decompositions", "torch._decomp.global_decomposition_table", "taking a decomposition back", "it stays"),
+    Internal(
+        "decompose",
+        "torch._decomp.register_decomposition",
+        "DTensor placements, run_decompositions",
+        "DTensor placements are not derived",
+    ),
+    Internal(
+        "sharding_dispatcher",
+        "torch.distributed.tensor.DTensor._op_dispatcher",
+        "taking back a custom sharding rule",
+        "it stays until Python ends",
+    ),
+    Internal(
+        "lowerings", "torch._inductor.lowering", "operators with a decomposition, where CI is set", "Inductor decides"
+    ),
+    Internal("layout_tag", "torch._library.utils.get_layout_constraint_tag", "the same", "Inductor decides"),
+    Internal(
+        "functional_tensor",
+        "torch._subclasses.functional_tensor.FunctionalTensor",
+        "tracing into Triton kernels",
+        _OPAQUE,
+    ),
+    Internal("functional_mode", "torch._subclasses.functional_tensor.FunctionalTensorMode", "the same", _OPAQUE),
+    Internal(
+        "triton_ops_opaque",
+        "torch.export._trace.custom_triton_ops_decomposition_disabled",
+        "is it export that traces",
+        _OPAQUE,
+    ),
+    Internal(
+        "overload_function",
+        "torch.ops.aten.relu.default._op",
+        "calling an operator past its Python wrapper",
+        "it is called through it",
+    ),
+    Internal(
+        "overload_schema",
+        "torch.ops.aten.relu.default._schema",
+        "does a library match its operator",
+        "its name alone tells",
+    ),
+    Internal("parse_schema", "torch._C.parse_schema", "the same", "its name alone tells"),
+    # -- tensors -----------------------------------------------------------------------------------------------------
+    Internal("version", "torch.Tensor._version", "was a tensor written", "writes are found by comparing values"),
+    Internal("storage_identity", "torch.UntypedStorage._cdata", "do two tensors share memory", "their addresses tell"),
+    Internal(
+        "tensor_address",
+        "torch.Tensor._cdata",
+        "where Python's tensor holds its C++ one",
+        "kernels are called from Python",
+    ),
+    Internal(
+        "fake_mode",
+        "torch._subclasses.fake_tensor.FakeTensorMode",
+        "shapes without memory",
+        "meta tensors take their place",
+    ),
+    Internal("fake_tensor", "torch._subclasses.fake_tensor.FakeTensor", "tracing into Triton kernels", _OPAQUE),
+    Internal(
+        "dispatch_mode",
+        "torch.utils._python_dispatch.TorchDispatchMode",
+        "counting FLOPs, rounding as a dtype would",
+        "FLOPs are not counted",
+    ),
+    Internal(
+        "is_zero_tensor", "torch.Tensor._is_zerotensor", "zeros without memory in a backward", "torch materialises them"
+    ),
+    # -- CUDA --------------------------------------------------------------------------------------------------------
+    Internal("current_device", "torch._C._cuda_getDevice", "the current GPU", "torch.cuda.current_device"),
+    Internal(
+        "current_stream",
+        "torch._C._cuda_getCurrentRawStream",
+        "the current stream's handle",
+        "torch.cuda.current_stream",
+    ),
+    Internal("gpu_sleep", "torch.cuda._sleep", "a GPU that is busy for a while", "matrix products keep it busy"),
+    Internal(
+        "storage_holders",
+        "torch._C._storage_Use_Count",
+        "does anybody hold a graph's memory",
+        "CUDA graphs are refused",
+    ),
+    Internal(
+        "keeps_graph",
+        "torch._C._autograd._get_current_graph_task_keep_graph",
+        "will a backward run again",
+        "results are copied",
+    ),
+    # -- torch.compile -----------------------------------------------------------------------------------------------
+    Internal(
+        "compile_fx", "torch._inductor.compile_fx.compile_fx", "code from a traced graph of NumPy calls", _NO_NUMPY
+    ),
+    Internal("dynamo_errors", "torch._dynamo.exc", "what stopped the tracer, in our words", "torch's own words"),
+    Internal("dynamo_counters", "torch._dynamo.utils.counters", "the reasons of graph breaks", "they are not listed"),
+    Internal(
+        "code_of_run", "torch._inductor.utils.run_and_get_code", "showing what Inductor generates", "it is not shown"
+    ),
+    Internal(
+        "inner_compile", "torch._inductor.compile_fx.compile_fx_inner", "code for a GPU that is not here", _NO_TARGET
+    ),
+    Internal("inductor_config", "torch._inductor.config", "the same", _NO_TARGET),
+    Internal("graph_lowering", "torch._inductor.graph.GraphLowering", "the same", _NO_TARGET),
+    Internal("cuda_interface", "torch._dynamo.device_interface.CudaInterface", "the same", _NO_TARGET),
+    Internal("triton_facts", "torch.utils._triton", "the same", _NO_TARGET),
+    # -- torch's NumPy layer -----------------------------------------------------------------------------------------
+    Internal("numpy", "torch._numpy", "NumPy's functions on tensors", _NO_NUMPY),
+    Internal("numpy_array", "torch._numpy._ndarray.ndarray", "NumPy's array on a tensor", _NO_NUMPY),
+    Internal("numpy_dtypes", "torch._numpy._dtypes_impl", "which float np.zeros gives", _NO_NUMPY),
+    Internal(
+        "numpy_calls",
+        "torch._dynamo.utils.numpy_to_tensor_wrapper",
+        "where compiled NumPy makes its arrays",
+        _CPU_ARRAYS,
+    ),
+    Internal("numpy_methods", "torch._dynamo.utils.numpy_method_wrapper", "the same", _CPU_ARRAYS),
+    Internal("numpy_operators", "torch._dynamo.utils.numpy_operator_wrapper", "the same", _CPU_ARRAYS),
+    Internal("device_context", "torch.utils._device.DeviceContext", "is torch.device(...) around us", _CPU_ARRAYS),
+    Internal(
+        "device_constructors", "torch.utils._device._device_constructors", "functions that make tensors", _CPU_ARRAYS
+    ),
+    Internal(
+        "pop_function_mode",
+        "torch.overrides._pop_mode_temporarily",
+        "leaving torch.device(...) for a while",
+        _CPU_ARRAYS,
+    ),
+    Internal("function_mode_count", "torch._C._len_torch_function_stack", "the same", _CPU_ARRAYS),
+    Internal("function_mode_at", "torch._C._get_function_stack_at", "the same", _CPU_ARRAYS),
+    # -- Triton ------------------------------------------------------------------------------------------------------
+    Internal(
+        "triton_target",
+        "triton.backends.compiler.GPUTarget",
+        "compiling for a GPU that is not here",
+        _NO_STAGES,
+        "triton 3.4 – 3.9",
+    ),
+    Internal("triton_source", "triton.compiler.ASTSource", "the same", _NO_STAGES, "triton 3.4 – 3.9"),
+    Internal(
+        "triton_backends", "triton.backends.backends", "code for a GPU that is not here", _NO_TARGET, "triton 3.4 – 3.9"
+    ),
+)

@@ -1,0 +1,192 @@
+"""torch's NumPy on tensors, and the two things of it that are one setting of the process: which float it gives, and
+where compiled code makes its arrays. Both are patched only while a block that asks for it is active, and even then
+decide by what this thread's block says."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from opwright.internals.lookup import all_found, find
+
+__all__ = [
+    "Array", "arrays_made_by", "call_numpy", "default_dtypes", "has_numpy", "is_device_constructor", "numpy_functions",
+    "without_default_device",
+]  # fmt: skip
+
+# NumPy's namespace and its array, on tensors. None where this torch has none.
+numpy_functions: Any = find("numpy")
+
+
+class _NoArray:
+    """In the place of the array where this torch has none."""
+
+
+Array: Any = find("numpy_array") or _NoArray
+
+
+def has_numpy() -> bool:
+    """Whether this torch has NumPy on tensors."""
+    return numpy_functions is not None and Array is not _NoArray
+
+
+class _PatchedWhileUsed:
+    """Something of the process that is replaced while at least one block, in any thread, uses the replacement."""
+
+    def __init__(self, install: Callable[[], Callable[[], None]]) -> None:
+        self._install = install
+        self._users = 0
+        self._restore: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[None]:
+        with self._lock:
+            if self._users == 0:
+                self._restore = self._install()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    self._restore()
+
+
+# -- which float -----------------------------------------------------------------------------------------------------
+
+_dtypes: contextvars.ContextVar[tuple[torch.dtype, torch.dtype] | None] = contextvars.ContextVar(
+    "opwright_numpy_dtypes", default=None
+)
+
+
+def _let_blocks_choose_dtypes() -> Callable[[], None]:
+    module: Any = find("numpy_dtypes")
+    if module is None:
+        return lambda: None
+    before = module.default_dtypes()
+
+    class OfTheBlock(type(before)):  # type: ignore[misc]
+        """torch's record of default dtypes, as it was, but for threads that are in a block."""
+
+        @property
+        def float_dtype(self) -> Any:
+            chosen = _dtypes.get()
+            return self[0] if chosen is None else chosen[0]
+
+        @property
+        def complex_dtype(self) -> Any:
+            chosen = _dtypes.get()
+            return self[1] if chosen is None else chosen[1]
+
+    ours = module._default_dtypes = OfTheBlock(*before)
+
+    def restore() -> None:
+        if module._default_dtypes is ours:  # unless somebody has set others meanwhile
+            module._default_dtypes = before
+
+    return restore
+
+
+_patched_dtypes = _PatchedWhileUsed(_let_blocks_choose_dtypes)
+
+
+@contextlib.contextmanager
+def default_dtypes(floating: torch.dtype, complex_: torch.dtype) -> Iterator[None]:
+    """A block in which, in this thread, torch's NumPy gives these where NumPy's functions choose by themselves."""
+    token = _dtypes.set((floating, complex_))
+    try:
+        with _patched_dtypes.use():
+            yield
+    finally:
+        _dtypes.reset(token)
+
+
+# -- where arrays are made -------------------------------------------------------------------------------------------
+
+# Runs one NumPy call of a traced graph: takes torch's wrapper of the call, and the call's arguments.
+RunCall = Callable[..., Any]
+_run_call: contextvars.ContextVar[RunCall | None] = contextvars.ContextVar("opwright_numpy_calls", default=None)
+# How torch's wrappers of NumPy's functions, methods and operators are called, by type.
+_original_calls: dict[type, Callable[..., Any]] = {}
+
+
+def _let_blocks_run_calls() -> Callable[[], None]:
+    wrappers = [w for w in map(find, ("numpy_calls", "numpy_methods", "numpy_operators")) if w is not None]
+    for wrapper in wrappers:
+        _original_calls[wrapper] = wrapper.__call__
+        wrapper.__call__ = _call
+
+    def restore() -> None:
+        for wrapper in wrappers:
+            wrapper.__call__ = _original_calls[wrapper]
+
+    return restore
+
+
+def _call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+    run = _run_call.get()
+    if run is None:
+        return _original_calls[type(wrapper)](wrapper, *args, **kwargs)
+    return run(wrapper, *args, **kwargs)
+
+
+_patched_calls = _PatchedWhileUsed(_let_blocks_run_calls)
+
+
+@contextlib.contextmanager
+def arrays_made_by(run: RunCall | None) -> Iterator[None]:
+    """A block in which, in this thread, ``run`` runs the NumPy calls of traced graphs (None: torch does)."""
+    token = _run_call.set(run)
+    try:
+        with _patched_calls.use():
+            yield
+    finally:
+        _run_call.reset(token)
+
+
+def call_numpy(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a NumPy call of a traced graph as torch does."""
+    return _original_calls.get(type(wrapper), type(wrapper).__call__)(wrapper, *args, **kwargs)
+
+
+def is_device_constructor(function: Any) -> bool:
+    """Whether a function of torch's makes tensors, on the device that ``torch.device(...)`` around it says."""
+    constructors = find("device_constructors")
+    return constructors is not None and function in constructors()
+
+
+def can_place_arrays() -> bool:
+    """Whether compiled NumPy can make its arrays on a GPU."""
+    keys = (
+        "numpy_calls", "numpy_methods", "numpy_operators", "device_context", "device_constructors", "pop_function_mode",
+        "function_mode_count", "function_mode_at",
+    )  # fmt: skip
+    return all_found(*map(find, keys))
+
+
+@contextlib.contextmanager
+def without_default_device() -> Iterator[None]:
+    """A block in which ``with torch.device(...)`` around it does not count."""
+    if not can_place_arrays():
+        yield
+        return
+    context, pop = find("device_context"), find("pop_function_mode")
+    count, at = find("function_mode_count"), find("function_mode_at")
+    assert context is not None and pop is not None and count is not None and at is not None  # noqa: PT018
+    with contextlib.ExitStack() as stack:
+        while count() and isinstance(at(count() - 1), context):
+            stack.enter_context(pop())
+        yield
+
+
+def default_device_is_chosen() -> bool:
+    """Whether ``with torch.device(...)`` or ``torch.set_default_device`` may be around us."""
+    count, is_on = find("function_mode_count"), find("function_modes")
+    return count is None or is_on is None or bool(count() > 0 or is_on())

@@ -1,0 +1,79 @@
+"""What registering an operator, and taking it back, needs of torch beyond ``torch.library``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from opwright.internals.lookup import find
+
+__all__ = [
+    "call_directly", "destroy", "forget_decomposition", "forget_sharding", "keep_opaque_in_inductor",
+    "register_decomposition", "schema_differs", "writes_arguments",
+]  # fmt: skip
+
+
+def destroy(library: torch.library.Library) -> bool:
+    """Take everything back that a library registered; False where torch cannot."""
+    if find("destroy_library") is None:
+        return False
+    library._destroy()
+    return True
+
+
+def register_decomposition(overload: Any, function: Callable[..., Any]) -> None:
+    """Give an operator a decomposition, from which DTensor takes placements, if torch has a place for one."""
+    register = find("decompose")
+    if register is not None:
+        register(overload)(function)
+
+
+def forget_decomposition(overload: Any) -> None:
+    """Take it back."""
+    for table in (find("decompositions") or {}).values():
+        table.pop(overload, None)
+
+
+def forget_sharding(overload: Any) -> None:
+    """Take back a rule for placements of DTensor's that was registered for an operator."""
+    if "torch.distributed.tensor" in sys.modules and (dispatcher := find("sharding_dispatcher")) is not None:
+        dispatcher.sharding_propagator.op_strategy_funcs.pop(overload, None)
+
+
+def keep_opaque_in_inductor(overload: Any) -> None:
+    """Tell Inductor to call an operator although it has a decomposition, which is DTensor's.
+
+    It does so by itself, except where the environment has ``CI``: there it takes the pair for a mistake in
+    torch's own tables and stops. A fall-back that is already there is not questioned.
+    """
+    if not os.environ.get("CI"):
+        return
+    lowering, tag_of = find("lowerings"), find("layout_tag")
+    if lowering is not None and tag_of is not None and overload not in lowering.lowerings:
+        constraint = lowering.tag_to_layout_constraint(tag_of(overload, with_default=True))
+        lowering.make_fallback(overload, constraint, warn=False)
+
+
+def call_directly(overload: Any) -> Callable[..., Any]:
+    """The function of C++ behind an overload: its wrapper in Python would add a tenth to a call."""
+    function: Callable[..., Any] = overload if find("overload_function") is None else overload._op
+    return function
+
+
+def writes_arguments(overload: Any) -> bool:
+    """Whether an operation writes into one of its arguments."""
+    if find("overload_schema") is None:
+        return bool(overload.overloadpacket.__name__.endswith("_") or overload.name().endswith("out"))
+    return bool(overload._schema.is_mutable)
+
+
+def schema_differs(overload: Any, schema: str) -> bool:
+    """Whether an operator is known to have another schema."""
+    parse = find("parse_schema")
+    if parse is None or find("overload_schema") is None:
+        return False
+    return str(overload._schema) != str(parse(schema))

@@ -1,0 +1,82 @@
+"""What opwright asks of tensors and GPUs that torch tells only in private."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from opwright.internals.lookup import find
+
+__all__ = [
+    "address_in_object", "current_device", "current_stream", "keep_gpu_busy", "share_memory", "version_of",
+    "was_written",
+]  # fmt: skip
+
+
+def _counts_writes(version: Any) -> bool:
+    tensor = torch.zeros(1, device="cpu")
+    before = version.__get__(tensor)
+    tensor.add_(1)
+    return bool(version.__get__(tensor) > before)
+
+
+def _identifies_storages(identity: Any) -> bool:
+    x, y = torch.zeros(2, device="cpu"), torch.zeros(2, device="cpu")
+    one, view, other = (identity.__get__(t.untyped_storage()) for t in (x, x[1:], y))
+    return bool(one == view != other)
+
+
+_version = find("version", _counts_writes)
+_identity = find("storage_identity", _identifies_storages)
+_address = find("tensor_address", lambda address: address.__get__(torch.empty(0)) > 0)
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """How often a tensor was written in place; None where torch does not tell."""
+    return None if _version is None else int(_version.__get__(tensor))
+
+
+def was_written(tensor: torch.Tensor, version: int | None) -> bool:
+    """Whether a tensor was written since it had a version; True where torch does not tell."""
+    return version is None or version_of(tensor) != version
+
+
+def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors are views of one storage; False for wrappers (functorch's, subclasses), which have none."""
+    if a is b:
+        return True
+    try:
+        storages = a.untyped_storage(), b.untyped_storage()
+        if _identity is not None:
+            return bool(_identity.__get__(storages[0]) == _identity.__get__(storages[1]))
+        return storages[0].data_ptr() == storages[1].data_ptr() != 0
+    except (NotImplementedError, RuntimeError):
+        return False
+
+
+def address_in_object(tensor: torch.Tensor) -> int | None:
+    """The address of the C++ tensor behind a Python one; None where torch does not tell."""
+    return None if _address is None else int(_address.__get__(tensor))
+
+
+def _stream_of(device: int) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+# The index of the current GPU, and the handle of the current stream of one. Functions of C where torch has them: a
+# stream object made anew for each call costs as much as the rest of a launch.
+current_device: Any = find("current_device") or torch.cuda.current_device
+current_stream: Any = find("current_stream") or _stream_of
+
+_sleep: Any = find("gpu_sleep")
+
+
+def keep_gpu_busy(cycles: int) -> None:
+    """Occupy the current stream for about this many clock cycles."""
+    if _sleep is not None:
+        _sleep(cycles)
+        return
+    square = torch.ones(2048, 2048, device="cuda")
+    for _ in range(1 + cycles // 500_000):  # a product of this size takes some 300 µs
+        square = square @ square

@@ -1,0 +1,54 @@
+"""Compiling GPU kernels ahead, into files that are shipped beside their source."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from opwright.backends.build_tools import build_tools
+from opwright.backends.mojo import backend as mojo
+from opwright.contract.cases import arguments_of, dtypes_to_check, parse_case
+from opwright.errors import KernelError
+from opwright.runtime.op import Op
+
+__all__ = ["prebuild"]
+
+
+def prebuild(operator: Op, kernels: Sequence[str] | None, archs: Sequence[str], cases: Sequence[str]) -> list[Path]:
+    """Write the PTX of an operator's Mojo kernels that name a folder for it, for every dtype that they take.
+
+    Args:
+        kernels: names of kernels; None for all that name a folder.
+        archs: such as ``sm_90``.
+        cases: sizes, such as ``n=8 m=4``, for kernels whose compile-time parameters follow from them; ``""`` leaves
+            them to the contract.
+
+    Raises:
+        KernelError: no such kernel, or it names no folder.
+        CheckError: a case that makes no sense.
+        KernelRefusedError: there is no Mojo here.
+        CompileError: it does not compile.
+    """
+    if unknown := [k for k in kernels or () if k not in operator.kernels]:
+        raise KernelError(
+            f"{operator.contract.qualname} has no kernel {unknown[0]!r}", fix=f"it has {[*operator.kernels]}"
+        )
+    written = []
+    for name, kernel in operator.kernels.items():
+        chosen = name in kernels if kernels else "prebuilt" in kernel.spec.options
+        if not chosen:
+            continue
+        calls = [
+            arguments_of(kernel.contract, dataclasses.replace(parse_case(kernel.contract, case), dtypes=dtypes), "cpu")
+            for dtypes in dtypes_to_check(kernel.contract, _dtypes(kernel.spec.dtypes))
+            for case in cases
+        ]
+        written += mojo.prebuild(kernel.spec, kernel.contract, build_tools(), archs, calls)
+    return written
+
+
+def _dtypes(named: Sequence[torch.dtype] | None) -> Sequence[torch.dtype]:
+    return named if named is not None else tuple(mojo.MojoBackend.dtypes)

@@ -1,0 +1,157 @@
+"""What Inductor generates for a GPU that is not here, asked of a process that may believe that it is.
+
+``python -m opwright.runtime.inspect.inductor_child FOLDER`` reads the job that ``ask`` put there and leaves the
+answer beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from opwright.backends.build_tools import build_tools
+from opwright.backends.inductor.cuda_guard import provide_cuda_guard
+from opwright.backends.inductor.stages import Generated, Subject, generate_for
+from opwright.backends.inductor.target_gpus import target_gpu
+from opwright.contract.cases import arguments_of, parse_case
+from opwright.errors import KernelRefusedError, OpwrightError
+from opwright.runtime import serialization
+from opwright.runtime.languages import REFERENCE
+from opwright.runtime.op import Op
+from opwright.runtime.targets import Home, find_home, import_home
+
+__all__ = ["ask", "subject_of"]
+
+_JOB, _ANSWER = "job", "answer"
+_PATIENCE = 600.0  # seconds; code for one kernel takes about ten
+
+
+@dataclass(frozen=True)
+class _Job:
+    """``cases`` are the calls to make, of which the last one's code is wanted. The operator comes from its home, or by
+    value."""
+
+    kernel: str
+    arch: str
+    cases: tuple[str, ...]
+    run_triton: bool
+    fingerprint: str
+    home: Home | None
+    by_value: bytes | None = None
+    sys_path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+
+
+def subject_of(operator: Op, kernel: str) -> Subject:
+    """The meaning, or one of the NumPy kernels, for Inductor."""
+    contract = operator.contract
+    if kernel == REFERENCE:
+        return Subject(contract.qualname, contract, contract.function, contract.signature.language)
+    spec = operator.kernels[kernel].spec
+    assert callable(spec.source)  # NumPy kernels take callables only
+    default = spec.options.get("default_float_dtype", "float64")
+    return Subject(f"{contract.qualname}:{kernel}", contract, spec.source, "numpy", default)
+
+
+def ask(operator: Op, kernel: str, arch: str, cases: tuple[str, ...], *, run_triton: bool) -> tuple[Generated, ...]:
+    """What Inductor generates for a named architecture, from a process of its own.
+
+    Args:
+        cases: of each call, the inputs' case (``contract/cases.py``); the last call's code is given.
+        run_triton: have Triton compile each kernel as well.
+
+    Raises:
+        CompileError: torch.compile cannot follow the function.
+        KernelRefusedError: nothing can be generated here for that architecture; says why.
+    """
+    home = find_home(operator)
+    job = _Job(kernel, arch, cases, run_triton, operator.fingerprint, home)
+    answer = _run(job, operator) if home is not None else None
+    if answer is None:
+        answer = _run(replace(job, home=None, by_value=_dump(operator)), operator)
+    if isinstance(answer, OpwrightError):
+        raise answer
+    assert answer is not None  # by value, it is there
+    return answer
+
+
+def _dump(operator: Op) -> bytes:
+    try:
+        return serialization.dump(operator)
+    except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
+        raise KernelRefusedError(
+            f"{operator.contract.qualname} cannot be sent to the process that generates code: {error}",
+            fix="define it in a file or a module",
+        ) from error
+
+
+_Answer = tuple[Generated, ...] | OpwrightError | None
+
+
+def _run(job: _Job, operator: Op) -> _Answer:
+    # Without a GPU, so that the code is the same on a machine that has another one.
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"}
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+    with tempfile.TemporaryDirectory() as folder:
+        environment["TRITON_CACHE_DIR"] = folder  # what it kept from before names files that are gone
+        (Path(folder) / _JOB).write_bytes(pickle.dumps(job))
+        command = [sys.executable, "-m", "opwright.runtime.inspect.inductor_child", folder]
+        try:
+            done = subprocess.run(
+                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                timeout=_PATIENCE,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return _refusal(job, operator, f"was stopped after {_PATIENCE:g} s")
+        if done.returncode == 0:
+            answer: _Answer = pickle.loads((Path(folder) / _ANSWER).read_bytes())
+            return answer
+    said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    return _refusal(job, operator, f"ended with {done.returncode}: {said}")
+
+
+def _refusal(job: _Job, operator: Op, what: str) -> KernelRefusedError:
+    return KernelRefusedError(
+        f"{operator.contract.qualname}: the process that generates code for {job.arch} {what}",
+        fix=f"use a machine with {job.arch}",
+    )
+
+
+def _main(folder: Path) -> None:
+    job: _Job = pickle.loads((folder / _JOB).read_bytes())
+    sys.path[:] = job.sys_path
+    answer: _Answer
+    try:
+        answer = _answer(job, folder)
+    except OpwrightError as error:
+        answer = error
+    (folder / _ANSWER).write_bytes(pickle.dumps(answer))
+
+
+def _answer(job: _Job, folder: Path) -> tuple[Generated, ...] | None:
+    operator = _fetch(job)
+    if operator is None:
+        return None
+    provide_cuda_guard(build_tools().machine.cxx, folder)
+    calls = [arguments_of(operator.contract, parse_case(operator.contract, c), "meta") for c in job.cases]
+    subject = subject_of(operator, job.kernel)
+    return generate_for(target_gpu(job.arch), subject, calls, run_triton=job.run_triton)
+
+
+def _fetch(job: _Job) -> Op | None:
+    if job.by_value is not None:
+        return serialization.load(job.by_value)
+    assert job.home is not None  # one of the two is given
+    operator = import_home(job.home)
+    return operator if operator is not None and operator.fingerprint == job.fingerprint else None
+
+
+if __name__ == "__main__":
+    # Under its own name: pickle would not find what belongs to ``__main__``.
+    from opwright.runtime.inspect import inductor_child
+
+    inductor_child._main(Path(sys.argv[1]))

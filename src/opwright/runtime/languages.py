@@ -1,0 +1,339 @@
+"""The languages as an operator's methods: ``op.triton(...)``, ``op.cpp(...)`` and their like, typed.
+
+What they do with a kernel is said by who has them: opwright's own operators make a record of it (``attach``), those
+of a shipped package take what was built.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+
+import torch
+
+from opwright.contract.numpy_rules import DefaultFloatDtype
+from opwright.errors import KernelError
+
+if TYPE_CHECKING:
+    from opwright.runtime.kernel import Kernel
+
+__all__ = ["LANGUAGES", "REFERENCE", "KernelOptions", "Languages", "kernel_name"]
+
+# How the reference is named where a kernel's name is expected.
+REFERENCE = "reference"
+Function = TypeVar("Function", bound=Callable[..., Any])
+# Blocks or threads of a launch: a number, up to three, or a function of the arguments that gives either.
+Extent = int | Sequence[int] | Callable[..., int | Sequence[int]]
+# A compile-time parameter: a constant, or a function of the arguments that gives one.
+Parameter = int | float | str | torch.dtype | Callable[..., Any]
+
+
+class KernelOptions(TypedDict, total=False):
+    """What every language's method takes besides the source.
+
+    Keys:
+        name: what the kernel is called, unique within the operator (default: the function's own name, else the
+            language's).
+        devices: the torch device types that it is written for.
+        dtypes: the floating dtypes that it takes (of an operator without floating arguments, all dtypes); default: all
+            that the contract admits.
+        when: a predicate on the operator's arguments: where it is False, the kernel is not applicable, and another one
+            runs.
+    """
+
+    name: str | None
+    devices: Sequence[str] | None
+    dtypes: Sequence[torch.dtype] | None
+    when: Callable[..., bool] | None
+
+
+def _refuses_unknown_options(method: Function) -> Function:
+    """A misspelt option is an error that names the operator and lists what there is."""
+    known = [p.name for p in inspect.signature(method).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+
+    @functools.wraps(method)
+    def checked(self: Any, *args: Any, **options: Any) -> Any:
+        if unknown := sorted(options.keys() - set(known)):
+            raise KernelError(
+                f"{self.contract.qualname}: op.{method.__name__} has no option {unknown[0]!r}",
+                fix=f"it takes {', '.join(known)}",
+            )
+        return method(self, *args, **options)
+
+    return checked  # type: ignore[return-value]  # the same but for what it refuses
+
+
+class Languages:
+    """One method for each language. Each attaches a kernel, which is built when it is first needed.
+
+    A kernel takes the operator's arguments and returns its outputs, freshly allocated and contiguous. All methods
+    raise KernelError for an option, a file or a function in it that does not exist, and SignatureMismatchError where
+    the kernel's parameters are not the operator's.
+    """
+
+    if not TYPE_CHECKING:  # type checkers refuse what is not there by themselves
+
+        def __getattr__(self, name: str) -> Any:
+            close = difflib.get_close_matches(name, [n for n in dir(type(self)) if not n.startswith("_")], n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; the languages are {', '.join(LANGUAGES)}"
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}", name=name, obj=self)
+
+    def _attach(self, language: str, source: Any, options: Mapping[str, Any], **common: Any) -> Any:
+        """Attach one kernel; without a source, a decorator that does."""
+        raise NotImplementedError
+
+    @overload
+    def python(self, source: Function, /, **common: Unpack[KernelOptions]) -> Function: ...
+    @overload
+    def python(self, /, **common: Unpack[KernelOptions]) -> Callable[[Function], Function]: ...
+    @_refuses_unknown_options
+    def python(
+        self,
+        source: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+        when: Callable[..., bool] | None = None,
+    ) -> Any:
+        """Attach any Python callable; a decorator. torch.compile sees one opaque operator.
+
+        Args:
+            source: the function.
+            name, devices, dtypes, when: see ``KernelOptions``; the devices are cpu and cuda by default.
+        """
+        return self._attach("python", source, {}, name=name, devices=devices, dtypes=dtypes, when=when)
+
+    @overload
+    def triton(self, source: Function, /, **common: Unpack[KernelOptions]) -> Function: ...
+    @overload
+    def triton(self, source: str | Path, /, *, entry: str | None = ..., **common: Unpack[KernelOptions]) -> Kernel: ...
+    @overload
+    def triton(self, /, **common: Unpack[KernelOptions]) -> Callable[[Function], Function]: ...
+    @_refuses_unknown_options
+    def triton(
+        self,
+        source: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        entry: str | None = None,
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+        when: Callable[..., bool] | None = None,
+    ) -> Any:
+        """Attach a launcher around ``@triton.jit`` kernels; a decorator. torch.compile traces into it.
+
+        Args:
+            source: the launcher, or a file that holds it (looked for beside the operator's own file).
+            entry: the launcher's name in that file (default: the operator's).
+            name, devices, dtypes, when: see ``KernelOptions``; the device is cuda by default. Without a GPU,
+                ``opwright check`` runs it in Triton's interpreter.
+        """
+        return self._attach("triton", source, {}, name=name, entry=entry, devices=devices, dtypes=dtypes, when=when)
+
+    @overload
+    def cuda(self, source: Function, /, **common: Unpack[KernelOptions]) -> Function: ...
+    @overload
+    def cuda(
+        self,
+        source: str | Path,
+        /,
+        *,
+        entry: str | None = ...,
+        options: Sequence[str] = ...,
+        **common: Unpack[KernelOptions],
+    ) -> Kernel: ...
+    @overload
+    def cuda(self, /, **common: Unpack[KernelOptions]) -> Callable[[Function], Function]: ...
+    @_refuses_unknown_options
+    def cuda(
+        self,
+        source: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        entry: str | None = None,
+        options: Sequence[str] = (),
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+        when: Callable[..., bool] | None = None,
+    ) -> Any:
+        """Attach a CUDA C++ kernel; a decorator for launchers.
+
+        Args:
+            source: a Python launcher around ``ow.cuda_module`` kernels, or a ``.cu`` file with a host function on
+                ``torch::stable::Tensor`` that has the operator's parameters, built with nvcc.
+            entry: the host function's name in that file (default: the operator's).
+            options: flags for nvcc, one string each.
+            name, devices, dtypes, when: see ``KernelOptions``; the device is cuda by default. Without a GPU,
+                ``opwright check`` runs launchers in the simulator.
+        """
+        return self._attach(
+            "cuda", source, {"options": options}, name=name, entry=entry, devices=devices, dtypes=dtypes, when=when
+        )
+
+    @_refuses_unknown_options
+    def cpp(
+        self,
+        source: str | Path,
+        /,
+        *,
+        name: str | None = None,
+        entry: str | None = None,
+        options: Sequence[str] = (),
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+        when: Callable[..., bool] | None = None,
+    ) -> Kernel:
+        """Attach a C++ kernel: a file with a host function on ``torch::stable::Tensor`` that has the operator's
+        parameters, built with the system's compiler in one to three seconds.
+
+        Args:
+            source: the file (looked for beside the operator's own file).
+            entry: the function's name in it (default: the operator's).
+            options: flags for the compiler, one string each.
+            name, devices, dtypes, when: see ``KernelOptions``; the device is cpu by default.
+        """
+        kernel: Kernel = self._attach(
+            "cpp", source, {"options": options}, name=name, entry=entry, devices=devices, dtypes=dtypes, when=when
+        )
+        return kernel
+
+    @_refuses_unknown_options
+    def mojo(
+        self,
+        source: str | Path,
+        /,
+        *,
+        name: str | None = None,
+        entry: str | None = None,
+        params: Mapping[str, Parameter] | None = None,
+        grid: Extent | None = None,
+        block: Extent | None = None,
+        alignment: int = 1,
+        prebuilt: str | None = None,
+        options: Sequence[str] = (),
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+        when: Callable[..., bool] | None = None,
+    ) -> Kernel:
+        """Attach a Mojo function: compiled to a library for the CPU, or to PTX for a GPU (docs/mojo.md).
+
+        Args:
+            source: the ``.mojo`` file (looked for beside the operator's own file).
+            entry: the function's name in it (default: the operator's).
+            params: its compile-time parameters by name; each a constant, or a function of the arguments.
+            grid, block: blocks and threads of a GPU kernel; each a number, a tuple, or a function of the arguments.
+            alignment: bytes that the arguments' addresses are to be a multiple of; others are copied.
+            prebuilt: a folder beside the source with PTX that was made by ``opwright prebuild``.
+            options: flags for the Mojo compiler, one string each.
+            name, devices, dtypes, when: see ``KernelOptions``; the device is cpu by default.
+        """
+        kernel: Kernel = self._attach(
+            "mojo",
+            source,
+            {
+                "params": params,
+                "grid": grid,
+                "block": block,
+                "alignment": alignment,
+                "prebuilt": prebuilt,
+                "options": options,
+            },
+            name=name,
+            entry=entry,
+            devices=devices,
+            dtypes=dtypes,
+            when=when,
+        )
+        return kernel
+
+    @_refuses_unknown_options
+    def max(
+        self,
+        source: str | Path,
+        /,
+        *,
+        name: str | None = None,
+        entry: str | None = None,
+        params: Mapping[str, Parameter] | None = None,
+        symbolic: bool = False,
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+        when: Callable[..., bool] | None = None,
+    ) -> Kernel:
+        """Attach a custom operator that was written for MAX: a ``.mojo`` file in a folder that is a Mojo package.
+
+        Args:
+            source: the file.
+            entry: the registered name (default: the operator's).
+            params: its compile-time parameters by name; each a constant, or a function of the arguments.
+            symbolic: compile once for all sizes, in a MAX graph with symbolic dims, instead of through
+                ``CustomOpLibrary`` for each.
+            name, devices, dtypes, when: see ``KernelOptions``; the device is cpu by default.
+        """
+        kernel: Kernel = self._attach(
+            "max",
+            source,
+            {"params": params, "symbolic": symbolic},
+            name=name,
+            entry=entry,
+            devices=devices,
+            dtypes=dtypes,
+            when=when,
+        )
+        return kernel
+
+    @overload
+    def numpy(
+        self, source: Function, /, *, default_float_dtype: DefaultFloatDtype = ..., **common: Unpack[KernelOptions]
+    ) -> Function: ...
+    @overload
+    def numpy(
+        self, /, *, default_float_dtype: DefaultFloatDtype = ..., **common: Unpack[KernelOptions]
+    ) -> Callable[[Function], Function]: ...
+    @_refuses_unknown_options
+    def numpy(
+        self,
+        source: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        default_float_dtype: DefaultFloatDtype = "float64",
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+        when: Callable[..., bool] | None = None,
+    ) -> Any:
+        """Attach a function on NumPy arrays, which torch.compile turns into C++ or Triton; a decorator.
+
+        Args:
+            source: the function.
+            default_float_dtype: the float that NumPy's functions choose by themselves: "float64" as in NumPy, or
+                "float32".
+            name, devices, dtypes, when: see ``KernelOptions``; the devices are cpu and cuda by default.
+        """
+        return self._attach(
+            "numpy",
+            source,
+            {"default_float_dtype": default_float_dtype},
+            name=name,
+            devices=devices,
+            dtypes=dtypes,
+            when=when,
+        )
+
+
+def kernel_name(language: str, source: Any, name: str | None) -> tuple[str, str]:
+    """What a kernel is called, and its entry where none was named ("": the operator's name)."""
+    own_name = getattr(source, "__name__", "_") if callable(source) else ""
+    speaks = own_name not in ("", "_", "<lambda>")
+    return name or (own_name if speaks else language), own_name
+
+
+LANGUAGES = tuple(name for name in vars(Languages) if not name.startswith("_"))

@@ -1,0 +1,160 @@
+"""A gradient that is an operator of its own, with its own contract and kernels: ``op.register_autograd(backward_op)``.
+
+What the backward operator takes is read off its parameters: first the gradient of each output that the caller gets (the
+floating ones), in order; then, by name, arguments of the forward, and its outputs as ``result`` or ``result0``,
+``result1``, … as in torch's derivatives.yaml, those that are saved (``ow.saved``) too. A parameter called ``needs``, a
+list[bool], is told which gradients are wanted; the others may be zeros. It returns a gradient for each floating tensor
+argument.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from opwright.contract.contract import Contract
+from opwright.contract.fingerprint import digest, fingerprint
+from opwright.contract.signature import Argument, Kind, TensorType
+from opwright.errors import SignatureMismatchError
+from opwright.runtime.register.saved_values import save_values, saved_values
+
+__all__ = ["BackwardOperator"]
+
+_NEEDS = "needs"
+
+
+class _Operator(Protocol):
+    contract: Contract
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class BackwardOperator:
+    """``backward(ctx, *grads)`` and ``setup_context``, in the meaning of ``torch.library.register_autograd``.
+
+    Raises:
+        SignatureMismatchError: the operator's parameters or outputs are not what a backward of the forward has.
+    """
+
+    def __init__(self, forward: Contract, operator: _Operator) -> None:
+        self.forward = forward
+        self.operator = operator
+        self._grads = tuple(i for i, r in enumerate(_visible(forward)) if _is_floating(r))
+        self._inputs = tuple(i for i, a in enumerate(forward.signature.positional) if _has_gradient(a))
+        arguments = operator.contract.signature.arguments
+        self._refuse_others(arguments)
+        self._sources = tuple(self._source(a) for a in arguments[len(self._grads) :])
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the backward's meaning."""
+        return digest(self.operator.contract.qualname, fingerprint(self.operator.contract.function))
+
+    def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
+        """Keep what the backward operator takes, and nothing else."""
+        arguments = (*inputs, *(keyword_only_inputs or {}).values())
+        outputs = self.forward.unpack(output)
+        save_values(ctx, [source(arguments, outputs) for source in self._sources])
+
+    def __call__(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        needs = [ctx.needs_input_grad[i] for i in self._inputs]
+        kept = [needs if value is _NEEDED else value for value in saved_values(ctx)]
+        contract = self.operator.contract
+        found = contract.signature.call(self.operator, [*(grads[i] for i in self._grads), *kept])
+        gradients: list[Any] = [None] * len(self.forward.signature.positional)
+        outputs = found if isinstance(found, tuple) else (found,)
+        for position, need, gradient in zip(self._inputs, needs, outputs, strict=True):
+            gradients[position] = gradient if need else None
+        return tuple(gradients)
+
+    # -- reading the backward's parameters -----------------------------------------------------------------
+
+    def _refuse_others(self, arguments: Sequence[Argument]) -> None:
+        name, wanted = self.forward.qualname, len(self._grads)
+        if any(a.kind is Kind.TENSOR_LIST for a in self.forward.signature.arguments):
+            raise self._mismatch(
+                f"{name} takes a list of tensors, whose gradients an operator cannot return",
+                "register a function, backward(ctx, *grads), that calls it",
+            )
+        if len(arguments) < wanted or any(a.kind is not Kind.TENSOR for a in arguments[:wanted]):
+            raise self._mismatch(
+                f"its first {wanted} parameter(s) have to be the gradients of {name}'s outputs",
+                f"declare it as ({', '.join(self._wanted_parameters())}, ...)",
+            )
+        given, needed = self.operator.contract.signature.visible, len(self._inputs)
+        if given != needed:
+            of = ", ".join(self.forward.signature.positional[i].name for i in self._inputs)
+            raise self._mismatch(
+                f"it returns {given} tensor(s), and {name} has {needed} argument(s) with a gradient: {of}",
+                "return a gradient for each of them, in that order",
+            )
+
+    def _wanted_parameters(self) -> Iterator[str]:
+        for i in self._grads:
+            yield f"grad{i}: {_visible(self.forward)[i]}"
+
+    def _source(self, argument: Argument) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
+        """Where the value of a parameter comes from."""
+        names = [a.name for a in self.forward.signature.arguments]
+        if argument.name in names:
+            return _Input(names.index(argument.name))
+        if argument.name == _NEEDS and argument.kind is Kind.SCALAR:
+            return _give_needs
+        outputs = len(self.forward.signature.returns)
+        number = re.fullmatch(r"result(\d*)", argument.name)
+        if number and int(number[1] or 0) < outputs and (number[1] or outputs == 1):
+            return _Output(int(number[1] or 0))
+        results = ["result"] if outputs == 1 else [f"result{i}" for i in range(outputs)]
+        raise self._mismatch(
+            f"its parameter {argument.name!r} is nothing that {self.forward.qualname} has",
+            f"call it one of {names + results}, or {_NEEDS} (list[bool])",
+        )
+
+    def _mismatch(self, what: str, fix: str) -> SignatureMismatchError:
+        return SignatureMismatchError(
+            f"{self.operator.contract.qualname} cannot be the backward of {self.forward.qualname}: {what}", fix=fix
+        )
+
+
+# Stands among the saved values where the flags go, which are known in the backward only.
+_NEEDED = "the flags of needs"
+
+
+def _give_needs(arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
+    return _NEEDED
+
+
+class _Input:
+    """An argument of the forward. A class, so that it can be pickled for a worker."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def __call__(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        return arguments[self.position]
+
+
+class _Output(_Input):
+    """An output of the forward."""
+
+    def __call__(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        return outputs[self.position]
+
+
+def _visible(contract: Contract) -> list[TensorType]:
+    return [r.tensor for r in contract.signature.returns[: contract.signature.visible]]
+
+
+def _has_gradient(argument: Argument) -> bool:
+    return argument.kind is Kind.TENSOR and argument.tensor is not None and _is_floating(argument.tensor)
+
+
+def _is_floating(tensor: TensorType) -> bool:
+    return any(d.is_floating_point or d.is_complex for d in tensor.dtypes) and not _is_any(tensor)
+
+
+def _is_any(tensor: TensorType) -> bool:
+    return torch.bool in tensor.dtypes and torch.float32 in tensor.dtypes  # Shaped: whatever comes

@@ -1,0 +1,166 @@
+"""What is timed: an operator with one kernel, the meaning in eager mode, the meaning compiled; forward and backward."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from opwright import tree
+from opwright.contract import derive
+from opwright.contract.cases import Case, arguments_of
+from opwright.runtime.baselines import Baseline
+from opwright.runtime.op import Op
+
+__all__ = [
+    "BackwardState",
+    "Subject",
+    "backward_of",
+    "baseline_subject",
+    "compiled_reference",
+    "eager_reference",
+    "input_sets",
+    "kernel_subject",
+]
+
+# One call's arguments, in signature order.
+Arguments = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """Something to time. ``prepared`` surrounds its samples; ``run`` does one call on one set of arguments."""
+
+    name: str
+    backend: str
+    run: Callable[[Any], Any]
+    prepared: Callable[[], contextlib.AbstractContextManager[Any]] = field(default=contextlib.nullcontext)
+    # Makes the arguments that a CUDA graph is captured with, on the stream of the capture; None: those it is given will
+    # do. (Autograd runs a backward on the stream of its forward, so the forward has to have been on that stream.)
+    for_capture: Callable[[], Any] | None = None
+
+
+def kernel_subject(operator: Op, name: str) -> Subject:
+    """The operator as a user calls it, with one kernel."""
+    signature = operator.contract.signature
+
+    def run(arguments: Arguments) -> Any:
+        return signature.call(operator, arguments)
+
+    return Subject(name, operator.kernels[name].backend, run, prepared=lambda: operator.only(name))
+
+
+def baseline_subject(operator: Op, baseline: Baseline) -> Subject:
+    """What the author named to be compared with, called as it is."""
+    signature = operator.contract.signature
+
+    def run(arguments: Arguments) -> Any:
+        return signature.call(baseline.function, arguments)
+
+    return Subject(baseline.name, "baseline", run)
+
+
+def eager_reference(operator: Op) -> Subject:
+    """The meaning as its author wrote it."""
+    contract = operator.contract
+
+    def run(arguments: Arguments) -> Any:
+        return contract.visible(contract.pack(contract.reference(arguments)))
+
+    if contract.signature.language == "torch":
+
+        def run(arguments: Arguments) -> Any:  # without opwright's own steps around it
+            return contract.visible(contract.signature.call(contract.function, arguments))
+
+    return Subject("eager", contract.signature.language, run)
+
+
+def compiled_reference(operator: Op) -> Subject:
+    """The meaning under torch.compile, static shapes: the best that it does by itself."""
+    contract = operator.contract
+
+    function = contract.function
+    if contract.signature.language == "numpy":
+        function = torch.compiler.wrap_numpy(function)
+
+    def meaning(*arguments: Any) -> Any:
+        return contract.visible(contract.signature.call(function, arguments))
+
+    compiled = torch.compile(meaning, dynamic=False)
+
+    def run(arguments: Arguments) -> Any:
+        return compiled(*arguments)
+
+    return Subject("torch.compile", "inductor", run)
+
+
+def input_sets(operator: Op, case: Case, device: str, cache_bytes: int, most_bytes: int) -> list[Arguments]:
+    """Sets of arguments with values and addresses of their own, together at least five times the cache.
+
+    With fewer, a kernel would find in the cache what a real program has to fetch. At least two, at most 64.
+    """
+    first = arguments_of(operator.contract, case, device)
+    each = max(1, derive.least_bytes(operator.contract, first))
+    count = max(2, min(64, -(-5 * cache_bytes // each), most_bytes // each))
+    return [first, *(_fresh_values(first, seed) for seed in range(1, count))]
+
+
+def _fresh_values(arguments: Arguments, seed: int) -> Arguments:
+    """Other values from the same distribution, at another address: the same elements, rolled."""
+
+    def roll(t: torch.Tensor) -> torch.Tensor:
+        return t.flatten().roll(37 * seed).view(t.shape)
+
+    return tuple(tree.map_tensors(roll, list(arguments)))
+
+
+class BackwardState(NamedTuple):
+    """A forward that ran. ``incoming`` has a gradient, or None, for every output; ``grads`` those of ``outputs``."""
+
+    outputs: list[torch.Tensor]
+    tracked: list[torch.Tensor]
+    grads: list[torch.Tensor]
+    incoming: list[torch.Tensor | None]
+
+
+def backward_of(subject: Subject, sets: Sequence[Arguments]) -> tuple[Subject, list[BackwardState]] | None:
+    """The backward pass alone: the forward ran before, its graph is kept. None if nothing has a gradient."""
+    prepared: list[BackwardState] = []
+    for arguments in sets:
+        state = _run_forward(subject, arguments)
+        if state is None:
+            return None
+        prepared.append(state)
+
+    def run(state: BackwardState) -> Any:
+        outputs, tracked, grads, _ = state
+        return torch.autograd.grad(outputs, tracked, grads, retain_graph=True, allow_unused=True)
+
+    for_capture = functools.partial(_run_forward, subject, sets[0])
+    return Subject(subject.name, subject.backend, run, subject.prepared, for_capture), prepared
+
+
+def _run_forward(subject: Subject, arguments: Arguments) -> BackwardState | None:
+    inputs = tree.map_tensors(_tracked, list(arguments))
+    with subject.prepared():
+        every = tree.leaves(subject.run(tuple(inputs)))
+    incoming = [_gradient_like(o, i) if derive.differentiable(o) else None for i, o in enumerate(every)]
+    pairs = [(o, g) for o, g in zip(every, incoming, strict=True) if g is not None and o.requires_grad]
+    tracked = [t for t in tree.tensors(inputs) if t.requires_grad]
+    if not pairs or not tracked:
+        return None
+    return BackwardState([o for o, _ in pairs], tracked, [g for _, g in pairs], incoming)
+
+
+def _tracked(t: torch.Tensor) -> torch.Tensor:
+    return t.detach().requires_grad_() if derive.differentiable(t) else t
+
+
+def _gradient_like(output: torch.Tensor, seed: int) -> torch.Tensor:
+    """The same for every subject, so that their gradients can be compared."""
+    generator = torch.Generator(output.device).manual_seed(seed)
+    return torch.randn(output.shape, dtype=output.dtype, device=output.device, generator=generator)

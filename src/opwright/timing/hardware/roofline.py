@@ -1,0 +1,143 @@
+"""The machine's own limits, measured once and cached: copy bandwidth by size, matrix rate by dtype, call overhead."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from opwright.contract.fingerprint import digest
+from opwright.machine import Machine
+from opwright.results import Ceiling
+from opwright.timing.candidates import Subject
+from opwright.timing.timers import Timer
+
+__all__ = ["fraction_of_ceiling", "measure_ceilings"]
+
+# Bytes moved (read + written), from what fits a first-level cache to far past the last; closer together where the
+# last cache ends and launches still count.
+_SIZES = tuple(1 << p for p in (16, 18, 20, 22, 24, 25, 26, 27, 28, 30))
+_MATRIX = {"cuda": 8192, "cpu": 1024}
+_DTYPES = {"cuda": ("float32", "float16", "bfloat16"), "cpu": ("float32", "float64")}
+# Above this share of a limit the clock, the work or the count of bytes is wrong.
+IMPOSSIBLE = 1.05
+
+
+def measure_ceilings(device: str, timer: Timer, machine: Machine, tell: Callable[[str], None]) -> tuple[Ceiling, ...]:
+    """The limits of a device, from the cache folder if they were measured before (on this machine, this torch)."""
+    file = (
+        machine.cache_dir
+        / "ceilings"
+        / f"{device}-{digest(str(_SIZES), json.dumps(machine.to_json(), sort_keys=True))}.json"
+    )
+    known = _read(file)
+    if known is not None:
+        return known
+    tell(f"measuring what this machine can do ({device}); kept in {file}")
+    found = (
+        Ceiling("bandwidth cold", device, "B/s", {str(s): _bandwidth(device, timer, s, cold=True) for s in _SIZES}),
+        Ceiling("bandwidth warm", device, "B/s", {str(s): _bandwidth(device, timer, s, cold=False) for s in _SIZES}),
+        Ceiling("arithmetic", device, "FLOP/s", {d: _matrix_rate(device, timer, d) for d in _DTYPES[device]}),
+        Ceiling("call overhead of torch.add", device, "us", {"1024": _call_overhead(device, timer)}),
+    )
+    _write(file, found)
+    return found
+
+
+def fraction_of_ceiling(
+    ceilings: tuple[Ceiling, ...], *, moved: int, flops: int, dtype: str, cold: bool, us: float
+) -> tuple[str, float | None]:
+    """The nearest limit (``bandwidth`` or ``arithmetic``) and the share of it that a time means.
+
+    The bandwidth is that of the best copy of as many bytes, between the two measured sizes around. Above 1 the copies
+    of the sizes around it are asked as well, since caches have no sharp edges.
+    """
+    by_name = {c.name: c.by for c in ceilings}
+    shares: dict[str, float] = {}
+    rates = by_name.get("bandwidth cold" if cold else "bandwidth warm")
+    if rates and moved:
+        reached = moved / us * 1e6
+        share = reached / _between(rates, moved)
+        shares["bandwidth"] = share if share <= 1 else max(1.0, reached / _near(rates, moved))
+    if (rate := by_name.get("arithmetic", {}).get(dtype)) and flops:
+        shares["arithmetic"] = flops / us * 1e6 / rate
+    if not shares:
+        return "", None
+    name = max(shares, key=lambda n: shares[n])
+    return name, shares[name]
+
+
+def _between(rates: dict[str, float], moved: int) -> float:
+    """The rate at a size, by its logarithm between those that were measured."""
+    sizes = sorted(map(int, rates))
+    return float(np.interp(math.log2(max(moved, 1)), [math.log2(s) for s in sizes], [rates[str(s)] for s in sizes]))
+
+
+def _near(rates: dict[str, float], moved: int) -> float:
+    """The best rate at this size or one measured step beside it (caches have no sharp edges)."""
+    sizes = sorted(map(int, rates))
+    at = bisect.bisect_left(sizes, moved)
+    around = sizes[max(0, at - 1) : at + 2] or sizes[-1:]
+    return max(rates[str(s)] for s in around)
+
+
+def _bandwidth(device: str, timer: Timer, moved: int, *, cold: bool) -> float:
+    """The best of a copy, a sum of two tensors and a read: none of them alone is every machine's limit."""
+    n = moved // 8
+    a, b, out = (torch.randn(n, device=device) for _ in range(3))
+    third = moved // 12
+    jobs: list[tuple[Callable[[Any], Any], int]] = [
+        (lambda _: out.copy_(a), 8 * n),
+        (lambda _: torch.add(a[:third], b[:third], out=out[:third]), 12 * third),
+        (lambda _: a.sum(), 4 * n),
+    ]
+    return max(bytes_ / _time(timer, Subject("ceiling", "torch", job), cold=cold) * 1e6 for job, bytes_ in jobs)
+
+
+def _matrix_rate(device: str, timer: Timer, dtype: str) -> float:
+    n = _MATRIX[device]
+    a, b = (torch.randn(n, n, device=device, dtype=getattr(torch, dtype)) for _ in range(2))
+    return 2 * n**3 / _time(timer, Subject("ceiling", "torch", lambda _: a @ b), cold=False) * 1e6
+
+
+def _call_overhead(device: str, timer: Timer) -> float:
+    a, b = (torch.randn(1024, device=device) for _ in range(2))
+    subject = Subject("ceiling", "torch", lambda _: torch.add(a, b))
+    timer.warm_up(subject, [None])
+    with timer.steady():
+        return statistics.median(timer.call_times(subject, [None], 20))
+
+
+def _time(timer: Timer, subject: Subject, *, cold: bool) -> float:
+    """The least of the medians of a few looks: a limit is what the machine can do when nothing disturbs it."""
+    sets = [None]
+    timer.warm_up(subject, sets)
+    times = timer.cold_times if cold else timer.warm_times
+    with timer.steady():
+        least = min(statistics.median(times(subject, sets, 5)) for _ in range(3))
+    timer.forget()
+    return least
+
+
+def _read(file: Path) -> tuple[Ceiling, ...] | None:
+    try:
+        return tuple(Ceiling(**record) for record in json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):  # not there, or not ours: measure again
+        return None
+
+
+def _write(file: Path, ceilings: tuple[Ceiling, ...]) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(".partial")
+        partial.write_text(json.dumps([vars(c) for c in ceilings], indent=1))
+        partial.replace(file)
+    except OSError:
+        return  # a folder that cannot be written costs a few seconds next time, nothing more

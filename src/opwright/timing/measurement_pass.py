@@ -1,0 +1,75 @@
+"""Measuring several subjects on one case, in turn, so that whatever drifts drifts for all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opwright.timing.candidates import Subject
+from opwright.timing.hardware.clocks import ClockWatch
+from opwright.timing.statistics import StopRule
+from opwright.timing.timers import Timer
+
+__all__ = ["Samples", "measure_in_turn"]
+
+_PER_ROUND = 5
+# From here on one sample a round is enough: what disturbs short calls is little beside a twentieth of a second.
+_SLOW_US = 50_000.0
+
+
+@dataclass
+class Samples:
+    """Rounds of samples of one subject; the same round of two subjects was taken side by side."""
+
+    rounds: list[list[float]] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[float]:
+        return [s for r in self.rounds for s in r]
+
+
+def measure_in_turn(
+    timer: Timer,
+    subjects: Sequence[Subject],
+    sets: Mapping[str, Sequence[Any]],
+    how: str,
+    rule: StopRule,
+    watch: ClockWatch,
+    tell: Callable[[str], None],
+) -> dict[str, Samples]:
+    """Rounds of a few samples of each subject in turn, until the stop rule holds for all.
+
+    Args:
+        sets: each subject's input sets, by its name.
+        how: ``cold``, ``warm`` or ``call``.
+        watch: a round during which the device throttled is dropped, and counted.
+
+    Every second round goes through the subjects backwards, so that none always follows the same other one.
+    """
+    take = {"cold": timer.cold_times, "warm": timer.warm_times, "call": timer.call_times}[how]
+    found = {s.name: Samples() for s in subjects}
+    started, dropped = time.perf_counter(), 0
+    while True:
+        order = list(subjects) if len(found[subjects[0].name].rounds) % 2 == 0 else list(reversed(subjects))
+        round_: dict[str, list[float]] = {}
+        for subject in order:
+            tell(f"{subject.name} {how}")
+            with subject.prepared():
+                # What the switch itself costs is not the kernel's, so the first sample is dropped.
+                (first,) = take(subject, sets[subject.name], 1)
+                left = rule.max_samples - len(found[subject.name].all)
+                count = min(_PER_ROUND, left) if first < _SLOW_US else 1
+                round_[subject.name] = take(subject, sets[subject.name], count)
+        spent = (time.perf_counter() - started) / len(subjects)
+        if (reason := watch.throttled()) and dropped < 20:
+            dropped += 1
+            watch.discarded += _PER_ROUND * len(subjects)
+            if f"throttled ({reason}): samples discarded" not in watch.notes:
+                watch.notes.append(f"throttled ({reason}): samples discarded")
+            continue
+        for name, samples in round_.items():
+            found[name].rounds.append(samples)
+        if all(rule.enough(f.all, spent) for f in found.values()):
+            return found

@@ -1,0 +1,76 @@
+"""Nested lists, tuples and dictionaries of values, as arguments and results of operators come.
+
+Everything else is a leaf: tensors, arrays, numbers, None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+__all__ = ["form", "leaves", "map_leaves", "map_only", "map_tensors", "rebuild", "tensors"]
+
+
+def leaves(value: Any) -> list[Any]:
+    """Every leaf, in order."""
+    return list(_walk(value))
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """Every leaf that is a tensor, in order."""
+    return [leaf for leaf in _walk(value) if isinstance(leaf, torch.Tensor)]
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """The same nest with ``function(leaf)`` in place of each leaf."""
+    if type(value) is list:
+        return [map_leaves(function, item) for item in value]
+    if type(value) is tuple:
+        return tuple([map_leaves(function, item) for item in value])
+    if _is_named_tuple(value):
+        return type(value)(*[map_leaves(function, item) for item in value])
+    if type(value) is dict:
+        return {key: map_leaves(function, item) for key, item in value.items()}
+    return function(value)
+
+
+def map_only(kind: type | tuple[type, ...], function: Callable[[Any], Any], value: Any) -> Any:
+    """The same nest with ``function(leaf)`` in place of each leaf of a kind."""
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, kind) else leaf, value)
+
+
+def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """The same nest with ``function(tensor)`` in place of each tensor."""
+    return map_only(torch.Tensor, function, value)
+
+
+def rebuild(like: Any, new_leaves: Iterable[Any]) -> Any:
+    """A nest like another one, with other leaves in the order of ``leaves(like)``."""
+    remaining = iter(new_leaves)
+    return map_leaves(lambda _: next(remaining), like)
+
+
+def form(value: Any) -> Any:
+    """How a nest is put together, without its leaves: equal for nests that differ in leaves alone, and hashable."""
+    if type(value) in (list, tuple) or _is_named_tuple(value):
+        return (type(value), *[form(item) for item in value])
+    if type(value) is dict:
+        return (dict, *[(key, form(item)) for key, item in value.items()])
+    return None
+
+
+def _walk(value: Any) -> Iterator[Any]:
+    if type(value) in (list, tuple) or _is_named_tuple(value):
+        for item in value:
+            yield from _walk(item)
+    elif type(value) is dict:
+        for item in value.values():
+            yield from _walk(item)
+    else:
+        yield value
+
+
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")

@@ -1,0 +1,258 @@
+"""CUDA C++ for a CPU: rewriting, refusing, options, compiling and caching."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from opwright.backends.build_tools import BuildTools, build_tools
+from opwright.backends.cuda.simulator import compilation
+from opwright.backends.cuda.simulator import kernel as simulator
+from opwright.backends.cuda.simulator.rewriting import refusals, rewrite
+from opwright.backends.cuda.source import CudaSource, blank_out
+from opwright.cache import ArtifactCache
+from opwright.errors import CompileError, KernelError, KernelRefusedError
+from opwright.machine import this_machine
+from opwright.results import Accepted, Refused
+
+FILL = """\
+#ifndef VALUE
+#define VALUE 1
+#endif
+__global__ void fill(float* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = VALUE;
+}
+"""
+
+
+def compiled(
+    text: str, expression: str, *options: str, path: Path | None = None, checked: bool = False
+) -> simulator.SimulatedKernel:
+    source = CudaSource(textwrap.dedent(text), path, options)
+    return simulator.load(compilation.compile_kernel(source, expression, build_tools(), checked=checked))
+
+
+def filled(text: str, *options: str, path: Path | None = None, expression: str = "fill") -> float:
+    x = torch.zeros(5)
+    compiled(text, expression, *options, path=path).launch((1, 1, 1), (8, 1, 1), 0, [x, 5])
+    assert x.unique().numel() == 1
+    return x[0].item()
+
+
+# --- whether it can be had ---
+
+
+def test_it_needs_a_compiler_and_linux() -> None:
+    machine = this_machine()
+    without = dataclasses.replace(machine, cxx=None)
+    assert isinstance(compilation.available(without), Refused)
+    assert isinstance(
+        compilation.available(dataclasses.replace(machine, cxx=machine.cxx, system="Darwin arm64")), Refused
+    )
+    tools = dataclasses.replace(build_tools(), machine=without)
+    with pytest.raises(KernelRefusedError, match="no C\\+\\+ compiler"):
+        compilation.compile_kernel(CudaSource(FILL), "fill", tools, checked=False)
+
+
+@pytest.mark.compiler
+def test_it_is_there_with_a_compiler() -> None:
+    assert isinstance(compilation.available(this_machine()), Accepted)
+
+
+# --- rewriting ---
+
+
+@pytest.mark.parametrize(
+    ("cuda", "cpp"),
+    [
+        (
+            "void k() { extern __shared__ float s[]; }",
+            "void k() { auto& s = opwright_sim::dynamic_shared<float[]>(); }",
+        ),
+        (
+            "void k() { extern __shared__ __align__(16) unsigned char s[][4]; }",
+            "void k() { auto& s = opwright_sim::dynamic_shared<unsigned char[][4]>(); }",
+        ),
+        ("namespace a { void k() { __shared__ static int x; } }", "namespace a { void k() { __shared__ int x; } }"),
+        ("__noinline__ int f();", "__attribute__((noinline)) int f();"),
+        ("__shared__ alignas(16) char s[4];", "__shared__ __attribute__((aligned(16))) char s[4];"),
+        ("static inline __global__ void k();", "static __global__ void k();"),
+        ('// extern __shared__ float s[];\nauto t = "__noinline__";', None),
+    ],
+)
+def test_what_macros_cannot_do_is_rewritten(cuda: str, cpp: str | None) -> None:
+    assert rewrite(cuda, checked=False) == (cuda if cpp is None else cpp)
+
+
+def test_rewriting_keeps_the_lines() -> None:
+    text = "extern __shared__\n  float s[];\nvoid k() {\n  extern\n __shared__ int t[];\n  return;\n}\nint last;"
+    for checked in (False, True):
+        new = rewrite(text, checked=checked)
+        assert new.split("\n").index("int last;") == 7
+        assert ("returned_early" in new.split("\n")[5]) is checked
+    assert '__asm__("opwright_dynamic_shared");' in new.split("\n")[0]
+
+
+def test_comments_and_literals_are_blanked() -> None:
+    text = 'int a; // asm\n/* asm\nasm */ f("asm", \'"\', R"(asm)", 1\'000); g();'
+    blanked = blank_out(text)
+    assert "asm" not in blanked
+    assert len(blanked) == len(text)
+    assert blanked.endswith("1'000); g();")
+
+
+# --- refusing ---
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "why"),
+    [
+        ('asm volatile("mov.u32 %0, %laneid;" : "=r"(x));', "asm", "PTX"),
+        ("child<<<1, 32>>>(x);", "<<<", "dynamic parallelism"),
+        ("wmma::fragment<wmma::accumulator, 16, 16, 16, float> f;", "wmma ::".replace(" ", ""), "tensor-core"),
+        ("__pipeline_commit();", "__pipeline_commit", "asynchronous copies"),
+        ("cg::memcpy_async(block, s, x, 16);", "memcpy_async", "asynchronous copies"),
+        ("cg::this_grid().sync();", "this_grid", "one after another"),
+        ("float v = tex2D<float>(t, x, y);", "tex2D<", "textures"),
+        ("int* p = new int[4];", "new i", "heap"),
+        ("int* p = (int*)malloc(4);", "malloc", "heap"),
+        ("cudaDeviceSynchronize();", "cudaDeviceSynchronize", "host code"),
+        ("__nv_fp8_e4m3 v;", "__nv_fp8_e4m3", "8-bit"),
+    ],
+)
+def test_what_cannot_be_simulated(line: str, what: str, why: str) -> None:
+    (refusal,) = {(r.line, r.what): r for r in refusals(f"__global__ void k() {{\n  {line}\n}}")}.values()
+    assert refusal.line == 2
+    assert refusal.what == what
+    assert why in refusal.why
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "struct A { A(const A&) = delete; };", "int renew = 1; asmx(renew);", "int x = a << b;", "f<g<h<1>>>();",
+        "float new_h = 1, deleted_h = new_h;",
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_it(line: str) -> None:
+    assert refusals(line) == []
+
+
+@pytest.mark.compiler
+def test_a_refusal_reads_well() -> None:
+    text = '__global__ void k(int* x) {\n  asm("trap;");  // here\n}\n'
+    with pytest.raises(KernelRefusedError) as caught:
+        compiled(text, "k")
+    assert str(caught.value).startswith("<cuda source>:2: asm: inline PTX")
+    assert '\n    asm("trap;");  // here\n  → ' in str(caught.value)
+
+
+@pytest.mark.compiler
+def test_refused_headers_and_dead_branches() -> None:
+    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: #include <mma.h>: tensor-core"):
+        compiled("// first\n#include <mma.h>\n" + FILL, "fill")
+    dead = '#ifndef __OPWRIGHT_SIMULATOR__\n#include <mma.h>\n__device__ void f() { asm("trap;"); }\n#endif\n' + FILL
+    assert filled(dead) == 1
+    for_hopper = '#if __CUDA_ARCH__ >= 900\n__device__ void f() { asm("trap;"); }\n#endif\n' + FILL
+    assert filled(for_hopper, "-arch=sm_80") == 1
+    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: asm"):
+        filled(for_hopper, "--gpu-architecture=sm_90a")
+
+
+# --- options ---
+
+
+@pytest.mark.compiler
+def test_options_are_honoured(tmp_path: Path) -> None:
+    assert filled(FILL) == 1
+    assert filled(FILL, "-DVALUE=3") == 3
+    assert filled(FILL, "-D", "VALUE=__CUDA_ARCH__", "-arch=sm_86") == 860
+    x, y, a = torch.randn(1000), torch.randn(1000), 0.1
+    text = "__global__ void axpy(float* x, const float* y, float a) { int i = threadIdx.x; x[i] = a * x[i] + y[i]; }"
+    exact = (torch.tensor(a).double() * x.double() + y.double()).float()
+    for option, want in (("--fmad=true", exact), ("--fmad=false", a * x + y)):
+        got = x.clone()
+        compiled(text, "axpy", option).launch((1, 1, 1), (1000, 1, 1), 0, [got, y, a])
+        assert torch.equal(got, want)
+    assert not torch.equal(exact, a * x + y)
+
+
+@pytest.mark.compiler
+def test_own_headers_are_found_rewritten_and_part_of_the_key(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "value.cuh").write_text('#include "more.cuh"\n#define VALUE more()\n')
+    (tmp_path / "sub" / "more.cuh").write_text("__noinline__ __device__ float more() { return 4; }\n")
+    path = tmp_path / "fill.cu"
+    path.write_text('#include "sub/value.cuh"\n' + FILL)
+    assert filled(path.read_text(), path=path) == 4
+    (tmp_path / "sub" / "more.cuh").write_text("__device__ float more() { return 5; }\n")
+    assert filled(path.read_text(), path=path) == 5
+    assert filled("#include <more.cuh>\n#define VALUE more()\n" + FILL, f"-I{tmp_path / 'sub'}") == 5
+
+
+@pytest.mark.compiler
+def test_a_defect_in_a_header_is_at_its_line(tmp_path: Path) -> None:
+    (tmp_path / "store.cuh").write_text(
+        "// comment\ntemplate <class T>\n__device__ void store(T* x, int i) {\n  x[i] = 1;\n}\n"
+    )
+    path = tmp_path / "main.cu"
+    path.write_text('#include "store.cuh"\n__global__ void k(float* x) { store(x, threadIdx.x); }\n')
+    with pytest.raises(KernelError) as caught:
+        compiled(path.read_text(), "k", path=path, checked=True).launch((1, 1, 1), (9, 1, 1), 0, [torch.zeros(8)])
+    assert "store.cuh:4: out-of-bounds" in str(caught.value)
+
+
+# --- errors ---
+
+
+@pytest.mark.compiler
+def test_a_compile_error_has_line_and_caret() -> None:
+    with pytest.raises(CompileError) as caught:
+        compiled("\n__global__ void k(float* x) {\n  x[0] = undefined_thing;\n}\n", "k")
+    message = str(caught.value)
+    assert "<cuda source>:3:10: error:" in message
+    assert "x[0] = undefined_thing;" in message
+    assert "|          ^" in message
+    assert str(Path.home()) not in message
+
+
+@pytest.mark.compiler
+def test_an_unknown_intrinsic_or_kernel_is_named() -> None:
+    with pytest.raises(CompileError, match="the simulator does not know __vadd4"):
+        compiled("__global__ void k(unsigned* x) { x[0] = __vadd4(x[1], x[2]); }", "k")
+    with pytest.raises(KernelError, match=r"has no kernel 'fil'\n  → its __global__ functions are fill"):
+        compiled(FILL, "fil")
+
+
+# --- the cache ---
+
+
+@pytest.mark.compiler
+def test_the_second_time_compiles_nothing(tmp_path: Path) -> None:
+    told: list[str] = []
+    machine = this_machine()
+    for _ in range(2):  # two caches of one folder: as two processes have
+        tools = BuildTools(machine, ArtifactCache(tmp_path), told.append)
+        artifact = compilation.compile_kernel(CudaSource(FILL), "fill", tools, checked=True)
+        simulator.load(artifact).launch((1, 1, 1), (4, 1, 1), 0, [torch.zeros(4), 4])
+    assert len(told) == 2  # the runtime and the kernel, both the first time
+    compilation.compile_kernel(CudaSource(FILL), "fill", tools, checked=False)
+    compilation.compile_kernel(CudaSource(FILL, options=("-DVALUE=2",)), "fill", tools, checked=True)
+    assert len(told) == 4
+
+
+@pytest.mark.compiler
+def test_two_kernels_of_one_name_are_two() -> None:
+    one = (
+        "__global__ void k(int* x) { __shared__ int s[2]; s[threadIdx.x] = 1; __syncthreads(); x[threadIdx.x] = s[0]; }"
+    )
+    first, second = compiled(one, "k"), compiled(one.replace("= 1;", "= 2;"), "k")
+    for kernel, want in ((first, 1), (second, 2), (first, 1)):
+        x = torch.zeros(2, dtype=torch.int32)
+        kernel.launch((1, 1, 1), (2, 1, 1), 0, [x])
+        assert x.tolist() == [want, want]

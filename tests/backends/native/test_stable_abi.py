@@ -1,0 +1,133 @@
+"""The declaration of a native host function, read and compared without a compiler; the generated binding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from opwright.backends.base import KernelSpec
+from opwright.backends.native import stable_abi
+from opwright.contract.contract import Contract, make_contract
+from opwright.errors import KernelError, SignatureMismatchError
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def everything(
+    x: Float[Tensor, "*n"],
+    xs: list[Float[Tensor, "*n"]],
+    i: int,
+    a: float,
+    b: bool,
+    s: str,
+    sizes: list[int],
+    dt: torch.dtype,
+    o: Float[Tensor, "*n"] | None = None,
+    *,
+    k: int | None = None,
+    mode: str = "a",
+) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n"]]:
+    return x, x
+
+
+def saxpy(x: Float[Tensor, "n"], y: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
+    return a * x + y
+
+
+def spec_of(contract: Contract, source: Path, entry: str | None = None) -> KernelSpec:
+    return KernelSpec("k", "cpp", source, entry or contract.name, ("cpu",))
+
+
+def compare(tmp_path: Path, text: str, function: Any = saxpy) -> str:
+    """The binding of a source, once its declaration was compared."""
+    contract = make_contract(f"demo::{function.__name__}", function, globals())
+    source = tmp_path / "saxpy.cpp"
+    source.write_text(text)
+    stable_abi.compare_declaration(spec_of(contract, source), contract)
+    return stable_abi.binding_text(spec_of(contract, source), contract, "unique")
+
+
+def test_the_declaration_is_what_a_person_should_write() -> None:
+    contract = make_contract("demo::everything", everything, globals())
+    assert stable_abi.declaration(contract, "everything") == (
+        "std::tuple<torch::stable::Tensor, torch::stable::Tensor> everything("
+        "const torch::stable::Tensor& x, const std::vector<torch::stable::Tensor>& xs, int64_t i, double a, bool b, "
+        "const std::string& s, const std::vector<int64_t>& sizes, torch::headeronly::ScalarType dt, "
+        "const std::optional<torch::stable::Tensor>& o, const std::optional<int64_t>& k, const std::string& mode)"
+    )
+
+
+@pytest.mark.parametrize("function", [saxpy, everything])
+def test_the_generated_binding_is_the_golden_one(function: Any) -> None:
+    contract = make_contract(f"demo::{function.__name__}", function, globals())
+    spec = spec_of(contract, Path("/somewhere/kernel.cpp"))
+    text = stable_abi.binding_text(spec, contract, unique=f"demo_{function.__name__}_0123")
+    golden = GOLDEN / f"{function.__name__}.binding.cpp"
+    assert text == golden.read_text(), f"if the change is meant, write the new text to {golden}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Tensor saxpy(Tensor x, Tensor y, double a) { return x; }",
+        "torch::stable::Tensor saxpy(const torch::stable::Tensor& x, const Tensor &y, const double a) { return x; }",
+        "static inline Tensor\nsaxpy(\n Tensor x, // first\n Tensor y, /* (b) { */\n double a\n) {\n return x;\n}",
+        "Tensor saxpy(Tensor x, Tensor y, double a);\nTensor saxpy(Tensor x, Tensor y, double a) { return x; }",
+        "template <class T> void saxpy_(T* x) {}\nTensor saxpy(Tensor x, Tensor y, double a) noexcept { return x; }",
+        "Tensor other() { return saxpy(1); }\nTensor saxpy(Array x, Array y, real a) { return x; }",
+        "Tensor saxpy(Tensor p, Tensor q, double r) { return p; }",
+    ],
+)
+def test_declarations_that_fit_are_accepted(text: str, tmp_path: Path) -> None:
+    assert "TORCH_BOX(&saxpy)" in compare(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Tensor saxpy(Tensor x, Tensor y) { return x; }", "takes 2 parameters, but the operator takes 3"),
+        ("Tensor saxpy(Tensor x, Tensor y, double a, int64_t n) { return x; }", "takes 4 parameters"),
+        ("Tensor saxpy(Tensor x, Tensor y, float a) { return x; }", "'a' is 'float', but the operator passes 'double'"),
+        ("Tensor saxpy(Tensor x, Tensor y, int64_t a) { return x; }", "'a' is 'int64_t'"),
+        ("Tensor saxpy(Tensor x, float* y, double a) { return x; }", "parameter 'y' is 'float*'"),
+        ("Tensor saxpy(Tensor y, Tensor x, double a) { return x; }", "takes (y, x, a), but the operator takes (x, y"),
+        ("void saxpy(Tensor x, Tensor y, double a) { }", "returns 'void'"),
+    ],
+)  # fmt: skip
+def test_declarations_that_differ_are_refused_with_the_one_to_write(text: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(SignatureMismatchError) as error:
+        compare(tmp_path, text)
+    assert says in error.value.message
+    assert error.value.message.startswith("demo::saxpy: saxpy() in saxpy.cpp")
+    assert "declare it as torch::stable::Tensor saxpy(const torch::stable::Tensor& x" in error.value.fix
+
+
+@pytest.mark.parametrize("text", ["", "// Tensor saxpy(Tensor x, Tensor y, double a) {}", "Tensor saxpy2(Tensor x) {}"])
+def test_a_missing_function_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"saxpy.cpp has no function 'saxpy'") as error:
+        compare(tmp_path, text)
+    assert "declare it as" in error.value.fix
+
+
+def test_the_other_spellings_of_a_type_are_known(tmp_path: Path) -> None:
+    text = (
+        "std::tuple<Tensor, Tensor> everything(const Tensor x, std::vector<Tensor> xs, int64_t i, double a, bool b, "
+        "std::string_view s, torch::headeronly::HeaderOnlyArrayRef<int64_t> sizes, ScalarType dt, "
+        "std::optional<Tensor> o, std::optional<int64_t> k, std::string mode) { }"
+    )
+    assert "TORCH_BOX(&everything)" in compare(tmp_path, text, everything)
+
+
+def test_own_headers_are_found_through_each_other_and_through_folders(tmp_path: Path) -> None:
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "a.h").write_text('#include "b.h"\n#include <vector>\n')
+    (tmp_path / "inc" / "b.h").write_text('#include "../a.h"\n')
+    source = tmp_path / "k.cpp"
+    source.write_text('#include <torch/csrc/stable/library.h>\n  #  include "a.h"\n#include <b.h>\n')
+    found = {p.name for p in stable_abi.included_files(source.read_text(), tmp_path, [tmp_path / "inc"])}
+    assert found == {"a.h", "b.h"}

@@ -1,0 +1,117 @@
+"""docs/numpy.md says which of NumPy's functions are right when compiled: a sample again, and all of them when asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from opwright.contract.numpy_names import _INSTEAD, lacking
+from tests.backends.numpy import numpy_functions
+from tests.backends.numpy.numpy_functions import (
+    Finding,
+    claimed,
+    examine,
+    recorded,
+    recorded_versions,
+    render,
+    versions,
+)
+
+same_versions = pytest.mark.skipif(
+    recorded_versions() != versions(), reason=f"the page was made with {recorded_versions()}, not {versions()}"
+)
+
+
+def test_the_page_speaks_of_every_function_that_is_claimed() -> None:
+    if recorded_versions() == versions():
+        assert sorted(recorded()) == sorted(claimed())
+    assert len(recorded()) > 250
+    assert {status for status, _ in recorded().values()} == {"ok", "differs", "fails"}
+
+
+@same_versions
+@pytest.mark.parametrize("name", claimed()[::12])
+def test_a_sample_of_the_functions_is_as_the_page_says(name: str) -> None:
+    assert _as_recorded(examine(name))
+
+
+@same_versions
+@pytest.mark.parametrize("name", sorted(n for n, (status, _) in recorded().items() if status == "differs"))
+def test_what_differs_still_differs_in_that_way(name: str) -> None:
+    assert _as_recorded(examine(name))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.compiler
+@same_versions
+def test_all_functions_with_generated_code_are_as_the_page_says() -> None:
+    assert [f for f in numpy_functions.examined(generate=True) if not _as_recorded(f)] == []
+
+
+def _as_recorded(finding: Finding) -> bool:
+    # Why something fails is told in words that hold addresses and orders of sets: that it does is compared.
+    status, how = recorded()[finding.name]
+    return finding.status == status and (status == "fails" or finding.how == how)
+
+
+def test_a_function_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge itself: other values, another dtype, another shape, and an error."""
+    monkeypatch.setitem(numpy_functions._CALLS, "median", "x")
+    assert examine("median").status == "differs"
+    assert "shape" in examine("median").how
+    assert examine("rint").how == "`rint(i)`: int64, NumPy float64"
+    assert examine("allclose").status == "fails"
+    assert numpy_functions._compare(np.ones(2), np.zeros(2)) == ("differs", "other values")
+    assert numpy_functions._compare((np.ones(2),) * 2, np.ones(2))[0] == "differs"
+    assert numpy_functions._compare(3, 4)[0] == "differs"
+    assert numpy_functions._compare(np.ones(2), np.ones(2)) == ("ok", "")
+
+
+def test_the_page_is_rendered_and_read_back() -> None:
+    findings = [
+        Finding("add", "ok", "", 2),
+        Finding("f", "differs", "`f(x|y)`: int64", 1),
+        Finding("g", "fails", "no", 1),
+    ]
+    text = render(findings)
+    assert "of 3 functions (4 calls) **1 agree**" in text
+    assert "| `f` | differs | `f(x\\|y)`: int64 |" in text
+
+
+# -- what to write instead ------------------------------------------------------------------------------
+
+
+def test_what_is_offered_instead_of_a_function_gives_the_same() -> None:
+    x = np.array([-1.5, -0.2, 0.0, 0.7, 1.9, 5.0])
+    xp, fp = np.array([0.0, 1.0, 2.0]), np.array([3.0, 1.0, 4.0])
+    i = np.clip(np.searchsorted(xp, x), 1, len(xp) - 1)
+    offered = fp[i - 1] + (fp[i] - fp[i - 1]) * ((np.clip(x, xp[0], xp[-1]) - xp[i - 1]) / (xp[i] - xp[i - 1]))
+    np.testing.assert_allclose(offered, np.interp(x, xp, fp))
+    np.testing.assert_allclose(np.sign(x) * np.abs(x) ** (1 / 3), np.cbrt(x))
+    np.testing.assert_array_equal(np.trunc(x), np.fix(x))
+    np.testing.assert_array_equal((x - np.trunc(x), np.trunc(x)), np.modf(x))
+    np.testing.assert_allclose(np.sum((fp[1:] + fp[:-1]) / 2 * np.diff(xp)), 4.5)
+    for name in ("interp", "cbrt", "fix", "modf", "trapezoid"):
+        assert name in _INSTEAD
+
+
+def test_names_are_found_wherever_they_are_written() -> None:
+    from numpy import interp
+
+    def inner(z):  # type: ignore[no-untyped-def]
+        return np.vectorize(abs)(z)
+
+    def uses(x):  # type: ignore[no-untyped-def]
+        listed = [np.apply_along_axis(sum, 0, v) for v in x]
+        return interp(x, x, x) + inner(x) + np.random.rand() + np.ma.masked + np.cbrt(x) + listed
+
+    assert sorted(map(str, lacking(uses))) == [
+        "np.apply_along_axis", "np.cbrt", "np.interp", "np.ma.masked", "np.random.rand", "np.vectorize",
+    ]  # fmt: skip
+
+    def fine(x):  # type: ignore[no-untyped-def]
+        y = np.linalg.norm(x) + np.pi + x[np.newaxis] + np.float32(1)
+        return y.astype(np.int64), np.ndarray, np.fft.fft(x)
+
+    assert lacking(fine) == []

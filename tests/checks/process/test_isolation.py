@@ -1,0 +1,268 @@
+"""Workers: what reaches them, what comes back, and what the parent survives."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import opwright as ow
+from opwright.checks.process import isolation
+from opwright.errors import CheckError
+from opwright.runtime import serialization
+from opwright.runtime.targets import find_home, load_target, name_target
+
+
+def make(namespace="isolation"):
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return 2 * x
+
+    return twice
+
+
+def test_a_local_operator_travels_by_value_with_its_kernels_and_parts():
+    twice = make("travel")
+
+    @twice.python(name="shifted", dtypes=[torch.float32], when=lambda x: x.numel() > 3)
+    def _(x):
+        return (x + x).contiguous()
+
+    twice.register_autograd(lambda ctx, grad: 2 * grad)
+    assert find_home(twice) is None
+    before = twice.fingerprint
+    copy = serialization.load(serialization.dump(twice))
+    assert copy is not twice
+    assert copy.fingerprint == before
+    assert copy.kernels["shifted"].spec.dtypes == (torch.float32,)
+    assert torch.equal(copy(torch.ones(5)), torch.full((5,), 2.0))
+
+
+def test_operators_that_refer_to_each_other_travel():
+    @ow.op("travel::left")
+    def left(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x.sin()
+
+    @ow.op("travel::right")
+    def right(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x.cos()
+
+    left.register_autograd(lambda ctx, grad: grad * right(ctx.saved_tensors[0]), setup_context=save)
+    right.register_autograd(lambda ctx, grad: -grad * left(ctx.saved_tensors[0]), setup_context=save)
+    report = ow.check(left, checks=["values", "gradients"])
+    assert report.passed, report
+
+
+def save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def test_a_kernel_attached_from_elsewhere_is_checked_and_not_the_one_in_the_file(tmp_path):
+    (tmp_path / "elsewhere_op.py").write_text(
+        textwrap.dedent("""
+        from jaxtyping import Float
+        from torch import Tensor
+        import opwright as ow
+
+        @ow.op("elsewhere::twice")
+        def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+            return 2 * x
+
+        @twice.python(name="k")
+        def _(x):
+            return x + x
+        """)
+    )
+    (twice,) = load_target(f"{tmp_path}/elsewhere_op.py")
+    assert find_home(twice) is not None
+    assert ow.check(twice, checks=["values"]).passed
+    twice.python(lambda x: x * 3, name="k")
+    assert not ow.check(twice, checks=["values"]).passed
+
+
+def test_something_that_cannot_travel_is_a_finding_that_says_so():
+    twice = make("cannot")
+    lock = threading.Lock()
+
+    @twice.python(name="locked")
+    def _(x):
+        with lock:
+            return x + x
+
+    (verdict,) = ow.check(twice, checks=["values"]).verdicts
+    assert verdict.status == "fail"
+    assert "cannot be taken to a worker process" in verdict.failures[0].message
+    assert "lock" in verdict.failures[0].message
+
+
+def test_a_worker_runs_in_the_parents_folder_and_its_output_stays_out_of_ours(capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    twice = make("folder")
+
+    @twice.python(name="chatty")
+    def _(x):
+        print("said by the kernel")
+        assert os.getcwd() == str(tmp_path)
+        return x + x
+
+    assert ow.check(twice, checks=["values"]).passed
+    assert "said by the kernel" not in capfd.readouterr().out
+
+
+def test_what_a_crashing_kernel_printed_last_is_shown():
+    twice = make("printed")
+
+    @twice.python(name="dies")
+    def _(x):
+        print("about to die", flush=True)
+        os.abort()
+
+    (verdict,) = ow.check(twice, checks=["values"]).verdicts
+    assert "crashed with SIGABRT" in verdict.failures[0].message
+    assert "about to die" in verdict.failures[0].message
+
+
+def test_a_check_works_from_a_script_without_a_main_guard(tmp_path):
+    (tmp_path / "script.py").write_text(
+        textwrap.dedent("""
+        from jaxtyping import Float
+        from torch import Tensor
+        import opwright as ow
+
+        print("imported")
+
+        @ow.op("script::twice")
+        def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+            return 2 * x
+
+        @twice.python(name="k")
+        def _(x):
+            return x + x
+
+        print(ow.check(twice, checks=["values"]).passed)
+        """)
+    )
+    run = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert run.stdout.splitlines() == ["imported", "True"], run.stderr
+
+
+def test_a_fork_server_that_has_died_is_replaced():
+    twice = make("replaced")
+    twice.python(lambda x: x + x, name="k")
+    assert ow.check(twice, checks=["metadata"]).passed
+    isolation.fork_server(interpret=False)._process.kill()
+    isolation.fork_server(interpret=False)._process.wait()
+    assert ow.check(twice, checks=["metadata"]).passed
+
+
+def test_workers_end_with_their_parent(tmp_path):
+    (tmp_path / "parent.py").write_text(
+        textwrap.dedent("""
+        import os, time, threading
+        from jaxtyping import Float
+        from torch import Tensor
+        import opwright as ow
+
+        @ow.op("orphan::twice")
+        def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+            return 2 * x
+
+        @twice.python(name="k")
+        def _(x):
+            open("pid", "w").write(str(os.getpid()))
+            time.sleep(600)
+
+        threading.Thread(target=ow.check, args=(twice,), daemon=True).start()
+        while not os.path.exists("pid") or not open("pid").read():
+            time.sleep(0.05)
+        os._exit(0)
+        """)
+    )
+    subprocess.run([sys.executable, "parent.py"], cwd=tmp_path, check=True, timeout=120)
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        if not os.path.exists(f"/proc/{pid}"):
+            return
+        threading.Event().wait(0.1)
+    pytest.fail("the worker outlived its parent")
+
+
+def test_a_target_is_named_as_the_command_line_takes_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "named_op.py").write_text(
+        "from jaxtyping import Float\nfrom torch import Tensor\nimport opwright as ow\n"
+        '@ow.op("named::twice")\ndef twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:\n    return 2 * x\n'
+    )
+    (twice,) = load_target("named_op.py")
+    assert name_target(twice) == "named_op.py:twice"
+    (by_name,) = load_target("opwright.gallery.add:add")
+    assert name_target(by_name) == "opwright.gallery.add:add"
+    assert name_target(make("unnamed")) is None
+
+
+def test_ctrl_c_ends_a_check_at_once_though_a_kernel_hangs(tmp_path):
+    (tmp_path / "hang.py").write_text(
+        textwrap.dedent(
+            """
+            import time
+            from jaxtyping import Float
+            from torch import Tensor
+            import opwright as ow
+
+            @ow.op("interrupted::hang")
+            def hang(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+                return x
+
+            @hang.python
+            def _(x):
+                print("hanging", file=open("started", "w"))
+                time.sleep(1000)
+            """
+        )
+    )
+    check = subprocess.Popen(
+        [sys.executable, "-m", "opwright", "check", "hang.py"],
+        cwd=tmp_path,
+        # A shell's background jobs, and so perhaps these tests, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        deadline = time.monotonic() + 200
+        while not (tmp_path / "started").exists():
+            assert time.monotonic() < deadline, "the kernel was not started"
+            time.sleep(0.1)
+        check.send_signal(signal.SIGINT)
+        assert check.wait(20) == 130  # the step itself would have had 60 s
+    finally:
+        check.kill()
+
+
+def test_a_server_that_still_starts_is_ended_at_once():
+    server = isolation.ForkServer(interpret=False)
+    server.close()
+    assert server._process.wait(20) == -signal.SIGKILL
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(CheckError, match="has ended"):
+        server.fork(theirs, theirs.fileno())
+    assert not server.alive
+
+
+def test_a_worker_that_was_forked_while_its_server_was_closed_is_ended(monkeypatch):
+    killed = []
+    monkeypatch.setattr(isolation, "_kill", killed.append)
+    server = isolation.fork_server(interpret=False)
+    monkeypatch.setattr(server, "_is_closed", True)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(CheckError, match="was ended"):
+        server.fork(theirs, theirs.fileno())
+    assert len(killed) == 1
+    os.kill(killed[0], signal.SIGKILL)  # it is there
+    assert server.wait(killed[0], 20) == -signal.SIGKILL

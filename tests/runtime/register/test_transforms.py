@@ -1,0 +1,42 @@
+"""docs/transforms.md says what works with what: every row again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.runtime.register.transforms import OPERATORS, ROWS, Row, outcome, recorded, render
+
+
+def test_the_page_has_every_row() -> None:
+    assert list(recorded()) == [row.what for row in ROWS]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("row", [pytest.param(r, id=r.run.__name__, marks=[pytest.mark.slow] * r.slow) for r in ROWS])
+def test_a_row_is_as_the_page_says(row: Row, name: str) -> None:
+    assert outcome(row, name) == recorded()[row.what][name]
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("row", [pytest.param(r, id=r.run.__name__) for r in ROWS if r.processes == 1])
+def test_a_row_is_the_same_on_a_gpu(row: Row, name: str, needs_aot_packages: Callable[[str], None]) -> None:
+    if row.run.__name__ == "aot_inductor":
+        needs_aot_packages("cuda")
+    found, expected = outcome(row, name, "cuda"), recorded()[row.what][name]
+    # What torch says of what it refuses names devices.
+    assert found == expected or (found.startswith("refused") and expected.startswith("refused")), found
+
+
+def test_what_does_not_work_is_seen() -> None:
+    def wrong(op: object) -> None:
+        torch.testing.assert_close(torch.zeros(1), torch.ones(1))
+
+    found = outcome(Row("wrong", wrong), "derived")
+    assert found.startswith("refused: AssertionError")
+    assert "| wrong | refused: AssertionError" in render({"wrong": {"derived": found}})
