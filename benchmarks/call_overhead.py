@@ -20,7 +20,6 @@ import opwright as ow
 from opwright.backends.build_tools import build_tools
 from opwright.backends.gpu.arguments import Packer
 from opwright.backends.gpu.device_code import Parameter
-from opwright.backends.mojo.call import CpuCall
 from opwright.backends.native import native_call
 from opwright.backends.native.tensor_access import LIBRARIES, address_of
 from opwright.internals.dispatch import anybody_listens
@@ -73,39 +72,28 @@ def around_a_native_kernel(language: str, label: str, suffix: str) -> Calls:
     any_call = kernel.load()
     like_this = any_call.for_calls_like((x, y))
     assert like_this is not any_call, "it was called once, so it is recognised"
-    calls: Calls = {
+    return {
         f"op(...) in {label}": lambda: add(x, y),
         f"  of it: the {label} kernel, as a recognised call runs it": lambda: like_this(x, y),
         f"  the {label} kernel, as any other call runs it": lambda: any_call(x, y),
     }
-    if isinstance(any_call, CpuCall):
-        any_call._native = lambda: None
-        in_python = any_call.for_calls_like((x, y))
-        calls[f"  the {label} kernel, as a recognised call runs it in Python"] = lambda: in_python(x, y)
-    return calls
 
 
 def arguments_of_a_cuda_launch() -> Calls:
     """What a launch of a CUDA kernel from Python takes, with functions that do nothing in place of CUDA's."""
     pointer = Parameter("pointer", 8, "float*", (torch.float32,), 4)
     packer = Packer("add", [pointer, pointer, pointer, Parameter("integer", 8, "long long")])
-    make = packer.make_launch
-    assert make is not None
     nothing = address_of(ctypes.CDLL(str(LIBRARIES / "libtorch_cpu.so")).aoti_torch_device_type_cpu)  # returns 0
     native_call.gpu_functions = lambda: (nothing,) * 3  # type: ignore[assignment]
-    native, words = native_call.native_calls(build_tools()), packer.native_words
+    native, passed = native_call.native_calls(build_tools()), packer.native_arguments
     assert native is not None
-    assert words is not None
+    assert passed is not None
     kernel = native_call.GpuKernel(0, (1, 1, 1), (1, 1, 1), 0)
-    plan = native_call.PlannedCall(4, (), False, words, x.device, kernel, print)
-    native_launch = native.function_for(plan)
-    assert native_launch is not None
-    launch = make(None, CPU, None, {0: None}, lambda *words: None, lambda: CPU, lambda device: 0, print, print)
+    launch = native.function_for(native_call.NativeCall(4, (), False, passed, x.device, kernel, print))
+    assert launch is not None
     return {
-        "a CUDA launch without CUDA's part": lambda: native_launch(x, y, out, 1024),
-        "the same in Python": lambda: launch(x, y, out, 1024),
-        "its arguments alone, as one function": lambda: packer.pack_usual((x, y, out, 1024), CPU),
-        "its arguments alone, one by one": lambda: packer.pack((x, y, out, 1024), CPU),
+        "a CUDA launch without CUDA's part": lambda: launch(x, y, out, 1024),
+        "its arguments alone, in Python": lambda: packer.pack((x, y, out, 1024), CPU),
     }
 
 

@@ -37,7 +37,7 @@ record: dict[str, object] = {"schema": "opwright.cuda_bench/1", "machine": this_
 
 
 def per_call(calls: dict[str, Callable[[], object]], rounds: int = 15, n: int = 2000) -> dict[str, float]:
-    """Median microseconds of CPU time a call, the GPU kept from falling behind; subjects in turn in each round."""
+    """Median microseconds of CPU time a call, the GPU kept from falling behind; candidates in turn in each round."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         for _ in range(200):
@@ -115,11 +115,11 @@ def bandwidth() -> list[dict[str, object]]:
             print("error:", error)
         (out / f"add-{dtype}.json").write_text(json.dumps(report.to_json()))
         found = [m for m in report.measurements if m.cache == "cold" or m.case["n"][0] < 2**26]
-        eager = {(m.case["n"][0], m.cache): m.device_us.median for m in found if m.kernel == "eager"}
+        eager = {(m.case["n"][0], m.cache): m.gpu_us.median for m in found if m.kernel == "eager"}
         for m in found:
-            n, us = m.case["n"][0], m.device_us.median
+            n, us = m.case["n"][0], m.gpu_us.median
             row = {"dtype": dtype, "kernel": m.kernel, "n": n, "cache": m.cache, "us": us}
-            row |= {"GB/s": m.bytes / us / 1e3, "of copy": m.ceiling_fraction, "of torch.add": eager[n, m.cache] / us}
+            row |= {"GB/s": m.bytes / us / 1e3, "of copy": m.roofline_fraction, "of torch.add": eager[n, m.cache] / us}
             rows.append(row)
             print(" ".join(f"{v:>10.3f}" if isinstance(v, float) else f"{v!s:>10}" for v in row.values()))
     return rows

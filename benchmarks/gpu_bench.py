@@ -20,7 +20,7 @@ import opwright as ow
 from opwright.gallery.add import add
 from opwright.gallery.trig import cos, sin
 from opwright.machine import this_machine
-from opwright.timing.candidates import Subject, input_sets, kernel_subject
+from opwright.timing.candidates import Candidate, input_sets, kernel_candidate
 from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.measurement_pass import measure_in_turn
 from opwright.timing.sizes import bench_cases
@@ -49,11 +49,11 @@ def against_itself() -> list[dict]:
     rows = []
     for op, name, n in twenty():
         sets = sets_of(op, n)
-        one = kernel_subject(op, name)
-        pair = [one, Subject(one.name + " again", one.backend, one.run, one.prepared)]
-        for subject in pair:
-            with subject.prepared():
-                timer.warm_up(subject, sets)
+        one = kernel_candidate(op, name)
+        pair = [one, Candidate(one.name + " again", one.backend, one.run, one.prepared)]
+        for candidate in pair:
+            with candidate.prepared():
+                timer.warm_up(candidate, sets)
         for how in ("cold", "warm"):
             found = measure_in_turn(timer, pair, {s.name: sets for s in pair}, how, StopRule(), watch, quiet)
             verdict = compare(found[pair[0].name].rounds, found[pair[1].name].rounds)
@@ -65,14 +65,14 @@ def against_itself() -> list[dict]:
 def repeated() -> list[dict]:
     rows = []
     for n in (1 << 10, 1 << 20, 1 << 26):
-        sets, subject = sets_of(add, n), kernel_subject(add, "triton")
+        sets, candidate = sets_of(add, n), kernel_candidate(add, "triton")
         for how in ("cold", "warm"):
             medians = []
             for _ in range(5):
-                with subject.prepared():
-                    timer.warm_up(subject, sets)
-                found = measure_in_turn(timer, [subject], {subject.name: sets}, how, StopRule(), watch, quiet)
-                medians.append(estimate(found[subject.name].all).median)
+                with candidate.prepared():
+                    timer.warm_up(candidate, sets)
+                found = measure_in_turn(timer, [candidate], {candidate.name: sets}, how, StopRule(), watch, quiet)
+                medians.append(estimate(found[candidate.name].all).median)
             spread = (max(medians) - min(medians)) / statistics.median(medians)
             rows.append({"n": n, "cache": how, "medians_us": medians, "spread": spread})
         timer.forget()
@@ -84,19 +84,19 @@ def other_timers() -> list[dict]:
 
     rows = []
     for n in (1 << 10, 1 << 18, 1 << 22, 1 << 26, 1 << 28):
-        sets, subject = sets_of(add, n), kernel_subject(add, "triton")
-        call = lambda: subject.run(sets[0])  # noqa: B023, E731
-        with subject.prepared():
-            timer.warm_up(subject, sets)
+        sets, candidate = sets_of(add, n), kernel_candidate(add, "triton")
+        call = lambda: candidate.run(sets[0])  # noqa: B023, E731
+        with candidate.prepared():
+            timer.warm_up(candidate, sets)
             theirs, graph = (
                 do_bench(call, return_mode="median") * 1e3,
                 do_bench_cudagraph(call, return_mode="median") * 1e3,
             )
-            profiler = timer.second_opinion(subject, sets)
+            profiler = timer.second_opinion(candidate, sets)
         row = {"n": n, "do_bench_us": theirs, "do_bench_cudagraph_us": graph, "profiler_us": profiler}
         for how in ("cold", "warm"):
-            found = measure_in_turn(timer, [subject], {subject.name: sets}, how, StopRule(), watch, quiet)
-            row[f"{how}_us"] = estimate(found[subject.name].all).median
+            found = measure_in_turn(timer, [candidate], {candidate.name: sets}, how, StopRule(), watch, quiet)
+            row[f"{how}_us"] = estimate(found[candidate.name].all).median
         rows.append(row)
         timer.forget()
     return rows

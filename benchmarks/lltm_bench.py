@@ -2,11 +2,12 @@
 
 Usage: lltm_bench.py OUTPUT_FOLDER [--device cpu|cuda] [--one-thread]
 
-Microseconds of one step in float32 without TF32, all five gradients taken with ``torch.autograd.grad``: subjects in
+Microseconds of one step in float32 without TF32, all five gradients taken with ``torch.autograd.grad``: candidates in
 turn in each round, the device waited for before and after each sample, medians over rounds. ``of_compile`` is a
-subject's time for both as a share of torch.compile's in the same round, as the host's speed changes from one moment to
-the next; medians again. ``memory`` is what one forward and backward has allocated at its peak beyond inputs and
-parameters (on a GPU, graphs included). Every subject's results are compared with the plain module's before it is timed.
+candidate's time for both as a share of torch.compile's in the same round, as the host's speed changes from one moment
+to the next; medians again. ``memory`` is what one forward and backward has allocated at its peak beyond inputs and
+parameters (on a GPU, graphs included). Every candidate's results are compared with the plain module's before it is
+timed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ DIRECTIONS = ("forward", "backward", "both")
 COMPILED = "torch.compile"
 
 
-def subjects(device: str, i: int, s: int) -> dict[str, torch.nn.Module]:
+def candidates(device: str, i: int, s: int) -> dict[str, torch.nn.Module]:
     """All with one set of parameters."""
     plain = ReferenceLLTM(i, s).to(device)
     made: dict[str, torch.nn.Module] = {"eager": plain}
@@ -63,7 +64,7 @@ def subjects(device: str, i: int, s: int) -> dict[str, torch.nn.Module]:
 
 
 class Step:
-    """One subject at one size."""
+    """One candidate at one size."""
 
     def __init__(self, module: torch.nn.Module, b: int, i: int, s: int, device: str) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -141,7 +142,7 @@ def samples_of(step: Step, device: str) -> dict[str, Callable[[], float]]:
 def case(b: int, i: int, s: int, device: str) -> dict[str, Any]:
     steps, memory, failed = {}, {}, {}
     expected = None
-    for name, module in subjects(device, i, s).items():
+    for name, module in candidates(device, i, s).items():
         try:
             step = Step(module, b, i, s, device)
             memory[name] = memory_of(step, device)
@@ -166,7 +167,7 @@ def case(b: int, i: int, s: int, device: str) -> dict[str, Any]:
 
 
 def shares_of(times: dict[str, dict[str, list[float]]], whose: str) -> dict[str, float]:
-    """Times for both directions as shares of one subject's, medians over rounds."""
+    """Times for both directions as shares of one candidate's, medians over rounds."""
     if whose not in times:
         return {}
     return {

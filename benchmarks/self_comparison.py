@@ -1,6 +1,6 @@
 """Many different kernels against themselves: how often does the engine say SAME? Usage: self_comparison.py [--quick]
 
-Each kernel (elementwise, reductions, softmax, norms, transposes, gathers, matrix products …) is timed as two subjects
+Each kernel (elementwise, reductions, softmax, norms, transposes, gathers, matrix products …) is timed as two candidates
 that take turns, warm and cold. Every verdict but SAME is a false one: UNCLEAR says that nothing can be said, FASTER and
 SLOWER are wrong. On a GPU they are Triton kernels and torch calls; without one, torch, NumPy and C++ kernels on the CPU
 show that the script works. The record goes to self_comparison.json in $OUT, or in the current folder.
@@ -27,7 +27,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.machine import this_machine
-from opwright.timing.candidates import Subject, input_sets, kernel_subject
+from opwright.timing.candidates import Candidate, input_sets, kernel_candidate
 from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.hardware.precision import PrecisionFlags
 from opwright.timing.measurement_pass import measure_in_turn
@@ -49,7 +49,7 @@ class Kernel:
     sizes: dict[str, int]
 
 
-# -- the operators' meanings ------------------------------------------------------------------------------------
+# -- the operators' references ------------------------------------------------------------------------------------
 
 
 def unary(name: str, function: Callable[[Tensor], Tensor]) -> ow.Op:
@@ -108,7 +108,7 @@ def sort(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
     return x.sort(1).values
 
 
-# Elementwise operators: the meaning, and the same in Triton's language and in C++.
+# Elementwise operators: the reference, and the same in Triton's language and in C++.
 ELEMENTWISE = {
     "negate": (lambda x: -x, "-x", "-x"),
     "square": (lambda x: x * x, "x * x", "x * x"),
@@ -282,11 +282,11 @@ def against_itself(kernel: Kernel, timer: Any, watch: ClockWatch) -> list[dict[s
     sizes = {name: [size] for name, size in kernel.sizes.items()}
     (case,) = bench_cases(kernel.op.contract, DEVICE, sizes=sizes, dtypes=(), declared={}, quick=True)
     sets = input_sets(kernel.op, case, DEVICE, timer.cache_bytes, timer.most_bytes)
-    one = kernel_subject(kernel.op, kernel.name)
-    pair = [one, Subject("again", one.backend, one.run, one.prepared)]
-    for subject in pair:
-        with subject.prepared():
-            timer.warm_up(subject, sets)
+    one = kernel_candidate(kernel.op, kernel.name)
+    pair = [one, Candidate("again", one.backend, one.run, one.prepared)]
+    for candidate in pair:
+        with candidate.prepared():
+            timer.warm_up(candidate, sets)
     rows = []
     for cache in ("cold", "warm"):
         with timer.steady():

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests import REPOSITORY
+from tests.warm import run_script
 
 # Before torch and opwright read them. Within a session the caches are shared, so that no test compiles what
 # another one compiled; the user's own caches are never touched.
@@ -102,21 +103,21 @@ RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> RunPython:
-    """Run a script in a new Python; fails the test, with the script's output, unless it exits as expected."""
+    """Run a script in a process of its own; fails the test, with the script's output, unless it exits as expected."""
 
     def run(
-        script: str, *args: object, env: dict[str, str] | None = None, file: str = "script.py", expect: int = 0
+        script: str,
+        *args: object,
+        env: dict[str, str] | None = None,
+        file: str = "script.py",
+        expect: int = 0,
+        fresh: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         path = tmp_path / file
         path.write_text(textwrap.dedent(script))
-        done = subprocess.run(
-            [sys.executable, str(path), *map(str, args)],
-            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{os.environ.get('PYTHONPATH', '')}", **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        found = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]), **(env or {})}
+        # Triton is imported with torch, and chooses then between its compiler and its interpreter.
+        done = run_script(path, *args, env=found, fresh=fresh or "TRITON_INTERPRET" in found)
         assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

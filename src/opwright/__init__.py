@@ -1,4 +1,4 @@
-"""One operator, any kernel: write its meaning once, attach kernels in any language.
+"""One operator, any kernel: write its reference once, attach kernels in any language.
 
 >>> import opwright as ow
 """

@@ -11,7 +11,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.backends.build_tools import build_tools
 from opwright.backends.native.native_call import NativeCalls, native_calls
-from tests.backends.native.planned import compiled
+from tests.backends.native.imitations import compiled
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What follows from the meaning: fake, gradient, vmap, FLOPs, bytes, decomposition, placements."""
+"""What follows from the reference: fake, gradient, vmap, FLOPs, bytes, decomposition, placements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running the meaning: torch and NumPy, outputs, and the functions that a meaning calls."""
+"""Running the reference: torch and NumPy, outputs, and the functions that a reference calls."""
 
 from __future__ import annotations
 

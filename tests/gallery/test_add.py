@@ -1,4 +1,4 @@
-"""gallery::add: every kernel against its meaning, and the operator in torch.compile."""
+"""gallery::add: every kernel against its reference, and the operator in torch.compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gallery::conv1d: every kernel against its meaning, its gradient, and the PTX that is shipped."""
+"""gallery::conv1d: every kernel against its reference, its gradient, and the PTX that is shipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gallery::lltm: every kernel against its meaning, its gradients, and the module behind which any kernel can stand."""
+"""gallery::lltm: every kernel against the reference, gradients, and the module with any kernel behind it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run(operator, kernel, given):
 
 
 def compare(operator, kernel, given):
-    """What a kernel gives with what the meaning gives in double; errors as a share of an output's own scale."""
+    """What a kernel gives with what the reference gives in double; errors as a share of an output's own scale."""
     dtype = given[-1].dtype
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-4}.get(dtype, 3e-2)
     expected = operator.contract.reference([None if t is None else t.double() for t in given])

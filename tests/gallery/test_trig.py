@@ -130,7 +130,7 @@ def test_gradients_of_any_order_are_right(device):
 @pytest.mark.compiler
 def test_the_parts_written_by_hand_are_reported_so():
     for part in ("autograd", "flops", "cpu", "cuda"):
-        assert sin.parts[part].origin == "hand-written"
+        assert sin.parts[part].origin == "custom"
     assert sin.parts["fake"].origin == "derived"
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+
+from tests.warm import run_module, run_script
 
 SOURCES = Path(__file__).parent / "sources"
 # opwright may be installed where the tests run: no import of it may succeed, from anywhere.
@@ -33,10 +36,7 @@ Run = Callable[..., str]
 
 def opwright(*arguments: object, cwd: Path | None = None, expect: int = 0) -> str:
     """Run the command line; its output and errors together."""
-    done = subprocess.run(
-        [sys.executable, "-m", "opwright", *map(str, arguments)],
-        capture_output=True, text=True, cwd=cwd, timeout=250, check=False,
-    )  # fmt: skip
+    done = run_module("opwright", *arguments, cwd=cwd, timeout=250)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -55,11 +55,10 @@ def python_with(*folders: Path) -> Run:
     def run(script: str, *, blocked: bool = True, expect: int = 0, env: dict[str, str] | None = None) -> str:
         text = (WITHOUT_OPWRIGHT if blocked else "") + textwrap.dedent(script)
         paths = [*map(str, folders), *([] if blocked else [os.environ.get("PYTHONPATH", "")])]
-        done = subprocess.run(
-            [sys.executable, "-c", text],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(env or {})},
-            capture_output=True, text=True, timeout=250, check=False,
-        )  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "script.py").write_text(text)
+            environment = {"PYTHONPATH": os.pathsep.join(paths), **(env or {})}
+            done = run_script(Path(folder) / "script.py", env=environment, timeout=250)
         assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout if expect == 0 else done.stdout + done.stderr
 

@@ -18,7 +18,7 @@ def test_values_gradients_and_kernels(trig):
         torch.testing.assert_close(torch.ops.gallery.cos(x), torch.cos(x))
         assert my_ops.__all__ == ["cos", "sin"] and my_ops.__version__ == "0.1.0"
         assert [*sin.kernels] == ["cpp", "triton", "triton_heuristics"]
-        assert sin.kernels["cpp"]._launch is not None  # the library ran, not the meaning
+        assert sin.kernels["cpp"]._launch is not None  # the library ran, not the reference
         assert sin(x.t()).is_contiguous()
         x = x[:5].double().requires_grad_()
         assert torch.autograd.gradcheck(sin, x) and torch.autograd.gradgradcheck(sin, x)

@@ -64,7 +64,7 @@ def test_checks_in_cpp_are_those_in_python(shapes):
     python = outcomes(python_with(shapes)("import shape_ops\n" + CALLS))
     cpp = outcomes(python_with()(f"import torch\ntorch.ops.load_library({str(library)!r})\n" + CALLS))
     assert len(python) == 24
-    # Where no native kernel takes the dtype, Python runs the meaning; C++ has none.
+    # Where no native kernel takes the dtype, Python runs the reference; C++ has none.
     assert python.pop("half") == "0.0"
     assert cpp.pop("half") == ("error", None)
     for other in ("meta", "sparse"):  # another implementation is asked for: in C++ the dispatcher's own error

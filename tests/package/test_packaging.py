@@ -236,5 +236,5 @@ def test_cuda_files_are_built_for_gpus_that_are_not_here(tmp_path):
     python_with(made.folder)("""
         import torch, gpu_ops
         assert [*gpu_ops.twice.kernels] == ["cuda"]
-        assert gpu_ops.twice(torch.ones(2)).tolist() == [2, 2]  # the meaning, where there is no kernel
+        assert gpu_ops.twice(torch.ones(2)).tolist() == [2, 2]  # the reference, where there is no kernel
     """)

@@ -6,18 +6,18 @@ from typing import Any
 
 from opwright.results import (
     BenchReport,
-    Ceiling,
     CheckReport,
     Comparison,
+    ComparisonVerdict,
     Crossover,
     Estimate,
     Finding,
-    Interval,
     Measurement,
     NotChecked,
+    RooflineLimit,
+    SizeRange,
     Status,
     Verdict,
-    Versus,
 )
 
 MACHINE = {
@@ -38,7 +38,7 @@ KERNELS = {
     "cuda_vec4": ("cuda", 2.1, 0.97),
     "triton": ("triton", 2.6, 0.955),
     "triton_autotuned": ("triton", 2.6, 0.968),
-    "eager": ("torch", 2.3, 0.945),
+    "reference": ("torch", 2.3, 0.945),
     "torch.compile": ("inductor", 2.7, 0.95),
 }
 BANDWIDTH, CACHE_BANDWIDTH, CACHE = 3.05e12, 5.6e12, 30e6
@@ -47,7 +47,7 @@ BANDWIDTH, CACHE_BANDWIDTH, CACHE = 3.05e12, 5.6e12, 30e6
 def make_verdict(**changes: Any) -> Verdict:
     content = {
         "op": "gallery::add", "kernel": "triton", "backend": "triton", "device": "cuda", "status": Status.PASS,
-        "parts": {"schema": "derived", "fake": "derived", "autograd": "hand-written", "sharding": "missing"},
+        "parts": {"schema": "derived", "fake": "derived", "autograd": "custom", "sharding": "missing"},
         "findings": (Finding("values", Status.PASS, message="33 cases"),), "seconds": 1.25, **changes,
     }  # fmt: skip
     return Verdict(**content)
@@ -75,8 +75,8 @@ def make_check(*verdicts: Verdict) -> dict[str, Any]:
 def make_measurement(**changes: Any) -> Measurement:
     content = {
         "op": "gallery::add", "kernel": "triton", "backend": "triton", "device": "cuda", "direction": "forward",
-        "case": {"n": [1024, 1024], "dtype": "float32"}, "cache": "cold", "device_us": Estimate(10.0, 9.8, 10.3, 40),
-        "call_us": Estimate(14.0, 13.0, 15.0, 40), "bytes": 12 << 20, "flops": 1 << 20, **changes,
+        "case": {"n": [1024, 1024], "dtype": "float32"}, "cache": "cold", "gpu_us": Estimate(10.0, 9.8, 10.3, 40),
+        "host_us": Estimate(14.0, 13.0, 15.0, 40), "bytes": 12 << 20, "flops": 1 << 20, **changes,
     }  # fmt: skip
     return Measurement(**content)
 
@@ -88,13 +88,19 @@ def _add(kernel: str, size: int, direction: str, cache: str) -> Measurement:
     rate = CACHE_BANDWIDTH if cache == "warm" and moved < CACHE else BANDWIDTH
     us = fixed + moved / (rate * share) * 1e6
 
-    def versus(other: str) -> Comparison:
+    def comparisons(other: str) -> Comparison:
         _, other_fixed, other_share = KERNELS[other]
         ratio = us / (other_fixed + moved / (rate * other_share) * 1e6)
         width = 0.04 if kernel == "triton" and size == 1024 else 0.006
-        verdict = Versus.FASTER if ratio < 0.99 else Versus.SLOWER if ratio > 1.01 else Versus.SAME
+        verdict = (
+            ComparisonVerdict.FASTER
+            if ratio < 0.99
+            else ComparisonVerdict.SLOWER
+            if ratio > 1.01
+            else ComparisonVerdict.SAME
+        )
         if width > abs(1 - ratio) > 0.015:
-            verdict = Versus.UNCLEAR
+            verdict = ComparisonVerdict.UNCLEAR
         return Comparison(verdict, ratio, ratio * (1 - width), ratio * (1 + width))
 
     return make_measurement(
@@ -103,13 +109,13 @@ def _add(kernel: str, size: int, direction: str, cache: str) -> Measurement:
         direction=direction,
         case={"n": [size, size], "dtype": "float32"},
         cache=cache,
-        device_us=Estimate(us, us * 0.993, us * 1.011, 480),
-        call_us=Estimate(us + 4.4, us + 4.1, us + 5.2, 480),
+        gpu_us=Estimate(us, us * 0.993, us * 1.011, 480),
+        host_us=Estimate(us + 4.4, us + 4.1, us + 5.2, 480),
         bytes=moved,
         flops=flops,
-        ceiling="bandwidth",
-        ceiling_fraction=moved / us * 1e6 / rate,
-        versus={b: versus(b) for b in ("eager", "torch.compile") if b != kernel},
+        bound="bandwidth",
+        roofline_fraction=moved / us * 1e6 / rate,
+        comparisons={b: comparisons(b) for b in ("reference", "torch.compile") if b != kernel},
         notes=("12 of 492 samples discarded: the GPU throttled (power)",) if (kernel, size) == ("triton", 8192) else (),
         first_values=(-0.0207704, 1.3144712),
         reproduce=f"opwright bench opwright.gallery.add --kernel {kernel} --size n={size}x{size} --dtype float32",
@@ -118,11 +124,13 @@ def _add(kernel: str, size: int, direction: str, cache: str) -> Measurement:
 
 def make_bench(*measurements: Measurement, errors: tuple[str, ...] = ()) -> dict[str, Any]:
     sizes = [1 << p for p in range(16, 31, 2)]
-    ceilings = (
-        Ceiling("bandwidth cold", "cuda", "B/s", {str(s): BANDWIDTH * s / (s + 3e6) for s in sizes}),
-        Ceiling("bandwidth warm", "cuda", "B/s", {str(s): CACHE_BANDWIDTH if s < CACHE else BANDWIDTH for s in sizes}),
-        Ceiling("arithmetic", "cuda", "FLOP/s", {"float32": 51e12, "float16": 690e12, "bfloat16": 705e12}),
-        Ceiling("call overhead of torch.add", "cuda", "us", {"1024": 4.4}),
+    roofline = (
+        RooflineLimit("bandwidth cold", "cuda", "B/s", {str(s): BANDWIDTH * s / (s + 3e6) for s in sizes}),
+        RooflineLimit(
+            "bandwidth warm", "cuda", "B/s", {str(s): CACHE_BANDWIDTH if s < CACHE else BANDWIDTH for s in sizes}
+        ),
+        RooflineLimit("arithmetic", "cuda", "FLOP/s", {"float32": 51e12, "float16": 690e12, "bfloat16": 705e12}),
+        RooflineLimit("call overhead of torch.add", "cuda", "us", {"1024": 4.4}),
     )
     found = measurements or tuple(
         _add(kernel, size, direction, cache)
@@ -137,11 +145,11 @@ def make_bench(*measurements: Measurement, errors: tuple[str, ...] = ()) -> dict
             "cuda",
             "NVIDIA H100 80GB HBM3",
             "float32",
-            (Interval(0, 1 << 21, "cuda_vec4"), Interval(1 << 21, None, "triton_autotuned")),
+            (SizeRange(0, 1 << 21, "cuda_vec4"), SizeRange(1 << 21, None, "triton_autotuned")),
             tuple(2 * s * s for s in SIZES),
             "2026-11-20",
             stored=True,
         ),
     )
     settings = {"TF32 in cuBLAS": "off", "persisting lines of the L2": "reset before each cold sample"}
-    return BenchReport({**MACHINE, "power_w": 311.5}, found, ceilings, errors, crossovers, settings).to_json()
+    return BenchReport({**MACHINE, "power_w": 311.5}, found, roofline, errors, crossovers, settings).to_json()

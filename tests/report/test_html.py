@@ -13,7 +13,7 @@ import pytest
 
 from opwright.errors import OpwrightError
 from opwright.report import html, pictures
-from opwright.results import BenchReport, Comparison, Estimate, Finding, NotChecked, Status, Versus
+from opwright.results import BenchReport, Comparison, ComparisonVerdict, Estimate, Finding, NotChecked, Status
 from tests.report.sample_records import MACHINE, make_bench, make_check, make_measurement, make_verdict
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{7*7}}</style></pre>"
@@ -50,7 +50,7 @@ def test_the_page_says_what_the_records_say():
         "n=5 dtype=float32 layout=contiguous",
         "at (4,): expected 1.0, got 0.0", "gradients", "no floating output", "no Mojo here", "33 cases",
         "cuda_vec4", "n=16384x16384", "FASTER", "itself", "12 of 492 samples discarded", "-0.0207704, 1.3144712",
-        "hand-written", "missing", "g++ 12.2.0", "opwright.check/1, opwright.bench/1", "690 TFLOP/s (float16)",
+        "custom", "missing", "g++ 12.2.0", "opwright.check/2, opwright.bench/2", "690 TFLOP/s (float16)",
         "79.2 GiB", "below 2^21 elements", "from 2^21 elements", "triton_autotuned", "2026-11-20: calls follow this",
         "TF32 in cuBLAS", "reset before each cold sample",
     ):  # fmt: skip
@@ -87,11 +87,12 @@ def hostile_records():
                      findings=(finding,), not_checked=(NotChecked(HOSTILE, HOSTILE),), parts={HOSTILE: HOSTILE})
         for status in Status
     ]  # fmt: skip
-    versus = {HOSTILE: Comparison(Versus.SAME, 1.0, 0.99, 1.01)}
+    comparisons = {HOSTILE: Comparison(ComparisonVerdict.SAME, 1.0, 0.99, 1.01)}
     measured = [
         make_measurement(op=HOSTILE, kernel=HOSTILE, backend=HOSTILE, device=HOSTILE, direction=HOSTILE, bytes=1 << p,
-                         case={HOSTILE: 1 << p, "dtype": HOSTILE}, versus=versus, notes=(HOSTILE,), reproduce=HOSTILE,
-                         ceiling=HOSTILE, ceiling_fraction=0.5)
+                         case={HOSTILE: 1 << p, "dtype": HOSTILE}, comparisons=comparisons, notes=(HOSTILE,),
+                         reproduce=HOSTILE,
+                         bound=HOSTILE, roofline_fraction=0.5)
         for p in (20, 22)
     ]  # fmt: skip
     machine = {**MACHINE, HOSTILE: HOSTILE, "gpus": [{"name": HOSTILE}]}
@@ -100,7 +101,7 @@ def hostile_records():
     bench["settings"] = {HOSTILE: HOSTILE}
     bench["crossovers"] = [
         {"op": HOSTILE, "device": HOSTILE, "device_name": HOSTILE, "dtype": HOSTILE, "measured": HOSTILE,
-         "intervals": [{"least": 0, "below": None, "kernel": HOSTILE}]}
+         "ranges": [{"least": 0, "below": None, "kernel": HOSTILE}]}
     ]  # fmt: skip
     return [{**check, "machine": machine}, {**bench, "machine": machine}]
 
@@ -138,10 +139,10 @@ def test_ids_are_unique():
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("schema", ["opwright.doctor/1", "opwright.bench/2", None])
+@pytest.mark.parametrize("schema", ["opwright.doctor/1", "opwright.bench/3", None])
 def test_an_unknown_schema_is_refused_with_the_known_ones(schema):
     record = {"schema": schema} if schema else {}
-    with pytest.raises(OpwrightError, match=r"opwright.check/1, opwright.bench/1") as caught:
+    with pytest.raises(OpwrightError, match=r"opwright.check/2, opwright.bench/2") as caught:
         html.render([make_check(), record])
     assert (schema or "no schema") in str(caught.value)
 
@@ -158,7 +159,7 @@ def test_an_unknown_schema_is_refused_with_the_known_ones(schema):
 def test_a_record_that_breaks_its_schema_is_refused(spoil):
     record = make_check()
     spoil(record)
-    with pytest.raises(OpwrightError, match=r"says that it is opwright.check/1, but is not"):
+    with pytest.raises(OpwrightError, match=r"says that it is opwright.check/2, but is not"):
         html.render([record])
 
 
@@ -191,7 +192,7 @@ def test_a_measurement_taken_twice_is_shown_twice():
 
 
 def test_notes_and_errors_and_impossible_shares_stand_out():
-    measured = make_measurement(ceiling="bandwidth", ceiling_fraction=1.3, notes=("timers disagree",))
+    measured = make_measurement(bound="bandwidth", roofline_fraction=1.3, notes=("timers disagree",))
     page = html.render([bench_of(measured, errors=["add triton: its timed output is wrong"])])
     assert '<span class="note">timers disagree</span>' in page
     assert 'class="bar over"' in page
@@ -200,7 +201,7 @@ def test_notes_and_errors_and_impossible_shares_stand_out():
 
 def test_numbers_that_are_not_there_are_a_dash():
     nan = float("nan")
-    measured = make_measurement(device_us=None, call_us=Estimate(nan, nan, nan, 0), bytes=0, flops=0)
+    measured = make_measurement(gpu_us=None, host_us=Estimate(nan, nan, nan, 0), bytes=0, flops=0)
     assert "nan" not in text_of(html.render([make_bench(measured)])).lower().replace("nanosecond", "")
 
 
@@ -360,7 +361,7 @@ def test_a_reader_opens_sorts_and_filters(tmp_path):
         "none": [],
         "told": True,
         "found": ["triton", "forgets_tail"],
-        "fastest": ["cuda_vec4", "triton_autotuned", "triton", "torch.compile", "eager"],
+        "fastest": ["cuda_vec4", "triton_autotuned", "triton", "torch.compile", "reference"],
         "slower": [],
         "copied": "opwright check",
     }

@@ -9,7 +9,7 @@ import pytest
 
 from opwright.errors import OpwrightError
 from opwright.report import markdown
-from opwright.results import Comparison, Finding, NotChecked, Status, Versus
+from opwright.results import Comparison, ComparisonVerdict, Finding, NotChecked, Status
 from tests.report.sample_records import make_bench, make_check, make_measurement, make_verdict
 
 
@@ -34,7 +34,7 @@ def test_a_benchmark_shows_time_share_and_verdicts():
     assert "6.35 µs [6.309 – 6.423] cold" in row
     assert "64.9 %" in row
     assert "🟢 FASTER 0.953 [0.947, 0.959]" in row
-    assert "**against `eager`:** 🟢 19 FASTER" in text
+    assert "**against `reference`:** 🟢 19 FASTER" in text
     assert "⚠️ `its timed output is wrong`" in text
     assert "12 of 492 samples discarded" in text
     assert "| `gallery::add` | NVIDIA H100 80GB HBM3 | float32 | from 2^21 elements | `triton_autotuned` |" in text
@@ -53,8 +53,9 @@ def test_hostile_text_stays_in_its_code_span():
     verdict = make_verdict(
         op=hostile, kernel=hostile, status=Status.FAIL, findings=(finding,), not_checked=(NotChecked("v", hostile),)
     )
-    measured = make_measurement(op=hostile, kernel=hostile, ceiling_fraction=0.5, case={"n": hostile}, notes=(hostile,),
-                                versus={hostile: Comparison(Versus.SAME, 1, 1, 1)})  # fmt: skip
+    measured = make_measurement(op=hostile, kernel=hostile, roofline_fraction=0.5, case={"n": hostile},
+                                notes=(hostile,),
+                                comparisons={hostile: Comparison(ComparisonVerdict.SAME, 1, 1, 1)})  # fmt: skip
     text = markdown.render([make_check(verdict), make_bench(measured, errors=(hostile,))], title=hostile)
     for column in ("reproduce", "of the limit"):
         assert len(set(_bars(text, column))) == 1, text
@@ -82,5 +83,5 @@ def test_long_messages_are_cut_and_long_tables_counted():
 
 
 def test_an_unknown_schema_is_refused():
-    with pytest.raises(OpwrightError, match=r"opwright.show/1.*\n.*opwright.check/1, opwright.bench/1"):
+    with pytest.raises(OpwrightError, match=r"opwright.show/1.*\n.*opwright.check/2, opwright.bench/2"):
         markdown.render([{"schema": "opwright.show/1"}])

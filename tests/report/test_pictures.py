@@ -34,7 +34,7 @@ def test_the_same_records_give_the_same_bytes():
 @drawn
 def test_time_over_size_names_every_kernel_in_both_directions():
     said = words(pictures.time_over_size(make_bench(), "gallery::add"))
-    for kernel in ("cuda_vec4", "triton", "triton_autotuned", "eager", "torch.compile"):
+    for kernel in ("cuda_vec4", "triton", "triton_autotuned", "reference", "torch.compile"):
         assert said.count(kernel) == 2
     assert {"add forward · float32", "add backward · float32", "× the fastest", "16 MiB", "1 ms"} <= set(said)
 
@@ -49,7 +49,7 @@ def test_a_roofline_shows_the_limits_that_were_measured_and_the_share_reached():
 
 @drawn
 def test_a_roofline_without_measured_limits_has_points_all_the_same():
-    bench = {**make_bench(), "ceilings": []}
+    bench = {**make_bench(), "roofline": []}
     assert any("add" in word for word in words(pictures.roofline(bench)))
 
 
@@ -74,7 +74,7 @@ def test_the_callers_own_matplotlib_is_left_alone():
 def test_strange_times_do_not_stop_a_picture():
     nan = float("nan")
     times = [(64, 0.0, 0.0), (256, nan, nan), (1024, 5.0, nan), (4096, 9.0, 8.0)]
-    measured = [make_measurement(case={"n": n}, bytes=4 * n, device_us=Estimate(us, lo, us, 1)) for n, us, lo in times]
+    measured = [make_measurement(case={"n": n}, bytes=4 * n, gpu_us=Estimate(us, lo, us, 1)) for n, us, lo in times]
     assert "triton" in words(pictures.time_over_size(make_bench(*measured), "gallery::add"))
     assert pictures.roofline(make_bench(*measured))
 

@@ -3,7 +3,7 @@
 import io
 
 from opwright.report.terminal import CheckProgress, make_console, show_bench, show_check
-from opwright.results import BenchReport, CheckReport, Crossover, Finding, Interval, NotChecked, Status, Verdict
+from opwright.results import BenchReport, CheckReport, Crossover, Finding, NotChecked, SizeRange, Status, Verdict
 
 
 def shown(report, width=100):
@@ -56,8 +56,8 @@ def test_the_table_fits_eighty_columns():
 
 
 def test_a_benchmark_tells_which_kernel_is_fastest_where_and_what_was_the_same_for_all():
-    intervals = (Interval(0, 4096, "[red]k"), Interval(4096, None, "b"))
-    found = Crossover("demo::f", "cpu", "A CPU", "float32", intervals, (1, 9), "2026-11-20", stored=True)
+    ranges = (SizeRange(0, 4096, "[red]k"), SizeRange(4096, None, "b"))
+    found = Crossover("demo::f", "cpu", "A CPU", "float32", ranges, (1, 9), "2026-11-20", stored=True)
     stream = io.StringIO()
     report = BenchReport({}, (), crossovers=(found,), settings={"threads": "4"})
     show_bench(make_console(file=stream, width=100, color_system=None), report)

@@ -1,4 +1,4 @@
-"""The operator as a person holds it: parts, overrides, attaching kernels, copies."""
+"""The operator as a user holds it: parts, overrides, attaching kernels, copies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_part_starts_as_derived(namespace: str) -> None:
     }
     assert {part.origin for part in parts.values()} == {Origin.DERIVED}
     assert f"{namespace}::double_vjp" in parts["autograd"].how
-    assert parts["cpu"].how == "the meaning itself"
+    assert parts["cpu"].how == "the reference itself"
 
 
 def test_a_gradient_is_missing_only_where_there_can_be_none(namespace: str) -> None:
@@ -94,7 +94,7 @@ def test_hand_written_parts_take_effect_and_are_labelled(namespace: str) -> None
     assert torch.vmap(op, in_dims=1)(torch.ones(3, 2)).shape == (2, 3)
     assert op.flops(torch.ones(3), a=2.0) == 7
     assert calls == ["fake", "backward", "vmap (1,) 2"]
-    hand_written = {name for name, part in op.parts.items() if part.origin is Origin.HAND_WRITTEN}
+    hand_written = {name for name, part in op.parts.items() if part.origin is Origin.CUSTOM}
     assert hand_written == {"fake", "autograd", "vmap", "flops"}
     assert op.parts["fake"].how == "register_fake (shape_only)"
 
@@ -115,7 +115,7 @@ def test_an_override_that_cannot_be_called_is_refused(namespace: str) -> None:
 def test_kernels_show_in_the_parts(namespace: str) -> None:
     op = double(namespace)
     op.python(lambda x, *, a: x * a, name="k", devices=["cpu"])
-    assert (op.parts["cpu"].origin, op.parts["cpu"].how) == (Origin.HAND_WRITTEN, "k")
+    assert (op.parts["cpu"].origin, op.parts["cpu"].how) == (Origin.CUSTOM, "k")
     assert op.parts["cuda"].origin is Origin.DERIVED
 
 

@@ -1,4 +1,4 @@
-"""What an author names to be compared with: timed beside the meaning, judged like a kernel, never chosen."""
+"""What an author names to be compared with: timed beside the reference, judged like a kernel, never chosen."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from opwright.timing import run as engine
 
 @pytest.fixture
 def scale(namespace, monkeypatch):
-    monkeypatch.setattr(engine, "measure_ceilings", lambda device, timer, machine, tell: ())
+    monkeypatch.setattr(engine, "measure_roofline", lambda device, timer, machine, log: ())
 
     @ow.op(f"{namespace}::scale")
     def scale(x: Float[Tensor, "*n"], a: float) -> Float[Tensor, "*n"]:
@@ -33,13 +33,13 @@ def test_a_baseline_is_compared_with_and_never_chosen(scale):
 
     scale.baseline(lambda x, a: x.mul(a), name="other")
     assert torch.equal(vendor(torch.ones(2), 3.0), torch.full((2,), 3.0)), "the decorator gives the function back"
-    report = bench(scale, baselines=["eager", "vendor", "other"])
+    report = bench(scale, baselines=["reference", "vendor", "other"])
     assert not report.errors
     assert {(m.kernel, m.backend) for m in report if m.direction == "forward"} == {
-        ("k", "python"), ("eager", "torch"), ("vendor", "baseline"), ("other", "baseline"),
+        ("k", "python"), ("reference", "torch"), ("vendor", "baseline"), ("other", "baseline"),
     }  # fmt: skip
-    assert {m.kernel for m in report if m.direction == "backward"} == {"k", "eager", "vendor", "other"}
-    assert all(set(m.versus) == {"eager", "vendor", "other"} for m in report if m.kernel == "k")
+    assert {m.kernel for m in report if m.direction == "backward"} == {"k", "reference", "vendor", "other"}
+    assert all(set(m.comparisons) == {"reference", "vendor", "other"} for m in report if m.kernel == "k")
     assert "vendor" not in scale.kernels
     assert [c.kernel for c in scale.explain(torch.ones(2), 1.0).choices] == ["k", "reference"]
     assert report.crossovers == (), "a baseline is not to be chosen"
@@ -58,10 +58,10 @@ def test_a_baseline_is_compared_with_and_never_chosen(scale):
 )
 def test_a_wrong_baseline_is_said_to_be_wrong_and_nothing_is_compared_with_it(scale, wrong, says):
     scale.baseline(wrong, name="vendor")
-    report = bench(scale, baselines=["eager", "vendor"])
+    report = bench(scale, baselines=["reference", "vendor"])
     assert any("vendor" in e and says in e and "nothing is compared" in e for e in report.errors), report.errors
-    assert "vendor" not in {m.kernel for m in report} | {b for m in report for b in m.versus}
-    assert {m.kernel for m in report} == {"k", "eager"}
+    assert "vendor" not in {m.kernel for m in report} | {b for m in report for b in m.comparisons}
+    assert {m.kernel for m in report} == {"k", "reference"}
 
 
 def test_a_baseline_with_a_wrong_gradient_is_compared_forward_only(scale):
@@ -75,7 +75,7 @@ def test_a_baseline_with_a_wrong_gradient_is_compared_forward_only(scale):
             return grad, None
 
     scale.baseline(lambda x, a: Wrong.apply(x, a), name="vendor")
-    report = bench(scale, baselines=["eager", "vendor"])
+    report = bench(scale, baselines=["reference", "vendor"])
     assert any("its timed gradient is wrong" in e for e in report.errors)
     assert {m.direction for m in report if m.kernel == "vendor"} == {"forward"}
     assert {m.direction for m in report if m.kernel == "k"} == {"forward", "backward"}
@@ -83,9 +83,9 @@ def test_a_baseline_with_a_wrong_gradient_is_compared_forward_only(scale):
 
 def test_a_kernel_with_a_wrong_hand_written_gradient_is_an_error(scale):
     scale.register_autograd(lambda ctx, grad: (grad, None), setup_context=lambda ctx, inputs, output: None)
-    report = bench(scale, baselines=["eager"])
+    report = bench(scale, baselines=["reference"])
     assert any(" k (" in e and "its timed gradient is wrong" in e for e in report.errors)
-    assert not any(" eager (" in e for e in report.errors)
+    assert not any(" reference (" in e for e in report.errors)
 
 
 def test_a_baseline_without_gradients_is_timed_forward(scale):
@@ -102,9 +102,9 @@ def test_a_baseline_that_raises_does_not_stop_the_others(scale):
         raise ImportError("no such library")
 
     scale.baseline(broken)
-    report = bench(scale, baselines=["eager", "broken"])
+    report = bench(scale, baselines=["reference", "broken"])
     assert any("broken" in e and "no such library" in e for e in report.errors)
-    assert {m.kernel for m in report} == {"k", "eager"}
+    assert {m.kernel for m in report} == {"k", "reference"}
 
 
 def test_devices_and_dtypes_say_where_it_is_timed(scale):
@@ -124,10 +124,10 @@ def test_a_baseline_that_changes_torchs_precision_is_left_out_and_the_change_und
 
     before = torch.get_float32_matmul_precision()
     scale.baseline(cheats)
-    report = bench(scale, baselines=["eager", "cheats"])
+    report = bench(scale, baselines=["reference", "cheats"])
     assert torch.get_float32_matmul_precision() == before
     assert any("cheats" in e and f"float32 matmul precision: {before} → medium" in e for e in report.errors)
-    assert {m.kernel for m in report} == {"k", "eager"}
+    assert {m.kernel for m in report} == {"k", "reference"}
     assert report.settings["float32 matmul precision"] == before
 
 
@@ -137,8 +137,8 @@ def test_a_baseline_that_changes_torchs_precision_is_left_out_and_the_change_und
         (lambda x: x, {"name": "v"}, SignatureMismatchError, r"the baseline 'v' takes \(x\), but the operator takes"),
         (lambda a, x: x, {"name": "v"}, SignatureMismatchError, r"takes \(a, x\)"),
         ("vendor.py", {}, KernelError, "op.baseline was given str"),
-        (lambda x, a: x, {"name": "eager"}, KernelError, "what tables call the meaning itself"),
-        (lambda x, a: x, {"name": "reference"}, KernelError, "what tables call the meaning itself"),
+        (lambda x, a: x, {"name": "reference"}, KernelError, "what tables call the reference itself"),
+        (lambda x, a: x, {"name": "torch.compile"}, KernelError, "what tables call the reference itself"),
         (lambda x, a: x, {"name": "k"}, KernelError, "'k' is a kernel already"),
     ],
 )
@@ -152,7 +152,7 @@ def test_a_kernel_cannot_take_a_baselines_name(scale):
     scale.baseline(lambda x, a: x * a, name="vendor")
     with pytest.raises(KernelError, match="'vendor' is a baseline already"):
         scale.python(lambda x, a: x * a, name="vendor")
-    with pytest.raises(KernelError, match="what tables call the meaning itself"):
+    with pytest.raises(KernelError, match="what tables call the reference itself"):
         scale.python(lambda x, a: x * a, name="torch.compile")
 
 
@@ -163,5 +163,5 @@ def test_a_function_in_c_may_be_a_baseline(scale):
 
 def test_asking_for_an_unknown_baseline_says_which_there_are(scale):
     scale.baseline(lambda x, a: x * a, name="vendor")
-    with pytest.raises(CheckError, match=r"there are eager, torch\.compile, vendor"):
+    with pytest.raises(CheckError, match=r"there are reference, torch\.compile, vendor"):
         bench(scale, baselines=["cublas"])

@@ -1,9 +1,9 @@
-"""From samples to intervals: what is surely faster moves the border, and nothing else does. And how long is left."""
+"""From samples to ranges: what is surely faster moves the border, and nothing else does. And how long is left."""
 
 import pytest
 
-from opwright.results import Crossover, Interval
-from opwright.timing.crossover import Point, cost_rounds, intervals
+from opwright.results import Crossover, SizeRange
+from opwright.timing.crossover import Point, cost_rounds, ranges
 from opwright.timing.remaining import TimeLeft
 
 
@@ -18,45 +18,45 @@ def point(elements, times, **options):
 
 def test_the_border_lies_between_the_sizes_where_the_winner_changes():
     points = [point(1 << 10, {"a": 10, "b": 5}), point(1 << 14, {"a": 10, "b": 50}), point(1 << 12, {"a": 10, "b": 20})]
-    assert intervals(points, ["a", "b"]) == (Interval(0, 1 << 11, "b"), Interval(1 << 11, None, "a"))
+    assert ranges(points, ["a", "b"]) == (SizeRange(0, 1 << 11, "b"), SizeRange(1 << 11, None, "a"))
 
 
 @pytest.mark.parametrize("second", [10.0, 10.1, 9.9])
 def test_what_is_the_same_does_not_flip(second):
     points = [point(n, {"a": 10.0, "b": second}) for n in (1, 100, 10_000)]
-    assert intervals(points, ["a", "b"]) == (Interval(0, None, "a"),)
-    assert intervals(points, ["b", "a"]) == (Interval(0, None, "b"),)
+    assert ranges(points, ["a", "b"]) == (SizeRange(0, None, "a"),)
+    assert ranges(points, ["b", "a"]) == (SizeRange(0, None, "b"),)
 
 
 def test_the_one_that_holds_keeps_its_place_where_others_are_the_same():
     points = [point(10, {"a": 10, "b": 5}), point(1000, {"a": 10, "b": 10.05})]
-    assert intervals(points, ["a", "b"]) == (Interval(0, None, "b"),)
+    assert ranges(points, ["a", "b"]) == (SizeRange(0, None, "b"),)
 
 
 def test_what_is_unclear_does_not_flip():
     points = [Point(10, "float32", {"a": rounds(10, spread=0.2), "b": rounds(9.5, spread=0.2)})]
-    assert intervals(points, ["a", "b"]) == (Interval(0, None, "a"),)
+    assert ranges(points, ["a", "b"]) == (SizeRange(0, None, "a"),)
 
 
 def test_a_kernel_that_wins_one_case_and_loses_another_of_the_same_size_does_not_win():
     points = [point(100, {"a": 10, "b": 5}), point(100, {"a": 10, "b": 20})]
-    assert intervals(points, ["a", "b"]) == (Interval(0, None, "a"),)
-    assert intervals([points[0], point(100, {"a": 10, "b": 10})], ["a", "b"]) == (Interval(0, None, "b"),)
+    assert ranges(points, ["a", "b"]) == (SizeRange(0, None, "a"),)
+    assert ranges([points[0], point(100, {"a": 10, "b": 10})], ["a", "b"]) == (SizeRange(0, None, "b"),)
 
 
 def test_a_kernel_that_ran_at_some_sizes_only_holds_only_there():
     points = [point(10, {"a": 10, "b": 5}), point(1000, {"a": 10})]
-    assert [i.kernel for i in intervals(points, ["a", "b"])] == ["b", "a"]
-    assert intervals([], ["a"]) == ()
+    assert [i.kernel for i in ranges(points, ["a", "b"])] == ["b", "a"]
+    assert ranges([], ["a"]) == ()
 
 
 def test_the_third_kernel_may_be_the_fastest():
-    assert intervals([point(10, {"a": 10, "b": 8, "c": 5})], ["a", "b", "c"]) == (Interval(0, None, "c"),)
+    assert ranges([point(10, {"a": 10, "b": 8, "c": 5})], ["a", "b", "c"]) == (SizeRange(0, None, "c"),)
 
 
 def test_adjacent_sizes_still_make_two_intervals():
-    found = intervals([point(5, {"a": 10, "b": 5}), point(6, {"a": 5, "b": 10})], ["a", "b"])
-    assert found == (Interval(0, 6, "b"), Interval(6, None, "a"))
+    found = ranges([point(5, {"a": 10, "b": 5}), point(6, {"a": 5, "b": 10})], ["a", "b"])
+    assert found == (SizeRange(0, 6, "b"), SizeRange(6, None, "a"))
 
 
 def test_a_call_costs_what_takes_longer():
@@ -67,9 +67,9 @@ def test_a_call_costs_what_takes_longer():
 
 
 def test_intervals_are_said_in_words():
-    said = [str(Interval(0, None, "a")), str(Interval(0, 700, "a")), str(Interval(700, 1 << 20, "a"))]
+    said = [str(SizeRange(0, None, "a")), str(SizeRange(0, 700, "a")), str(SizeRange(700, 1 << 20, "a"))]
     assert said == ["at every size", "below 700 elements", "from 700, below 2^20 elements"]
-    assert str(Interval(1 << 20, None, "a")) == "from 2^20 elements"
+    assert str(SizeRange(1 << 20, None, "a")) == "from 2^20 elements"
     assert Crossover("a::b", "cpu", "x", "float32", ()).stored is False
 
 

@@ -15,11 +15,11 @@ from torch import Tensor
 import opwright as ow
 from opwright.contract.contract import make_contract
 from opwright.errors import CheckError, KernelError
-from opwright.results import BenchReport, Ceiling, Estimate, Measurement, Versus
+from opwright.results import BenchReport, ComparisonVerdict, Estimate, Measurement, RooflineLimit
 from opwright.timing import run as engine
-from opwright.timing.candidates import Subject, backward_of, eager_reference, input_sets, kernel_subject
+from opwright.timing.candidates import Candidate, backward_of, input_sets, kernel_candidate, plain_reference
 from opwright.timing.hardware.clocks import ClockWatch
-from opwright.timing.hardware.roofline import fraction_of_ceiling
+from opwright.timing.hardware.roofline import fraction_of_roofline
 from opwright.timing.measurement_pass import measure_in_turn
 from opwright.timing.regression import slower_than
 from opwright.timing.sizes import bench_cases
@@ -29,40 +29,40 @@ from opwright.timing.verify import _close
 
 
 class FakeTimer:
-    """Subjects take what their name says (µs); nothing runs. ``switch`` is what a change of subject costs."""
+    """Candidates take what their name says (µs); nothing runs. ``switch`` is what a change of candidate costs."""
 
-    cache_bytes, most_bytes, has_device_time = 1 << 20, 1 << 24, False
+    cache_bytes, most_bytes, has_gpu_time = 1 << 20, 1 << 24, False
 
     def __init__(self, drift=0.0, switch=0.0):
         self.now, self.drift, self.switch, self.last = 0, drift, switch, None
 
-    def _take(self, subject, sets, count):
+    def _take(self, candidate, sets, count):
         found = []
         for _ in range(count):
             self.now += 1
-            extra = self.switch if subject is not self.last else 0.0
-            self.last = subject
-            found.append(float(subject.name.split()[0]) * (1 + self.drift * self.now) + extra)
+            extra = self.switch if candidate is not self.last else 0.0
+            self.last = candidate
+            found.append(float(candidate.name.split()[0]) * (1 + self.drift * self.now) + extra)
         return found
 
-    cold_times = warm_times = call_times = _take
+    cold_times = warm_times = host_times = _take
 
-    def warm_up(self, subject, sets):
+    def warm_up(self, candidate, sets):
         pass
 
-    def second_opinion(self, subject, sets):
+    def second_opinion(self, candidate, sets):
         return None
 
     def forget(self):
         pass
 
 
-def subjects(*names):
-    return [Subject(name, "fake", lambda arguments: None) for name in names]
+def candidates(*names):
+    return [Candidate(name, "fake", lambda arguments: None) for name in names]
 
 
 def in_turn(timer, names, rule=None):
-    listed = subjects(*names)
+    listed = candidates(*names)
     sets = {s.name: [None] for s in listed}
     rule = rule or StopRule(min_seconds=0, min_samples=30, max_samples=60)
     return measure_in_turn(timer, listed, sets, "warm", rule, ClockWatch(), lambda what: None)
@@ -70,7 +70,7 @@ def in_turn(timer, names, rule=None):
 
 def test_a_kernel_beside_itself_is_the_same_even_while_the_machine_slows_down():
     found = in_turn(FakeTimer(drift=0.002), ["10 a", "10 b"])
-    assert compare(found["10 a"].rounds, found["10 b"].rounds).verdict is Versus.SAME
+    assert compare(found["10 a"].rounds, found["10 b"].rounds).verdict is ComparisonVerdict.SAME
 
 
 def test_what_a_switch_between_kernels_costs_is_not_counted():
@@ -86,11 +86,11 @@ def test_samples_taken_while_the_gpu_throttled_are_dropped_and_said_so():
         def throttled(self):
             return next(self.answers, None)
 
-    (subject,) = subjects("10 a")
+    (candidate,) = candidates("10 a")
     watch = Hot()
     rule = StopRule(min_seconds=0, min_samples=10, max_samples=10)
-    found = measure_in_turn(FakeTimer(), [subject], {subject.name: [None]}, "warm", rule, watch, lambda what: None)
-    assert len(found[subject.name].all) == 10
+    found = measure_in_turn(FakeTimer(), [candidate], {candidate.name: [None]}, "warm", rule, watch, lambda what: None)
+    assert len(found[candidate.name].all) == 10
     assert watch.discarded == 15
     assert watch.notes == ["throttled (hardware thermal slowdown): samples discarded"]
 
@@ -106,11 +106,11 @@ def scale_op(namespace):
 
 @pytest.fixture
 def quick_engine(monkeypatch, tmp_path):
-    """Real calls, few samples, and no ceilings unless a test says which."""
-    monkeypatch.setattr(engine, "measure_ceilings", lambda device, timer, machine, tell: ())
+    """Real calls, few samples, and no roofline unless a test says which."""
+    monkeypatch.setattr(engine, "measure_roofline", lambda device, timer, machine, log: ())
 
     def run(*operators, **options):
-        options = {"iters": 3, "sizes": {"n": [64]}, "baselines": ["eager"], "device": "cpu", **options}
+        options = {"iters": 3, "sizes": {"n": [64]}, "baselines": ["reference"], "device": "cpu", **options}
         return ow.bench(*operators, **options)
 
     return run
@@ -121,16 +121,16 @@ def test_every_kernel_direction_and_cache_state_is_there_with_its_record(namespa
     scale.python(lambda x, a: (x * a).contiguous(), name="k")
     report = quick_engine(scale)
     assert {(m.kernel, m.direction, m.cache) for m in report} == {
-        (k, d, c) for k in ("k", "eager") for d in ("forward", "backward") for c in ("cold", "warm")
+        (k, d, c) for k in ("k", "reference") for d in ("forward", "backward") for c in ("cold", "warm")
     }
     record = json.loads(json.dumps(report.to_json()))
-    assert record["schema"] == "opwright.bench/1"
+    assert record["schema"] == "opwright.bench/2"
     first = record["measurements"][0]
     assert first["case"] == {"n": [64], "dtype": "float32"}
     assert first["bytes"] == 512
     assert first["flops"] == 64
-    assert set(first["call_us"]) == {"median", "lo", "hi", "n"}
-    assert first["versus"]["eager"]["verdict"] in list(Versus)
+    assert set(first["host_us"]) == {"median", "lo", "hi", "n"}
+    assert first["comparisons"]["reference"]["verdict"] in list(ComparisonVerdict)
     assert len(first["raw"]) == 3
     assert len(first["first_values"]) == 2
     assert not report.errors
@@ -145,10 +145,10 @@ def test_a_kernel_whose_timed_output_is_wrong_is_an_error(namespace, quick_engin
 
 def test_a_time_that_the_machine_cannot_reach_is_an_error(namespace, quick_engine, monkeypatch):
     slow_machine = (
-        Ceiling("bandwidth cold", "cpu", "B/s", {"65536": 1.0}),
-        Ceiling("bandwidth warm", "cpu", "B/s", {"65536": 1.0}),
+        RooflineLimit("bandwidth cold", "cpu", "B/s", {"65536": 1.0}),
+        RooflineLimit("bandwidth warm", "cpu", "B/s", {"65536": 1.0}),
     )
-    monkeypatch.setattr(engine, "measure_ceilings", lambda *_: slow_machine)
+    monkeypatch.setattr(engine, "measure_roofline", lambda *_: slow_machine)
     scale = scale_op(namespace)
     scale.python(lambda x, a: (x * a).contiguous(), name="k")
     report = quick_engine(scale, directions=["forward"])
@@ -165,7 +165,7 @@ def test_a_kernel_that_raises_is_an_error_and_the_others_are_timed(namespace, qu
 
     scale.python(lambda x, a: (x * a).contiguous(), name="fine")
     report = quick_engine(scale)
-    assert {m.kernel for m in report} == {"fine", "eager"}
+    assert {m.kernel for m in report} == {"fine", "reference"}
     assert any("broken" in e and "no such luck" in e for e in report.errors)
 
 
@@ -174,7 +174,7 @@ def test_a_kernel_outside_its_domain_is_left_out_and_said_so(namespace, quick_en
     scale.python(lambda x, a: (x * a).contiguous(), name="small", when=lambda x, a: x.numel() < 10)
     told = []
     report = quick_engine(scale, progress=told.append)
-    assert {m.kernel for m in report} == {"eager"}
+    assert {m.kernel for m in report} == {"reference"}
     assert any("small" in t and "`when` predicate is False" in t for t in told)
 
 
@@ -206,7 +206,7 @@ def test_numpy_meanings_are_timed_too(namespace, quick_engine):
     def total(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, ""]:
         return np.sum(x)
 
-    assert {m.kernel for m in quick_engine(total, directions=["forward"])} == {"eager"}
+    assert {m.kernel for m in quick_engine(total, directions=["forward"])} == {"reference"}
 
 
 @pytest.mark.parametrize(
@@ -276,15 +276,15 @@ def test_declared_sizes_are_taken_in_step(namespace):
 
 
 def test_the_nearest_limit_is_named():
-    ceilings = (
-        Ceiling("bandwidth cold", "cpu", "B/s", {"1000": 1e9, "1000000": 2e9}),
-        Ceiling("arithmetic", "cpu", "FLOP/s", {"float32": 1e9}),
+    roofline = (
+        RooflineLimit("bandwidth cold", "cpu", "B/s", {"1000": 1e9, "1000000": 2e9}),
+        RooflineLimit("arithmetic", "cpu", "FLOP/s", {"float32": 1e9}),
     )
-    limit, share = fraction_of_ceiling(ceilings, moved=1_000_000, flops=10, dtype="float32", cold=True, us=1000.0)
+    limit, share = fraction_of_roofline(roofline, moved=1_000_000, flops=10, dtype="float32", cold=True, us=1000.0)
     assert (limit, share) == ("bandwidth", pytest.approx(0.5))
-    limit, share = fraction_of_ceiling(ceilings, moved=10, flops=900_000, dtype="float32", cold=True, us=1000.0)
+    limit, share = fraction_of_roofline(roofline, moved=10, flops=900_000, dtype="float32", cold=True, us=1000.0)
     assert (limit, share) == ("arithmetic", pytest.approx(0.9))
-    assert fraction_of_ceiling((), moved=1, flops=1, dtype="float32", cold=True, us=1.0) == ("", None)
+    assert fraction_of_roofline((), moved=1, flops=1, dtype="float32", cold=True, us=1.0) == ("", None)
 
 
 def test_input_sets_are_distinct_and_together_larger_than_the_cache(namespace):
@@ -308,19 +308,19 @@ def test_a_backward_subject_does_only_the_backward(namespace):
 
     (case,) = bench_cases(scale.contract, "cpu", sizes={"n": [10]}, dtypes=(), declared={}, quick=True)
     sets = input_sets(scale, case, "cpu", 1000, 10_000)
-    made = backward_of(kernel_subject(scale, "counted"), sets[:2])
+    made = backward_of(kernel_candidate(scale, "counted"), sets[:2])
     assert made is not None
-    subject, states = made
+    candidate, states = made
     before = len(calls)
-    (grad,) = subject.run(states[0])
+    (grad,) = candidate.run(states[0])
     assert len(calls) == before
     assert grad.shape == (10,)
-    assert backward_of(eager_reference(scale), sets[:1]) is not None
+    assert backward_of(plain_reference(scale), sets[:1]) is not None
 
 
 def test_the_cpu_timer_orders_a_short_and_a_long_call():
     timer = CpuTimer()
-    short, long = (Subject(str(n), "x", lambda arguments, n=n: sum(range(n))) for n in (100, 100_000))
+    short, long = (Candidate(str(n), "x", lambda arguments, n=n: sum(range(n))) for n in (100, 100_000))
     for take in (timer.warm_times, timer.cold_times):
         assert min(take(long, [None], 5)) > 10 * min(take(short, [None], 5))
 
@@ -328,7 +328,7 @@ def test_the_cpu_timer_orders_a_short_and_a_long_call():
 def measured(median, **changes):
     content = {
         "op": "a::b", "kernel": "k", "backend": "cpp", "device": "cpu", "direction": "forward", "case": {"n": 5},
-        "cache": "warm", "device_us": None, "call_us": Estimate(median, median * 0.99, median * 1.01, 50), "bytes": 1,
+        "cache": "warm", "gpu_us": None, "host_us": Estimate(median, median * 0.99, median * 1.01, 50), "bytes": 1,
         "flops": 1, **changes,
     }  # fmt: skip
     return Measurement(**content)
@@ -358,13 +358,13 @@ def test_the_command_times_writes_records_and_compares_with_an_earlier_run(tmp_p
         )  # fmt: skip
 
     run = opwright("--json", "new.json")
-    assert "vs eager" in run.stdout, run.stderr
+    assert "vs reference" in run.stdout, run.stderr
     assert "of limit" in run.stdout
     record = json.loads((tmp_path / "new.json").read_text())
-    assert {m["kernel"] for m in record["measurements"]} == {"sum", "eager", "torch.compile"}
+    assert {m["kernel"] for m in record["measurements"]} == {"sum", "reference", "torch.compile"}
     for m in record["measurements"]:  # as if the machine had been a thousand times faster
         for key in ("median", "lo", "hi"):
-            m["call_us"][key] /= 1000
+            m["host_us"][key] /= 1000
     (tmp_path / "old.json").write_text(json.dumps(record))
     slower = opwright("--baseline", "old.json", "--fail-on-slower", "3%")
     assert slower.returncode == 1
@@ -376,7 +376,7 @@ def test_the_command_times_writes_records_and_compares_with_an_earlier_run(tmp_p
 
 @pytest.mark.gpu
 def test_a_captured_graph_keeps_alive_what_it_reads():
-    """A graph was once found again by the id of a subject that was gone, and read freed memory."""
+    """A graph was once found again by the id of a candidate that was gone, and read freed memory."""
     import gc
 
     from opwright.timing.timers import GpuTimer
@@ -384,7 +384,7 @@ def test_a_captured_graph_keeps_alive_what_it_reads():
     timer = GpuTimer()
     for _ in range(50):
         x = torch.randn(1000, device="cuda")
-        (sample,) = timer.warm_times(Subject("s", "torch", lambda _, x=x: x + 1), [None], 1)
+        (sample,) = timer.warm_times(Candidate("s", "torch", lambda _, x=x: x + 1), [None], 1)
         assert sample > 0
         del x
         gc.collect()
@@ -392,10 +392,10 @@ def test_a_captured_graph_keeps_alive_what_it_reads():
 
 
 def test_the_bandwidth_between_two_measured_sizes_is_between_theirs_and_caches_have_no_sharp_edges():
-    ceilings = (Ceiling("bandwidth cold", "cpu", "B/s", {str(1 << 20): 1e9, str(1 << 22): 3e9}),)
+    roofline = (RooflineLimit("bandwidth cold", "cpu", "B/s", {str(1 << 20): 1e9, str(1 << 22): 3e9}),)
 
     def share(moved, rate):
-        return fraction_of_ceiling(ceilings, moved=moved, flops=0, dtype="", cold=True, us=moved / rate * 1e6)[1]
+        return fraction_of_roofline(roofline, moved=moved, flops=0, dtype="", cold=True, us=moved / rate * 1e6)[1]
 
     assert share(1 << 21, 1.5e9) == pytest.approx(0.75)
     assert share(1 << 21, 2.5e9) == pytest.approx(1.0)  # above 2e9, but a copy of twice the size gets 3e9

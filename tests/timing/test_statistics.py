@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from opwright.results import Versus
+from opwright.results import ComparisonVerdict
 from opwright.timing.statistics import StopRule, compare, estimate, relative_spread
 
 
@@ -54,25 +54,28 @@ def in_rounds(true_us, seed, rounds=8, drift=0.0):
 
 def test_a_kernel_compared_with_itself_is_the_same():
     verdicts = [compare(in_rounds(50, seed), in_rounds(50, seed + 1000)).verdict for seed in range(40)]
-    assert verdicts.count(Versus.SAME) >= 38
-    assert Versus.FASTER not in verdicts
-    assert Versus.SLOWER not in verdicts
+    assert verdicts.count(ComparisonVerdict.SAME) >= 38
+    assert ComparisonVerdict.FASTER not in verdicts
+    assert ComparisonVerdict.SLOWER not in verdicts
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(0.9, Versus.FASTER), (1.1, Versus.SLOWER), (0.5, Versus.FASTER)])
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [(0.9, ComparisonVerdict.FASTER), (1.1, ComparisonVerdict.SLOWER), (0.5, ComparisonVerdict.FASTER)],
+)
 def test_a_real_difference_is_seen(factor, verdict):
     assert [compare(in_rounds(50 * factor, s), in_rounds(50, s + 500)).verdict for s in range(10)] == [verdict] * 10
 
 
 def test_drift_of_the_machine_cancels():
     found = compare(in_rounds(50, 1, drift=0.1), in_rounds(50, 2, drift=0.1))
-    assert found.verdict is Versus.SAME
+    assert found.verdict is ComparisonVerdict.SAME
 
 
 def test_noise_that_hides_the_answer_is_called_unclear():
     generator = random.Random(5)
     wild = lambda: [[50 * generator.uniform(0.5, 2) for _ in range(5)] for _ in range(4)]  # noqa: E731
-    assert compare(wild(), wild()).verdict is Versus.UNCLEAR
+    assert compare(wild(), wild()).verdict is ComparisonVerdict.UNCLEAR
 
 
 def test_the_ratio_is_ours_by_theirs():

@@ -135,31 +135,31 @@ def test_a_machine_without_cuda_says_why_the_cache_is_not_reset(monkeypatch):
 
 @pytest.mark.gpu
 def test_a_backward_is_captured_in_a_graph_and_the_cache_is_reset():
-    from opwright.timing.candidates import Subject, backward_of
+    from opwright.timing.candidates import Candidate, backward_of
     from opwright.timing.timers import GpuTimer
 
     timer = GpuTimer()
     assert timer.settings()["persisting lines of the L2"] == "reset before each cold sample"
     x = torch.randn(1 << 20, device="cuda")
-    made = backward_of(Subject("s", "torch", lambda arguments: torch.sin(arguments[0])), [(x,)])
+    made = backward_of(Candidate("s", "torch", lambda arguments: torch.sin(arguments[0])), [(x,)])
     assert made is not None
-    subject, states = made
-    graph = timer.warm_times(subject, states, 5)
-    assert timer.not_captured(subject) == ""
-    queued = timer._queued_times(subject, states, 5)
+    candidate, states = made
+    graph = timer.warm_times(candidate, states, 5)
+    assert timer.not_captured(candidate) == ""
+    queued = timer._queued_times(candidate, states, 5)
     assert min(graph) <= 1.2 * min(queued)
 
 
 @pytest.mark.gpu
 def test_what_cannot_be_captured_is_timed_all_the_same_and_says_why():
-    from opwright.timing.candidates import Subject
+    from opwright.timing.candidates import Candidate
     from opwright.timing.timers import GpuTimer
 
     timer = GpuTimer()
     x = torch.randn(100, device="cuda")
-    subject = Subject("s", "torch", lambda _: x.sum().item())
-    assert timer.warm_times(subject, [None], 2)[0] > 0
-    assert "captur" in timer.not_captured(subject)
+    candidate = Candidate("s", "torch", lambda _: x.sum().item())
+    assert timer.warm_times(candidate, [None], 2)[0] > 0
+    assert "captur" in timer.not_captured(candidate)
     assert torch.equal((x + 0).cpu(), x.cpu()), "the device works on"
 
 
@@ -190,27 +190,27 @@ class FakeCuda:
 
         timer = GpuTimer.__new__(GpuTimer)
         timer._graphs, timer._call_us, timer._stream, timer._flush_us = {}, {}, "ours", 1.0
-        timer._queued_times = lambda subject, sets, count: [500.0] * count
+        timer._queued_times = lambda candidate, sets, count: [500.0] * count
         timer._replay = lambda graph: 80.0
         return timer
 
 
 def test_a_graph_holds_about_two_milliseconds_of_calls(monkeypatch):
-    from opwright.timing.candidates import Subject
+    from opwright.timing.candidates import Candidate
 
     cuda, seen = FakeCuda(monkeypatch), []
     timer, sets = cuda.timer(), ["a"]
-    subject = Subject("s", "torch", seen.append)
-    assert timer.warm_times(subject, sets, 3) == [20.0] * 3
+    candidate = Candidate("s", "torch", seen.append)
+    assert timer.warm_times(candidate, sets, 3) == [20.0] * 3
     assert seen == ["a"] * 4
     assert cuda.log == ["capture on ours"]
-    assert timer.not_captured(subject) == ""
-    timer.warm_times(subject, sets, 1)
+    assert timer.not_captured(candidate) == ""
+    timer.warm_times(candidate, sets, 1)
     assert cuda.log == ["capture on ours"], "captured once"
 
 
 def test_a_backwards_forward_runs_on_the_stream_of_the_capture(monkeypatch):
-    from opwright.timing.candidates import Subject
+    from opwright.timing.candidates import Candidate
 
     cuda, seen = FakeCuda(monkeypatch), []
     timer = cuda.timer()
@@ -219,28 +219,28 @@ def test_a_backwards_forward_runs_on_the_stream_of_the_capture(monkeypatch):
         cuda.log.append("forward")
         return "fresh"
 
-    subject = Subject("s", "torch", seen.append, for_capture=forward)
-    timer.warm_times(subject, ["old"], 1)
+    candidate = Candidate("s", "torch", seen.append, for_capture=forward)
+    timer.warm_times(candidate, ["old"], 1)
     assert cuda.log == ["on ours", "forward", "capture on ours"]
     assert set(seen) == {"fresh"}
-    assert timer._graphs[subject][1].arguments == "fresh", "kept alive as long as the graph"
+    assert timer._graphs[candidate][1].arguments == "fresh", "kept alive as long as the graph"
 
 
 def test_why_no_graph_could_be_captured_is_a_note_of_the_measurement(monkeypatch):
-    from opwright.timing.candidates import Subject
+    from opwright.timing.candidates import Candidate
     from opwright.timing.measurement import _how_it_was_taken
 
     timer = FakeCuda(monkeypatch, refuse="operation not permitted when stream is capturing\nmore").timer()
-    subject = Subject("s", "torch", lambda arguments: None)
-    assert timer.warm_times(subject, ["a"], 2) == [500.0] * 2
-    assert timer.not_captured(subject) == "RuntimeError: operation not permitted when stream is capturing"
+    candidate = Candidate("s", "torch", lambda arguments: None)
+    assert timer.warm_times(candidate, ["a"], 2) == [500.0] * 2
+    assert timer.not_captured(candidate) == "RuntimeError: operation not permitted when stream is capturing"
 
     class Plan:
         pass
 
     Plan.timer = timer
-    (note,) = _how_it_was_taken(Plan, subject, "warm")
+    (note,) = _how_it_was_taken(Plan, candidate, "warm")
     assert "not a CUDA graph: RuntimeError: operation not permitted" in note
-    assert _how_it_was_taken(Plan, subject, "cold") == []
+    assert _how_it_was_taken(Plan, candidate, "cold") == []
     timer.forget()
-    assert timer.not_captured(subject) == ""
+    assert timer.not_captured(candidate) == ""

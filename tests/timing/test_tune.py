@@ -11,7 +11,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.backends.build_tools import build_tools
 from opwright.errors import CacheError
-from opwright.results import Crossover, Interval
+from opwright.results import Crossover, SizeRange
 from opwright.runtime import tuned as tables
 from opwright.runtime.tuned import Tuned, count_elements, dtype_key
 from opwright.timing import run as engine
@@ -22,24 +22,24 @@ COSTS = {
     "growing": lambda n: 20.0 if n < 1000 else 2000.0,
     "even": lambda n: 10.0,
     "wrong": lambda n: 1.0,
-    "eager": lambda n: 50.0,
+    "reference": lambda n: 50.0,
 }
 
 
 class Clock:
-    """Subjects take what COSTS says; nothing is waited for."""
+    """Candidates take what COSTS says; nothing is waited for."""
 
-    cache_bytes, most_bytes, has_device_time = 1 << 20, 1 << 24, False
+    cache_bytes, most_bytes, has_gpu_time = 1 << 20, 1 << 24, False
 
-    def warm_up(self, subject, sets):
+    def warm_up(self, candidate, sets):
         pass
 
-    def call_times(self, subject, sets, count):
-        return [COSTS[subject.name](sets[0][0].numel())] * count
+    def host_times(self, candidate, sets, count):
+        return [COSTS[candidate.name](sets[0][0].numel())] * count
 
-    cold_times = warm_times = call_times
+    cold_times = warm_times = host_times
 
-    def second_opinion(self, subject, sets):
+    def second_opinion(self, candidate, sets):
         return None
 
     def forget(self):
@@ -48,7 +48,7 @@ class Clock:
     def steady(self):
         return contextlib.nullcontext()
 
-    def not_captured(self, subject):
+    def not_captured(self, candidate):
         return ""
 
     def settings(self):
@@ -68,7 +68,7 @@ def double_op(namespace):
 @pytest.fixture(autouse=True)
 def a_clock_of_our_own(monkeypatch):
     monkeypatch.setattr(engine, "make_timer", lambda device: Clock())
-    monkeypatch.setattr(engine, "measure_ceilings", lambda device, timer, machine, tell: ())
+    monkeypatch.setattr(engine, "measure_roofline", lambda device, timer, machine, log: ())
 
 
 def tune(operator, **options):
@@ -99,7 +99,7 @@ def test_calls_run_what_was_fastest_and_explain_says_so(namespace):
     assert chosen(double).kernel == "steady"
     (found,) = tune(double).crossovers
     assert found.stored
-    assert found.intervals == (Interval(0, 1000, "growing"), Interval(1000, None, "steady"))
+    assert found.ranges == (SizeRange(0, 1000, "growing"), SizeRange(1000, None, "steady"))
     assert found.sizes == (10, 100_000)
     assert (chosen(double).kernel, chosen(double, 100_000).kernel) == ("growing", "steady")
     assert first(double, 10) == "growing"
@@ -150,17 +150,17 @@ def test_a_wrong_kernel_never_wins(namespace):
     double.python(lambda x: x.clone(), name="wrong")
     report = tune(double)
     assert any("wrong" in e and "its timed output is wrong" in e for e in report.errors)
-    assert "wrong" not in {i.kernel for c in report.crossovers for i in c.intervals}
+    assert "wrong" not in {i.kernel for c in report.crossovers for i in c.ranges}
     assert chosen(double).kernel == "growing"
 
 
 def test_a_kernel_that_is_faster_than_the_machine_can_be_never_wins(namespace, monkeypatch):
     double = double_op(namespace)
     # 80 µs at least, whatever the size.
-    monkeypatch.setattr("opwright.timing.measurement.fraction_of_ceiling", lambda *_, us, **__: ("bandwidth", 80 / us))
+    monkeypatch.setattr("opwright.timing.measurement.fraction_of_roofline", lambda *_, us, **__: ("bandwidth", 80 / us))
     report = tune(double)
     assert any("did not do the work" in e for e in report.errors)
-    assert "growing" not in {i.kernel for c in report.crossovers for i in c.intervals}
+    assert "growing" not in {i.kernel for c in report.crossovers for i in c.ranges}
 
 
 def test_one_kernel_has_nothing_to_choose_between(namespace):
@@ -195,12 +195,12 @@ def test_an_interrupt_between_sizes_keeps_the_tables_of_the_operators_before(nam
 
 def test_a_benchmark_tells_the_crossover_and_changes_nothing(namespace):
     double = double_op(namespace)
-    report = ow.bench(double, device="cpu", sizes={"n": [10, 100_000]}, iters=10, baselines=["eager"],
+    report = ow.bench(double, device="cpu", sizes={"n": [10, 100_000]}, iters=10, baselines=["reference"],
                       directions=["forward"])  # fmt: skip
     (found,) = report.crossovers
-    assert [i.kernel for i in found.intervals] == ["growing", "steady"]
+    assert [i.kernel for i in found.ranges] == ["growing", "steady"]
     assert not found.stored
-    assert json.loads(json.dumps(report.to_json()))["crossovers"][0]["intervals"][0] == {
+    assert json.loads(json.dumps(report.to_json()))["crossovers"][0]["ranges"][0] == {
         "least": 0, "below": 1000, "kernel": "growing",
     }  # fmt: skip
     assert chosen(double).kernel == "steady"
@@ -222,7 +222,7 @@ def test_a_later_process_follows_the_table(run_python):
         import sys, torch, opwright as ow
         from jaxtyping import Float
         from torch import Tensor
-        from opwright.results import Crossover, Interval
+        from opwright.results import Crossover, SizeRange
         from opwright.backends.build_tools import build_tools
 
         @ow.op("tunedlater::double")
@@ -233,7 +233,7 @@ def test_a_later_process_follows_the_table(run_python):
         double.python(lambda x: x * 2, name="second")
         if sys.argv[1] == "tune":
             name = build_tools().machine.cpu
-            always = (Interval(0, None, "second"),)
+            always = (SizeRange(0, None, "second"),)
             double.apply_tuning([Crossover("tunedlater::double", "cpu", name, "float32", always)])
         print(double.explain(torch.ones(3)).chosen.kernel)
     """
@@ -275,6 +275,6 @@ def test_sizes_and_dtypes_are_those_of_all_tensors():
 
 def test_another_device_has_no_table():
     machine = build_tools().machine
-    table = Crossover("a::b", "cuda", "NVIDIA H100", "float32", (Interval(0, None, "k"),))
+    table = Crossover("a::b", "cuda", "NVIDIA H100", "float32", (SizeRange(0, None, "k"),))
     assert Tuned(machine, {("NVIDIA H100", "float32"): table}).find((torch.ones(2),)) is None
     assert Tuned(machine, {(machine.cpu, "float32"): table}).find((torch.ones(2),)) is not None

@@ -1,4 +1,4 @@
-"""The tools that kernels are built with in this process: its machine, its cache, its voice."""
+"""The tools that kernels are built with in this process: its machine, its cache, its log."""
 
 from __future__ import annotations
 

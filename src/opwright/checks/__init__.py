@@ -1,1 +1,1 @@
-"""Proving kernels: families of checks, run in worker processes. ``ow.check`` is ``run.check``."""
+"""Proving kernels: checks of checks, run in worker processes. ``ow.check`` is ``run.check``."""

@@ -62,7 +62,7 @@ def _run(context: Context, compiled: Any, case: Case) -> str | None:
     with context.op.only(context.kernel):
         try:
             outputs = contract.unpack(compiled(*arguments))
-            wrong = values.judge(
+            wrong = values.fault_in(
                 context, Observation(case, tuple(arguments), run.before, outputs, run.expected, run.exact)
             )
             if wrong is not None:
@@ -75,7 +75,7 @@ def _run(context: Context, compiled: Any, case: Case) -> str | None:
 
 
 def _compare_gradients(arguments: Any, compiled: tuple[Any, ...], eager: tuple[Any, ...]) -> str | None:
-    """Compiled against eager: the family "gradients" compares eager with the meaning."""
+    """Compiled against eager: the check "gradients" compares eager with the reference."""
     tracked = [t for t in tree.tensors(arguments) if t.requires_grad]
     pairs = [(c, e) for c, e in zip(compiled, eager, strict=True) if isinstance(c, torch.Tensor) and e.requires_grad]
     if not tracked or not pairs:

@@ -1,4 +1,4 @@
-"""What a family of checks works with: one operator, one kernel, one device, and runs of it that are shared."""
+"""What a check works with: one operator, one kernel, one device, and runs of it that are shared."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from opwright.errors import CheckError
 from opwright.results import Finding, NotChecked, Status
 from opwright.runtime.op import Op
 
-__all__ = ["Context", "Family", "Judge", "Observation", "Outside"]
+__all__ = ["Check", "Checker", "Context", "Observation", "SkippedCase"]
 
 
 @dataclass(frozen=True)
-class Outside:
-    """A case on which the meaning or the kernel is not defined, so that there is nothing to compare."""
+class SkippedCase:
+    """A case on which the reference or the kernel is not defined, so that there is nothing to compare."""
 
     why: str
 
 
 @dataclass
 class Observation:
-    """One run of the kernel: what went in, what came out, and what the meaning says.
+    """One run of the kernel: what went in, what came out, and what the reference says.
 
     Attributes:
         before: copies of the arguments, taken before the run.
         outputs: what the kernel returned, or the exception that it raised.
-        expected: the meaning's outputs in the case's own dtype, on the CPU.
-        exact: the meaning's outputs with every floating argument in float64.
+        expected: the reference's outputs in the case's own dtype, on the CPU.
+        exact: the reference's outputs with every floating argument in float64.
     """
 
     case: Case
@@ -44,14 +44,14 @@ class Observation:
     outputs: tuple[Any, ...] | Exception
     expected: tuple[torch.Tensor, ...]
     exact: tuple[torch.Tensor, ...]
-    # What ``reduction_length`` found, which several judges ask for.
+    # What ``reduction_length`` found, which several checkers ask for.
     terms: int | None = None
 
 
-# A judge looks at one observation and returns what is wrong with it, or None.
-Judge = Callable[["Context", Observation], str | None]
-# A family yields its findings, and what it could not look at.
-Family = Callable[["Context"], Iterator[Finding | NotChecked]]
+# A checker looks at one observation and returns what is wrong with it, or None.
+Checker = Callable[["Context", Observation], str | None]
+# A check yields its findings, and what it could not look at.
+Check = Callable[["Context"], Iterator[Finding | NotChecked]]
 
 
 @dataclass
@@ -66,27 +66,27 @@ class Context:
     progress: Callable[[str, str], None]
     # How the failing case is repeated, with {check} and {case} to be filled in.
     reproduce: str = ""
-    _observed: dict[Case, Observation | Outside] = field(default_factory=dict)
+    _observed: dict[Case, Observation | SkippedCase] = field(default_factory=dict)
 
-    def observe(self, case: Case) -> Observation | Outside:
-        """Run the kernel once on a case, and the meaning beside it; the same case is not run twice."""
+    def observe(self, case: Case) -> Observation | SkippedCase:
+        """Run the kernel once on a case, and the reference beside it; the same case is not run twice."""
         if case not in self._observed:
             self._observed[case] = self._run(case)
         return self._observed[case]
 
-    def _run(self, case: Case) -> Observation | Outside:
+    def _run(self, case: Case) -> Observation | SkippedCase:
         try:
             arguments = case_making.arguments_of(self.op.contract, case, self.device)
         except CheckError as error:
-            return Outside(error.message)
+            return SkippedCase(error.message)
         if self._explain(arguments) != self.kernel:
-            return Outside("the kernel's own domain (dtypes, when) excludes it")
+            return SkippedCase("the kernel is not applicable (dtypes, when)")
         on_cpu = to_cpu(arguments)
         try:
             expected = self.op.contract.reference(on_cpu)
             exact = self.op.contract.reference(to_double(on_cpu))
         except Exception as error:  # whatever the author's function raises is its way to say no
-            return Outside(f"the meaning raises {type(error).__name__}: {_first_line(error)}")
+            return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
         before = copy_of(arguments)
         outputs: tuple[Any, ...] | Exception
         try:
@@ -97,7 +97,7 @@ class Context:
         return Observation(case, arguments, before, outputs, expected, exact)
 
     def call(self, arguments: Sequence[Any]) -> Any:
-        """The operator as a user calls it, with this kernel and no other where its domain holds; all its outputs."""
+        """The operator as a user calls it, with this kernel and no other where it is applicable; all its outputs."""
         with self.op.only(self.kernel):
             return self.op.contract.signature.call(self.op.with_saved, arguments)
 
@@ -111,33 +111,33 @@ class Context:
         if self.device == "cuda":
             torch.cuda.synchronize()
 
-    def judge_all(self, check: str, judge: Judge) -> Iterator[Finding | NotChecked]:
-        """Apply a judge to every case; yield one finding: the smallest failure, or how much passed."""
-        outside: list[str] = []
+    def check_each_case(self, check: str, checker: Checker) -> Iterator[Finding | NotChecked]:
+        """Apply a checker to every case; yield one finding: the smallest failure, or how much passed."""
+        skipped: list[str] = []
         passed = passed_empty = 0
         for case in self.cases:
             self.progress(check, str(case))
             observation = self.observe(case)
-            if isinstance(observation, Outside):
-                outside.append(f"{case}: {observation.why}")
+            if isinstance(observation, SkippedCase):
+                skipped.append(f"{case}: {observation.why}")
                 continue
-            wrong = judge(self, observation)
+            wrong = checker(self, observation)
             if wrong is not None:
-                case, wrong = self._shrink(check, judge, case, wrong)
+                case, wrong = self._shrink(check, checker, case, wrong)
                 yield self.failed(check, str(case), wrong)
                 return
             passed += 1
             passed_empty += case_making.elements(self.op.contract, case) == 0
-        if outside:
-            yield NotChecked(check, f"{len(outside)} cases outside the domain, such as {outside[0]}")
+        if skipped:
+            yield NotChecked(check, f"{len(skipped)} skipped cases, such as {skipped[0]}")
         if passed > passed_empty or (passed and len(self.cases) == 1):
             yield Finding(check, Status.PASS, message=f"{passed} cases")
         elif passed:
-            yield NotChecked(check, "only empty inputs could be run, which prove nothing")
+            yield NotChecked(check, "only empty inputs could be run, which say nothing")
         else:
             yield NotChecked(check, "no case could be run")
 
-    def _shrink(self, check: str, judge: Judge, case: Case, wrong: str, tries: int = 60) -> tuple[Case, str]:
+    def _shrink(self, check: str, checker: Checker, case: Case, wrong: str, tries: int = 60) -> tuple[Case, str]:
         """Walk to simpler cases as long as they fail too."""
         improved = True
         while improved and tries > 0:
@@ -148,7 +148,7 @@ class Context:
                 if tries < 0:
                     break
                 observation = self.observe(candidate)
-                again = None if isinstance(observation, Outside) else judge(self, observation)
+                again = None if isinstance(observation, SkippedCase) else checker(self, observation)
                 if again is not None:
                     case, wrong, improved = candidate, again, True
                     break
@@ -159,7 +159,7 @@ class Context:
         return Finding(check, Status.FAIL, case, message, self.reproduce.format(check=check, case=case))
 
     def typical_cases(self, count: int, *, layouts: Sequence[str] = ("contiguous",)) -> list[Case]:
-        """A few cases of moderate size that the meaning accepts, for checks that are too slow for all."""
+        """A few cases of moderate size that the reference accepts, for checks that are too slow for all."""
         wanted = [
             c for c in self.cases if c.layout in layouts and 0 < case_making.elements(self.op.contract, c) <= 4096
         ]
@@ -197,8 +197,8 @@ def copy_of(values: Any) -> Any:
 
 
 def reduction_length(context: Context, observation: Observation) -> int:
-    """How many terms one output element sums up, about: FLOPs of the meaning by output elements, or its
-    longest sum; all elements, if the meaning cannot be followed (NumPy that torch does not know)."""
+    """How many terms one output element sums up, about: FLOPs of the reference by output elements, or its
+    longest sum; all elements, if the reference cannot be followed (NumPy that torch does not know)."""
     if observation.terms is None:
         observation.terms = _terms(context, observation)
     return observation.terms
@@ -209,7 +209,7 @@ def _terms(context: Context, observation: Observation) -> int:
     arguments = to_cpu(observation.arguments)
     try:
         work, longest = derive.work(context.op.contract, arguments)
-    except Exception:  # whatever the meaning raises on meta tensors
+    except Exception:  # whatever the reference raises on meta tensors
         return max(1, *(t.numel() for t in tree.tensors(arguments)))
     return max(1, longest, math.ceil(work / max(outputs, 1)))
 

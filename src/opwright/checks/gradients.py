@@ -1,4 +1,4 @@
-"""Are the gradients right? Those of every input, against the meaning's VJP in float64."""
+"""Are the gradients right? Those of every input, against the reference's VJP in float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.context import Context, Observation, Outside, copy_of, reduction_length, to_cpu, to_double
+from opwright.checks.context import Context, Observation, SkippedCase, copy_of, reduction_length, to_cpu, to_double
 from opwright.checks.tolerance import allowed_error, describe_difference, first_difference
 from opwright.contract import derive
 from opwright.contract.cases import Case, arrange
@@ -68,7 +68,7 @@ def _cases(context: Context) -> list[Case]:
 
 def _judge(context: Context, case: Case, layout: str, alone: int | None = None) -> str | NotChecked | None:
     run = context.observe(case)
-    if isinstance(run, Outside):
+    if isinstance(run, SkippedCase):
         return None
     try:
         inputs, outputs = _forward(context, run, alone)

@@ -20,22 +20,22 @@ NAME = "metadata"
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Every output of every case. torch.compile plans memory by the fake, so a difference corrupts."""
-    return context.judge_all(NAME, judge)
+    return context.check_each_case(NAME, fault_in)
 
 
-def judge(context: Context, run: Observation) -> str | None:
+def fault_in(context: Context, run: Observation) -> str | None:
     """The first way in which an output differs from its fake, or shares memory that it must not."""
     if isinstance(run.outputs, Exception):
-        return None  # the family "values" reports it
+        return None  # the check "values" reports it
     unlike = describe_outputs(context.op.contract, run.arguments, run.expected)
     if unlike is not None:
-        return f"the meaning contradicts its own return annotation: {unlike}"
+        return f"the reference contradicts its own return annotation: {unlike}"
     promised = _fakes(context, run)
     if isinstance(promised, str):
         return promised
     for i, (got, fake) in enumerate(zip(run.outputs, promised, strict=False)):
         if not isinstance(got, torch.Tensor):
-            return None  # the family "values" reports it
+            return None  # the check "values" reports it
         for what, came, expected in (
             ("shape", tuple(got.shape), tuple(fake.shape)),
             ("dtype", got.dtype, fake.dtype),
@@ -67,7 +67,7 @@ def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _aliasing(run: Observation) -> str | None:
-    assert not isinstance(run.outputs, Exception)  # judge() has returned
+    assert not isinstance(run.outputs, Exception)  # fault_in() has returned
     inputs = [(f"input {i}", t) for i, t in enumerate(tree.tensors(run.arguments))]
     for i, output in enumerate(run.outputs):
         for name, other in inputs:
@@ -81,7 +81,7 @@ def _reused_memory(context: Context, run: Observation) -> str | None:
     """Whether a second call gives the first one's memory: the caller's earlier result would change."""
     if case_making.elements(context.op.contract, run.case) > 64:
         return None  # a buffer that is kept shows on small cases as well
-    assert not isinstance(run.outputs, Exception)  # judge() has returned
+    assert not isinstance(run.outputs, Exception)  # fault_in() has returned
     earlier = {t.untyped_storage().data_ptr() for t in run.outputs if t.numel()}
     for i, again in enumerate(context.op.contract.unpack(context.call(run.arguments))):
         if again.numel() and again.untyped_storage().data_ptr() in earlier:

@@ -1,6 +1,6 @@
 """torch's own check of an operator's registration (``torch.library.opcheck``): schema, fake, autograd, AOT.
 
-It has no reference, and misses most numerical faults; the other families are there for those.
+It has no reference, and misses most numerical faults; the other checks are there for those.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ NAME = "inputs unchanged"
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Every argument of every case, bit for bit."""
-    return context.judge_all(NAME, judge)
+    return context.check_each_case(NAME, fault_in)
 
 
-def judge(context: Context, run: Observation) -> str | None:
+def fault_in(context: Context, run: Observation) -> str | None:
     """Which argument the kernel wrote into."""
     for argument, now, before in zip(context.op.contract.signature.arguments, run.arguments, run.before, strict=True):
         for a, b in zip(tree.leaves([now]), tree.leaves([before]), strict=True):

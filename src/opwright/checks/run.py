@@ -8,17 +8,16 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from opwright.checks.process.isolation import Ending, Job, end_workers, fork_server, run_job
-from opwright.checks.table import FAMILIES
+from opwright.checks.process.isolation import Ending, end_workers, fork_server, run_job
+from opwright.checks.process.messages import Doing, Found, Job, LeftOut, Message, Notice, NotRunnable, Unavailable
+from opwright.checks.table import CHECKS
 from opwright.contract.cases import always_its_default, parse_case
 from opwright.errors import CheckError
 from opwright.machine import Machine, this_machine
 from opwright.results import (
     Accepted,
     CheckReport,
-    ErrorHistogram,
     Finding,
     NotChecked,
     Origin,
@@ -29,16 +28,16 @@ from opwright.results import (
 from opwright.runtime import serialization
 from opwright.runtime.languages import LANGUAGES, REFERENCE
 from opwright.runtime.op import Op
-from opwright.runtime.targets import find_home, load_target, name_target
+from opwright.runtime.targets import find_import_path, load_target, name_target
 
 __all__ = ["LEVELS", "Task", "check", "plan"]
 
 LEVELS = ("quick", "full")
 # What the simulator of CUDA on a CPU is called where a device is named.
 SIMULATOR = "cpu-sim"
-# Parts that an author may write and that no family judges.
-_JUDGED_BY_NONE = frozenset({"vmap", "flops"})
-# Told of every step: the task, and a few words ("values n=5 …", or a notice).
+# Parts that an author may write and that no check checkers.
+_CHECKED_BY_NONE = frozenset({"vmap", "flops"})
+# Called with every step: the task, and a few words ("values n=5 …", or a notice).
 Progress = Callable[["Task", str], None]
 
 
@@ -80,22 +79,22 @@ def check(
     progress: Progress | None = None,
     on_verdict: Callable[[Verdict], None] | None = None,
 ) -> CheckReport:
-    """Prove every kernel of some operators against their meaning.
+    """Verify every kernel of some operators against their references.
 
     Args:
         targets: operators, or what names them: a file, ``module``, ``module:op``.
-        kernels: only these, by name (``"reference"`` is the meaning itself, which runs where no kernel fits).
-        reference: also check the meaning itself, with the parts that are derived from it. An operator without
+        kernels: only these, by name (``"reference"`` is the reference itself, which runs where no kernel fits).
+        reference: also check the reference itself, with the parts that are derived from it. An operator without
             kernels is checked so anyway.
         device: only this type of device; by default the GPU where there is one, and the CPU. ``cpu-sim`` runs CUDA
             kernels in the simulator, as a CPU-only machine does by default.
         level: ``quick``, or ``full`` (more sizes and layouts; compiles through Inductor).
         case: only this case, as a failing finding names it.
-        checks: only these families.
+        checks: only these checks.
         require: backends whose refusal is a failure.
         timeout: seconds that one step of a kernel may take before it counts as hung.
         jobs: how many kernels are checked at a time.
-        progress, on_verdict: told of what goes on.
+        progress, on_verdict: called with what goes on.
 
     Returns:
         A report with ``passed`` and ``verdicts``. Nothing that a kernel does ends this process: each runs in
@@ -106,8 +105,8 @@ def check(
     """
     if level not in LEVELS:
         raise CheckError(f"there is no level {level!r}", fix=f"use {' or '.join(LEVELS)}")
-    if unknown := [c for c in checks if c not in FAMILIES]:
-        raise CheckError(f"there is no check {unknown[0]!r}", fix=f"there are {', '.join(FAMILIES)}")
+    if unknown := [c for c in checks if c not in CHECKS]:
+        raise CheckError(f"there is no check {unknown[0]!r}", fix=f"there are {', '.join(CHECKS)}")
     if unknown := [b for b in require if b not in LANGUAGES]:
         raise CheckError(f"there is no backend {unknown[0]!r}", fix=f"there are {', '.join(LANGUAGES)}")
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
@@ -198,8 +197,8 @@ class _Settings:
 
 
 @dataclass
-class _Heard:
-    """What a worker said so far."""
+class _WorkerReport:
+    """What a worker reported so far."""
 
     findings: list[Finding] = field(default_factory=list)
     not_checked: list[NotChecked] = field(default_factory=list)
@@ -211,20 +210,20 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
     started = time.monotonic()
     if task.refused is not None:
         return _refusal(task, str(task.refused), settings)
-    heard, ending = _run_somewhere(task, settings)
-    if heard.refused:
-        return _refusal(task, heard.refused, settings)
-    if heard.unavailable:
-        heard.findings.append(
+    said, ending = _run_somewhere(task, settings)
+    if said.refused:
+        return _refusal(task, said.refused, settings)
+    if said.unavailable:
+        said.findings.append(
             Finding(
-                "load", Status.FAIL, message=f"the operator cannot be taken to a worker process: {heard.unavailable}"
+                "load", Status.FAIL, message=f"the operator cannot be taken to a worker process: {said.unavailable}"
             )
         )
     elif not ending.finished or ending.exit_code != 0 or ending.hung:
-        _add_sudden_end(task, settings, heard, ending)
-    _list_what_was_left_out(task.op, heard, settings)
-    failed = [f for f in heard.findings if f.status is Status.FAIL]
-    nothing = not failed and not heard.findings
+        _add_sudden_end(task, settings, said, ending)
+    _list_what_was_left_out(task.op, said, settings)
+    failed = [f for f in said.findings if f.status is Status.FAIL]
+    nothing = not failed and not said.findings
     return Verdict(
         op=task.op.contract.qualname,
         kernel=task.kernel,
@@ -233,8 +232,8 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
         status=Status.FAIL if failed or nothing else Status.PASS,
         reason=_reason(task, failed, nothing),
         parts={name: part.origin.value for name, part in task.op.parts.items()},
-        findings=tuple(heard.findings),
-        not_checked=tuple(heard.not_checked),
+        findings=tuple(said.findings),
+        not_checked=tuple(said.not_checked),
         seconds=round(time.monotonic() - started, 3),
     )
 
@@ -258,33 +257,33 @@ def _refusal(task: Task, reason: str, settings: _Settings) -> Verdict:
         reason=f"required, but {reason}" if required else reason,
         parts={name: part.origin.value for name, part in task.op.parts.items()},
         findings=(Finding("required", Status.FAIL, message=f"required, but {reason}"),) if required else (),
-        not_checked=tuple(NotChecked(name, "the kernel was refused") for name in FAMILIES),
+        not_checked=tuple(NotChecked(name, "the kernel was refused") for name in CHECKS),
     )
 
 
-def _run_somewhere(task: Task, settings: _Settings) -> tuple[_Heard, Ending]:
+def _run_somewhere(task: Task, settings: _Settings) -> tuple[_WorkerReport, Ending]:
     """In a worker that imports the operator; if that holds another one (or none), by value."""
-    home = find_home(task.op)
+    path = find_import_path(task.op)
     job = Job(
         kernel=task.kernel,
         device=task.device,
         level=settings.level,
         fingerprint=task.op.fingerprint,
-        home=dataclasses.asdict(home) if home else None,
+        import_path=path,
         case=settings.case,
         checks=settings.checks,
         reproduce=_how_to_reproduce(task, settings),
         environment=_environment(task),
     )
-    if home is not None:
-        heard, ending = _run(task, job, settings)
-        if not heard.unavailable:
-            return heard, ending
+    if path is not None:
+        said, ending = _run(task, job, settings)
+        if not said.unavailable:
+            return said, ending
     try:
-        by_value = dataclasses.replace(job, home=None, pickle=serialization.dump(task.op))
+        by_value = dataclasses.replace(job, import_path=None, pickle=serialization.dump(task.op))
     except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
         why = f"{type(error).__name__}: {error}"
-        return _Heard(unavailable=why), Ending(0, False, "load", "", "", True)
+        return _WorkerReport(unavailable=why), Ending(0, False, "load", "", "", True)
     return _run(task, by_value, settings)
 
 
@@ -294,32 +293,26 @@ def _environment(task: Task) -> dict[str, str]:
     return {**ours, "OPWRIGHT_CUDA_SIMULATOR": "1"} if task.simulate else ours
 
 
-def _run(task: Task, job: Job, settings: _Settings) -> tuple[_Heard, Ending]:
-    heard = _Heard()
+def _run(task: Task, job: Job, settings: _Settings) -> tuple[_WorkerReport, Ending]:
+    said = _WorkerReport()
 
-    def hear(message: dict[str, Any]) -> None:
-        kind = message.pop("kind")
-        if kind == "doing":
-            settings.progress(task, f"{message['check']} {message['case']}".strip())
-        elif kind == "notice":
-            settings.progress(task, message["message"])
-        elif kind == "finding":
-            heard.findings.append(_finding(message))
-        elif kind == "not_checked":
-            heard.not_checked.append(NotChecked(**message))
-        elif kind == "refused":
-            heard.refused = message["reason"]
-        elif kind == "unavailable":
-            heard.unavailable = message["message"]
+    def on_message(message: Message) -> None:
+        match message:
+            case Doing(check, case):
+                settings.progress(task, f"{check} {case}".strip())
+            case Notice(text):
+                settings.progress(task, text)
+            case Found(finding):
+                said.findings.append(finding)
+            case LeftOut(what):
+                said.not_checked.append(what)
+            case NotRunnable(reason):
+                said.refused = reason
+            case Unavailable(why):
+                said.unavailable = why
 
-    ending = run_job(fork_server(interpret=task.interpret), job, settings.timeout, hear)
-    return heard, ending
-
-
-def _finding(message: dict[str, Any]) -> Finding:
-    sizes = message.pop("error_histogram", None)
-    histogram = ErrorHistogram(tuple(sizes["edges"]), tuple(sizes["counts"]), sizes["unit"]) if sizes else None
-    return Finding(**{**message, "status": Status(message["status"])}, error_histogram=histogram)
+    ending = run_job(fork_server(interpret=task.interpret), job, settings.timeout, on_message)
+    return said, ending
 
 
 def _how_to_reproduce(task: Task, settings: _Settings) -> str:
@@ -332,32 +325,32 @@ def _how_to_reproduce(task: Task, settings: _Settings) -> str:
     return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
 
 
-def _add_sudden_end(task: Task, settings: _Settings, heard: _Heard, ending: Ending) -> None:
+def _add_sudden_end(task: Task, settings: _Settings, said: _WorkerReport, ending: Ending) -> None:
     reproduce = _how_to_reproduce(task, settings).format(check=ending.doing, case=ending.case)
-    heard.findings.append(
+    said.findings.append(
         Finding(
             ending.doing,
             Status.FAIL,
             ending.case,
             ending.describe(settings.timeout),
-            reproduce if ending.doing in FAMILIES else "",
+            reproduce if ending.doing in CHECKS else "",
         )
     )
 
 
-def _list_what_was_left_out(operator: Op, heard: _Heard, settings: _Settings) -> None:
-    """Every family that said nothing is listed, with the reason; and what no family looks at."""
-    spoken = {f.check for f in heard.findings} | {n.check for n in heard.not_checked}
-    last = heard.findings[-1].check if heard.findings else "the start"
-    for name in FAMILIES:
+def _list_what_was_left_out(operator: Op, said: _WorkerReport, settings: _Settings) -> None:
+    """Every check that said nothing is listed, with the reason; and what no check looks at."""
+    spoken = {f.check for f in said.findings} | {n.check for n in said.not_checked}
+    last = said.findings[-1].check if said.findings else "the start"
+    for name in CHECKS:
         if name not in spoken:
             asked = not settings.checks or name in settings.checks
             why = f"the worker ended at {last!r}" if asked else "not asked for"
-            heard.not_checked.append(NotChecked(name, why))
-    written = {p.name for p in operator.parts.values() if p.origin is Origin.HAND_WRITTEN}
-    for name in sorted(_JUDGED_BY_NONE & written):
-        heard.not_checked.append(NotChecked(name, "hand-written, and no check compares it with the meaning yet"))
+            said.not_checked.append(NotChecked(name, why))
+    written = {p.name for p in operator.parts.values() if p.origin is Origin.CUSTOM}
+    for name in sorted(_CHECKED_BY_NONE & written):
+        said.not_checked.append(NotChecked(name, "custom, and no check compares it with the reference yet"))
     for argument in filter(always_its_default, operator.contract.signature.arguments):
         tried = f"only its default {argument.default!r}" if argument.has_default else "only None"
         why = f"{tried} was tried: say what else with Annotated[..., ow.values(...)]"
-        heard.not_checked.append(NotChecked(f"argument {argument.name!r}", why))
+        said.not_checked.append(NotChecked(f"argument {argument.name!r}", why))

@@ -35,7 +35,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         context.progress(NAME, str(case))
         run = context.observe(case)
         assert isinstance(run, Observation)  # typical cases are observed ones
-        wrong = values.judge(context, dataclasses.replace(run, outputs=_on_side_stream(context, run)))
+        wrong = values.fault_in(context, dataclasses.replace(run, outputs=_on_side_stream(context, run)))
         if wrong is not None:
             yield context.failed(NAME, str(case), f"on a side stream: {wrong}; it does not wait for the current stream")
             return
@@ -43,7 +43,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         if isinstance(replayed, Exception):
             yield NotChecked(NAME, f"it cannot be captured in a CUDA graph: {str(replayed).splitlines()[0]}")
             continue
-        wrong = values.judge(context, dataclasses.replace(run, outputs=replayed))
+        wrong = values.fault_in(context, dataclasses.replace(run, outputs=replayed))
         if wrong is not None:
             yield context.failed(NAME, str(case), f"replayed from a CUDA graph: {wrong}")
             return

@@ -1,13 +1,13 @@
-"""The families of checks: one file each, one line each. They run in this order."""
+"""The checks of checks: one file each, one line each. They run in this order."""
 
 from __future__ import annotations
 
 from opwright.checks import compiled, gradients, metadata, opcheck, purity, streams, values
-from opwright.checks.context import Family
+from opwright.checks.context import Check
 
-__all__ = ["FAMILIES"]
+__all__ = ["CHECKS"]
 
-FAMILIES: dict[str, Family] = {
+CHECKS: dict[str, Check] = {
     values.NAME: values.check,
     metadata.NAME: metadata.check,
     purity.NAME: purity.check,

@@ -1,15 +1,15 @@
-"""How far a right kernel may be from the meaning.
+"""How far a right kernel may be from the reference.
 
-The meaning is computed twice: in float64 (``exact``) and in the case's own dtype (``rounded``). With eps the
+The reference is computed twice: in float64 (``exact``) and in the case's own dtype (``rounded``). With eps the
 dtype's unit roundoff and K the number of operations behind one output element, an element may be off by
 
     eps · (4 + √K) · (|exact| + m) + 4 · e
 
 where m is the mean magnitude of the output (what cancels, cancels between numbers of that size) and e
-the largest error that the meaning itself makes in that dtype. √K is the usual growth of rounding errors
+the largest error that the reference itself makes in that dtype. √K is the usual growth of rounding errors
 that are independent (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 2.8).
 
-Where that is not enough, the meaning's condition counts as well: how far the exact answer moves when every
+Where that is not enough, the reference's condition counts as well: how far the exact answer moves when every
 input and intermediate result is off by a relative eps · (4 + √K) (``values._conditioning``). exp(40 x), or a
 difference that cancels, magnifies what any right kernel rounds.
 """
@@ -44,7 +44,7 @@ def allowed_error(exact: torch.Tensor, rounded: torch.Tensor, dtype: torch.dtype
 def first_difference(
     got: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor, tolerance: torch.Tensor
 ) -> torch.Tensor:
-    """A mask of the elements that are wrong. NaN equals NaN; an infinity may also be the rounded meaning's."""
+    """A mask of the elements that are wrong. NaN equals NaN; an infinity may also be the rounded reference's."""
     wide = got.to(exact.dtype)
     close = (wide - exact).abs().double() <= tolerance
     same = (wide == exact) | (got == rounded) | (wide.isnan() & (exact.isnan() | rounded.isnan()))
@@ -79,7 +79,7 @@ def discrete_choices(
 ) -> list[torch.Tensor]:
     """Every answer that rounding of the inputs could explain, for an integer output of floating inputs.
 
-    An argmin between two distances that agree to the last bits may fall either way. The meaning is run
+    An argmin between two distances that agree to the last bits may fall either way. The reference is run
     again with inputs and intermediate results off by a few units of roundoff; what it then answers is accepted too.
     """
     if dtype is None or not dtype.is_floating_point:
@@ -88,7 +88,7 @@ def discrete_choices(
 
 
 def describe_difference(got: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
-    """Where two tensors differ, how often, and the first values, for people."""
+    """Where two tensors differ, how often, and the first values, for messages."""
     where = wrong.nonzero()
     count, total = len(where), wrong.numel()
     lines = [f"{count} of {total} elements differ" + (f", {_region(where, wrong)}" if count > 1 else "")]

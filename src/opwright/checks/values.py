@@ -1,4 +1,4 @@
-"""Are the values right? Against the meaning in float64, within a tolerance that rounding explains."""
+"""Are the values right? Against the reference in float64, within a tolerance that rounding explains."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NAME = "values"
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Every output element of every case; the finding says how large their errors were."""
     sizes = ErrorSizes()
-    for found in context.judge_all(NAME, functools.partial(judge, sizes=sizes)):
+    for found in context.check_each_case(NAME, functools.partial(fault_in, sizes=sizes)):
         yield dataclasses.replace(found, error_histogram=sizes.histogram()) if isinstance(found, Finding) else found
 
 
-def judge(context: Context, run: Observation, sizes: ErrorSizes | None = None) -> str | None:
+def fault_in(context: Context, run: Observation, sizes: ErrorSizes | None = None) -> str | None:
     """What is wrong with the values of one run; ``sizes`` counts the errors of all its elements."""
     if isinstance(run.outputs, Exception):
         return f"the kernel raised {type(run.outputs).__name__}: {run.outputs}"
@@ -97,7 +97,7 @@ def _perturbed(context: Context, run: Observation, i: int, relative: float, seed
 
 
 class _Rounding(DispatchMode):  # type: ignore[misc]
-    """Makes each new floating tensor off by a random relative error (in a NumPy meaning, only what goes in)."""
+    """Makes each new floating tensor off by a random relative error (in a NumPy reference, only what goes in)."""
 
     def __init__(self, relative: float, seed: int) -> None:
         super().__init__()

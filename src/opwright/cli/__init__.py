@@ -22,7 +22,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="opwright",
-    help="One operator, any kernel: prove it, time it, ship it.",
+    help="One operator, any kernel: verify it, time it, ship it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

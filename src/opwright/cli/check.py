@@ -40,7 +40,7 @@ def check(
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """Prove every kernel of an operator against its meaning."""
+    """Verify every kernel of an operator against its reference."""
     report = _run_check(
         targets,
         json,

@@ -56,7 +56,7 @@ def show(
 ) -> None:
     """Show an operator's schema and parts, or a kernel's source and what compilers make of it.
 
-    The kernel called reference is the meaning itself.
+    The kernel called reference is the reference itself.
     """
     from opwright.report.records import read_text, refuse_unwritable, write_json, write_text
     from opwright.report.sides import side_by_side
@@ -124,7 +124,7 @@ def report(
     from opwright.report import markdown as comment
     from opwright.report.records import read_json, write_text
 
-    records = [read_json(file, ["opwright.check/1", "opwright.bench/1"]) for file in files]
+    records = [read_json(file, ["opwright.check/2", "opwright.bench/2"]) for file in files]
     if html is None and markdown is None and pictures is None:
         raise CheckError("nothing was asked for", fix="add --html FILE, --markdown FILE or --pictures FOLDER")
     if html is not None:

@@ -36,7 +36,7 @@ def bench(
     size: Size = None,
     dtype: Dtype = None,
     direction: Annotated[list[Direction] | None, typer.Option(help="Only this pass (repeatable).")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One size, fewer samples, eager alone beside it.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One size, fewer samples, no torch.compile.")] = False,
     iters: Iters = None,
     baseline: Annotated[Path | None, typer.Option(help="An earlier --json to compare with.")] = None,
     fail_on_slower: Annotated[
@@ -45,7 +45,7 @@ def bench(
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """Time every kernel beside the meaning, eager and compiled, against the machine's limits."""
+    """Time every kernel beside the reference, eager and compiled, against the machine's limits."""
     from opwright.report.records import read_json, refuse_unwritable
     from opwright.report.terminal import TaskLine, show_bench, show_regressions
     from opwright.timing.regression import slower_than
@@ -53,7 +53,7 @@ def bench(
 
     refuse_unwritable(json, html)
     allowed = _percent(fail_on_slower)
-    before = read_json(baseline, ["opwright.bench/1"]) if baseline is not None else None
+    before = read_json(baseline, ["opwright.bench/2"]) if baseline is not None else None
     with TaskLine(console(stderr=True)) as line:
         report = run_bench(
             *targets,

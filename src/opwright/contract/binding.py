@@ -25,6 +25,7 @@ from opwright.contract.dims import (
     names_in,
     rank_range,
 )
+from opwright.contract.dtypes import short
 from opwright.contract.signature import Argument, Kind, TensorType
 from opwright.errors import ArgumentError
 
@@ -45,7 +46,7 @@ class Binding:
     device: torch.device | None = None
     sizes: dict[str, Any] = field(default_factory=dict)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
-    said_by: dict[str, str] = field(default_factory=dict)
+    bound_by: dict[str, str] = field(default_factory=dict)
 
 
 def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -122,7 +123,7 @@ def describe_outputs(contract: Contract, arguments: Sequence[Any], outputs: Sequ
     for i, (spec, output) in enumerate(zip(contract.signature.returns, outputs, strict=True)):
         name = f"output {i}"
         if output.dtype not in spec.tensor.dtypes:
-            return f"{name} should be {spec.tensor.dtype_class}, but it is {_short(output.dtype)}"
+            return f"{name} should be {spec.tensor.dtype_class}, but it is {short(output.dtype)}"
         try:
             for where, dim, size in _bind_shape(contract, name, spec.tensor.dims, output, binding):
                 _bind_expression(contract, where, dim, size, binding)
@@ -196,16 +197,16 @@ def _bind_dtype_and_device(
     if tensor.dtype not in expected.dtypes:
         raise ArgumentError(
             f"{contract.qualname}: argument {where!r} should be {expected.dtype_class}, "
-            f"but it is {_short(tensor.dtype)}",
+            f"but it is {short(tensor.dtype)}",
             fix=f"convert it, for example with {where}.to({expected.dtypes[-1]})",
         )
     if len(expected.dtypes) > 1:
         first = binding.dtypes.setdefault(expected.dtype_class, tensor.dtype)
-        said_by = binding.said_by.setdefault(f"dtype {expected.dtype_class}", where)
+        bound_by = binding.bound_by.setdefault(f"dtype {expected.dtype_class}", where)
         if first != tensor.dtype:
             raise ArgumentError(
-                f"{contract.qualname}: argument {where!r} is {_short(tensor.dtype)}, but {said_by!r} is "
-                f"{_short(first)}; all {expected.dtype_class} arguments share one dtype",
+                f"{contract.qualname}: argument {where!r} is {short(tensor.dtype)}, but {bound_by!r} is "
+                f"{short(first)}; all {expected.dtype_class} arguments share one dtype",
                 fix=f"convert one of them, for example with {where}.to({first})",
             )
     if tensor.layout is not torch.strided:
@@ -214,11 +215,11 @@ def _bind_dtype_and_device(
             fix=f"convert it with {where}.to_dense()",
         )
     if binding.device is None:
-        binding.device, binding.said_by["device"] = tensor.device, where
+        binding.device, binding.bound_by["device"] = tensor.device, where
     elif tensor.device != binding.device:
         raise ArgumentError(
             f"{contract.qualname}: argument {where!r} is on {tensor.device}, "
-            f"but {binding.said_by['device']!r} is on {binding.device}",
+            f"but {binding.bound_by['device']!r} is on {binding.device}",
             fix=f"move it with {where}.to({str(binding.device)!r})",
         )
 
@@ -261,10 +262,10 @@ def _bind_shape(
 
 def _bind_name(contract: Contract, where: str, name: str, dim: Dim, size: Any, binding: Binding) -> None:
     if name not in binding.sizes:
-        binding.sizes[name], binding.said_by[name] = size, where
+        binding.sizes[name], binding.bound_by[name] = size, where
     elif _differ(binding.sizes[name], size):
         expected = binding.sizes[name]
-        raise _size_error(contract, where, dim, expected, size, f"as in argument {binding.said_by[name]!r}")
+        raise _size_error(contract, where, dim, expected, size, f"as in argument {binding.bound_by[name]!r}")
 
 
 def _differ(a: Any, b: Any) -> bool:
@@ -299,7 +300,3 @@ def _plain(size: Any) -> str:
 
 def _shape(shape: torch.Size) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -18,6 +18,7 @@ import torch
 
 from opwright.contract.contract import Contract
 from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
+from opwright.contract.dtypes import short
 from opwright.contract.signature import Argument, Kind, TensorType, Values
 from opwright.errors import CheckError
 
@@ -54,9 +55,9 @@ class Case:
     def __str__(self) -> str:
         words = [f"{name}={_show_size(size)}" for name, size in self.sizes]
         if len(self.dtypes) == 1:
-            words.append(f"dtype={_short(self.dtypes[0][1])}")
+            words.append(f"dtype={short(self.dtypes[0][1])}")
         else:
-            words += [f"{name}={_short(dtype)}" for name, dtype in self.dtypes]
+            words += [f"{name}={short(dtype)}" for name, dtype in self.dtypes]
         words.append(f"layout={self.layout}")
         return " ".join(words + ["optional=absent"] * self.absent)
 
@@ -122,8 +123,8 @@ def _refuse_other_dtypes(contract: Contract, dtypes: Iterable[tuple[str, torch.d
     for name, dtype in dtypes:
         if dtype not in admitted[name]:
             raise CheckError(
-                f"the case {text!r} has {_short(dtype)}, but {contract.qualname} takes {name}",
-                fix=f"use one of {', '.join(map(_short, admitted[name]))}",
+                f"the case {text!r} has {short(dtype)}, but {contract.qualname} takes {name}",
+                fix=f"use one of {', '.join(map(short, admitted[name]))}",
             )
 
 
@@ -141,10 +142,6 @@ def _layouts(contract: Contract) -> tuple[str, ...]:
 
 def _show_size(size: Size) -> str:
     return ("x".join(map(str, size)) or "-") if isinstance(size, tuple) else str(size)
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 # -- which cases ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The contract: an operator's name, typed shapes and meaning, as one record."""
+"""The contract: an operator's name, typed shapes and reference, as one record."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Contract:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when the schema or anything that the meaning reaches changes."""
+        """Changes when the schema or anything that the reference reaches changes."""
         return digest(
             self.qualname, self.schema, str(self.signature.visible), str(self.autocast), fingerprint(self.function)
         )
@@ -79,7 +79,7 @@ class Contract:
 
     @cached_property
     def call_form(self) -> str:
-        """How the operator is called, for people: ``demo::saxpy(x: Float[*n], a: float)``."""
+        """How the operator is called, for messages: ``demo::saxpy(x: Float[*n], a: float)``."""
         shown = []
         for argument in self.signature.arguments:
             if argument.keyword_only and "*" not in shown:
@@ -88,7 +88,7 @@ class Contract:
         return f"{self.qualname}({', '.join(shown)})"
 
     def reference(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        """The meaning's outputs, contiguous and freshly allocated. ``arguments`` in signature order."""
+        """The reference's outputs, contiguous and freshly allocated. ``arguments`` in signature order."""
         return self._finish(run_reference(self.function, self.signature, arguments), arguments)
 
     def traceable(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -122,7 +122,7 @@ def make_contract(
 
     Args:
         qualname: ``"namespace::name"``.
-        function: the reference, whose body is the meaning.
+        function: the reference, whose body is the reference.
         scope: the names visible where it was defined.
         autocast: one of ``AUTOCAST``, or None.
         examined: the body was found functional before, when it was packaged.
@@ -167,11 +167,11 @@ def _checked_name(qualname: str) -> str:
 
 
 def _refuse_lacking(qualname: str, function: Callable[..., Any]) -> None:
-    """Refuse a meaning that could run on plain arrays only: what is derived from it needs torch's NumPy."""
+    """Refuse a reference that could run on plain arrays only: what is derived from it needs torch's NumPy."""
     for name in lacking(function):
         raise ContractError(
             f"{qualname}: {name}, used in {name.function} at {name.where}, {what_is_wrong(name.path)}, so that "
-            "nothing can be derived from the meaning",
+            "nothing can be derived from the reference",
             fix=what_to_write(name.path),
         )
 
@@ -190,15 +190,15 @@ def _infer_schema(qualname: str, signature: Signature) -> str:
 
 
 def _refuse_mutation(contract: Contract) -> None:
-    """Run the meaning once on fake tensors, and refuse it if an argument's version counter moved.
+    """Run the reference once on fake tensors, and refuse it if an argument's version counter moved.
 
-    Nothing is computed. A meaning that fake tensors cannot run (it looks at values) is let through:
+    Nothing is computed. A reference that fake tensors cannot run (it looks at values) is let through:
     ``opwright check`` compares the arguments of every real run as well.
     """
     with fake_tensors():
         arguments = [_fake_argument(a) for a in contract.signature.arguments]
         versions = [_versions(a) for a in arguments]
-        # What it raises is no mutation (sizes that do not fit together, a meaning that looks at values), and
+        # What it raises is no mutation (sizes that do not fit together, a reference that looks at values), and
         # the counters below tell of one that came before.
         with contextlib.suppress(Exception):
             run_traceable(contract.function, contract.signature, arguments)

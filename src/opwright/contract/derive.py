@@ -1,4 +1,4 @@
-"""What follows from the meaning alone: fake outputs, gradients, a vmap rule, FLOPs and bytes.
+"""What follows from the reference alone: fake outputs, gradients, a vmap rule, FLOPs and bytes.
 
 Every function here takes a contract and arguments in signature order and does torch arithmetic;
 registering the results with torch is ``runtime/registration.py``'s work.
@@ -22,9 +22,9 @@ __all__ = ["batch_rule", "differentiable", "fake_outputs", "flops", "functional_
 
 
 def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-    """The outputs' shapes, dtypes and device, by running the meaning on fake (or meta) tensors.
+    """The outputs' shapes, dtypes and device, by running the reference on fake (or meta) tensors.
 
-    The layout is the one rule of this project: contiguous, whatever layout the meaning happens to give.
+    The layout is the one rule of this project: contiguous, whatever layout the reference happens to give.
     ``new_empty(shape)`` rather than ``empty_like``: the latter copies strides.
     """
     outputs = contract.traceable(arguments)
@@ -44,7 +44,7 @@ def vjp(
     *,
     create_graph: bool = False,
 ) -> list[torch.Tensor]:
-    """The vector-Jacobian product of the meaning, recomputed from its arguments.
+    """The vector-Jacobian product of the reference, recomputed from its arguments.
 
     Args:
         arguments: in signature order.
@@ -132,7 +132,7 @@ def _tensors(leaves: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def batch_rule(contract: Contract, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
-    """The vmap rule: vmap of the meaning. Returns the outputs and the dim of each that is the batch."""
+    """The vmap rule: vmap of the reference. Returns the outputs and the dim of each that is the batch."""
 
     def positional(*values: Any) -> tuple[torch.Tensor, ...]:
         return contract.unpack(run_traceable(contract.function, contract.signature, values))
@@ -142,7 +142,7 @@ def batch_rule(contract: Contract, in_dims: Sequence[Any], arguments: Sequence[A
 
 
 def flops(contract: Contract, arguments: Sequence[Any]) -> int:
-    """Floating-point operations of the meaning, counted on meta tensors.
+    """Floating-point operations of the reference, counted on meta tensors.
 
     Matrix products and convolutions by torch's formulas (a multiply-add is 2), elementwise operations
     one for each output element, reductions one for each input element, data movement none.
@@ -151,7 +151,7 @@ def flops(contract: Contract, arguments: Sequence[Any]) -> int:
 
 
 def work(contract: Contract, arguments: Sequence[Any]) -> tuple[int, int]:
-    """FLOPs of the meaning as ``flops`` counts them, and the number of terms in its longest sum or scan."""
+    """FLOPs of the reference as ``flops`` counts them, and the number of terms in its longest sum or scan."""
     counter = _FlopCounter()
     on_meta = tree.map_tensors(lambda t: t.to("meta"), list(arguments))
     with counter:

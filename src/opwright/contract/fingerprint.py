@@ -89,7 +89,7 @@ def _walk(value: Any, seen: set[int]) -> Iterator[str]:
         yield from _walk(getattr(value, "values", None), seen)  # the functions of triton.heuristics
         yield from _walk(value.fn, seen)
     elif isinstance(getattr(getattr(value, "contract", None), "function", None), types.FunctionType):
-        # An operator or a kernel of one: by its meaning. Not by its own fingerprint, which may lead back here: an
+        # An operator or a kernel of one: by its reference. Not by its own fingerprint, which may lead back here: an
         # operator called ``relu`` reaches itself by using ``torch.relu``, as ``sin`` and ``cos`` do in their backwards.
         seen.add(id(value))
         yield from (value.contract.qualname, value.contract.schema)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from opwright.contract.dtypes import short
 from opwright.errors import ContractError
 from opwright.internals.numpy_layer import default_dtypes
 
@@ -91,10 +92,7 @@ def _float_of(ufunc: Any, operands: Sequence[Any], default: DefaultFloatDtype) -
     if not tensors or any(t.dtype.is_floating_point or t.dtype.is_complex for t in tensors):
         return None
     # A Python number is weak in NumPy: a float makes no float16 of an int8, but counts as a float64 besides integers.
-    known: list[Any] = [
-        np.dtype(str(o.dtype).removeprefix("torch.")) if isinstance(o, torch.Tensor) else _python_type(o)
-        for o in operands
-    ]
+    known: list[Any] = [np.dtype(short(o.dtype)) if isinstance(o, torch.Tensor) else _python_type(o) for o in operands]
     made = ufunc.resolve_dtypes((*known, *[None] * ufunc.nout))[-1]
     if made.kind != "f":
         return None

@@ -1,6 +1,6 @@
-"""Running the meaning: a PyTorch or NumPy function as one that takes and returns tensors.
+"""Running the reference: a PyTorch or NumPy function as one that takes and returns tensors.
 
-A NumPy meaning has two forms. On plain CPU tensors it runs as it stands, on NumPy's own arrays
+A NumPy reference has two forms. On plain CPU tensors it runs as it stands, on NumPy's own arrays
 (no copy): that is the truth. Everywhere else (fake tensors, other devices, inside autograd and
 vmap) the same function runs with ``numpy`` replaced by torch's own NumPy on tensors, which torch.compile
 uses as well.
@@ -29,14 +29,14 @@ __all__ = ["contiguous_outputs", "fresh_outputs", "replace_globals", "run_refere
 
 
 def run_reference(function: Callable[..., Any], signature: Signature, arguments: Sequence[Any]) -> Any:
-    """The meaning on these arguments; for a NumPy function on CPU tensors, by NumPy itself."""
+    """The reference on these arguments; for a NumPy function on CPU tensors, by NumPy itself."""
     if signature.language == "numpy" and _all_plain_cpu(arguments):
         return with_arrays(functools.partial(signature.call, function))(arguments)
     return run_traceable(function, signature, arguments)
 
 
 def run_traceable(function: Callable[..., Any], signature: Signature, arguments: Sequence[Any]) -> Any:
-    """The meaning as torch operations that autograd, vmap and fake tensors see."""
+    """The reference as torch operations that autograd, vmap and fake tensors see."""
     if signature.language == "torch":
         return signature.call(function, arguments)
     _refuse_without_numpy_on_tensors()
@@ -121,7 +121,7 @@ def _replace(value: Any, replacement: dict[int, Any], done: dict[int, Any]) -> A
 def contiguous_outputs(
     outputs: Any, signature: Signature, arguments: Sequence[Any], qualname: str
 ) -> tuple[torch.Tensor, ...]:
-    """The meaning's outputs under the one layout rule: contiguous, and never an alias of an argument."""
+    """The reference's outputs under the one layout rule: contiguous, and never an alias of an argument."""
     listed = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
     if len(listed) != len(signature.returns) or not all(isinstance(o, torch.Tensor) for o in listed):
         came = ", ".join(type(o).__name__ for o in listed)

@@ -64,8 +64,9 @@ class Saved:
 saved = Saved()
 """Marks an output that a kernel leaves for its backward, and that the caller of ``op(...)`` does not get.
 
-``-> tuple[Float[Tensor, "b n"], Annotated[Float[Tensor, "b m"], ow.saved]]``: the last ones of a tuple. The meaning and
-every kernel return them; ``torch.ops`` and ``setup_context``'s ``output`` have them; no gradient flows through them.
+``-> tuple[Float[Tensor, "b n"], Annotated[Float[Tensor, "b m"], ow.saved]]``: the last ones of a tuple. The reference
+and every kernel return them; ``torch.ops`` and ``setup_context``'s ``output`` have them; no gradient flows through
+them.
 """
 
 
@@ -153,7 +154,7 @@ class Signature:
 
     @property
     def language(self) -> Language:
-        """``numpy`` if the meaning is written on arrays."""
+        """``numpy`` if the reference is written on arrays."""
         tensors = [a.tensor for a in self.arguments if a.tensor] + [r.tensor for r in self.returns]
         return "numpy" if any(t.language == "numpy" for t in tensors) else "torch"
 
@@ -297,7 +298,7 @@ def _read_returns(hints: dict[str, Any], qualname: str) -> tuple[tuple[Return, .
     annotation, _ = _unwrap_annotated(hints["return"])
     if annotation is type(None):
         raise ContractError(
-            f"{where} is None: an operator that only mutates has no meaning to check against",
+            f"{where} is None: an operator that only mutates has no result to compare with",
             fix="return the result instead of writing it into an argument",
         )
     is_tuple = typing.get_origin(annotation) is tuple

@@ -1,6 +1,6 @@
 """The gallery: operators to run, to read and to copy.
 
-Each is a folder: ``__init__.py`` states the operator's meaning and attaches its kernels, which lie
+Each is a folder: ``__init__.py`` states the operator's reference and attaches its kernels, which lie
 beside it, one file a language. They use opwright's public interface and nothing else.
 
 >>> import importlib

@@ -44,7 +44,7 @@ def find(key: str, behaves: Callable[[Any], bool] | None = None) -> Any | None:
         if behaves is None or behaves(found):
             return found
         what = "is not what it was"
-    except Exception as error:  # a name that changed its meaning may raise anything
+    except Exception as error:  # a name that changed its reference may raise anything
         what = f"is not what it was ({type(error).__name__}: {error})"
     _problems[key] = Problem(_ROWS[key], what)
     return None

@@ -1,7 +1,8 @@
 """The library for programs without Python: the operators' schemas, their contracts in C++, and the native kernels under
 the operators' own names.
 
-A Python process never loads it: there the operators are defined in Python, where the meaning and the other kernels are.
+A Python process never loads it: there the operators are defined in Python, where the references and the other kernels
+are.
 """
 
 from __future__ import annotations

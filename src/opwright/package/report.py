@@ -18,7 +18,7 @@ def show_packaged(made: Packaged) -> None:
         if lost.instead:
             print(f"    → {lost.instead}")
     if not any(k.library for k in made.shipped):
-        print("  no native kernel: the package is Python only, and the meaning runs where no kernel does")
+        print("  no native kernel: the package is Python only, and the reference runs where no kernel does")
     what = made.wheel or made.folder
     # pip takes a bare name for one in its index.
     print(f"pip install {what if len(what.parts) > 1 else f'./{what}'}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opwright.report.reading import STATE
-from opwright.results import BenchReport, Comparison, Estimate, Finding, Measurement, Status, Verdict, Versus
+from opwright.results import BenchReport, Comparison, ComparisonVerdict, Estimate, Finding, Measurement, Status, Verdict
 
 __all__ = [
     "IMPOSSIBLE",
@@ -101,7 +101,7 @@ def _add_once(words: list[str], word: str) -> None:
 
 
 def parts_by_op(verdicts: Iterable[Verdict]) -> dict[str, dict[str, str]]:
-    """Operator → part → derived, hand-written or missing."""
+    """Operator → part → derived, custom or missing."""
     found: dict[str, dict[str, str]] = {}
     for v in verdicts:
         if v.parts:
@@ -142,7 +142,7 @@ class BenchRow:
     @property
     def call(self) -> Estimate:
         """How long the caller waits; warm, as calls in a program mostly are (on a GPU both records hold the same)."""
-        return (self.warm or self.main).call_us
+        return (self.warm or self.main).host_us
 
 
 def bench_rows(benches: Iterable[BenchReport]) -> list[BenchRow]:
@@ -164,19 +164,19 @@ def bench_rows(benches: Iterable[BenchReport]) -> list[BenchRow]:
 
 def baselines(measurements: Iterable[Measurement]) -> list[str]:
     """The names that anything was compared with, in the order in which they appear."""
-    return list(dict.fromkeys(name for m in measurements for name in m.versus))
+    return list(dict.fromkeys(name for m in measurements for name in m.comparisons))
 
 
-def versus_counts(rows: Sequence[BenchRow]) -> dict[str, dict[Versus, int]]:
+def versus_counts(rows: Sequence[BenchRow]) -> dict[str, dict[ComparisonVerdict, int]]:
     """Baseline → how many rows of kernels (not of other baselines) are faster, slower, the same, unclear."""
-    found: dict[str, Counter[Versus]] = {}
+    found: dict[str, Counter[ComparisonVerdict]] = {}
     known = baselines(row.main for row in rows)
     for row in rows:
         if row.main.kernel in known:
             continue
-        for name, comparison in row.main.versus.items():
+        for name, comparison in row.main.comparisons.items():
             found.setdefault(name, Counter())[comparison.verdict] += 1
-    return {name: {v: counter[v] for v in Versus if counter[v]} for name, counter in found.items()}
+    return {name: {v: counter[v] for v in ComparisonVerdict if counter[v]} for name, counter in found.items()}
 
 
 def bins(edges: Sequence[float], counts: Sequence[int]) -> list[tuple[float, str, bool]]:
@@ -196,7 +196,7 @@ def _edge(value: float) -> str:
 
 
 def machine_name(machine: Mapping[str, Any]) -> str:
-    """What a person calls it: its GPU, else its processor."""
+    """What a user calls it: its GPU, else its processor."""
     gpus = machine.get("gpus") or ()
     names = Counter(str(g["name"] if isinstance(g, Mapping) else g) for g in gpus)
     told = ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items())

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from opwright.report import format, pictures
 from opwright.report.format import BenchRow
 from opwright.report.reading import Records, read
-from opwright.results import BenchReport, Ceiling, CheckReport, Measurement, Status
+from opwright.results import BenchReport, CheckReport, Measurement, RooflineLimit, Status
 
 __all__ = ["notebook", "render"]
 
@@ -97,12 +97,12 @@ def _benches_of(found: Records) -> dict[str, Any]:
         "row_machines": [labels[id(row.machine)] for row in rows],
         "row_words": row_words,
         "baselines": names,
-        "versus": format.versus_counts(rows),
+        "comparisons": format.versus_counts(rows),
         "versus_chips": [(w, w.upper(), words.count(w)) for w in _VERSUS_ORDER if w in words],
         "errors": [error for bench in found.benches for error in bench.errors],
         "crossovers": [(_where(b, found.benches), c) for b in found.benches for c in b.crossovers],
         "settings": [(_where(b, found.benches), b.settings) for b in found.benches if b.settings],
-        "ceilings": [(_where(b, found.benches), c) for b in found.benches for c in b.ceilings],
+        "roofline": [(_where(b, found.benches), c) for b in found.benches for c in b.roofline],
     }
 
 
@@ -116,7 +116,7 @@ _VERSUS_ORDER = ("slower", "unclear", "same", "faster")
 
 def _versus_words(row: BenchRow) -> str:
     """What a filter by comparison looks for in a row."""
-    return " ".join(sorted({c.verdict.lower() for c in row.main.versus.values()}))
+    return " ".join(sorted({c.verdict.lower() for c in row.main.comparisons.values()}))
 
 
 @dataclass(frozen=True)
@@ -198,9 +198,11 @@ def _notebook_bench(report: BenchReport) -> dict[str, Any]:
 
     def cells(row: BenchRow) -> tuple[str, ...]:
         m = row.main
-        versus = (f"{c.verdict} {format.ratio_text(c)}" if (c := m.versus.get(name)) else "" for name in names)
+        comparisons = (
+            f"{c.verdict} {format.ratio_text(c)}" if (c := m.comparisons.get(name)) else "" for name in names
+        )
         time = f"{format.estimate_text(m.time_us)} [{format.estimate_interval(m.time_us)}]"
-        share = format.percent(m.ceiling_fraction)
+        share = format.percent(m.roofline_fraction)
         return (
             m.op,
             m.kernel,
@@ -209,7 +211,7 @@ def _notebook_bench(report: BenchReport) -> dict[str, Any]:
             m.cache,
             time,
             share,
-            *versus,
+            *comparisons,
             "; ".join(row.notes),
         )
 
@@ -256,7 +258,7 @@ def _giga(rate: Callable[[Measurement], float | None]) -> Callable[[Measurement]
     return text
 
 
-def _ceiling_text(ceiling: Ceiling) -> str:
+def _limit_text(limit: RooflineLimit) -> str:
     """``3,050 GB/s at 256 MiB`` … for sizes, ``float32 51.0 TFLOP/s`` … for dtypes."""
     say: dict[str, Callable[[float], str]] = {
         "B/s": lambda rate: f"{format.significant(rate / 1e9)} GB/s",
@@ -264,9 +266,9 @@ def _ceiling_text(ceiling: Ceiling) -> str:
         "us": format.time_text,
     }
     words = []
-    for key, value in ceiling.by.items():
-        at = f"at {format.bytes_text(int(key))}" if key.isdigit() and ceiling.unit == "B/s" else f"({key})"
-        said = say[ceiling.unit](value) if ceiling.unit in say else f"{format.significant(value)} {ceiling.unit}"
+    for key, value in limit.by.items():
+        at = f"at {format.bytes_text(int(key))}" if key.isdigit() and limit.unit == "B/s" else f"({key})"
+        said = say[limit.unit](value) if limit.unit in say else f"{format.significant(value)} {limit.unit}"
         words.append(f"{said} {at}")
     return ", ".join(words)
 
@@ -276,7 +278,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "bins": format.bins,
     "bytes_text": format.bytes_text,
     "case_text": format.case_text,
-    "ceiling_text": _ceiling_text,
+    "limit_text": _limit_text,
     "estimate_interval": format.estimate_interval,
     "estimate_text": format.estimate_text,
     "flop_rate": format.flop_rate,

@@ -12,7 +12,7 @@ from typing import Any
 from opwright.report import format
 from opwright.report.format import BenchRow
 from opwright.report.reading import Records, read
-from opwright.results import Status, Versus
+from opwright.results import ComparisonVerdict, Status
 
 __all__ = ["render"]
 
@@ -20,7 +20,12 @@ __all__ = ["render"]
 _MOST_FAILURES, _MOST_ROWS, _MOST_CHARACTERS = 40, 120, 240
 _WHOLE = 4000  # a command that is cut off is none
 _STATUS_MARKS = {Status.PASS: "✅", Status.FAIL: "❌", Status.REFUSED: "➖"}
-_VERSUS_MARKS = {Versus.FASTER: "🟢", Versus.SLOWER: "🔴", Versus.SAME: "⚪", Versus.UNCLEAR: "🟡"}
+_VERSUS_MARKS = {
+    ComparisonVerdict.FASTER: "🟢",
+    ComparisonVerdict.SLOWER: "🔴",
+    ComparisonVerdict.SAME: "⚪",
+    ComparisonVerdict.UNCLEAR: "🟡",
+}
 
 
 def render(records: Sequence[Mapping[str, Any]], title: str = "Kernel report") -> str:
@@ -83,7 +88,7 @@ def _crossovers(found: Records) -> str:
         (_code(c.op), _plain(c.device_name), _plain(c.dtype), _plain(str(i)), _code(i.kernel))
         for bench in found.benches
         for c in bench.crossovers
-        for i in c.intervals
+        for i in c.ranges
     ]
     return _table(("operator", "device", "dtype", "elements", "fastest kernel"), rows, _MOST_ROWS)
 
@@ -105,9 +110,9 @@ def _bench_cells(row: BenchRow, names: Sequence[str], machines: Sequence[Mapping
         _code(format.case_text(m.case)),
         time,
         "" if rate is None else format.significant(rate / 1e9),
-        format.percent(m.ceiling_fraction),
+        format.percent(m.roofline_fraction),
         *(
-            f"{_VERSUS_MARKS[c.verdict]} {c.verdict} {format.ratio_text(c)}" if (c := m.versus.get(name)) else ""
+            f"{_VERSUS_MARKS[c.verdict]} {c.verdict} {format.ratio_text(c)}" if (c := m.comparisons.get(name)) else ""
             for name in names
         ),
     )

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from opwright.errors import OpwrightError
-from opwright.results import (
-    BenchReport,
-    Ceiling,
-    CheckReport,
-    Comparison,
-    Crossover,
-    ErrorHistogram,
-    Estimate,
-    Finding,
-    Interval,
-    Measurement,
-    NotChecked,
-    Status,
-    Verdict,
-    Versus,
-)
+from opwright.results import BenchReport, CheckReport, Verdict
+from opwright.results.json_form import MalformedRecordError, from_json
 
 __all__ = ["STATE", "Histogram", "Records", "read"]
 
@@ -76,101 +61,38 @@ def read(records: Sequence[Mapping[str, Any]]) -> Records:
     histograms: list[Histogram] = []
     for record in records:
         schema = record.get("schema")
-        if schema not in _READERS:
+        if schema not in _KINDS:
             said = f"the schema {schema!r}" if schema is not None else "no schema"
             raise OpwrightError(
                 f"a record has {said}, which a report cannot show",
-                fix=f"pass what --json of check or bench wrote ({', '.join(_READERS)})",
+                fix=f"pass what --json of check or bench wrote ({', '.join(_KINDS)})",
             )
         try:
-            report = _READERS[schema](record)
-            histograms += _histograms(record)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            report = from_json(_KINDS[schema], record)
+        except MalformedRecordError as error:
             raise OpwrightError(
-                f"a record says that it is {schema}, but is not: {type(error).__name__}: {error}",
-                fix="write it again with --json",
+                f"a record says that it is {schema}, but is not: {error}", fix="write it again with --json"
             ) from error
         if isinstance(report, CheckReport):
             checks.append(report)
+            histograms += _histograms(report)
         else:
             benches.append(report)
     return Records(_merge(checks, _join_checks), _merge(benches, _join_benches), tuple(histograms))
 
 
-Record = TypeVar("Record")
-
-
-def _known(cls: type[Record], content: Mapping[str, Any], **changes: Any) -> Record:
-    """``cls(**content)`` without the fields that it does not have."""
-    names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    return cls(**{k: v for k, v in content.items() if k in names} | changes)
-
-
-def _read_check(record: Mapping[str, Any]) -> CheckReport:
-    return CheckReport(dict(record["machine"]), tuple(_read_verdict(v) for v in record["verdicts"]))
-
-
-def _read_verdict(content: Mapping[str, Any]) -> Verdict:
-    return _known(
-        Verdict,
-        content,
-        status=Status(content["status"]),
-        findings=tuple(map(_read_finding, content.get("findings", ()))),
-        not_checked=tuple(_known(NotChecked, n) for n in content.get("not_checked", ())),
-    )
-
-
-def _read_finding(content: Mapping[str, Any]) -> Finding:
-    sizes = content.get("error_histogram")
-    histogram = ErrorHistogram(tuple(sizes["edges"]), tuple(sizes["counts"]), sizes.get("unit", "")) if sizes else None
-    return _known(Finding, content, status=Status(content["status"]), error_histogram=histogram)
-
-
-def _read_bench(record: Mapping[str, Any]) -> BenchReport:
-    return BenchReport(
-        dict(record["machine"]),
-        tuple(_read_measurement(m) for m in record["measurements"]),
-        tuple(_known(Ceiling, c) for c in record.get("ceilings", ())),
-        tuple(map(str, record.get("errors", ()))),
-        tuple(map(_read_crossover, record.get("crossovers", ()))),
-        {str(k): str(v) for k, v in record.get("settings", {}).items()},
-    )
-
-
-def _read_crossover(content: Mapping[str, Any]) -> Crossover:
-    intervals = tuple(_known(Interval, i) for i in content["intervals"])
-    return _known(Crossover, content, intervals=intervals, sizes=tuple(content.get("sizes", ())))
-
-
-def _read_measurement(content: Mapping[str, Any]) -> Measurement:
-    device, versus = content.get("device_us"), content.get("versus", {})
-    return _known(
-        Measurement,
-        content,
-        case=dict(content["case"]),
-        device_us=None if device is None else _known(Estimate, device),
-        call_us=_known(Estimate, content["call_us"]),
-        versus={k: _known(Comparison, v, verdict=Versus(v["verdict"])) for k, v in versus.items()},
-        notes=tuple(map(str, content.get("notes", ()))),
-        first_values=tuple(content.get("first_values", ())),
-        raw=tuple(content.get("raw", ())),
-    )
-
-
-_READERS: dict[Any, Callable[[Mapping[str, Any]], CheckReport | BenchReport]] = {
-    "opwright.check/1": _read_check,
-    "opwright.bench/1": _read_bench,
+_KINDS: dict[Any, type[CheckReport] | type[BenchReport]] = {
+    CheckReport.schema: CheckReport,
+    BenchReport.schema: BenchReport,
 }
 
 
-def _histograms(record: Mapping[str, Any]) -> list[Histogram]:
-    found = []
-    for v in record.get("verdicts", ()):
-        for f in v.get("findings", ()):
-            if data := f.get("error_histogram"):
-                where = f"{v['op']} {v['kernel']} on {v['device']}: {f['check']}"
-                found.append(Histogram(where, tuple(data["edges"]), tuple(data["counts"]), str(data.get("unit", ""))))
-    return found
+def _histograms(report: CheckReport) -> Iterator[Histogram]:
+    for verdict in report.verdicts:
+        for finding in verdict.findings:
+            if (found := finding.error_histogram) is not None:
+                where = f"{verdict.op} {verdict.kernel} on {verdict.device}: {finding.check}"
+                yield Histogram(where, found.edges, found.counts, found.unit)
 
 
 # What a benchmark notes of the machine's state: it changes from run to run, the machine does not.
@@ -202,8 +124,8 @@ def _join_checks(a: CheckReport, b: CheckReport) -> CheckReport:
 
 
 def _join_benches(a: BenchReport, b: BenchReport) -> BenchReport:
-    ceilings = a.ceilings + tuple(c for c in b.ceilings if c not in a.ceilings)
+    roofline = a.roofline + tuple(c for c in b.roofline if c not in a.roofline)
     crossovers = a.crossovers + tuple(c for c in b.crossovers if c not in a.crossovers)
     settings = {k: " / ".join(dict.fromkeys(s[k] for s in (a.settings, b.settings) if k in s)) for k in
                 {**a.settings, **b.settings}}  # fmt: skip
-    return BenchReport(a.machine, a.measurements + b.measurements, ceilings, a.errors + b.errors, crossovers, settings)
+    return BenchReport(a.machine, a.measurements + b.measurements, roofline, a.errors + b.errors, crossovers, settings)

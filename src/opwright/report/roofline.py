@@ -19,7 +19,7 @@ from opwright.report.canvas import (
     without_zeros,
 )
 from opwright.report.format import bandwidth, baselines, flop_rate, flops_text, percent, short_name, significant
-from opwright.results import BenchReport, Ceiling, Measurement
+from opwright.results import BenchReport, Measurement, RooflineLimit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ def roofline_figure(bench: BenchReport, narrow: bool) -> Figure:
     width, height = (NARROW, 330.0) if narrow else (_WIDE, 420.0)
     figure = make_figure(width, height)
     axes = make_axes(figure, 74, 42, width - 74 - 12, height - 42 - 18)
-    slopes, flats = _slopes(bench.ceilings), _flats(bench.ceilings, points)
+    slopes, flats = _slopes(bench.roofline), _flats(bench.roofline, points)
     _set_roofline_limits(axes, points, slopes, flats)
     tick(axes, "x", lambda x: significant(x, 1))
     tick(axes, "y", flops_text)
@@ -54,9 +54,9 @@ def roofline_figure(bench: BenchReport, narrow: bool) -> Figure:
     return figure
 
 
-def _slopes(ceilings: Iterable[Ceiling]) -> list[tuple[str, float]]:
+def _slopes(roofline: Iterable[RooflineLimit]) -> list[tuple[str, float]]:
     """The bandwidth of memory (cold, the largest size), and of the cache where that is clearly more."""
-    by_name = {c.name: c.by for c in ceilings if c.unit == "B/s" and c.by}
+    by_name = {c.name: c.by for c in roofline if c.unit == "B/s" and c.by}
     cold = by_name.get("bandwidth cold") or next(iter(by_name.values()), None)
     if not cold:
         return []
@@ -70,9 +70,9 @@ def _as_number(text: str) -> float:
     return float(text) if text.isdigit() else -1.0
 
 
-def _flats(ceilings: Iterable[Ceiling], points: Sequence[Measurement]) -> list[tuple[str, float]]:
+def _flats(roofline: Iterable[RooflineLimit], points: Sequence[Measurement]) -> list[tuple[str, float]]:
     """The arithmetic limits of the dtypes that were measured; of all dtypes where that is none."""
-    rates = {dtype: rate for c in ceilings if c.unit == "FLOP/s" for dtype, rate in c.by.items()}
+    rates = {dtype: rate for c in roofline if c.unit == "FLOP/s" for dtype, rate in c.by.items()}
     used = {str(m.case.get("dtype")) for m in points}
     chosen = {d: r for d, r in rates.items() if d in used} or rates
     return [(f"{d} {without_zeros(flops_text(r))}", r) for d, r in chosen.items()]
@@ -137,7 +137,7 @@ def _draw_points(axes: Axes, points: Sequence[Measurement]) -> None:
         best = _best(group)
         at = (best.flops / best.bytes, flop_rate(best) or 1.0)
         axes.scatter(*at, s=46, marker=marker, color=color, linewidths=1.4, zorder=3)
-        share = percent(best.ceiling_fraction)
+        share = percent(best.roofline_fraction)
         labels.append((short_name(op) + (f" {share}" if share != "–" else ""), color, at))
     _label_points(axes, labels)
 

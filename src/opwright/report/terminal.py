@@ -21,6 +21,7 @@ from opwright.results import (
     BenchReport,
     CheckReport,
     Comparison,
+    ComparisonVerdict,
     Crossover,
     Measurement,
     Part,
@@ -29,7 +30,6 @@ from opwright.results import (
     Shown,
     Status,
     Verdict,
-    Versus,
 )
 
 __all__ = ["CheckProgress", "make_console", "show_bench", "show_check", "show_doctor", "show_parts"]
@@ -41,7 +41,7 @@ def make_console(**options: Any) -> Console:
 
 
 _STYLES = {Status.PASS: "bold green", Status.FAIL: "bold red", Status.REFUSED: "yellow"}
-_ORIGINS = {"derived": "cyan", "hand-written": "green", "missing": "red"}
+_ORIGINS = {"derived": "cyan", "custom": "green", "missing": "red"}
 
 
 def show_check(console: Console, report: CheckReport) -> None:
@@ -172,18 +172,23 @@ def _show_crossovers(console: Console, crossovers: Sequence[Crossover]) -> None:
             soft_wrap=True,
             highlight=False,
         )
-        for interval in found.intervals:
+        for interval in found.ranges:
             console.print(f"  {escape(interval.kernel):<20} {interval}", highlight=False)
         console.print()
 
 
-_VERSUS = {Versus.FASTER: "green", Versus.SLOWER: "red", Versus.SAME: "cyan", Versus.UNCLEAR: "yellow"}
+_VERSUS = {
+    ComparisonVerdict.FASTER: "green",
+    ComparisonVerdict.SLOWER: "red",
+    ComparisonVerdict.SAME: "cyan",
+    ComparisonVerdict.UNCLEAR: "yellow",
+}
 
 
 def _bench_table(measured: Sequence[Measurement]) -> Table:
     """A row for each case and kernel; cold and warm side by side."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    baselines = list(dict.fromkeys(name for m in measured for name in m.versus))
+    baselines = list(dict.fromkeys(name for m in measured for name in m.comparisons))
     table.add_column("case")
     table.add_column("kernel")
     for column in ("cold µs", "warm µs", "call µs", "GB/s", "of limit", *(f"vs {b}" for b in baselines)):
@@ -201,10 +206,10 @@ def _bench_table(measured: Sequence[Measurement]) -> Table:
             escape(kernel),
             _time_text(cold),
             _time_text(warm),
-            f"{(warm or shown).call_us.median:.1f}",
+            f"{(warm or shown).host_us.median:.1f}",
             f"{shown.bytes / shown.time_us.median / 1e3:.0f}" if shown.direction == "forward" else "",
-            f"{shown.ceiling_fraction:.0%}" if shown.ceiling_fraction is not None else "",
-            *(_versus_text(shown.versus.get(b)) for b in baselines),
+            f"{shown.roofline_fraction:.0%}" if shown.roofline_fraction is not None else "",
+            *(_versus_text(shown.comparisons.get(b)) for b in baselines),
         )
         last = case
     return table

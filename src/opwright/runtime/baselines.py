@@ -11,13 +11,14 @@ import torch
 
 from opwright.backends.base import compare_with_contract
 from opwright.contract.contract import Contract
+from opwright.contract.dtypes import short
 from opwright.errors import KernelError
 from opwright.runtime.languages import REFERENCE
 
 __all__ = ["DERIVED", "Baseline", "make_baseline", "refuse_name"]
 
-# What every operator is compared with: its meaning, as it stands and compiled.
-DERIVED = ("eager", "torch.compile")
+# What every operator is compared with: its reference, as it stands and compiled.
+DERIVED = (REFERENCE, "torch.compile")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class Baseline:
         if self.devices is not None and device not in self.devices:
             return f"named for {' and '.join(self.devices)}, not for {device}"
         if self.dtypes is not None and dtype is not None and dtype not in self.dtypes:
-            return f"takes {', '.join(map(_short, self.dtypes))}, not {_short(dtype)}"
+            return f"takes {', '.join(map(short, self.dtypes))}, not {short(dtype)}"
         return None
 
 
@@ -71,13 +72,10 @@ def make_baseline(
 
 def refuse_name(contract: Contract, where: str, name: str, taken: Container[str], by: str) -> None:
     """Raise KernelError if tables would show two things under one name."""
-    if name in (REFERENCE, *DERIVED):
+    if name in DERIVED:
         raise KernelError(
-            f"{contract.qualname}: {where}: {name!r} is what tables call the meaning itself", fix="choose another name"
+            f"{contract.qualname}: {where}: {name!r} is what tables call the reference itself",
+            fix="choose another name",
         )
     if name in taken:
         raise KernelError(f"{contract.qualname}: {where}: {name!r} is {by} already", fix="choose another name")
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -14,6 +14,7 @@ from opwright.backends.base import KernelSpec, Launch, launch_for_calls_like
 from opwright.backends.build_tools import build_tools
 from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
+from opwright.contract.dtypes import short
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import KernelRefusedError
 from opwright.internals.autograd import below_autograd
@@ -52,7 +53,7 @@ class Kernel:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the kernel's source or domain does."""
+        """Changes when the kernel's source or applicability does."""
         spec = self.spec
         source = spec.source.read_text() if isinstance(spec.source, Path) else fingerprint(spec.source)
         return digest(
@@ -70,10 +71,10 @@ class Kernel:
         probe = self.probe(binding.device.type)
         dtypes = self.spec.dtypes if self.spec.dtypes is not None else get_backend(self.backend).dtypes
         if isinstance(probe, Accepted) and dtypes is not None:
-            outside = [_short(d) for d in dtypes_that_count(arguments) if d not in dtypes]
-            if outside:
-                taken = ", ".join(sorted(map(_short, dtypes)) if self.spec.dtypes is None else map(_short, dtypes))
-                return Refused(f"takes {taken}, not {', '.join(outside)}")
+            others = [short(d) for d in dtypes_that_count(arguments) if d not in dtypes]
+            if others:
+                taken = ", ".join(sorted(map(short, dtypes)) if self.spec.dtypes is None else map(short, dtypes))
+                return Refused(f"takes {taken}, not {', '.join(others)}")
         return probe
 
     def accepts(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
@@ -140,7 +141,3 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<{self.backend} kernel {self.name!r} of {self.contract.qualname}>"
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

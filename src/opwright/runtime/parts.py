@@ -1,4 +1,4 @@
-"""Where each part of an operator comes from: derived from the meaning, written by hand, or missing."""
+"""Where each part of an operator comes from: derived from the reference, written by the author, or missing."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ def parts_of(
     """Each part of an operator by name, with its origin and a word on how.
 
     Args:
-        overrides: the parts that were registered by hand, by name.
+        overrides: the parts that were registered by the author, by name.
     """
     derived = {
         "schema": "torch.library.infer_schema on the type hints",
-        "fake": "the meaning on fake tensors, outputs contiguous",
-        "autograd": f"VJP of the meaning, recomputed ({contract.namespace}::{vjp_name(contract)})",
-        "vmap": "vmap of the meaning",
-        "decomposition": "the meaning",
+        "fake": "the reference on fake tensors, outputs contiguous",
+        "autograd": f"VJP of the reference, recomputed ({contract.namespace}::{vjp_name(contract)})",
+        "vmap": "vmap of the reference",
+        "decomposition": "the reference",
         "sharding": "the decomposition's",
         "flops": "counted on meta tensors",
         "bytes": "inputs + outputs",
     }
     parts = {name: Part(name, Origin.DERIVED, how) for name, how in derived.items()}
     for name, function in overrides.items():
-        parts[name] = Part(name, Origin.HAND_WRITTEN, f"register_{name} ({_called(function)})")
+        parts[name] = Part(name, Origin.CUSTOM, f"register_{name} ({_called(function)})")
     if contract.autocast is not None:
-        parts["autocast"] = Part("autocast", Origin.HAND_WRITTEN, f"autocast={contract.autocast!r}")
+        parts["autocast"] = Part("autocast", Origin.CUSTOM, f"autocast={contract.autocast!r}")
     tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
     if "autograd" not in overrides and not any(d.is_floating_point or d.is_complex for t in tensors for d in t.dtypes):
         parts["autograd"] = Part("autograd", Origin.MISSING, "no argument has a floating dtype")
     for device in ("cpu", "cuda"):
         own = [k.name for k in kernels if device in k.spec.devices]
-        origin = Origin.HAND_WRITTEN if own else Origin.DERIVED
-        parts[device] = Part(device, origin, ", ".join(own) if own else "the meaning itself")
+        origin = Origin.CUSTOM if own else Origin.DERIVED
+        parts[device] = Part(device, origin, ", ".join(own) if own else "the reference itself")
     return parts
 
 

@@ -1,4 +1,4 @@
-"""Which kernel runs: the one that tuning found fastest, else the first one attached whose domain holds, else the
+"""Which kernel runs: the one that tuning found fastest, else the first one attached that is applicable, else the
 reference."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Any
 
 from opwright.contract.binding import bind
 from opwright.contract.contract import Contract
-from opwright.results import Accepted, Choice, Crossover, Explanation, Interval, Probe, Refused
+from opwright.results import Accepted, Choice, Crossover, Explanation, Probe, Refused, SizeRange
 from opwright.runtime.kernel import Kernel
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.tuned import Tuned
@@ -50,14 +50,14 @@ def explain(
         Choice(k.name, k.backend, _told(k.accepts(binding, arguments), k is chosen, fastest), k is chosen)
         for k in kernels
     ]
-    note = "no kernel fits, so the meaning itself runs" if chosen is None else "the last resort"
+    note = "no kernel fits, so the reference itself runs" if chosen is None else "the last resort"
     outcome = Accepted(note) if chosen is None else Refused("a kernel was found before it")
     choices.append(Choice(REFERENCE, contract.signature.language, outcome, chosen is None))
     stale = "what was tuned was for other kernels, versions or machines, and is not used: tune again"
     return Explanation(contract.qualname, tuple(choices), stale if tuned.stale and len(kernels) > 1 else "")
 
 
-def _told(outcome: Probe, chosen: bool, fastest: tuple[Crossover, Interval] | None) -> Probe:
+def _told(outcome: Probe, chosen: bool, fastest: tuple[Crossover, SizeRange] | None) -> Probe:
     """A kernel's outcome, with what tuning has to do with it."""
     if fastest is None or isinstance(outcome, Refused):
         return outcome

@@ -1,4 +1,4 @@
-"""From what a person names (a file, ``module``, ``module:op``) to operators, and back to where one lives."""
+"""From what a user names (a file, ``module``, ``module:op``) to operators, and back to where one lives."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from opwright.errors import OpwrightError, TargetError
 from opwright.runtime.op import Op, defined_in
 from opwright.runtime.register import registration
 
-__all__ = ["Home", "find_home", "import_home", "load_target", "name_target"]
+__all__ = ["ImportPath", "find_import_path", "import_operator", "load_target", "name_target"]
 
 
 @dataclass(frozen=True)
-class Home:
+class ImportPath:
     """The module that defines an operator when it is imported; ``file`` if it is a script, not a package's."""
 
     module: str
@@ -93,7 +93,7 @@ def _import_module(name: str) -> ModuleType:
         raise TargetError(f"importing {name} failed: {error}", fix=f"pip install {error.name}") from error
 
 
-def find_home(operator: Op) -> Home | None:
+def find_import_path(operator: Op) -> ImportPath | None:
     """Where an operator would be found again by importing; None for one made in a function or a notebook."""
     contract = operator.contract
     module = sys.modules.get(contract.module)
@@ -106,27 +106,27 @@ def find_home(operator: Op) -> Home | None:
         same = importable and (found := importlib.util.find_spec(contract.module)) is not None and found.origin == file
     except (ImportError, ValueError):
         same = False
-    return Home(contract.module, None if same else file, contract.qualname)
+    return ImportPath(contract.module, None if same else file, contract.qualname)
 
 
-def import_home(home: Home) -> Op | None:
-    """Import a home and return its operator, or None if it is not there any more."""
-    if home.file is None:
-        importlib.import_module(home.module)
+def import_operator(path: ImportPath) -> Op | None:
+    """Import a module and return its operator, or None if it is not there any more."""
+    if path.file is None:
+        importlib.import_module(path.module)
     else:
-        _import_file(Path(home.file))
-    found = registration.find(home.qualname)
+        _import_file(Path(path.file))
+    found = registration.find(path.qualname)
     return found if isinstance(found, Op) else None
 
 
 def name_target(operator: Op) -> str | None:
-    """How a person names this operator on the command line; None if the command line cannot reach it."""
-    home = find_home(operator)
-    if home is None:
+    """How a user names this operator on the command line; None if the command line cannot reach it."""
+    path = find_import_path(operator)
+    if path is None:
         return None
-    file = home.file if home.file or "." in home.module else operator.contract.file
+    file = path.file if path.file or "." in path.module else operator.contract.file
     if file is None:
-        return f"{home.module}:{operator.contract.name}"
-    path = Path(file)
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        return f"{path.module}:{operator.contract.name}"
+    here = Path(file)
+    shown = here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here
     return f"{shown}:{operator.contract.name}"

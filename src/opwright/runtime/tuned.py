@@ -6,7 +6,6 @@ all that, so that an edited kernel meets no old table. ``timing/tune.py`` makes 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -18,13 +17,15 @@ from typing import Any
 
 import torch
 
+from opwright.contract.dtypes import short
 from opwright.contract.fingerprint import digest
 from opwright.machine import Machine
-from opwright.results import Crossover, Interval
+from opwright.results import Crossover, SizeRange
+from opwright.results.json_form import from_json, to_json
 
 __all__ = ["Tuned", "clear", "count_elements", "device_name", "dtype_key", "load", "store"]
 
-_SCHEMA = "opwright.tuned/1"
+_SCHEMA = "opwright.tuned/2"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Tuned:
     tables: dict[tuple[str, str], Crossover] = field(default_factory=dict)
     stale: bool = False
 
-    def find(self, arguments: Sequence[Any]) -> tuple[Crossover, Interval] | None:
+    def find(self, arguments: Sequence[Any]) -> tuple[Crossover, SizeRange] | None:
         """The table and the interval that these arguments (in signature order) fall into."""
         if not self.tables or self.machine is None:
             return None
@@ -45,7 +46,7 @@ class Tuned:
             return None
         # Under torch.compile the count may be symbolic: each comparison then becomes a guard.
         elements = count_elements(arguments)
-        return table, next(i for i in table.intervals if i.below is None or elements < i.below)
+        return table, next(i for i in table.ranges if i.below is None or elements < i.below)
 
 
 def load(qualname: str, kernels: Callable[[], str], machine: Machine) -> Tuned:
@@ -59,7 +60,9 @@ def load(qualname: str, kernels: Callable[[], str], machine: Machine) -> Tuned:
         return Tuned()
     try:
         record = json.loads((folder / _file_name(kernels(), machine)).read_text())
-        tables = [_read_table(t) for t in record["tables"]] if record["schema"] == _SCHEMA else []
+        tables = from_json(list[Crossover], record["tables"]) if record["schema"] == _SCHEMA else []
+        if not all(map(_says_something_of_every_size, tables)):
+            return Tuned()
     except FileNotFoundError:  # no such table, or no such kernel any more
         return Tuned(stale=any(folder.glob("*.json")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # damaged, or not ours: as if it were not
@@ -73,7 +76,7 @@ def store(qualname: str, kernels: str, machine: Machine, found: Iterable[Crossov
     file = _folder(qualname, machine) / _file_name(kernels, machine)
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(f".{os.getpid()}.partial")
-    record = {"schema": _SCHEMA, "op": qualname, "tables": [dataclasses.asdict(t) for t in tables.values()]}
+    record = {"schema": _SCHEMA, "op": qualname, "tables": to_json(list(tables.values()))}
     partial.write_text(json.dumps(record, indent=1))
     partial.replace(file)
     return file
@@ -97,7 +100,7 @@ def dtype_key(arguments: Sequence[Any]) -> str:
     """The dtypes that tables are kept apart by: the floating ones, or all if there are none."""
     found = {t.dtype for t in _tensors(arguments)}
     floating = {d for d in found if d.is_floating_point or d.is_complex}
-    return ",".join(sorted(str(d).removeprefix("torch.") for d in floating or found))
+    return ",".join(sorted(short(d) for d in floating or found))
 
 
 def device_name(machine: Machine, device: torch.device) -> str:
@@ -123,8 +126,5 @@ def _file_name(kernels: str, machine: Machine) -> str:
     return f"{digest(kernels, machine.cpu_flags, json.dumps(facts, sort_keys=True))}.json"
 
 
-def _read_table(content: dict[str, Any]) -> Crossover:
-    intervals = tuple(Interval(**i) for i in content["intervals"])
-    if not intervals or intervals[-1].below is not None:
-        raise ValueError("a table must say something of every size")
-    return Crossover(**{**content, "intervals": intervals, "sizes": tuple(content["sizes"])})
+def _says_something_of_every_size(table: Crossover) -> bool:
+    return bool(table.ranges) and table.ranges[-1].below is None

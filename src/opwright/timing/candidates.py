@@ -1,4 +1,4 @@
-"""What is timed: an operator with one kernel, the meaning in eager mode, the meaning compiled; forward and backward."""
+"""What is timed: an operator with one kernel, its reference in eager mode and compiled; forward and backward."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from opwright import tree
 from opwright.contract import derive
 from opwright.contract.cases import Case, arguments_of
 from opwright.runtime.baselines import Baseline
+from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 
 __all__ = [
     "BackwardState",
-    "Subject",
+    "Candidate",
     "backward_of",
-    "baseline_subject",
+    "baseline_candidate",
     "compiled_reference",
-    "eager_reference",
     "input_sets",
-    "kernel_subject",
+    "kernel_candidate",
+    "plain_reference",
 ]
 
 # One call's arguments, in signature order.
@@ -32,7 +33,7 @@ Arguments = tuple[Any, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class Candidate:
     """Something to time. ``prepared`` surrounds its samples; ``run`` does one call on one set of arguments."""
 
     name: str
@@ -44,28 +45,28 @@ class Subject:
     for_capture: Callable[[], Any] | None = None
 
 
-def kernel_subject(operator: Op, name: str) -> Subject:
+def kernel_candidate(operator: Op, name: str) -> Candidate:
     """The operator as a user calls it, with one kernel."""
     signature = operator.contract.signature
 
     def run(arguments: Arguments) -> Any:
         return signature.call(operator, arguments)
 
-    return Subject(name, operator.kernels[name].backend, run, prepared=lambda: operator.only(name))
+    return Candidate(name, operator.kernels[name].backend, run, prepared=lambda: operator.only(name))
 
 
-def baseline_subject(operator: Op, baseline: Baseline) -> Subject:
+def baseline_candidate(operator: Op, baseline: Baseline) -> Candidate:
     """What the author named to be compared with, called as it is."""
     signature = operator.contract.signature
 
     def run(arguments: Arguments) -> Any:
         return signature.call(baseline.function, arguments)
 
-    return Subject(baseline.name, "baseline", run)
+    return Candidate(baseline.name, "baseline", run)
 
 
-def eager_reference(operator: Op) -> Subject:
-    """The meaning as its author wrote it."""
+def plain_reference(operator: Op) -> Candidate:
+    """The reference as its author wrote it."""
     contract = operator.contract
 
     def run(arguments: Arguments) -> Any:
@@ -76,26 +77,26 @@ def eager_reference(operator: Op) -> Subject:
         def run(arguments: Arguments) -> Any:  # without opwright's own steps around it
             return contract.visible(contract.signature.call(contract.function, arguments))
 
-    return Subject("eager", contract.signature.language, run)
+    return Candidate(REFERENCE, contract.signature.language, run)
 
 
-def compiled_reference(operator: Op) -> Subject:
-    """The meaning under torch.compile, static shapes: the best that it does by itself."""
+def compiled_reference(operator: Op) -> Candidate:
+    """The reference under torch.compile, static shapes: the best that it does by itself."""
     contract = operator.contract
 
     function = contract.function
     if contract.signature.language == "numpy":
         function = torch.compiler.wrap_numpy(function)
 
-    def meaning(*arguments: Any) -> Any:
+    def reference(*arguments: Any) -> Any:
         return contract.visible(contract.signature.call(function, arguments))
 
-    compiled = torch.compile(meaning, dynamic=False)
+    compiled = torch.compile(reference, dynamic=False)
 
     def run(arguments: Arguments) -> Any:
         return compiled(*arguments)
 
-    return Subject("torch.compile", "inductor", run)
+    return Candidate("torch.compile", "inductor", run)
 
 
 def input_sets(operator: Op, case: Case, device: str, cache_bytes: int, most_bytes: int) -> list[Arguments]:
@@ -127,11 +128,11 @@ class BackwardState(NamedTuple):
     incoming: list[torch.Tensor | None]
 
 
-def backward_of(subject: Subject, sets: Sequence[Arguments]) -> tuple[Subject, list[BackwardState]] | None:
+def backward_of(candidate: Candidate, sets: Sequence[Arguments]) -> tuple[Candidate, list[BackwardState]] | None:
     """The backward pass alone: the forward ran before, its graph is kept. None if nothing has a gradient."""
     prepared: list[BackwardState] = []
     for arguments in sets:
-        state = _run_forward(subject, arguments)
+        state = _run_forward(candidate, arguments)
         if state is None:
             return None
         prepared.append(state)
@@ -140,14 +141,14 @@ def backward_of(subject: Subject, sets: Sequence[Arguments]) -> tuple[Subject, l
         outputs, tracked, grads, _ = state
         return torch.autograd.grad(outputs, tracked, grads, retain_graph=True, allow_unused=True)
 
-    for_capture = functools.partial(_run_forward, subject, sets[0])
-    return Subject(subject.name, subject.backend, run, subject.prepared, for_capture), prepared
+    for_capture = functools.partial(_run_forward, candidate, sets[0])
+    return Candidate(candidate.name, candidate.backend, run, candidate.prepared, for_capture), prepared
 
 
-def _run_forward(subject: Subject, arguments: Arguments) -> BackwardState | None:
+def _run_forward(candidate: Candidate, arguments: Arguments) -> BackwardState | None:
     inputs = tree.map_tensors(_tracked, list(arguments))
-    with subject.prepared():
-        every = tree.leaves(subject.run(tuple(inputs)))
+    with candidate.prepared():
+        every = tree.leaves(candidate.run(tuple(inputs)))
     incoming = [_gradient_like(o, i) if derive.differentiable(o) else None for i, o in enumerate(every)]
     pairs = [(o, g) for o, g in zip(every, incoming, strict=True) if g is not None and o.requires_grad]
     tracked = [t for t in tree.tensors(inputs) if t.requires_grad]
@@ -161,6 +162,6 @@ def _tracked(t: torch.Tensor) -> torch.Tensor:
 
 
 def _gradient_like(output: torch.Tensor, seed: int) -> torch.Tensor:
-    """The same for every subject, so that their gradients can be compared."""
+    """The same for every candidate, so that their gradients can be compared."""
     generator = torch.Generator(output.device).manual_seed(seed)
     return torch.randn(output.shape, dtype=output.dtype, device=output.device, generator=generator)

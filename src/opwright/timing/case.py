@@ -1,4 +1,4 @@
-"""Timing one case: its subjects made ready and verified, then measured in turn, direction by direction."""
+"""Timing one case: its candidates made ready and verified, then measured in turn, direction by direction."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from opwright import tree
 from opwright.contract import derive
 from opwright.contract.cases import Case
 from opwright.results import Accepted, Measurement
+from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.tuned import count_elements, dtype_key
 from opwright.timing.candidates import (
     BackwardState,
-    Subject,
+    Candidate,
     backward_of,
-    baseline_subject,
+    baseline_candidate,
     compiled_reference,
-    eager_reference,
     input_sets,
-    kernel_subject,
+    kernel_candidate,
+    plain_reference,
 )
 from opwright.timing.crossover import Point, cost_rounds
 from opwright.timing.measurement import beyond_its_limit, make_measurement, with_second_opinion
@@ -37,24 +38,24 @@ def time_case(session: Session, case: Case) -> Iterator[Measurement]:
     torch.compiler.reset()
     request = session.request
     sets = input_sets(session.op, case, session.device, session.timer.cache_bytes, session.timer.most_bytes)
-    subjects = [kernel_subject(session.op, name) for name in _that_run(session, sets[0])]
-    subjects += [make(session.op) for name, make in _MAKE_DERIVED.items() if request.wants(name)]
-    subjects += [baseline_subject(session.op, session.op.baselines[name]) for name in _baselines_for(session, case)]
-    subjects = [s for s in subjects if _runs(session, s, sets[0], case)]
-    if not subjects:
+    candidates = [kernel_candidate(session.op, name) for name in _that_run(session, sets[0])]
+    candidates += [make(session.op) for name, make in _MAKE_DERIVED.items() if request.wants(name)]
+    candidates += [baseline_candidate(session.op, session.op.baselines[name]) for name in _baselines_for(session, case)]
+    candidates = [s for s in candidates if _runs(session, s, sets[0], case)]
+    if not candidates:
         return
-    subjects, wrong = _verify(session, subjects, sets[-1], case)
+    candidates, wrong = _verify(session, candidates, sets[-1], case)
     if "forward" in request.directions:
-        own_sets = {s.name: sets for s in subjects}
-        yield from _time_direction(session, case, "forward", subjects, own_sets, sets[0], wrong)
+        own_sets = {s.name: sets for s in candidates}
+        yield from _time_direction(session, case, "forward", candidates, own_sets, sets[0], wrong)
     if "backward" in request.directions and session.op.parts["autograd"].origin != "missing":
-        backwards = dict(_backwards(session, case, subjects, sets[: 4 if request.quick else 8]))
+        backwards = dict(_backwards(session, case, candidates, sets[: 4 if request.quick else 8]))
         if backwards:
-            prepared = {subject.name: states for subject, states in backwards.items()}
+            prepared = {candidate.name: states for candidate, states in backwards.items()}
             yield from _time_direction(session, case, "backward", list(backwards), prepared, sets[0], wrong)
 
 
-_MAKE_DERIVED: dict[str, Callable[[Op], Subject]] = {"eager": eager_reference, "torch.compile": compiled_reference}
+_MAKE_DERIVED: dict[str, Callable[[Op], Candidate]] = {REFERENCE: plain_reference, "torch.compile": compiled_reference}
 
 
 def _that_run(session: Session, arguments: Any) -> list[str]:
@@ -64,7 +65,7 @@ def _that_run(session: Session, arguments: Any) -> list[str]:
             if isinstance(choice.outcome, Accepted):
                 found.append(choice.kernel)
             else:
-                session.tell(f"{session.op.contract.qualname} {choice.kernel}: {choice.outcome}")
+                session.log(f"{session.op.contract.qualname} {choice.kernel}: {choice.outcome}")
     return found
 
 
@@ -75,71 +76,71 @@ def _baselines_for(session: Session, case: Case) -> Iterator[str]:
         if (why := baseline.refuses(session.device, case.dtype)) is None:
             yield name
         else:
-            session.tell(f"{session.op.contract.qualname} {name}: {why}")
+            session.log(f"{session.op.contract.qualname} {name}: {why}")
 
 
-def _runs(session: Session, subject: Subject, arguments: Any, case: Case) -> bool:
-    session.tell(f"{session.op.contract.qualname} {case}: {subject.name} warm-up · {session.left}")
+def _runs(session: Session, candidate: Candidate, arguments: Any, case: Case) -> bool:
+    session.log(f"{session.op.contract.qualname} {case}: {candidate.name} warm-up · {session.left}")
     try:
-        with subject.prepared():
-            subject.run(arguments)
-            session.timer.warm_up(subject, [arguments])
+        with candidate.prepared():
+            candidate.run(arguments)
+            session.timer.warm_up(candidate, [arguments])
     except Exception as error:  # whatever it raises, the others are timed all the same
         session.errors.append(
-            f"{session.op.contract.qualname} {subject.name} ({case}) raised {type(error).__name__}: {error}"
+            f"{session.op.contract.qualname} {candidate.name} ({case}) raised {type(error).__name__}: {error}"
         )
         session.flags.restore()
         return False
     if changes := session.flags.changes():
         session.flags.restore()
         session.wrong(
-            subject.name, case, f"it changes torch's settings for all ({'; '.join(changes)}), so it is left out"
+            candidate.name, case, f"it changes torch's settings for all ({'; '.join(changes)}), so it is left out"
         )
         return False
     return True
 
 
 def _verify(
-    session: Session, subjects: Sequence[Subject], arguments: Any, case: Case
-) -> tuple[list[Subject], frozenset[str]]:
-    """Outputs of a set that was not the first, against the meaning in eager mode on the same device.
+    session: Session, candidates: Sequence[Candidate], arguments: Any, case: Case
+) -> tuple[list[Candidate], frozenset[str]]:
+    """Outputs of a set that was not the first, against the reference in eager mode on the same device.
 
     Returns:
-        The subjects to time, and the names of those that are wrong. A wrong kernel is timed all the same, since its
+        The candidates to time, and the names of those that are wrong. A wrong kernel is timed all the same, since its
         author may want to know; a wrong baseline is not, since nothing may be compared with it.
     """
     expected = session.op.contract.reference(arguments)[: session.op.contract.signature.visible]
     wrong = {}
-    for subject in subjects:
-        if why := wrong_output(session.op.contract, subject, arguments, expected):
-            wrong[subject.name] = why
+    for candidate in candidates:
+        if why := wrong_output(session.op.contract, candidate, arguments, expected):
+            wrong[candidate.name] = why
     for name, why in wrong.items():
         session.wrong(name, case, why + (", so nothing is compared with it" if name in session.op.baselines else ""))
-    kept = [s for s in subjects if s.name not in wrong or s.name not in session.op.baselines]
+    kept = [s for s in candidates if s.name not in wrong or s.name not in session.op.baselines]
     return kept, frozenset(wrong)
 
 
 def _backwards(
-    session: Session, case: Case, subjects: Sequence[Subject], sets: Sequence[Any]
-) -> Iterator[tuple[Subject, list[BackwardState]]]:
-    """Each subject's backward pass with its forwards done, checked like an output."""
+    session: Session, case: Case, candidates: Sequence[Candidate], sets: Sequence[Any]
+) -> Iterator[tuple[Candidate, list[BackwardState]]]:
+    """Each candidate's backward pass with its forwards done, checked like an output."""
     expected: Sequence[torch.Tensor] | None = None
-    for subject in subjects:
-        is_baseline = subject.name in session.op.baselines
+    for candidate in candidates:
+        is_baseline = candidate.name in session.op.baselines
         try:
-            made = backward_of(subject, sets)
+            made = backward_of(candidate, sets)
             if made is None:
                 if is_baseline:
-                    session.tell(f"{session.op.contract.qualname} {subject.name}: its result carries no gradient")
+                    session.log(f"{session.op.contract.qualname} {candidate.name}: its result carries no gradient")
                 continue
             if expected is None:
                 expected = _gradients(session.op, sets[-1], made[1][-1].incoming)
             why = wrong_gradients(made[0], made[1][-1], expected)
         except Exception as error:  # whatever it raises, the others are timed all the same
-            session.wrong(subject.name, case, f"the backward raised {type(error).__name__}: {error}")
+            session.wrong(candidate.name, case, f"the backward raised {type(error).__name__}: {error}")
             continue
         if why is not None:
-            session.wrong(subject.name, case, why + (", so nothing is compared with it" if is_baseline else ""))
+            session.wrong(candidate.name, case, why + (", so nothing is compared with it" if is_baseline else ""))
         if why is None or not is_baseline:
             yield made
 
@@ -154,52 +155,52 @@ def _time_direction(
     session: Session,
     case: Case,
     direction: str,
-    subjects: Sequence[Subject],
+    candidates: Sequence[Candidate],
     sets: Mapping[str, Sequence[Any]],
     arguments: Any,
     wrong: frozenset[str],
 ) -> Iterator[Measurement]:
     where = f"{session.op.contract.qualname} {case} {direction}"
 
-    def tell(what: str) -> None:
-        session.tell(f"{where}: {what} · {session.left}")
+    def log(what: str) -> None:
+        session.log(f"{where}: {what} · {session.left}")
 
-    def look(how: str) -> dict[str, Samples]:
+    def measure(how: str) -> dict[str, Samples]:
         with session.timer.steady():
-            found = measure_in_turn(session.timer, subjects, sets, how, session.request.rule, session.watch, tell)
-        session.left.did(len(subjects))
+            found = measure_in_turn(session.timer, candidates, sets, how, session.request.rule, session.watch, log)
+        session.left.did(len(candidates))
         return found
 
-    for subject in subjects:
-        tell(f"{subject.name} warm-up")
-        with subject.prepared():
-            session.timer.warm_up(subject, sets[subject.name])
-    call = look("call")
+    for candidate in candidates:
+        log(f"{candidate.name} warm-up")
+        with candidate.prepared():
+            session.timer.warm_up(candidate, sets[candidate.name])
+    call = measure("call")
     impossible: set[str] = set()
     for cache in session.request.caches:
-        times = call if cache == "warm" and not session.timer.has_device_time else look(cache)
-        for subject in subjects:
-            measurement = make_measurement(session, case, direction, cache, subject, times, call, arguments)
+        times = call if cache == "warm" and not session.timer.has_gpu_time else measure(cache)
+        for candidate in candidates:
+            measurement = make_measurement(session, case, direction, cache, candidate, times, call, arguments)
             if cache == "warm" and not session.request.quick:
-                measurement = with_second_opinion(session, measurement, subject, sets[subject.name])
+                measurement = with_second_opinion(session, measurement, candidate, sets[candidate.name])
             if beyond_its_limit(measurement):
-                impossible.add(subject.name)
+                impossible.add(candidate.name)
             yield measurement
     if direction == "forward":
-        device = times if session.timer.has_device_time else None
-        _remember_point(session, subjects, wrong | impossible, call, device, arguments)
+        device = times if session.timer.has_gpu_time else None
+        _remember_point(session, candidates, wrong | impossible, call, device, arguments)
     session.timer.forget()
 
 
 def _remember_point(
     session: Session,
-    subjects: Sequence[Subject],
+    candidates: Sequence[Candidate],
     unfit: frozenset[str],
     call: Mapping[str, Samples],
     device: Mapping[str, Samples] | None,
     arguments: Any,
 ) -> None:
     """For the table of which kernel wins where; by the last state of the cache that was timed, which is warm."""
-    names = [s.name for s in subjects if s.name in session.op.kernels and s.name not in unfit]
+    names = [s.name for s in candidates if s.name in session.op.kernels and s.name not in unfit]
     rounds = {n: cost_rounds(call[n].rounds, device[n].rounds if device else None) for n in names}
     session.points.append(Point(count_elements(arguments), dtype_key(arguments), rounds))

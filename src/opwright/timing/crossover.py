@@ -1,4 +1,4 @@
-"""Which kernel wins where: from samples taken in turn, at several sizes, to intervals of sizes. No torch here."""
+"""Which kernel wins where: from samples taken in turn, at several sizes, to ranges of sizes. No torch here."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from opwright.results import Comparison, Interval, Versus
+from opwright.results import Comparison, ComparisonVerdict, SizeRange
 from opwright.timing.statistics import compare
 
-__all__ = ["Point", "cost_rounds", "intervals"]
+__all__ = ["Point", "cost_rounds", "ranges"]
 
 Rounds = Sequence[Sequence[float]]
 # How one kernel's time on a point compares with another's.
@@ -33,7 +33,7 @@ def cost_rounds(call: Rounds, device: Rounds | None) -> Rounds:
     return device
 
 
-def intervals(points: Sequence[Point], order: Sequence[str]) -> tuple[Interval, ...]:
+def ranges(points: Sequence[Point], order: Sequence[str]) -> tuple[SizeRange, ...]:
     """The winner by number of elements.
 
     Args:
@@ -65,7 +65,7 @@ def _winner(group: Sequence[Point], there: Sequence[str], holder: str) -> str:
 
 def _beats(group: Sequence[Point], challenger: str, holder: str) -> bool:
     verdicts = {_compare(p.rounds[challenger], p.rounds[holder]).verdict for p in group}
-    return Versus.FASTER in verdicts and Versus.SLOWER not in verdicts
+    return ComparisonVerdict.FASTER in verdicts and ComparisonVerdict.SLOWER not in verdicts
 
 
 def _compare(ours: Rounds, theirs: Rounds) -> Comparison:
@@ -74,15 +74,15 @@ def _compare(ours: Rounds, theirs: Rounds) -> Comparison:
     return compare(ours[:common], theirs[:common])
 
 
-def _joined(winners: Sequence[tuple[int, str]]) -> tuple[Interval, ...]:
-    found: list[Interval] = []
+def _joined(winners: Sequence[tuple[int, str]]) -> tuple[SizeRange, ...]:
+    found: list[SizeRange] = []
     for (elements, kernel), before in zip(winners, [None, *winners], strict=False):
         if before is not None and before[1] == kernel:
             continue
         least = 0 if before is None else max(before[0] + 1, round(math.sqrt(before[0] * elements)))
         if found:
-            found[-1] = Interval(found[-1].least, least, found[-1].kernel)
-        found.append(Interval(least, None, kernel))
+            found[-1] = SizeRange(found[-1].least, least, found[-1].kernel)
+        found.append(SizeRange(least, None, kernel))
     return tuple(found)
 
 

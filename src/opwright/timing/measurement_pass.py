@@ -1,4 +1,4 @@
-"""Measuring several subjects on one case, in turn, so that whatever drifts drifts for all."""
+"""Measuring several candidates on one case, in turn, so that whatever drifts drifts for all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opwright.timing.candidates import Subject
+from opwright.timing.candidates import Candidate
 from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.statistics import StopRule
 from opwright.timing.timers import Timer
@@ -21,7 +21,7 @@ _SLOW_US = 50_000.0
 
 @dataclass
 class Samples:
-    """Rounds of samples of one subject; the same round of two subjects was taken side by side."""
+    """Rounds of samples of one candidate; the same round of two candidates was taken side by side."""
 
     rounds: list[list[float]] = field(default_factory=list)
 
@@ -32,40 +32,40 @@ class Samples:
 
 def measure_in_turn(
     timer: Timer,
-    subjects: Sequence[Subject],
+    candidates: Sequence[Candidate],
     sets: Mapping[str, Sequence[Any]],
     how: str,
     rule: StopRule,
     watch: ClockWatch,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> dict[str, Samples]:
-    """Rounds of a few samples of each subject in turn, until the stop rule holds for all.
+    """Rounds of a few samples of each candidate in turn, until the stop rule holds for all.
 
     Args:
-        sets: each subject's input sets, by its name.
+        sets: each candidate's input sets, by its name.
         how: ``cold``, ``warm`` or ``call``.
         watch: a round during which the device throttled is dropped, and counted.
 
-    Every second round goes through the subjects backwards, so that none always follows the same other one.
+    Every second round goes through the candidates backwards, so that none always follows the same other one.
     """
-    take = {"cold": timer.cold_times, "warm": timer.warm_times, "call": timer.call_times}[how]
-    found = {s.name: Samples() for s in subjects}
+    take = {"cold": timer.cold_times, "warm": timer.warm_times, "call": timer.host_times}[how]
+    found = {s.name: Samples() for s in candidates}
     started, dropped = time.perf_counter(), 0
     while True:
-        order = list(subjects) if len(found[subjects[0].name].rounds) % 2 == 0 else list(reversed(subjects))
+        order = list(candidates) if len(found[candidates[0].name].rounds) % 2 == 0 else list(reversed(candidates))
         round_: dict[str, list[float]] = {}
-        for subject in order:
-            tell(f"{subject.name} {how}")
-            with subject.prepared():
+        for candidate in order:
+            log(f"{candidate.name} {how}")
+            with candidate.prepared():
                 # What the switch itself costs is not the kernel's, so the first sample is dropped.
-                (first,) = take(subject, sets[subject.name], 1)
-                left = rule.max_samples - len(found[subject.name].all)
+                (first,) = take(candidate, sets[candidate.name], 1)
+                left = rule.max_samples - len(found[candidate.name].all)
                 count = min(_PER_ROUND, left) if first < _SLOW_US else 1
-                round_[subject.name] = take(subject, sets[subject.name], count)
-        spent = (time.perf_counter() - started) / len(subjects)
+                round_[candidate.name] = take(candidate, sets[candidate.name], count)
+        spent = (time.perf_counter() - started) / len(candidates)
         if (reason := watch.throttled()) and dropped < 20:
             dropped += 1
-            watch.discarded += _PER_ROUND * len(subjects)
+            watch.discarded += _PER_ROUND * len(candidates)
             if f"throttled ({reason}): samples discarded" not in watch.notes:
                 watch.notes.append(f"throttled ({reason}): samples discarded")
             continue

@@ -14,7 +14,7 @@ _Key = tuple[str, ...]
 
 
 def slower_than(before: Mapping[str, Any], now: BenchReport, allowed: float) -> list[str]:
-    """The measurements that are slower than in ``before`` (a ``opwright.bench/1`` record) by more than ``allowed``.
+    """The measurements that are slower than in ``before`` (a ``opwright.bench/2`` record) by more than ``allowed``.
 
     A measurement counts if its whole interval lies above the earlier interval's upper end times
     ``1 + allowed``: noise does not fail a build. Measurements that only one of the runs has are left out.
@@ -25,7 +25,7 @@ def slower_than(before: Mapping[str, Any], now: BenchReport, allowed: float) -> 
         record = earlier.get(_key_of(measurement))
         if record is None:
             continue
-        then = record["device_us"] or record["call_us"]
+        then = record["gpu_us"] or record["host_us"]
         if measurement.time_us.lo > then["hi"] * (1 + allowed):
             found.append(
                 f"{measurement.op} {measurement.kernel} {measurement.direction} {measurement.cache} "

@@ -9,13 +9,13 @@ __all__ = ["TimeLeft"]
 
 
 class TimeLeft:
-    """Counts looks (one subject, one way of timing it) that are done and to come.
+    """Counts measurement passes (one candidate, one way of timing it) that are done and to come.
 
-    A look takes between the stop rule's least and most, so their mean is a fair guess once there were a few; before
+    A pass takes between the stop rule's least and most, so their mean is a fair guess once there were a few; before
     that nothing is known, and it says so.
     """
 
-    # The first looks are no guide: compilers and caches are cold.
+    # The first passes are no guide: compilers and caches are cold.
     _FEW = 3
 
     def __init__(self, planned: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -24,14 +24,14 @@ class TimeLeft:
         self._clock = clock
         self._started = clock()
 
-    def did(self, looks: int) -> None:
-        """So many looks were taken."""
-        self._done += looks
-        self._taken += looks
+    def did(self, passes: int) -> None:
+        """So many passes were taken."""
+        self._done += passes
+        self._taken += passes
 
-    def reached(self, looks: int) -> None:
-        """So many of the planned looks lie behind; what was planned and not taken (a refused kernel) took no time."""
-        self._done = max(self._done, looks)
+    def reached(self, passes: int) -> None:
+        """So many of the planned passes lie behind; what was planned and not taken (a refused kernel) took no time."""
+        self._done = max(self._done, passes)
 
     def __str__(self) -> str:
         left = self._planned - self._done

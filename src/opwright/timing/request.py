@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opwright.contract.cases import Case
-from opwright.results import Ceiling, Measurement
+from opwright.results import Measurement, RooflineLimit
 from opwright.runtime.op import Op
 from opwright.timing.crossover import Point
 from opwright.timing.hardware.clocks import ClockWatch
@@ -63,14 +63,14 @@ class Session:
     device: str
     timer: Timer
     watch: ClockWatch
-    ceilings: tuple[Ceiling, ...]
+    roofline: tuple[RooflineLimit, ...]
     flags: PrecisionFlags
     left: TimeLeft
     errors: list[str]
     points: list[Point] = field(default_factory=list)
 
-    def tell(self, what: str) -> None:
+    def log(self, what: str) -> None:
         self.request.progress(what)
 
-    def wrong(self, subject: str, case: Case, why: str) -> None:
-        self.errors.append(f"{self.op.contract.qualname} {subject} ({case}): {why}")
+    def wrong(self, candidate: str, case: Case, why: str) -> None:
+        self.errors.append(f"{self.op.contract.qualname} {candidate} ({case}): {why}")

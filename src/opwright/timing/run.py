@@ -17,10 +17,10 @@ from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
 from opwright.runtime.tuned import device_name
 from opwright.timing.case import time_case
-from opwright.timing.crossover import intervals
+from opwright.timing.crossover import ranges
 from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.hardware.precision import PrecisionFlags
-from opwright.timing.hardware.roofline import measure_ceilings
+from opwright.timing.hardware.roofline import measure_roofline
 from opwright.timing.remaining import TimeLeft
 from opwright.timing.request import Request, Session
 from opwright.timing.sizes import bench_cases
@@ -42,7 +42,7 @@ def bench(
     progress: Callable[[str], None] | None = None,
     on_measurement: Callable[[Measurement], None] | None = None,
 ) -> BenchReport:
-    """Time every kernel of some operators beside the meaning, eager and compiled, and what ``op.baseline`` named.
+    """Time every kernel of some operators beside the reference, eager and compiled, and what ``op.baseline`` named.
 
     Args:
         targets: operators, or what names them: a file, ``module``, ``module:op``.
@@ -51,10 +51,10 @@ def bench(
         sizes: sizes by dim; every combination is timed. Without it, the operator's own or a few derived ones.
         dtypes: names such as ``float16``; by default the contract's first.
         directions: ``forward`` and ``backward`` are timed apart.
-        baselines: of ``eager``, ``torch.compile`` and the operators' own; by default all.
+        baselines: of ``reference``, ``torch.compile`` and the operators' own; by default all.
         quick: one size, fewer samples, and torch.compile only if it is among ``baselines``.
         iters: exactly so many samples of each, instead of the stop rule.
-        progress, on_measurement: told of what goes on; what was measured when a Ctrl-C comes is kept.
+        progress, on_measurement: called with what goes on; what was measured when a Ctrl-C comes is kept.
 
     Returns:
         A report with ``measurements``, ``crossovers`` (which kernel is fastest where, if there are several) and
@@ -86,24 +86,24 @@ def measure(request: Request) -> BenchReport:
     _refuse_unknown(request)
     cases = {id(o): _cases(o, request, where) for o in request.operators}
     timer = make_timer(where)
-    ceilings = measure_ceilings(where, timer, machine, request.progress)
+    roofline = measure_roofline(where, timer, machine, request.progress)
     watch = ClockWatch()
     if where == "cuda":
         watch.start(torch.cuda.current_device())
     flags = PrecisionFlags()
-    left = TimeLeft(sum(_looks(o, request, where) * len(cases[id(o)]) for o in request.operators))
+    left = TimeLeft(sum(_passes(o, request, where) * len(cases[id(o)]) for o in request.operators))
     found: list[Measurement] = []
     crossovers: list[Crossover] = []
     errors: list[str] = []
     behind = 0
     try:
         for operator in request.operators:
-            session = Session(operator, request, where, timer, watch, ceilings, flags, left, errors)
+            session = Session(operator, request, where, timer, watch, roofline, flags, left, errors)
             for case in cases[id(operator)]:
                 for measurement in _survive(session, case, time_case(session, case)):
                     found.append(measurement)
                     request.on_measurement(measurement)
-                behind += _looks(operator, request, where)
+                behind += _passes(operator, request, where)
                 left.reached(behind)
             crossovers += _crossovers(session)  # not of half a sweep, which says nothing of the sizes it did not reach
     except KeyboardInterrupt:
@@ -111,7 +111,7 @@ def measure(request: Request) -> BenchReport:
     return BenchReport(
         {**machine.to_json(), **watch.state()},
         tuple(found),
-        ceilings,
+        roofline,
         tuple(errors),
         tuple(crossovers),
         {**flags.to_json(), **timer.settings()},
@@ -130,13 +130,14 @@ def _cases(operator: Op, request: Request, device: str) -> list[Case]:
     )
 
 
-def _looks(operator: Op, request: Request, device: str) -> int:
-    """How many looks one case takes at most: subjects, in every direction, called and in each state of the cache."""
+def _passes(operator: Op, request: Request, device: str) -> int:
+    """How many measurement passes one case takes at most: of each candidate and direction, host time and each state of
+    the cache."""
     named = [k for k in operator.kernels if request.kernels is None or k in request.kernels]
-    subjects = len(named) + sum(map(request.wants, (*DERIVED, *operator.baselines)))
+    candidates = len(named) + sum(map(request.wants, (*DERIVED, *operator.baselines)))
     backward = "backward" in request.directions and operator.parts["autograd"].origin != "missing"
     ways = 1 + sum(c == "cold" or device == "cuda" for c in request.caches)
-    return subjects * ways * (("forward" in request.directions) + backward)
+    return candidates * ways * (("forward" in request.directions) + backward)
 
 
 def _crossovers(session: Session) -> Iterator[Crossover]:
@@ -152,14 +153,14 @@ def _crossovers(session: Session) -> Iterator[Crossover]:
                 session.device,
                 device_name(this_machine(), device),
                 dtype,
-                intervals(points, list(session.op.kernels)),
+                ranges(points, list(session.op.kernels)),
                 tuple(sorted({p.elements for p in points})),
                 datetime.date.today().isoformat(),
             )
 
 
 def _survive(session: Session, case: Case, measurements: Iterator[Measurement]) -> Iterator[Measurement]:
-    """One case that fails (the meaning itself does not fit into memory, say) does not end the others."""
+    """One case that fails (the reference itself does not fit into memory, say) does not end the others."""
     try:
         yield from measurements
     except Exception as error:  # anything that an operator raises

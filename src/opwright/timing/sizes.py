@@ -10,6 +10,7 @@ import torch
 
 from opwright.contract.cases import Case, cases, dtypes_to_check, elements
 from opwright.contract.contract import Contract
+from opwright.contract.dtypes import short
 from opwright.errors import CheckError
 
 __all__ = ["bench_cases"]
@@ -61,9 +62,9 @@ def _dtypes(contract: Contract, asked: Sequence[str]) -> list[tuple[tuple[str, t
     known = dtypes_to_check(contract, None)
     if not asked:
         return known[:1]
-    found = [d for name in asked for d in known if name in {str(t).removeprefix("torch.") for _, t in d}]
+    found = [d for name in asked for d in known if name in {short(t) for _, t in d}]
     if not found:
-        names = sorted({str(t).removeprefix("torch.") for d in known for _, t in d})
+        names = sorted({short(t) for d in known for _, t in d})
         raise CheckError(f"{contract.qualname} takes no {', '.join(asked)}", fix=f"it takes {', '.join(names)}")
     return found
 

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from opwright.results import Comparison, Estimate, Versus
+from opwright.results import Comparison, ComparisonVerdict, Estimate
 
 __all__ = ["StopRule", "compare", "estimate", "relative_spread"]
 
@@ -75,13 +75,13 @@ def compare(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) 
     lo, hi = _bootstrap(ours, theirs)
     lo, hi = min(lo, ratio), max(hi, ratio)
     if hi < 1 and ratio < 1 - SAME_WITHIN:
-        verdict = Versus.FASTER
+        verdict = ComparisonVerdict.FASTER
     elif lo > 1 and ratio > 1 + SAME_WITHIN:
-        verdict = Versus.SLOWER
+        verdict = ComparisonVerdict.SLOWER
     elif abs(ratio - 1) <= SAME_WITHIN and lo > 0.95 and hi < 1.05:
-        verdict = Versus.SAME
+        verdict = ComparisonVerdict.SAME
     else:
-        verdict = Versus.UNCLEAR
+        verdict = ComparisonVerdict.UNCLEAR
     return Comparison(verdict, ratio, lo, hi)
 
 

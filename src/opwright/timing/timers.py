@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 
 from opwright.internals.tensors import keep_gpu_busy
-from opwright.timing.candidates import Subject
+from opwright.timing.candidates import Candidate
 from opwright.timing.hardware.cores import choose_cpus, pinned
 from opwright.timing.hardware.persisting_l2 import reset_persisting_lines
 
@@ -37,19 +37,19 @@ class Timer(Protocol):
 
     cache_bytes: int
     most_bytes: int
-    has_device_time: bool
+    has_gpu_time: bool
 
-    def warm_up(self, subject: Subject, sets: Sequence[Any]) -> None: ...
-    def call_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]: ...
-    def cold_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]: ...
-    def warm_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]: ...
-    def second_opinion(self, subject: Subject, sets: Sequence[Any]) -> float | None: ...
+    def warm_up(self, candidate: Candidate, sets: Sequence[Any]) -> None: ...
+    def host_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]: ...
+    def cold_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]: ...
+    def warm_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]: ...
+    def second_opinion(self, candidate: Candidate, sets: Sequence[Any]) -> float | None: ...
     def forget(self) -> None: ...
     def steady(self) -> contextlib.AbstractContextManager[None]:
         """What to be in while samples are taken."""
 
-    def not_captured(self, subject: Subject) -> str:
-        """Why a subject's warm time is not that of a CUDA graph; empty if it is, or if this device has none."""
+    def not_captured(self, candidate: Candidate) -> str:
+        """Why a candidate's warm time is not that of a CUDA graph; empty if it is, or if this device has none."""
 
     def settings(self) -> dict[str, str]:
         """How samples are taken, as far as it depends on the machine."""
@@ -68,7 +68,7 @@ _SPIN_CYCLES = 200_000
 class CpuTimer:
     """Samples on the CPU: there is no device time apart from the call's."""
 
-    has_device_time = False
+    has_gpu_time = False
 
     def __init__(self) -> None:
         self.cache_bytes = _last_level_cache_bytes()
@@ -76,32 +76,32 @@ class CpuTimer:
         self._flush = torch.ones(2 * self.cache_bytes // 4)
         self._cpus = choose_cpus(torch.get_num_threads())
 
-    def warm_up(self, subject: Subject, sets: Sequence[Any]) -> None:
-        """By time and by stability: until two looks in a row agree within 5 %, at most a second."""
+    def warm_up(self, candidate: Candidate, sets: Sequence[Any]) -> None:
+        """By time and by stability: until two passes in a row agree within 5 %, at most a second."""
         started, last = time.perf_counter(), math.inf
         while True:
-            look = min(self.warm_times(subject, sets, 3))
+            seen = min(self.warm_times(candidate, sets, 3))
             spent = time.perf_counter() - started
-            if spent > 1.0 or (spent > _WARM_UP_SECONDS and abs(look - last) <= 0.05 * last):
+            if spent > 1.0 or (spent > _WARM_UP_SECONDS and abs(seen - last) <= 0.05 * last):
                 return
-            last = look
+            last = seen
 
-    def call_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
-        return self.warm_times(subject, sets, count)
+    def host_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]:
+        return self.warm_times(candidate, sets, count)
 
-    def warm_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
+    def warm_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]:
         one = sets[0]
-        repeats = max(1, min(10_000, math.ceil(100 / max(_microseconds(subject, one, 1), 0.05))))
-        return [_microseconds(subject, one, repeats) for _ in range(count)]
+        repeats = max(1, min(10_000, math.ceil(100 / max(_microseconds(candidate, one, 1), 0.05))))
+        return [_microseconds(candidate, one, repeats) for _ in range(count)]
 
-    def cold_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
+    def cold_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]:
         samples = []
         for i in range(count):
             self._flush.add_(1.0)
-            samples.append(_microseconds(subject, sets[i % len(sets)], 1))
+            samples.append(_microseconds(candidate, sets[i % len(sets)], 1))
         return samples
 
-    def second_opinion(self, subject: Subject, sets: Sequence[Any]) -> float | None:
+    def second_opinion(self, candidate: Candidate, sets: Sequence[Any]) -> float | None:
         return None
 
     def forget(self) -> None:
@@ -110,7 +110,7 @@ class CpuTimer:
     def steady(self) -> contextlib.AbstractContextManager[None]:
         return pinned(self._cpus)
 
-    def not_captured(self, subject: Subject) -> str:
+    def not_captured(self, candidate: Candidate) -> str:
         return ""
 
     def settings(self) -> dict[str, str]:
@@ -118,8 +118,8 @@ class CpuTimer:
         return {"threads": str(torch.get_num_threads()), "threads pinned": where}
 
 
-def _microseconds(subject: Subject, arguments: Any, repeats: int) -> float:
-    run = subject.run
+def _microseconds(candidate: Candidate, arguments: Any, repeats: int) -> float:
+    run = candidate.run
     started = time.perf_counter_ns()
     for _ in range(repeats):
         run(arguments)
@@ -145,7 +145,7 @@ class _Graph:
 class GpuTimer:
     """Samples on the current CUDA device."""
 
-    has_device_time = True
+    has_gpu_time = True
 
     def __init__(self) -> None:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -155,9 +155,9 @@ class GpuTimer:
         self._flush = torch.ones(4 * self.cache_bytes // 4, device="cuda")
         self._flush_us = 0.0
         self._flush_us = self._events(lambda: self._write(1), 5)
-        self._call_us: dict[Subject, float] = {}
-        # By subject, with the input sets that it was captured for; or why it was not.
-        self._graphs: dict[Subject, tuple[Sequence[Any], _Graph | str]] = {}
+        self._host_us: dict[Candidate, float] = {}
+        # By candidate, with the input sets that it was captured for; or why it was not.
+        self._graphs: dict[Candidate, tuple[Sequence[Any], _Graph | str]] = {}
         self._stream = torch.cuda.Stream()
         self._not_reset = reset_persisting_lines()
 
@@ -175,28 +175,28 @@ class GpuTimer:
         torch.cuda.synchronize()
         return float(start.elapsed_time(end)) * 1e3 / times
 
-    def warm_up(self, subject: Subject, sets: Sequence[Any]) -> None:
-        """By time and by stability: until two looks in a row agree within 5 %, at most a second."""
+    def warm_up(self, candidate: Candidate, sets: Sequence[Any]) -> None:
+        """By time and by stability: until two passes in a row agree within 5 %, at most a second."""
         started, last = time.perf_counter(), math.inf
         while True:
-            look = statistics.median(self.call_times(subject, sets, 3))
+            seen = statistics.median(self.host_times(candidate, sets, 3))
             spent = time.perf_counter() - started
-            if spent > 1.0 or (spent > _WARM_UP_SECONDS and abs(look - last) <= 0.05 * last):
+            if spent > 1.0 or (spent > _WARM_UP_SECONDS and abs(seen - last) <= 0.05 * last):
                 break
-            last = look
-        self._call_us[subject] = look
+            last = seen
+        self._host_us[candidate] = seen
 
-    def call_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
+    def host_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]:
         samples = []
         for _ in range(count):
             torch.cuda.synchronize()
             # Fewer launches than the driver's queue holds (about 1,000), or the CPU would wait for the GPU.
-            samples.append(_microseconds(subject, sets[0], 20))
+            samples.append(_microseconds(candidate, sets[0], 20))
         torch.cuda.synchronize()
         return samples
 
-    def cold_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
-        head_start = self._head_start(subject)
+    def cold_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]:
+        head_start = self._head_start(candidate)
         pairs = []
         for i in range(count):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -204,25 +204,25 @@ class GpuTimer:
                 self._not_reset = reset_persisting_lines()
             self._write(head_start)
             start.record()
-            subject.run(sets[i % len(sets)])
+            candidate.run(sets[i % len(sets)])
             end.record()
             pairs.append((start, end))
             torch.cuda.synchronize()
         return [start.elapsed_time(end) * 1e3 for start, end in pairs]
 
-    def _head_start(self, subject: Subject) -> int:
+    def _head_start(self, candidate: Candidate) -> int:
         """How many writes keep the GPU busy while the CPU launches the call and both events."""
-        wanted = 2.0 * self._call_us.get(subject, 50.0) + 30.0
+        wanted = 2.0 * self._host_us.get(candidate, 50.0) + 30.0
         return max(1, math.ceil(wanted / max(self._flush_us, 1.0)))
 
-    def warm_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
-        captured = self._graph(subject, sets)
+    def warm_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]:
+        captured = self._graph(candidate, sets)
         if isinstance(captured, str):
-            return self._queued_times(subject, sets, count)
+            return self._queued_times(candidate, sets, count)
         return [self._replay(captured.graph) / captured.calls for _ in range(count)]
 
-    def not_captured(self, subject: Subject) -> str:
-        found = self._graphs.get(subject)
+    def not_captured(self, candidate: Candidate) -> str:
+        found = self._graphs.get(candidate)
         return found[1] if found is not None and isinstance(found[1], str) else ""
 
     def _replay(self, graph: Any) -> float:
@@ -235,67 +235,67 @@ class GpuTimer:
         torch.cuda.synchronize()
         return float(start.elapsed_time(end)) * 1e3
 
-    def _graph(self, subject: Subject, sets: Sequence[Any]) -> _Graph | str:
-        known = self._graphs.get(subject)
+    def _graph(self, candidate: Candidate, sets: Sequence[Any]) -> _Graph | str:
+        known = self._graphs.get(candidate)
         if known is None or known[0] is not sets:
-            known = self._graphs[subject] = sets, self._capture(subject, sets[0])
+            known = self._graphs[candidate] = sets, self._capture(candidate, sets[0])
         return known[1]
 
-    def _capture(self, subject: Subject, arguments: Any) -> _Graph | str:
+    def _capture(self, candidate: Candidate, arguments: Any) -> _Graph | str:
         """A graph of as many calls as take about two milliseconds, so that its edges weigh little; or why not."""
         try:
-            (about_us,) = self._queued_times(subject, [arguments], 1)
+            (about_us,) = self._queued_times(candidate, [arguments], 1)
             calls = max(1, min(1000, math.ceil(2000 / max(about_us, 0.5))))
-            if subject.for_capture is not None:
-                arguments = self._on_our_stream(subject)
-            return _Graph(self._capture_calls(subject, arguments, calls), calls, arguments)
+            if candidate.for_capture is not None:
+                arguments = self._on_our_stream(candidate)
+            return _Graph(self._capture_calls(candidate, arguments, calls), calls, arguments)
         except RuntimeError as error:  # it synchronises, or allocates in a way that a graph cannot hold
             with contextlib.suppress(RuntimeError):
                 torch.cuda.synchronize()
             return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
 
-    def _on_our_stream(self, subject: Subject) -> Any:
+    def _on_our_stream(self, candidate: Candidate) -> Any:
         """Arguments made on the stream of the capture, and used there: libraries set themselves up on first use."""
-        assert subject.for_capture is not None  # the caller looked
+        assert candidate.for_capture is not None  # the caller looked
         torch.cuda.synchronize()
         with torch.cuda.stream(self._stream):
-            arguments = subject.for_capture()
+            arguments = candidate.for_capture()
             for _ in range(3):
-                subject.run(arguments)
+                candidate.run(arguments)
         torch.cuda.synchronize()
         return arguments
 
-    def _capture_calls(self, subject: Subject, arguments: Any, calls: int) -> Any:
+    def _capture_calls(self, candidate: Candidate, arguments: Any, calls: int) -> Any:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream):
             for _ in range(calls):
-                subject.run(arguments)
+                candidate.run(arguments)
         self._replay(graph)
         return graph
 
-    def _queued_times(self, subject: Subject, sets: Sequence[Any], count: int) -> list[float]:
+    def _queued_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]:
         calls = 10
         samples = []
         for _ in range(count):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            self._write(self._head_start(subject) * calls)
-            subject.run(sets[0])
+            self._write(self._head_start(candidate) * calls)
+            candidate.run(sets[0])
             start.record()
             for _ in range(calls):
-                subject.run(sets[0])
+                candidate.run(sets[0])
             end.record()
             torch.cuda.synchronize()
             samples.append(start.elapsed_time(end) * 1e3 / calls)
         return samples
 
-    def second_opinion(self, subject: Subject, sets: Sequence[Any]) -> float | None:
+    def second_opinion(self, candidate: Candidate, sets: Sequence[Any]) -> float | None:
         """The profiler's sum of kernel times of one warm call: no gaps, no events. None if it saw no kernel."""
         from torch.profiler import ProfilerActivity, profile
 
         calls = 10
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
             for _ in range(calls):
-                subject.run(sets[0])
+                candidate.run(sets[0])
             torch.cuda.synchronize()
         total = sum(e.device_time_total for e in seen.key_averages())
         return total / calls or None
@@ -303,7 +303,7 @@ class GpuTimer:
     def forget(self) -> None:
         """Free captured graphs (and the memory that they hold) before the next case."""
         self._graphs.clear()
-        self._call_us.clear()
+        self._host_us.clear()
 
     def steady(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

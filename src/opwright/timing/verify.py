@@ -1,4 +1,4 @@
-"""Does a subject do what it is timed for? Its outputs and gradients beside the meaning's, its inputs untouched."""
+"""Does a candidate do what it is timed for? Its outputs and gradients beside the reference's, its inputs untouched."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import torch
 
 from opwright import tree
 from opwright.contract.contract import Contract
-from opwright.timing.candidates import Subject
+from opwright.timing.candidates import Candidate
 
 __all__ = ["wrong_gradients", "wrong_output"]
 
-# An output may differ from the meaning's by this much (norm of the difference over the norm).
+# An output may differ from the reference's by this much (norm of the difference over the norm).
 _CLOSE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3, torch.float64: 1e-9}
 
 
-def wrong_output(contract: Contract, subject: Subject, arguments: Any, expected: Sequence[torch.Tensor]) -> str | None:
-    """What is wrong with a subject's timed output, in words."""
+def wrong_output(
+    contract: Contract, candidate: Candidate, arguments: Any, expected: Sequence[torch.Tensor]
+) -> str | None:
+    """What is wrong with a candidate's timed output, in words."""
     before = tree.map_tensors(torch.clone, list(arguments))
-    with subject.prepared():
-        out = subject.run(arguments)
+    with candidate.prepared():
+        out = candidate.run(arguments)
     got = list(out) if isinstance(out, list | tuple) else [out]
     if len(got) != len(expected):
         return f"it returns {len(got)} outputs, not {len(expected)}"
@@ -33,10 +35,10 @@ def wrong_output(contract: Contract, subject: Subject, arguments: Any, expected:
     return None
 
 
-def wrong_gradients(subject: Subject, state: Any, expected: Sequence[torch.Tensor]) -> str | None:
-    """What is wrong with a subject's timed gradients; ``expected`` are the meaning's for the same incoming ones."""
-    with subject.prepared():
-        got = subject.run(state)
+def wrong_gradients(candidate: Candidate, state: Any, expected: Sequence[torch.Tensor]) -> str | None:
+    """What is wrong with a candidate's timed gradients; ``expected`` are the reference's for the same incoming ones."""
+    with candidate.prepared():
+        got = candidate.run(state)
     right = (_close(torch.zeros_like(b) if a is None else a, b) for a, b in zip(got, expected, strict=True))
     return None if all(right) else "its timed gradient is wrong"
 

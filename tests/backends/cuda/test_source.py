@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from opwright.backends.cuda.source import CudaSource, kernels_defined, parse_options
+from opwright.backends.cuda.options import parse_options
+from opwright.backends.cuda.source import CudaSource, kernels_defined
 from opwright.errors import KernelError
 
 

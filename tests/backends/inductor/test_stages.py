@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from opwright.backends.inductor import cuda_guard
-from opwright.backends.inductor.stages import Subject, _in_words, kernels_in
+from opwright.backends.inductor.stages import Compilable, _in_words, kernels_in
 from opwright.backends.inductor.target_gpus import target_gpu
 from opwright.errors import KernelRefusedError
 from opwright.gallery.add import add
@@ -18,10 +18,10 @@ GPU = target_gpu("sm_90")
 
 
 def test_what_a_torch_does_not_answer_for_is_refused_with_its_version() -> None:
-    subject = Subject("gallery::add", add.contract, add.contract.function, "torch")
+    compilable = Compilable("gallery::add", add.contract, add.contract.function, "torch")
     wrapped = RuntimeError("backend='...' raised:")
     wrapped.__cause__ = AttributeError("no attribute 'L3_cache_size'\nmore")
-    said = _in_words(GPU, subject, wrapped)
+    said = _in_words(GPU, compilable, wrapped)
     assert isinstance(said, KernelRefusedError)
     assert said.message == (
         f"gallery::add: Inductor of torch {torch.__version__} generates nothing for sm_90 without such a GPU: "

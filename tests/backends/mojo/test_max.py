@@ -111,7 +111,7 @@ def test_max_compiles_once_for_all_sizes_and_takes_what_its_own_operator_refuses
         assert torch.equal(kernel(other), 3 * other)
     with scale.only("thrice"):
         scale(x).sum().backward()
-        assert x.grad.tolist() == [2] * 20  # the gradient is the meaning's, whatever the kernel
+        assert x.grad.tolist() == [2] * 20  # the gradient is the reference's, whatever the kernel
         compiled = torch.compile(lambda x: scale(x), fullgraph=True, backend="aot_eager")
         assert torch.equal(compiled(x.detach()), 3 * x.detach())
     with pytest.raises(ArgumentError, match="argument 'x'"):

@@ -258,5 +258,5 @@ def test_gradients_and_vmap_work_around_a_native_kernel(tmp_path: Path, namespac
     attach(op, tmp_path)
     x = torch.ones(3, requires_grad=True)
     op(x, 3.0).sum().backward()
-    assert x.grad.tolist() == [3] * 3, "the gradient is that of the meaning"
+    assert x.grad.tolist() == [3] * 3, "the gradient is that of the reference"
     assert torch.vmap(op)(torch.ones(2, 3)).shape == (2, 3)

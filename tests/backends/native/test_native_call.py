@@ -22,11 +22,13 @@ from opwright.backends.build_tools import build_tools
 from opwright.backends.mojo.call import CpuCall
 from opwright.backends.mojo.source import slots_of
 from opwright.backends.native import native_call
-from opwright.backends.native.native_call import Library, NativeCalls, Output, Source, Word
+from opwright.backends.native.native_call import ArgumentSource as From
+from opwright.backends.native.native_call import KernelArgument as Arg
+from opwright.backends.native.native_call import Library, NativeCalls, Output
 from opwright.backends.native.tensor_access import access_to_tensors, address_of
 from opwright.errors import LaunchError
 from opwright.machine import this_machine
-from tests.backends.native.planned import OUT, Unusual, X, Y, compiled, function_for, otherwise, plan_of
+from tests.backends.native.imitations import OUT, Unusual, X, Y, call_like, compiled, function_for
 
 pytestmark = pytest.mark.compiler
 
@@ -36,10 +38,10 @@ pytestmark = pytest.mark.compiler
 
 def test_words_come_from_where_the_plan_says(native, kernels):
     words = [
-        Word(Source.OUTPUT, 1), Word(Source.TENSOR, 3), Word(Source.CONSTANT, -7), Word(Source.INTEGER, 0),
-        Word(Source.FLOATING, 1), Word(Source.INTEGER, 2), Word(Source.OUTPUT, 0),
+        Arg(From.OUTPUT, 1), Arg(From.TENSOR, 3), Arg(From.CONSTANT, -7), Arg(From.INTEGER, 0),
+        Arg(From.FLOATING, 1), Arg(From.INTEGER, 2), Arg(From.OUTPUT, 0),
     ]  # fmt: skip
-    call = function_for(native, plan_of(kernels.keep_words, words, 4, [(2, 3), (0, 4)]))
+    call = function_for(native, call_like(kernels.keep_words, words, 4, [(2, 3), (0, 4)]))
     x = torch.randn(8)[3:]
     for integer, floating, expected in ((-(2**63), 0.5, 0.5), (2**63 - 1, 3, 3.0), (-1, -1.0, -1.0)):
         first, second = call(integer, floating, True, x)
@@ -53,7 +55,7 @@ def test_words_come_from_where_the_plan_says(native, kernels):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint16])
 @pytest.mark.parametrize("shape", [(), (3,), (0, 2), (2, 1, 3)])
 def test_outputs_are_as_torch_makes_them(native, kernels, dtype, shape):
-    call = function_for(native, plan_of(kernels.keep_words, [OUT], 0, outputs=(Output(shape, dtype),)))
+    call = function_for(native, call_like(kernels.keep_words, [OUT], 0, outputs=(Output(shape, dtype),)))
     made, like = call(), torch.empty(shape, dtype=dtype)
     assert (made.shape, made.stride(), made.dtype, made.device) == (like.shape, like.stride(), like.dtype, like.device)
     assert type(made) is Tensor
@@ -61,7 +63,7 @@ def test_outputs_are_as_torch_makes_them(native, kernels, dtype, shape):
 
 
 def test_a_call_computes_and_its_sizes_are_passed(native, kernels):
-    call = function_for(native, plan_of(kernels.add))
+    call = function_for(native, call_like(kernels.add))
     x, y = torch.randn(6)[1:], torch.nn.Parameter(torch.randn(5))
     assert torch.equal(call(x, y), x + y.detach())
 
@@ -74,7 +76,7 @@ def test_tensors_are_reached_in_each_way_that_this_torch_has(native, kernels, of
     # The library keeps what it is told, so another way needs another copy of it.
     another = tmp_path / "another.so"
     shutil.copy(native_call._build(this_machine().cxx, native_call.python_headers(), build_tools()), another)
-    call = function_for(NativeCalls(another, (offset if offset_is_known else 0, wrap)), plan_of(kernels.add))
+    call = function_for(NativeCalls(another, (offset if offset_is_known else 0, wrap)), call_like(kernels.add))
     x, y = torch.randn(5), torch.randn(5)
     for _ in range(3):
         assert torch.equal(call(x, y), x + y)
@@ -86,33 +88,33 @@ def test_tensors_are_reached_in_each_way_that_this_torch_has(native, kernels, of
 def test_a_kernel_that_raises_is_a_launch_error_with_what_it_said(native, kernels):
     x = torch.randn(5)
     with pytest.raises(LaunchError, match=r"^too hot$"):
-        function_for(native, plan_of(kernels.complain))(x, x)
+        function_for(native, call_like(kernels.complain))(x, x)
     with pytest.raises(LaunchError, match=rf"^!{{{1000}}}$"):
-        function_for(native, plan_of(kernels.complain_at_length))(x, x)
+        function_for(native, call_like(kernels.complain_at_length))(x, x)
     silent = Library(address_of(kernels.complain), (), lambda said: None)
     with pytest.raises(RuntimeError, match="a kernel raised"):
-        function_for(native, plan_of(kernels.complain, runs=silent))(x, x)
+        function_for(native, call_like(kernels.complain, runs=silent))(x, x)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_wrong_number_of_arguments_is_a_type_error(native, kernels, count):
     with pytest.raises(TypeError, match=f"{count} arguments came, not 2"):
-        function_for(native, plan_of(kernels.add))(*[torch.ones(5)] * count)
+        function_for(native, call_like(kernels.add))(*[torch.ones(5)] * count)
     with pytest.raises(TypeError):
-        function_for(native, plan_of(kernels.add))(torch.ones(5), y=torch.ones(5))
+        function_for(native, call_like(kernels.add))(torch.ones(5), y=torch.ones(5))
 
 
 @pytest.mark.parametrize(
     ("source", "value"),
     [
-        (Source.TENSOR, None), (Source.TENSOR, 5), (Source.TENSOR, [1.0]), (Source.TENSOR, Tensor),
-        (Source.INTEGER, 2**63), (Source.INTEGER, -(2**63) - 1), (Source.INTEGER, 1.0), (Source.INTEGER, None),
-        (Source.FLOATING, "1"), (Source.FLOATING, None), (Source.FLOATING, 10**400),
-        (Source.FLOATING, torch.ones(())),
+        (From.TENSOR, None), (From.TENSOR, 5), (From.TENSOR, [1.0]), (From.TENSOR, Tensor),
+        (From.INTEGER, 2**63), (From.INTEGER, -(2**63) - 1), (From.INTEGER, 1.0), (From.INTEGER, None),
+        (From.FLOATING, "1"), (From.FLOATING, None), (From.FLOATING, 10**400),
+        (From.FLOATING, torch.ones(())),
     ],
 )  # fmt: skip
 def test_an_argument_that_was_not_foreseen_goes_to_python_as_it_came(native, kernels, source, value):
-    call = function_for(native, plan_of(kernels.keep_words, [OUT, X, Word(source, 1)]))
+    call = function_for(native, call_like(kernels.keep_words, [OUT, X, Arg(source, 1)]))
     x = torch.ones(5)
     with pytest.raises(Unusual) as caught:
         call(x, value)
@@ -123,7 +125,7 @@ def test_an_argument_that_was_not_foreseen_goes_to_python_as_it_came(native, ker
 
 
 def test_an_address_that_is_not_a_multiple_goes_to_python(native, kernels):
-    call = function_for(native, plan_of(kernels.add, [OUT, Word(Source.TENSOR, 0, alignment=16), Y]))
+    call = function_for(native, call_like(kernels.add, [OUT, Arg(From.TENSOR, 0, alignment=16), Y]))
     x = torch.randn(9)
     assert torch.equal(call(x[4:], x[1:6]), x[4:] + x[1:6])
     with pytest.raises(Unusual):
@@ -132,13 +134,13 @@ def test_an_address_that_is_not_a_multiple_goes_to_python(native, kernels):
 
 def test_an_output_that_finds_no_room_is_left_to_python(native, kernels):
     with pytest.raises(Unusual):
-        function_for(native, plan_of(kernels.add, shapes=[(5,), (1 << 58,)]))(torch.ones(5), torch.ones(5))
+        function_for(native, call_like(kernels.add, shapes=[(5,), (1 << 58,)]))(torch.ones(5), torch.ones(5))
 
 
-def test_more_words_than_it_has_room_for_are_refused_when_it_is_made(native, kernels):
-    at_most = native_call._MOST_WORDS
-    assert native.function_for(plan_of(kernels.keep_words, [X] * at_most)) is not None
-    assert native.function_for(plan_of(kernels.keep_words, [X] * (at_most + 1))) is None
+def test_more_arguments_than_it_has_room_for_are_refused_when_it_is_made(native, kernels):
+    at_most = native_call._MOST_ARGUMENTS
+    assert native.function_for(call_like(kernels.keep_words, [X] * at_most)) is not None
+    assert native.function_for(call_like(kernels.keep_words, [X] * (at_most + 1))) is None
 
 
 # -- nothing is lost and nothing is kept ------------------------------------------------------------------------
@@ -152,7 +154,7 @@ def resident_bytes() -> int:
 def test_ten_thousand_calls_keep_nothing(native, kernels, fails):
     x, large = torch.ones(5), (1 << 16,)
     entry = kernels.complain if fails == "raises" else kernels.keep_words
-    call = function_for(native, plan_of(entry, shapes=[large, large]))
+    call = function_for(native, call_like(entry, shapes=[large, large]))
     y = None if fails == "unforeseen" else x
 
     def counts() -> list[int]:
@@ -178,7 +180,7 @@ def test_a_plan_goes_with_its_function_even_where_they_hold_each_other(native, k
 
     def make() -> weakref.ref[Python]:
         python = Python()
-        python.native = native.function_for(plan_of(kernels.add, otherwise=python))
+        python.native = native.function_for(call_like(kernels.add, fallback=python))
         return weakref.ref(python)
 
     held = make()
@@ -187,7 +189,7 @@ def test_a_plan_goes_with_its_function_even_where_they_hold_each_other(native, k
 
 
 def test_other_threads_run_while_a_kernel_does(native, kernels):
-    call, x = function_for(native, plan_of(kernels.wait)), torch.ones(5)
+    call, x = function_for(native, call_like(kernels.wait)), torch.ones(5)
     thread = threading.Thread(target=call, args=(x, x))
     start = time.perf_counter()
     thread.start()
@@ -197,7 +199,7 @@ def test_other_threads_run_while_a_kernel_does(native, kernels):
 
 
 def test_threads_get_their_own_results(native, kernels):
-    call, wrong = function_for(native, plan_of(kernels.add)), []
+    call, wrong = function_for(native, call_like(kernels.add)), []
 
     def many(value: float) -> None:
         x = torch.full((5,), value)
@@ -239,7 +241,7 @@ def test_without_the_native_side_it_stays_in_python(scale, tmp_path):
     call, x = call_of(scale, compiled(tmp_path), None), torch.rand(5)
     call(x)
     like_this = call.for_calls_like((x,))
-    assert type(like_this) is type(otherwise)
+    assert like_this is call
     assert torch.equal(like_this(x), 2 * x)
 
 
@@ -280,7 +282,7 @@ def test_a_native_side_that_does_not_compile_is_said_and_done_without(monkeypatc
     monkeypatch.setattr(native_call, "_FLAGS", ("--no-such-flag",))
     tools = dataclasses.replace(build_tools(), notify=said.append)
     assert native_call.native_calls(tools) is None
-    assert "keep their way in Python" in said[-1]
+    assert "are called from Python" in said[-1]
     assert "does not compile" in said[-1]
 
 

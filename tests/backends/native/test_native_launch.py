@@ -15,10 +15,10 @@ import opwright as ow
 from opwright.backends.gpu.arguments import Packer
 from opwright.backends.gpu.device_code import Parameter
 from opwright.backends.native import native_call
-from opwright.backends.native.native_call import GpuKernel, NativeCalls, PlannedCall, Source, Word
+from opwright.backends.native.native_call import ArgumentSource, GpuKernel, KernelArgument, NativeCall, NativeCalls
 from opwright.backends.native.tensor_access import address_of
 from opwright.errors import LaunchError
-from tests.backends.native.planned import OUT, Unusual, X, Y, function_for, plan_of
+from tests.backends.native.imitations import OUT, Unusual, X, Y, call_like, function_for
 
 pytestmark = pytest.mark.compiler
 
@@ -36,8 +36,8 @@ def on_a_driver(native, kernels, monkeypatch):
     monkeypatch.setattr(native_call, "gpu_functions", lambda: tuple(map(address_of, functions)))
     for name, value in FINE.items():
         ctypes.c_int32.in_dll(kernels, name).value = value
-    words = (OUT, X, Y, Word(Source.CONSTANT, 5))
-    return plan_of(kernels.add, words, runs=GpuKernel(1 << 40, (9, 8, 7), (6, 5, 4), 333))
+    words = (OUT, X, Y, KernelArgument(ArgumentSource.CONSTANT, 5))
+    return call_like(kernels.add, words, runs=GpuKernel(1 << 40, (9, 8, 7), (6, 5, 4), 333))
 
 
 def test_the_driver_gets_kernel_grid_block_shared_memory_stream_and_words(native, kernels, on_a_driver):
@@ -71,9 +71,11 @@ def launch_of_anything(native, kernels, on_a_driver, monkeypatch):
     functions = [kernels.keep_parameters, kernels.current_stream, kernels.current_device]
     monkeypatch.setattr(native_call, "gpu_functions", lambda: tuple(map(address_of, functions)))
     packer = Packer("kernel", [FLOATS, BYTES, *SIZES])
-    words = packer.native_words
+    words = packer.native_arguments
     assert words is not None
-    return packer, function_for(native, dataclasses.replace(on_a_driver, arguments=7, outputs=(), words=words))
+    return packer, function_for(
+        native, dataclasses.replace(on_a_driver, argument_count=7, outputs=(), kernel_arguments=words)
+    )
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-45, 1e300, -1e300, float("inf"), 0.1, -1.0, 3])
@@ -131,9 +133,9 @@ def test_tensors_of_a_transform_go_to_python(launch_of_anything):
 
 
 def test_kernels_of_other_parameters_stay_in_python():
-    assert Packer("kernel", []).native_words is None
-    assert Packer("kernel", [Parameter("struct", 16, "Pair")]).native_words is None
-    assert Packer("kernel", [Parameter("floating", 2, "__half")]).native_words is None
+    assert Packer("kernel", []).native_arguments is None
+    assert Packer("kernel", [Parameter("struct", 16, "Pair")]).native_arguments is None
+    assert Packer("kernel", [Parameter("floating", 2, "__half")]).native_arguments is None
 
 
 def test_without_a_driver_there_is_no_such_function(native, on_a_driver, monkeypatch):
@@ -152,14 +154,14 @@ def conv1d_from_ptx(monkeypatch):
     in_python: list[Any] = []
     function_for = NativeCalls.function_for
 
-    def listening(self: NativeCalls, plan: PlannedCall) -> Any:
+    def listening(self: NativeCalls, plan: NativeCall) -> Any:
         assert isinstance(plan.runs, GpuKernel)
 
         def count(*arguments: Any) -> Any:
             in_python.append(arguments)
-            return plan.otherwise(*arguments)
+            return plan.fallback(*arguments)
 
-        return function_for(self, dataclasses.replace(plan, otherwise=count))
+        return function_for(self, dataclasses.replace(plan, fallback=count))
 
     monkeypatch.setattr(NativeCalls, "function_for", listening)
     with conv1d.only("mojo_gpu"):

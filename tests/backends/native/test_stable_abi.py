@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from opwright.backends.base import KernelSpec
+from opwright.backends.c_text import included_files
 from opwright.backends.native import stable_abi
 from opwright.contract.contract import Contract, make_contract
 from opwright.errors import KernelError, SignatureMismatchError
@@ -129,5 +130,5 @@ def test_own_headers_are_found_through_each_other_and_through_folders(tmp_path: 
     (tmp_path / "inc" / "b.h").write_text('#include "../a.h"\n')
     source = tmp_path / "k.cpp"
     source.write_text('#include <torch/csrc/stable/library.h>\n  #  include "a.h"\n#include <b.h>\n')
-    found = {p.name for p in stable_abi.included_files(source.read_text(), tmp_path, [tmp_path / "inc"])}
+    found = {p.name for p in included_files(source.read_text(), source, [tmp_path / "inc"])}
     assert found == {"a.h", "b.h"}

@@ -18,7 +18,7 @@ import opwright as ow
 from opwright.checks.process import isolation
 from opwright.errors import CheckError
 from opwright.runtime import serialization
-from opwright.runtime.targets import find_home, load_target, name_target
+from opwright.runtime.targets import find_import_path, load_target, name_target
 
 
 def make(namespace="isolation"):
@@ -37,7 +37,7 @@ def test_a_local_operator_travels_by_value_with_its_kernels_and_parts():
         return (x + x).contiguous()
 
     twice.register_autograd(lambda ctx, grad: 2 * grad)
-    assert find_home(twice) is None
+    assert find_import_path(twice) is None
     before = twice.fingerprint
     copy = serialization.load(serialization.dump(twice))
     assert copy is not twice
@@ -82,7 +82,7 @@ def test_a_kernel_attached_from_elsewhere_is_checked_and_not_the_one_in_the_file
         """)
     )
     (twice,) = load_target(f"{tmp_path}/elsewhere_op.py")
-    assert find_home(twice) is not None
+    assert find_import_path(twice) is not None
     assert ow.check(twice, checks=["values"]).passed
     twice.python(lambda x: x * 3, name="k")
     assert not ow.check(twice, checks=["values"]).passed

@@ -78,7 +78,7 @@ def test_what_there_is_not_is_refused_with_the_reason() -> None:
         text(kmeans_assign, "cpp", "ttir")
     with pytest.raises(KernelRefusedError, match="not compiled for the CPU"):
         text(kmeans_assign, "triton", "asm")
-    with pytest.raises(KernelRefusedError, match="there is no asm of a meaning"):
+    with pytest.raises(KernelRefusedError, match="there is no asm of a reference"):
         show_reference(add.contract, "asm", "")
 
 

@@ -203,7 +203,7 @@ print("result", round(float(out[0] / x.sin()[0]), 3), round(float(x.grad[0] / x.
 @pytest.mark.compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("hand_written", [True, False], ids=["hand-written", "derived"])
+@pytest.mark.parametrize("hand_written", [True, False], ids=["custom", "derived"])
 def test_no_stale_gradient_from_a_cache_on_disk(
     hand_written: bool, dynamic: bool, run_python: Any, tmp_path: Path
 ) -> None:

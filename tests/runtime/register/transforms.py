@@ -1,7 +1,7 @@
 """What PyTorch's transforms make of an operator, each tried: the table in docs/transforms.md.
 
 ``python tests/runtime/transforms.py`` prints it; ``--write`` puts it into the page. Two operators of one meaning go
-through every row: one with nothing but a meaning and kernels, so that everything is derived, and one with a backward
+through every row: one with nothing but a reference and kernels, so that everything is derived, and one with a backward
 operator, a saved output and kernels for each. On a GPU, all but the rows of several processes are tried with CUDA
 kernels.
 """
@@ -14,7 +14,6 @@ import functools
 import io
 import pickle
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 import opwright as ow
 from tests import REPOSITORY
+from tests.warm import run_script as run_warm
 
 PAGE = REPOSITORY / "docs" / "transforms.md"
 START, END = "<!-- table: start -->", "<!-- table: end -->"
@@ -127,7 +127,7 @@ def _(grad, result1, w):
     return grad_x, grad_w
 
 
-OPERATORS = {"derived": derived, "hand-written": written}
+OPERATORS = {"derived": derived, "custom": written}
 
 
 def meaning(x, w):
@@ -148,7 +148,7 @@ same = functools.partial(torch.testing.assert_close, rtol=1e-6, atol=1e-6)
 
 @dataclass(frozen=True)
 class Row:
-    """A way to use an operator. ``run`` raises unless it does what the meaning does; it returns a remark."""
+    """A way to use an operator. ``run`` raises unless it does what the reference does; it returns a remark."""
 
     what: str
     run: Callable[[Any], str | None]
@@ -192,7 +192,7 @@ def higher(op):
         return torch.autograd.grad(second.sum(), x)
 
     same(third(op), third(meaning))
-    return "the meaning's" if op is written else None
+    return "the reference's" if op is written else None
 
 
 @row("`torch.no_grad()`, `torch.inference_mode()`")
@@ -291,7 +291,7 @@ def forward_mode(op):
     with forward_ad.dual_level():
         out = forward_ad.unpack_dual(op(forward_ad.make_dual(x, tangents[0]), w))
     same(out.tangent, torch.func.jvp(lambda x: meaning(x, w), (x,), tangents[:1])[1])
-    return "runs the meaning, not the kernel"
+    return "runs the reference, not the kernel"
 
 
 @row("`torch.func.hessian`")
@@ -301,7 +301,7 @@ def hessian(op):
         torch.func.hessian(lambda x: op(x, w).square().sum())(x[0]),
         torch.func.hessian(lambda x: meaning(x, w).square().sum())(x[0]),
     )
-    return "runs the meaning, not the kernel"
+    return "runs the reference, not the kernel"
 
 
 @row("`torch.vmap`: any dims, nested, over and under gradients")
@@ -319,7 +319,7 @@ def vmap(op):
     same(per_sample(op)(x, w), per_sample(meaning)(x, w))
     outside = lambda f: torch.func.grad(lambda w: torch.vmap(f, (0, None))(x, w).square().sum())  # noqa: E731
     same(outside(op)(w), outside(meaning)(w))
-    return "vmaps the meaning, unless `register_vmap`"
+    return "vmaps the reference, unless `register_vmap`"
 
 
 @row("`torch.func.functional_call`, ensembles by `stack_module_state`")
@@ -335,7 +335,7 @@ def functional(op):
 def functionalize(op):
     x, w = inputs()
     same(torch.func.functionalize(op)(x, w), meaning(x, w))
-    return "runs the meaning, not the kernel"
+    return "runs the reference, not the kernel"
 
 
 @row("activation checkpointing, both kinds; saved-tensor hooks")
@@ -599,7 +599,8 @@ def work(rank, file):
     os._exit(0)  # gloo's threads may abort a process that ends in the usual way (torch 2.13)
 
 if __name__ == "__main__":
-    mp.spawn(work, (tempfile.mktemp(),), nprocs=2)
+    # Forked: this process has imported torch and run nothing.
+    mp.start_processes(work, (tempfile.mktemp(),), nprocs=2, start_method="fork")
 """
 
 
@@ -612,7 +613,7 @@ def run_script(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "script.py"
         file.write_text(f"import sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n{text}")
-        done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=150, check=False)
+        done = run_warm(file, timeout=150)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [""])[-1]
         raise RuntimeError(f"exit {done.returncode}: {last}\n{done.stderr[-3000:]}")

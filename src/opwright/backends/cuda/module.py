@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from opwright.backends.build_tools import build_tools
+from opwright.backends.c_text import blank_out
 from opwright.backends.cuda import nvrtc
+from opwright.backends.cuda.options import parse_options
 from opwright.backends.cuda.simulator.simulate import simulate
-from opwright.backends.cuda.source import CudaSource, blank_out, kernels_defined, parse_options
+from opwright.backends.cuda.source import CudaSource, kernels_defined
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint
 from opwright.backends.gpu.launcher import Configuration, DeviceFunction, as_extent
 from opwright.backends.native.native_call import native_calls
@@ -210,8 +212,8 @@ class CudaKernel:
 
     def _keep_launcher(self, launch: Any, configuration: Configuration, function: DeviceFunction, device: int) -> None:
         """For the next ``kernel[grid, block]``, which is likely to be on the same device."""
-        otherwise = functools.partial(self._launch, launch, configuration)
-        launcher = function.launcher(configuration, device, otherwise, native_calls(build_tools()))
+        fallback = functools.partial(self._launch, launch, configuration)
+        launcher = function.launcher(configuration, device, fallback, native_calls(build_tools()))
         if launcher is not None:
             self._configured[launch] = launcher
 

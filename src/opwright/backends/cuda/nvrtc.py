@@ -22,11 +22,15 @@ from typing import Any
 import torch
 
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.cuda.source import CudaSource, parse_options
+from opwright.backends.c_text import opening_bracket, split_commas
+from opwright.backends.compiler import compile_error
+from opwright.backends.cuda.options import parse_options
+from opwright.backends.cuda.source import CudaSource
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter, Resources, demangle, entries_in_ptx
 from opwright.backends.gpu.device_code import typed_parameters as with_types
 from opwright.backends.gpu.ptxas import read_resources
 from opwright.cache import ArtifactKey
+from opwright.contract.dtypes import short
 from opwright.errors import CompileError, KernelRefusedError
 from opwright.results import Accepted, Probe, Refused
 
@@ -244,13 +248,7 @@ def _compile_error(source: CudaSource, log: str, expressions: Sequence[str]) -> 
     log = re.sub(r"__nv_name_map\(\d+\)", f"instance {', '.join(asked)}(1)", log).replace(
         "#pragma nv_mangled_name ", ""
     )
-    blocks = re.split(r"\n(?=\S[^\n]*\(\d+\): (?:catastrophic )?(?:error|warning))", f"\n{log}")
-    errors = [b.strip("\n") for b in blocks if re.match(r"\n?\S[^\n]*\(\d+\): (?:catastrophic )?error", b)]
-    shown = "\n".join("\n".join(e.split("\n\n")[0].splitlines()[:6]) for e in errors[:3]) or log.strip()[-2000:]
-    more = f"\n… and {len(errors) - 3} more" if len(errors) > 3 else ""
-    return CompileError(
-        f"{source.name} does not compile\n{shown}{more}", log=log, fix="the whole output is in this exception's .log"
-    )
+    return compile_error(log, source.name)
 
 
 def _bare_name(declaration: str) -> str:
@@ -265,29 +263,20 @@ def _parameter_types(declaration: str) -> list[str]:
         inner = probe[1]
     else:
         inner = declaration[_opening_of_parameters(declaration) + 1 : declaration.rindex(")")]
-    parts, depth = [""], 0
-    for letter in inner:
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [p.strip() for p in parts if p.strip() not in ("", "void")]
+    return [part for part in split_commas(inner) if part != "void"]
 
 
 def _opening_of_parameters(declaration: str) -> int:
-    depth = 0
-    for position in range(len(declaration) - 1, -1, -1):
-        depth += (declaration[position] == ")") - (declaration[position] == "(")
-        if depth == 0 and declaration[position] == "(":
-            return position
-    return len(declaration)
+    """Where the parameters begin that a demangled declaration ends with."""
+    closing = declaration.rfind(")")
+    opening = opening_bracket(declaration, closing) if closing >= 0 else None
+    return len(declaration) if opening is None else opening
 
 
 def _to_json(entry: EntryPoint) -> dict[str, Any]:
     record = dataclasses.asdict(entry)
     for parameter in record["parameters"]:
-        parameter["dtypes"] = [str(d).removeprefix("torch.") for d in parameter["dtypes"]]
+        parameter["dtypes"] = [short(d) for d in parameter["dtypes"]]
     return record
 
 

@@ -1,4 +1,4 @@
-"""CUDA C++ as its author gave it: the text, where it came from, and the compiler options.
+"""CUDA C++ as its author gave it: the text, where it came from, and the options for whoever compiles it.
 
 Shared by all that compiles it: NVRTC for a GPU, nvcc for a host function, the simulator for a CPU.
 """
@@ -6,14 +6,13 @@ Shared by all that compiles it: NVRTC for a GPU, nvcc for a host function, the s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opwright.backends.native.stable_abi import included_files
-from opwright.errors import KernelError
+from opwright.backends.c_text import blank_out, included_files
+from opwright.backends.cuda.options import parse_options
 
-__all__ = ["CudaOptions", "CudaSource", "blank_out", "kernels_defined", "parse_options"]
+__all__ = ["CudaSource", "kernels_defined"]
 
 
 @dataclass(frozen=True)
@@ -40,156 +39,10 @@ class CudaSource:
 
     def headers(self) -> list[Path]:
         """The user's own headers that it includes, directly or not."""
-        return included_files(self.text, self.folder, parse_options(self.options).include_folders)
-
-
-_COMMENT_OR_STRING = re.compile(
-    r"""//(?:\\\n|[^\n])*|/\*.*?\*/|R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""",
-    re.DOTALL,
-)
-
-
-def blank_out(text: str) -> str:
-    """The text with comments and literals as spaces: what is left is code, and stands where it stood."""
-
-    def blank(found: re.Match[str]) -> str:
-        if found[0][0] == "'" and text[found.start() - 1 : found.start()].isalnum():
-            return found[0]  # 1'000'000: a digit separator
-        return re.sub(r"[^\n]", " ", found[0])
-
-    return _COMMENT_OR_STRING.sub(blank, text)
+        return included_files(self.text, self.path, parse_options(self.options).include_folders)
 
 
 def kernels_defined(text: str) -> tuple[str, ...]:
     """The names of the ``__global__`` functions in a source, templates among them, in order."""
     pattern = r"__global__\b[^;{}()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{}()]*?)?\b(\w+)\s*\("
     return tuple(dict.fromkeys(re.findall(pattern, blank_out(text))))
-
-
-@dataclass(frozen=True)
-class CudaOptions:
-    """Compiler options by what they mean, whoever compiles.
-
-    Attributes:
-        macros: ``-D`` and ``-U`` options, in order, each joined to one string.
-        arch: of ``-arch``, such as ``sm_90a``.
-        code: options that change the generated code or the language, each joined to one string.
-        dropped: what nvcc takes and a just-in-time compiler has no use for, such as ``-O3`` and ``-Xcompiler``.
-    """
-
-    include_folders: tuple[Path, ...] = ()
-    macros: tuple[str, ...] = ()
-    arch: str | None = None
-    code: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-
-    def value(self, name: str, default: str) -> str:
-        """Of an option in ``code``, such as ``--std``, the last value given."""
-        given = [c.partition("=")[2] for c in self.code if c.startswith(f"{name}=")]
-        return given[-1] if given else default
-
-    @property
-    def preincluded(self) -> tuple[str, ...]:
-        """Headers that are included before the source."""
-        return tuple(c.partition("=")[2] for c in self.code if c.startswith("--pre-include="))
-
-    @property
-    def standard(self) -> int:
-        """Of C++, such as 17."""
-        return self._number("C++ standard", r"(?:c|gnu)\+\+(\d+)", self.value("--std", "c++17"))
-
-    @property
-    def fuses(self) -> bool:
-        """Whether a product and a sum may become one operation."""
-        return self.value("--fmad", "true") == "true"
-
-    @property
-    def capability(self) -> int:
-        """Of the architecture, such as 90 (``__CUDA_ARCH__ / 10``)."""
-        return self._number("architecture", r"(?:sm|compute)_(\d+)[af]?", self.arch or "sm_90")
-
-    def _number(self, what: str, pattern: str, value: str) -> int:
-        found = re.fullmatch(pattern, value)
-        if found is None:
-            raise KernelError(f"{value!r} is no {what}", fix="write it as nvcc's documentation does")
-        return int(found[1])
-
-
-# Options with a value, in every way that nvcc writes them: ``-I dir``, ``-Idir``, ``--include-path=dir``.
-_INCLUDE = ("-I", "--include-path", "-isystem", "--system-include")
-_MACRO = {"-D": "-D", "--define-macro": "-D", "-U": "-U", "--undefine-macro": "-U"}
-_ARCH = ("-arch", "--gpu-architecture")
-# Meant for nvcc's host side, for its files, or for several architectures: one device compilation has no use for them.
-_HOST_WITH_VALUE = (
-    "-Xcompiler", "--compiler-options", "-ccbin", "--compiler-bindir", "-gencode", "--generate-code", "-x", "--x", "-t",
-    "--threads", "-Xlinker", "--linker-options", "-o", "-l", "-L", "-code",
-)  # fmt: skip
-_HOST_ALONE = re.compile(
-    r"-O[0-3s]?$|-g$|--optimize.*|-f(PIC|pic)$|-c$|-shared$|--compile$|-W.*|--expt-relaxed-constexpr$|-res-usage$"
-)
-_CODE_WITH_VALUE = ("-std", "--std", "-maxrregcount", "--maxrregcount", "-ftz", "--ftz", "-prec-div", "--prec-div",
-                    "-prec-sqrt", "--prec-sqrt", "-fmad", "--fmad", "-Xptxas", "--ptxas-options", "-diag-suppress",
-                    "--diag-suppress", "-diag-error", "--diag-error", "-include", "--pre-include")  # fmt: skip
-_CODE_ALONE = {
-    "-use_fast_math": "--use_fast_math", "--use_fast_math": "--use_fast_math",
-    "-G": "-G", "--device-debug": "-G", "-lineinfo": "-lineinfo", "--generate-line-info": "-lineinfo",
-    "--extended-lambda": "--extended-lambda", "--expt-extended-lambda": "--extended-lambda",
-    "-extended-lambda": "--extended-lambda", "-expt-extended-lambda": "--extended-lambda",
-    "-w": "-w", "--disable-warnings": "-w", "-default-device": "-default-device",
-    "-restrict": "-restrict", "--restrict": "-restrict", "-extra-device-vectorization": "-extra-device-vectorization",
-}  # fmt: skip
-
-
-def parse_options(options: Sequence[str]) -> CudaOptions:
-    """Sort nvcc's options by what they mean.
-
-    Raises:
-        KernelError: an option that is not known: dropping it in silence could change what a kernel computes.
-    """
-    includes: list[Path] = []
-    macros: list[str] = []
-    code: list[str] = []
-    dropped: list[str] = []
-    arch = None
-    for option, value in _with_values(options):
-        if option in _INCLUDE:
-            includes.append(Path(value))
-        elif option in _MACRO:
-            macros.append(_MACRO[option] + value)
-        elif option in _ARCH:
-            arch = value
-        elif option in _CODE_WITH_VALUE:
-            code.append(
-                f"--{option.lstrip('-')}={value}".replace("--Xptxas", "--ptxas-options").replace(
-                    "--include=", "--pre-include="
-                )
-            )
-        elif option in _CODE_ALONE:
-            code.append(_CODE_ALONE[option])
-        else:
-            dropped.append(f"{option} {value}".strip())
-    return CudaOptions(tuple(includes), tuple(macros), arch, tuple(code), tuple(dropped))
-
-
-def _with_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each option apart from its value, however the two were joined."""
-    with_value = (*_INCLUDE, *_MACRO, *_ARCH, *_CODE_WITH_VALUE, *_HOST_WITH_VALUE)
-    waiting = list(options)
-    while waiting:
-        given = waiting.pop(0)
-        name, equals, value = given.partition("=")
-        if given in with_value:
-            if not waiting:
-                raise KernelError(f"the CUDA option {given!r} needs a value", fix=f"write [{given!r}, VALUE]")
-            yield given, waiting.pop(0)
-        elif equals and name in with_value:
-            yield name, value
-        elif given[:2] in ("-I", "-D", "-U", "-l", "-L") and not given.startswith("--") and given not in _CODE_ALONE:
-            yield given[:2], given[2:]
-        elif given in _CODE_ALONE or _HOST_ALONE.match(given):
-            yield given, ""
-        else:
-            raise KernelError(
-                f"the CUDA option {given!r} is not known",
-                fix="give one string an option, as in options=['-DTILE=32', '--use_fast_math', '-I', 'include']",
-            )

@@ -1,4 +1,4 @@
-"""From what a person passes to a GPU kernel to the words that the kernel reads, or a clear error.
+"""From what a user passes to a GPU kernel to the 64-bit values that the driver passes to the kernel, or a clear error.
 
 The driver copies as many bytes as the kernel declares from wherever it is pointed to: a Python int where the
 kernel wants a float, one argument too few, or a tensor of another type are all undefined behaviour to it, and
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import string
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +17,8 @@ import numpy as np
 import torch
 
 from opwright.backends.gpu.device_code import Parameter
-from opwright.backends.native.native_call import Source, Word
+from opwright.backends.native.native_call import ArgumentSource, KernelArgument
+from opwright.contract.dtypes import short
 from opwright.errors import LaunchError
 
 __all__ = ["Packer"]
@@ -30,37 +30,23 @@ _FLOAT_FORMATS = {2: "<e", 4: "<f", 8: "<d"}
 
 
 class Packer:
-    """The arguments of one kernel, checked and turned into words of up to eight bytes (or bytes, of a struct)."""
+    """The arguments of one kernel, checked and turned into 64-bit values (or bytes, of a struct)."""
 
     def __init__(self, kernel: str, parameters: Sequence[Parameter]) -> None:
         self.kernel = kernel
         self.parameters = tuple(parameters)
         self._convert = tuple(self._converter(i, p) for i, p in enumerate(parameters))
-        self._usual = _UsualCase(self.parameters)
-        # The usual case in one call, or None; what is left goes through ``pack``.
-        self.pack_usual: Callable[[Sequence[Any], int], Sequence[Any] | None] = (
-            self._usual.define("pack", _PACK) if self._usual.exists else _nothing_is_usual
-        )
 
     @functools.cached_property
-    def make_launch(self) -> Callable[..., Callable[..., None]] | None:
-        """Makes a function of the kernel's arguments that packs the usual case, and launches; None if there is none.
-
-        It takes cuda-core's configuration, a device, cuda-core's kernel, its streams by torch's handles, its
-        ``launch``, torch's functions for the current device and stream, what to call with arguments of another kind or
-        on another device, and what to do about an error of the launch before it is tried once more (raise it, mostly).
-        """
-        return self._usual.define("make", _LAUNCH) if self._usual.exists else None
-
-    @functools.cached_property
-    def native_words(self) -> tuple[Word, ...] | None:
-        """The usual case for the native side; None if there is none."""
-        if not self._usual.exists:
-            return None
-        return tuple(_native_word(position, p) for position, p in enumerate(self.parameters))
+    def native_arguments(self) -> tuple[KernelArgument, ...] | None:
+        """What the native side takes for the parameters: tensors where pointers are declared, Python's own int and
+        float where numbers are. None for a kernel with parameters of other kinds, or without any."""
+        found = [_native_argument(position, p) for position, p in enumerate(self.parameters)]
+        known = tuple(argument for argument in found if argument is not None)
+        return known if known and len(known) == len(found) else None
 
     def pack(self, arguments: Sequence[Any], device: int) -> list[Any]:
-        """Words for the driver, in order.
+        """Values for the driver, in order.
 
         Args:
             device: the index of the GPU where the kernel will run; -1 for the simulator, on CPU tensors.
@@ -181,8 +167,8 @@ class Packer:
             )
         if parameter.dtypes and tensor.dtype not in parameter.dtypes:
             return LaunchError(
-                f"{where} got {_short(tensor.dtype)} elements",
-                fix=f"pass {' or '.join(map(_short, parameter.dtypes))}, or a kernel for {_short(tensor.dtype)}",
+                f"{where} got {short(tensor.dtype)} elements",
+                fix=f"pass {' or '.join(map(short, parameter.dtypes))}, or a kernel for {short(tensor.dtype)}",
             )
         return LaunchError(
             f"{where} needs an address that is a multiple of {parameter.alignment} bytes, "
@@ -198,114 +184,23 @@ class Packer:
         )
 
 
-def _nothing_is_usual(arguments: Sequence[Any], device: int) -> None:
-    return None
-
-
-class _UsualCase:
-    """The usual case as Python text: tensors where pointers are declared, Python's own int and float where numbers
-    are, everything as it should be.
-
-    It is written out, because a launch is timed in microseconds: three tensors and an int take 0.77 µs, and 2.1 µs
-    through a list of converters (benchmarks/results/2026-11-21-cpu-calls.json).
-    """
-
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
-        self.names = [f"a{i}" for i in range(len(parameters))]
-        self.words: list[str] = []
-        self.tests: list[str] = []
-        self.scope: dict[str, Any] = {"bits_of": _BITS, "bits_error": struct.error}
-        # Parameters of other kinds go one by one, and so does a kernel without any.
-        self.exists = bool(parameters) and all(map(self._write, self.names, parameters))
-
-    def _write(self, name: str, parameter: Parameter) -> bool:
-        """Add the word of one parameter and what has to hold of it; False if it has no usual case."""
-        word = f"w{name}"
-        if parameter.kind == "pointer":
-            self.scope[f"dtypes_{name}"] = parameter.dtypes
-            self.words.append(f"{name}.data_ptr()")
-            self.tests.append(f"{name}.get_device() == device")
-            self.tests += [f"{name}.dtype in dtypes_{name}"] if parameter.dtypes else []
-            self.tests += [f"not {word} & {parameter.alignment - 1}"] if parameter.alignment > 1 else []
-        elif parameter.kind in ("integer", "unsigned") and parameter.type_name not in _UNTYPED:
-            low, high = _range(parameter)
-            self.words.append(name)
-            self.tests.append(f"type({name}) is int and {low} <= {name} <= {min(high, (_WORD >> 1) - 1)}")
-        elif parameter.kind == "floating" and parameter.size in _BITS:
-            self.words.append(f"bits_of[{parameter.size}]({name})")
-            self.tests.append(f"type({name}) is float")
-        else:
-            return False
-        return True
-
-    def define(self, name: str, text: str) -> Any:
-        """What a text with these gaps defines under a name: ``$arguments``, ``$words`` (their names), ``$take`` (their
-        assignment) and ``$tests``; ``unusual`` is what packing raises for arguments of another kind."""
-        words = [f"w{n}" for n in self.names]
-        filled = string.Template(text).substitute(
-            arguments=", ".join(self.names) + ",",
-            words=", ".join(words) + ",",
-            take="; ".join(f"{w} = {value}" for w, value in zip(words, self.words, strict=True)),
-            tests=" and ".join(self.tests),
-            unusual="(AttributeError, TypeError, ValueError, OverflowError, bits_error)",
-        )
-        scope = dict(self.scope)
-        exec(filled, scope)
-        return scope[name]
-
-
-_PACK = """
-def pack(arguments, device):
-    try:
-        $arguments = arguments
-        $take
-        return ($words) if $tests else None
-    except $unusual:
-        return None
-"""
-# The packing, and what asks torch about the call, in one function: each frame less is a part of a launch's time.
-_LAUNCH = """
-def make(configuration, device, kernel, streams, launch, current_device, current_stream, otherwise, recover):
-    def launch_usual(*arguments):
-        try:
-            $arguments = arguments
-            $take
-            is_usual = current_device() == device and $tests
-        except $unusual:
-            is_usual = False
-        if is_usual:
-            try:
-                launch(streams[current_stream(device)], configuration, kernel, $words)
-            except Exception as error:
-                recover(error, device)
-                launch(streams[current_stream(device)], configuration, kernel, $words)
-        else:
-            otherwise(*arguments)
-    return launch_usual
-"""
-
-
-def _native_word(position: int, parameter: Parameter) -> Word:
+def _native_argument(position: int, parameter: Parameter) -> KernelArgument | None:
     if parameter.kind == "pointer":
-        return Word(Source.POINTER, position, max(parameter.alignment, 1), parameter.dtypes)
-    if parameter.kind == "floating":
-        return Word(Source.FLOATING if parameter.size == 8 else Source.FLOATING32, position)
-    low, high = _range(parameter)
-    return Word(Source.INTEGER, position, low=low, high=min(high, (_WORD >> 1) - 1))
+        return KernelArgument(ArgumentSource.POINTER, position, max(parameter.alignment, 1), parameter.dtypes)
+    if parameter.type_name in _UNTYPED:
+        return None
+    if parameter.kind == "floating" and parameter.size in (4, 8):
+        source = ArgumentSource.FLOATING if parameter.size == 8 else ArgumentSource.FLOATING32
+        return KernelArgument(source, position)
+    if parameter.kind in ("integer", "unsigned"):
+        low, high = _range(parameter)
+        return KernelArgument(ArgumentSource.INTEGER, position, low=low, high=min(high, (_WORD >> 1) - 1))
+    return None
 
 
 def _range(parameter: Parameter) -> tuple[int, int]:
     bits = 8 * parameter.size
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if parameter.kind == "integer" else (0, (1 << bits) - 1)
-
-
-def _bits(float_format: str, int_format: str) -> Callable[[float], int]:
-    pack, unpack = struct.Struct(float_format).pack, struct.Struct(int_format).unpack
-    return lambda value: unpack(pack(value))[0]
-
-
-# How a Python float becomes the word whose low bytes are a float or a double.
-_BITS = {4: _bits("<f", "<i"), 8: _bits("<d", "<q")}
 
 
 def _signed(word: int) -> int:
@@ -314,10 +209,6 @@ def _signed(word: int) -> int:
 
 def _device_name(device: int) -> str:
     return f"cuda:{device}" if device >= 0 else "the CPU"
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _fix(value: Any, wanted: str) -> str:

@@ -65,7 +65,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """One kernel of a binary: its symbol, its name as a person writes it, and what it takes."""
+    """One kernel of a binary: its symbol, its name as a user writes it, and what it takes."""
 
     symbol: str
     name: str
@@ -168,13 +168,13 @@ def typed_parameters(entry: EntryPoint, types: Sequence[str]) -> tuple[Parameter
     return tuple(typed_parameter(name.strip(), p.size, p.kind) for name, p in zip(types, entry.parameters, strict=True))
 
 
-def typed_parameter(name: str, size: int, otherwise: ParameterKind) -> Parameter:
-    """A parameter from its C++ type. ``otherwise`` is the kind of a type that is not known, such as an enum."""
+def typed_parameter(name: str, size: int, unknown_kind: ParameterKind) -> Parameter:
+    """A parameter from its C++ type. ``unknown_kind`` is the kind of a type that is not known, such as an enum."""
     if name.endswith("*"):
         pointee = name[:-1].strip()
         dtypes, alignment = _element(re.sub(r"\b(const|volatile)\b", "", pointee).strip())
         return Parameter("pointer", size, name, dtypes, alignment, writes="const" not in pointee)
-    kind, dtypes = _TYPES.get(_as_demangled(name), (otherwise, ()))
+    kind, dtypes = _TYPES.get(_as_demangled(name), (unknown_kind, ()))
     return Parameter(kind, size, name, dtypes)
 
 

@@ -18,7 +18,7 @@ import torch
 
 from opwright.backends.gpu.arguments import Packer
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint
-from opwright.backends.native.native_call import GpuKernel, NativeCalls, PlannedCall
+from opwright.backends.native.native_call import GpuKernel, NativeCall, NativeCalls
 from opwright.errors import KernelRefusedError, LaunchError
 from opwright.internals.tensors import current_device, current_stream
 
@@ -94,7 +94,6 @@ class DeviceFunction:
         self.code = code
         self.entry = entry
         self._packer = Packer(name, entry.parameters)
-        self._pack_usual = self._packer.pack_usual
         self._has_large_struct = any(p.kind == "struct" and p.size > 8 for p in entry.parameters)
         self._kernel: Any = None
         self._lock = threading.Lock()
@@ -105,7 +104,7 @@ class DeviceFunction:
         Raises:
             LaunchError: an argument, the block or the shared memory does not fit the kernel.
         """
-        words = self._pack_usual(arguments, device) or self._packer.pack(arguments, device)
+        packed = self._packer.pack(arguments, device)
         if configuration.is_empty:
             return
         if device != current_device():
@@ -117,49 +116,42 @@ class DeviceFunction:
         raw = current_stream(device)
         _ensure_context(device)
         if self._has_large_struct:
-            _launch_with_structs(self._kernel, configuration, words, raw)
+            _launch_with_structs(self._kernel, configuration, packed, raw)
         else:
-            _native_launch()(_streams(device)[raw], configuration.native, self._kernel, *words)
+            _native_launch()(_streams(device)[raw], configuration.native, self._kernel, *packed)
 
     def launcher(
-        self, configuration: Configuration, device: int, otherwise: Callable[..., None],
-        native: NativeCalls | None = None,
-    ) -> Callable[..., None] | None:  # fmt: skip
-        """``launch`` for this configuration and device as a function of the arguments alone, and faster.
+        self, configuration: Configuration, device: int, fallback: Callable[..., None], native: NativeCalls | None
+    ) -> Callable[..., None] | None:
+        """``launch`` for this configuration and device as one native function of the arguments alone.
 
-        None before the first launch, which makes ready for it, and where arguments have no usual form.
+        None before the first launch, which makes ready for it, where there is no native side, and for parameters that
+        it does not pass.
 
         Args:
-            otherwise: what it calls with arguments that are not as usual, or while another device is the current one.
-            native: makes one function of packing and launch, if it can.
+            fallback: what it calls with arguments that are not as declared, or while another device is the current one.
         """
         made = configuration.launchers.get(device)
-        make = self._packer.make_launch
         if made is None and native is not None:
-            made = self._native_launcher(native, configuration, device, otherwise)
+            made = self._native_launcher(native, configuration, device, fallback)
             if made is not None:
                 configuration.launchers[device] = made
-        if made is None and make is not None and device in configuration.fits:
-            made = configuration.launchers[device] = make(
-                configuration.native, device, self._kernel, _streams(device), _native_launch(),
-                current_device, current_stream, otherwise, _enter_context,
-            )  # fmt: skip
         return made
 
     def _native_launcher(
-        self, native: NativeCalls, configuration: Configuration, device: int, otherwise: Callable[..., None]
+        self, native: NativeCalls, configuration: Configuration, device: int, fallback: Callable[..., None]
     ) -> Callable[..., None] | None:
-        words, runs = self._packer.native_words, self.prepared(configuration, device)
-        if words is None or runs is None:
+        passed, runs = self._packer.native_arguments, self.prepared(configuration, device)
+        if passed is None or runs is None:
             return None
-        plan = PlannedCall(
-            arguments=len(words), outputs=(), returns_tuple=False, words=words, device=torch.device("cuda", device),
-            runs=runs, otherwise=otherwise,
+        call = NativeCall(
+            argument_count=len(passed), outputs=(), returns_tuple=False, kernel_arguments=passed,
+            device=torch.device("cuda", device), runs=runs, fallback=fallback,
         )  # fmt: skip
-        return native.function_for(plan)
+        return native.function_for(call)
 
     def prepared(self, configuration: Configuration, device: int) -> GpuKernel | None:
-        """What launches it past Python; None before the first launch, and for parameters that are no words."""
+        """What launches it past Python; None before the first launch, and for parameters that are no packed."""
         if device not in configuration.fits or self._has_large_struct:
             return None
         handle = int(self._kernel.handle)
@@ -229,17 +221,6 @@ def _native_launch() -> Any:
     return launch
 
 
-def _enter_context(error: Exception, device: int) -> None:
-    """Make a GPU's context current after a launch failed for want of one; any other error is raised.
-
-    A thread that has not used CUDA yet has none, such as autograd's where a kernel is the first thing that a backward
-    does there: torch's own calls make it current when they need it.
-    """
-    if "CUDA_ERROR_INVALID_CONTEXT" not in str(error):
-        raise error
-    _ensure_context(device)
-
-
 def _ensure_context(device: int) -> None:
     from cuda.bindings import driver
 
@@ -285,12 +266,12 @@ def _outside_capture() -> Iterator[None]:
         _driver(driver.cuThreadExchangeStreamCaptureMode(before))
 
 
-def _launch_with_structs(kernel: Any, configuration: Configuration, words: Sequence[Any], raw_stream: int) -> None:
+def _launch_with_structs(kernel: Any, configuration: Configuration, packed: Sequence[Any], raw_stream: int) -> None:
     """The driver's own call, for parameters by value of more than eight bytes, which cuda-core 1.2 does not pass."""
     from cuda.bindings import driver
 
     # Each parameter's bytes; what is declared smaller than eight reads the low ones.
-    held = [ctypes.create_string_buffer(w, len(w)) if isinstance(w, bytes) else ctypes.c_int64(w) for w in words]
+    held = [ctypes.create_string_buffer(w, len(w)) if isinstance(w, bytes) else ctypes.c_int64(w) for w in packed]
     addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(h) for h in held))
     function = driver.CUfunction(int(kernel.handle))
     _driver(

@@ -7,12 +7,12 @@ devices. A torch for the CPU has none for CUDA; the one given here switches noth
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from pathlib import Path
 
 import torch
 
-from opwright.errors import KernelRefusedError
+from opwright.backends.compiler import run_compiler
+from opwright.errors import CompileError, KernelRefusedError
 from opwright.machine import Compiler
 
 __all__ = ["provide_cuda_guard"]
@@ -40,9 +40,8 @@ def provide_cuda_guard(compiler: Compiler | None, folder: Path) -> None:
     (folder / "cuda_guard.cpp").write_text(_SOURCE)
     flags = ["-O0", "-std=c++20", "-shared", "-fPIC", f"-I{home / 'include'}"]
     command = [compiler.path, *flags, str(folder / "cuda_guard.cpp"), "-o", str(library), f"-L{home / 'lib'}", "-lc10"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
+        run_compiler(command, "a device guard for CUDA")
         ctypes.CDLL(str(library))
-    except OSError as error:
-        said = (done.stderr.strip() or str(error)).splitlines()[0]
-        raise KernelRefusedError(f"{version}, and takes no device guard for it: {said}", fix=_FIX) from error
+    except (CompileError, OSError) as error:
+        raise KernelRefusedError(f"{version}, and takes no device guard for it: {error}", fix=_FIX) from error

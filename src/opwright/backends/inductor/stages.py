@@ -34,7 +34,7 @@ from opwright.errors import KernelRefusedError, OpwrightError
 from opwright.internals import triton as triton_internals
 from opwright.internals.compiler import InductorParts, fake_tensors, inductor_parts
 
-__all__ = ["Generated", "Subject", "compiled", "generate_for", "kernels_in"]
+__all__ = ["Compilable", "Generated", "compiled", "generate_for", "kernels_in"]
 
 # What Inductor decides by timing on the device, and compiling in processes that would not know of the answers.
 _WITHOUT_A_DEVICE = {
@@ -49,8 +49,8 @@ _WITHOUT_A_DEVICE = {
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What Inductor is to compile: an operator's meaning, or a NumPy kernel's function. ``who`` is for messages."""
+class Compilable:
+    """What Inductor is to compile: an operator's reference, or a NumPy kernel's function. ``who`` is for messages."""
 
     who: str
     contract: Contract
@@ -77,28 +77,28 @@ class _CaughtError(BaseException):
         self.what = what
 
 
-def compiled(subject: Subject, code_of: Callable[..., Any] = tracing.generate) -> Callable[..., Any]:
-    """The subject on arguments in signature order, compiled by torch.compile when it is called.
+def compiled(compilable: Compilable, code_of: Callable[..., Any] = tracing.generate) -> Callable[..., Any]:
+    """The compilable on arguments in signature order, compiled by torch.compile when it is called.
 
     Args:
         code_of: what makes code from a traced graph; Inductor, as it is, by default.
     """
-    split = len(subject.contract.signature.positional)
-    named = [a.name for a in subject.contract.signature.keyword_only]
+    split = len(compilable.contract.signature.positional)
+    named = [a.name for a in compilable.contract.signature.keyword_only]
 
     def run(*values: Any) -> Any:
-        return subject.function(*values[:split], **dict(zip(named, values[split:], strict=True)))
+        return compilable.function(*values[:split], **dict(zip(named, values[split:], strict=True)))
 
-    if subject.language == "torch":
+    if compilable.language == "torch":
         return torch.compile(run, fullgraph=True, backend=code_of)
     compile_ = functools.partial(
-        tracing.compile_whole, default_float_dtype=subject.default_float_dtype, code_of=code_of
+        tracing.compile_whole, default_float_dtype=compilable.default_float_dtype, code_of=code_of
     )
-    return tracing.on_tensors(run, subject.contract.name, compile_)
+    return tracing.on_tensors(run, compilable.contract.name, compile_)
 
 
 def generate_for(
-    gpu: TargetGpu, subject: Subject, calls: Sequence[Sequence[Any]], *, run_triton: bool
+    gpu: TargetGpu, compilable: Compilable, calls: Sequence[Sequence[Any]], *, run_triton: bool
 ) -> tuple[Generated, ...]:
     """What Inductor writes at the last of some calls; a size that differs between them is symbolic, as in any process.
 
@@ -112,12 +112,12 @@ def generate_for(
     """
     try:
         with tempfile.TemporaryDirectory() as folder:
-            kernels = kernels_in(_text_of(gpu, subject, calls))
+            kernels = kernels_in(_text_of(gpu, compilable, calls))
             return tuple(_run_triton(k, gpu, Path(folder)) for k in kernels) if run_triton else kernels
     except OpwrightError:
         raise
     except Exception as error:  # of many kinds: Dynamo, Inductor, Triton, LLVM and ptxas have their own
-        raise _in_words(gpu, subject, error) from error
+        raise _in_words(gpu, compilable, error) from error
 
 
 def kernels_in(text: str) -> tuple[Generated, ...]:
@@ -128,10 +128,10 @@ def kernels_in(text: str) -> tuple[Generated, ...]:
     return tuple(Generated(*f) for f in found or [("calls of libraries", "python", text)])
 
 
-def _text_of(gpu: TargetGpu, subject: Subject, calls: Sequence[Sequence[Any]]) -> str:
-    function, text = compiled(subject, functools.partial(_generate, gpu)), ""
+def _text_of(gpu: TargetGpu, compilable: Compilable, calls: Sequence[Sequence[Any]]) -> str:
+    function, text = compiled(compilable, functools.partial(_generate, gpu)), ""
     config: Any = importlib.import_module("torch.compiler.config")
-    place = arrays_made_on(torch.device("cuda")) if subject.language == "numpy" else contextlib.nullcontext()
+    place = arrays_made_on(torch.device("cuda")) if compilable.language == "numpy" else contextlib.nullcontext()
     with config.patch(force_disable_caches=True), torch.no_grad(), place:
         for arguments in calls:
             try:
@@ -140,7 +140,7 @@ def _text_of(gpu: TargetGpu, subject: Subject, calls: Sequence[Sequence[Any]]) -
                 text = caught.what
     if not text:
         raise KernelRefusedError(
-            f"{subject.who}: Inductor of torch {torch.__version__} said nothing of the code that it generated",
+            f"{compilable.who}: Inductor of torch {torch.__version__} said nothing of the code that it generated",
             fix=_fix(gpu),
         )
     return text
@@ -283,18 +283,18 @@ def _configuration(chosen: Any, number: int) -> str:
     return f"{told}: the first of {number} that Inductor times" if number > 1 else told
 
 
-def _in_words(gpu: TargetGpu, subject: Subject, error: Exception) -> OpwrightError:
-    said = tracing.say_break(error, subject.who, "compute it outside of the operator, and pass it as an argument")
-    return said or _refusal(gpu, subject, error)
+def _in_words(gpu: TargetGpu, compilable: Compilable, error: Exception) -> OpwrightError:
+    said = tracing.say_break(error, compilable.who, "compute it outside of the operator, and pass it as an argument")
+    return said or _refusal(gpu, compilable, error)
 
 
-def _refusal(gpu: TargetGpu, subject: Subject, error: Exception) -> KernelRefusedError:
+def _refusal(gpu: TargetGpu, compilable: Compilable, error: Exception) -> KernelRefusedError:
     root: Any = error
     while (inner := getattr(root, "inner_exception", None) or root.__cause__) is not None:
         root = inner
     said = next(iter(str(root).strip().splitlines()), "")
     return KernelRefusedError(
-        f"{subject.who}: Inductor of torch {torch.__version__} generates nothing for {gpu.arch} without such a GPU: "
+        f"{compilable.who}: Inductor of torch {torch.__version__} generates nothing for {gpu.arch} without such a GPU: "
         f"{type(root).__name__}: {said}",
         fix=_fix(gpu),
     )

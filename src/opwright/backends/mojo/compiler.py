@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.compiler import does_not_compile, first_of, run_compiler
 from opwright.backends.mojo.source import ENTRY, modules_imported
 from opwright.cache import ArtifactKey
 from opwright.contract.fingerprint import digest
@@ -29,7 +29,7 @@ class MojoUnit:
     """What one artifact is made of.
 
     Attributes:
-        of: operator, kernel and parameters, for people.
+        of: operator, kernel and parameters, for messages.
         source: the author's file, which the entry imports.
         entry: the generated text.
         target: ``cpu``, or a GPU architecture such as ``sm_90``.
@@ -106,12 +106,16 @@ def _compile(unit: MojoUnit, compiler: Compiler, output: Path) -> None:
     else:
         target = ["--emit", "shared-lib"]
     command = [compiler.path, "build", str(entry), "-o", str(output), *target]
-    done = subprocess.run(
-        [*command, *unit.flags, "--diagnostic-format", "json"],
-        capture_output=True, text=True, check=False, env={**os.environ, "MODULAR_TELEMETRY_ENABLED": "0"},
-    )  # fmt: skip
-    if done.returncode != 0 or not output.is_file():
-        raise _compile_error(unit, output.parent, done.stdout + done.stderr)
+    what = f"{unit.of}: {unit.source.name}"
+    try:
+        log = run_compiler(
+            [*command, *unit.flags, "--diagnostic-format", "json"], what,
+            target=unit.target, environment={**os.environ, "MODULAR_TELEMETRY_ENABLED": "0"},
+        )  # fmt: skip
+    except CompileError as error:
+        raise _explained(error, what, unit.target, output.parent) from None
+    if not output.is_file():
+        raise _explained(CompileError(does_not_compile(what, unit.target), log=log), what, unit.target, output.parent)
 
 
 @dataclass(frozen=True)
@@ -135,17 +139,16 @@ class _Message:
         return f"{place}\n{self.source_line}\n{caret}" if self.source_line else place
 
 
-def _compile_error(unit: MojoUnit, folder: Path, log: str) -> CompileError:
-    groups = _grouped(list(_messages(log)))
-    shown = ["\n".join(m.shown(folder) for m in group) for group in groups[:3]]
-    more = f"\n… and {len(groups) - 3} more" if len(groups) > 3 else ""
-    detail = "\n".join(shown) + more if shown else log.strip()[-2000:] or "the compiler said nothing"
-    lacks_library = re.search(r"unable to locate module '(max|layout|extensibility)'", log)
-    return CompileError(
-        f"{unit.of}: {unit.source.name} does not compile for {unit.target}\n{detail}",
-        log=log,
-        fix=f"{INSTALL} brings the module {lacks_library[1]!r}" if lacks_library else "the whole output is in .log",
-    )
+def _explained(error: CompileError, what: str, target: str, folder: Path) -> CompileError:
+    """The error with what Mojo says in JSON, as a compiler prints it."""
+    groups = _grouped(list(_messages(error.log)))
+    if not groups:
+        return error
+    shown = ["\n".join(message.shown(folder) for message in group) for group in groups[:3]]
+    fix = error.fix
+    if lacks_library := re.search(r"unable to locate module '(max|layout|extensibility)'", error.log):
+        fix = f"{INSTALL} brings the module {lacks_library[1]!r}"
+    return CompileError(f"{does_not_compile(what, target)}\n{first_of(shown, len(groups))}", log=error.log, fix=fix)
 
 
 def _grouped(messages: Sequence[_Message]) -> list[list[_Message]]:

@@ -27,6 +27,7 @@ from opwright.backends.mojo.call import Outputs, outputs_for
 from opwright.backends.mojo.source import DTYPES, Declaration, literal, read_declaration, size_condition
 from opwright.contract.contract import Contract
 from opwright.contract.dims import FixedDim, NamedDim
+from opwright.contract.dtypes import short
 from opwright.contract.fingerprint import digest
 from opwright.contract.signature import Kind, TensorType
 from opwright.errors import CompileError, KernelError, KernelRefusedError, SignatureMismatchError
@@ -209,7 +210,7 @@ class _MaxCall:
         of = f"{self.contract.qualname}:{self.spec.name}"
         sizes = "all sizes" if self._symbolic else " and ".join(str(list(t.shape)) for t in tensors)
         self.tools.notify(
-            f"MAX compiles {of} for {_short(tensors[0].dtype)} and {sizes}; this takes about half a minute"
+            f"MAX compiles {of} for {short(tensors[0].dtype)} and {sizes}; this takes about half a minute"
         )
         with self._lock, _stderr_kept() as said:
             try:
@@ -271,11 +272,7 @@ def _graph_type(tensor: TensorType | None, dtype: torch.dtype, device: Any) -> A
 
     assert tensor is not None  # only tensors are let through
     dims = [d.size if isinstance(d, FixedDim) else str(d) for d in tensor.dims]
-    return GraphType(getattr(DType, _short(dtype)), dims, device=device)
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return GraphType(getattr(DType, short(dtype)), dims, device=device)
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from opwright.backends.c_text import closing_bracket, outside_brackets, split_commas
 from opwright.contract.contract import Contract
 from opwright.contract.dims import VariadicDim
 from opwright.contract.signature import Kind, TensorType
@@ -137,48 +138,19 @@ def read_declaration(text: str, entry: str) -> Declaration | None:
         return None
     position, parameters = found.end(), ""
     if code[position] == "[":
-        end = _closing(code, position)
+        end = closing_bracket(code, position) or len(code)
         parameters, position = code[position + 1 : end], end + 1
         position += len(code[position:]) - len(code[position:].lstrip())
-    end = _closing(code, position)
+    end = closing_bracket(code, position) or len(code)
     effects = code[end + 1 :].partition(":\n")[0]
-    declared = [p for p in _split(parameters) if p.strip("/* ")]
+    declared = [p for p in split_commas(parameters, angles=False) if p.strip("/* ")]
     return Declaration(
         parameters=tuple(_name(p) for p in declared),
-        optional=frozenset(_name(p) for p in declared if re.search(r"(?<![=<>!])=(?!=)", _outside_brackets(p))),
-        arguments=tuple(_name(a) for a in _split(code[position + 1 : end]) if a.strip("/* ")),
+        optional=frozenset(_name(p) for p in declared if re.search(r"(?<![=<>!])=(?!=)", outside_brackets(p))),
+        arguments=tuple(_name(a) for a in split_commas(code[position + 1 : end], angles=False) if a.strip("/* ")),
         raises=re.search(r"\braises\b", effects) is not None,
         returns=effects.partition("->")[2].strip(),
     )
-
-
-def _closing(code: str, opening: int) -> int:
-    depth = 0
-    for i in range(opening, len(code)):
-        depth += (code[i] in "([{") - (code[i] in ")]}")
-        if depth == 0:
-            return i
-    return len(code)
-
-
-def _split(text: str) -> list[str]:
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [p.strip() for p in parts if p.strip()]
-
-
-def _outside_brackets(text: str) -> str:
-    depth, kept = 0, []
-    for letter in text:
-        depth -= letter in ")]}"
-        kept += [letter] if depth == 0 else []
-        depth += letter in "([{"
-    return "".join(kept)
 
 
 def _name(declared: str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +11,13 @@ import torch
 
 from opwright.backends.base import Artifact, KernelSpec
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.c_text import included_files
+from opwright.backends.compiler import run_compiler
 from opwright.backends.native import stable_abi
 from opwright.backends.native.tensor_access import python_headers
 from opwright.cache import ArtifactKey
 from opwright.contract.contract import Contract
-from opwright.errors import CompileError, KernelError
+from opwright.errors import KernelError
 from opwright.machine import Compiler
 
 __all__ = ["TORCH", "Toolchain", "build", "check_options"]
@@ -65,7 +65,8 @@ def build(spec: KernelSpec, contract: Contract, tools: BuildTools, toolchain: To
         binding.write_text(stable_abi.binding_text(spec, contract, unique, toolchain.binding))
         shutil.copy(source, folder)
         command = [toolchain.compiler.path, *_flags(spec, toolchain), str(binding), "-o", str(folder / library)]
-        _run_compiler([*command, f"-L{TORCH / 'lib'}", *toolchain.libraries], spec, contract)
+        command += [f"-L{TORCH / 'lib'}", *toolchain.libraries]
+        run_compiler(command, f"{contract.qualname}: {source.name}")
 
     folder = tools.cache.get_or_build(
         key,
@@ -107,7 +108,7 @@ def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> Artifact
     # Folders that the author added, and ours; torch's own are covered by its version.
     folders = [Path(flag[2:]) for flag in spec.options.get("options", ()) if flag.startswith("-I")]
     folders.append(stable_abi.INCLUDE)
-    headers = stable_abi.included_files(source.read_text(), source.parent, folders)
+    headers = included_files(source.read_text(), source, folders)
     binding = stable_abi.binding_text(spec, contract, "", toolchain.binding)
     return ArtifactKey(
         name=f"{contract.namespace}_{contract.name}.{source.stem}",
@@ -123,31 +124,3 @@ def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> Artifact
             ("cpu", toolchain.native if any("native" in f for f in flags) else ""),
         ),
     )
-
-
-def _run_compiler(command: list[str], spec: KernelSpec, contract: Contract) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return
-    log = done.stderr + done.stdout  # nvcc's own errors are on the one, its host compiler's on the other
-    if "No space left on device" in log:
-        raise OSError(28, "No space left on device")  # the cache says where, and what to do
-    raise CompileError(
-        f"{contract.qualname}: {_source(spec).name} does not compile\n{_first_errors(log)}",
-        log=log,
-        fix="the whole output is in this exception's .log",
-    )
-
-
-# g++ and clang write ``file:3:5: error:``, nvcc ``file(3): error:``; each with the source line and a caret below.
-_MESSAGE = r"(?:\S+?:\d+(?::\d+)?|\S+?\(\d+\)): "
-
-
-def _first_errors(log: str, limit: int = 3) -> str:
-    blocks = re.split(rf"(?m)^(?={_MESSAGE}(?:fatal )?(?:error|warning|note))", log)
-    errors = [b for b in blocks if re.match(rf"{_MESSAGE}(?:fatal )?error", b)]
-    if not errors:
-        return log.strip()[-2000:]
-    shown = ["\n".join(b.rstrip().split("\n\n")[0].splitlines()[:4]) for b in errors[:limit]]
-    more = f"\n… and {len(errors) - limit} more" if len(errors) > limit else ""
-    return "\n".join(shown) + more

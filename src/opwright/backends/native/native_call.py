@@ -1,9 +1,9 @@
-"""Calls of a kernel that are like an earlier one, each as one native function instead of Python's steps.
+"""Guarded calls of a kernel, each as one native function instead of Python's steps.
 
-What such calls share is a plan: the outputs to allocate, where each word that the kernel is passed comes from, and what
-runs. ``templates/planned_call.cpp`` makes a function of it, which takes the addresses of tensors, allocates, and calls
-into a library or the GPU's driver. It is built once for this torch and this Python. Where it cannot be, kernels keep
-the way in Python, which is also where every call goes that is not as its plan foresees.
+A ``NativeCall`` describes what calls share that a guard takes for alike: the outputs to allocate, where each argument
+of the kernel comes from, and what runs. ``templates/native_call.cpp`` makes a function of it, which takes the addresses
+of tensors, allocates, and calls into a library or the GPU's driver. It is built once for this torch and this Python.
+Where it cannot be, kernels are called from Python, which is also where every call goes that is not as described.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import enum
 import functools
-import subprocess
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -22,22 +21,27 @@ import torch
 
 from opwright.backends.base import Launch
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.compiler import run_compiler
 from opwright.backends.native.tensor_access import LIBRARIES, access_to_tensors, address_of, python_headers
 from opwright.cache import ArtifactKey
+from opwright.contract.dtypes import short
 from opwright.errors import CacheError, CompileError
 from opwright.machine import Compiler
 
-__all__ = ["GpuKernel", "Library", "NativeCalls", "Output", "PlannedCall", "Source", "Word", "native_calls"]
+__all__ = [
+    "ArgumentSource", "GpuKernel", "KernelArgument", "Library", "NativeCall", "NativeCalls", "Output",
+    "contiguous_strides", "native_calls",
+]  # fmt: skip
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_SOURCES = ("planned_call.cpp", "python_tensor.h")
-# Words and outputs of a call are on the native function's stack.
-_MOST_WORDS = 64
-_FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-Wall", f"-DOPWRIGHT_MOST_WORDS={_MOST_WORDS}")
+_SOURCES = ("native_call.cpp", "python_tensor.h")
+# Kernel arguments and outputs of a call are on the native function's stack.
+_MOST_ARGUMENTS = 64
+_FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-Wall", f"-DOPWRIGHT_MOST_ARGUMENTS={_MOST_ARGUMENTS}")
 
 
-class Source(enum.IntEnum):
-    """Where a word comes from; the numbers are those of planned_call.cpp."""
+class ArgumentSource(enum.IntEnum):
+    """Where a kernel argument comes from; the numbers are those of native_call.cpp."""
 
     OUTPUT = 0
     TENSOR = 1
@@ -49,17 +53,17 @@ class Source(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class Word:
-    """Of what a kernel is passed: the address of an output or of an argument's tensor, an argument that is a number
-    (both by position), or a constant.
+class KernelArgument:
+    """One argument of a kernel, a 64-bit value: the address of an output or of a tensor that the call is given, a
+    number that it is given (each by its position), or a constant.
 
     Attributes:
-        alignment: what the address of an argument is a multiple of.
-        dtypes: of a ``POINTER``, which is looked at as if no guard had been; none of them means any.
+        alignment: what the address of a tensor is a multiple of.
+        dtypes: of a ``POINTER``, a tensor that no guard has seen; none of them means any.
         low, high: what an integer may be.
     """
 
-    source: Source
+    source: ArgumentSource
     value: int
     alignment: int = 1
     dtypes: tuple[torch.dtype, ...] = ()
@@ -77,7 +81,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Library:
-    """A function of a shared library, as ``mojo_source.cpu_entry_text`` declares it.
+    """A function of a shared library, as ``backends.mojo.source.cpu_entry_text`` declares it.
 
     Attributes:
         raised: raises the error for what a kernel said when it raised.
@@ -99,24 +103,23 @@ class GpuKernel:
 
 
 @dataclass(frozen=True)
-class PlannedCall:
-    """What calls like one that was made have in common.
+class NativeCall:
+    """What guarded calls have in common.
 
     Attributes:
-        arguments: how many there are.
-        outputs: without any, it is a launch as a person writes it, who gets None, and hears of a missing argument from
-            ``otherwise``.
-        device: of every tensor. A GPU that is not the current one is not as foreseen.
-        otherwise: takes calls that are not as foreseen, and those that the driver refused.
+        argument_count: how many arguments the call is given.
+        outputs: without any, it is a launch as a user writes it: it gives None, and ``fallback`` names mistakes.
+        device: of every tensor. A call while another GPU is the current one goes to ``fallback``.
+        fallback: takes calls that are not as described, and those that the driver refused.
     """
 
-    arguments: int
+    argument_count: int
     outputs: tuple[Output, ...]
     returns_tuple: bool
-    words: tuple[Word, ...]
+    kernel_arguments: tuple[KernelArgument, ...]
     device: torch.device
     runs: Library | GpuKernel
-    otherwise: Launch
+    fallback: Launch
 
 
 class NativeCalls:
@@ -127,39 +130,39 @@ class NativeCalls:
         loaded.opwright_reach_tensors.argtypes = [*[ctypes.py_object] * 2, ctypes.c_size_t, ctypes.c_void_p]
         loaded.opwright_reach_tensors.restype = None
         loaded.opwright_reach_tensors(torch.Tensor, torch.nn.Parameter, *access)
-        self._make = loaded.opwright_planned_call
+        self._make = loaded.opwright_native_call
         self._make.restype = ctypes.py_object
         self._make.argtypes = [ctypes.c_char_p, ctypes.py_object, ctypes.py_object]
 
-    def function_for(self, plan: PlannedCall) -> Launch | None:
+    def function_for(self, call: NativeCall) -> Launch | None:
         """A function of a call's arguments, which asks nothing but what it has to; None for what it cannot do."""
-        driver = gpu_functions() if isinstance(plan.runs, GpuKernel) else ()
-        if driver is None or max(len(plan.words), len(plan.outputs)) > _MOST_WORDS:
+        driver = gpu_functions() if isinstance(call.runs, GpuKernel) else ()
+        if driver is None or max(len(call.kernel_arguments), len(call.outputs)) > _MOST_ARGUMENTS:
             return None
-        raised = plan.runs.raised if isinstance(plan.runs, Library) else None
-        made: Launch = self._make(array("q", _numbers(plan, driver)).tobytes(), plan.otherwise, raised)
+        raised = call.runs.raised if isinstance(call.runs, Library) else None
+        made: Launch = self._make(array("q", _numbers(call, driver)).tobytes(), call.fallback, raised)
         return made
 
 
-def _numbers(plan: PlannedCall, driver: Sequence[int]) -> Iterator[int]:
-    """A plan in the order in which planned_call.cpp reads it."""
-    yield from (plan.arguments, plan.returns_tuple)
+def _numbers(call: NativeCall, driver: Sequence[int]) -> Iterator[int]:
+    """A description in the order in which native_call.cpp reads it."""
+    yield from (call.argument_count, call.returns_tuple)
     yield from (
-        _torch_number(f"device_type_{plan.device.type}"),
-        -1 if plan.device.index is None else plan.device.index,
+        _torch_number(f"device_type_{call.device.type}"),
+        -1 if call.device.index is None else call.device.index,
     )
-    yield len(plan.outputs)
-    for output in plan.outputs:
+    yield len(call.outputs)
+    for output in call.outputs:
         yield from (_dtype_number(output.dtype), len(output.shape))
         yield from (*output.shape, *contiguous_strides(output.shape))
-    yield len(plan.words)
-    for word in plan.words:
-        dtypes = sum(1 << _dtype_number(d) for d in word.dtypes)
-        yield from (word.source, word.value, word.alignment, dtypes, word.low, word.high)
-    if isinstance(plan.runs, GpuKernel):
-        yield from (1, *driver, plan.runs.handle, *plan.runs.grid, *plan.runs.block, plan.runs.shared_bytes)
+    yield len(call.kernel_arguments)
+    for argument in call.kernel_arguments:
+        dtypes = sum(1 << _dtype_number(d) for d in argument.dtypes)
+        yield from (argument.source, argument.value, argument.alignment, dtypes, argument.low, argument.high)
+    if isinstance(call.runs, GpuKernel):
+        yield from (1, *driver, call.runs.handle, *call.runs.grid, *call.runs.block, call.runs.shared_bytes)
     else:
-        yield from (0, plan.runs.entry, len(plan.runs.sizes), *plan.runs.sizes)
+        yield from (0, call.runs.entry, len(call.runs.sizes), *call.runs.sizes)
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -172,7 +175,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _dtype_number(dtype: torch.dtype) -> int:
-    return _torch_number(f"dtype_{str(dtype).removeprefix('torch.')}")
+    return _torch_number(f"dtype_{short(dtype)}")
 
 
 @functools.cache
@@ -202,13 +205,13 @@ def native_calls(tools: BuildTools) -> NativeCalls | None:
     try:
         return NativeCalls(_build(compiler, headers, tools), access)
     except (CompileError, CacheError, OSError) as error:
-        tools.notify(f"calls of kernels keep their way in Python, which costs a microsecond more: {error}")
+        tools.notify(f"kernels are called from Python, which costs a few microseconds more: {error}")
         return None
 
 
 def _build(compiler: Compiler, headers: Path, tools: BuildTools) -> Path:
     key = ArtifactKey(
-        name="planned_call",
+        name="native_call",
         parts=(
             *((name, (_TEMPLATES / name).read_text()) for name in _SOURCES),
             ("flags", " ".join(_FLAGS)),
@@ -222,9 +225,7 @@ def _build(compiler: Compiler, headers: Path, tools: BuildTools) -> Path:
         includes = [f"-I{_TEMPLATES}", f"-I{LIBRARIES.parent / 'include'}", f"-I{headers}"]
         libraries = [f"-L{LIBRARIES}", "-ltorch_cpu"]
         command = [compiler.path, *_FLAGS, *includes, str(_TEMPLATES / _SOURCES[0]), "-o", str(folder / _LIBRARY)]
-        done = subprocess.run([*command, *libraries], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise CompileError(f"{_SOURCES[0]} does not compile with {compiler.version}", log=done.stderr)
+        run_compiler([*command, *libraries], f"{_SOURCES[0]} with {compiler.version}")
 
     folder = tools.cache.get_or_build(
         key,
@@ -235,4 +236,4 @@ def _build(compiler: Compiler, headers: Path, tools: BuildTools) -> Path:
     return folder / _LIBRARY
 
 
-_LIBRARY = "planned_call.so"
+_LIBRARY = "native_call.so"

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from opwright.backends.base import KernelSpec
+from opwright.backends.c_text import blank_out, closing_bracket, split_commas
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest
 from opwright.contract.signature import Argument, Kind
@@ -22,10 +23,8 @@ __all__ = [
     "TEMPLATES",
     "binding_text",
     "compare_declaration",
-    "included_files",
     "native_schema",
     "unique_name",
-    "without_comments",
 ]
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -120,7 +119,7 @@ def compare_declaration(spec: KernelSpec, contract: Contract) -> None:
         SignatureMismatchError: names the parameter, and gives the declaration to write.
     """
     assert isinstance(spec.source, Path)  # native kernels are files
-    code = without_comments(spec.source.read_text())
+    code = blank_out(spec.source.read_text())
     fix = f"declare it as {declaration(contract, spec.entry)}"
     found = list(_definitions(code, spec.entry))
     if not found:
@@ -152,63 +151,21 @@ def compare_declaration(spec: KernelSpec, contract: Contract) -> None:
         )
 
 
-def without_comments(code: str) -> str:
-    """C++ text with each comment replaced by a blank."""
-    return re.sub(r"//[^\n]*|/\*.*?\*/", " ", code, flags=re.DOTALL)
-
-
 def _definitions(code: str, entry: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """The return type and (type, name) of the parameters of each definition of a free function."""
     for match in re.finditer(rf"([\w:<>,&\s]+?)[\s&]\b{re.escape(entry)}\s*\(", code):
-        end = _closing(code, match.end() - 1)
+        end = closing_bracket(code, match.end() - 1)
         if end is None or not re.match(r"\s*(noexcept\s*)?\{", code[end + 1 :]):
             continue
         returned = re.split(r"[;}\n]\s*", match.group(1).strip())[-1]
         returned = re.sub(r"\b(static|inline|extern)\b", "", returned).strip()
-        yield returned, [_split_parameter(p) for p in _split_commas(code[match.end() : end])]
-
-
-def _closing(code: str, opening: int) -> int | None:
-    depth = 0
-    for i in range(opening, len(code)):
-        depth += (code[i] == "(") - (code[i] == ")")
-        if depth == 0:
-            return i
-    return None
-
-
-def _split_commas(text: str) -> list[str]:
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [p.strip() for p in parts if p.strip()]
+        yield returned, [_split_parameter(p) for p in split_commas(code[match.end() : end])]
 
 
 def _split_parameter(text: str) -> tuple[str, str]:
     text = text.split("=")[0].strip()
     match = re.fullmatch(r"(.*[\s&>*])(\w+)", text, re.DOTALL)
     return (match.group(1).strip(), match.group(2)) if match else (text, "")
-
-
-def included_files(text: str, folder: Path, folders: Sequence[Path]) -> list[Path]:
-    """The user's own headers that a source in ``folder`` includes, directly or not; they are part of its key.
-
-    Headers of torch, CUDA and the compiler are not among them: their versions are in the key instead.
-    """
-    found: list[Path] = []
-    waiting = [(text, folder)]
-    while waiting:
-        current, beside = waiting.pop()
-        for name in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', current, re.MULTILINE):
-            header = next((f / name for f in (beside, *folders) if (f / name).is_file()), None)
-            if header is not None and header not in found:
-                found.append(header)
-                waiting.append((header.read_text(errors="replace"), header.parent))
-    return found
 
 
 def unique_name(contract: Contract, key: str) -> str:

@@ -16,6 +16,7 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.numpy import tracing
 from opwright.backends.numpy.placement import arrays_made_on
 from opwright.contract.contract import Contract
+from opwright.contract.dtypes import short
 from opwright.contract.numpy_rules import check_default_float_dtype
 from opwright.internals.compiler import can_compile_graphs, is_recompile_limit
 from opwright.machine import Machine
@@ -94,7 +95,7 @@ class _CompiledPerPattern:
     def _first_call(self, key: tuple[object, ...], plain: list[Any]) -> Any:
         tensors = tree.tensors(plain)
         who = f"NumPy kernel {self._contract.qualname}:{self._spec.name}"
-        what = ", ".join(f"{t.dtype}[{t.dim()}-d]".removeprefix("torch.") for t in tensors)
+        what = ", ".join(f"{short(t.dtype)}[{t.dim()}-d]" for t in tensors)
         self._notify(f"compiling {who} for {what} (torch.compile)")
         start = time.perf_counter()
         try:

@@ -18,6 +18,7 @@ from opwright.backends.build_tools import build_tools
 from opwright.backends.numpy import tracing
 from opwright.backends.numpy.arrays import borrow
 from opwright.backends.numpy.placement import arrays_made_on, place_of_arrays
+from opwright.contract.dtypes import short
 from opwright.contract.numpy_rules import DefaultFloatDtype, check_default_float_dtype
 from opwright.internals.compiler import graph_break_reasons, is_recompile_limit
 from opwright.internals.numpy_layer import default_device_is_chosen
@@ -242,7 +243,7 @@ def _pattern(leaf: Any) -> Any:
 def _show(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         place = "" if value.device.type == "cpu" else f" on {value.device}"
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{place}"
+        return f"{short(value.dtype)}{list(value.shape)}{place}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_show, value))}]"
     if isinstance(value, dict):

@@ -149,11 +149,11 @@ def _by_numpys_rules(graph: torch.fx.GraphModule, default_float_dtype: DefaultFl
 _MOVE_OR_ALLOW = "move this line out of the compiled function, or pass allow_breaks=True to run it by Python"
 
 
-def say_break(error: Exception, who: str, otherwise: str = _MOVE_OR_ALLOW) -> CompileError | None:
+def say_break(error: Exception, who: str, default_fix: str = _MOVE_OR_ALLOW) -> CompileError | None:
     """What stopped the tracer, in the words of someone who writes NumPy; None for another kind of error.
 
     Args:
-        otherwise: what to do where nothing better is known.
+        default_fix: what to do where nothing better is known.
     """
     if not is_tracing_error(error):
         return None
@@ -161,7 +161,7 @@ def say_break(error: Exception, who: str, otherwise: str = _MOVE_OR_ALLOW) -> Co
     cause = cause_of(text)
     place = _place(error, text)
     return CompileError(
-        f"{who}: cannot be compiled whole{place}: {cause}", log=text, fix=_fix(text, cause) or otherwise
+        f"{who}: cannot be compiled whole{place}: {cause}", log=text, fix=_fix(text, cause) or default_fix
     )
 
 

@@ -4,7 +4,6 @@ and what it would launch is compiled instead."""
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,13 @@ from typing import Any
 
 import torch
 
+from opwright.backends.compiler import run_compiler
 from opwright.backends.gpu.device_code import Resources
 from opwright.backends.gpu.ptxas import read_resources
 from opwright.backends.triton.tracing import kernels_reached
 from opwright.contract.contract import Contract
 from opwright.contract.reference import replace_globals
-from opwright.errors import KernelRefusedError
+from opwright.errors import CompileError, KernelRefusedError
 from opwright.internals import triton as triton_internals
 
 __all__ = ["STAGES", "CompiledKernel", "compile_launches"]
@@ -44,21 +44,15 @@ class CompiledKernel:
         file = folder / f"{self.name}.ptx"
         file.write_text(self.stages["ptx"])
         named = re.search(r"\.target (sm_\w+)", self.stages["ptx"])  # such as sm_90a
-        said = ""
+        arguments = ["-v", f"-arch={named[1] if named else arch}", str(file), "-o", str(file.with_suffix(".o"))]
+        refused: list[CompileError] = []
         for ptxas in _ptxas():
-            command = [
-                ptxas,
-                "-v",
-                f"-arch={named[1] if named else arch}",
-                str(file),
-                "-o",
-                str(file.with_suffix(".o")),
-            ]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            said = done.stderr + done.stdout
-            if done.returncode == 0:
-                return read_resources(said, self.name)
-        raise KernelRefusedError(f"no ptxas of Triton's reads what it made: {said.strip()}", fix="use --what ptx")
+            try:
+                return read_resources(run_compiler([ptxas, *arguments], f"{self.name}.ptx"), self.name)
+            except CompileError as error:
+                refused.append(error)
+        why = refused[-1].message if refused else "there is none"
+        raise KernelRefusedError(f"no ptxas of Triton's reads what it made: {why}", fix="use --what ptx")
 
 
 def compile_launches(

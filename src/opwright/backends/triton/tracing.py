@@ -37,6 +37,6 @@ def traceable_launcher(launcher: Callable[..., Any]) -> Callable[..., Any] | Non
     kernels = list(kernels_reached(launcher))
     if not kernels or any(is_interpreted(k) for k in kernels):
         return None
-    # A person writes kernel[grid](...); torch's tracer wants wrap_triton(kernel)[grid](...).
+    # A user writes kernel[grid](...); torch's tracer wants wrap_triton(kernel)[grid](...).
     wrapped = {id(k): torch.library.wrap_triton(k) for k in kernels}
     return replace_globals(launcher, wrapped)

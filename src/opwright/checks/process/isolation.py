@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import selectors
@@ -14,38 +13,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from opwright.checks.process.forkserver import MESSAGE_BYTES
+from opwright.checks.process.messages import Doing, Done, Job, Message, Unavailable, read_message, write_job
 from opwright.errors import CheckError
 
-__all__ = ["Ending", "ForkServer", "Job", "end_workers", "fork_server", "run_job"]
+__all__ = ["Ending", "ForkServer", "end_workers", "fork_server", "run_job"]
 
 # Kept of what a kernel prints: a gigabyte of it must not fill the parent's memory.
 _OUTPUT_KEPT = 64 * 1024
-
-
-@dataclass(frozen=True)
-class Job:
-    """One worker's work. ``home`` or ``pickle`` says where the operator comes from."""
-
-    kernel: str
-    device: str
-    level: str
-    fingerprint: str
-    home: dict[str, Any] | None = None
-    pickle: bytes = b""
-    case: str = ""
-    checks: tuple[str, ...] = ()
-    reproduce: str = ""
-    cwd: str = field(default_factory=os.getcwd)
-    sys_path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
-    environment: dict[str, str] = field(default_factory=dict)
-
-    def to_bytes(self) -> bytes:
-        header = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "pickle"}
-        return json.dumps({**header, "pickle_bytes": len(self.pickle)}).encode() + b"\n" + self.pickle
 
 
 @dataclass(frozen=True)
@@ -60,7 +37,7 @@ class Ending:
     finished: bool
 
     def describe(self, timeout: float) -> str:
-        """What happened, for people."""
+        """What happened, for messages."""
         if self.hung:
             told = f"did not come back within {timeout:g} s, and was stopped"
         elif self.exit_code < 0:
@@ -178,8 +155,8 @@ def end_workers() -> None:
         _servers.clear()
 
 
-def run_job(server: ForkServer, job: Job, timeout: float, hear: Callable[[dict[str, Any]], None]) -> Ending:
-    """Run a job in a worker of its own and pass each of its messages to ``hear``.
+def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[Message], None]) -> Ending:
+    """Run a job in a worker of its own and pass each of its messages on.
 
     Args:
         timeout: seconds that one step may take; a build may take ten times as long.
@@ -191,9 +168,9 @@ def run_job(server: ForkServer, job: Job, timeout: float, hear: Callable[[dict[s
     finally:
         theirs.close()
         os.close(write_output)
-    conversation = _Conversation(ours, read_output, timeout, hear)
+    conversation = _Conversation(ours, read_output, timeout, on_message)
     try:
-        conversation.send(job.to_bytes())
+        conversation.send(write_job(job))
         hung = conversation.listen()
     except BaseException:
         _kill(pid)
@@ -225,10 +202,10 @@ class _Conversation:
     """Messages and output of one worker, until it falls silent, ends, or both."""
 
     def __init__(
-        self, messages: socket.socket, output: int, timeout: float, hear: Callable[[dict[str, Any]], None]
+        self, messages: socket.socket, output: int, timeout: float, on_message: Callable[[Message], None]
     ) -> None:
         self._messages, self._output_fd = messages, output
-        self._timeout, self._hear = timeout, hear
+        self._timeout, self._on_message = timeout, on_message
         self._partial = b""
         self.output = b""
         self.doing, self.case = "start", ""
@@ -267,11 +244,11 @@ class _Conversation:
             data = b""
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
-            message = json.loads(line)
-            if message["kind"] == "doing":
-                self.doing, self.case = message["check"], message["case"]
-            self.finished = self.finished or message["kind"] in ("done", "unavailable")
-            self._hear(message)
+            message = read_message(line)
+            if isinstance(message, Doing):
+                self.doing, self.case = message.check, message.case
+            self.finished = self.finished or isinstance(message, Done | Unavailable)
+            self._on_message(message)
         return bool(data)
 
     def _read_output(self) -> bool:

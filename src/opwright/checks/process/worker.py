@@ -1,92 +1,104 @@
-"""What runs inside a worker: fetch the operator, then every family of checks, telling each step."""
+"""What runs inside a worker: fetch the operator, then every check, telling each step."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import logging
 import os
 import socket
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from opwright.checks.context import Context
-from opwright.checks.table import FAMILIES
+from opwright.checks.process.messages import (
+    Doing,
+    Done,
+    Found,
+    Job,
+    LeftOut,
+    Message,
+    Notice,
+    NotRunnable,
+    Unavailable,
+    read_job,
+    write_message,
+)
+from opwright.checks.table import CHECKS
 from opwright.contract.cases import Case, cases, parse_case
+from opwright.contract.dtypes import short
 from opwright.errors import CompileError, OpwrightError
 from opwright.results import Finding, NotChecked, Refused, Status
 from opwright.runtime import serialization
 from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
-from opwright.runtime.targets import Home, import_home
+from opwright.runtime.targets import import_operator
 
 __all__ = ["main"]
 
 
 class _Pipe:
-    """Messages as JSON lines. The first line that comes in is the job."""
+    """The connection to the parent. The first thing that comes in is the job."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._file = connection.makefile("rwb")
 
-    def receive(self) -> dict[str, Any]:
-        job: dict[str, Any] = json.loads(self._file.readline())
-        job["pickle"] = self._file.read(job["pickle_bytes"])
-        return job
+    def receive(self) -> Job:
+        return read_job(self._file)
 
-    def send(self, kind: str, **content: Any) -> None:
-        self._file.write(json.dumps({"kind": kind, **content}).encode() + b"\n")
+    def send(self, message: Message) -> None:
+        self._file.write(write_message(message))
         self._file.flush()
+
+    def send_result(self, result: Finding | NotChecked) -> None:
+        self.send(Found(result) if isinstance(result, Finding) else LeftOut(result))
 
 
 def main(connection: socket.socket) -> None:
-    """Do one job: see ``isolation.Job`` for its fields."""
+    """Do one job."""
     pipe = _Pipe(connection)
     job = pipe.receive()
-    _speak_through(pipe)
-    os.chdir(job["cwd"])
-    sys.path[:] = job["sys_path"]
-    os.environ.update(job["environment"])
-    pipe.send("doing", check="load", case="")
+    _log_through(pipe)
+    os.chdir(job.cwd)
+    sys.path[:] = job.sys_path
+    os.environ.update(job.environment)
+    pipe.send(Doing("load"))
     try:
         operator = _fetch(job)
     except Exception:  # the user's module may raise anything; the parent may send it by value instead
-        pipe.send("unavailable", message=traceback.format_exc(limit=-3))
+        pipe.send(Unavailable(traceback.format_exc(limit=-3)))
         return
     if operator is None:
-        pipe.send("unavailable", message="the module that defines it holds another version")
+        pipe.send(Unavailable("the module that defines it holds another version"))
         return
-    _prepare_torch(job["device"])
+    _prepare_torch(job.device)
     if _build(pipe, operator, job):
-        for message in _findings(pipe, operator, job):
-            name = "finding" if isinstance(message, Finding) else "not_checked"
-            pipe.send(name, **dataclasses.asdict(message))
-    pipe.send("done")
+        for result in _results(pipe, operator, job):
+            pipe.send_result(result)
+    pipe.send(Done())
 
 
-def _speak_through(pipe: _Pipe) -> None:
+def _log_through(pipe: _Pipe) -> None:
     """What opwright tells its user ("compiling …") goes to the parent, which knows where to show it."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            pipe.send("notice", message=record.getMessage())
+            pipe.send(Notice(record.getMessage()))
 
     logger = logging.getLogger("opwright")
     logger.handlers, logger.propagate = [Handler()], False
     logger.setLevel(logging.INFO)
 
 
-def _fetch(job: dict[str, Any]) -> Op | None:
-    if job["pickle"]:
-        return serialization.load(job["pickle"])
-    operator = import_home(Home(**job["home"]))
-    return operator if operator is not None and operator.fingerprint == job["fingerprint"] else None
+def _fetch(job: Job) -> Op | None:
+    if job.pickle:
+        return serialization.load(job.pickle)
+    assert job.import_path is not None  # one of the two is given
+    operator = import_operator(job.import_path)
+    return operator if operator is not None and operator.fingerprint == job.fingerprint else None
 
 
 def _prepare_torch(device: str) -> None:
@@ -97,67 +109,65 @@ def _prepare_torch(device: str) -> None:
         torch.set_num_threads(max(2, torch.get_num_threads() // 2))
 
 
-def _build(pipe: _Pipe, operator: Op, job: dict[str, Any]) -> bool:
+def _build(pipe: _Pipe, operator: Op, job: Job) -> bool:
     """Compile and load the kernel; False (and said so) if that fails."""
-    if job["kernel"] == REFERENCE:
+    if job.kernel == REFERENCE:
         return True
-    kernel = operator.kernels[job["kernel"]]
-    probe = kernel.probe(job["device"])
+    kernel = operator.kernels[job.kernel]
+    probe = kernel.probe(job.device)
     if isinstance(probe, Refused):
-        pipe.send("refused", reason=str(probe))
+        pipe.send(NotRunnable(str(probe)))
         return False
-    pipe.send("doing", check="build", case="")
+    pipe.send(Doing("build"))
     try:
         kernel.load()
     except CompileError as error:
-        pipe.send("finding", **dataclasses.asdict(_failed("build", str(error))))
+        pipe.send_result(_failed("build", str(error)))
         return False
     except OpwrightError as error:
-        pipe.send("finding", **dataclasses.asdict(_failed("build", f"{type(error).__name__}: {error}")))
+        pipe.send_result(_failed("build", f"{type(error).__name__}: {error}"))
         return False
     except Exception:  # importing a kernel's file runs the user's code, which may raise anything
-        pipe.send("finding", **dataclasses.asdict(_failed("build", traceback.format_exc(limit=-3))))
+        pipe.send_result(_failed("build", traceback.format_exc(limit=-3)))
         return False
     return True
 
 
-def _findings(pipe: _Pipe, operator: Op, job: dict[str, Any]) -> Iterator[Finding | NotChecked]:
+def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotChecked]:
     def progress(check: str, case: str) -> None:
-        pipe.send("doing", check=check, case=case)
+        pipe.send(Doing(check, case))
 
     chosen, unjudged = _choose_cases(operator, job)
     yield from unjudged
-    context = Context(
-        operator, job["kernel"], job["device"], job["level"], chosen, progress, reproduce=job["reproduce"]
-    )
-    with operator.only(job["kernel"]), under_check():
+    context = Context(operator, job.kernel, job.device, job.level, chosen, progress, reproduce=job.reproduce)
+    with operator.only(job.kernel), under_check():
         yield from _families(context, job)
 
 
-def _families(context: Context, job: dict[str, Any]) -> Iterator[Finding | NotChecked]:
-    for name, family in FAMILIES.items():
-        if job["checks"] and name not in job["checks"]:
+def _families(context: Context, job: Job) -> Iterator[Finding | NotChecked]:
+    for name, check in CHECKS.items():
+        if job.checks and name not in job.checks:
             continue
         context.progress(name, "")
         try:
-            yield from family(context)
+            yield from check(context)
         except Exception:  # a check that breaks is never a pass
             yield _failed(name, "the check itself broke:\n" + traceback.format_exc(limit=-4))
         with contextlib.suppress(RuntimeError):
             context.synchronize()
 
 
-def _choose_cases(operator: Op, job: dict[str, Any]) -> tuple[list[Case], list[NotChecked]]:
-    if job["case"]:
-        return [parse_case(operator.contract, job["case"])], []
-    if job["kernel"] == REFERENCE:
-        return cases(operator.contract, job["level"]), []
-    kernel = operator.kernels[job["kernel"]]
-    hopeless = kernel.not_judged(job["device"])
-    derived = cases(operator.contract, job["level"], kernel.spec.dtypes)
+def _choose_cases(operator: Op, job: Job) -> tuple[list[Case], list[NotChecked]]:
+    if job.case:
+        return [parse_case(operator.contract, job.case)], []
+    if job.kernel == REFERENCE:
+        return cases(operator.contract, job.level), []
+    kernel = operator.kernels[job.kernel]
+    hopeless = kernel.not_judged(job.device)
+    derived = cases(operator.contract, job.level, kernel.spec.dtypes)
     chosen = [c for c in derived if not hopeless.keys() & {dtype for _, dtype in c.dtypes}]
     met = {dtype for c in derived for _, dtype in c.dtypes}
-    unjudged = [NotChecked(str(d).removeprefix("torch."), why) for d, why in hopeless.items() if d in met]
+    unjudged = [NotChecked(short(d), why) for d, why in hopeless.items() if d in met]
     return chosen, unjudged
 
 

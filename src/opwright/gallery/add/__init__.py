@@ -44,7 +44,7 @@ def attach_cuda(name: str, dtype: torch.dtype, load: int, per_thread: int) -> No
         return out
 
 
-# The first kernel whose domain holds is the one that runs, so the widest loads come first.
+# The first kernel that is applicable is the one that runs, so the widest loads come first.
 attach_cuda("f32x4", torch.float32, load=4, per_thread=4)
 attach_cuda("f32", torch.float32, load=1, per_thread=1)
 attach_cuda("f16x8_pack", torch.float16, load=8, per_thread=8)

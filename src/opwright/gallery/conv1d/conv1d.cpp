@@ -70,7 +70,7 @@ void correlate(Sum* out, const T* x, const T* grad, int64_t n, int64_t m, int64_
       for (; i + 16 <= inside; i += 16)
         for (int64_t l = 0; l < 16; ++l)
           lanes[l] += static_cast<Sum>(x[start + i + j + l]) * static_cast<Sum>(grad[start + i + l]);
-      for (; i < count; ++i)  // past the end, a zero: of an infinite gradient it makes NaN, as in the meaning
+      for (; i < count; ++i)  // past the end, a zero: of an infinite gradient it makes NaN, as in the reference
         lanes[0] += (i < inside ? static_cast<Sum>(x[start + i + j]) : Sum(0)) * static_cast<Sum>(grad[start + i]);
       for (int64_t l = 0; l < 16; ++l) out[j] += lanes[l];
     }

@@ -1,4 +1,4 @@
-"""K-means: its assignment step and its sums as meanings in NumPy, compiled unchanged and written in C++ and Triton."""
+"""K-means: its assignment step and its sums in NumPy, compiled unchanged, and written in C++ and Triton."""
 
 import numpy as np
 import torch

@@ -188,7 +188,7 @@ def lltm_with(kernel):
     """The operator with one kernel, forward and backward, under a name of its own (``gallery::lltm_triton``).
 
     ``op.only`` restricts a block of code, and a backward runs outside of any; this holds in every thread, and
-    torch.compile tells one from another. Where the kernel does not fit, the meaning runs.
+    torch.compile tells one from another. Where the kernel does not fit, the reference runs.
     """
     if kernel not in lltm.kernels:
         raise ValueError(f"the LLTM cell has no kernel {kernel!r}; it has {', '.join(lltm.kernels)}")

@@ -35,7 +35,7 @@ cos.cpp("trig.cpp", entry="cosine", dtypes=FLOATS)
 cos.triton("trig_triton.py", entry="cos", dtypes=FLOATS)
 
 
-# The derivatives by hand, each through the other operator: a backward pass runs these kernels too, and
+# The derivatives by the author, each through the other operator: a backward pass runs these kernels too, and
 # derivatives of any order follow.
 
 

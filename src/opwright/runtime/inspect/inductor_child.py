@@ -16,16 +16,16 @@ from pathlib import Path
 
 from opwright.backends.build_tools import build_tools
 from opwright.backends.inductor.cuda_guard import provide_cuda_guard
-from opwright.backends.inductor.stages import Generated, Subject, generate_for
+from opwright.backends.inductor.stages import Compilable, Generated, generate_for
 from opwright.backends.inductor.target_gpus import target_gpu
 from opwright.contract.cases import arguments_of, parse_case
 from opwright.errors import KernelRefusedError, OpwrightError
 from opwright.runtime import serialization
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
-from opwright.runtime.targets import Home, find_home, import_home
+from opwright.runtime.targets import ImportPath, find_import_path, import_operator
 
-__all__ = ["ask", "subject_of"]
+__all__ = ["ask", "compilable_of"]
 
 _JOB, _ANSWER = "job", "answer"
 _PATIENCE = 600.0  # seconds; code for one kernel takes about ten
@@ -33,7 +33,7 @@ _PATIENCE = 600.0  # seconds; code for one kernel takes about ten
 
 @dataclass(frozen=True)
 class _Job:
-    """``cases`` are the calls to make, of which the last one's code is wanted. The operator comes from its home, or by
+    """``cases`` are the calls to make, of which the last one's code is wanted. The operator is imported, or comes by
     value."""
 
     kernel: str
@@ -41,20 +41,20 @@ class _Job:
     cases: tuple[str, ...]
     run_triton: bool
     fingerprint: str
-    home: Home | None
+    import_path: ImportPath | None
     by_value: bytes | None = None
     sys_path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
 
 
-def subject_of(operator: Op, kernel: str) -> Subject:
-    """The meaning, or one of the NumPy kernels, for Inductor."""
+def compilable_of(operator: Op, kernel: str) -> Compilable:
+    """The reference, or one of the NumPy kernels, for Inductor."""
     contract = operator.contract
     if kernel == REFERENCE:
-        return Subject(contract.qualname, contract, contract.function, contract.signature.language)
+        return Compilable(contract.qualname, contract, contract.function, contract.signature.language)
     spec = operator.kernels[kernel].spec
     assert callable(spec.source)  # NumPy kernels take callables only
     default = spec.options.get("default_float_dtype", "float64")
-    return Subject(f"{contract.qualname}:{kernel}", contract, spec.source, "numpy", default)
+    return Compilable(f"{contract.qualname}:{kernel}", contract, spec.source, "numpy", default)
 
 
 def ask(operator: Op, kernel: str, arch: str, cases: tuple[str, ...], *, run_triton: bool) -> tuple[Generated, ...]:
@@ -68,11 +68,11 @@ def ask(operator: Op, kernel: str, arch: str, cases: tuple[str, ...], *, run_tri
         CompileError: torch.compile cannot follow the function.
         KernelRefusedError: nothing can be generated here for that architecture; says why.
     """
-    home = find_home(operator)
-    job = _Job(kernel, arch, cases, run_triton, operator.fingerprint, home)
-    answer = _run(job, operator) if home is not None else None
+    path = find_import_path(operator)
+    job = _Job(kernel, arch, cases, run_triton, operator.fingerprint, path)
+    answer = _run(job, operator) if path is not None else None
     if answer is None:
-        answer = _run(replace(job, home=None, by_value=_dump(operator)), operator)
+        answer = _run(replace(job, import_path=None, by_value=_dump(operator)), operator)
     if isinstance(answer, OpwrightError):
         raise answer
     assert answer is not None  # by value, it is there
@@ -138,15 +138,15 @@ def _answer(job: _Job, folder: Path) -> tuple[Generated, ...] | None:
         return None
     provide_cuda_guard(build_tools().machine.cxx, folder)
     calls = [arguments_of(operator.contract, parse_case(operator.contract, c), "meta") for c in job.cases]
-    subject = subject_of(operator, job.kernel)
-    return generate_for(target_gpu(job.arch), subject, calls, run_triton=job.run_triton)
+    compilable = compilable_of(operator, job.kernel)
+    return generate_for(target_gpu(job.arch), compilable, calls, run_triton=job.run_triton)
 
 
 def _fetch(job: _Job) -> Op | None:
     if job.by_value is not None:
         return serialization.load(job.by_value)
-    assert job.home is not None  # one of the two is given
-    operator = import_home(job.home)
+    assert job.import_path is not None  # one of the two is given
+    operator = import_operator(job.import_path)
     return operator if operator is not None and operator.fingerprint == job.fingerprint else None
 
 

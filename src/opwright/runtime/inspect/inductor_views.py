@@ -1,4 +1,4 @@
-"""What Inductor generates of a NumPy kernel or a meaning: for this CPU, a GPU of this machine, or a named one."""
+"""What Inductor generates of a NumPy kernel or a reference: for this CPU, a GPU of this machine, or a named one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from opwright.backends.inductor.target_gpus import target_gpu
 from opwright.backends.triton.stages import CompiledKernel
 from opwright.contract.cases import arguments_of, parse_case
 from opwright.contract.contract import Contract
+from opwright.contract.dtypes import short
 from opwright.errors import CheckError, KernelRefusedError
 from opwright.internals.compiler import run_and_get_code
 from opwright.results import Shown
-from opwright.runtime.inspect.inductor_child import ask, subject_of
+from opwright.runtime.inspect.inductor_child import ask, compilable_of
 from opwright.runtime.register import registration
 
 __all__ = ["Asked", "default_arch", "generated", "stages", "typical"]
@@ -78,7 +79,7 @@ def _generate_here(contract: Contract, kernel: str, cases: tuple[str, ...], arch
     """Whatever is generated is run as well: on a device that is here, nothing has to be made believe."""
     device = "cuda" if arch else "cpu"
     calls = [arguments_of(contract, parse_case(contract, c), device) for c in cases]
-    function = compiled(subject_of(_operator(contract), kernel))
+    function = compiled(compilable_of(_operator(contract), kernel))
     config: Any = importlib.import_module("torch.compiler.config")
 
     def call_all() -> None:
@@ -106,7 +107,7 @@ def _sizes(contract: Contract, cases: tuple[str, ...]) -> str:
 
 
 def _show_tensor(tensor: torch.Tensor) -> str:
-    return f"{tensor.dtype}{list(tensor.shape)}".removeprefix("torch.")
+    return f"{short(tensor.dtype)}{list(tensor.shape)}"
 
 
 def _on_meta(contract: Contract, case: str) -> tuple[Any, ...]:
@@ -128,10 +129,10 @@ def _cases(contract: Contract, dtypes: Any, dynamic: bool) -> tuple[str, ...]:
     return (_case(contract, dtypes, earlier, 768), last) if dynamic else (last,)
 
 
-def _case(contract: Contract, dtypes: Any, sizes: dict[str, int], otherwise: int) -> str:
+def _case(contract: Contract, dtypes: Any, sizes: dict[str, int], default: int) -> str:
     """Of sizes that fit together, if those do not."""
-    dtype = [f"dtype={dtypes[0]}".replace("torch.", "")] if dtypes else []
-    named = [f"{name}={sizes.get(name, otherwise)}" for name, _ in parse_case(contract, "").sizes]
+    dtype = [f"dtype={short(dtypes[0])}"] if dtypes else []
+    named = [f"{name}={sizes.get(name, default)}" for name, _ in parse_case(contract, "").sizes]
     try:
         _on_meta(contract, " ".join(named + dtype))
         return " ".join(named + dtype)

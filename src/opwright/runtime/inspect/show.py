@@ -104,21 +104,21 @@ def show_kernel(kernel: Kernel, what: str, arch: str, dynamic: bool = False) -> 
 
 
 def show_reference(contract: Contract, what: str, arch: str, dynamic: bool = False) -> list[Shown]:
-    """One view of an operator's meaning: its source, or what Inductor makes of it.
+    """One view of an operator's reference: its source, or what Inductor makes of it.
 
     Raises:
         CompileError: torch.compile cannot follow it.
-        KernelRefusedError: a meaning has no such view.
+        KernelRefusedError: a reference has no such view.
     """
     asked = Asked(arch, dynamic)
     if what == "source":
-        return [Shown("the meaning", "python", inspect.getsource(contract.function))]
+        return [Shown("the reference", "python", inspect.getsource(contract.function))]
     if what == "inductor":
         return generated(contract, REFERENCE, None, asked)
     if what == "triton":
         return generated(contract, REFERENCE, None, _for_a_gpu(asked))
     if what not in _OF_GENERATED:
-        raise KernelRefusedError(f"{contract.qualname}: there is no {what} of a meaning", fix="use --what inductor")
+        raise KernelRefusedError(f"{contract.qualname}: there is no {what} of a reference", fix="use --what inductor")
     asked = _for_a_gpu(asked)
     return [_of_triton(what, made, asked.arch) for made in stages(contract, REFERENCE, None, asked)]
 
@@ -152,7 +152,7 @@ def _inductor(kernel: Kernel, asked: Asked) -> list[Shown]:
     if kernel.backend != "numpy":
         raise KernelRefusedError(
             f"{kernel.contract.qualname}: the {kernel.backend} kernel {kernel.name!r} is not compiled by Inductor",
-            fix="choose a NumPy kernel, or the meaning with --kernel reference",
+            fix="choose a NumPy kernel, or the reference with --kernel reference",
         )
     return generated(kernel.contract, kernel.name, kernel.spec.dtypes, asked)
 

@@ -33,7 +33,7 @@ class _Operator(Protocol):
 
 
 class BackwardOperator:
-    """``backward(ctx, *grads)`` and ``setup_context``, in the meaning of ``torch.library.register_autograd``.
+    """``backward(ctx, *grads)`` and ``setup_context``, in the reference of ``torch.library.register_autograd``.
 
     Raises:
         SignatureMismatchError: the operator's parameters or outputs are not what a backward of the forward has.
@@ -50,7 +50,7 @@ class BackwardOperator:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the backward's meaning."""
+        """Changes with the backward's reference."""
         return digest(self.operator.contract.qualname, fingerprint(self.operator.contract.function))
 
     def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:

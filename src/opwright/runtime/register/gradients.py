@@ -105,7 +105,7 @@ def _are_distributed(values: Sequence[Any]) -> bool:
 
 
 class CustomGradient:
-    """What an author registered, with the meaning of ``torch.library.register_autograd``."""
+    """What an author registered, with the reference of ``torch.library.register_autograd``."""
 
     def __init__(self, contract: Contract, backward: Backward, setup_context: SetupContext | None) -> None:
         self.contract = contract

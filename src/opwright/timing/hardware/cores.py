@@ -79,7 +79,7 @@ def _core_of(cpu: int) -> tuple[int, ...]:
 
 
 def _busy_ticks(seconds: float) -> dict[int, int]:
-    """How long each processor was busy during a short look."""
+    """How long each processor was busy during a short while."""
     before = _ticks()
     time.sleep(seconds)
     return {cpu: ticks - before.get(cpu, ticks) for cpu, ticks in _ticks().items()}

@@ -1,4 +1,4 @@
-"""torch's precision flags: one setting for all that is compared, recorded, and put back if a subject changes it."""
+"""torch's precision flags: one setting for all that is compared, recorded, and put back if a candidate changes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _known() -> dict[str, tuple[_Get, _Set]]:
 
 
 class PrecisionFlags:
-    """The flags as they are when this is made; every subject is timed under them."""
+    """The flags as they are when this is made; every candidate is timed under them."""
 
     def __init__(self) -> None:
         self._flags = _known()

@@ -15,11 +15,12 @@ import torch
 
 from opwright.contract.fingerprint import digest
 from opwright.machine import Machine
-from opwright.results import Ceiling
-from opwright.timing.candidates import Subject
+from opwright.results import RooflineLimit
+from opwright.results.json_form import from_json, to_json
+from opwright.timing.candidates import Candidate
 from opwright.timing.timers import Timer
 
-__all__ = ["fraction_of_ceiling", "measure_ceilings"]
+__all__ = ["fraction_of_roofline", "measure_roofline"]
 
 # Bytes moved (read + written), from what fits a first-level cache to far past the last; closer together where the
 # last cache ends and launches still count.
@@ -30,36 +31,42 @@ _DTYPES = {"cuda": ("float32", "float16", "bfloat16"), "cpu": ("float32", "float
 IMPOSSIBLE = 1.05
 
 
-def measure_ceilings(device: str, timer: Timer, machine: Machine, tell: Callable[[str], None]) -> tuple[Ceiling, ...]:
+def measure_roofline(
+    device: str, timer: Timer, machine: Machine, log: Callable[[str], None]
+) -> tuple[RooflineLimit, ...]:
     """The limits of a device, from the cache folder if they were measured before (on this machine, this torch)."""
     file = (
         machine.cache_dir
-        / "ceilings"
+        / "roofline"
         / f"{device}-{digest(str(_SIZES), json.dumps(machine.to_json(), sort_keys=True))}.json"
     )
     known = _read(file)
     if known is not None:
         return known
-    tell(f"measuring what this machine can do ({device}); kept in {file}")
+    log(f"measuring what this machine can do ({device}); kept in {file}")
     found = (
-        Ceiling("bandwidth cold", device, "B/s", {str(s): _bandwidth(device, timer, s, cold=True) for s in _SIZES}),
-        Ceiling("bandwidth warm", device, "B/s", {str(s): _bandwidth(device, timer, s, cold=False) for s in _SIZES}),
-        Ceiling("arithmetic", device, "FLOP/s", {d: _matrix_rate(device, timer, d) for d in _DTYPES[device]}),
-        Ceiling("call overhead of torch.add", device, "us", {"1024": _call_overhead(device, timer)}),
+        RooflineLimit(
+            "bandwidth cold", device, "B/s", {str(s): _bandwidth(device, timer, s, cold=True) for s in _SIZES}
+        ),
+        RooflineLimit(
+            "bandwidth warm", device, "B/s", {str(s): _bandwidth(device, timer, s, cold=False) for s in _SIZES}
+        ),
+        RooflineLimit("arithmetic", device, "FLOP/s", {d: _matrix_rate(device, timer, d) for d in _DTYPES[device]}),
+        RooflineLimit("call overhead of torch.add", device, "us", {"1024": _call_overhead(device, timer)}),
     )
     _write(file, found)
     return found
 
 
-def fraction_of_ceiling(
-    ceilings: tuple[Ceiling, ...], *, moved: int, flops: int, dtype: str, cold: bool, us: float
+def fraction_of_roofline(
+    roofline: tuple[RooflineLimit, ...], *, moved: int, flops: int, dtype: str, cold: bool, us: float
 ) -> tuple[str, float | None]:
     """The nearest limit (``bandwidth`` or ``arithmetic``) and the share of it that a time means.
 
     The bandwidth is that of the best copy of as many bytes, between the two measured sizes around. Above 1 the copies
     of the sizes around it are asked as well, since caches have no sharp edges.
     """
-    by_name = {c.name: c.by for c in ceilings}
+    by_name = {c.name: c.by for c in roofline}
     shares: dict[str, float] = {}
     rates = by_name.get("bandwidth cold" if cold else "bandwidth warm")
     if rates and moved:
@@ -98,46 +105,46 @@ def _bandwidth(device: str, timer: Timer, moved: int, *, cold: bool) -> float:
         (lambda _: torch.add(a[:third], b[:third], out=out[:third]), 12 * third),
         (lambda _: a.sum(), 4 * n),
     ]
-    return max(bytes_ / _time(timer, Subject("ceiling", "torch", job), cold=cold) * 1e6 for job, bytes_ in jobs)
+    return max(bytes_ / _time(timer, Candidate("limit", "torch", job), cold=cold) * 1e6 for job, bytes_ in jobs)
 
 
 def _matrix_rate(device: str, timer: Timer, dtype: str) -> float:
     n = _MATRIX[device]
     a, b = (torch.randn(n, n, device=device, dtype=getattr(torch, dtype)) for _ in range(2))
-    return 2 * n**3 / _time(timer, Subject("ceiling", "torch", lambda _: a @ b), cold=False) * 1e6
+    return 2 * n**3 / _time(timer, Candidate("limit", "torch", lambda _: a @ b), cold=False) * 1e6
 
 
 def _call_overhead(device: str, timer: Timer) -> float:
     a, b = (torch.randn(1024, device=device) for _ in range(2))
-    subject = Subject("ceiling", "torch", lambda _: torch.add(a, b))
-    timer.warm_up(subject, [None])
+    candidate = Candidate("limit", "torch", lambda _: torch.add(a, b))
+    timer.warm_up(candidate, [None])
     with timer.steady():
-        return statistics.median(timer.call_times(subject, [None], 20))
+        return statistics.median(timer.host_times(candidate, [None], 20))
 
 
-def _time(timer: Timer, subject: Subject, *, cold: bool) -> float:
-    """The least of the medians of a few looks: a limit is what the machine can do when nothing disturbs it."""
+def _time(timer: Timer, candidate: Candidate, *, cold: bool) -> float:
+    """The least of the medians of a few passes: a limit is what the machine can do when nothing disturbs it."""
     sets = [None]
-    timer.warm_up(subject, sets)
+    timer.warm_up(candidate, sets)
     times = timer.cold_times if cold else timer.warm_times
     with timer.steady():
-        least = min(statistics.median(times(subject, sets, 5)) for _ in range(3))
+        least = min(statistics.median(times(candidate, sets, 5)) for _ in range(3))
     timer.forget()
     return least
 
 
-def _read(file: Path) -> tuple[Ceiling, ...] | None:
+def _read(file: Path) -> tuple[RooflineLimit, ...] | None:
     try:
-        return tuple(Ceiling(**record) for record in json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError):  # not there, or not ours: measure again
+        return from_json(tuple[RooflineLimit, ...], json.loads(file.read_text()))
+    except (OSError, ValueError):  # not there, or not ours: measure again
         return None
 
 
-def _write(file: Path, ceilings: tuple[Ceiling, ...]) -> None:
+def _write(file: Path, roofline: tuple[RooflineLimit, ...]) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(".partial")
-        partial.write_text(json.dumps([vars(c) for c in ceilings], indent=1))
+        partial.write_text(json.dumps(to_json(roofline), indent=1))
         partial.replace(file)
     except OSError:
         return  # a folder that cannot be written costs a few seconds next time, nothing more

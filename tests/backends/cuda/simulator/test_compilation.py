@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from opwright.backends.build_tools import BuildTools, build_tools
+from opwright.backends.c_text import blank_out
 from opwright.backends.cuda.simulator import compilation
 from opwright.backends.cuda.simulator import kernel as simulator
 from opwright.backends.cuda.simulator.rewriting import refusals, rewrite
-from opwright.backends.cuda.source import CudaSource, blank_out
+from opwright.backends.cuda.source import CudaSource
 from opwright.cache import ArtifactCache
 from opwright.errors import CompileError, KernelError, KernelRefusedError
 from opwright.machine import this_machine

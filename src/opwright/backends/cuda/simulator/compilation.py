@@ -7,14 +7,17 @@ Two builds of each kernel: a fast one, and a checked one whose every memory acce
 from __future__ import annotations
 
 import re
-import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from opwright.backends.base import Artifact
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.c_text import INCLUDE, find_header, included_files
+from opwright.backends.compiler import run_compiler
+from opwright.backends.cuda.options import CudaOptions, parse_options
 from opwright.backends.cuda.simulator.rewriting import Refusal, refusals, rewrite, without_includes
-from opwright.backends.cuda.source import CudaOptions, CudaSource, kernels_defined, parse_options
+from opwright.backends.cuda.source import CudaSource, kernels_defined
 from opwright.cache import ArtifactKey
 from opwright.errors import CompileError, KernelError, KernelRefusedError
 from opwright.machine import Compiler, Machine
@@ -171,7 +174,7 @@ class _Build:
             assembly = folder / "kernel.s"
             assembly.write_text(_instrument(assembly.read_text()))
             link = [self.compiler.path, "kernel.s", *objects, *_LINK, "-o", "kernel.so"]
-            _must_run(link, folder)
+            run_compiler(link, f"{self.source.name} (linked)", target="the simulator", folder=folder)
             assembly.unlink()
         else:
             self.compile(folder, ["kernel.cpp", *objects, *_LINK, "-o", "kernel.so"])
@@ -196,10 +199,10 @@ class _Build:
         copies = {header.path: header.copy for header in self.headers}
 
         def redirect(found: re.Match[str]) -> str:
-            header = _find_header(found[2], path, self.options.include_folders)
+            header = None if _is_ours(found[2]) else find_header(found[2], path, self.options.include_folders)
             return found[0] if header is None else f'{found[1]}"{copies[header]}"'
 
-        return rewrite(_INCLUDED.sub(redirect, text), checked=self.checked)
+        return rewrite(INCLUDE.sub(redirect, text), checked=self.checked)
 
     def refuse_what_cannot_be(self, folder: Path) -> None:
         """Raise KernelRefusedError for the first thing that cannot be simulated and is no dead ``#if`` branch."""
@@ -214,12 +217,9 @@ class _Build:
                 before = 2 + len(self.options.preincluded) - 1 if file == "kernel.cpp" else 1
                 kept = (folder / file).read_text()
                 (folder / file).write_text(without_includes(kept, [line + before for line in lines]))
-        done = subprocess.run(
-            self.command(folder, ["-E", "kernel.cpp"]), cwd=folder, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            raise self.compile_error(done.stderr, folder)
-        active = _active_lines(done.stdout)
+        self.compile(folder, ["-E", "kernel.cpp", "-o", "kernel.i"])
+        active = _active_lines((folder / "kernel.i").read_text(errors="replace"))
+        (folder / "kernel.i").unlink()
         for name, text, _, found in suspicious:
             for refusal in found:
                 if _is_active(refusal, active.get((name, refusal.line), "")):
@@ -234,56 +234,37 @@ class _Build:
         return [self.compiler.path, *self.flags(), *self.macros(), *places, *include, *before, *arguments]
 
     def compile(self, folder: Path, arguments: list[str]) -> None:
-        done = subprocess.run(self.command(folder, arguments), cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise self.compile_error(done.stderr, folder)
+        try:
+            run_compiler(self.command(folder, arguments), self.source.name, target="the simulator", folder=folder)
+        except CompileError as error:
+            raise self.explained(error) from None
 
-    def compile_error(self, log: str, folder: Path) -> KernelError:
-        if "No space left on device" in log:
-            raise OSError(28, "No space left on device")  # the cache says where, and what to do
-        log = log.replace(f"{folder}/", "")
+    def explained(self, error: CompileError) -> KernelError:
+        """The compiler's error, or what it comes from: no such kernel, or something that the simulator lacks."""
         names = kernels_defined(self.source.text)
         base = re.split(r"[<:]", self.expression.split("<")[0])[-1].strip(" &")
-        if base not in names and re.search(rf"(?m)^{_ENTRY}:", log):
+        if base not in names and re.search(rf"(?m)^{_ENTRY}:", error.log):
             return KernelError(
                 f"{self.source.name} has no kernel {self.expression!r}",
                 fix=f"its __global__ functions are {', '.join(names) or 'none'}",
             )
-        unknown = re.search(r"‘(__\w+)’ was not declared|undeclared identifier '(__\w+)'", log)
-        fix = "the whole output is in this exception's .log"
+        unknown = re.search(r"‘(__\w+)’ was not declared|undeclared identifier '(__\w+)'", error.log)
         if unknown:
             name = unknown[1] or unknown[2]
-            fix = f"the simulator does not know {name}; docs/simulator.md lists what it does. {fix.capitalize()}"
-        return CompileError(
-            f"{self.source.name} does not compile for the simulator\n{_first_errors(log)}", log=log, fix=fix
-        )
+            error.fix = f"the simulator does not know {name}; docs/simulator.md lists what it does. {error.fix}"
+        return error
 
 
 # --- headers of the author's own ---
 
-_INCLUDED = re.compile(r'^([ \t]*#[ \t]*include[ \t]*)[<"]([^">\n]+)[>"]', re.MULTILINE)
 
-
-def _find_header(name: str, includer: Path | None, folders: tuple[Path, ...]) -> Path | None:
-    """The author's file that an ``#include`` means; None if it is the simulator's or the system's."""
-    if (_INCLUDE / name).is_file():
-        return None
-    nearby = [includer.parent] if includer is not None else []
-    found = next((folder / name for folder in (*nearby, *folders) if (folder / name).is_file()), None)
-    return found.resolve() if found is not None else None
+def _is_ours(name: str) -> bool:
+    return (_INCLUDE / name).is_file()
 
 
 def _own_headers(source: CudaSource, folders: tuple[Path, ...]) -> tuple[_Header, ...]:
-    found: dict[Path, _Header] = {}
-    waiting: list[tuple[str, Path | None]] = [(source.text, source.path)]
-    while waiting:
-        text, path = waiting.pop()
-        for _, name in _INCLUDED.findall(text):
-            header = _find_header(name, path, folders)
-            if header is not None and header not in found:
-                found[header] = _Header(header, f"own{len(found)}_{header.name}")
-                waiting.append((header.read_text(errors="replace"), header))
-    return tuple(found.values())
+    found = included_files(source.text, source.path, folders, leave_out=_is_ours)
+    return tuple(_Header(header, f"own{i}_{header.name}") for i, header in enumerate(found))
 
 
 # --- refusing ---
@@ -334,15 +315,13 @@ def _runtime_objects(compiler: Compiler, tools: BuildTools) -> list[Path]:
     def build(folder: Path) -> None:
         flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{_INCLUDE}"]
         flags += ["-ffunction-sections", f"-ffile-prefix-map={_FOLDER}={SIMULATOR_HEADERS}"]
-        commands = [
-            [compiler.path, *flags, "-c", str(_FOLDER / "runtime" / name), "-o", f"{Path(name).stem}.o"]
-            for name in _RUNTIME
-        ]
-        running = [subprocess.Popen(c, cwd=folder, stderr=subprocess.PIPE, text=True) for c in commands]
-        for process in running:
-            _, log = process.communicate()
-            if process.returncode != 0:
-                raise CompileError(f"the simulator's runtime does not compile\n{_first_errors(log)}", log=log)
+
+        def compile_(name: str) -> None:
+            source, made = str(_FOLDER / "runtime" / name), f"{Path(name).stem}.o"
+            run_compiler([compiler.path, *flags, "-c", source, "-o", made], f"the simulator's {name}", folder=folder)
+
+        with ThreadPoolExecutor() as pool:  # of both files at once
+            list(pool.map(compile_, _RUNTIME))
 
     key = ArtifactKey("simulator.runtime", _runtime_parts(compiler))
     folder = tools.cache.get_or_build(key, build, on_build=lambda: tools.notify("compiling the simulator's runtime"))
@@ -367,20 +346,3 @@ def _instrument(assembly: str) -> str:
 
 
 _VARIABLE = re.compile(r"\.(?:tbss|tdata|bss|data)\.(?!rel\b)")
-
-
-def _must_run(command: list[str], folder: Path) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise CompileError(f"the simulator's kernel does not link\n{done.stderr.strip()[-2000:]}", log=done.stderr)
-
-
-def _first_errors(log: str, limit: int = 3) -> str:
-    """The first errors with the source line and caret that the compiler printed below each."""
-    blocks = re.split(r"(?m)^(?=\S[^\n]*?:\d+(?::\d+)?: (?:fatal )?(?:error|warning|note):)", log)
-    errors = [b for b in blocks if re.match(r"\S[^\n]*?:\d+(?::\d+)?: (?:fatal )?error:", b)]
-    if not errors:
-        return log.strip()[-2000:]
-    shown = ["\n".join(b.rstrip().splitlines()[:4]) for b in errors[:limit]]
-    more = f"\n… and {len(errors) - limit} more" if len(errors) > limit else ""
-    return "\n".join(shown) + more

@@ -15,6 +15,7 @@ import torch
 from opwright.backends.cuda.simulator.abi import RawFinding
 from opwright.backends.cuda.simulator.compilation import SIMULATOR_HEADERS
 from opwright.backends.cuda.source import CudaSource
+from opwright.contract.dtypes import short
 from opwright.results import KernelFinding, OtherThread
 
 __all__ = ["KINDS", "Known", "describe"]
@@ -177,7 +178,7 @@ def _in_tensors(at: int, size: int, known: Sequence[Known]) -> str:
     if not tensors:
         return f"address {at:#x}, which is in no argument"
     position, begin, end, tensor = min(tensors, key=lambda t: max(t[1] - at, at - t[2] + 1, 0))
-    dtype, shape = str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
+    dtype, shape = short(tensor.dtype), list(tensor.shape)
     if begin - at > 2**20 or at - end > 2**20:
         return f"address {at:#x}, which is near no argument"
     return _relative(at - begin, size, end - begin, f"argument {position + 1} ({dtype} {shape})")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from opwright.backends.cuda.source import blank_out
+from opwright.backends.c_text import INCLUDE, blank_out, is_within_function
 
 __all__ = ["Refusal", "refusals", "rewrite", "without_includes"]
 
@@ -60,7 +60,6 @@ _INCLUDES = tuple(
         (r"cuda_fp[468]\.h(?:pp)?", "8-bit and smaller floating types are not simulated"),
     )
 )  # fmt: skip
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[>"]', re.MULTILINE)
 
 
 def refusals(text: str) -> list[Refusal]:
@@ -71,12 +70,12 @@ def refusals(text: str) -> list[Refusal]:
         for pattern, why in _CODE
         for match in pattern.finditer(code)
     ]
-    for match in _INCLUDE.finditer(text):
-        if code[match.start() : match.start(1)].strip().startswith("#"):  # not within a comment
+    for match in INCLUDE.finditer(text):
+        if code[match.start() : match.start(2)].strip().startswith("#"):  # not within a comment
             found += [
-                Refusal(_line(text, match.start()), f"#include <{match[1]}>", why)
+                Refusal(_line(text, match.start()), f"#include <{match[2]}>", why)
                 for pattern, why in _INCLUDES
-                if pattern.fullmatch(match[1])
+                if pattern.fullmatch(match[2])
             ]
     return sorted(found, key=lambda refusal: refusal.line)
 
@@ -117,26 +116,12 @@ def _dynamic_shared(text: str) -> list[_Edit]:
         if array is None:
             continue  # the compiler's message is the better one
         kind, name, more = array["type"], array["name"], array["more"]
-        if _within_function(code, found.start()):
+        if is_within_function(code, found.start()):
             new = f"auto& {name} = opwright_sim::dynamic_shared<{kind}[]{more}>();"
         else:
             new = f'extern {_STORAGE} {kind} {name}[]{more} __asm__("opwright_dynamic_shared");'
         edits.append((found.start(), found.end(), new))
     return edits
-
-
-def _within_function(code: str, position: int) -> bool:
-    """Whether some brace that is open here opens something other than a namespace or a linkage block."""
-    open_braces: list[bool] = []
-    head = 0
-    for found in re.finditer(r"[;{}]", code[:position]):
-        if found[0] == "{":
-            before = code[head : found.start()]
-            open_braces.append(not re.search(r"\bnamespace\b[\w\s:]*$|\bextern\s*$", before))
-        elif found[0] == "}" and open_braces:
-            open_braces.pop()
-        head = found.end()
-    return any(open_braces)
 
 
 def _plain_edits(code: str, checked: bool) -> list[_Edit]:

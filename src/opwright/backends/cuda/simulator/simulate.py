@@ -1,4 +1,4 @@
-"""Launches of CUDA kernels on CPU tensors: how the simulator is used, and by whom it is told otherwise."""
+"""Launches of CUDA kernels on CPU tensors: how the simulator is used, and with which options."""
 
 from __future__ import annotations
 

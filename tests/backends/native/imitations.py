@@ -10,14 +10,21 @@ from typing import Any
 
 import torch
 
-from opwright.backends.native.native_call import Library, NativeCalls, Output, PlannedCall, Source, Word
+from opwright.backends.native.native_call import (
+    ArgumentSource,
+    KernelArgument,
+    Library,
+    NativeCall,
+    NativeCalls,
+    Output,
+)
 from opwright.backends.native.tensor_access import address_of
 from opwright.errors import LaunchError
 from opwright.machine import this_machine
 
 CPU = torch.device("cpu")
-OUT = Word(Source.OUTPUT, 0)
-X, Y = Word(Source.TENSOR, 0), Word(Source.TENSOR, 1)
+OUT = KernelArgument(ArgumentSource.OUTPUT, 0)
+X, Y = KernelArgument(ArgumentSource.TENSOR, 0), KernelArgument(ArgumentSource.TENSOR, 1)
 
 # Entries as Mojo's compiler makes them, and a driver that keeps what it was asked to launch.
 KERNELS = """
@@ -90,7 +97,7 @@ class Unusual(Exception):
     """What calls get that were left to Python."""
 
 
-def otherwise(*arguments: Any) -> Any:
+def fallback(*arguments: Any) -> Any:
     raise Unusual(arguments)
 
 
@@ -98,17 +105,17 @@ def raise_launch_error(said: bytes) -> None:
     raise LaunchError(said.decode())
 
 
-def plan_of(
-    function: Any, words: Sequence[Word] = (OUT, X, Y), arguments: int = 2, shapes: Sequence[tuple[int, ...]] = ((5,),),
-    sizes: Sequence[int] = (5,), **changed: Any,
-) -> PlannedCall:  # fmt: skip
+def call_like(
+    function: Any, passed: Sequence[KernelArgument] = (OUT, X, Y), arguments: int = 2,
+    shapes: Sequence[tuple[int, ...]] = ((5,),), sizes: Sequence[int] = (5,), **changed: Any,
+) -> NativeCall:  # fmt: skip
     outputs = tuple(Output(shape, torch.float32) for shape in shapes)
     runs = Library(address_of(function), tuple(sizes), raise_launch_error)
-    plan = PlannedCall(arguments, outputs, len(outputs) > 1, tuple(words), CPU, runs, otherwise)
+    plan = NativeCall(arguments, outputs, len(outputs) > 1, tuple(passed), CPU, runs, fallback)
     return dataclasses.replace(plan, **changed)
 
 
-def function_for(native: NativeCalls, plan: PlannedCall) -> Callable[..., Any]:
+def function_for(native: NativeCalls, plan: NativeCall) -> Callable[..., Any]:
     made = native.function_for(plan)
     assert made is not None
     return made

@@ -1,6 +1,6 @@
 // Calls of a kernel that are like an earlier one, each as one function of Python's: takes the addresses of tensors,
-// allocates the outputs, and runs. Whatever a plan did not foresee goes to a Python function, which says what is wrong.
-// The numbers of a plan are written by planned_call.py, in the order in which they are read here.
+// allocates the outputs, and runs. Whatever is not as described goes to a Python function, which says what is wrong.
+// The numbers of a description are written by native_call.py, in the order in which they are read here.
 #include <python_tensor.h>
 
 #include <array>
@@ -13,12 +13,12 @@ namespace {
 
 using opwright::check;
 
-// A plan with more is not asked for: words and outputs of a call are on the stack.
-constexpr std::size_t most_words = OPWRIGHT_MOST_WORDS;
+// No more is asked for: kernel arguments and outputs of a call are on the stack.
+constexpr std::size_t most_arguments = OPWRIGHT_MOST_ARGUMENTS;
 constexpr std::size_t room = 1000;  // for what a kernel says when it raises
 
 // Of a library, as mojo_source.cpu_entry_text declares it; the driver's cuLaunchKernel; torch's current stream and device.
-using Entry = int32_t (*)(const int64_t* words, const int64_t* sizes, char* message, int64_t room);
+using Entry = int32_t (*)(const int64_t* arguments, const int64_t* sizes, char* message, int64_t room);
 using LaunchKernel = int (*)(void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared,
                              void* stream, void** parameters, void** extra);
 using CurrentStream = AOTITorchError (*)(int32_t device, void** stream);
@@ -50,12 +50,12 @@ struct Output {
   std::vector<int64_t> shape, strides;
 };
 
-// A pointer is a tensor of which no plan's guard has compared the device and the dtype.
+// A pointer is a tensor of which no guard has compared the device and the dtype.
 enum class Source : int64_t { output, tensor, integer, floating, constant, pointer, floating32 };
 
 // Of what the kernel is passed: where it comes from, and the position of an output or argument, or else the constant.
 // Of a tensor, the bits that its address may not have, and a bit for each dtype (none: any). Of an integer, its range.
-struct Word {
+struct KernelArgument {
   Source source;
   int64_t value, misaligned, dtypes, low, high;
 };
@@ -73,46 +73,46 @@ struct GpuKernel {
   std::array<unsigned, 7> shape;  // grid, block, bytes of shared memory
 };
 
-struct Plan {
+struct Description {
   Py_ssize_t arguments;
   bool returns_tuple;
   int32_t device_type, device;
   std::vector<Output> outputs;
-  std::vector<Word> words;
+  std::vector<KernelArgument> kernel_arguments;
   bool on_gpu;
   CpuLibrary library;
   GpuKernel gpu;
 };
 
-Plan read_plan(Numbers numbers) {
-  Plan plan{};
-  plan.arguments = numbers.one();
-  plan.returns_tuple = numbers.one();
-  plan.device_type = numbers.one();
-  plan.device = numbers.one();
+Description read_description(Numbers numbers) {
+  Description description{};
+  description.arguments = numbers.one();
+  description.returns_tuple = numbers.one();
+  description.device_type = numbers.one();
+  description.device = numbers.one();
   for (int64_t left = numbers.one(); left > 0; --left) {
     const auto dtype = static_cast<int32_t>(numbers.one());
     const int64_t dims = numbers.one();
     std::vector<int64_t> shape = numbers.some(dims);
-    plan.outputs.push_back({dtype, std::move(shape), numbers.some(dims)});
+    description.outputs.push_back({dtype, std::move(shape), numbers.some(dims)});
   }
   for (int64_t left = numbers.one(); left > 0; --left) {
     const auto source = static_cast<Source>(numbers.one());
     const std::vector<int64_t> rest = numbers.some(5);
-    plan.words.push_back({source, rest[0], rest[1] - 1, rest[2], rest[3], rest[4]});
+    description.kernel_arguments.push_back({source, rest[0], rest[1] - 1, rest[2], rest[3], rest[4]});
   }
-  plan.on_gpu = numbers.one();
-  if (plan.on_gpu) {
-    plan.gpu.launch = numbers.function<LaunchKernel>();
-    plan.gpu.current_stream = numbers.function<CurrentStream>();
-    plan.gpu.current_device = numbers.function<CurrentDevice>();
-    plan.gpu.kernel = numbers.function<void*>();
-    for (unsigned& each : plan.gpu.shape) each = static_cast<unsigned>(numbers.one());
+  description.on_gpu = numbers.one();
+  if (description.on_gpu) {
+    description.gpu.launch = numbers.function<LaunchKernel>();
+    description.gpu.current_stream = numbers.function<CurrentStream>();
+    description.gpu.current_device = numbers.function<CurrentDevice>();
+    description.gpu.kernel = numbers.function<void*>();
+    for (unsigned& each : description.gpu.shape) each = static_cast<unsigned>(numbers.one());
   } else {
-    plan.library.entry = numbers.function<Entry>();
-    plan.library.sizes = numbers.some(numbers.one());
+    description.library.entry = numbers.function<Entry>();
+    description.library.sizes = numbers.some(numbers.one());
   }
-  return plan;
+  return description;
 }
 
 // False where a tensor has none, such as one of a torch.func transform.
@@ -123,22 +123,22 @@ bool take_address(int64_t& taken, AtenTensorHandle tensor) {
   return has_one;
 }
 
-// One call: its words, and the outputs until Python has them.
+// One call: its kernel arguments as 64-bit values, and the outputs until Python has them.
 class Call {
  public:
-  explicit Call(const Plan& plan) : plan(plan) {}
+  explicit Call(const Description& description) : description(description) {}
   Call(const Call&) = delete;
   ~Call() {
     for (std::size_t i = 0; i < made; ++i) aoti_torch_delete_tensor_object(outputs[i]);
   }
 
-  // False where an argument is not as the plan foresees.
+  // False where an argument is not as described.
   bool take(PyObject* const* given) {
-    for (std::size_t i = 0; i < plan.words.size(); ++i) {
-      const Word& word = plan.words[i];
-      if (word.source == Source::constant) {
-        words[i] = word.value;
-      } else if (word.source != Source::output && !take_one(words[i], word, given[word.value])) {
+    for (std::size_t i = 0; i < description.kernel_arguments.size(); ++i) {
+      const KernelArgument& argument = description.kernel_arguments[i];
+      if (argument.source == Source::constant) {
+        values[i] = argument.value;
+      } else if (argument.source != Source::output && !take_one(values[i], argument, given[argument.value])) {
         PyErr_Clear();
         return false;
       }
@@ -148,17 +148,17 @@ class Call {
 
   // False where there is no room, of which Python's way gives torch's own account.
   bool allocate() {
-    for (const Output& each : plan.outputs) {
+    for (const Output& each : description.outputs) {
       if (aoti_torch_empty_strided(each.shape.size(), each.shape.data(), each.strides.data(), each.dtype,
-                                   plan.device_type, plan.device, &outputs[made]) != AOTI_TORCH_SUCCESS) {
+                                   description.device_type, description.device, &outputs[made]) != AOTI_TORCH_SUCCESS) {
         return false;
       }
       ++made;
     }
     bool all = true;
-    for (std::size_t i = 0; i < plan.words.size(); ++i) {
-      const Word& word = plan.words[i];
-      if (word.source == Source::output) all = all && take_address(words[i], outputs[word.value]);
+    for (std::size_t i = 0; i < description.kernel_arguments.size(); ++i) {
+      const KernelArgument& argument = description.kernel_arguments[i];
+      if (argument.source == Source::output) all = all && take_address(values[i], outputs[argument.value]);
     }
     return all;
   }
@@ -166,7 +166,7 @@ class Call {
   // One more than the length of what the kernel said when it raised, or 0.
   int32_t run_library(char* message) {
     opwright::WithoutGil without;
-    return plan.library.entry(words, plan.library.sizes.data(), message, room);
+    return description.library.entry(values, description.library.sizes.data(), message, room);
   }
 
   // False where another GPU is the current one, or the driver refused, of which Python's way says why, or puts it right.
@@ -174,17 +174,17 @@ class Call {
     opwright::WithoutGil without;
     int32_t current = -1;
     void* stream = nullptr;
-    if (plan.gpu.current_device(&current) != AOTI_TORCH_SUCCESS || current != plan.device) return false;
-    if (plan.gpu.current_stream(plan.device, &stream) != AOTI_TORCH_SUCCESS) return false;
-    void* parameters[most_words];
-    for (std::size_t i = 0; i < plan.words.size(); ++i) parameters[i] = &words[i];
-    const auto& [x, y, z, block_x, block_y, block_z, shared] = plan.gpu.shape;
-    return plan.gpu.launch(plan.gpu.kernel, x, y, z, block_x, block_y, block_z, shared, stream, parameters, nullptr) == 0;
+    if (description.gpu.current_device(&current) != AOTI_TORCH_SUCCESS || current != description.device) return false;
+    if (description.gpu.current_stream(description.device, &stream) != AOTI_TORCH_SUCCESS) return false;
+    void* parameters[most_arguments];
+    for (std::size_t i = 0; i < description.kernel_arguments.size(); ++i) parameters[i] = &values[i];
+    const auto& [x, y, z, block_x, block_y, block_z, shared] = description.gpu.shape;
+    return description.gpu.launch(description.gpu.kernel, x, y, z, block_x, block_y, block_z, shared, stream, parameters, nullptr) == 0;
   }
 
   PyObject* result() {
-    if (plan.outputs.empty()) Py_RETURN_NONE;
-    if (!plan.returns_tuple) return opwright::to_python(outputs[0]);
+    if (description.outputs.empty()) Py_RETURN_NONE;
+    if (!description.returns_tuple) return opwright::to_python(outputs[0]);
     PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(made));
     for (std::size_t i = 0; tuple != nullptr && i < made; ++i) {
       PyObject* tensor = opwright::to_python(outputs[i]);
@@ -198,44 +198,44 @@ class Call {
   }
 
  private:
-  bool take_one(int64_t& taken, const Word& word, PyObject* object) const {
-    switch (word.source) {
+  bool take_one(int64_t& taken, const KernelArgument& argument, PyObject* object) const {
+    switch (argument.source) {
       case Source::tensor:
       case Source::pointer:
-        return take_tensor(taken, word, object);
+        return take_tensor(taken, argument, object);
       case Source::integer:
-        return take_integer(taken, word, object);
+        return take_integer(taken, argument, object);
       default:
-        return take_floating(taken, word, object);
+        return take_floating(taken, argument, object);
     }
   }
 
-  bool take_tensor(int64_t& taken, const Word& word, PyObject* object) const {
+  bool take_tensor(int64_t& taken, const KernelArgument& argument, PyObject* object) const {
     if (!Py_IS_TYPE(object, tensor_type) && !Py_IS_TYPE(object, parameter_type)) return false;
     const opwright::HandleOf tensor(object);
-    if (word.source == Source::pointer && !is_foreseen(tensor.handle, word)) return false;
-    return take_address(taken, tensor.handle) && (taken & word.misaligned) == 0;
+    if (argument.source == Source::pointer && !is_as_described(tensor.handle, argument)) return false;
+    return take_address(taken, tensor.handle) && (taken & argument.misaligned) == 0;
   }
 
-  bool is_foreseen(AtenTensorHandle tensor, const Word& word) const {
+  bool is_as_described(AtenTensorHandle tensor, const KernelArgument& argument) const {
     int32_t type = -1, device = -1, dtype = -1;
     check(aoti_torch_get_device_type(tensor, &type));
     check(aoti_torch_get_device_index(tensor, &device));
     check(aoti_torch_get_dtype(tensor, &dtype));
-    return type == plan.device_type && device == plan.device && (word.dtypes == 0 || (word.dtypes >> dtype & 1) != 0);
+    return type == description.device_type && device == description.device && (argument.dtypes == 0 || (argument.dtypes >> dtype & 1) != 0);
   }
 
-  static bool take_integer(int64_t& taken, const Word& word, PyObject* object) {
+  static bool take_integer(int64_t& taken, const KernelArgument& argument, PyObject* object) {
     if (!PyLong_Check(object)) return false;
     taken = PyLong_AsLongLong(object);
-    return word.low <= taken && taken <= word.high && !(taken == -1 && PyErr_Occurred());
+    return argument.low <= taken && taken <= argument.high && !(taken == -1 && PyErr_Occurred());
   }
 
-  static bool take_floating(int64_t& taken, const Word& word, PyObject* object) {
+  static bool take_floating(int64_t& taken, const KernelArgument& argument, PyObject* object) {
     if (!PyFloat_Check(object) && !PyLong_Check(object)) return false;
     const double value = PyFloat_AsDouble(object);
     const auto single = static_cast<float>(value);  // what it cannot hold is an infinity
-    if (word.source == Source::floating32) {
+    if (argument.source == Source::floating32) {
       taken = 0;
       std::memcpy(&taken, &single, sizeof(single));
     } else {
@@ -244,16 +244,16 @@ class Call {
     return !(value == -1 && PyErr_Occurred());
   }
 
-  const Plan& plan;
-  int64_t words[most_words];
-  AtenTensorHandle outputs[most_words];
+  const Description& description;
+  int64_t values[most_arguments];
+  AtenTensorHandle outputs[most_arguments];
   std::size_t made = 0;
 };
 
-constexpr const char* capsule_name = "opwright.plan";
+constexpr const char* capsule_name = "opwright.native_call";
 
 // What a function of Python's holds: a tuple, so that Python's garbage collector sees whom it calls.
-enum Held : Py_ssize_t { held_plan, held_otherwise, held_raised };
+enum Held : Py_ssize_t { held_description, held_fallback, held_raised };
 
 PyObject* raise_what_the_kernel_said(PyObject* self, const char* message, int32_t length) {
   PyObject* raised = PyTuple_GET_ITEM(self, held_raised);
@@ -263,11 +263,11 @@ PyObject* raise_what_the_kernel_said(PyObject* self, const char* message, int32_
   return nullptr;
 }
 
-PyObject* call_as_planned(const Plan& plan, PyObject* self, PyObject* const* given, Py_ssize_t count) {
+PyObject* call_as_described(const Description& description, PyObject* self, PyObject* const* given, Py_ssize_t count) {
   {
-    Call call(plan);
-    if (count == plan.arguments && call.take(given) && call.allocate()) {
-      if (plan.on_gpu) {
+    Call call(description);
+    if (count == description.arguments && call.take(given) && call.allocate()) {
+      if (description.on_gpu) {
         if (call.launch_on_gpu()) return call.result();
       } else {
         char message[room];
@@ -276,18 +276,18 @@ PyObject* call_as_planned(const Plan& plan, PyObject* self, PyObject* const* giv
       }
     }
   }  // what was allocated is free again
-  return PyObject_Vectorcall(PyTuple_GET_ITEM(self, held_otherwise), given, count, nullptr);
+  return PyObject_Vectorcall(PyTuple_GET_ITEM(self, held_fallback), given, count, nullptr);
 }
 
 PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
-  const auto* plan = static_cast<Plan*>(PyCapsule_GetPointer(PyTuple_GET_ITEM(self, held_plan), capsule_name));
-  if (plan == nullptr) return nullptr;
-  if (count != plan->arguments && !plan->outputs.empty()) {
-    PyErr_Format(PyExc_TypeError, "%zd arguments came, not %zd", count, plan->arguments);
+  const auto* description = static_cast<Description*>(PyCapsule_GetPointer(PyTuple_GET_ITEM(self, held_description), capsule_name));
+  if (description == nullptr) return nullptr;
+  if (count != description->arguments && !description->outputs.empty()) {
+    PyErr_Format(PyExc_TypeError, "%zd arguments came, not %zd", count, description->arguments);
     return nullptr;
   }
   try {
-    return call_as_planned(*plan, self, given, count);
+    return call_as_described(*description, self, given, count);
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }
@@ -297,7 +297,7 @@ PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
 PyMethodDef definition = {"planned_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call)),
                           METH_FASTCALL, nullptr};
 
-void forget(PyObject* capsule) { delete static_cast<Plan*>(PyCapsule_GetPointer(capsule, capsule_name)); }
+void forget(PyObject* capsule) { delete static_cast<Description*>(PyCapsule_GetPointer(capsule, capsule_name)); }
 
 }  // namespace
 
@@ -310,10 +310,10 @@ extern "C" void opwright_reach_tensors(PyObject* type, PyObject* parameter, std:
   opwright::wrap = wrap;
 }
 
-// A function for a plan. `otherwise` takes the same arguments; `raised` takes what a kernel said, and raises.
-extern "C" PyObject* opwright_planned_call(const int64_t* numbers, PyObject* otherwise, PyObject* raised) {
-  PyObject* capsule = PyCapsule_New(new Plan(read_plan(Numbers(numbers))), capsule_name, &forget);
-  PyObject* held = capsule == nullptr ? nullptr : PyTuple_Pack(3, capsule, otherwise, raised);
+// A function for a call that is described so. `fallback` takes the same arguments; `raised` takes what a kernel said, and raises.
+extern "C" PyObject* opwright_native_call(const int64_t* numbers, PyObject* fallback, PyObject* raised) {
+  PyObject* capsule = PyCapsule_New(new Description(read_description(Numbers(numbers))), capsule_name, &forget);
+  PyObject* held = capsule == nullptr ? nullptr : PyTuple_Pack(3, capsule, fallback, raised);
   PyObject* function = held == nullptr ? nullptr : PyCFunction_New(&definition, held);
   Py_XDECREF(held);
   Py_XDECREF(capsule);

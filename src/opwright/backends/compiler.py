@@ -1,0 +1,93 @@
+"""The one way to run a compiler, whichever it is: its output, its first errors, and what else may go wrong."""
+
+from __future__ import annotations
+
+import errno
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from opwright.errors import CompileError
+
+__all__ = ["compile_error", "does_not_compile", "first_errors", "first_of", "run_compiler"]
+
+# A template that does not end is an error, not a hang.
+_TIME_LIMIT_S = 900.0
+_SEE_LOG = "the whole output is in this exception's .log"
+_MOST_LINES = 6
+# g++ and clang write ``file:3:5: error:``, nvcc and NVRTC ``file(3): error:``; each with source line and caret below.
+_PLACE = r"\S[^\n]*?(?::\d+(?::\d+)?|\(\d+\)): "
+_MESSAGE = re.compile(rf"(?m)^(?={_PLACE}(?:fatal |catastrophic )?(?:error|warning|note)\b)")
+_ERROR = re.compile(rf"{_PLACE}(?:fatal |catastrophic )?error\b")
+
+
+def run_compiler(
+    command: Sequence[str],
+    what: str,
+    *,
+    target: str = "",
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    time_limit_s: float = _TIME_LIMIT_S,
+) -> str:
+    """Run a compiler, linker or assembler to its end.
+
+    Args:
+        what: what is compiled, as an error begins: ``"demo::saxpy: saxpy.cpp"``.
+        target: what for, where that is not this machine: ``"sm_90"``.
+        folder: where it runs.
+        environment: of the process; this one's by default.
+
+    Returns:
+        What it printed.
+
+    Raises:
+        CompileError: it failed, with the first errors in its own words; or did not end in time.
+        OSError: there is no room on the disk, which the cache explains; or no such program.
+    """
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace", check=False,
+            timeout=time_limit_s,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as expired:
+        log = (expired.stderr or b"").decode(errors="replace") if isinstance(expired.stderr, bytes) else ""
+        raise CompileError(
+            f"{what}: {Path(command[0]).name} did not end within {time_limit_s:g} s and was stopped",
+            log=log, fix="look for a template or a loop that the compiler unfolds without end",
+        ) from None  # fmt: skip
+    log = done.stderr + done.stdout  # nvcc's own errors are on the one, its host compiler's on the other
+    if done.returncode != 0:
+        raise compile_error(log, what, folder, target=target)
+    return log
+
+
+def compile_error(log: str, what: str, folder: Path | None = None, *, target: str = "") -> CompileError:
+    """The error for a compiler's output; arguments as for ``run_compiler``.
+
+    Raises:
+        OSError: what stopped it is a full disk: the cache says where, and what to do.
+    """
+    if "No space left on device" in log:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    shown = log.replace(f"{folder}/", "") if folder is not None else log
+    return CompileError(f"{does_not_compile(what, target)}\n{first_errors(shown)}", log=shown, fix=_SEE_LOG)
+
+
+def does_not_compile(what: str, target: str) -> str:
+    """How the message of a compile error begins."""
+    return f"{what} does not compile{f' for {target}' if target else ''}"
+
+
+def first_errors(log: str, limit: int = 3) -> str:
+    """The first errors with their source lines and carets; the end of the output where it has none that is known."""
+    blocks = [block for block in _MESSAGE.split(log) if _ERROR.match(block)]
+    shown = ["\n".join(block.rstrip().split("\n\n")[0].splitlines()[:_MOST_LINES]) for block in blocks[:limit]]
+    return first_of(shown, len(blocks)) if blocks else log.strip()[-2000:] or "the compiler said nothing"
+
+
+def first_of(shown: Sequence[str], count: int) -> str:
+    """Some errors, and how many more there are."""
+    more = f"\n… and {count - len(shown)} more" if count > len(shown) else ""
+    return "\n".join(shown) + more

@@ -1,0 +1,35 @@
+"""Plain records that travel from the parts that judge to the parts that show. No torch here.
+
+Their JSON forms (``json_form``) are part of the public interface; a report's ``schema`` is raised when they change.
+"""
+
+from __future__ import annotations
+
+from opwright.results.bench import (
+    BenchReport,
+    Comparison,
+    ComparisonVerdict,
+    Crossover,
+    Estimate,
+    Measurement,
+    RooflineLimit,
+    SizeRange,
+)
+from opwright.results.check import (
+    CheckReport,
+    ErrorHistogram,
+    Finding,
+    KernelFinding,
+    NotChecked,
+    OtherThread,
+    Status,
+    Verdict,
+)
+from opwright.results.outcomes import Accepted, Choice, Explanation, Origin, Part, Probe, Refused
+from opwright.results.shown import Shown
+
+__all__ = [
+    "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "Crossover",
+    "ErrorHistogram", "Estimate", "Explanation", "Finding", "KernelFinding", "Measurement", "NotChecked", "Origin",
+    "OtherThread", "Part", "Probe", "Refused", "RooflineLimit", "Shown", "SizeRange", "Status", "Verdict",
+]  # fmt: skip
