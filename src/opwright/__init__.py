@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -15,44 +16,104 @@ if TYPE_CHECKING:
     from opwright.backends.cuda.simulator.simulate import simulator_options
     from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
     from opwright.checks.run import check
-    from opwright.contract.signature import saved, values
+    from opwright.contract.signature import saved_for_backward, values
+    from opwright.errors import (
+        ArgumentError,
+        CacheError,
+        CheckError,
+        CompileError,
+        ContractError,
+        CudaGraphError,
+        KernelError,
+        KernelRefusedError,
+        LaunchError,
+        NameClashError,
+        OpwrightError,
+        SignatureMismatchError,
+        SimulatorError,
+        TargetError,
+    )
+    from opwright.results import (
+        Accepted,
+        BenchReport,
+        CheckReport,
+        Choice,
+        Comparison,
+        ComparisonVerdict,
+        Crossover,
+        ErrorHistogram,
+        Estimate,
+        Explanation,
+        Finding,
+        KernelFinding,
+        Measurement,
+        NotChecked,
+        Origin,
+        OtherThread,
+        Part,
+        Refused,
+        RooflineLimit,
+        Shown,
+        SizeRange,
+        Status,
+        Verdict,
+    )
+    from opwright.runtime.cuda_graphs.graphed import CudaGraphed, cuda_graphed
+    from opwright.runtime.kernel import Kernel
     from opwright.runtime.op import Op, explain, op
     from opwright.timing.run import bench
     from opwright.timing.tune import tune
 
-# Where each public name lives. They are imported when first used, so that `import opwright` and
+# The public names, by where they live. They are imported when first used, so that `import opwright` and
 # `opwright --help` do not wait for torch.
-_HOME = {
-    "CompiledNumpy": "opwright.backends.numpy.compile_numpy",
-    "CudaModule": "opwright.backends.cuda.module",
-    "Op": "opwright.runtime.op",
-    "bench": "opwright.timing.run",
-    "cdiv": "opwright.backends.cuda.module",
-    "check": "opwright.checks.run",
-    "compile_numpy": "opwright.backends.numpy.compile_numpy",
-    "cuda_module": "opwright.backends.cuda.module",
-    "explain": "opwright.runtime.op",
-    "op": "opwright.runtime.op",
-    "saved": "opwright.contract.signature",
-    "tune": "opwright.timing.tune",
-    "simulator_options": "opwright.backends.cuda.simulator.simulate",
-    "values": "opwright.contract.signature",
-}
+_NAMES_OF = {
+    "opwright.backends.cuda.module": ["CudaModule", "cdiv", "cuda_module"],
+    "opwright.backends.cuda.simulator.simulate": ["simulator_options"],
+    "opwright.backends.numpy.compile_numpy": ["CompiledNumpy", "compile_numpy"],
+    "opwright.checks.run": ["check"],
+    "opwright.contract.signature": ["saved_for_backward", "values"],
+    "opwright.errors": [
+        "ArgumentError", "CacheError", "CheckError", "CompileError", "ContractError", "CudaGraphError", "KernelError",
+        "KernelRefusedError", "LaunchError", "NameClashError", "OpwrightError", "SignatureMismatchError",
+        "SimulatorError", "TargetError",
+    ],
+    "opwright.results": [
+        "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "Crossover",
+        "ErrorHistogram", "Estimate", "Explanation", "Finding", "KernelFinding", "Measurement", "NotChecked", "Origin",
+        "OtherThread", "Part", "Refused", "RooflineLimit", "Shown", "SizeRange", "Status", "Verdict",
+    ],
+    "opwright.runtime.cuda_graphs.graphed": ["CudaGraphed", "cuda_graphed"],
+    "opwright.runtime.kernel": ["Kernel"],
+    "opwright.runtime.op": ["Op", "explain", "op"],
+    "opwright.timing.run": ["bench"],
+    "opwright.timing.tune": ["tune"],
+}  # fmt: skip
+_HOME_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 __all__ = [
-    "CompiledNumpy", "CudaModule", "Op", "__version__", "bench", "cdiv", "check", "compile_numpy", "cuda_module",
-    "explain", "op", "saved", "simulator_options", "tune", "values",
+    "Accepted", "ArgumentError", "BenchReport", "CacheError", "CheckError", "CheckReport", "Choice", "Comparison",
+    "ComparisonVerdict", "CompileError", "CompiledNumpy", "ContractError", "Crossover", "CudaGraphError",
+    "CudaGraphed", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Finding", "Kernel", "KernelError",
+    "KernelFinding", "KernelRefusedError", "LaunchError", "Measurement", "NameClashError", "NotChecked", "Op",
+    "OpwrightError", "Origin", "OtherThread", "Part", "Refused", "RooflineLimit", "Shown", "SignatureMismatchError",
+    "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench", "cdiv", "check",
+    "compile_numpy", "cuda_graphed", "cuda_module", "explain", "op", "saved_for_backward", "simulator_options",
+    "tune", "values",
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'opwright' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    if name in ("bench", "check", "tune"):
-        _show_in_notebooks()
-    return value
+if not TYPE_CHECKING:  # type checkers refuse what is not there by themselves
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME_OF:
+            close = difflib.get_close_matches(name, __all__, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise AttributeError(f"module 'opwright' has no attribute {name!r}{hint}")
+        value = getattr(importlib.import_module(_HOME_OF[name]), name)
+        globals()[name] = value
+        if name in ("bench", "check", "tune"):
+            _show_in_notebooks()
+        return value
 
 
 def _show_in_notebooks() -> None:
@@ -69,4 +130,4 @@ def _show_in_notebooks() -> None:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted(__all__)

@@ -12,6 +12,7 @@ __all__ = [
     "CheckError",
     "CompileError",
     "ContractError",
+    "CudaGraphError",
     "KernelError",
     "KernelRefusedError",
     "LaunchError",
@@ -79,6 +80,10 @@ class CompileError(KernelError, RuntimeError):
 
 class LaunchError(KernelError, TypeError):
     """A GPU kernel was called with a grid, a block or arguments that it does not take (raised before the launch)."""
+
+
+class CudaGraphError(OpwrightError, RuntimeError):
+    """A call cannot be replayed as a CUDA graph, or what its backward needs is gone."""
 
 
 class SimulatorError(KernelError, RuntimeError):

@@ -6,7 +6,6 @@ import copy
 import itertools
 import pickle
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -619,7 +618,7 @@ def test_any_kernel_can_stand_behind_the_module(device):
 
 
 def test_a_kernel_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="no kernel 'fortran'; it has cpp, cuda, cuda_accessors, cuda_host, triton"):
+    with pytest.raises(ow.KernelError, match=r"(?s)no kernel 'fortran'.*it has .'cpp', 'cuda', 'cuda_accessors'"):
         LLTM(3, 6, kernel="fortran")
 
 
@@ -683,171 +682,8 @@ def test_an_empty_batch_has_empty_states_and_zero_gradients(device):
 def test_without_a_gpu_cuda_graphs_are_refused():
     ours = LLTM(3, 6, cuda_graph=True)
     x, h, c = module_inputs("cpu", torch.float32)
-    with pytest.raises(ValueError, match="every tensor on a GPU, and one is on cpu"):
+    with pytest.raises(ow.ArgumentError, match="need every tensor on one GPU, and they are on cpu"):
         ours(x, (h, c))
-    with pytest.raises(ValueError, match="copy plain tensors, and one is a Special"):
-        ours(x.as_subclass(Special), (h, c))
-
-
-class Special(torch.Tensor):
-    """One that might want to be asked before it is copied."""
-
-
-class Replayed:
-    """Stands for a graph on the CPU: computes anew, into the tensors that it computed first."""
-
-    def __init__(self, own, compute):
-        self.own, self.compute = own, compute
-        self.results = compute()
-
-    def replay(self, given):
-        with torch.no_grad():
-            for own, tensor in zip(self.own, given, strict=True):
-                own.copy_(tensor)
-            for first, new in zip(self.results, self.compute(), strict=True):
-                first.data.copy_(new)
-
-
-@pytest.fixture
-def graphs_on(device, monkeypatch):
-    """What is lent out and used again, on a GPU and without one."""
-    from opwright.gallery.lltm import graphs
-
-    if device == "cuda":
-        return device
-
-    def capture(self, forward, wanted):
-        def computed():
-            with torch.enable_grad():
-                return forward()
-
-        self.forward = Replayed(self.inputs, computed)
-        self.outputs = self.forward.results
-        self.grads = [torch.zeros_like(o) for o in self.outputs]
-
-        def backward():
-            return torch.autograd.grad(computed(), wanted, self.grads)
-
-        self.backward = Replayed(self.grads, backward) if wanted else None
-        self.found = self.backward.results if wanted else ()
-
-    monkeypatch.setattr(graphs, "refuse_cpu", lambda tensors: None)
-    monkeypatch.setattr(graphs.Pair, "_capture", capture)
-    return device
-
-
-def number_of_pairs(module):
-    return sum(len(kind.pairs) for kind in module._graphs._kinds)
-
-
-def test_pairs_of_graphs_are_used_again_when_nothing_of_theirs_is_held(graphs_on):
-    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
-    xs = torch.randn(5, 4, 3, dtype=torch.float64, device=graphs_on, requires_grad=True)
-    h = torch.zeros(4, 6, dtype=torch.float64, device=graphs_on)
-    for _ in range(4):
-        assert_all_close(sequence_gradients(ours, xs, h, h), sequence_gradients(plain, xs, h, h))
-    assert number_of_pairs(ours) == 5
-    x, c = xs[0].detach(), h.clone()
-    loss = None
-    for _ in range(4):  # the loss before is alive while the next is computed
-        loss = ours(x, (h, c))[0].sum()
-        loss.backward()
-        ours.zero_grad()
-    assert number_of_pairs(ours) == 5 + 1
-    for _ in range(4):  # a gradient that stays is accumulated into
-        ours(x, (h, c))[0].sum().backward()
-        ours.zero_grad(set_to_none=False)
-    assert number_of_pairs(ours) == 5 + 2
-    with torch.no_grad():
-        held = [ours(x + n, (h, c))[0][:, 1:] for n in range(3)]
-        assert_all_close(held, [plain(x + n, (h, c))[0][:, 1:] for n in range(3)])
-
-
-def test_a_step_goes_back_twice_only_if_it_is_retained(graphs_on):
-    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
-    given = module_inputs(graphs_on)
-    found = []
-    for module in (plain, ours):
-        h, c = module(given[0], tuple(given[1:]))
-        first = torch.autograd.grad(h.sum(), given, retain_graph=True)
-        for _ in range(2):  # other steps do not take its memory
-            module(given[0] + 1, tuple(given[1:]))[0].sum().backward()
-        second = torch.autograd.grad((c**2).sum(), given, retain_graph=True)
-        (h * c).sum().backward()
-        found.append((*first, *second, *(p.grad for p in module.parameters())))
-        with pytest.raises(RuntimeError, match="retain_graph=True"):
-            h.sum().backward()
-    assert_all_close(*found)
-
-
-@pytest.mark.parametrize("what", ["state", "weight"])
-def test_a_step_of_which_something_was_modified_in_place_says_so(what, graphs_on):
-    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
-    for module in (plain, ours) if what == "weight" else (ours,):
-        x, h, c = module_inputs(graphs_on)
-        state = module(x, (h, c))
-        with torch.no_grad():
-            (state[1] if what == "state" else module.weights).add_(1)
-        with pytest.raises(RuntimeError, match=r"modified (in place|by an inplace operation)"):
-            state[0].sum().backward()
-
-
-def test_threads_do_not_take_each_others_memory(graphs_on):
-    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
-    _, h, c = (t.detach() for t in module_inputs(graphs_on))
-    inputs = [torch.randn(4, 3, dtype=torch.float64, device=graphs_on) for _ in range(100)]
-    with torch.no_grad():
-        expected = [plain(x, (h, c))[0] for x in inputs]
-
-    def results(_):
-        with torch.no_grad():
-            return [ours(x, (h, c))[0].clone() for x in inputs]
-
-    with ThreadPoolExecutor(4) as pool:
-        for got in pool.map(results, range(4)):
-            assert_all_close(got, expected)
-
-
-def test_graphs_run_in_inference_mode_too(graphs_on):
-    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
-    given = x, h, c = module_inputs(graphs_on)
-    for _ in range(2):
-        with torch.inference_mode():
-            assert_all_close(ours(x, (h, c)), plain(x, (h, c)))
-        with torch.no_grad():
-            assert_all_close(ours(x, (h, c)), plain(x, (h, c)))
-        assert_all_close(step_gradients(ours, given), step_gradients(plain, given))
-
-
-def test_layouts_of_what_is_copied_make_no_further_graphs(graphs_on):
-    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
-    for layout in (torch.clone, shifted, strided, transposed):
-        x, h, c = (layout(t.detach()) for t in module_inputs(graphs_on))
-        with torch.no_grad():
-            assert_all_close(ours(x, (h, c)), plain(x, (h, c)))
-    assert number_of_pairs(ours) == 1
-
-
-def test_gradients_that_have_no_memory_or_a_class_of_their_own(graphs_on):
-    plain, ours = pair_of_modules(graphs_on, cuda_graph=True)
-    given = module_inputs(graphs_on)
-    ones = torch.ones(4, 6, dtype=torch.float64, device=graphs_on)
-    zeros = torch._efficientzerotensor((4, 6), dtype=torch.float64, device=graphs_on)
-    both = [torch.autograd.grad(m(given[0], tuple(given[1:])), given, (ones, zeros)) for m in (ours, plain)]
-    assert_all_close(*both)
-    with pytest.raises(ValueError, match="copy plain tensors, and one is a Special; leave cuda_graph=True out"):
-        torch.autograd.grad(ours(given[0], tuple(given[1:])), given, (ones.as_subclass(Special), ones))
-
-
-def test_graphs_refuse_what_they_cannot_do(graphs_on):
-    ours = pair_of_modules(graphs_on, cuda_graph=True)[1]
-    x, h, c = module_inputs(graphs_on)
-    with pytest.raises(RuntimeError, match="no second derivatives; leave cuda_graph=True out"):
-        torch.autograd.grad(ours(x, (h, c))[0].sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="leave cuda_graph=True out"):
-        torch.func.grad(lambda x: ours(x, (h, c))[0].sum())(x.detach())
-    with pytest.raises(RuntimeError, match="leave cuda_graph=True out"):
-        torch.func.vmap(lambda x: ours(x, (h, c))[0])(torch.stack([x.detach()] * 2))
 
 
 def sequence_gradients(module, xs, h, c):
@@ -868,7 +704,7 @@ def test_graphs_give_what_eager_gives_over_a_sequence(kernel):
         xs = torch.randn(5, 4, 3, dtype=torch.float64, generator=generator).cuda().requires_grad_()
         h = c = torch.zeros(4, 6, dtype=torch.float64, device="cuda")
         assert_all_close(sequence_gradients(ours, xs, h, c), sequence_gradients(plain, xs, h, c))
-    assert number_of_pairs(ours) == 5
+    assert ours._step.captured == 5
 
 
 @pytest.mark.gpu
@@ -908,19 +744,6 @@ def test_graphs_take_tensors_from_anywhere_in_any_layout():
 
 @pytest.mark.gpu
 @pytest.mark.nvrtc
-def test_graphs_stay_on_the_tensors_gpu_whatever_the_current_one_is():
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    for number in (0, 1, 0):
-        plain, ours = pair_of_modules(f"cuda:{number}", cuda_graph=True)
-        for current in (0, 1):
-            with torch.cuda.device(current):
-                given = module_inputs(f"cuda:{number}")
-                assert_all_close(step_gradients(ours, given), step_gradients(plain, given))
-
-
-@pytest.mark.gpu
-@pytest.mark.nvrtc
 def test_a_step_of_graphs_is_one_launch_each_way():
     ours = pair_of_modules("cuda", cuda_graph=True)[1]
     given = [module_inputs("cuda") for _ in range(2)]
@@ -932,19 +755,6 @@ def test_a_step_of_graphs_is_one_launch_each_way():
         torch.cuda.synchronize()
     calls = [event.name for event in profile.events() if re.match("cu(da)?(Graph)?(Launch|Mem)", event.name)]
     assert calls == ["cudaGraphLaunch"] * 2
-
-
-@pytest.mark.gpu
-@pytest.mark.nvrtc
-def test_what_a_graph_lent_out_does_not_change():
-    ours = pair_of_modules("cuda", cuda_graph=True)[1]
-    x, h, c = (t.detach() for t in module_inputs("cuda"))
-    with torch.no_grad():
-        held = [ours(x + n, (h, c))[0][:, 1:] for n in range(4)]
-        before = [t.clone() for t in held]
-        for n in range(4):
-            ours(x - n, (h, c))
-    assert all(torch.equal(a, b) for a, b in zip(held, before, strict=True))
 
 
 @pytest.mark.gpu

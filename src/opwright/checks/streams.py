@@ -15,7 +15,7 @@ import torch
 from opwright import tree
 from opwright.checks import values
 from opwright.checks.context import Context, Observation
-from opwright.internals.tensors import keep_gpu_busy
+from opwright.internals.cuda import keep_gpu_busy
 from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]

@@ -25,7 +25,8 @@ from opwright.contract.dims import Dim, ExprDim, NamedDim, VariadicDim, names_in
 from opwright.errors import ContractError
 
 __all__ = [
-    "Argument", "Kind", "Return", "Saved", "Signature", "TensorType", "Values", "read_signature", "saved", "values",
+    "Argument", "Kind", "Return", "Saved", "Signature", "TensorType", "Values", "read_signature",
+    "saved_for_backward", "values",
 ]  # fmt: skip
 
 Language = Literal["torch", "numpy"]
@@ -55,18 +56,18 @@ def values(low: float | None = None, high: float | None = None, *, one_of: Seque
 
 
 class Saved:
-    """The type of ``ow.saved``."""
+    """The type of ``ow.saved_for_backward``."""
 
     def __repr__(self) -> str:
-        return "ow.saved"
+        return "ow.saved_for_backward"
 
 
-saved = Saved()
+saved_for_backward = Saved()
 """Marks an output that a kernel leaves for its backward, and that the caller of ``op(...)`` does not get.
 
-``-> tuple[Float[Tensor, "b n"], Annotated[Float[Tensor, "b m"], ow.saved]]``: the last ones of a tuple. The reference
-and every kernel return them; ``torch.ops`` and ``setup_context``'s ``output`` have them; no gradient flows through
-them.
+``-> tuple[Float[Tensor, "b n"], Annotated[Float[Tensor, "b m"], ow.saved_for_backward]]``: the last ones of a tuple.
+The reference and every kernel return them; ``torch.ops`` and ``setup_context``'s ``output`` have them; no gradient
+flows through them. (To a type checker, a call of such an operator gives what the reference returns, these included.)
 """
 
 
@@ -307,7 +308,7 @@ def _read_returns(hints: dict[str, Any], qualname: str) -> tuple[tuple[Return, .
     flags = [is_saved for _, is_saved in marked]
     if flags != sorted(flags) or all(flags):
         raise ContractError(
-            f"{where} has ow.saved before an output that the caller gets",
+            f"{where} has ow.saved_for_backward before an output that the caller gets",
             fix="return what the caller gets first, at least one tensor, and what is saved last",
         )
     for part in parts:

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from opwright.internals.lookup import all_found, find
 
 __all__ = [
-    "TensorGuards", "anybody_listens", "conjugates_are_ignored", "forward_mode_is_on", "is_functorch_tensor",
+    "anybody_listens", "conjugates_are_ignored", "forward_mode_is_on", "is_functorch_tensor",
     "is_plain_tensor", "is_plain_thread", "run_as_at_the_top", "run_with_lazy_conjugates", "transforms_are_on",
 ]  # fmt: skip
 
@@ -78,25 +78,6 @@ def _makes_sets_of_keys(key_set: Any) -> bool:
     return _names_of(key_set.from_raw_repr(keys.raw_repr())) == {"Conjugate"}
 
 
-def _guards_what_matters(guards: Any) -> bool:
-    """A guard holds for a tensor that is alike, and for none that differs in what the choice of a kernel depends on."""
-
-    class Subclass(torch.Tensor):
-        pass
-
-    def empty(*shape: int, **options: Any) -> torch.Tensor:
-        return torch.empty(shape, **{"device": "cpu", **options})
-
-    guard = guards(empty(2, 3), dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    others = (
-        empty(2, 4), empty(3, 2).mT, empty(2, 3, 1), empty(2, 3, dtype=torch.float64), empty(2, 3, device="meta"),
-        empty(2, 3, requires_grad=True), empty(2, 3).as_subclass(Subclass),
-    )  # fmt: skip
-    with torch.inference_mode():
-        holds_in_inference_mode = guard.check(empty(2, 3))
-    return guard.check(empty(2, 3)) is True and not holds_in_inference_mode and not any(map(guard.check, others))
-
-
 # -- who takes part in a call ----------------------------------------------------------------------------------------
 
 _key = find("key")
@@ -108,8 +89,6 @@ _functorch_stack = find("functorch_stack", lambda peek: peek() is None)
 _function_mode_is_on: Any = find("function_modes", _tells_function_modes)
 _dispatch_modes: Any = find("dispatch_modes", _counts_dispatch_modes)
 _profiler_is_on: Any = find("profiler", lambda is_on: is_on() in (False, True))
-# What recognises a call like an earlier one; None where nothing does.
-TensorGuards: Any = find("guards", _guards_what_matters)
 
 _knows_who_listens = all_found(
     _key_set, _include, _exclude, _keys_of, _functorch_stack, _function_mode_is_on, _dispatch_modes, _profiler_is_on,

@@ -128,7 +128,12 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     Internal("parse_schema", "torch._C.parse_schema", "the same", "its name alone tells"),
     # -- tensors -----------------------------------------------------------------------------------------------------
-    Internal("version", "torch.Tensor._version", "was a tensor written", "writes are found by comparing values"),
+    Internal(
+        "version",
+        "torch.Tensor._version",
+        "was a tensor written",
+        "writes are found by comparing values; no CUDA graphs",
+    ),
     Internal("storage_identity", "torch.UntypedStorage._cdata", "do two tensors share memory", "their addresses tell"),
     Internal(
         "tensor_address",
@@ -150,7 +155,7 @@ INTERNALS: tuple[Internal, ...] = (
         "FLOPs are not counted",
     ),
     Internal(
-        "is_zero_tensor", "torch.Tensor._is_zerotensor", "zeros without memory in a backward", "torch materialises them"
+        "is_zero_tensor", "torch.Tensor._is_zerotensor", "zeros without memory in a backward", "gradients are copied"
     ),
     # -- CUDA --------------------------------------------------------------------------------------------------------
     Internal("current_device", "torch._C._cuda_getDevice", "the current GPU", "torch.cuda.current_device"),
@@ -165,13 +170,13 @@ INTERNALS: tuple[Internal, ...] = (
         "storage_holders",
         "torch._C._storage_Use_Count",
         "does anybody hold a graph's memory",
-        "CUDA graphs are refused",
+        "results of CUDA graphs are copied",
     ),
     Internal(
         "keeps_graph",
         "torch._C._autograd._get_current_graph_task_keep_graph",
         "will a backward run again",
-        "results are copied",
+        "gradients of CUDA graphs are copied",
     ),
     # -- torch.compile -----------------------------------------------------------------------------------------------
     Internal(

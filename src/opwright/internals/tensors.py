@@ -1,4 +1,4 @@
-"""What opwright asks of tensors and GPUs that torch tells only in private."""
+"""What opwright asks of tensors that torch tells only in private."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import torch
 
 from opwright.internals.lookup import find
 
-__all__ = [
-    "address_in_object", "current_device", "current_stream", "keep_gpu_busy", "share_memory", "version_of",
-    "was_written",
-]  # fmt: skip
+__all__ = ["address_in_object", "share_memory", "version_of", "was_written"]
 
 
 def _counts_writes(version: Any) -> bool:
@@ -58,25 +55,3 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 def address_in_object(tensor: torch.Tensor) -> int | None:
     """The address of the C++ tensor behind a Python one; None where torch does not tell."""
     return None if _address is None else int(_address.__get__(tensor))
-
-
-def _stream_of(device: int) -> int:
-    return int(torch.cuda.current_stream(device).cuda_stream)
-
-
-# The index of the current GPU, and the handle of the current stream of one. Functions of C where torch has them: a
-# stream object made anew for each call costs as much as the rest of a launch.
-current_device: Any = find("current_device") or torch.cuda.current_device
-current_stream: Any = find("current_stream") or _stream_of
-
-_sleep: Any = find("gpu_sleep")
-
-
-def keep_gpu_busy(cycles: int) -> None:
-    """Occupy the current stream for about this many clock cycles."""
-    if _sleep is not None:
-        _sleep(cycles)
-        return
-    square = torch.ones(2048, 2048, device="cuda")
-    for _ in range(1 + cycles // 500_000):  # a product of this size takes some 300 µs
-        square = square @ square

@@ -103,9 +103,9 @@ class Op(BaseOp[P, R_co]):
     """A first-class PyTorch operator with any number of kernels.
 
     ``op(...)`` and ``torch.ops.namespace.name(...)`` do the same, except that only the latter gives outputs marked
-    ``ow.saved``. ``op.kernels["name"](...)`` runs one kernel. ``op.triton``, ``op.cuda``, ``op.cpp``, ``op.mojo``,
-    ``op.max``, ``op.numpy`` and ``op.python`` attach kernels; ``op.register_fake``, ``op.register_autograd`` and their
-    like replace what is derived from the reference.
+    ``ow.saved_for_backward``. ``op.kernels["name"](...)`` runs one kernel. ``op.triton``, ``op.cuda``, ``op.cpp``,
+    ``op.mojo``, ``op.max``, ``op.numpy`` and ``op.python`` attach kernels; ``op.register_fake``,
+    ``op.register_autograd`` and their like replace what is derived from the reference.
 
     Attributes:
         contract: name, typed shapes and reference.

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import torch
 
-from opwright.internals.tensors import keep_gpu_busy
+from opwright.internals.cuda import keep_gpu_busy
 from opwright.timing.candidates import Candidate
 from opwright.timing.hardware.cores import choose_cpus, pinned
 from opwright.timing.hardware.persisting_l2 import reset_persisting_lines

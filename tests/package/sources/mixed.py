@@ -15,7 +15,7 @@ __all__ = ["Scale", "gather_sum", "scaled_exp", "scaled_exp_backward"]
 @ow.op("mixed::scaled_exp", autocast="float32")
 def scaled_exp(
     x: Float[Tensor, "b n"], scale: float, weights: list[float], power: int = 1
-) -> tuple[Float[Tensor, "b n"], Annotated[Float[Tensor, "b n"], ow.saved]]:
+) -> tuple[Float[Tensor, "b n"], Annotated[Float[Tensor, "b n"], ow.saved_for_backward]]:
     """``exp(x)`` times a few numbers, and ``exp(x)`` for the backward."""
     e = torch.exp(x)
     return e * (scale * sum(weights) * half_of(2) ** power), e

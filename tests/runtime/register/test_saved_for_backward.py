@@ -18,7 +18,7 @@ def make_scaled_exp(name="testsaved::scaled_exp"):
     @ow.op(name)
     def scaled_exp(
         x: Float[Tensor, "n"], scale: float
-    ) -> tuple[Float[Tensor, "n"], Annotated[Float[Tensor, "n"], ow.saved]]:
+    ) -> tuple[Float[Tensor, "n"], Annotated[Float[Tensor, "n"], ow.saved_for_backward]]:
         e = torch.exp(x)
         return e * scale, e
 
@@ -57,7 +57,7 @@ def test_two_outputs_and_one_saved():
     @ow.op("testsaved::two")
     def two(
         x: Float[Tensor, "n"],
-    ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"], Annotated[Float[Tensor, "n"], ow.saved]]:
+    ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"], Annotated[Float[Tensor, "n"], ow.saved_for_backward]]:
         return x + 1, x + 2, x + 3
 
     assert [t[0].item() for t in two(torch.zeros(1))] == [1, 2]
@@ -144,7 +144,7 @@ def test_arrays_too():
     @ow.op("testsaved::of_arrays")
     def of_arrays(
         x: Float[np.ndarray, "n"],
-    ) -> tuple[Float[np.ndarray, "n"], Annotated[Float[np.ndarray, "n"], ow.saved]]:
+    ) -> tuple[Float[np.ndarray, "n"], Annotated[Float[np.ndarray, "n"], ow.saved_for_backward]]:
         return x * 2, x * 3
 
     assert isinstance(of_arrays(np.ones(3)), np.ndarray)
@@ -154,13 +154,15 @@ def test_saved_comes_last():
     with pytest.raises(ContractError, match=r"ow\.saved before an output"):
 
         @ow.op("testsaved::first")
-        def first(x: Float[Tensor, "n"]) -> tuple[Annotated[Float[Tensor, "n"], ow.saved], Float[Tensor, "n"]]:
+        def first(
+            x: Float[Tensor, "n"],
+        ) -> tuple[Annotated[Float[Tensor, "n"], ow.saved_for_backward], Float[Tensor, "n"]]:
             return x + 1, x + 2
 
     with pytest.raises(ContractError, match="at least one tensor"):
 
         @ow.op("testsaved::only")
-        def only(x: Float[Tensor, "n"]) -> Annotated[Float[Tensor, "n"], ow.saved]:
+        def only(x: Float[Tensor, "n"]) -> Annotated[Float[Tensor, "n"], ow.saved_for_backward]:
             return x + 1
 
 
@@ -294,7 +296,9 @@ def test_a_wrong_backward_operator_is_found():
 
 def test_a_compiled_call_gives_what_is_saved_as_arrays_too():
     @ow.op("testsaved::arrays_that_are_saved")
-    def both(x: Float[np.ndarray, "n"]) -> tuple[Float[np.ndarray, "n"], Annotated[Float[np.ndarray, "n"], ow.saved]]:
+    def both(
+        x: Float[np.ndarray, "n"],
+    ) -> tuple[Float[np.ndarray, "n"], Annotated[Float[np.ndarray, "n"], ow.saved_for_backward]]:
         return x * 2, x * 3
 
     compiled = torch.compile(lambda x: both.with_saved(x)[1] + 1, backend="eager", fullgraph=True)
@@ -311,7 +315,7 @@ def test_an_author_is_told_of_each_argument_whether_it_needs_a_gradient(namespac
         @ow.op(f"{namespace}::scaled")
         def scaled(
             x: Float[Tensor, "n"], y: Float[Tensor, "n"], a: float = 2.0
-        ) -> tuple[Float[Tensor, "n"], Annotated[Float[Tensor, "n"], ow.saved]]:
+        ) -> tuple[Float[Tensor, "n"], Annotated[Float[Tensor, "n"], ow.saved_for_backward]]:
             return x * y * a, x * y
     else:
 

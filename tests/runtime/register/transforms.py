@@ -49,7 +49,7 @@ derived.python(lambda x, w: torch.tanh(x) * w, name="kernel", devices=["cpu"])
 @ow.op("transforms::written")
 def written(
     x: Float[Tensor, "*b n"], w: Float[Tensor, "n"]
-) -> tuple[Float[Tensor, "*b n"], Annotated[Float[Tensor, "*b n"], ow.saved]]:
+) -> tuple[Float[Tensor, "*b n"], Annotated[Float[Tensor, "*b n"], ow.saved_for_backward]]:
     t = torch.tanh(x)
     return t * w, t
 

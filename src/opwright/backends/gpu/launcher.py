@@ -20,7 +20,7 @@ from opwright.backends.gpu.arguments import Packer
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint
 from opwright.backends.native.native_call import GpuKernel, NativeCall, NativeCalls
 from opwright.errors import KernelRefusedError, LaunchError
-from opwright.internals.tensors import current_device, current_stream
+from opwright.internals.cuda import current_device, current_stream
 
 __all__ = ["Configuration", "DeviceFunction", "Extent", "as_extent"]
 

@@ -27,8 +27,8 @@ def lltm(
 ) -> tuple[
     Float[Tensor, "b s"],
     Float[Tensor, "b s"],
-    Annotated[Float[Tensor, "b s+i"], ow.saved],
-    Annotated[Float[Tensor, "b 3*s"], ow.saved],
+    Annotated[Float[Tensor, "b s+i"], ow.saved_for_backward],
+    Annotated[Float[Tensor, "b 3*s"], ow.saved_for_backward],
 ]:
     """The next state (h, c) of a long long-term memory, an LSTM without a forget gate whose candidate is an ELU.
 
@@ -187,23 +187,8 @@ lltm_backward_pointwise.bench_sizes(b=(16, 256, 4096), s=(128, 512, 1024))
 def lltm_with(kernel):
     """The operator with one kernel, forward and backward, under a name of its own (``gallery::lltm_triton``).
 
-    ``op.only`` restricts a block of code, and a backward runs outside of any; this holds in every thread, and
-    torch.compile tells one from another. Where the kernel does not fit, the reference runs.
+    Where the kernel is not applicable, the reference runs.
     """
-    if kernel not in lltm.kernels:
-        raise ValueError(f"the LLTM cell has no kernel {kernel!r}; it has {', '.join(lltm.kernels)}")
-    forward, in_one_call, pointwise = (restricted(o, kernel) for o in (lltm, lltm_backward, lltm_backward_pointwise))
+    forward, in_one_call, pointwise = (o.restricted_to(kernel) for o in (lltm, lltm_backward, lltm_backward_pointwise))
     register_gradient(forward, in_one_call, pointwise)
     return forward
-
-
-def restricted(operator, kernel):
-    spec = operator.kernels[kernel].spec
-    contract = operator.contract
-    made = ow.op(f"{contract.qualname}_{kernel}", autocast=contract.autocast)(contract.function)
-    attach = getattr(made, spec.backend)
-    attach(
-        spec.source, name=kernel, entry=spec.entry, devices=spec.devices, dtypes=spec.dtypes, when=spec.when,
-        **spec.options,
-    )  # fmt: skip
-    return made

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from opwright import Op
+import opwright as ow
 from opwright.gallery.lltm import lltm, lltm_with
-from opwright.gallery.lltm.graphs import Graphs
 
 __all__ = ["LLTM", "ReferenceLLTM"]
 
@@ -52,23 +52,18 @@ class ReferenceLLTM(nn.Module):
         return f"{self.input_features}, {self.state_size}"
 
 
-def operator_for(kernel: str | None) -> Op:
-    """The cell with one kernel, or with the first that fits."""
-    return lltm if kernel is None else lltm_with(kernel)
-
-
 class LLTM(ReferenceLLTM):
     """The same with opwright's kernels; parameters and ``state_dict`` are the plain module's.
 
     In a region with autocast it computes in autocast's dtype, state included, as ``torch.nn.LSTMCell`` does.
 
     Args:
-        kernel: the name of a kernel (``"triton"``, ``"cuda"``, …) that is to run, forward and backward; otherwise the
-            first that fits.
-        cuda_graph: replay each step, forward and backward, as CUDA graphs (see ``graphs.py``).
+        kernel: the name of a kernel (``"triton"``, ``"cuda"``, …) that is to run, forward and backward (default: the
+            first that is applicable).
+        cuda_graph: replay each step, forward and backward, as CUDA graphs (``ow.cuda_graphed``).
 
     Raises:
-        ValueError: there is no such kernel.
+        KernelError: there is no such kernel.
     """
 
     def __init__(
@@ -76,24 +71,25 @@ class LLTM(ReferenceLLTM):
     ) -> None:
         super().__init__(input_features, state_size)
         self.kernel = kernel
-        self._operator = operator_for(kernel)
-        self._graphs = Graphs() if cuda_graph else None
+        self.cuda_graph = cuda_graph
+        self._step = self._make_step()
+
+    def _make_step(self) -> Callable[..., Any]:
+        operator = lltm if self.kernel is None else lltm_with(self.kernel)
+        return ow.cuda_graphed(operator) if self.cuda_graph else operator
 
     def forward(self, x: Tensor, state: State) -> State:
         """The next (h, c)."""
-        if self._graphs is not None and not torch.compiler.is_compiling():  # which has CUDA graphs of its own
-            h, c = self._graphs(self._operator, x, self.weights, self.bias, *state)
-        else:
-            h, c = self._operator(x, self.weights, self.bias, *state)
+        h, c = self._step(x, self.weights, self.bias, *state)
         return h, c
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_operator"}
+        return {name: value for name, value in super().__getstate__().items() if name != "_step"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._operator = operator_for(self.kernel)
+        self._step = self._make_step()  # a copy captures its own graphs
 
     def extra_repr(self) -> str:
         chosen = f", kernel={self.kernel!r}" if self.kernel else ""
-        return super().extra_repr() + chosen + (", cuda_graph=True" if self._graphs is not None else "")
+        return super().extra_repr() + chosen + (", cuda_graph=True" if self.cuda_graph else "")

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from opwright.contract.signature import saved, values
+from opwright.contract.signature import saved_for_backward, values
 from opwright.errors import KernelRefusedError
 from opwright.package.shipped.operator import Op, op
 
-__all__ = ["Op", "cdiv", "cuda_module", "op", "saved", "values"]
+__all__ = ["Op", "cdiv", "cuda_module", "op", "saved_for_backward", "values"]
 
 _TOOLS = frozenset(
     {

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from opwright.internals.dispatch import TensorGuards, anybody_listens, is_plain_tensor, is_plain_thread
+from opwright.internals.dispatch import anybody_listens, is_plain_tensor, is_plain_thread
+from opwright.internals.guards import HAS_GUARDS, guard_tensors
 
 __all__ = ["GuardableKernel", "GuardedCall", "guard_call", "is_plain_call", "static_key"]
 
@@ -108,11 +109,11 @@ def _guard(arguments: Sequence[Any]) -> Callable[..., bool] | None:
             return None
         else:
             constants.append((i, type(argument), argument))
-    if not first or TensorGuards is None:
+    if not first or not HAS_GUARDS:
         return None
     positions = tuple(first.values())
-    guard = TensorGuards(*[arguments[i] for i in positions], dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    return _with_the_rest(guard.check, positions, repeats, constants) if repeats or constants else guard.check
+    check = guard_tensors([arguments[i] for i in positions])
+    return _with_the_rest(check, positions, repeats, constants) if repeats or constants else check
 
 
 def _with_the_rest(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from opwright.internals.tensors import current_device
+from opwright.internals.cuda import current_device
 
 __all__ = ["prepare_launch"]
 

@@ -2,9 +2,9 @@
 
 What the backward operator takes is read off its parameters: first the gradient of each output that the caller gets (the
 floating ones), in order; then, by name, arguments of the forward, and its outputs as ``result`` or ``result0``,
-``result1``, … as in torch's derivatives.yaml, those that are saved (``ow.saved``) too. A parameter called ``needs``, a
-list[bool], is told which gradients are wanted; the others may be zeros. It returns a gradient for each floating tensor
-argument.
+``result1``, … as in torch's derivatives.yaml, those that are saved (``ow.saved_for_backward``) too. A parameter called
+``needs``, a list[bool], says which gradients are wanted; the others may be zeros. It returns a gradient for each
+floating tensor argument.
 """
 
 from __future__ import annotations

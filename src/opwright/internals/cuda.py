@@ -1,0 +1,101 @@
+"""What opwright asks of torch's CUDA side, and of autograd's memory there, that torch tells only in private."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from opwright.internals.lookup import find
+
+__all__ = [
+    "COUNTS_HOLDERS", "backward_may_run_again", "current_device", "current_stream", "holders_of", "keep_gpu_busy",
+    "with_memory",
+]  # fmt: skip
+
+
+def _stream_of(device: int) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+# The index of the current GPU, and the handle of the current stream of one. Functions of C where torch has them: a
+# stream object made anew for each call costs as much as the rest of a launch.
+current_device: Any = find("current_device") or torch.cuda.current_device
+current_stream: Any = find("current_stream") or _stream_of
+
+_sleep: Any = find("gpu_sleep")
+
+
+def keep_gpu_busy(cycles: int) -> None:
+    """Occupy the current stream for about this many clock cycles."""
+    if _sleep is not None:
+        _sleep(cycles)
+        return
+    square = torch.ones(2048, 2048, device="cuda")
+    for _ in range(1 + cycles // 500_000):  # a product of this size takes some 300 µs
+        square = square @ square
+
+
+# -- who holds memory ------------------------------------------------------------------------------------------------
+
+
+def _counts_holders(count: Callable[[int], int]) -> bool:
+    tensor = torch.zeros(2, device="cpu")
+    storage = _identity.__get__(tensor.untyped_storage())
+    alone = count(storage)
+    view = tensor[1:]
+    shared = count(storage)
+    del view
+    return shared == alone + 1 and count(storage) == alone
+
+
+_identity: Any = find("storage_identity")
+_count: Any = find("storage_holders", _counts_holders)
+# Whether ``holders_of`` can be asked.
+COUNTS_HOLDERS = _identity is not None and _count is not None
+
+
+def holders_of(tensor: torch.Tensor) -> Callable[[], int]:
+    """A function that counts the tensors and nodes of autograd's that hold a tensor's storage."""
+    return functools.partial(_count, _identity.__get__(tensor.untyped_storage()))
+
+
+# -- in a backward ---------------------------------------------------------------------------------------------------
+
+
+def _tells_what_is_retained(keeps_graph: Callable[[], bool]) -> bool:
+    told = []
+
+    def ask(gradient: torch.Tensor) -> None:
+        told.append(keeps_graph())
+
+    with torch.enable_grad():
+        x = torch.ones(1, device="cpu", requires_grad=True)
+        y = x * x
+        y.register_hook(ask)
+        torch.autograd.grad(y, x, retain_graph=True)
+        torch.autograd.grad(y, x)
+    return told == [True, False]
+
+
+@functools.cache
+def _keeps_graph() -> Any:
+    return find("keeps_graph", _tells_what_is_retained)
+
+
+def backward_may_run_again() -> bool:
+    """Within a backward: whether it was asked to retain its graph; True where torch does not tell."""
+    keeps = _keeps_graph()
+    return keeps is None or bool(keeps())
+
+
+_has_no_memory: Any = find("is_zero_tensor")
+
+
+def with_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor; zeros in its place if it has no memory, as a gradient of autograd's may."""
+    if _has_no_memory is None:
+        return torch.empty_like(tensor).copy_(tensor)
+    return torch.zeros_like(tensor) if _has_no_memory(tensor) else tensor

@@ -1,0 +1,55 @@
+"""The parameters and buffers of a module, without a walk through it at each call."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules import module as registration
+
+__all__ = ["ModuleTensors"]
+
+
+class ModuleTensors:
+    """What a module reads besides its arguments. A walk through a large module takes longer than a replay, so torch's
+    hooks tell when a parameter, a buffer or a module of it is registered anew."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._changed = True
+        ours = weakref.ref(self)
+
+        def note(owner: nn.Module, name: str, value: Any) -> None:
+            found = ours()
+            if found is not None and id(owner) in found._ids:
+                found._changed = True
+
+        hooks = [
+            registration.register_module_parameter_registration_hook(note),
+            registration.register_module_buffer_registration_hook(note),
+            registration.register_module_module_registration_hook(note),
+        ]
+        self._ids: set[int] = set()
+        for hook in hooks:
+            weakref.finalize(self, hook.remove)
+
+    def tensors(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Its parameters and its buffers, each once."""
+        if self._changed:
+            self._changed = False
+            self._modules = list(self._module.modules())
+            self._ids = {id(module) for module in self._modules}
+            self._parameters = dict(self._module.named_parameters())
+            self._buffers = list(self._module.buffers())
+        return list(self._parameters.values()), self._buffers
+
+    def modes(self) -> list[bool]:
+        """Whether each module in it is in training mode."""
+        return [module.training for module in self._modules]
+
+    def call(self, parameters: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
+        """Call the module with other tensors in the place of its parameters."""
+        return functional_call(self._module, dict(zip(self._parameters, parameters, strict=True)), args, kwargs)
