@@ -198,12 +198,13 @@ class _FlopCounter(DispatchMode):  # type: ignore[misc]
 
     def _work(self, func: Any, args: Any, kwargs: Any, out: Any) -> int:
         packet = func.overloadpacket
+        name = packet.__name__ if func.namespace == "aten" else ""
         if packet in flop_registry:
             return int(flop_registry[packet](*args, **kwargs, out_val=out))
         results = tree.tensors(out)
-        if not results or func.is_view or packet in _MOVES_DATA:
+        if not results or func.is_view or name in _MOVES_DATA:
             return 0
-        if packet in _SCANS and args[0].dim():
+        if name in _SCANS and args[0].dim():
             self.longest = max(self.longest, args[0].shape[args[1]])
         if torch.Tag.pointwise in func.tags:
             return results[0].numel()
@@ -213,22 +214,7 @@ class _FlopCounter(DispatchMode):  # type: ignore[misc]
         return read if read > results[0].numel() else 0  # a reduction; what is left moves data
 
 
-# Their outputs are as large as their inputs, and each element sums up a whole dim, the second argument.
-_SCANS = frozenset(
-    {
-        torch.ops.aten.cumsum,
-        torch.ops.aten.cumprod,
-        torch.ops.aten.logcumsumexp,
-        torch.ops.aten._softmax,
-        torch.ops.aten._log_softmax,
-    }
-)
-_MOVES_DATA = frozenset(
-    {
-        torch.ops.aten.clone,
-        torch.ops.aten._to_copy,
-        torch.ops.aten.copy_,
-        torch.ops.aten.index,
-        torch.ops.aten.where,
-    }
-)
+# By the names of aten's operators. Their outputs are as large as their inputs, and each element sums up a whole dim,
+# the second argument.
+_SCANS = frozenset({"cumsum", "cumprod", "logcumsumexp", "_softmax", "_log_softmax"})
+_MOVES_DATA = frozenset({"clone", "_to_copy", "copy_", "index", "where"})

@@ -14,10 +14,9 @@ from opwright.internals.lookup import all_found, find
 from opwright.internals.names import DYNAMO
 
 __all__ = [
-    "DispatchMode", "FunctionalTracing", "InductorParts", "can_compile_graphs", "compile_graph",
-    "export_is_tracing",    "fake_tensors", "forget_compiled", "functional_tracing", "graph_break_reasons",
-    "inductor_parts", "is_recompile_limit",
-    "is_tracing_error", "run_and_get_code",
+    "DispatchMode", "FunctionalTracing", "InductorParts", "can_compile_graphs", "compile_graph", "device_switches",
+    "export_is_tracing", "fake_tensors", "forget_compiled", "functional_tracing", "graph_break_reasons",
+    "inductor_parts", "is_recompile_limit", "is_tracing_error", "run_and_get_code",
 ]  # fmt: skip
 
 
@@ -109,13 +108,22 @@ class InductorParts(NamedTuple):
     GraphLowering: Any
     CudaInterface: Any
     triton_facts: Any
+    precompile: Any
 
 
 def inductor_parts() -> InductorParts | None:
     """All of them; None if this torch lacks one."""
-    keys = ("compile_fx", "inner_compile", "inductor_config", "graph_lowering", "cuda_interface", "triton_facts")
+    keys = (
+        "compile_fx", "inner_compile", "inductor_config", "graph_lowering", "cuda_interface", "triton_facts",
+        "precompile",
+    )  # fmt: skip
     found = [find(key) for key in keys]
     return InductorParts(*found) if all_found(*found) else None
+
+
+def device_switches() -> list[str]:
+    """The names in ``torch.cuda`` by which Inductor goes to another GPU and back."""
+    return [found.__name__ for key in ("exchange_device", "maybe_exchange_device") if (found := find(key)) is not None]
 
 
 class FunctionalTracing(NamedTuple):

@@ -90,9 +90,11 @@ _function_mode_is_on: Any = find("function_modes", _tells_function_modes)
 _dispatch_modes: Any = find("dispatch_modes", _counts_dispatch_modes)
 _profiler_is_on: Any = find("profiler", lambda is_on: is_on() in (False, True))
 
+_level = find("forward_level", lambda level: level == -1)
+
 _knows_who_listens = all_found(
     _key_set, _include, _exclude, _keys_of, _functorch_stack, _function_mode_is_on, _dispatch_modes, _profiler_is_on,
-    find("forward_level", lambda level: level == -1),
+    _level,
 )  # fmt: skip
 
 
@@ -114,7 +116,14 @@ anybody_listens: Callable[[], Any] = _anybody_listens if _knows_who_listens else
 
 def forward_mode_is_on() -> bool:
     """Whether a block of forward-mode automatic differentiation is around us."""
-    return bool(getattr(forward_ad, "_current_level", -1) >= 0)
+    if _level is not None:
+        return forward_ad._current_level >= 0
+    one = torch.ones(1, device="cpu")
+    try:
+        forward_ad.make_dual(one, one)
+    except RuntimeError:  # there is no level
+        return False
+    return True
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:

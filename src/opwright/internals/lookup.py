@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from opwright.internals.names import INTERNALS, Internal
 
-__all__ = ["Problem", "all_found", "find", "hide", "problems", "replace"]
+__all__ = ["Problem", "all_found", "find", "problems", "replace"]
 
 _ROWS = {row.key: row for row in INTERNALS}
-# By the tests only: names that are taken for missing, and what is found in their place.
-_replaced: dict[str, Any] = {}
 _MISSING = object()
+# What is found in the place of names: for tests, and to tell whether one of them is the cause of something. The
+# environment variable has keys of rows, with commas between them, that are taken for missing.
+_replaced: dict[str, Any] = dict.fromkeys(
+    filter(None, os.environ.get("OPWRIGHT_WITHOUT_INTERNALS", "").split(",")), _MISSING
+)
 _problems: dict[str, Problem] = {}
 
 
@@ -102,11 +106,6 @@ def problems() -> list[Problem]:
     for key in _ROWS:
         _look_up(key)
     return [_problems[key] for key in _ROWS if key in _problems]
-
-
-def hide(*keys: str) -> None:
-    """Take names for missing: for tests, before anything else of opwright is imported."""
-    _replaced.update(dict.fromkeys(keys, _MISSING))
 
 
 def replace(key: str, stand_in: Any) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DYNAMO", "INTERNALS", "Internal"]
+__all__ = ["DYNAMO", "INTERNALS", "SLOW_IMPORTS", "Internal"]
 
+# Modules of torch's that a check needs and that take long to import: they are imported before processes fork.
+SLOW_IMPORTS = ("torch._dynamo", "torch._functorch.aot_autograd", "torch.testing._internal.optests")
 # A module whose presence among those that are loaded tells that something was compiled.
 DYNAMO = "torch._dynamo"
 
@@ -100,14 +102,21 @@ INTERNALS: tuple[Internal, ...] = (
     Internal(
         "lowerings", "torch._inductor.lowering", "operators with a decomposition, where CI is set", "Inductor decides"
     ),
-    Internal("layout_tag", "torch._library.utils.get_layout_constraint_tag", "the same", "Inductor decides"),
+    Internal(
+        "layout_tag",
+        "torch._library.utils.get_layout_constraint_tag",
+        "the layouts that such an operator takes",
+        "Inductor decides",
+    ),
     Internal(
         "functional_tensor",
         "torch._subclasses.functional_tensor.FunctionalTensor",
         "tracing into Triton kernels",
         _OPAQUE,
     ),
-    Internal("functional_mode", "torch._subclasses.functional_tensor.FunctionalTensorMode", "the same", _OPAQUE),
+    Internal(
+        "functional_mode", "torch._subclasses.functional_tensor.FunctionalTensorMode", "is AOTAutograd tracing", _OPAQUE
+    ),
     Internal(
         "triton_ops_opaque",
         "torch.export._trace.custom_triton_ops_decomposition_disabled",
@@ -126,7 +135,7 @@ INTERNALS: tuple[Internal, ...] = (
         "does a library match its operator",
         "its name alone tells",
     ),
-    Internal("parse_schema", "torch._C.parse_schema", "the same", "its name alone tells"),
+    Internal("parse_schema", "torch._C.parse_schema", "a schema as torch prints it", "its name alone tells"),
     # -- tensors -----------------------------------------------------------------------------------------------------
     Internal(
         "version",
@@ -190,10 +199,22 @@ INTERNALS: tuple[Internal, ...] = (
     Internal(
         "inner_compile", "torch._inductor.compile_fx.compile_fx_inner", "code for a GPU that is not here", _NO_TARGET
     ),
-    Internal("inductor_config", "torch._inductor.config", "the same", _NO_TARGET),
-    Internal("graph_lowering", "torch._inductor.graph.GraphLowering", "the same", _NO_TARGET),
-    Internal("cuda_interface", "torch._dynamo.device_interface.CudaInterface", "the same", _NO_TARGET),
-    Internal("triton_facts", "torch.utils._triton", "the same", _NO_TARGET),
+    Internal("inductor_config", "torch._inductor.config", "Inductor's settings for that code", _NO_TARGET),
+    Internal(
+        "graph_lowering", "torch._inductor.graph.GraphLowering", "the compilation that holds that code", _NO_TARGET
+    ),
+    Internal("cuda_interface", "torch._dynamo.device_interface.CudaInterface", "what Inductor asks a GPU", _NO_TARGET),
+    Internal(
+        "precompile",
+        "torch._inductor.runtime.triton_heuristics.CachingAutotuner._precompile_config",
+        "compiling one of Inductor's Triton kernels",
+        _NO_TARGET,
+    ),
+    Internal("exchange_device", "torch.cuda._exchange_device", "Inductor's way to another GPU", "that way fails"),
+    Internal(
+        "maybe_exchange_device", "torch.cuda._maybe_exchange_device", "Inductor's way back from it", "that way fails"
+    ),
+    Internal("triton_facts", "torch.utils._triton", "what Inductor asks Triton", _NO_TARGET),
     # -- torch's NumPy layer -----------------------------------------------------------------------------------------
     Internal("numpy", "torch._numpy", "NumPy's functions on tensors", _NO_NUMPY),
     Internal("numpy_array", "torch._numpy._ndarray.ndarray", "NumPy's array on a tensor", _NO_NUMPY),
@@ -204,8 +225,8 @@ INTERNALS: tuple[Internal, ...] = (
         "where compiled NumPy makes its arrays",
         _CPU_ARRAYS,
     ),
-    Internal("numpy_methods", "torch._dynamo.utils.numpy_method_wrapper", "the same", _CPU_ARRAYS),
-    Internal("numpy_operators", "torch._dynamo.utils.numpy_operator_wrapper", "the same", _CPU_ARRAYS),
+    Internal("numpy_methods", "torch._dynamo.utils.numpy_method_wrapper", "the same, of arrays' methods", _CPU_ARRAYS),
+    Internal("numpy_operators", "torch._dynamo.utils.numpy_operator_wrapper", "the same, of operators", _CPU_ARRAYS),
     Internal("device_context", "torch.utils._device.DeviceContext", "is torch.device(...) around us", _CPU_ARRAYS),
     Internal(
         "device_constructors", "torch.utils._device._device_constructors", "functions that make tensors", _CPU_ARRAYS
@@ -216,8 +237,13 @@ INTERNALS: tuple[Internal, ...] = (
         "leaving torch.device(...) for a while",
         _CPU_ARRAYS,
     ),
-    Internal("function_mode_count", "torch._C._len_torch_function_stack", "the same", _CPU_ARRAYS),
-    Internal("function_mode_at", "torch._C._get_function_stack_at", "the same", _CPU_ARRAYS),
+    Internal(
+        "function_mode_count",
+        "torch._C._len_torch_function_stack",
+        "how many of torch's function modes are on",
+        _CPU_ARRAYS,
+    ),
+    Internal("function_mode_at", "torch._C._get_function_stack_at", "which they are", _CPU_ARRAYS),
     # -- Triton ------------------------------------------------------------------------------------------------------
     Internal(
         "triton_target",
@@ -226,7 +252,16 @@ INTERNALS: tuple[Internal, ...] = (
         _NO_STAGES,
         "triton 3.4 – 3.9",
     ),
-    Internal("triton_source", "triton.compiler.ASTSource", "the same", _NO_STAGES, "triton 3.4 – 3.9"),
+    Internal(
+        "triton_source", "triton.compiler.ASTSource", "what Triton compiles there", _NO_STAGES, "triton 3.4 – 3.9"
+    ),
+    Internal(
+        "autotuner_timer",
+        "triton.runtime.Autotuner.do_bench",
+        "autotuned kernels in Triton's interpreter (its _do_bench)",
+        "they are timed with Triton's own timer, which needs a GPU",
+        "triton 3.4 – 3.9",
+    ),
     Internal(
         "triton_backends", "triton.backends.backends", "code for a GPU that is not here", _NO_TARGET, "triton 3.4 – 3.9"
     ),

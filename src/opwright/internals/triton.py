@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from opwright.internals.lookup import find
 
-__all__ = ["Stages", "nvidia_driver", "stages"]
+__all__ = ["Stages", "nvidia_driver", "stages", "time_by_default"]
 
 
 class Stages(NamedTuple):
@@ -26,3 +27,9 @@ def nvidia_driver() -> Any | None:
     """The class of Triton's driver for NVIDIA's GPUs; None where this Triton has it no longer."""
     backends = find("triton_backends")
     return None if backends is None or "nvidia" not in backends else backends["nvidia"].driver
+
+
+def time_by_default(kernel: Any, timer: Callable[..., list[float]]) -> None:
+    """Have an autotuned kernel choose its configuration with a timer, unless its author gave it one."""
+    if find("autotuner_timer") is not None and getattr(kernel, "_do_bench", timer) is None:
+        kernel._do_bench = timer

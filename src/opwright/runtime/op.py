@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, overload
@@ -90,8 +89,9 @@ def op(qualname: str, *, autocast: Autocast | None = None) -> Decorator:
      → by_addition      python     runs
        reference        torch      no: a kernel was found before it
     """
-    caller = sys._getframe(1)
-    scope = {**caller.f_globals, **caller.f_locals}
+    frame = inspect.currentframe()
+    caller = frame.f_back if frame is not None else None
+    scope = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
 
     def decorate(reference: Callable[..., Any], /) -> Any:
         return Op(make_contract(qualname, reference, scope, autocast))

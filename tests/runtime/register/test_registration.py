@@ -240,3 +240,19 @@ def test_inductor_keeps_the_operator_where_the_environment_says_ci(dynamic: bool
     out.sum().backward()
     assert out[0] == 3
     assert x.grad[0] == 2
+
+
+def test_forward_mode_of_lists_is_refused_rather_than_zero(namespace: str) -> None:
+    """``torch.library.register_autograd``, which lists need, drops tangents without a word."""
+
+    @ow.op(f"{namespace}::total")
+    def total(xs: list[Float[Tensor, "n"]]) -> Float[Tensor, "n"]:
+        return sum(x.sin() for x in xs)
+
+    x = torch.randn(3)
+    for call in (total, total.overload):
+        with pytest.raises(NotImplementedError, match=r"(?s)total has no forward-mode derivative.*its reference"):
+            torch.func.jvp(lambda x, call=call: call([x, x]), (x,), (x,))
+    torch.testing.assert_close(total([x, x]), 2 * x.sin())
+    reference = total.contract.function
+    torch.testing.assert_close(torch.func.jvp(lambda x: reference([x, x]), (x,), (x,))[1], 2 * x * x.cos())

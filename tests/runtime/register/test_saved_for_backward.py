@@ -151,7 +151,7 @@ def test_arrays_too():
 
 
 def test_saved_comes_last():
-    with pytest.raises(ContractError, match=r"ow\.saved before an output"):
+    with pytest.raises(ContractError, match=r"ow.saved_for_backward before an output"):
 
         @ow.op("testsaved::first")
         def first(

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -88,9 +88,9 @@ class DeviceCode:
 
 
 @functools.cache
-def _demangler() -> ctypes._NamedFuncPointer:
+def _demangler() -> Any:
     # torch has loaded it already.
-    function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    function = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"]
     function.restype = ctypes.c_void_p
     function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
     return function

@@ -32,7 +32,7 @@ from opwright.contract.numpy_rules import DefaultFloatDtype
 from opwright.contract.signature import Language
 from opwright.errors import KernelRefusedError, OpwrightError
 from opwright.internals import triton as triton_internals
-from opwright.internals.compiler import InductorParts, fake_tensors, inductor_parts
+from opwright.internals.compiler import InductorParts, device_switches, fake_tensors, inductor_parts
 
 __all__ = ["Compilable", "Generated", "compiled", "generate_for", "kernels_in"]
 
@@ -207,7 +207,7 @@ def _answers(gpu: TargetGpu) -> dict[str, Any]:
     given = {
         "is_available": True, "device_count": 1, "current_device": 0, "get_device_properties": facts,
         "get_device_capability": gpu.capability, "get_device_name": gpu.name, "get_rng_state": state,
-        "set_rng_state": None, "_exchange_device": 0, "_maybe_exchange_device": 0,
+        "set_rng_state": None, **dict.fromkeys(device_switches(), 0),
     }  # fmt: skip
     return {name: staticmethod(functools.partial(_answer, value)) for name, value in given.items()}
 
@@ -256,7 +256,7 @@ def _run_triton(kernel: Generated, gpu: TargetGpu, folder: Path) -> Generated:
         first = waiting.configs[0]
         try:
             with mock.patch.object(triton, "compile", catch):
-                waiting._precompile_config(first)
+                _inductor(gpu).precompile(waiting, first)
         except _CaughtError as caught:
             asm = caught.what.asm
         else:

@@ -95,6 +95,11 @@ def compile_whole(
         on_graph: told when a graph is about to be compiled, with what ended it too early ("" if nothing).
         code_of: what makes code from a graph; Inductor by default.
     """
+    if code_of is None and not can_compile_graphs():
+        raise CompileError(
+            f"torch {torch.__version__} does not compile NumPy code; `opwright doctor` says what is missing",
+            fix="use a torch between 2.11 and 2.15",
+        )
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
         if on_graph is not None:
@@ -106,10 +111,6 @@ def compile_whole(
 
 def generate(graph: torch.fx.GraphModule, inputs: Any) -> Any:
     """C++ or Triton from a graph, by Inductor."""
-    if not can_compile_graphs():
-        raise CompileError(
-            f"torch {torch.__version__} does not compile NumPy code", fix="use a torch between 2.11 and 2.15"
-        )
     return compile_graph(graph, inputs)
 
 

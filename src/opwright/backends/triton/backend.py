@@ -20,6 +20,7 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.triton.tracing import is_interpreted, kernels_reached, traceable_launcher
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
+from opwright.internals.triton import time_by_default
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
 
@@ -67,9 +68,9 @@ class TritonBackend(Backend):
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         for kernel in kernels_reached(artifact.payload):
-            if is_interpreted(kernel) and getattr(kernel, "_do_bench", self) is None:
+            if is_interpreted(kernel):
                 # Triton's own timer needs a GPU's driver. Each configuration runs once, and the first is taken.
-                kernel._do_bench = _run_once
+                time_by_default(kernel, _run_once)
         return contract.signature.flat(artifact.payload)
 
     def not_judged(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:

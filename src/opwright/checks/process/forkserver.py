@@ -20,13 +20,14 @@ import sys
 import traceback
 import warnings
 
+from opwright.internals.names import SLOW_IMPORTS
+
 __all__ = ["MESSAGE_BYTES", "serve"]
 
 MESSAGE_BYTES = 4096
 # What a worker would otherwise import itself, each time. Nothing here may touch a device or start a thread.
 _PRELOAD = (
-    "torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch.testing._internal.optests",
-    "opwright.checks.process.worker",
+    "torch", *SLOW_IMPORTS, "opwright.checks.process.worker",
 )  # fmt: skip
 
 

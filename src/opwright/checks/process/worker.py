@@ -141,10 +141,10 @@ def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotCheck
     yield from unjudged
     context = Context(operator, job.kernel, job.device, job.level, chosen, progress, reproduce=job.reproduce)
     with operator.only(job.kernel), under_check():
-        yield from _families(context, job)
+        yield from _run_checks(context, job)
 
 
-def _families(context: Context, job: Job) -> Iterator[Finding | NotChecked]:
+def _run_checks(context: Context, job: Job) -> Iterator[Finding | NotChecked]:
     for name, check in CHECKS.items():
         if job.checks and name not in job.checks:
             continue

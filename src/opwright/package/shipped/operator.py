@@ -7,7 +7,7 @@ tools: building, tuning, checking, timing.
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,8 +31,9 @@ R_co = TypeVar("R_co", covariant=True, default=Any)
 
 def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Define an operator by a typed function, its reference, as ``opwright.op`` does."""
-    caller = sys._getframe(1)
-    scope = {**caller.f_globals, **caller.f_locals}
+    frame = inspect.currentframe()
+    caller = frame.f_back if frame is not None else None
+    scope = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
 
     def decorate(function: Callable[..., Any]) -> Any:
         return Op(make_contract(qualname, function, scope, autocast, examined=True))

@@ -21,7 +21,12 @@ from opwright.errors import NameClashError
 from opwright.internals import registration as torch_registration
 from opwright.internals.autograd import HAS_AUTOGRAD_KEYS, without_enclosing_transforms
 from opwright.internals.compiler import export_is_tracing, forget_compiled, functional_tracing
-from opwright.internals.dispatch import conjugates_are_ignored, run_as_at_the_top, run_with_lazy_conjugates
+from opwright.internals.dispatch import (
+    conjugates_are_ignored,
+    forward_mode_is_on,
+    run_as_at_the_top,
+    run_with_lazy_conjugates,
+)
 from opwright.runtime.register.autocast import KEYS, kernel_for_autocast
 from opwright.runtime.register.autograd_function import (
     InOrder,
@@ -193,6 +198,11 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
         return (*given, *(kwargs.get(a.name, a.default) for a in signature.keyword_only))
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if not carries_tangents and forward_mode_is_on():
+            raise NotImplementedError(
+                f"{contract.qualname} has no forward-mode derivative: {_why_no_tangents(contract)}\n  → "
+                f"call its reference there, {name}.contract.function"
+            )
         if conjugates_are_ignored():
             return run_with_lazy_conjugates(registrable.run, in_order(args, kwargs))
         return registrable.run(in_order(args, kwargs))
@@ -210,6 +220,7 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
     def flops(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
         return rules.count_flops(in_order(args, kwargs))
 
+    carries_tangents = _has_function_of_its_own(contract)
     library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(contract.qualname, fake, lib=library)
     _register_gradient(rules, overload, in_order, library)
@@ -222,12 +233,26 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
     return overload
 
 
+def _has_function_of_its_own(contract: Contract) -> bool:
+    """Whether its gradient is an ``autograd.Function`` of our own. Such a one does not look into lists: torch's does,
+    but not inside ``torch.func``, and it drops the tangents of forward mode without a word (torch 2.11 to 2.15)."""
+    return HAS_AUTOGRAD_KEYS and not _has_list(contract)
+
+
+def _has_list(contract: Contract) -> bool:
+    return any(a.kind is Kind.TENSOR_LIST for a in contract.signature.arguments)
+
+
+def _why_no_tangents(contract: Contract) -> str:
+    if _has_list(contract):
+        return "torch drops the tangents of tensors in lists"
+    return f"torch {torch.__version__} lacks what it needs (`opwright doctor` lists it)"
+
+
 def _register_gradient(rules: Rules, overload: Any, in_order: InOrder, library: torch.library.Library) -> None:
     """The gradient and the vmap rule: as an ``autograd.Function`` of our own, else as torch.library registers them."""
     contract = rules.contract
-    # An autograd.Function does not look into lists: torch's own does, but not inside torch.func.
-    has_list = any(a.kind is Kind.TENSOR_LIST for a in contract.signature.arguments)
-    if HAS_AUTOGRAD_KEYS and not has_list:
+    if _has_function_of_its_own(contract):
         function = make_function(rules, overload, in_order)
         autograd = kernel_for_autograd(contract, overload, in_order, function)
         library.impl(contract.name, autograd, "Autograd", with_keyset=True)

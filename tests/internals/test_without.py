@@ -1,0 +1,42 @@
+"""Each private name missing in turn, and changed in the ways that are relied on not to happen: what opwright computes
+is right all the same (``core.py``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opwright.internals.lookup import problems
+from opwright.internals.names import INTERNALS
+from tests import warm
+
+CORE = Path(__file__).parent / "core.py"
+HERE_ALREADY = {problem.internal.key for problem in problems()}
+KEYS = [row.key for row in INTERNALS]
+# Without these, torch.compile's code of NumPy functions is another, which takes Inductor ten seconds to make.
+OF_COMPILED_ARRAYS = {row.key for row in INTERNALS if "numpy" in row.key or "device_con" in row.key} | {"compile_fx"}
+
+
+def run_core(*options: str, **environment: str) -> set[str]:
+    """Which names were found missing or changed."""
+    done = warm.run_script(CORE, *options, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {line.split()[1] for line in done.stdout.splitlines() if line.startswith("problem ")} - HERE_ALREADY
+
+
+def test_with_all_of_them_nothing_is_refused():
+    assert run_core() == set()
+
+
+@pytest.mark.parametrize("prefix", ["torch.", "triton."])
+def test_without_any_of_them(prefix):
+    hidden = {row.key for row in INTERNALS if row.name.startswith(prefix)}
+    assert hidden - HERE_ALREADY <= run_core(OPWRIGHT_WITHOUT_INTERNALS=",".join(hidden))
+
+
+@pytest.mark.slow  # a process and a check for each of some seventy names
+@pytest.mark.parametrize("key", KEYS)
+def test_without_one(key):
+    parts = ["compiled_arrays"] if key in OF_COMPILED_ARRAYS else []
+    assert {key} - HERE_ALREADY <= run_core(*parts, OPWRIGHT_WITHOUT_INTERNALS=key)
