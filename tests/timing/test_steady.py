@@ -189,7 +189,7 @@ class FakeCuda:
         from opwright.timing.timers import GpuTimer
 
         timer = GpuTimer.__new__(GpuTimer)
-        timer._graphs, timer._call_us, timer._stream, timer._flush_us = {}, {}, "ours", 1.0
+        timer._graphs, timer._host_us, timer._stream, timer._flush_us = {}, {}, "ours", 1.0
         timer._queued_times = lambda candidate, sets, count: [500.0] * count
         timer._replay = lambda graph: 80.0
         return timer
