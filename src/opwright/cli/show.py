@@ -139,8 +139,9 @@ def report(
 
 
 def doctor(json: Json = None) -> None:
-    """Say what this machine can run, and why not the rest."""
+    """Say what this machine can run, why not the rest, and what this torch lacks."""
     from opwright.backends import BACKENDS, get_backend
+    from opwright.internals.lookup import problems
     from opwright.machine import this_machine
     from opwright.report.records import write_json
     from opwright.report.terminal import show_doctor
@@ -148,7 +149,9 @@ def doctor(json: Json = None) -> None:
 
     machine = this_machine()
     probes = {name: get_backend(name).available(machine) for name in BACKENDS}
-    show_doctor(console(), {**machine.to_json(), "cache": str(machine.cache_dir)}, probes)
+    missing = [str(problem) for problem in problems()]
+    show_doctor(console(), {**machine.to_json(), "cache": str(machine.cache_dir)}, probes, missing)
     if json is not None:
         backends = {n: {"accepted": isinstance(p, Accepted), **dataclasses.asdict(p)} for n, p in probes.items()}
-        write_json({"schema": "opwright.doctor/1", "machine": machine.to_json(), "backends": backends}, json)
+        record = {"schema": "opwright.doctor/1", "machine": machine.to_json(), "backends": backends, "lacks": missing}
+        write_json(record, json)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from opwright.internals.dispatch import transforms_are_on
+from opwright.internals.dispatch import names_of, transforms_are_on
 from opwright.internals.lookup import all_found, find
 
 __all__ = [
@@ -28,8 +28,13 @@ def _tells_who_requires_grad(any_of: Any) -> bool:
         return any_of(1, tracked) is True and any_of(1, torch.ones(1, device="cpu")) is False
 
 
+def _follow_autograd(keys: Any) -> bool:
+    names = names_of(keys)
+    return "CPU" in names and "AutogradCPU" not in names
+
+
 _guard: Any = find("below_autograd", _skips_autograd)
-_after_autograd: Any = find("after_autograd")
+_after_autograd: Any = find("after_autograd", _follow_autograd)
 _transform_type: Any = find("transform_type", lambda kinds: kinds.Functionalize != kinds.Vmap)
 _functorch_stack: Any = find("functorch_stack")
 _pop_interpreters: Any = find("pop_interpreters")
@@ -76,10 +81,14 @@ def without_autocast(device_type: str) -> contextlib.AbstractContextManager[Any]
     return block
 
 
-_exclude_guard: Any = find("exclude_guard")
+def _leaves_autocast(guard: Any) -> bool:
+    one = torch.ones(1, 1, device="cpu")
+    with torch.autocast("cpu", torch.bfloat16), guard(_autocast_keys["cpu"]):
+        return (one @ one).dtype == torch.float32
+
+
 _key, _key_set = find("key"), find("key_set")
 _autocast_keys = (
-    {}
-    if _exclude_guard is None or _key is None or _key_set is None
-    else {"cpu": _key_set(_key.AutocastCPU), "cuda": _key_set(_key.AutocastCUDA)}
+    {} if _key is None or _key_set is None else {"cpu": _key_set(_key.AutocastCPU), "cuda": _key_set(_key.AutocastCUDA)}
 )
+_exclude_guard: Any = find("exclude_guard", _leaves_autocast)

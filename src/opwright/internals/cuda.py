@@ -12,7 +12,6 @@ from opwright.internals.lookup import find
 
 __all__ = [
     "COUNTS_HOLDERS", "backward_may_run_again", "current_device", "current_stream", "holders_of", "keep_gpu_busy",
-    "with_memory",
 ]  # fmt: skip
 
 
@@ -89,13 +88,3 @@ def backward_may_run_again() -> bool:
     """Within a backward: whether it was asked to retain its graph; True where torch does not tell."""
     keeps = _keeps_graph()
     return keeps is None or bool(keeps())
-
-
-_has_no_memory: Any = find("is_zero_tensor")
-
-
-def with_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor; zeros in its place if it has no memory, as a gradient of autograd's may."""
-    if _has_no_memory is None:
-        return torch.empty_like(tensor).copy_(tensor)
-    return torch.zeros_like(tensor) if _has_no_memory(tensor) else tensor

@@ -19,7 +19,8 @@ from opwright.internals.lookup import all_found, find
 
 __all__ = [
     "anybody_listens", "conjugates_are_ignored", "forward_mode_is_on", "is_functorch_tensor",
-    "is_plain_tensor", "is_plain_thread", "run_as_at_the_top", "run_with_lazy_conjugates", "transforms_are_on",
+    "is_plain_tensor", "is_plain_thread", "names_of", "run_as_at_the_top", "run_with_lazy_conjugates",
+    "transforms_are_on",
 ]  # fmt: skip
 
 Result = TypeVar("Result")
@@ -29,7 +30,7 @@ _PLAIN_KEYS = _PLAIN_BACKENDS | {"ADInplaceOrView", "AutogradCPU", "AutogradCUDA
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-def _names_of(keys: Any) -> frozenset[str]:
+def names_of(keys: Any) -> frozenset[str]:
     """The keys of a set: torch gives Python no other way to all of them."""
     shown = str(keys).removeprefix("DispatchKeySet(").rstrip(")")
     return frozenset(name.strip() for name in shown.split(","))
@@ -54,28 +55,42 @@ def _counts_dispatch_modes(count: Callable[[], int]) -> bool:
 
 
 def _tells_keys_of_tensors(keys_of: Callable[[torch.Tensor], Any]) -> bool:
-    plain = _names_of(keys_of(torch.empty(1, device="cpu")))
-    lazy = _names_of(keys_of(torch.empty(1, dtype=torch.complex64, device="cpu").conj()))
+    plain = names_of(keys_of(torch.empty(1, device="cpu")))
+    lazy = names_of(keys_of(torch.empty(1, dtype=torch.complex64, device="cpu").conj()))
     return "CPU" in plain and "Conjugate" not in plain and "Conjugate" in lazy
 
 
 def _tells_included_keys(keys: Callable[[], Any]) -> bool:
     """Inference mode no longer includes the key of views."""
-    before = _names_of(keys())
+    before = names_of(keys())
     with torch.inference_mode():
-        return "ADInplaceOrView" in before and "ADInplaceOrView" not in _names_of(keys())
+        return "ADInplaceOrView" in before and "ADInplaceOrView" not in names_of(keys())
 
 
 def _tells_excluded_keys(keys: Callable[[], Any]) -> bool:
     """Inference mode excludes autograd besides."""
-    before = _names_of(keys())
+    before = names_of(keys())
     with torch.inference_mode():
-        return _names_of(keys()) > before
+        return names_of(keys()) > before
+
+
+def _tells_transforms(ask: Callable[[torch.Tensor], Any]) -> bool:
+    """A question whose answer is true within a transform of ``torch.func``, and not outside."""
+    told = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        told.append(bool(ask(tensor)))
+        return tensor
+
+    one = torch.ones(1, device="cpu")
+    note(one)
+    torch.func.vmap(note)(one)
+    return told == [False, True]
 
 
 def _makes_sets_of_keys(key_set: Any) -> bool:
     keys = key_set(_key.Conjugate)  # type: ignore[union-attr]
-    return _names_of(key_set.from_raw_repr(keys.raw_repr())) == {"Conjugate"}
+    return names_of(key_set.from_raw_repr(keys.raw_repr())) == {"Conjugate"}
 
 
 # -- who takes part in a call ----------------------------------------------------------------------------------------
@@ -85,7 +100,7 @@ _key_set = find("key_set", _makes_sets_of_keys)
 _include = find("include_keys", _tells_included_keys)
 _exclude = find("exclude_keys", _tells_excluded_keys)
 _keys_of = find("tensor_keys", _tells_keys_of_tensors)
-_functorch_stack = find("functorch_stack", lambda peek: peek() is None)
+_functorch_stack = find("functorch_stack", lambda peek: _tells_transforms(lambda _: peek() is not None))
 _function_mode_is_on: Any = find("function_modes", _tells_function_modes)
 _dispatch_modes: Any = find("dispatch_modes", _counts_dispatch_modes)
 _profiler_is_on: Any = find("profiler", lambda is_on: is_on() in (False, True))
@@ -133,7 +148,7 @@ def is_plain_tensor(tensor: torch.Tensor) -> bool:
 
 @functools.cache
 def _are_plain_keys(raw_keys: int) -> bool:
-    names = _names_of(_key_set.from_raw_repr(raw_keys))  # type: ignore[union-attr]
+    names = names_of(_key_set.from_raw_repr(raw_keys))  # type: ignore[union-attr]
     return bool(names & _PLAIN_BACKENDS) and names <= _PLAIN_KEYS
 
 
@@ -147,7 +162,7 @@ def is_plain_thread() -> bool:
 def _are_plain_sets(include: int, exclude: int) -> bool:
     # Autograd's threads for GPUs exclude named dims besides (torch 2.11); a tensor that has some is not plain anyway.
     def named(included: int, excluded: int) -> tuple[frozenset[str], frozenset[str]]:
-        sets = [_names_of(_key_set.from_raw_repr(keys)) for keys in (included, excluded)]  # type: ignore[union-attr]
+        sets = [names_of(_key_set.from_raw_repr(keys)) for keys in (included, excluded)]  # type: ignore[union-attr]
         return sets[0], sets[1] - {"Named"}
 
     return named(include, exclude) in [named(i.raw_repr(), e.raw_repr()) for i, e in _default_key_sets()]
@@ -170,8 +185,8 @@ def is_functorch_tensor(tensor: torch.Tensor) -> bool:
     return bool(_is_wrapped(tensor)) if _is_wrapped is not None else transforms_are_on()
 
 
-_is_wrapped = find("is_wrapped", lambda is_wrapped: not is_wrapped(torch.empty(0)))
-_transforms_are_on = find("transforms_on", lambda are_on: not are_on())
+_is_wrapped = find("is_wrapped", _tells_transforms)
+_transforms_are_on = find("transforms_on", lambda are_on: _tells_transforms(lambda _: are_on()))
 
 
 def transforms_are_on() -> bool:
@@ -218,8 +233,25 @@ def run_with_lazy_conjugates(function: Callable[..., Result], *arguments: Any) -
         return function(*arguments)
 
 
-_force_keys: Any = find("force_keys")
-_is_excluded = find("is_excluded", lambda is_excluded: not is_excluded(_key.Conjugate))  # type: ignore[union-attr]
+def _forces_keys(guard: Any) -> bool:
+    """Within its block the thread has just the keys that it is given; after it, those from before."""
+    before = _exclude()  # type: ignore[misc]
+    with guard(_include(), before.add(_key.Conjugate)):  # type: ignore[misc, union-attr]
+        inside = names_of(_exclude())  # type: ignore[misc]
+    return "Conjugate" in inside and names_of(_exclude()) == names_of(before)  # type: ignore[misc]
+
+
+def _tells_what_is_excluded(is_excluded: Any) -> bool:
+    conjugate = _key.Conjugate  # type: ignore[union-attr]
+    outside = is_excluded(conjugate)
+    if _force_keys is None:
+        return not outside
+    with _force_keys(_include(), _exclude().add(conjugate)):  # type: ignore[misc]
+        return (outside, is_excluded(conjugate)) == (False, True)
+
+
+_force_keys: Any = find("force_keys", _forces_keys)
+_is_excluded = find("is_excluded", _tells_what_is_excluded)
 
 
 def _in_a_fresh_thread(function: Callable[..., Result], *arguments: Any) -> Result:

@@ -42,7 +42,7 @@ def find(key: str, behaves: Callable[[Any], bool] | None = None) -> Any | None:
         behaves: tells whether what was found does what opwright relies on. It may raise, which means no.
     """
     found = _look_up(key)
-    if found is _MISSING:
+    if found is _MISSING or key in _problems:  # for whoever asked first, and for all others
         return None
     try:
         if behaves is None or behaves(found):
@@ -58,7 +58,7 @@ def find(key: str, behaves: Callable[[Any], bool] | None = None) -> Any | None:
 def _look_up(key: str) -> Any:
     row = _ROWS[key]
     found = _replaced[key] if key in _replaced else _resolve(row.name)
-    if found is _MISSING and not _is_part_of_what_is_not_installed(row.name):
+    if found is _MISSING and (key in _replaced or not _is_part_of_what_is_not_installed(row.name)):
         _problems[key] = Problem(row, "is missing")
     return found
 

@@ -163,9 +163,6 @@ INTERNALS: tuple[Internal, ...] = (
         "counting FLOPs, rounding as a dtype would",
         "FLOPs are not counted",
     ),
-    Internal(
-        "is_zero_tensor", "torch.Tensor._is_zerotensor", "zeros without memory in a backward", "gradients are copied"
-    ),
     # -- CUDA --------------------------------------------------------------------------------------------------------
     Internal("current_device", "torch._C._cuda_getDevice", "the current GPU", "torch.cuda.current_device"),
     Internal(

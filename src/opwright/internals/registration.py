@@ -58,22 +58,39 @@ def keep_opaque_in_inductor(overload: Any) -> None:
         lowering.make_fallback(overload, constraint, warn=False)
 
 
+def _is_relu(function: Any) -> bool:
+    return bool(function(torch.tensor([-1.0, 2.0], device="cpu")).tolist() == [0.0, 2.0])
+
+
+def _is_schema_of_relu(schema: Any) -> bool:
+    return str(schema).startswith("aten::relu(") and schema.is_mutable is False
+
+
+def _prints_what_it_read(parse: Any) -> bool:
+    text = "aten::relu(Tensor self) -> Tensor"
+    return str(parse(text)) == text
+
+
+_overload_function: Any = find("overload_function", _is_relu)
+_overload_schema: Any = find("overload_schema", _is_schema_of_relu)
+_parse_schema: Any = find("parse_schema", _prints_what_it_read)
+
+
 def call_directly(overload: Any) -> Callable[..., Any]:
     """The function of C++ behind an overload: its wrapper in Python would add a tenth to a call."""
-    function: Callable[..., Any] = overload if find("overload_function") is None else overload._op
+    function: Callable[..., Any] = overload if _overload_function is None else overload._op
     return function
 
 
 def writes_arguments(overload: Any) -> bool:
     """Whether an operation writes into one of its arguments."""
-    if find("overload_schema") is None:
+    if _overload_schema is None:
         return bool(overload.overloadpacket.__name__.endswith("_") or overload.name().endswith("out"))
     return bool(overload._schema.is_mutable)
 
 
 def schema_differs(overload: Any, schema: str) -> bool:
     """Whether an operator is known to have another schema."""
-    parse = find("parse_schema")
-    if parse is None or find("overload_schema") is None:
+    if _parse_schema is None or _overload_schema is None:
         return False
-    return str(overload._schema) != str(parse(schema))
+    return str(overload._schema) != str(_parse_schema(schema))

@@ -234,8 +234,11 @@ def _versus_text(found: Comparison | None) -> str:
     return f"[{_VERSUS[found.verdict]}]{found.verdict}[/] {found.ratio:.2f}"
 
 
-def show_doctor(console: Console, machine: Mapping[str, Any], backends: Mapping[str, Probe]) -> None:
-    """What this machine is, and for each language: accepted, or why not and what to do."""
+def show_doctor(
+    console: Console, machine: Mapping[str, Any], backends: Mapping[str, Probe], missing: Sequence[str] = ()
+) -> None:
+    """What this machine is, and for each language: accepted, or why not and what to do; then a line for each name of
+    torch's and Triton's that is missing."""
     facts = Table(box=None, pad_edge=False, show_header=False)
     facts.add_column(style="bold")
     facts.add_column()
@@ -253,6 +256,10 @@ def show_doctor(console: Console, machine: Mapping[str, Any], backends: Mapping[
             case Refused(reason=reason, remedy=remedy):
                 table.add_row(name, "[yellow]not here[/]", escape(reason) + (f"\n→ {escape(remedy)}" if remedy else ""))
     console.print(table)
+    if missing:
+        console.print("\n[bold]what this torch or Triton lacks, and what happens without it[/]")
+    for line in missing:
+        console.print(f"  [yellow]{escape(line)}[/]", soft_wrap=True, highlight=False)
 
 
 def _fact(value: Any) -> str:

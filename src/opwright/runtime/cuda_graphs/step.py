@@ -13,7 +13,7 @@ from torch import Tensor
 
 from opwright import tree
 from opwright.errors import ArgumentError, CudaGraphError
-from opwright.internals.cuda import COUNTS_HOLDERS, backward_may_run_again, holders_of, with_memory
+from opwright.internals.cuda import COUNTS_HOLDERS, backward_may_run_again, holders_of
 from opwright.internals.tensors import share_memory, version_of, was_written
 from opwright.runtime.cuda_graphs.graph import Graph, aside
 
@@ -163,7 +163,7 @@ class CapturedStep:
         given = [g for g, wanted in zip(output_gradients, self.is_differentiable, strict=True) if wanted]
         self._backward.replay(
             [
-                torch.zeros_like(own) if gradient is None else with_memory(gradient)
+                torch.zeros_like(own) if gradient is None or _has_no_memory(gradient) else gradient
                 for own, gradient in zip(self._output_gradients, given, strict=True)
             ]
         )
@@ -301,6 +301,11 @@ def refuse_subclasses(tensors: Sequence[Tensor | None]) -> None:
             raise ArgumentError(
                 f"CUDA graphs copy plain tensors, and one is a {type(tensor).__name__}", fix="call without graphs"
             )
+
+
+def _has_no_memory(gradient: Tensor) -> bool:
+    """Whether it is one of autograd's zeros without memory."""
+    return gradient.data_ptr() == 0 and gradient.numel() > 0
 
 
 def _storage(tensor: Tensor) -> int:
