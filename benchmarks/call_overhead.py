@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import json
 import timeit
 from collections.abc import Callable
 from pathlib import Path
 
+import records
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -52,7 +52,7 @@ def around_nothing() -> Calls:
     nothing(x, y)
     return {
         "op(...) around a kernel that does nothing": lambda: nothing(x, y),
-        "  of it: does a guard recognise the call": lambda: nothing._guarded_calls[0].holds(x, y),
+        "  of it: does a guard hold": lambda: nothing._guarded_calls[0].holds(x, y),
         "  of it: does anything else listen": anybody_listens,
         "the same asked in Python: is the call plain": lambda: is_plain_call((x, y)),
         "the same asked in Python: what its checks depend on": lambda: static_key((x, y)),
@@ -71,11 +71,11 @@ def around_a_native_kernel(language: str, label: str, suffix: str) -> Calls:
     assert torch.equal(add(x, y), x + y)
     any_call = kernel.load()
     like_this = any_call.for_calls_like((x, y))
-    assert like_this is not any_call, "it was called once, so it is recognised"
+    assert like_this is not any_call, "it was called once, so it has a guarded form"
     return {
         f"op(...) in {label}": lambda: add(x, y),
-        f"  of it: the {label} kernel, as a recognised call runs it": lambda: like_this(x, y),
-        f"  the {label} kernel, as any other call runs it": lambda: any_call(x, y),
+        f"  of it: the {label} kernel, in a guarded call": lambda: like_this(x, y),
+        f"  the {label} kernel, in any other call": lambda: any_call(x, y),
     }
 
 
@@ -128,4 +128,4 @@ for name, us in times.items():
     print(f"{name:<60} {us:6.2f} µs {us / times['torch.add']:6.2f} × torch.add")
 if options.file:
     record = {"schema": "opwright.call_overhead/2", "machine": this_machine().to_json(), "us": times}
-    options.file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    records.write(options.file, record)

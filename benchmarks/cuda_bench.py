@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import records
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -217,4 +218,4 @@ for section in [SECTIONS[name] for name in sys.argv[2:] or SECTIONS]:
         traceback.print_exc()
         record[section.__name__] = {"failed": traceback.format_exc()}
     print(f"   {time.perf_counter() - start:.1f} s", flush=True)
-    (out / "cuda.json").write_text(json.dumps(record, indent=1))
+    records.write(out / "cuda.json", record)

@@ -10,7 +10,6 @@ kept, goes back to the right gradients.
 from __future__ import annotations
 
 import copy
-import json
 import statistics
 import sys
 import time
@@ -18,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import records
 import torch
 from torch import nn
 
@@ -136,7 +136,7 @@ def main() -> None:
         for candidate, line in record[name].items():
             print(f"  {candidate:32} {line['us']:8.1f} µs  {line['of_eager']:6.3f} of eager   "
                   f"{line['five_calls_before_the_backward']}")  # fmt: skip
-    (Path(sys.argv[1]) / "cuda-graphs.json").write_text(json.dumps(record, indent=1))
+    records.write(Path(sys.argv[1]) / "cuda-graphs.json", record)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import records
 import torch
 
 import opwright as ow
@@ -121,7 +122,7 @@ record = {
     "other_timers": timers,
     "notes": watch.notes,
 }
-(out / "timing.json").write_text(json.dumps(record, indent=1, default=str))
+records.write(out / "timing.json", record)
 print(f"gallery, quick: {quick_seconds:.0f} s; errors: {list(quick.errors)}")
 print("against itself:", counts, [r for r in same if r["verdict"] != "SAME"][:6])
 print("repeated:", [(r["n"], r["cache"], f"{r['spread']:.2%}") for r in spread])

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import statistics
 import time
 import traceback
@@ -22,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import records
 import torch
 
 from opwright.gallery.lltm.module import LLTM, ReferenceLLTM
@@ -52,7 +52,7 @@ COMPILED = "torch.compile"
 def candidates(device: str, i: int, s: int) -> dict[str, torch.nn.Module]:
     """All with one set of parameters."""
     plain = ReferenceLLTM(i, s).to(device)
-    made: dict[str, torch.nn.Module] = {"eager": plain}
+    made: dict[str, torch.nn.Module] = {"reference": plain}
     for name, options in OURS[device].items():
         made[name] = LLTM(i, s, **options).to(device)
         made[name].load_state_dict(plain.state_dict())
@@ -197,21 +197,24 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(0)
-    record: dict[str, Any] = {"schema": "opwright.lltm_bench/1", "machine": this_machine().to_json()}
+    record: dict[str, Any] = {"schema": "opwright.lltm_bench/2", "machine": this_machine().to_json()}
     record |= {"device": options.device, "dtype": "float32", "threads": torch.get_num_threads()}
     record |= {"autograd_threads": not options.one_thread, "cases": []}
     start = time.perf_counter()
     for size in SIZES[options.device]:
         found = case(*size, options.device)
         show(found)
-        record["cases"].append({k: v for k, v in found.items() if k != "samples"} | {"samples": rounded(found)})
+        record["cases"].append(
+            {k: v for k, v in found.items() if k != "samples"} | {"quartiles_us": quartiles(found["samples"])}
+        )
         record["seconds"] = time.perf_counter() - start
-        (options.folder / "lltm.json").write_text(json.dumps(record, indent=1))
+        records.write(options.folder / "lltm.json", record)
     print(f"\n{record['seconds']:.0f} s")
 
 
-def rounded(found: dict[str, Any]) -> dict[str, Any]:
-    return {n: {d: [round(t, 2) for t in all_] for d, all_ in s.items()} for n, s in found["samples"].items()}
+def quartiles(samples: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:
+    """The lower and the upper one."""
+    return {n: {d: statistics.quantiles(us, n=4)[::2] for d, us in found.items()} for n, found in samples.items()}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ show that the script works. The record goes to self_comparison.json in $OUT, or 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import records
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -346,7 +346,7 @@ def main() -> None:
         "notes": watch.notes,
     }
     file = Path(os.environ.get("OUT", ".")) / "self_comparison.json"
-    file.write_text(json.dumps(record, indent=1, default=str))
+    records.write(file, record)
     print(file)
 
 

@@ -157,6 +157,12 @@ def test_a_gpu_machine_without_mojo_has_the_shipped_kernel_and_is_told_what_the_
     )
 
 
+def skip_without_ptx(kernel, dtype):
+    """PTX of one dtype is kept beside the source; the rest is built with Mojo, or with a package."""
+    if dtype in conv1d.kernels[kernel].not_judged("cuda"):
+        pytest.skip(conv1d.kernels[kernel].not_judged("cuda")[dtype])
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_the_kernel_from_registers_is_what_runs():
     x, k = torch.randn(5000, device="cuda"), torch.randn(4, device="cuda")
@@ -167,6 +173,7 @@ def test_on_a_gpu_the_kernel_from_registers_is_what_runs():
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("kernel", GPU)
 def test_kernels_on_a_gpu_agree_with_the_definition(kernel, dtype):
+    skip_without_ptx(kernel, dtype)
     for n in (*SIZES, 4096, 8191, 100_003):
         for m in WIDTHS:
             x, k = torch.randn(n).to("cuda", dtype), torch.randn(m).to("cuda", dtype)
@@ -187,14 +194,14 @@ def test_the_shipped_ptx_runs_on_a_gpu_without_mojo():
     without = dataclasses.replace(tools, machine=dataclasses.replace(tools.machine, mojo=None))
     backend = MojoBackend()
     launch = backend.load(backend.compile(kernel.spec, kernel.contract, without), kernel.spec, kernel.contract)
-    for dtype in FLOATS:
-        x, k = torch.randn(5000, device="cuda").to(dtype), torch.randn(4, device="cuda").to(dtype)
-        assert_close(launch(x, k), exact(x, k), 4)
+    x, k = torch.randn(5000, device="cuda"), torch.randn(4, device="cuda")
+    assert_close(launch(x, k), exact(x, k), 4)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", ["mojo_gpu", TILED, "cuda"])
 def test_more_elements_than_32_bits_can_count_are_convolved(kernel):
+    skip_without_ptx(kernel, torch.float16)
     n = (1 << 31) + 4096
     if torch.cuda.mem_get_info()[0] < 5 * n:
         pytest.skip("the GPU has too little free memory")
@@ -210,23 +217,21 @@ def test_the_shipped_ptx_is_what_its_source_compiles_to(tmp_path):
     copied = tmp_path / source.name
     shutil.copy(source, copied)
     spec = dataclasses.replace(kernel.spec, source=copied)
-    calls = [(torch.zeros(8, dtype=d), torch.zeros(4, dtype=d)) for d in (torch.float32, torch.bfloat16)]
-    for file in prebuild(spec, kernel.contract, build_tools(), ["sm_80", "sm_90"], calls):
-        if file.suffix == ".ptx":
-            assert file.read_bytes() == (source.parent / "prebuilt" / file.name).read_bytes(), file.name
+    calls = [(torch.zeros(8), torch.zeros(4))]
+    for file in prebuild(spec, kernel.contract, build_tools(), ["sm_80"], calls):
+        assert file.read_bytes() == (source.parent / "prebuilt" / file.name).read_bytes(), file.name
 
 
 def test_the_shipped_ptx_is_of_this_very_source():
     kernel = conv1d.kernels["mojo_gpu"]
     made = MojoBackend().compile(kernel.spec, kernel.contract, build_tools()).payload
     manifest = prebuilt.manifest_of(kernel.spec.source, kernel.spec.entry, "prebuilt")
-    for dtype in FLOATS:
-        arguments = torch.zeros(8, dtype=dtype), torch.zeros(4, dtype=dtype)
-        for arch in ("sm_80", "sm_90"):
-            unit = made.unit(made.parameters(arguments, (dtype,) * 3), Target(arch, (dtype,) * 3))
-            found = prebuilt.find(manifest, unit)
-            assert found is not None, "run `opwright prebuild opwright.gallery.conv1d`, and commit what it writes"
-            assert found[1] == arch
+    for newer in ("sm_80", "sm_90", "sm_100"):
+        dtypes = (torch.float32,) * 3
+        unit = made.unit(made.parameters((torch.zeros(8), torch.zeros(4)), dtypes), Target(newer, dtypes))
+        found = prebuilt.find(manifest, unit)
+        assert found is not None, "build it anew and commit it: see CONTRIBUTING.md"
+        assert found[1] == "sm_80"
 
 
 def test_the_demonstration_prints_passed_for_each_and_match(capsys, monkeypatch):

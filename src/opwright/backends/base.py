@@ -11,7 +11,7 @@ import abc
 import ast
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -150,6 +150,10 @@ class Backend(abc.ABC):
     def under_check(self) -> contextlib.AbstractContextManager[None]:
         """What a check runs every kernel in, whatever its language: a simulator that permutes its threads, say."""
         return contextlib.nullcontext()
+
+    def dtypes_here(self, spec: KernelSpec, device: str, machine: Machine) -> Collection[torch.dtype] | None:
+        """Dtypes in which a kernel can run on a machine; None if all."""
+        return spec.dtypes if spec.dtypes is not None else self.dtypes
 
     def not_judged(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
         """Dtypes in which a result here says nothing about the kernel, each with the reason."""

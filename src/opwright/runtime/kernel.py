@@ -68,12 +68,14 @@ class Kernel:
     def applies_to(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
         """Whether it can run on the arguments' device and dtypes, whatever their shapes and values."""
         assert binding.device is not None  # a contract has at least one tensor; absent ones were refused
-        probe = self.probe(binding.device.type)
-        dtypes = self.spec.dtypes if self.spec.dtypes is not None else get_backend(self.backend).dtypes
+        device = binding.device.type
+        probe = self.probe(device)
+        dtypes = get_backend(self.backend).dtypes_here(self.spec, device, build_tools().machine)
         if isinstance(probe, Accepted) and dtypes is not None:
             others = [short(d) for d in dtypes_that_count(arguments) if d not in dtypes]
             if others:
-                taken = ", ".join(sorted(map(short, dtypes)) if self.spec.dtypes is None else map(short, dtypes))
+                names = map(short, dtypes)
+                taken = ", ".join(names if dtypes is self.spec.dtypes else sorted(names))
                 return Refused(f"takes {taken}, not {', '.join(others)}")
         return probe
 

@@ -17,7 +17,7 @@ from opwright.backends.mojo.backend import MojoBackend, prebuild
 from opwright.backends.mojo.call import Target
 from opwright.backends.mojo.prebuilt import Recipe
 from opwright.errors import KernelError, KernelRefusedError
-from opwright.machine import Gpu, Machine, this_machine
+from opwright.machine import Compiler, Gpu, Machine, this_machine
 from opwright.results import Accepted, Refused
 from tests.backends.mojo.mojo_sources import GPU, GPU_SCALE
 
@@ -113,3 +113,26 @@ def test_prebuilt_ptx_is_found_by_its_source_and_architecture(scale, source):
 def _unit(kernel, arch):
     made = MojoBackend().compile(kernel.spec, kernel.contract, build_tools()).payload
     return made.unit({"dtype": "DType.float32"}, Target(arch, (torch.float32, torch.float32)))
+
+
+def test_without_mojo_only_the_dtypes_of_the_ptx_are_taken(scale, source, tmp_path, monkeypatch):
+    manifest = prebuilt.manifest_of(source, "scale", "ptx")
+    manifest.parent.mkdir()
+
+    def list_ptx(*parameters):
+        files = [{"file": "a", "arch": "sm_80", "parameters": p, "sources": ""} for p in parameters]
+        manifest.write_text(json.dumps({"schema": "opwright.mojo-ptx/1", "files": files}))
+
+    list_ptx({"dtype": "DType.float32"}, {"dtype": "DType.float64"})
+    kernel = scale.mojo(source, prebuilt="ptx", **GPU)
+    spec, backend = kernel.spec, MojoBackend()
+    assert set(backend.dtypes_here(spec, "cuda", machine())) == {torch.float32, torch.float64}
+    assert "holds no PTX of scale for it" in backend.not_judged(spec, "cuda", machine())[torch.float16]
+    assert torch.float16 in backend.dtypes_here(spec, "cuda", this_machine_with_mojo())
+    assert not backend.not_judged(spec, "cuda", this_machine_with_mojo())
+    list_ptx({"dtype": "DType.float32", "width": "3"})  # which a dtype does not tell from width=4
+    assert torch.float16 in backend.dtypes_here(spec, "cuda", machine())
+
+
+def this_machine_with_mojo() -> Machine:
+    return dataclasses.replace(machine(), mojo=Compiler("mojo", "Mojo 1.2.0"))

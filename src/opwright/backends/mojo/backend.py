@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,16 @@ class MojoBackend(Backend):
         if machine.mojo is None and device == "cuda" and "cuda" in spec.devices and machine.has_gpu:
             return _probe_prebuilt(spec)
         return language
+
+    def dtypes_here(self, spec: KernelSpec, device: str, machine: Machine) -> Collection[torch.dtype] | None:
+        taken = super().dtypes_here(spec, device, machine)
+        built = _dtypes_of_ptx(spec) if machine.mojo is None and device == "cuda" else None
+        return taken if built is None else [d for d in taken or DTYPES if d in built]
+
+    def not_judged(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
+        here = self.dtypes_here(spec, device, machine) or ()
+        why = f"{_NO_MOJO}, and {spec.options.get('prebuilt')} holds no PTX of {spec.entry} for it"
+        return {d: why for d in super().dtypes_here(spec, device, machine) or () if d not in here}
 
     def validate(self, spec: KernelSpec, contract: Contract) -> None:
         where = f"{contract.qualname}:{spec.name}: {_source(spec).name}"
@@ -167,6 +177,17 @@ def _probe_prebuilt(spec: KernelSpec) -> Probe:
     if not holds:
         return Refused(f"{_NO_MOJO}, and {folder} holds no PTX of {spec.entry}", INSTALL)
     return Accepted("PTX that was built before")
+
+
+def _dtypes_of_ptx(spec: KernelSpec) -> set[torch.dtype] | None:
+    """The dtypes that PTX was built for; None where more than a dtype tells one set of parameters from another."""
+    folder = spec.options.get("prebuilt")
+    if folder is None:
+        return None
+    sets = prebuilt.parameter_sets(prebuilt.manifest_of(_source(spec), spec.entry, folder))
+    if any(parameters.keys() != {"dtype"} for parameters in sets):
+        return None
+    return {dtype for dtype, name in DTYPES.items() if name in [parameters["dtype"] for parameters in sets]}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from opwright.backends.mojo.compiler import MojoUnit
 from opwright.errors import KernelError
 
-__all__ = ["Prebuilt", "Recipe", "find", "holds_ptx", "manifest_of", "read_manifest", "write"]
+__all__ = ["Prebuilt", "Recipe", "find", "holds_ptx", "manifest_of", "parameter_sets", "read_manifest", "write"]
 
 _SCHEMA = "opwright.mojo-ptx/1"
 
@@ -66,7 +66,17 @@ def read_manifest(manifest: Path) -> list[Prebuilt]:
 
 
 def holds_ptx(manifest: Path) -> bool:
-    """Whether a folder lists PTX of a kernel: asked at calls, so a list is read again only when its file has changed.
+    """Whether a folder lists PTX of a kernel.
+
+    Raises:
+        KernelError: the manifest cannot be read.
+    """
+    return bool(parameter_sets(manifest))
+
+
+def parameter_sets(manifest: Path) -> tuple[dict[str, str], ...]:
+    """The compile-time parameters of all PTX that a folder lists: asked at calls, so a list is read again only when its
+    file has changed.
 
     Raises:
         KernelError: the manifest cannot be read.
@@ -74,13 +84,13 @@ def holds_ptx(manifest: Path) -> bool:
     try:
         file = os.stat(manifest)
     except OSError:
-        return False
-    return _lists_ptx(manifest, file.st_ino, file.st_mtime_ns, file.st_size)
+        return ()
+    return _read_parameter_sets(manifest, file.st_ino, file.st_mtime_ns, file.st_size)
 
 
 @functools.lru_cache(maxsize=256)
-def _lists_ptx(manifest: Path, *_version: int) -> bool:
-    return bool(read_manifest(manifest))
+def _read_parameter_sets(manifest: Path, *_version: int) -> tuple[dict[str, str], ...]:
+    return tuple(made.parameters for made in read_manifest(manifest))
 
 
 def find(manifest: Path, unit: MojoUnit) -> tuple[Path, str] | None:
