@@ -18,9 +18,11 @@ import pytest
 from tests import REPOSITORY
 from tests.warm import run_script
 
-# Before torch and opwright read them. Within a session the caches are shared, so that no test compiles what
-# another one compiled; the user's own caches are never touched.
-_SESSION = Path(tempfile.mkdtemp(prefix="opwright-tests-"))
+# Before torch and opwright read them. Within a session the caches are shared, by pytest-xdist's workers too, so that
+# no test compiles what another one compiled; the user's own caches are never touched.
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+_SESSION = Path(os.environ["OPWRIGHT_TESTS_SESSION"] if _WORKER else tempfile.mkdtemp(prefix="opwright-tests-"))
+os.environ["OPWRIGHT_TESTS_SESSION"] = str(_SESSION)
 os.environ["OPWRIGHT_CACHE_DIR"] = str(_SESSION / "opwright")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_SESSION / "inductor")
 os.environ["TRITON_CACHE_DIR"] = str(_SESSION / "triton")
@@ -30,7 +32,8 @@ _numbers = itertools.count()
 
 
 def pytest_unconfigure() -> None:
-    shutil.rmtree(_SESSION, ignore_errors=True)
+    if not _WORKER:
+        shutil.rmtree(_SESSION, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -94,8 +97,9 @@ def needs_aot_packages() -> Callable[[str], None]:
 
 @pytest.fixture
 def namespace() -> str:
-    """A namespace that no other test uses: what is registered with torch stays for the process."""
-    return f"tests{next(_numbers)}"
+    """A namespace that no other test uses: what is registered with torch stays for the process, and what is compiled
+    for the session."""
+    return f"tests{_WORKER}{next(_numbers)}"
 
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
@@ -116,8 +120,7 @@ def run_python(tmp_path: Path) -> RunPython:
         path = tmp_path / file
         path.write_text(textwrap.dedent(script))
         found = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]), **(env or {})}
-        # Triton is imported with torch, and chooses then between its compiler and its interpreter.
-        done = run_script(path, *args, env=found, fresh=fresh or "TRITON_INTERPRET" in found)
+        done = run_script(path, *args, env=found, fresh=fresh)
         assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
