@@ -41,10 +41,14 @@ class Cell:
         """The worst that occurred; a refusal only where nothing ran."""
         return self.counts[0][0] if self.counts else None
 
+    @property
+    def marks(self) -> tuple[tuple[Status, str], ...]:
+        """``✓``, ``✗`` and ``✓``, ``3✓`` and ``1–``: with counts unless all of them are one."""
+        alone = all(n == 1 for _, n in self.counts)
+        return tuple((status, MARKS[status] if alone else f"{n}{MARKS[status]}") for status, n in self.counts)
+
     def __str__(self) -> str:
-        """``✓``, ``✗ 2✓``, ``3✓ 1–``: a count where there is more than one kernel."""
-        alone = self.passed + self.failed + self.refused == len(self.counts)
-        return " ".join(MARKS[status] if alone else f"{n}{MARKS[status]}" for status, n in self.counts)
+        return " ".join(mark for _, mark in self.marks)
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def _width(matrix: Matrix, i: int) -> int:
 
 
 def _cell_text(cell: Cell) -> Text:
-    return Text(str(cell), STYLES[cell.status] if cell.status else "")
+    return Text(" ").join(Text(mark, STYLES[status]) for status, mark in cell.marks)
 
 
 def _one_line(name: str) -> str:
