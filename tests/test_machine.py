@@ -98,6 +98,13 @@ def test_the_compiler_is_cxx_then_the_usual_names(monkeypatch: pytest.MonkeyPatc
     assert found.path == str(clang), "a compiler that cannot say its version is passed over"
 
 
+def test_the_compiler_that_mojo_links_with_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not look().cc
+    fake_compiler(tmp_path, "cc", "exit 0")
+    assert look().cc
+
+
 def test_a_compiler_that_says_nothing_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

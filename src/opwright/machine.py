@@ -48,7 +48,8 @@ class Gpu:
 class Machine:
     """The facts that decide what can run here. Tests make their own, so rules are tested without hardware.
 
-    ``mojo_lacks`` names the packages with Mojo's modules for GPUs that are not installed; ``max`` is MAX's version.
+    ``mojo_lacks`` names the packages with Mojo's modules for GPUs that are not installed; ``max`` is MAX's version;
+    ``cc`` says whether there is a command of that name, with which Mojo links libraries for the CPU.
     """
 
     system: str
@@ -68,6 +69,7 @@ class Machine:
     mojo: Compiler | None = None
     mojo_lacks: tuple[str, ...] = ()
     max: str | None = None
+    cc: bool = True
 
     @property
     def has_gpu(self) -> bool:
@@ -108,6 +110,7 @@ def this_machine() -> Machine:
         mojo=_first_compiler(os.environ.get("MOJO"), "mojo", str(Path(sys.executable).parent / "mojo")),
         mojo_lacks=tuple(name for name in ("max-core", "max-mojo-libs") if _installed_version(name) is None),
         max=_installed_version("max"),
+        cc=shutil.which("cc") is not None,
     )
 
 

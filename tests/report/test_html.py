@@ -64,6 +64,51 @@ def test_failures_come_first():
     assert order == sorted(order)
 
 
+def matrix_of(page):
+    """The first table of the page: each row's cells, as text."""
+    assert page.index("<table") == page.index('<table class="matrix">')
+    table = page[page.index('<table class="matrix">') : page.index("</table>")]
+    rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+    return [[text_of(f"<body>{cell}").strip() for cell in re.findall(r"<t[hd].*?</t[hd]>", row)] for row in rows]
+
+
+def test_the_page_begins_with_a_matrix():
+    verdicts = [
+        make_verdict(), make_verdict(kernel="forgets_tail", status=Status.FAIL), make_verdict(op="gallery::sin"),
+        make_verdict(op="gallery::sin", backend="cuda", device="cpu-sim"), make_verdict(kernel="reference"),
+    ]  # fmt: skip
+    assert matrix_of(html.render([make_check(*verdicts)])) == [
+        ["gallery::", "triton cuda", "cuda cpu-sim", "reference cuda"],
+        ["add", "✗ ✓", "", "✓"],
+        ["sin", "✓", "✓", ""],
+    ]  # fmt: skip
+
+
+def test_hostile_names_stay_in_their_cell_of_the_matrix():
+    other = make_verdict(op=f"{HOSTILE}::b", backend="cpp", status=Status.FAIL)
+    rows = matrix_of(html.render([make_check(make_verdict(op=f"{HOSTILE}::a", backend=HOSTILE), other)]))
+    assert [len(row) for row in rows] == [3, 3, 3]
+    assert [row[1:] for row in rows[1:]] == [["✓", ""], ["", "✗"]]
+    assert "&lt;script&gt;" in rows[0][0]
+
+
+def many_verdicts(count=60):
+    wrong = Finding("values", Status.FAIL, "n=5", "differs", "opwright check x")
+    passing = [make_verdict(kernel=f"right_{i}", not_checked=(NotChecked("opcheck", "slow"),)) for i in range(count)]
+    return [*passing, make_verdict(kernel="wrong", status=Status.FAIL, findings=(wrong,))]
+
+
+def test_a_long_list_is_folded_and_reasons_are_counted():
+    page = html.render([make_check(*many_verdicts())])
+    assert '<table class="rows folded"' in page
+    assert "show 60 passed<" in page
+    assert '<tbody class="fail open"' in page
+    said = text_of(page)
+    assert "60 of 61 kernels: slow" in said
+    assert "gallery::add:right_3, … and 56 more" in said
+    assert 'class="rows folded"' not in html.render([make_check(*many_verdicts(5))])
+
+
 def test_what_was_not_passed_leaves_no_section():
     sections = {
         "check": html.render([make_check()]),
@@ -283,9 +328,10 @@ const search = (id, text) => {
 };
 const said = {};
 said.start = shown("verdicts");
-said.closed = document.querySelector("#v1").checkVisibility();
-click("#verdicts .opener"); said.opened = document.querySelector("#v1").checkVisibility();
-said.expanded = document.querySelector("#verdicts .opener").getAttribute("aria-expanded");
+said.failure = document.querySelector("#v1").checkVisibility();
+said.closed = document.querySelector("#v2").checkVisibility();
+click("#verdicts .pass .opener"); said.opened = document.querySelector("#v2").checkVisibility();
+said.expanded = document.querySelector("#verdicts .pass .opener").getAttribute("aria-expanded");
 header("verdicts", "operator and kernel").click(); said.by_name = shown("verdicts");
 header("verdicts", "operator and kernel").click(); said.by_name_down = shown("verdicts");
 said.sorted = header("verdicts", "operator and kernel").parentElement.getAttribute("aria-sort");
@@ -296,6 +342,18 @@ click("#verdicts .chip[data-status='']"); search("verdicts", "GALLERY trit"); sa
 search("times", "backward 16384x16384"); header("times", "warm").click(); said.fastest = shown("times");
 click("#times .chip[data-status=slower]"); said.slower = shown("times");
 const copied = click("#v1 [data-copy]"); said.copied = copied.dataset.copy.slice(0, 14);
+document.title = JSON.stringify(said);
+"""
+
+
+DRIVE_FOLDED = """
+const shown = () => [...document.querySelectorAll("#verdicts tbody")].filter((t) => t.checkVisibility()).length;
+const said = { folded: shown(), failure: document.querySelector("#v1").checkVisibility() };
+const box = document.querySelector("#verdicts input");
+if (HOW === "search") { box.value = "right_7"; box.dispatchEvent(new Event("input")); }
+else document.querySelector("[data-unfold]").click();
+said.unfolded = shown();
+said.button = document.querySelector("[data-unfold]").checkVisibility();
 document.title = JSON.stringify(said);
 """
 
@@ -351,6 +409,7 @@ def test_a_reader_opens_sorts_and_filters(tmp_path):
     said = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
     assert said == {
         "start": ["forgets_tail", "triton", "mojo"],
+        "failure": True,
         "closed": False,
         "opened": True,
         "expanded": "true",
@@ -365,3 +424,16 @@ def test_a_reader_opens_sorts_and_filters(tmp_path):
         "slower": [],
         "copied": "opwright check",
     }
+
+
+@pytest.mark.slow
+@in_a_browser
+@pytest.mark.parametrize(("how", "unfolded"), [("button", 61), ("search", 1)])
+def test_what_failed_is_never_folded_and_the_rest_unfolds(tmp_path, how, unfolded):
+    page = html.render([make_check(*many_verdicts())])
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
+    script = f"<script>const HOW = '{how}'; {DRIVE_FOLDED}</script></body>"
+    shown, console = browse(page.replace("</body>", script), tmp_path / "page.html")
+    assert console == []
+    said = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
+    assert said == {"folded": 1, "failure": True, "unfolded": unfolded, "button": False}

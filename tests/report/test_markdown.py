@@ -24,8 +24,8 @@ def test_failures_come_with_case_and_command():
         "`opwright check add.py:add",
     ):
         assert part in row
-    assert "`no Mojo here`: `gallery::add:mojo`" in text
-    assert "gradients: `no floating output`" in text
+    assert "- `gallery::add:mojo`: `no Mojo here`" in text
+    assert "- `gallery::add:triton`: `no floating output` (gradients)" in text
 
 
 def test_a_benchmark_shows_time_share_and_verdicts():
@@ -39,6 +39,30 @@ def test_a_benchmark_shows_time_share_and_verdicts():
     assert "12 of 492 samples discarded" in text
     assert "| `gallery::add` | NVIDIA H100 80GB HBM3 | float32 | from 2^21 elements | `triton_autotuned` |" in text
     assert "TF32 in cuBLAS: off" in text
+
+
+def test_a_matrix_comes_first_with_each_cell_in_its_column():
+    verdicts = [
+        make_verdict(), make_verdict(kernel="forgets_tail", status=Status.FAIL),
+        make_verdict(op="gallery::a|b", backend="c|d"), make_verdict(op="gallery::a|b", status=Status.REFUSED),
+    ]  # fmt: skip
+    lines = markdown.render([make_check(*verdicts)]).splitlines()
+    assert lines[4:8] == [
+        "| gallery:: | triton | c\\|d |",
+        "| --- | --- | --- |",
+        "| `add` | ❌ 1 ✅ 1 |  |",
+        "| `a\\|b` | ➖ 1 | ✅ 1 |",
+    ]
+
+
+def test_reasons_are_counted_and_few_of_many_kernels_are_named():
+    asked = NotChecked("opcheck", "not asked for")
+    verdicts = [make_verdict(kernel=f"k{i}", not_checked=(asked,)) for i in range(50)]
+    text = markdown.render([make_check(*verdicts)])
+    assert "- all kernels: `not asked for` (opcheck)" in text
+    assert "k49" not in text
+    others = markdown.render([make_check(*verdicts, make_verdict(op="gallery::sin"))])
+    assert "- 50 of 51 kernels: `not asked for` (opcheck; `gallery::add`)" in others
 
 
 def test_what_was_not_passed_is_not_mentioned():

@@ -17,7 +17,7 @@ from opwright.results import Finding, NotChecked, Status
 __all__ = ["NAME", "check"]
 
 NAME = "torch.compile"
-_BACKENDS = {"quick": "aot_eager", "full": "inductor"}
+_BACKENDS = {"smoke": "aot_eager", "quick": "aot_eager", "full": "inductor"}
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,13 +114,13 @@ class Context:
 
     def check_each_case(self, check: str, checker: Checker) -> Iterator[Finding | NotChecked]:
         """Apply a checker to every case; yield one finding: the smallest failure, or how much passed."""
-        skipped: list[str] = []
+        skipped: dict[str, list[tuple[Case, str]]] = {}
         passed = passed_empty = 0
         for case in self.cases:
             self.progress(check, str(case))
             observation = self.observe(case)
             if isinstance(observation, SkippedCase):
-                skipped.append(f"{case}: {observation.why}")
+                skipped.setdefault(_kind(observation.why), []).append((case, observation.why))
                 continue
             wrong = checker(self, observation)
             if wrong is not None:
@@ -128,8 +129,9 @@ class Context:
                 return
             passed += 1
             passed_empty += case_making.elements(self.op.contract, case) == 0
-        if skipped:
-            yield NotChecked(check, f"{len(skipped)} skipped cases, such as {skipped[0]}")
+        for alike in skipped.values():
+            example, why = alike[0]
+            yield NotChecked.in_cases(check, len(alike), str(example), why)
         if passed > passed_empty or (passed and len(self.cases) == 1):
             yield Finding(check, Status.PASS, message=f"{passed} cases")
         elif passed:
@@ -212,6 +214,11 @@ def _terms(context: Context, observation: Observation) -> int:
     except Exception:  # whatever the reference raises on meta tensors
         return max(1, *(t.numel() for t in tree.tensors(arguments)))
     return max(1, longest, math.ceil(work / max(outputs, 1)))
+
+
+def _kind(why: str) -> str:
+    """What reasons to skip a case have in common that differ in a size: the text before the first digit."""
+    return re.split(r"\d", why, maxsplit=1)[0]
 
 
 def _first_line(error: Exception) -> str:

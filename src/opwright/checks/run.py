@@ -32,7 +32,7 @@ from opwright.runtime.targets import find_import_path, load_target, name_target
 
 __all__ = ["LEVELS", "Task", "check", "plan"]
 
-LEVELS = ("quick", "full")
+LEVELS = ("smoke", "quick", "full")
 # What the simulator of CUDA on a CPU is called where a device is named.
 SIMULATOR = "cpu-sim"
 # Parts that an author may write and that no check checkers.
@@ -76,6 +76,7 @@ def check(
     require: Sequence[str] = (),
     timeout: float = 60.0,
     jobs: int | None = None,
+    on_plan: Callable[[int], None] | None = None,
     progress: Progress | None = None,
     on_verdict: Callable[[Verdict], None] | None = None,
 ) -> CheckReport:
@@ -83,18 +84,21 @@ def check(
 
     Args:
         targets: operators, or what names them: a file, ``module``, ``module:op``.
-        kernels: only these, by name (``"reference"`` is the reference itself, which runs where no kernel fits).
+        kernels: only these, by name, or as reports name them (``gallery::add:cpp``); ``"reference"`` is the reference
+            itself, which runs where no kernel is applicable.
         reference: also check the reference itself, with the parts that are derived from it. An operator without
             kernels is checked so anyway.
         device: only this type of device; by default the GPU where there is one, and the CPU. ``cpu-sim`` runs CUDA
             kernels in the simulator, as a CPU-only machine does by default.
-        level: ``quick``, or ``full`` (more sizes and layouts; compiles through Inductor).
+        level: ``quick``; ``smoke`` (three cases in one dtype, to see that it works at all); or ``full`` (more sizes
+            and layouts; compiles through Inductor).
         case: only this case, as a failing finding names it.
         checks: only these checks.
         require: backends whose refusal is a failure.
         timeout: seconds that one step of a kernel may take before it counts as hung.
         jobs: how many kernels are checked at a time.
-        progress, on_verdict: called with what goes on.
+        on_plan: called once, with how many kernels will be checked.
+        progress, on_verdict: called with each step, and with each verdict as it comes.
 
     Returns:
         A report with ``passed`` and ``verdicts``. Nothing that a kernel does ends this process: each runs in
@@ -120,6 +124,8 @@ def check(
     unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
     settings = _Settings(level, case, tuple(checks), tuple(require), timeout, progress or (lambda task, what: None))
     jobs = jobs or max(1, min(4, machine.cores))
+    if on_plan is not None:
+        on_plan(len(tasks))
     verdicts: dict[int, Verdict] = {}
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(_check_one, task, settings): i for i, task in enumerate(tasks)}
@@ -160,7 +166,8 @@ def plan(
     """What to check of one operator on a machine. A kernel that can run nowhere here becomes one refused task."""
     names = [*operator.kernels, *([REFERENCE] if reference or not operator.kernels else [])]
     if kernels is not None:
-        names = [n for n in (*operator.kernels, REFERENCE) if n in kernels]
+        qualname = operator.contract.qualname
+        names = [n for n in (*operator.kernels, REFERENCE) if n in kernels or f"{qualname}:{n}" in kernels]
     devices = [device] if device else ["cuda", "cpu"] if machine.has_gpu else ["cpu"]
     return [task for name in names for task in _plan_kernel(operator, name, machine, devices, asked=device is not None)]
 

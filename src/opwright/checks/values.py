@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import linecache
 import math
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +16,7 @@ import torch
 from opwright import tree
 from opwright.checks.context import Context, Observation, reduction_length, to_cpu, to_double
 from opwright.checks.tolerance import ErrorSizes, allowed_error, describe_difference, discrete_choices, first_difference
+from opwright.errors import OpwrightError
 from opwright.internals.compiler import DispatchMode
 from opwright.internals.registration import writes_arguments
 from opwright.results import Finding, NotChecked
@@ -32,7 +36,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 def fault_in(context: Context, run: Observation, sizes: ErrorSizes | None = None) -> str | None:
     """What is wrong with the values of one run; ``sizes`` counts the errors of all its elements."""
     if isinstance(run.outputs, Exception):
-        return f"the kernel raised {type(run.outputs).__name__}: {run.outputs}"
+        return f"the kernel raised {type(run.outputs).__name__}: {run.outputs}{_raised_at(context, run.outputs)}"
     if len(run.outputs) != len(run.expected):
         return f"the kernel returned {len(run.outputs)} outputs, expected {len(run.expected)}"
     for i, (got, expected, exact) in enumerate(zip(run.outputs, run.expected, run.exact, strict=True)):
@@ -45,6 +49,19 @@ def fault_in(context: Context, run: Observation, sizes: ErrorSizes | None = None
         if wrong.any():
             return name + describe_difference(got.detach().cpu(), expected, wrong)
     return None
+
+
+def _raised_at(context: Context, error: Exception) -> str:
+    """The last line that ran in the kernel's own Python file, if it has one; our own errors say it themselves."""
+    kernel = context.op.kernels.get(context.kernel)
+    if kernel is None or isinstance(error, OpwrightError):
+        return ""
+    source = kernel.spec.source
+    file = str(source) if isinstance(source, Path) else getattr(getattr(source, "__code__", None), "co_filename", "")
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file and f.lineno]
+    if not lines:
+        return ""
+    return f"\n{Path(file).name}:{lines[-1]}:\n    {linecache.getline(file, lines[-1]).strip()}"
 
 
 def _wrong_elements(

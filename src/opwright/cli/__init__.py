@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 import opwright
-from opwright.cli.check import check, demo
+from opwright.cli.check import check
 from opwright.cli.common import WRONG_CALL
+from opwright.cli.demo import demo
 from opwright.cli.package import package, prebuild
 from opwright.cli.show import doctor, report, show
 from opwright.cli.timing import bench, tune

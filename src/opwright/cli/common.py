@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,16 +13,25 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["FAILED", "NOTHING_RAN", "PASSED", "WRONG_CALL", "Html", "Json", "Targets", "console", "write_records"]
+    from opwright.results import CheckReport
+
+__all__ = [
+    "FAILED", "NOTHING_RAN", "PASSED", "WRONG_CALL", "Html", "Json", "Targets", "Verbose", "console", "exit_code",
+    "log_to", "write_records",
+]  # fmt: skip
 
 PASSED, FAILED, WRONG_CALL, NOTHING_RAN = 0, 1, 2, 3
 
 Targets = Annotated[list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the records to FILE.")]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a report page to FILE.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="List every kernel, and print what is compiled as it is.")
+]
 
 
-def write_records(record: dict[str, Any], json: Path | None, html: Path | None) -> None:
+def write_records(record: dict[str, Any], json: Path | None, html: Path | None, *others: dict[str, Any]) -> None:
+    """Write a record, and a page of it and of others."""
     from opwright.report.records import write_json, write_text
 
     if json is not None:
@@ -27,7 +39,32 @@ def write_records(record: dict[str, Any], json: Path | None, html: Path | None) 
     if html is not None:
         from opwright.report.html import render
 
-        write_text(render([record]), html)
+        write_text(render([record, *others]), html)
+
+
+def exit_code(report: CheckReport) -> int:
+    if any(v.status == "fail" for v in report.verdicts):
+        return FAILED
+    return PASSED if report.ran_anything else NOTHING_RAN
+
+
+@contextlib.contextmanager
+def log_to(say: Callable[[str], None]) -> Iterator[None]:
+    """Pass what opwright logs in this process ("compiling …") to a progress display instead of stderr."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    logger = logging.getLogger("opwright")
+    handlers, propagate, level = logger.handlers, logger.propagate, logger.level
+    logger.handlers, logger.propagate = [Handler()], False
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 def console(**options: Any) -> Console:

@@ -34,7 +34,7 @@ _BASE = (5, 7, 3, 6, 4, 11, 13)
 _TILED = ((67, 71, 73, 79), (35, 37, 39, 41), (17, 19, 18, 21))
 _TILED_ELEMENTS = 1 << 17
 # No more elements than this in one argument of a derived case.
-_MOST_ELEMENTS = {"quick": 1 << 18, "full": 1 << 22}
+_MOST_ELEMENTS = {"smoke": 1 << 18, "quick": 1 << 18, "full": 1 << 22}
 _CHECKED = (
     torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool,
     torch.complex64, torch.uint8, torch.int16, torch.int8, torch.complex128,
@@ -172,13 +172,15 @@ def cases(contract: Contract, level: str, allowed: Sequence[torch.dtype] | None 
     """The derived cases, smallest first within a dtype and layout.
 
     Args:
-        level: ``quick`` or ``full`` (more sizes, every layout in every dtype).
+        level: ``smoke`` (a few sizes in one dtype), ``quick`` or ``full`` (more sizes, every layout in every dtype).
         allowed: the kernel's dtypes, or None for all of the contract's.
     """
     combinations = dtypes_to_check(contract, allowed)
     if not combinations:
         return []
     base = dataclasses.replace(_base_case(contract), dtypes=combinations[0])
+    if level == "smoke":
+        return _smoke(contract, base)
     boundaries = _QUICK if level == "quick" else _FULL
     found = [base.with_size(name, size) for name, _ in base.sizes for size in _sizes_of(name, base, boundaries)]
     large = [base.with_size(name, _like(size, new)) for name, size in base.sizes for new in (128, 129)] or [base]
@@ -198,6 +200,12 @@ def cases(contract: Contract, level: str, allowed: Sequence[torch.dtype] | None 
     found.append(base)
     fitting = [c for c in dict.fromkeys(found) if elements(contract, c) <= _MOST_ELEMENTS[level]]
     return sorted(fitting, key=lambda c: (combinations.index(c.dtypes), layouts.index(c.layout), elements(contract, c)))
+
+
+def _smoke(contract: Contract, base: Case) -> list[Case]:
+    """Small sizes, contiguous and strided, and sizes past a tile: enough to see a kernel work, not to rely on it."""
+    past_a_tile = _tiled(contract, base) or [base.with_size(name, _like(size, 129)) for name, size in base.sizes]
+    return [base, *past_a_tile[:1], *[dataclasses.replace(base, layout="sliced")] * bool(base.sizes)]
 
 
 def _tiled(contract: Contract, base: Case) -> list[Case]:

@@ -32,11 +32,9 @@ __all__ = [
     "is_number",
     "machine_facts",
     "machine_name",
-    "not_checked_groups",
     "parts_by_op",
     "percent",
     "ratio_text",
-    "refused_groups",
     "short_name",
     "significant",
     "time_text",
@@ -73,31 +71,6 @@ def failures(verdicts: Iterable[Verdict]) -> list[tuple[Verdict, Finding]]:
         if v.status is Status.FAIL
         for f in v.failures or (Finding("check", Status.FAIL, message=v.reason),)
     ]
-
-
-def not_checked_groups(verdicts: Iterable[Verdict]) -> dict[str, tuple[list[str], list[str]]]:
-    """Reason → (checks, kernels) that share it. Refused kernels are told elsewhere."""
-    groups: dict[str, tuple[list[str], list[str]]] = {}
-    for v in verdicts:
-        for item in v.not_checked if v.status is not Status.REFUSED else ():
-            checks, kernels = groups.setdefault(item.why, ([], []))
-            _add_once(checks, item.check)
-            _add_once(kernels, f"{v.op}:{v.kernel}")
-    return groups
-
-
-def refused_groups(verdicts: Iterable[Verdict]) -> dict[str, list[str]]:
-    """Reason → the kernels that cannot run for it."""
-    groups: dict[str, list[str]] = {}
-    for v in verdicts:
-        if v.status is Status.REFUSED:
-            _add_once(groups.setdefault(v.reason, []), f"{v.op}:{v.kernel}")
-    return groups
-
-
-def _add_once(words: list[str], word: str) -> None:
-    if word not in words:
-        words.append(word)
 
 
 def parts_by_op(verdicts: Iterable[Verdict]) -> dict[str, dict[str, str]]:

@@ -13,12 +13,16 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from opwright.report import format, pictures
+from opwright.report import format, pictures, reasons
 from opwright.report.format import BenchRow
+from opwright.report.matrix import make_matrix
 from opwright.report.reading import Records, read
 from opwright.results import BenchReport, CheckReport, Measurement, RooflineLimit, Status
 
 __all__ = ["notebook", "render"]
+
+# A list of more kernels than this shows those that failed, and the others when it is asked to.
+MOST_ROWS = 12
 
 
 def render(records: Sequence[Mapping[str, Any]], title: str = "Kernel report") -> str:
@@ -30,7 +34,7 @@ def render(records: Sequence[Mapping[str, Any]], title: str = "Kernel report") -
         OpwrightError: a record's schema is unknown, or it lacks what its schema promises.
     """
     found = read(records)
-    content = {**_checks_of(found), **_benches_of(found), **_pictures_of(found.benches)}
+    content = {**_checks_of(found), **_histograms_of(found), **_benches_of(found), **_pictures_of(found.benches)}
     script = _environment().get_template("page.js.jinja").render()
     return (
         _environment()
@@ -59,6 +63,7 @@ def notebook(report: CheckReport | BenchReport) -> str:
 def _contents(found: Records, content: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The sections that the page has, as (anchor, name)."""
     sections = {
+        ("matrix", "Operators and languages"): content["verdicts"],
         ("verdicts", "Verdicts"): content["verdicts"],
         ("errors", "Errors of the benchmark"): content["errors"],
         ("times", "Times"): content["rows"],
@@ -77,13 +82,22 @@ def _checks_of(found: Records) -> dict[str, Any]:
     parts = format.parts_by_op(found.verdicts)
     return {
         "verdicts": format.worst_first(found.verdicts),
+        "matrix": make_matrix(found.verdicts),
+        "folds": len(found.verdicts) > MOST_ROWS and any(s is not Status.FAIL for s in counts),
         "counts": counts,
         "status_chips": [(s.value, format.STATUS_WORDS[s], n) for s, n in counts.items()],
         "parts_by_op": parts,
         "part_names": list(dict.fromkeys(name for origins in parts.values() for name in origins)),
-        "not_checked": format.not_checked_groups(found.verdicts),
-        "refused": format.refused_groups(found.verdicts),
+        "not_checked": reasons.not_checked(found.verdicts),
+        "refused": reasons.refused(found.verdicts),
     }
+
+
+def _histograms_of(found: Records) -> dict[str, Any]:
+    """All if there are a few, else those with a wrong element; the others fold."""
+    few = len(found.histograms) <= MOST_ROWS
+    shown = [h for h in found.histograms if few or h.has_wrong]
+    return {"histograms": shown, "more_histograms": [h for h in found.histograms if h not in shown]}
 
 
 def _benches_of(found: Records) -> dict[str, Any]:
@@ -285,6 +299,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "gigabytes": _giga(format.bandwidth),
     "gigaflops": _giga(format.flop_rate),
     "is_number": format.is_number,
+    "left_out": lambda verdict: reasons.not_checked([verdict]),
     "machine_facts": format.machine_facts,
     "machine_name": format.machine_name,
     "percent": format.percent,

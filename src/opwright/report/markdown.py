@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from opwright.report import format
+from opwright.report import format, reasons
 from opwright.report.format import BenchRow
+from opwright.report.matrix import Cell, make_matrix
 from opwright.report.reading import Records, read
+from opwright.report.reasons import Reason
 from opwright.results import ComparisonVerdict, Status
 
 __all__ = ["render"]
@@ -56,12 +58,31 @@ def _checks(found: Records) -> list[str]:
         for v, f in format.failures(found.verdicts)
     ]
     table = _table(("kernel", "device", "check", "smallest case", "found", "reproduce"), failures, _MOST_FAILURES)
-    groups = [f"{_code(why)}: {', '.join(map(_code, k))}" for why, k in format.refused_groups(found.verdicts).items()]
-    groups += [
-        f"{_plain(', '.join(checks))}: {_code(why)} ({', '.join(map(_code, kernels))})"
-        for why, (checks, kernels) in format.not_checked_groups(found.verdicts).items()
+    return [
+        f"**{told or 'nothing to check'}**",
+        _matrix(found),
+        table,
+        _folded("Cannot run here", map(_reason, reasons.refused(found.verdicts))),
+        _folded("Not checked", map(_reason, reasons.not_checked(found.verdicts))),
     ]
-    return [f"**{told or 'nothing to check'}**", table, _folded("Not checked", groups)]
+
+
+def _matrix(found: Records) -> str:
+    matrix = make_matrix(found.verdicts)
+    columns = [f"{c.language} {c.device}" if matrix.several_devices else c.language for c in matrix.columns]
+    rows = [(_code(name), *map(_cell, cells)) for name, cells in matrix.rows]
+    return _table([_plain(matrix.corner), *map(_plain, columns)], rows, _MOST_ROWS)
+
+
+def _cell(cell: Cell) -> str:
+    return " ".join(f"{_STATUS_MARKS[status]} {n}" for status, n in cell.counts)
+
+
+def _reason(reason: Reason) -> str:
+    who = reason.who if reason.who not in reason.names else _code(reason.who)
+    more = [", ".join(map(_plain, reason.checks)), _code(reason.skipped), _code(reason.listed())]
+    told = "; ".join(filter(None, more))
+    return f"{who}: {_code(reason.why)}" + (f" ({told})" if told else "")
 
 
 def _benches(found: Records) -> list[str]:

@@ -22,6 +22,11 @@ class Histogram:
     counts: tuple[int, ...]
     unit: str = ""
 
+    @property
+    def has_wrong(self) -> bool:
+        """Whether an element lies beyond what is allowed, which is 1."""
+        return any(count for least, count in zip(self.edges, self.counts, strict=False) if least >= 1)
+
 
 @dataclass(frozen=True)
 class Records:

@@ -1,25 +1,20 @@
-"""Tables and progress on a terminal; plain text where there is none."""
+"""Tables on a terminal; plain text where there is none."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.syntax import Syntax
 from rich.table import Table
-from rich.text import Text
 
 from opwright.results import (
     Accepted,
     BenchReport,
-    CheckReport,
     Comparison,
     ComparisonVerdict,
     Crossover,
@@ -28,11 +23,11 @@ from opwright.results import (
     Probe,
     Refused,
     Shown,
-    Status,
-    Verdict,
 )
 
-__all__ = ["CheckProgress", "make_console", "show_bench", "show_check", "show_doctor", "show_parts"]
+__all__ = [
+    "make_console", "paged", "show_bench", "show_doctor", "show_parts", "show_regressions", "show_text",
+]  # fmt: skip
 
 
 def make_console(**options: Any) -> Console:
@@ -40,107 +35,7 @@ def make_console(**options: Any) -> Console:
     return Console(**{"soft_wrap": False, "emoji": False, **options})
 
 
-_STYLES = {Status.PASS: "bold green", Status.FAIL: "bold red", Status.REFUSED: "yellow"}
 _ORIGINS = {"derived": "cyan", "custom": "green", "missing": "red"}
-
-
-def show_check(console: Console, report: CheckReport) -> None:
-    """The verdict table, then each failure with its smallest case, then what was not checked."""
-    console.print(_verdict_table(report.verdicts))
-    for verdict in report.verdicts:
-        _show_failures(console, verdict)
-    console.print()
-    _show_not_checked(console, report.verdicts)
-    _show_refused(console, report.verdicts)
-    counts = {s: sum(v.status is s for v in report.verdicts) for s in Status}
-    families = list(dict.fromkeys(f.check for v in report.verdicts for f in v.findings))
-    if families:
-        console.print(f"[dim]checks: {escape(', '.join(families))}[/]")
-    told = [f"[{_STYLES[s]}]{n} {_WORDS[s]}[/]" for s, n in counts.items() if n]
-    console.print(", ".join(told) or "nothing to check")
-
-
-_WORDS = {Status.PASS: "passed", Status.FAIL: "failed", Status.REFUSED: "cannot run here"}
-
-
-def _verdict_table(verdicts: Sequence[Verdict]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("kernel", "language", "device", "verdict", ""):
-        table.add_column(column, no_wrap=column != "")
-    table.add_column("s", justify="right")
-    last = ""
-    for v in verdicts:
-        if v.op != last:
-            table.add_row(f"[bold]{escape(v.op)}[/]")
-            last = v.op
-        seconds = f"{v.seconds:.1f}" if v.status is not Status.REFUSED else ""
-        table.add_row(
-            f"  {escape(v.kernel)}",
-            v.backend,
-            v.device,
-            Text(v.status.upper(), _STYLES[v.status]),
-            _summary(v),
-            seconds,
-        )
-    return table
-
-
-def _summary(verdict: Verdict) -> str:
-    if verdict.failures:
-        return f"[red]{escape(', '.join(f.check for f in verdict.failures))}[/]"
-    if verdict.status is Status.REFUSED:
-        return "[dim]see below[/]"
-    return f"[dim]{escape(verdict.reason)}[/]"
-
-
-def _show_failures(console: Console, verdict: Verdict) -> None:
-    for finding in verdict.failures:
-        console.print()
-        console.print(
-            f"[bold red]✗[/] [bold]{escape(verdict.op)}[/] {escape(verdict.kernel)} on {verdict.device}: "
-            f"{escape(finding.check)}"
-        )
-        if finding.case:
-            console.print(f"  smallest failing case: {escape(finding.case)}")
-        for line in finding.message.splitlines():
-            console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
-        if finding.reproduce:
-            console.print(f"  [dim]again:[/] {escape(finding.reproduce)}", soft_wrap=True, highlight=False)
-
-
-def _show_not_checked(console: Console, verdicts: Sequence[Verdict]) -> None:
-    """What no check looked at, with the kernels that share the reason on one line."""
-    groups: dict[str, tuple[list[str], list[str]]] = {}
-    for v in verdicts:
-        for item in v.not_checked if v.status is not Status.REFUSED else ():
-            checks, kernels = groups.setdefault(item.why, ([], []))
-            checks.append(item.check)
-            kernels.append(f"{v.op}:{v.kernel}")
-    if not groups:
-        return
-    console.print("[bold]not checked[/]")
-    for why, (checks, kernels) in groups.items():
-        console.print(
-            f"  {_each_once(checks)}: {escape(why)} [dim]({_each_once(kernels)})[/]", soft_wrap=True, highlight=False
-        )
-    console.print()
-
-
-def _each_once(words: Iterable[str]) -> str:
-    return escape(", ".join(dict.fromkeys(words)))
-
-
-def _show_refused(console: Console, verdicts: Sequence[Verdict]) -> None:
-    groups: dict[str, list[str]] = {}
-    for v in verdicts:
-        if v.status is Status.REFUSED:
-            groups.setdefault(v.reason, []).append(f"{v.op}:{v.kernel}")
-    if not groups:
-        return
-    console.print("[bold]cannot run here[/]")
-    for reason, kernels in groups.items():
-        console.print(f"  {_each_once(kernels)}: {escape(reason)}", soft_wrap=True, highlight=False)
-    console.print()
 
 
 def show_bench(console: Console, report: BenchReport) -> None:
@@ -177,7 +72,7 @@ def _show_crossovers(console: Console, crossovers: Sequence[Crossover]) -> None:
         console.print()
 
 
-_VERSUS = {
+VERSUS_STYLES = {
     ComparisonVerdict.FASTER: "green",
     ComparisonVerdict.SLOWER: "red",
     ComparisonVerdict.SAME: "cyan",
@@ -231,7 +126,7 @@ def _time_text(m: Measurement | None) -> str:
 def _versus_text(found: Comparison | None) -> str:
     if found is None:
         return ""
-    return f"[{_VERSUS[found.verdict]}]{found.verdict}[/] {found.ratio:.2f}"
+    return f"[{VERSUS_STYLES[found.verdict]}]{found.verdict}[/] {found.ratio:.2f}"
 
 
 def show_doctor(
@@ -305,88 +200,7 @@ def show_text(console: Console, of: str, shown: Shown) -> None:
     console.print()
 
 
-class CheckProgress:
-    """A progress bar with what each worker does; on a plain stream, a line for each verdict and notice."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._lock = threading.Lock()
-        self._doing: dict[Any, str] = {}
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("checking"),
-            BarColumn(24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-        )
-        self._task = self._bar.add_task("", total=None)
-        self._live = Live(get_renderable=self._render, console=console, transient=True, refresh_per_second=8)
-
-    def __enter__(self) -> CheckProgress:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
-
-    def _render(self) -> Table:
-        grid = Table.grid(padding=(0, 1))
-        grid.add_row(self._bar)
-        with self._lock:
-            for task, what in self._doing.items():
-                grid.add_row(Text(f"  {task}: {what}", style="dim", overflow="ellipsis", no_wrap=True))
-        return grid
-
-    def step(self, task: object, what: str) -> None:
-        """A worker does something; a compile is worth a line of its own, since it takes time."""
-        with self._lock:
-            self._doing[task] = what
-        if what.startswith(("compiling", "waiting")):
-            self._console.print(f"[dim]opwright: {escape(what)}[/]", soft_wrap=True, highlight=False)
-
-    def done(self, verdict: Verdict, total: int | None = None) -> None:
-        """A kernel's verdict is there."""
-        with self._lock:
-            gone = [t for t in self._doing if str(t) == f"{verdict.op} {verdict.kernel} on {verdict.device}"]
-            for task in gone:
-                del self._doing[task]
-        self._bar.update(self._task, advance=1, total=total)
-        if not self._console.is_terminal:
-            self._console.print(
-                f"{verdict.status.upper():<8} {verdict.op} {verdict.kernel} on {verdict.device}", highlight=False
-            )
-
-
 def show_regressions(console: Console, regressions: Sequence[str]) -> None:
     """What became slower than it was."""
     for told in regressions:
         console.print(f"[bold red]slower[/] {escape(told)}", soft_wrap=True, highlight=False)
-
-
-class TaskLine:
-    """One line that says what is being done; on a plain stream nothing, but for what takes long."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
-        )
-        self._task = self._progress.add_task("", total=None)
-
-    def __enter__(self) -> TaskLine:
-        if self._console.is_terminal:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
-            self._progress.stop()
-
-    def say(self, what: str) -> None:
-        """Replace the line."""
-        self._progress.update(self._task, description=escape(what))
-        if what.startswith("measuring"):
-            self._console.print(f"[dim]opwright: {escape(what)}[/]", soft_wrap=True, highlight=False)

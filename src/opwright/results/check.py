@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -99,6 +100,31 @@ class NotChecked:
 
     check: str
     why: str
+
+    @classmethod
+    def in_cases(cls, check: str, count: int, example: str, reason: str) -> NotChecked:
+        """What was skipped in some cases only, with one of them."""
+        return cls(check, f"{count} skipped cases, such as {example}: {reason}")
+
+    @property
+    def reason(self) -> str:
+        """``why`` without the cases: what several kernels may have in common."""
+        return found[3] if (found := self._in_cases) else self.why
+
+    @property
+    def cases(self) -> int:
+        """How many cases were skipped; 0 if the reason is not about single cases."""
+        return int(found[1]) if (found := self._in_cases) else 0
+
+    @property
+    def example(self) -> str:
+        """One of the skipped cases."""
+        return found[2] if (found := self._in_cases) else ""
+
+    @property
+    def _in_cases(self) -> re.Match[str] | None:
+        # A case holds colons ("layout=sliced:x"), but never one before a space.
+        return re.fullmatch(r"(\d+) skipped cases, such as (.*?): (.*)", self.why, re.DOTALL)
 
 
 @dataclass(frozen=True)

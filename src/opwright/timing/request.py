@@ -25,6 +25,7 @@ class Request:
     Attributes:
         caches: ``cold`` and ``warm``, or only one of them.
         sweep: more sizes by default, as for a table of which kernel wins where.
+        limits: measure what the machine can reach, to compare times with; it takes a while, the first time.
     """
 
     operators: Sequence[Op]
@@ -40,6 +41,7 @@ class Request:
     on_measurement: Callable[[Measurement], None] = lambda measurement: None
     caches: Sequence[str] = ("cold", "warm")
     sweep: bool = False
+    limits: bool = True
 
     @property
     def rule(self) -> StopRule:

@@ -86,7 +86,7 @@ def measure(request: Request) -> BenchReport:
     _refuse_unknown(request)
     cases = {id(o): _cases(o, request, where) for o in request.operators}
     timer = make_timer(where)
-    roofline = measure_roofline(where, timer, machine, request.progress)
+    roofline = measure_roofline(where, timer, machine, request.progress) if request.limits else ()
     watch = ClockWatch()
     if where == "cuda":
         watch.start(torch.cuda.current_device())

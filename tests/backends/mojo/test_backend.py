@@ -84,6 +84,15 @@ def test_whether_a_kernel_can_run_is_asked_without_looking_at_files_or_packages(
     assert "CPU kernels only, as max-core is not installed" in MojoBackend().available(few).note
 
 
+def test_a_cpu_kernel_is_refused_where_nothing_can_link_it(scale, write):
+    kernel = scale.mojo(write(SCALE))
+    here = dataclasses.replace(machine(), mojo=Compiler("mojo", "Mojo 1"), cc=False)
+    assert kernel.probe("cpu", here).remedy == "install gcc (apt install gcc)"
+    assert MojoBackend().available(here).remedy == "install gcc (apt install gcc)"
+    with_gpu = dataclasses.replace(machine(gpu=True), mojo=Compiler("mojo", "Mojo 1"), cc=False)
+    assert isinstance(MojoBackend().available(with_gpu), Accepted), "PTX needs no linking"
+
+
 def test_a_declaration_is_read_with_its_parameters_arguments_and_effects():
     text = """
     # def f[wrong: Int](x: Int64): a comment

@@ -43,6 +43,7 @@ from opwright.results import Accepted, Probe, Refused
 __all__ = ["MojoBackend", "prebuild"]
 
 _NO_MOJO = "Mojo is not installed"
+_NO_CC = Refused("Mojo links with a C compiler called cc, and there is none", "install gcc (apt install gcc)")
 
 
 class MojoBackend(Backend):
@@ -65,6 +66,8 @@ class MojoBackend(Backend):
     def available(self, machine: Machine) -> Probe:
         if machine.mojo is None:
             return Refused(_NO_MOJO, INSTALL)
+        if not machine.cc and not machine.has_gpu:
+            return _NO_CC
         if machine.mojo_lacks:
             lacking = f"{machine.mojo_lacks[0]} is not installed ({INSTALL})"
             return Accepted(f"{machine.mojo.version}; CPU kernels only, as {lacking}")
@@ -72,6 +75,8 @@ class MojoBackend(Backend):
 
     def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
         language = super().probe(spec, device, machine)
+        if isinstance(language, Accepted) and device == "cpu" and not machine.cc:
+            return _NO_CC
         if machine.mojo is None and device == "cuda" and "cuda" in spec.devices and machine.has_gpu:
             return _probe_prebuilt(spec)
         return language

@@ -1,0 +1,75 @@
+"""``opwright demo``: the gallery on this machine, in less than a minute or in full."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from opwright.cli.check import run_and_show
+from opwright.cli.common import FAILED, NOTHING_RAN, PASSED, Html, Json, Verbose, console, exit_code, write_records
+from opwright.cli.story import BASIC_CHECKS, run_story
+from opwright.errors import TargetError
+
+__all__ = ["demo"]
+
+
+def demo(
+    operators: Annotated[
+        list[str] | None, typer.Argument(help="Only these of the gallery's modules, all kernels.", metavar="[NAME...]")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every kernel, every check and every case: minutes.")
+    ] = False,
+    verbose: Verbose = False,
+    json: Json = None,
+    html: Html = None,
+) -> None:
+    """See what this machine can do with the gallery, in less than a minute.
+
+    Named modules that have something of their own to show (conv1d) show it first.
+    """
+    from opwright import gallery
+
+    modules = {module.rpartition(".")[2]: module for module in gallery.OPERATORS}
+    unknown = [name for name in operators or () if name not in modules]
+    if unknown:
+        raise TargetError(f"the gallery has no {unknown[0]!r}", fix=f"it has {', '.join(modules)}")
+    if not operators and not everything:
+        raise typer.Exit(_tell_story(verbose, json, html))
+    agreed = False not in [demonstrate() for demonstrate in _own_demos(modules[name] for name in operators or ())]
+    report = run_and_show(
+        [modules[name] for name in operators or modules],
+        json,
+        html,
+        verbose,
+        reference=True,
+        **({} if everything else {"checks": BASIC_CHECKS, "level": "smoke"}),
+    )
+    raise typer.Exit(exit_code(report) if agreed else FAILED)
+
+
+def _own_demos(modules: Iterable[str]) -> Iterator[Callable[[], bool]]:
+    for module in modules:
+        demonstrate = getattr(importlib.import_module(module), "demo", None)
+        if demonstrate is not None:
+            yield demonstrate
+
+
+def _tell_story(verbose: bool, json: Path | None, html: Path | None) -> int:
+    from opwright.report.progress import CheckProgress
+    from opwright.report.records import refuse_unwritable
+    from opwright.report.story import show_story
+
+    refuse_unwritable(json, html)
+    with CheckProgress(console(stderr=True), verbose=verbose) as progress:
+        story = run_story(progress)
+    show_story(console(), story)
+    write_records(story.checked.to_json(), json, html, *([story.times.to_json()] if story.times else []))
+    if not story.checked.ran_anything:
+        return NOTHING_RAN
+    told_right = story.checked.passed and story.wrong.found and not (story.times and story.times.errors)
+    return PASSED if told_right else FAILED

@@ -1,0 +1,118 @@
+"""Verdicts as a matrix of operators × languages: what a report shows before any list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from opwright.results import Status, Verdict
+
+__all__ = ["Cell", "Column", "Matrix", "make_matrix"]
+
+MARKS = {Status.PASS: "✓", Status.FAIL: "✗", Status.REFUSED: "–"}
+# How a verdict names the reference itself; its column is the last one, whichever language it is written in.
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A language, and a device of the kernels that ran; empty if none ran."""
+
+    language: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How many of an operator's kernels in one language ended how; all zero if it has none."""
+
+    passed: int = 0
+    failed: int = 0
+    refused: int = 0
+
+    @property
+    def counts(self) -> tuple[tuple[Status, int], ...]:
+        """What occurred, the worst first."""
+        every = ((Status.FAIL, self.failed), (Status.PASS, self.passed), (Status.REFUSED, self.refused))
+        return tuple((status, n) for status, n in every if n)
+
+    @property
+    def status(self) -> Status | None:
+        """The worst that occurred; a refusal only where nothing ran."""
+        return self.counts[0][0] if self.counts else None
+
+    @property
+    def marks(self) -> tuple[tuple[Status, str], ...]:
+        """``✓``, ``✗`` and ``✓``, ``3✓`` and ``1–``: with counts unless all of them are one."""
+        alone = all(n == 1 for _, n in self.counts)
+        return tuple((status, MARKS[status] if alone else f"{n}{MARKS[status]}") for status, n in self.counts)
+
+    def __str__(self) -> str:
+        return " ".join(mark for _, mark in self.marks)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """``rows`` holds an operator's name and one cell for each column. ``namespace`` is left out of the names."""
+
+    namespace: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+    @property
+    def corner(self) -> str:
+        """What stands above the operators' names."""
+        return self.namespace or "operator"
+
+    @property
+    def several_devices(self) -> bool:
+        """Whether devices are worth telling."""
+        return len({c.device for c in self.columns if c.device}) > 1
+
+
+def make_matrix(verdicts: Iterable[Verdict]) -> Matrix:
+    """Languages and operators in the order of the verdicts. A language has a column for each device it ran on.
+
+    A kernel that could not run is counted in its language's first column, whichever device it was written for.
+    """
+    verdicts = list(verdicts)
+    columns = _columns(verdicts)
+    operators = list(dict.fromkeys(v.op for v in verdicts))
+    namespace = _common_namespace(operators)
+    cells: dict[tuple[str, Column], list[Status]] = {}
+    for verdict in verdicts:
+        cells.setdefault((verdict.op, _column_of(verdict, columns)), []).append(verdict.status)
+    rows = tuple(
+        (op.removeprefix(namespace), tuple(_count(cells.get((op, column), ())) for column in columns))
+        for op in operators
+    )
+    return Matrix(namespace, columns, rows)
+
+
+def _columns(verdicts: Sequence[Verdict]) -> tuple[Column, ...]:
+    devices: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        known = devices.setdefault(_language(verdict), [])
+        if verdict.status is not Status.REFUSED and verdict.device not in known:
+            known.append(verdict.device)
+    languages = sorted(devices, key=lambda language: language == REFERENCE)
+    return tuple(Column(language, device) for language in languages for device in devices[language] or [""])
+
+
+def _column_of(verdict: Verdict, columns: Sequence[Column]) -> Column:
+    of_language = [c for c in columns if c.language == _language(verdict)]
+    return next((c for c in of_language if c.device == verdict.device), of_language[0])
+
+
+def _language(verdict: Verdict) -> str:
+    return REFERENCE if verdict.kernel == REFERENCE else verdict.backend
+
+
+def _common_namespace(operators: Sequence[str]) -> str:
+    """``gallery::`` if every operator is in it."""
+    namespaces = {op[: op.find("::") + 2] if "::" in op else "" for op in operators}
+    return namespaces.pop() if len(namespaces) == 1 else ""
+
+
+def _count(statuses: Sequence[Status]) -> Cell:
+    return Cell(*(statuses.count(s) for s in (Status.PASS, Status.FAIL, Status.REFUSED)))

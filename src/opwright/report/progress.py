@@ -1,0 +1,129 @@
+"""What is going on, while it goes on: a display on a terminal, a few lines on a plain stream."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from opwright.results import Status, Verdict
+
+__all__ = ["CheckProgress", "TaskLine"]
+
+
+class CheckProgress:
+    """How far a check is. On a terminal, a bar and what each worker does; on a plain stream, a line for each kernel.
+
+    What is compiled is told there and nowhere else: on a terminal while it takes time, on a plain stream as a number
+    behind the kernel. ``verbose`` prints each such message, once.
+    """
+
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        self._console = console
+        self._verbose = verbose
+        self._lock = threading.Lock()
+        self._doing: dict[str, str] = {}
+        self._compiled: Counter[str] = Counter()
+        self._said: set[str] = set()
+        self._total = self._done = 0
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("checking"),
+            BarColumn(24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._task = self._bar.add_task("", total=None)
+        self._live = Live(get_renderable=self._render, console=console, transient=True, refresh_per_second=8)
+
+    def __enter__(self) -> CheckProgress:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def _render(self) -> Table:
+        grid = Table.grid(padding=(0, 1))
+        grid.add_row(self._bar)
+        with self._lock:
+            for task, what in self._doing.items():
+                grid.add_row(Text(f"  {task}: {what}", style="dim", overflow="ellipsis", no_wrap=True))
+        return grid
+
+    def plan(self, kernels: int) -> None:
+        """So many more kernels are to be checked."""
+        self._total += kernels
+        self._bar.update(self._task, total=self._total)
+
+    def step(self, task: object, what: str) -> None:
+        """A worker does something."""
+        takes_time = what.startswith(("compiling", "waiting"))
+        with self._lock:
+            self._doing[str(task)] = what
+            self._compiled[str(task)] += what.startswith("compiling")
+            is_new = what not in self._said
+            self._said.add(what)
+        if takes_time and is_new and self._verbose:
+            self._console.print(f"[dim]opwright: {escape(what)}[/]", soft_wrap=True, highlight=False)
+
+    def say(self, what: str) -> None:
+        """Something else than checking goes on, which only a terminal shows."""
+        self.step("also", what)
+
+    def done(self, verdict: Verdict, note: str = "") -> None:
+        """A kernel's verdict is there; ``note`` stands behind it."""
+        task = f"{verdict.op} {verdict.kernel} on {verdict.device}"
+        with self._lock:
+            self._doing.pop(task, None)
+            compiled = self._compiled.pop(task, 0)
+            self._done += 1
+        self._bar.update(self._task, advance=1)
+        if not self._console.is_terminal:
+            self._console.print(
+                self._line(verdict, task, compiled, note), markup=False, highlight=False, soft_wrap=True
+            )
+
+    def _line(self, verdict: Verdict, task: str, compiled: int, note: str) -> str:
+        count = f"{self._done:>{len(str(self._total))}}/{self._total} " if self._total else ""
+        times = "compiled once" if compiled == 1 else f"compiled {compiled} times" if compiled else ""
+        seconds = f"{verdict.seconds:.1f} s" if verdict.status is not Status.REFUSED else ""
+        return ", ".join(filter(None, (f"{count}{verdict.status.upper():<7} {task}", seconds, times, note)))
+
+
+class TaskLine:
+    """One line that says what is being done; on a plain stream nothing, but for what takes long, each once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said: set[str] = set()
+        self._progress = Progress(
+            SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
+        )
+        self._task = self._progress.add_task("", total=None)
+
+    def __enter__(self) -> TaskLine:
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._progress.stop()
+
+    def say(self, what: str) -> None:
+        """Replace the line."""
+        self._progress.update(self._task, description=escape(what))
+        takes_time = what.startswith(("measuring", "compiling", "waiting"))
+        if takes_time and what not in self._said and not self._console.is_terminal:
+            self._said.add(what)
+            self._console.print(f"opwright: {what}", markup=False, soft_wrap=True, highlight=False)

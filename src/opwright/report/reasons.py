@@ -1,0 +1,113 @@
+"""Why something was not checked, or cannot run: each reason once, with how many kernels it holds for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from opwright.results import Status, Verdict
+
+__all__ = ["Reason", "not_checked", "refused"]
+
+# Names in a list that a reader is expected to read; the rest is counted.
+MOST_NAMES = 4
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One reason, and what it holds for.
+
+    Attributes:
+        why: the reason in words.
+        checks: the checks that were left out for it; empty if nothing was checked.
+        kernels: the number of kernels that it holds for.
+        of: the number of kernels that it could hold for.
+        names: those kernels, as short as they can be said: an operator stands for all of its kernels.
+        named: for each of ``names``, how many kernels it stands for.
+        cases: how many cases were skipped for it, if it holds for single cases.
+        example: one of these cases.
+    """
+
+    why: str
+    checks: tuple[str, ...]
+    kernels: int
+    of: int
+    names: tuple[str, ...]
+    named: tuple[int, ...]
+    cases: int = 0
+    example: str = ""
+
+    @property
+    def who(self) -> str:
+        """``all kernels``, a single kernel's name, or ``9 of 58 kernels``."""
+        if self.kernels == 1:
+            return self.names[0]
+        return "all kernels" if self.kernels == self.of else f"{self.kernels} of {self.of} kernels"
+
+    @property
+    def skipped(self) -> str:
+        """How many cases were skipped, and one of them; empty if the reason is not about single cases."""
+        number = "1 skipped case" if self.cases == 1 else f"{self.cases} skipped cases, such as"
+        return f"{number} {self.example}" if self.cases else ""
+
+    def listed(self, most: int = MOST_NAMES) -> str:
+        """The kernels' names where ``who`` does not say them: a few, and how many more kernels there are."""
+        if self.who in ("all kernels", *self.names):
+            return ""
+        more = sum(self.named[most:])
+        return ", ".join(self.names[:most]) + (f", … and {more} more" if more else "")
+
+
+def not_checked(verdicts: Sequence[Verdict]) -> list[Reason]:
+    """What no check looked at, in kernels that ran. The reasons that hold for the most kernels come first."""
+    ran = [v for v in verdicts if v.status is not Status.REFUSED]
+    groups: dict[tuple[str, tuple[str, ...]], list[Verdict]] = {}
+    cases: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    examples: dict[tuple[str, tuple[str, ...]], str] = {}
+    for verdict in ran:
+        for why in dict.fromkeys(n.reason for n in verdict.not_checked):
+            items = [n for n in verdict.not_checked if n.reason == why]
+            key = why, tuple(dict.fromkeys(n.check for n in items))
+            groups.setdefault(key, []).append(verdict)
+            cases[key] += max(n.cases for n in items)  # each check counts the same ones
+            examples.setdefault(key, items[0].example)
+    found = [_reason(*key, group, verdicts, ran, cases[key], examples[key]) for key, group in groups.items()]
+    return sorted(found, key=lambda reason: -reason.kernels)
+
+
+def refused(verdicts: Sequence[Verdict]) -> list[Reason]:
+    """Why kernels cannot run here. The reasons that hold for the most kernels come first."""
+    groups: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        if verdict.status is Status.REFUSED:
+            groups.setdefault(verdict.reason, []).append(verdict)
+    found = [_reason(why, (), group, verdicts, verdicts) for why, group in groups.items()]
+    return sorted(found, key=lambda reason: -reason.kernels)
+
+
+def _reason(
+    why: str,
+    checks: tuple[str, ...],
+    group: Sequence[Verdict],
+    verdicts: Sequence[Verdict],
+    everyone: Sequence[Verdict],
+    cases: int = 0,
+    example: str = "",
+) -> Reason:
+    names = _names(group, verdicts)
+    return Reason(why, checks, len(group), len(everyone), tuple(names), tuple(names.values()), cases, example)
+
+
+def _names(group: Sequence[Verdict], verdicts: Iterable[Verdict]) -> Counter[str]:
+    """What to call some kernels, and how many each name stands for: an operator's name for all of its kernels."""
+    of_operator = Counter(v.op for v in verdicts)
+    of_name = Counter(f"{v.op}:{v.kernel}" for v in verdicts)
+    here = Counter(v.op for v in group)
+    names: Counter[str] = Counter()
+    for verdict in group:
+        name = f"{verdict.op}:{verdict.kernel}"
+        if of_name[name] > 1:
+            name += f" on {verdict.device}"
+        names[verdict.op if 1 < here[verdict.op] == of_operator[verdict.op] else name] += 1
+    return names

@@ -1,0 +1,237 @@
+"""What ``opwright demo`` found, in one screen: a matrix, a line for each system, a wrong kernel, times, what next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from opwright.report import format
+from opwright.report.matrix import MARKS, make_matrix
+from opwright.report.terminal import VERSUS_STYLES
+from opwright.report.verdicts import STYLES, counts_text, print_indented, show_failures, show_matrix
+from opwright.results import BenchReport, CheckReport, Measurement, Status, Verdict
+
+__all__ = ["Missing", "Story", "System", "show_story"]
+
+_LANGUAGES = {
+    "cpp": "C++", "cuda": "CUDA", "max": "MAX", "mojo": "Mojo", "numpy": "NumPy", "python": "Python",
+    "triton": "Triton",
+}  # fmt: skip
+# From this width on, what a line is about and what it says stand beside each other.
+_WIDE = 72
+
+
+@dataclass(frozen=True)
+class System:
+    """Kernels that belong together, with their verdicts."""
+
+    title: str
+    verdicts: tuple[Verdict, ...]
+
+
+@dataclass(frozen=True)
+class WrongOnPurpose:
+    """The verdict about a kernel that is wrong on purpose, the file it is in, and what is wrong with it."""
+
+    verdict: Verdict
+    file: str
+    fault: str
+
+    @property
+    def found(self) -> bool:
+        return bool(self.verdict.failures)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that this machine lacks: the languages that cannot run, why, and how to get it."""
+
+    languages: tuple[str, ...]
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Story:
+    """Everything that the demo found.
+
+    Attributes:
+        checked: the verdicts of all systems.
+        times: one comparison; None if there was nothing to time.
+        commands: what to type next, and what it does.
+        seconds: how long it all took.
+    """
+
+    systems: tuple[System, ...]
+    checked: CheckReport
+    wrong: WrongOnPurpose
+    times: BenchReport | None
+    missing: tuple[Missing, ...]
+    commands: tuple[tuple[str, str], ...]
+    seconds: float
+
+
+def show_story(console: Console, story: Story) -> None:
+    """All of it, in the order in which a reader asks."""
+    machine = story.checked.machine
+    cores = f", {machine['cores']} cores" if "cores" in machine else ""
+    console.print(Text.assemble(("opwright", "bold"), f" on {format.machine_name(machine)}{cores}"))
+    console.print()
+    show_matrix(console, make_matrix(story.checked.verdicts))
+    _show_systems(console, story)
+    _show_wrong(console, story)
+    _show_times(console, story.times)
+    _show_missing(console, story.missing)
+    _show_commands(console, story.commands)
+    console.print()
+    last = Text.assemble(
+        counts_text(story.checked.verdicts),
+        "; the wrong one was found" if story.wrong.found else ("; the wrong one was NOT found", STYLES[Status.FAIL]),
+        f"; {story.seconds:.0f} s",
+    )
+    print_indented(console, last, 0)
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print()
+    print_indented(console, Text(text, "bold"), 0)
+
+
+# -- the systems ------------------------------------------------------------------------------------------------
+
+
+def _show_systems(console: Console, story: Story) -> None:
+    _heading(console, "Each kernel against its reference in PyTorch or NumPy")
+    lines = [(_titled(system), _what_ran(system)) for system in story.systems]
+    _show_pairs(console, lines)
+    print_indented(console, Text(_what_was_checked(story), "dim"), 2)
+    show_failures(console, story.checked.verdicts)
+
+
+def _titled(system: System) -> Text:
+    matrix = make_matrix(system.verdicts)
+    statuses = [cell.status for _, cells in matrix.rows for cell in cells if cell.status]
+    worst = next(s for s in (Status.FAIL, Status.PASS, Status.REFUSED) if s in statuses)
+    return Text.assemble((MARKS[worst], STYLES[worst]), f" {system.title}")
+
+
+def _what_ran(system: System) -> Text:
+    """``Mojo, C++; CUDA simulated; under torch.compile``."""
+    by_way: dict[str, list[str]] = {}
+    for verdict in system.verdicts:
+        languages = by_way.setdefault(_way(verdict), [])
+        name = _LANGUAGES.get(verdict.backend, verdict.backend)
+        if name not in languages:
+            languages.append(name)
+    ways = sorted(by_way, key=lambda way: way.startswith(":"))  # what ran comes first
+    told = [f"{', '.join(by_way[way])}{way}" for way in ways]
+    return Text("; ".join(told + _further_checks(system)))
+
+
+def _way(verdict: Verdict) -> str:
+    if verdict.status is not Status.PASS:
+        return f": {format.STATUS_WORDS[verdict.status]}"
+    if verdict.device == "cpu-sim":
+        return " simulated"
+    if verdict.device == "cuda":
+        return " on the GPU"
+    if "interpreter" in verdict.reason:
+        return " interpreted"
+    return " compiled to C++" if verdict.backend == "numpy" else ""
+
+
+def _checks_of(system: System) -> list[str]:
+    return list(dict.fromkeys(f.check for v in system.verdicts for f in v.findings if f.status is not Status.FAIL))
+
+
+def _further_checks(system: System) -> list[str]:
+    words = {"gradients": "with gradients", "torch.compile": "under torch.compile"}
+    return [words[check] for check in _checks_of(system) if check in words]
+
+
+def _what_was_checked(story: Story) -> str:
+    checks = dict.fromkeys(c for system in story.systems for c in _checks_of(system))
+    return f"Three small cases each, in one dtype: {', '.join(checks)}. A first look, not all that can be checked."
+
+
+# -- the wrong kernel, the times --------------------------------------------------------------------------------
+
+
+def _show_wrong(console: Console, story: Story) -> None:
+    _heading(console, "A kernel that is wrong on purpose")
+    console.print(f"  {story.wrong.file}", markup=False, highlight=False, soft_wrap=True)
+    print_indented(console, Text(story.wrong.fault), 2)
+    if story.wrong.found:
+        show_failures(console, [story.wrong.verdict])
+        return
+    verdict = story.wrong.verdict
+    said = f"✗ It was not found ({verdict.status}): {verdict.reason or 'that is a mistake in opwright'}"
+    print_indented(console, Text(said, STYLES[Status.FAIL]), 2)
+
+
+def _show_times(console: Console, report: BenchReport | None) -> None:
+    if report is None or not (report.measurements or report.errors):
+        _heading(console, "No comparison of times: no kernel that runs here natively could be timed")
+        return
+    if report.measurements:
+        first = report.measurements[0]
+        case = {**first.case, **{k: f"{v:,}" for k, v in first.case.items() if isinstance(v, int)}}
+        where = "GPU" if first.device == "cuda" else f"CPU, {report.settings.get('threads', '?')} threads"
+        _heading(console, f"One comparison of times: {first.op}, {format.case_text(case)} ({where})")
+        _show_pairs(console, [(Text(_name_of(m)), _time_of(m)) for m in report.measurements])
+        samples = min(m.time_us.n for m in report.measurements)
+        said = f"Medians with 95 % intervals, {samples} samples or more of each, taken in turn, warm caches."
+        print_indented(console, Text(said, "dim"), 2)
+    for error in report.errors:
+        print_indented(console, Text(f"✗ {error}", STYLES[Status.FAIL]), 2)
+
+
+def _name_of(m: Measurement) -> str:
+    return m.kernel if m.kernel == m.backend else f"{m.kernel} ({_LANGUAGES.get(m.backend, m.backend)})"
+
+
+def _time_of(m: Measurement) -> Text:
+    text = Text(f"{format.estimate_text(m.time_us)} [{format.estimate_interval(m.time_us)}]")
+    for name, found in m.comparisons.items():
+        words = f"  {found.verdict}", VERSUS_STYLES[found.verdict]
+        text = Text.assemble(text, words, f": {format.ratio_text(found)} of the {name}’s time")
+    return text
+
+
+# -- what is missing, what is next ------------------------------------------------------------------------------
+
+
+def _show_missing(console: Console, missing: Sequence[Missing]) -> None:
+    if not missing:
+        return
+    _heading(console, "What this machine cannot run, and how to get it")
+    for one in missing:
+        what = ", ".join(_LANGUAGES.get(language, language) for language in one.languages)
+        print_indented(console, Text.assemble((f"{what}: ", "bold"), one.why), 2)
+        console.print(f"    → {one.remedy}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_commands(console: Console, commands: Sequence[tuple[str, str]]) -> None:
+    _heading(console, "Next")
+    _show_pairs(console, [(Text(command, "cyan"), Text(what)) for command, what in commands])
+
+
+def _show_pairs(console: Console, pairs: Sequence[tuple[Text, Text]]) -> None:
+    """What each line is about, and what it says: beside each other, or below where the terminal is narrow."""
+    width = max((cell_len(name.plain) for name, _ in pairs), default=0)
+    beside = console.width >= _WIDE and width <= console.width // 2
+    for name, said in pairs:
+        if not beside:
+            print_indented(console, name, 2)
+            print_indented(console, said, 6)
+            continue
+        lines = said.wrap(console, max(20, console.width - width - 4))
+        for number, line in enumerate(lines or [Text()]):
+            line.rstrip()
+            first = name.copy() if number == 0 else Text()
+            first.truncate(width, pad=True)
+            console.print(Text("  ").append(first).append("  ").append(line), soft_wrap=True)
