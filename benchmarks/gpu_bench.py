@@ -21,11 +21,11 @@ import opwright as ow
 from opwright.gallery.add import add
 from opwright.gallery.trig import cos, sin
 from opwright.machine import this_machine
+from opwright.timing.analysis.statistics import StopRule, compare, estimate
 from opwright.timing.candidates import Candidate, input_sets, kernel_candidate
 from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.measurement_pass import measure_in_turn
 from opwright.timing.sizes import bench_cases
-from opwright.timing.statistics import StopRule, compare, estimate
 from opwright.timing.timers import GpuTimer
 
 GALLERY = ("opwright.gallery.add", "opwright.gallery.trig", "opwright.gallery.kmeans")

@@ -27,12 +27,12 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.machine import this_machine
+from opwright.timing.analysis.statistics import StopRule, compare, estimate
 from opwright.timing.candidates import Candidate, input_sets, kernel_candidate
 from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.hardware.precision import PrecisionFlags
 from opwright.timing.measurement_pass import measure_in_turn
 from opwright.timing.sizes import bench_cases
-from opwright.timing.statistics import StopRule, compare, estimate
 from opwright.timing.timers import make_timer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -17,10 +17,17 @@ from opwright.backends import BACKENDS
 ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
 LAYERS = (
-    "errors", "tree", "internals", "results", "machine", "cache", "contract", "backends", "runtime", "checks", "timing",
-    "report", "package", "gallery", "cli",
+    "errors", "tree", "import_file", "internals", "results", "machine", "cache", "contract", "backends", "runtime",
+    "checks", "timing", "report", "package", "gallery", "cli",
 )  # fmt: skip
-LEAVES = {"errors": set(), "tree": set(), "results": set(), "machine": {"errors", "results"}, "cache": {"errors"}}
+LEAVES = {
+    "errors": set(),
+    "tree": set(),
+    "import_file": set(),
+    "results": set(),
+    "machine": {"errors", "results"},
+    "cache": {"errors"},
+}
 # Languages: none knows another. What is not named here (``base``, ``native``, ``gpu`` …) is what languages share.
 LANGUAGES = {"python", "cuda", "triton", "mojo", "numpy"}
 # The files that hold a language's ``Backend``: nobody imports them but the table and their own package.
@@ -97,7 +104,23 @@ def violations(modules: Mapping[str, str]) -> list[str]:
             if module != "opwright":
                 problems += [f"{where}: {why}" for why in broken_rules(module, target)]
     problems += [f"import cycle: {' → '.join(cycle)}" for cycle in cycles(graph)]
+    for folder, beside in side_by_side(graph).items():
+        problems += [f"cycle of what stands in {folder}: {' → '.join(cycle)}" for cycle in cycles(beside)]
     return problems
+
+
+def side_by_side(graph: Mapping[str, set[str]]) -> dict[str, dict[str, set[str]]]:
+    """For each folder, which of its files and folders import which others of them; a folder counts with all in it."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for module, targets in graph.items():
+        mine = module.split(".")
+        for target in targets:
+            theirs = target.split(".")
+            common = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), None)
+            if common is not None:
+                beside = found.setdefault(".".join(mine[:common]), {})
+                beside.setdefault(mine[common], set()).add(theirs[common])
+    return found
 
 
 def layer_of(module: str) -> str:
@@ -187,6 +210,14 @@ def test_the_package_keeps_the_rules() -> None:
         ({"opwright.errors": "from opwright.results import Refused"}, "errors is a leaf"),
         ({"opwright.checks.run": "from opwright.backends import get_backend"}, "checks knows no backend"),
         ({"opwright.timing.run": "from opwright.checks import check"}, "know nothing of each other"),
+        (
+            {
+                "opwright.timing.timers": "from opwright.timing.hardware.cores import x",
+                "opwright.timing.hardware.cores": "",
+                "opwright.timing.hardware.limits": "from opwright.timing.timers import y",
+            },
+            "cycle of what stands in opwright.timing: hardware → timers → hardware",
+        ),
         (
             {"opwright.backends.cuda.nvrtc": "from opwright.backends.triton.stages import x"},
             "a language knows no other language",

@@ -17,13 +17,13 @@ from opwright.contract.contract import make_contract
 from opwright.errors import CheckError, KernelError
 from opwright.results import BenchReport, ComparisonVerdict, Estimate, Measurement, RooflineLimit
 from opwright.timing import run as engine
+from opwright.timing.analysis.regression import slower_than
+from opwright.timing.analysis.statistics import StopRule, compare
 from opwright.timing.candidates import Candidate, backward_of, input_sets, kernel_candidate, plain_reference
 from opwright.timing.hardware.clocks import ClockWatch
-from opwright.timing.hardware.roofline import fraction_of_roofline
 from opwright.timing.measurement_pass import measure_in_turn
-from opwright.timing.regression import slower_than
+from opwright.timing.roofline import fraction_of_roofline
 from opwright.timing.sizes import bench_cases
-from opwright.timing.statistics import StopRule, compare
 from opwright.timing.timers import CpuTimer
 from opwright.timing.verify import _close
 

@@ -82,8 +82,6 @@ class Backend(abc.ABC):
     takes: ClassVar[frozenset[str]]
     suffixes: ClassVar[tuple[str, ...]] = ()
     default_devices: ClassVar[tuple[str, ...]]
-    # Keyword arguments of ``op.<backend>(...)`` beyond name, entry, devices, dtypes and when.
-    options: ClassVar[frozenset[str]] = frozenset()
     # What its kernels take where their author names no dtypes; None for all that the contract admits.
     dtypes: ClassVar[frozenset[torch.dtype] | None] = None
 

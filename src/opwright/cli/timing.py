@@ -49,7 +49,7 @@ def bench(
     from opwright.report.progress import TaskLine
     from opwright.report.records import read_json, refuse_unwritable
     from opwright.report.terminal import show_bench, show_regressions
-    from opwright.timing.regression import slower_than
+    from opwright.timing.analysis.regression import slower_than
     from opwright.timing.run import bench as run_bench
 
     refuse_unwritable(json, html)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from opwright.errors import OpwrightError, TargetError
+from opwright.import_file import import_file
 from opwright.runtime.op import Op, defined_in
 from opwright.runtime.register import registration
 
@@ -60,24 +61,14 @@ def _import_file(path: Path) -> ModuleType:
         return loaded
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))  # as `python path/to/file.py` does
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # a .py file always has one
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
-    except OpwrightError:
-        del sys.modules[name]
+        return import_file(path, name)
+    except (OpwrightError, KeyboardInterrupt):
         raise  # a contract or a kernel is wrong: its own message says it best
     except BaseException as error:
-        del sys.modules[name]
-        if isinstance(error, KeyboardInterrupt):
-            raise
         raise TargetError(
             f"importing {path} raised {type(error).__name__}: {error}", fix=f"run `python {path}` to see where"
         ) from error
-    return module
 
 
 def _import_module(name: str) -> ModuleType:

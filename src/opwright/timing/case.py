@@ -14,6 +14,7 @@ from opwright.results import Accepted, Measurement
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.tuned import count_elements, dtype_key
+from opwright.timing.analysis.crossover import Point, cost_rounds
 from opwright.timing.candidates import (
     BackwardState,
     Candidate,
@@ -24,7 +25,6 @@ from opwright.timing.candidates import (
     kernel_candidate,
     plain_reference,
 )
-from opwright.timing.crossover import Point, cost_rounds
 from opwright.timing.measurement import beyond_its_limit, make_measurement, with_second_opinion
 from opwright.timing.measurement_pass import Samples, measure_in_turn
 from opwright.timing.request import Session

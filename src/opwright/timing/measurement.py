@@ -13,11 +13,11 @@ from opwright.contract.dtypes import short
 from opwright.results import Measurement
 from opwright.runtime.baselines import DERIVED
 from opwright.runtime.targets import name_target
+from opwright.timing.analysis.statistics import compare, estimate
 from opwright.timing.candidates import Candidate
-from opwright.timing.hardware.roofline import IMPOSSIBLE, fraction_of_roofline
 from opwright.timing.measurement_pass import Samples
 from opwright.timing.request import Session
-from opwright.timing.statistics import compare, estimate
+from opwright.timing.roofline import IMPOSSIBLE, fraction_of_roofline
 
 __all__ = ["beyond_its_limit", "make_measurement", "with_second_opinion"]
 

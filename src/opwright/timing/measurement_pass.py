@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from opwright.timing.analysis.statistics import StopRule
 from opwright.timing.candidates import Candidate
 from opwright.timing.hardware.clocks import ClockWatch
-from opwright.timing.statistics import StopRule
 from opwright.timing.timers import Timer
 
 __all__ = ["Samples", "measure_in_turn"]

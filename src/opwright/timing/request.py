@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from opwright.contract.cases import Case
 from opwright.results import Measurement, RooflineLimit
 from opwright.runtime.op import Op
-from opwright.timing.crossover import Point
+from opwright.timing.analysis.crossover import Point
+from opwright.timing.analysis.statistics import StopRule
 from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.hardware.precision import PrecisionFlags
 from opwright.timing.remaining import TimeLeft
-from opwright.timing.statistics import StopRule
 from opwright.timing.timers import Timer
 
 __all__ = ["Request", "Session"]

@@ -16,13 +16,13 @@ from opwright.runtime.baselines import DERIVED
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
 from opwright.runtime.tuned import device_name
+from opwright.timing.analysis.crossover import ranges
 from opwright.timing.case import time_case
-from opwright.timing.crossover import ranges
 from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.hardware.precision import PrecisionFlags
-from opwright.timing.hardware.roofline import measure_roofline
 from opwright.timing.remaining import TimeLeft
 from opwright.timing.request import Request, Session
+from opwright.timing.roofline import measure_roofline
 from opwright.timing.sizes import bench_cases
 from opwright.timing.timers import make_timer
 

@@ -45,7 +45,6 @@ class CudaBackend(Backend):
     takes = frozenset({"callable", "file"})
     suffixes = (".cu",)
     default_devices = ("cuda",)
-    options = frozenset({"options"})
 
     def available(self, machine: Machine) -> Probe:
         compiled, simulated = nvrtc.available(), compilation.available(machine)

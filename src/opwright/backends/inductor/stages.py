@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.util
 import re
 import tempfile
 import types
@@ -31,6 +30,7 @@ from opwright.contract.contract import Contract
 from opwright.contract.numpy_rules import DefaultFloatDtype
 from opwright.contract.signature import Language
 from opwright.errors import KernelRefusedError, OpwrightError
+from opwright.import_file import import_file
 from opwright.internals import triton as triton_internals
 from opwright.internals.compiler import InductorParts, device_switches, fake_tensors, inductor_parts
 
@@ -270,12 +270,7 @@ def _import(kernel: Generated, folder: Path) -> Any:
     """What Inductor's decorators make of a kernel. Triton reads its source from the file."""
     file = folder / f"{kernel.name}.py"
     file.write_text(kernel.text)
-    spec = importlib.util.spec_from_file_location(kernel.name, file)
-    assert spec is not None  # a .py file always has one
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, kernel.name)
+    return getattr(import_file(file, kernel.name), kernel.name)
 
 
 def _configuration(chosen: Any, number: int) -> str:

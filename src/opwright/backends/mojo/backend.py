@@ -60,7 +60,6 @@ class MojoBackend(Backend):
     takes = frozenset({"file"})
     suffixes = (".mojo",)
     default_devices = ("cpu",)
-    options = frozenset({"params", "grid", "block", "alignment", "prebuilt", "options"})
     dtypes = frozenset(DTYPES)
 
     def available(self, machine: Machine) -> Probe:

@@ -54,7 +54,6 @@ class MaxBackend(Backend):
     takes = frozenset({"file"})
     suffixes = (".mojo",)
     default_devices = ("cpu",)
-    options = frozenset({"params", "symbolic"})
     dtypes = frozenset(DTYPES)
 
     def available(self, machine: Machine) -> Probe:

@@ -34,7 +34,6 @@ class NumpyBackend(Backend):
     name = "numpy"
     takes = frozenset({"callable"})
     default_devices = ("cpu", "cuda")
-    options = frozenset({"default_float_dtype"})
 
     def available(self, machine: Machine) -> Probe:
         if machine.cxx is None:

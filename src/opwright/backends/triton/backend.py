@@ -7,7 +7,6 @@ On a GPU the launcher runs as it is, and torch.compile traces into it as it does
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import types
 from pathlib import Path
@@ -20,6 +19,7 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.triton.tracing import is_interpreted, kernels_reached, traceable_launcher
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
+from opwright.import_file import import_file
 from opwright.internals.triton import time_by_default
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
@@ -114,15 +114,6 @@ def _import_file(path: Path, contract: Contract) -> types.ModuleType:
     same_file = loaded is not None and getattr(loaded, "__file__", None) == str(path)
     if loaded is not None and same_file and getattr(loaded, "__opwright_stamp__", stamp) == stamp:
         return loaded
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise KernelError(f"{contract.qualname}: {path} cannot be imported", fix="name a .py file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+    module = import_file(path, name)
     vars(module)["__opwright_stamp__"] = stamp
     return module

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from opwright.results import ComparisonVerdict
-from opwright.timing.statistics import StopRule, compare, estimate, relative_spread
+from opwright.timing.analysis.statistics import StopRule, compare, estimate, relative_spread
 
 
 def noisy(true_us, n, seed, noise=0.02):

@@ -3,7 +3,7 @@
 import pytest
 
 from opwright.results import Crossover, SizeRange
-from opwright.timing.crossover import Point, cost_rounds, ranges
+from opwright.timing.analysis.crossover import Point, cost_rounds, ranges
 from opwright.timing.remaining import TimeLeft
 
 

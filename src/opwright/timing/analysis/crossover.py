@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from opwright.results import Comparison, ComparisonVerdict, SizeRange
-from opwright.timing.statistics import compare
+from opwright.timing.analysis.statistics import compare
 
 __all__ = ["Point", "cost_rounds", "ranges"]
 
