@@ -18,10 +18,10 @@ from opwright.gallery.conv1d import FLOATS, conv1d, conv1d_15_4, conv1d_taps, de
 from opwright.machine import Gpu
 from opwright.results import Accepted, Refused
 
-CPU = [
-    pytest.param("mojo", marks=pytest.mark.mojo),
-    pytest.param("mojo_unrolled", marks=[pytest.mark.mojo, pytest.mark.slow]),
-    pytest.param("cpp", marks=pytest.mark.compiler),
+# Mojo takes four seconds to compile a kernel for a dtype: a wide and a narrow one always, the others when slow tests run.
+MOJO_DTYPES = [
+    pytest.param(dtype, marks=[pytest.mark.mojo] + [pytest.mark.slow] * (dtype not in (torch.float32, torch.bfloat16)))
+    for dtype in FLOATS
 ]
 TILED = pytest.param("mojo_gpu_tiled", marks=pytest.mark.mojo)
 GPU = ["mojo_gpu", TILED, "cuda", pytest.param("triton", marks=pytest.mark.triton)]
@@ -62,13 +62,29 @@ def test_the_meaning_is_the_definition_for_every_size(n, m):
         assert_close(conv1d(x, k), exact(x, k), m)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("kernel", CPU)
-def test_kernels_on_the_cpu_agree_with_the_definition(kernel, dtype):
+def assert_kernel_is_right(kernel, dtype, widths=WIDTHS):
     for n in SIZES:
-        for m in (3, 4, 5) if kernel == "mojo_unrolled" else WIDTHS:
+        for m in widths:
             x, k = torch.randn(n).to(dtype), torch.randn(m).to(dtype)
             assert_close(conv1d.kernels[kernel](x, k), exact(x, k), m)
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_cpp_kernel_agrees_with_the_definition(dtype):
+    assert_kernel_is_right("cpp", dtype)
+
+
+@pytest.mark.parametrize("dtype", MOJO_DTYPES)
+def test_the_mojo_kernel_agrees_with_the_definition(dtype):
+    assert_kernel_is_right("mojo", dtype)
+
+
+@pytest.mark.mojo
+@pytest.mark.slow  # Mojo compiles a kernel for every width
+@pytest.mark.parametrize(("dtype", "widths"), [(torch.float32, (3, 4, 5)), (torch.bfloat16, (4,))])
+def test_the_unrolled_mojo_kernel_agrees_with_the_definition(dtype, widths):
+    assert_kernel_is_right("mojo_unrolled", dtype, widths)
 
 
 @pytest.mark.mojo
@@ -130,8 +146,7 @@ def ptx_of(kernel, dtype: torch.dtype, arch: str = "sm_90") -> str:
     return made(arguments, Target(arch, (dtype,) * 3)).read_text()
 
 
-@pytest.mark.mojo
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", MOJO_DTYPES)
 def test_the_tiled_mojo_kernel_shares_memory_and_waits_at_a_barrier(dtype):
     ptx = ptx_of(conv1d.kernels["mojo_gpu_tiled"], dtype)
     sums = 8 if dtype == torch.float64 else 4
@@ -211,6 +226,7 @@ def test_more_elements_than_32_bits_can_count_are_convolved(kernel):
 
 
 @pytest.mark.mojo
+@pytest.mark.slow  # four compilations; that nobody edited the source since is what the next test says in no time
 def test_the_shipped_ptx_is_what_its_source_compiles_to(tmp_path):
     kernel = conv1d.kernels["mojo_gpu"]
     source = kernel.spec.source
@@ -254,18 +270,25 @@ def test_max_gives_the_same_by_both_of_its_ways(capsys):
 
 # -- the gradient ------------------------------------------------------------------------------------------------
 
-TAPS = [pytest.param("mojo", marks=pytest.mark.mojo), pytest.param("cpp", marks=pytest.mark.compiler)]
 
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("kernel", TAPS)
-def test_the_gradient_for_the_taps_agrees_with_its_meaning(kernel, dtype):
+def assert_gradient_is_right(kernel, dtype):
     for n in (0, 1, 5, 1000, 70_001):
         for m in (1, 4, 17):
             x, grad = torch.randn(n).to(dtype), torch.randn(n).to(dtype)
             expected = conv1d_taps.contract.reference((x.double(), grad.double(), m))[0]
             got = conv1d_taps.kernels[kernel](x, grad, m)
             assert_close(got, expected, n)
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_gradient_for_the_taps_in_cpp_agrees_with_its_reference(dtype):
+    assert_gradient_is_right("cpp", dtype)
+
+
+@pytest.mark.parametrize("dtype", MOJO_DTYPES)
+def test_the_gradient_for_the_taps_in_mojo_agrees_with_its_reference(dtype):
+    assert_gradient_is_right("mojo", dtype)
 
 
 @pytest.mark.gpu
