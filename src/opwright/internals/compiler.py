@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from opwright.internals.lookup import all_found, find
+from opwright.internals.lookup import all_found, find, name_of
 from opwright.internals.names import DYNAMO
 
 __all__ = [
@@ -123,7 +123,7 @@ def inductor_parts() -> InductorParts | None:
 
 def device_switches() -> list[str]:
     """The names in ``torch.cuda`` by which Inductor goes to another GPU and back."""
-    return [found.__name__ for key in ("exchange_device", "maybe_exchange_device") if (found := find(key)) is not None]
+    return [name_of(key) for key in ("exchange_device", "maybe_exchange_device") if find(key) is not None]
 
 
 class FunctionalTracing(NamedTuple):

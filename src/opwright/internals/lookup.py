@@ -11,7 +11,7 @@ from typing import Any
 
 from opwright.internals.names import INTERNALS, Internal
 
-__all__ = ["Problem", "all_found", "find", "problems", "replace"]
+__all__ = ["Problem", "all_found", "find", "name_of", "problems", "replace"]
 
 _ROWS = {row.key: row for row in INTERNALS}
 _MISSING = object()
@@ -52,6 +52,11 @@ def find(key: str, behaves: Callable[[Any], bool] | None = None) -> Any | None:
         what = f"is not what it was ({type(error).__name__}: {error})"
     _problems[key] = Problem(_ROWS[key], what)
     return None
+
+
+def name_of(key: str) -> str:
+    """The attribute under which its module has a private name; what is found there may call itself otherwise."""
+    return _ROWS[key].name.rpartition(".")[2]
 
 
 @functools.cache

@@ -86,7 +86,7 @@ def test_whether_a_kernel_can_run_is_asked_without_looking_at_files_or_packages(
 
 def test_a_cpu_kernel_is_refused_where_nothing_can_link_it(scale, write):
     kernel = scale.mojo(write(SCALE))
-    here = dataclasses.replace(machine(), mojo=Compiler("mojo", "Mojo 1"), cc=False)
+    here = dataclasses.replace(machine(gpu=False), mojo=Compiler("mojo", "Mojo 1"), cc=False)
     assert kernel.probe("cpu", here).remedy == "install gcc (apt install gcc)"
     assert MojoBackend().available(here).remedy == "install gcc (apt install gcc)"
     with_gpu = dataclasses.replace(machine(gpu=True), mojo=Compiler("mojo", "Mojo 1"), cc=False)
