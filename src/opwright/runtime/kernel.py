@@ -96,9 +96,9 @@ class Kernel:
         holds = isinstance(self._condition(*arguments), Accepted)
         return holds and (self._author_when is None or bool(self._author_when(*arguments)))
 
-    def not_judged(self, device: str, machine: Machine | None = None) -> dict[torch.dtype, str]:
+    def unchecked_dtypes(self, device: str, machine: Machine | None = None) -> dict[torch.dtype, str]:
         """Dtypes in which a result on this type of device says nothing about the kernel, with the reason."""
-        return get_backend(self.backend).not_judged(self.spec, device, machine or build_tools().machine)
+        return get_backend(self.backend).unchecked_dtypes(self.spec, device, machine or build_tools().machine)
 
     @property
     def is_loaded(self) -> bool:

@@ -127,9 +127,9 @@ def test_without_mojo_only_the_dtypes_of_the_ptx_are_taken(scale, source, tmp_pa
     kernel = scale.mojo(source, prebuilt="ptx", **GPU)
     spec, backend = kernel.spec, MojoBackend()
     assert set(backend.dtypes_here(spec, "cuda", machine())) == {torch.float32, torch.float64}
-    assert "holds no PTX of scale for it" in backend.not_judged(spec, "cuda", machine())[torch.float16]
+    assert "holds no PTX of scale for it" in backend.unchecked_dtypes(spec, "cuda", machine())[torch.float16]
     assert torch.float16 in backend.dtypes_here(spec, "cuda", this_machine_with_mojo())
-    assert not backend.not_judged(spec, "cuda", this_machine_with_mojo())
+    assert not backend.unchecked_dtypes(spec, "cuda", this_machine_with_mojo())
     list_ptx({"dtype": "DType.float32", "width": "3"})  # which a dtype does not tell from width=4
     assert torch.float16 in backend.dtypes_here(spec, "cuda", machine())
 

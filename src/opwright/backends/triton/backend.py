@@ -73,7 +73,7 @@ class TritonBackend(Backend):
                 time_by_default(kernel, _run_once)
         return contract.signature.flat(artifact.payload)
 
-    def not_judged(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
+    def unchecked_dtypes(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
         if device == "cpu" and machine.triton_interpret:
             return {torch.bfloat16: "Triton's interpreter computes on NumPy arrays, which have no bfloat16"}
         return {}

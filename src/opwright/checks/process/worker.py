@@ -163,7 +163,7 @@ def _choose_cases(operator: Op, job: Job) -> tuple[list[Case], list[NotChecked]]
     if job.kernel == REFERENCE:
         return cases(operator.contract, job.level), []
     kernel = operator.kernels[job.kernel]
-    hopeless = kernel.not_judged(job.device)
+    hopeless = kernel.unchecked_dtypes(job.device)
     derived = cases(operator.contract, job.level, kernel.spec.dtypes)
     chosen = [c for c in derived if not hopeless.keys() & {dtype for _, dtype in c.dtypes}]
     met = {dtype for c in derived for _, dtype in c.dtypes}

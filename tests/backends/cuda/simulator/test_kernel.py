@@ -136,7 +136,7 @@ def test_findings_say_which_memory_and_which_threads() -> None:
     assert found.other.thread[0] == 63 - found.thread[0]
     assert "races with a " in found.message
     (found,) = defect("shuffles_with_absent_lanes", [f(64)])
-    assert found.message == "the mask 0xffffffff names lanes that do not take part: lanes 16-31"
+    assert found.message == "the mask 0xffffffff includes lanes that do not take part: lanes 16-31"
 
 
 def test_nothing_is_written_out_of_bounds() -> None:

@@ -24,7 +24,7 @@ from opwright.backends.cuda.simulator.abi import (
     read_symbols,
 )
 from opwright.backends.cuda.simulator.compilation import Built
-from opwright.backends.cuda.simulator.findings import Known, describe
+from opwright.backends.cuda.simulator.findings import MemoryRange, describe
 from opwright.backends.gpu.arguments import Packer
 from opwright.backends.gpu.device_code import Parameter, ParameterKind, typed_parameter
 from opwright.backends.gpu.launcher import Configuration
@@ -162,7 +162,7 @@ class SimulatedKernel:
     def _static_shared_bytes(self) -> int:
         return sum(s.size for s in self._symbols if _is_shared(s) and s.name != _DYNAMIC)
 
-    def _describe_memory(self, request: Request, known: Sequence[Known], smem_bytes: int) -> tuple[object, ...]:
+    def _describe_memory(self, request: Request, known: Sequence[MemoryRange], smem_bytes: int) -> tuple[object, ...]:
         """Tell the runtime which memory there is. What is returned must outlive the launch."""
         regions = [Region(k.begin, k.end, 0, k.granule, _address(k.written), _address(k.inside)) for k in known]
         shared = []
@@ -184,7 +184,7 @@ class SimulatedKernel:
         request.shared, request.shared_count = shared_array, len(shared)
         return region_array, shared_array
 
-    def _raise(self, request: Request, known: Sequence[Known], smem_bytes: int) -> None:
+    def _raise(self, request: Request, known: Sequence[MemoryRange], smem_bytes: int) -> None:
         shared = tuple(
             (_plain_name(s.name), s.place, smem_bytes if s.name == _DYNAMIC else s.size)
             for s in self._symbols
@@ -259,7 +259,7 @@ def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _known(
     tensors: Sequence[tuple[int, torch.Tensor]], uninitialised: Sequence[torch.Tensor | Unwritten]
-) -> tuple[Known, ...]:
+) -> tuple[MemoryRange, ...]:
     """The memory that the kernel may touch: the spans of its tensors, those that overlap as one."""
     fresh = [u if isinstance(u, Unwritten) else Unwritten(u) for u in uninitialised]
     spans = sorted((*_span(tensor), position, tensor) for position, tensor in tensors if tensor.numel())
@@ -272,7 +272,7 @@ def _known(
     return tuple(_merge(group, fresh) for group in groups)
 
 
-def _merge(group: list[tuple[int, int, int, torch.Tensor]], fresh: Sequence[Unwritten]) -> Known:
+def _merge(group: list[tuple[int, int, int, torch.Tensor]], fresh: Sequence[Unwritten]) -> MemoryRange:
     begin, end = group[0][0], max(span[1] for span in group)
     inside: torch.Tensor | None = None
     masks = [_inside(tensor) for *_, tensor in group]
@@ -286,7 +286,7 @@ def _merge(group: list[tuple[int, int, int, torch.Tensor]], fresh: Sequence[Unwr
     )
     tensors = tuple((position, first, last, tensor) for first, last, position, tensor in group)
     granule = min(tensor.element_size() for *_, tensor in group)
-    return Known(begin, end, granule, tensors, written, inside)
+    return MemoryRange(begin, end, granule, tensors, written, inside)
 
 
 def _address(memory: bytearray | torch.Tensor | None) -> int | None:
