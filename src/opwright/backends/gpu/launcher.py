@@ -42,7 +42,8 @@ def as_extent(extent: int | Sequence[int], what: str, kernel: str) -> Extent:
     numbers = (extent,) if isinstance(extent, int) else tuple(extent) if isinstance(extent, Sequence) else ()
     if not 1 <= len(numbers) <= 3 or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise LaunchError(
-            f"{kernel}: the {what} is {extent!r}", fix=f"give an int or a tuple of up to three, as in kernel[{_EXAMPLE}]"
+            f"{kernel}: the {what} is {extent!r}",
+            fix=f"give an int or a tuple of up to three, as in kernel[{_EXAMPLE}]",
         )
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
@@ -174,7 +175,9 @@ class DeviceFunction:
         kernel = self._kernel or self._load()
         attribute, handle = driver.CUfunction_attribute, driver.CUkernel(int(kernel.handle))
         number = _driver(driver.cuDeviceGet(device))
-        max_threads = _driver(driver.cuKernelGetAttribute(attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, handle, number))
+        max_threads = _driver(
+            driver.cuKernelGetAttribute(attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, handle, number)
+        )
         if configuration.threads > max_threads:
             raise LaunchError(
                 f"{self.name}: a block of {configuration.block} has {configuration.threads} threads, and the kernel "

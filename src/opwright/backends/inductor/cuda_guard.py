@@ -45,4 +45,6 @@ def provide_cuda_guard(compiler: Compiler | None, folder: Path) -> None:
         run_compiler([compiler.path, *flags, str(source), "-o", str(library), *link], "a device guard for CUDA")
         ctypes.CDLL(str(library))
     except (CompileError, OSError) as error:
-        raise KernelRefusedError(f"{version}, and a device guard for it cannot be registered: {error}", fix=_FIX) from error
+        raise KernelRefusedError(
+            f"{version}, and a device guard for it cannot be registered: {error}", fix=_FIX
+        ) from error

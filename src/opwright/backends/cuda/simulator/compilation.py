@@ -251,7 +251,9 @@ class _Build:
         unknown = re.search(r"‘(__\w+)’ was not declared|undeclared identifier '(__\w+)'", error.log)
         if unknown:
             name = unknown[1] or unknown[2]
-            error.fix = f"the simulator does not know {name}; docs/simulator.md lists the supported functions. {error.fix}"
+            error.fix = (
+                f"the simulator does not know {name}; docs/simulator.md lists the supported functions. {error.fix}"
+            )
         return error
 
 

@@ -212,7 +212,9 @@ def _misaligned(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[
 
 
 def _race(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
-    between = "blocks are not ordered" if list(one.block) != list(one.other_block) else "there is no barrier between them"
+    between = (
+        "blocks are not ordered" if list(one.block) != list(one.other_block) else "there is no barrier between them"
+    )
     first, second = _noun(one.access), _noun(one.other_access)
     article = "an" if second[0] == "a" else "a"
     return f"{first} of {_bytes(one.size)} at {_memory(one, known, shared)} races with {article} {second}; {between}"
