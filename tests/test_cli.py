@@ -201,7 +201,7 @@ def test_records_become_a_page_and_a_comment(script, tmp_path):
         assert "wrong_tail" in text
     (tmp_path / "other.json").write_text('{"schema": "something/1"}')
     assert "something/1" in opwright("report", "other.json", "--html", "x.html", cwd=tmp_path).stderr
-    assert "nothing was asked for" in opwright("report", "check.json", cwd=tmp_path).stderr
+    assert "no output was chosen" in opwright("report", "check.json", cwd=tmp_path).stderr
 
 
 def test_a_report_shows_itself_in_a_notebook():
@@ -240,7 +240,7 @@ def test_requiring_a_language_that_no_kernel_is_written_in_is_a_failure(script, 
     assert fine.returncode == 0, fine.stdout
     left_out = opwright("check", name, "--only", "values", "--kernel", "reference", "--require", "python", cwd=tmp_path)
     assert left_out.returncode == 1
-    assert "no python kernel is among those to be checked" in left_out.stdout
+    assert "no python kernel is selected" in left_out.stdout
 
 
 SLOW = (
@@ -296,7 +296,7 @@ def test_tune_shows_what_is_fastest_where_and_clear_forgets_it(script, tmp_path)
     assert not list((tmp_path / "cache" / "tuned").glob("*/*.json"))
     alone = opwright("tune", script(RIGHT), *sizes, cwd=tmp_path, **cache)
     assert alone.returncode == 3
-    assert "nothing was kept" in alone.stderr
+    assert "nothing was stored" in alone.stderr
 
 
 def test_before_and_after_an_edit_are_shown_side_by_side(tmp_path):

@@ -21,7 +21,7 @@ from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest
 from opwright.errors import ArgumentError, KernelError, NameClashError
-from opwright.internals.dispatch import anybody_listens
+from opwright.internals.dispatch import is_intercepted
 from opwright.runtime.call.argument_utils import gpu_of
 from opwright.runtime.call.arrays import call_on_arrays, holds_arrays, traced_on_arrays
 from opwright.runtime.call.fast_path import GuardableKernel, GuardedCall, guard_call, is_plain_call, static_key
@@ -90,7 +90,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         # A guard is made of filled arguments, so what equals them needs no filling.
         arguments: Any = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
         guarded_calls = self._guarded_calls
-        if guarded_calls and not anybody_listens():
+        if guarded_calls and not is_intercepted():
             for holds, run in guarded_calls:
                 if holds(*arguments):
                     return run(*arguments)  # type: ignore[no-any-return]

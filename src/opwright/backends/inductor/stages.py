@@ -279,7 +279,9 @@ def _configuration(chosen: Any, number: int) -> str:
 
 
 def _as_opwright_error(gpu: TargetGpu, compilable: Compilable, error: Exception) -> OpwrightError:
-    known = tracing.say_break(error, compilable.who, "compute it outside of the operator, and pass it as an argument")
+    known = tracing.explain_break(
+        error, compilable.who, "compute it outside of the operator, and pass it as an argument"
+    )
     return known or _refusal(gpu, compilable, error)
 
 

@@ -69,7 +69,7 @@ class TritonBackend(Backend):
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         for kernel in kernels_reached(artifact.payload):
             if is_interpreted(kernel):
-                # Triton's own timer needs a GPU's driver. Each configuration runs once, and the first is taken.
+                # Triton's own timer needs a GPU driver. Instead each configuration runs once, and the first is chosen.
                 time_by_default(kernel, _run_once)
         return contract.signature.flat(artifact.payload)
 

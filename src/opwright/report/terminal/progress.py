@@ -76,7 +76,7 @@ class CheckProgress:
         if takes_time and is_new and self._verbose:
             self._console.print(f"[dim]opwright: {escape(what)}[/]", soft_wrap=True, highlight=False)
 
-    def say(self, what: str) -> None:
+    def on_message(self, what: str) -> None:
         """Something else than checking goes on, which only a terminal shows."""
         self.step("also", what)
 
@@ -120,7 +120,7 @@ class TaskLine:
         if self._console.is_terminal:
             self._progress.stop()
 
-    def say(self, what: str) -> None:
+    def on_message(self, what: str) -> None:
         """Replace the line."""
         self._progress.update(self._task, description=escape(what))
         takes_time = what.startswith(("measuring", "compiling", "waiting"))

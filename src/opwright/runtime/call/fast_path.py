@@ -3,7 +3,7 @@
 A Python operator costs several microseconds on its way through the dispatcher, as much as a small kernel itself.
 Nothing on that way matters for a *plain* call: no gradient, no torch.compile, no mode, no functorch transform, no
 tensor subclass, no autocast, no lazy conjugate, no profiler. Two questions decide whether a call is plain, and nothing
-else does: does anybody listen (``internals.dispatch.anybody_listens``), and are its tensors and its thread plain?
+else does: does anybody listen (``internals.dispatch.is_intercepted``), and are its tensors and its thread plain?
 
 The second takes microseconds to answer in Python, and what follows from it (do the arguments agree with the contract,
 which kernels apply) as well. All of that depends on the tensors' types, dtypes, devices, sizes, strides and dispatch
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from opwright.internals.dispatch import anybody_listens, is_plain_tensor, is_plain_thread
+from opwright.internals.dispatch import is_intercepted, is_plain_tensor, is_plain_thread
 from opwright.internals.guards import HAS_GUARDS, guard_tensors
 
 __all__ = ["GuardableKernel", "GuardedCall", "guard_call", "is_plain_call", "static_key"]
@@ -33,7 +33,7 @@ def is_plain_call(arguments: Sequence[Any], *, autograd_tracked: bool = False) -
     Args:
         autograd_tracked: nothing but to have autograd take notice of the call.
     """
-    if anybody_listens() or not is_plain_thread():
+    if is_intercepted() or not is_plain_thread():
         return False
     tracks = torch.is_grad_enabled() and not autograd_tracked
     return all(_is_plain(argument, tracks) for argument in arguments)

@@ -24,7 +24,7 @@ from opwright.internals.compiler import export_is_tracing, forget_compiled, func
 from opwright.internals.dispatch import (
     conjugates_are_ignored,
     forward_mode_is_on,
-    run_as_at_the_top,
+    run_with_default_keys,
     run_with_lazy_conjugates,
 )
 from opwright.runtime.register.autocast import KEYS, kernel_for_autocast
@@ -80,8 +80,8 @@ class Registration:
         """Take it back, with everything that was compiled around it."""
         _forget_compiled(self)
         torch.utils.flop_counter.flop_registry.pop(self.overload.overloadpacket, None)
-        torch_registration.forget_decomposition(self.overload)
-        torch_registration.forget_sharding(self.overload)
+        torch_registration.remove_decomposition(self.overload)
+        torch_registration.remove_sharding(self.overload)
         if not torch_registration.destroy(self.library):
             raise NameClashError(
                 f"{self.registrable.contract.qualname} is defined already, and torch {torch.__version__} cannot take a "
@@ -271,7 +271,7 @@ def _register_gradient(rules: Rules, overload: Any, in_order: InOrder, library: 
     def vmap(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
         dims = (*in_dims, *(None,) * (len(contract.signature.arguments) - len(in_dims)))
         with without_enclosing_transforms():
-            return run_as_at_the_top(rules.vmap, info, dims, in_order(args, kwargs))
+            return run_with_default_keys(rules.vmap, info, dims, in_order(args, kwargs))
 
     qualname = contract.qualname
     torch.library.register_autograd(qualname, backward, setup_context=setup_context, lib=library)

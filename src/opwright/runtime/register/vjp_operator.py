@@ -17,7 +17,7 @@ from opwright import tree
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.reference import fresh_outputs
-from opwright.internals.dispatch import run_as_at_the_top
+from opwright.internals.dispatch import run_with_default_keys
 from opwright.runtime.register.saved_values import save_values, saved_values
 
 __all__ = ["VjpOperator", "gradient_in_form_of", "vjp_name", "vjp_schema"]
@@ -61,7 +61,7 @@ class VjpOperator:
 
     def run(self, grad_outputs: Any, *rest: Any) -> list[torch.Tensor]:
         *arguments, needs = rest
-        found = run_as_at_the_top(derive.vjp, self.contract, arguments, grad_outputs, needs)
+        found = run_with_default_keys(derive.vjp, self.contract, arguments, grad_outputs, needs)
         # The gradient of x + y is the very tensor that came in; an operator's outputs must be its own, as
         # Inductor reuses the memory of what it believes dead.
         return list(fresh_outputs(found, (grad_outputs, arguments)))
