@@ -158,7 +158,7 @@ def test_doctor_names_every_language_and_writes_a_record(tmp_path):
     assert set(record["backends"]) == set(BACKENDS)
     assert record["backends"]["cpp"]["accepted"] is False
     assert "apt install g++" in record["backends"]["cpp"]["remedy"]
-    assert "not here" in run.stdout
+    assert "not available" in run.stdout
 
 
 def test_show_prints_the_schema_and_where_each_part_comes_from(script, tmp_path):

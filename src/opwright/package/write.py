@@ -151,7 +151,7 @@ def _texts(
     inside = {m.path: m.text for m in modules}
     if clash := sorted(path for path in inside if path.split("/")[0] in (SHIM, "__init__.py", _MANIFEST, "native")):
         raise TargetError(f"{clash[0]} has a name that the package needs itself", fix="rename it")
-    for path in list(inside):  # folders of the modules_of_user's that are packages without a file that says so
+    for path in list(inside):  # the user's folders that are namespace packages
         for folder in [*Path(path).parents][:-1]:
             inside.setdefault(str(folder / "__init__.py"), "")
     inside |= vendored_files(name)

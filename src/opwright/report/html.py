@@ -71,7 +71,7 @@ def _contents(found: Records, content: Mapping[str, Any]) -> list[tuple[str, str
         ("fastest", "Fastest by size"): content["crossovers"],
         ("pictures", "Pictures"): content["rooflines"] or content["time_panels"],
         ("histograms", "Sizes of errors"): found.histograms,
-        ("parts", "Where each part comes from"): content["parts_by_op"],
+        ("parts", "Origin of each part"): content["parts_by_op"],
         ("not-checked", "What was not checked"): content["not_checked"] or content["refused"],
         ("machine", "Machine"): found.machines,
     }

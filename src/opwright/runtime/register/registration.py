@@ -20,7 +20,7 @@ from opwright.contract.signature import Kind
 from opwright.errors import NameClashError
 from opwright.internals import registration as torch_registration
 from opwright.internals.autograd import HAS_AUTOGRAD_KEYS, without_enclosing_transforms
-from opwright.internals.compiler import export_is_tracing, forget_compiled, functional_tracing
+from opwright.internals.compiler import export_is_tracing, functional_tracing, reset_compiled
 from opwright.internals.dispatch import (
     conjugates_are_ignored,
     forward_mode_is_on,
@@ -78,7 +78,7 @@ class Registration:
 
     def destroy(self) -> None:
         """Take it back, with everything that was compiled around it."""
-        _forget_compiled(self)
+        _reset_compiled(self)
         torch.utils.flop_counter.flop_registry.pop(self.overload.overloadpacket, None)
         torch_registration.remove_decomposition(self.overload)
         torch_registration.remove_sharding(self.overload)
@@ -152,7 +152,7 @@ def changed(operator: Any) -> None:
     """An operator's kernels or rules are others now: drop what this process compiled around it, if anything."""
     registration = _registered.get(operator.contract.qualname)
     if registration is not None and registration.registrable.operator is operator:
-        _forget_compiled(registration)
+        _reset_compiled(registration)
 
 
 def shard(contract: Contract, function: Callable[..., Any]) -> None:
@@ -162,9 +162,9 @@ def shard(contract: Contract, function: Callable[..., Any]) -> None:
     register_sharding(_registered[contract.qualname].overload)(function)
 
 
-def _forget_compiled(registration: Registration) -> None:
+def _reset_compiled(registration: Registration) -> None:
     if registration.traced:
-        forget_compiled()
+        reset_compiled()
     registration.traced = False
 
 
