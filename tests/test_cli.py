@@ -289,7 +289,7 @@ def test_tune_shows_what_is_fastest_where_and_clear_forgets_it(script, tmp_path)
     run = opwright("tune", name, *sizes, "--json", "out.json", cwd=tmp_path, **cache)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "clitest::double float32 on" in run.stdout
-    assert "calls follow this from now on" in run.stdout
+    assert "calls use this from now on" in run.stdout
     assert json.loads((tmp_path / "out.json").read_text())["crossovers"][0]["stored"]
     assert list((tmp_path / "cache" / "tuned").glob("*/*.json"))
     assert opwright("tune", name, "--clear", cwd=tmp_path, **cache).returncode == 0

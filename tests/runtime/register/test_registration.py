@@ -85,7 +85,7 @@ def test_the_earlier_object_says_that_it_was_replaced(namespace: str) -> None:
     earlier = scale(namespace, 2.0)
     scale(namespace, 3.0)
     for x in (torch.ones(3), torch.ones(3, requires_grad=True)):
-        with pytest.raises(NameClashError, match="was defined anew") as error:
+        with pytest.raises(NameClashError, match="was redefined") as error:
             earlier(x)
         assert "import it again" in error.value.fix
 
