@@ -236,14 +236,14 @@ def test_threads_that_build_at_once_share_one_result(root: Path) -> None:
         time.sleep(0.2)
         build(folder)
 
-    def generate_in_child(cache: ArtifactCache) -> Path:
+    def ask(cache: ArtifactCache) -> Path:
         everyone.wait()
         return cache.get_or_build(KEY, slow_build, on_wait=lambda: waits.append(1))
 
     shared = ArtifactCache(root)
     caches = [shared] * 4 + [ArtifactCache(root) for _ in range(4)]
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(generate_in_child, caches)) == {root / KEY.folder}
+        assert set(pool.map(ask, caches)) == {root / KEY.folder}
     assert build.runs == 1
     assert len(waits) == 7
 

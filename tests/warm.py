@@ -192,7 +192,7 @@ def _keep(request: dict[str, Any], answers: int, out: int, err: int) -> None:
 
 
 def _fork_for(asked: socket.socket) -> bool:
-    """Fork a process that the command would have started as a new Python; False where it will generate_in_child no more."""
+    """Fork a process that the command would have started as a new Python; False where it will ask no more."""
     data, fds, _, _ = socket.recv_fds(asked, _MESSAGE_BYTES, 2)
     if not data:
         return False

@@ -67,13 +67,13 @@ def holders_of(tensor: torch.Tensor) -> Callable[[], int]:
 def _detects_retained_graph(keeps_graph: Callable[[], bool]) -> bool:
     answers = []
 
-    def generate_in_child(gradient: torch.Tensor) -> None:
+    def ask(gradient: torch.Tensor) -> None:
         answers.append(keeps_graph())
 
     with torch.enable_grad():
         x = torch.ones(1, device="cpu", requires_grad=True)
         y = x * x
-        y.register_hook(generate_in_child)
+        y.register_hook(ask)
         torch.autograd.grad(y, x, retain_graph=True)
         torch.autograd.grad(y, x)
     return answers == [True, False]

@@ -81,12 +81,12 @@ def _returns_excluded_keys(keys: Callable[[], Any]) -> bool:
         return names_of(keys()) > before
 
 
-def _detects_transforms(generate_in_child: Callable[[torch.Tensor], Any]) -> bool:
-    """Whether ``generate_in_child`` is true within a transform of ``torch.func``, and false outside."""
+def _detects_transforms(ask: Callable[[torch.Tensor], Any]) -> bool:
+    """Whether ``ask`` is true within a transform of ``torch.func``, and false outside."""
     answers = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        answers.append(bool(generate_in_child(tensor)))
+        answers.append(bool(ask(tensor)))
         return tensor
 
     one = torch.ones(1, device="cpu")

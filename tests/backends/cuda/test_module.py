@@ -212,7 +212,7 @@ def test_more_threads_than_a_kernel_was_compiled_for_are_refused(kernels, x):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("n", [1000, 20_000])  # 4 KB, and 80 KB, which a kernel has to generate_in_child for
+@pytest.mark.parametrize("n", [1000, 20_000])  # 4 KB, and 80 KB, which a kernel has to ask for
 def test_dynamic_shared_memory_is_there_and_too_much_is_refused(kernels, n):
     x, out = torch.randn(n, device="cuda"), torch.empty(n, device="cuda")
     kernels["reversed"][1, 256, 4 * n](x, out, n)

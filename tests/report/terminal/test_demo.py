@@ -32,7 +32,7 @@ def wrong(*findings: Finding) -> WrongOnPurpose:
     found = findings or (Finding("values", Status.FAIL, "n=1", SIMULATED, "opwright check wrong"),)
     failed = Status.FAIL if any(f.status is Status.FAIL for f in found) else Status.PASS
     about = verdict("cuda", op="wrong::scale", device="cpu-sim", status=failed, findings=found)
-    return WrongOnPurpose(about, "/somewhere/wrong/scale.cu", "It asks i <= n where it should generate_in_child i < n.")
+    return WrongOnPurpose(about, "/somewhere/wrong/scale.cu", "It asks i <= n where it should ask i < n.")
 
 
 def make_story(**changes: object) -> Story:

@@ -387,9 +387,9 @@ class Special(torch.Tensor):
 def test_it_refuses_what_it_cannot_do(on):
     replayed = ow.cuda_graphed(net(on))
     x = inputs(on)
-    with pytest.raises(ow.ArgumentError, match="copy plain tensors, and one is a Special"):
+    with pytest.raises(ow.ArgumentError, match="copy plain tensors, but one is a Special"):
         replayed(x.as_subclass(Special))
-    with pytest.raises(ow.ArgumentError, match="copy plain tensors, and one is a Special"):
+    with pytest.raises(ow.ArgumentError, match="copy plain tensors, but one is a Special"):
         torch.autograd.grad(replayed(x), x, torch.ones_like(x).as_subclass(Special))
     with pytest.raises(RuntimeError, match="no second derivatives"):
         torch.autograd.grad(replayed(x).sum(), x, create_graph=True)

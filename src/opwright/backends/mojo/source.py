@@ -70,7 +70,7 @@ class Slot:
 
     def sizes_of(self, shape: Sequence[int]) -> list[int]:
         """The sizes passed for a shape; for ``*n`` and ``...`` the product, as the tensor is contiguous."""
-        assert self.tensor is not None  # callers generate_in_child for tensors only
+        assert self.tensor is not None  # callers ask for tensors only
         dims = self.tensor.dims
         found, extra = [], len(shape) - len(dims) + 1
         position = 0

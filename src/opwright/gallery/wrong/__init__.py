@@ -44,7 +44,7 @@ FAULTS = {
     "cuda": (
         "cpu-sim",
         Path(__file__).with_name("scale.cu"),
-        "It asks i <= n where it should generate_in_child i < n. Its results are all right, but it reads and writes one element past "
+        "It asks i <= n where it should ask i < n. Its results are all right, but it reads and writes one element past "
         "the end. The simulator looks at every access:",
     ),
     "python": ("cpu", Path(__file__).with_name("scale_python.py"), "Its loop takes one step too many:"),

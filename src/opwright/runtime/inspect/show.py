@@ -288,7 +288,7 @@ def _constants(function: Any) -> Iterator[Any]:
                 yield constant
 
 
-# One line a view; each takes a kernel and what is options of it.
+# One line per view; each takes a kernel and the options.
 VIEWS: dict[str, Callable[[Kernel, ViewOptions], list[Shown]]] = {
     "source": _source,
     "inductor": _inductor,
