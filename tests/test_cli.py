@@ -276,7 +276,7 @@ def test_ctrl_c_in_a_benchmark_keeps_what_was_measured(script, tmp_path):
     record = json.loads((tmp_path / "out.json").read_text())
     assert {str(m["case"]["n"]) for m in record["measurements"]} == {"[1000]"}
     assert {m["kernel"] for m in record["measurements"]} == {"sum", "tells", "reference", "torch.compile"}
-    assert record["errors"] == ["interrupted: what was measured until then is here"]
+    assert record["errors"] == ["interrupted: the report has the measurements until then"]
     assert "interrupted" in said
     assert (tmp_path / "out.html").exists()
 

@@ -223,7 +223,8 @@ def _explaining_full_disk(root: Path, key: ArtifactKey) -> Iterator[None]:
         existing = next(folder for folder in (root, *root.parents) if folder.exists())
         free = shutil.disk_usage(existing).free / 2**20
         raise CacheError(
-            f"The disk is full: the artifact {key.name!r} cannot be written to {root} ({error}). {free:,.1f} MiB are free.",
+            f"The disk is full: the artifact {key.name!r} cannot be written to {root} ({error}). "
+            f"{free:,.1f} MiB are free.",
             fix="free some space there, or set OPWRIGHT_CACHE_DIR to a folder on another disk",
         ) from error
 

@@ -1,7 +1,6 @@
 """The properties of this machine, as one frozen record that is made once and passed in.
 
-
-It reads these environment variables: ``CXX``, ``CUDACXX``, ``MOJO``, ``CUDA_HOME``, ``CUDA_PATH``, ``TRITON_INTERPRET``,
+Environment variables that it reads: ``CXX``, ``CUDACXX``, ``MOJO``, ``CUDA_HOME``, ``CUDA_PATH``, ``TRITON_INTERPRET``,
 ``OPWRIGHT_CUDA_SIMULATOR`` and ``OPWRIGHT_CACHE_DIR``.
 """
 

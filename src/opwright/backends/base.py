@@ -90,7 +90,7 @@ class Backend(abc.ABC):
         """Whether the language can be used on this machine at all (what ``opwright doctor`` shows)."""
 
     def tools_for(self, spec: KernelSpec, machine: Machine) -> Probe:
-        """Whether the tools that build this kernel are available. By default the same for every kernel of the language."""
+        """Whether the tools that build this kernel are available. Default: the same for every kernel of a language."""
         return self.available(machine)
 
     def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:

@@ -165,7 +165,8 @@ def _compare_times(verdicts: Sequence[Verdict], progress: CheckProgress) -> Benc
                     return measure(
                         Request(
                             [operator], passed, device, comparison.sizes, directions=["forward"],
-                            baselines=["reference"], quick=True, caches=["warm"], limits=False, progress=progress.on_message,
+                            baselines=["reference"], quick=True, caches=["warm"], limits=False,
+                            progress=progress.on_message,
                         )
                     )  # fmt: skip
     return None

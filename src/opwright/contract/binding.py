@@ -78,7 +78,7 @@ def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def _with_floats(contract: Contract, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Convert ints passed for floats to floats, like the dispatcher, so that a kernel gets the same type on every path."""
+    """Convert ints passed for floats to floats, like the dispatcher: a kernel gets the same type on every path."""
     if all(type(values[i]) is float for i in contract.floats):
         return values
     converted = list(values)
@@ -288,7 +288,8 @@ def _size_error(contract: Contract, where: str, dim: Dim, expected: Any, actual:
 
 def _kind_error(contract: Contract, where: str, expected: str, actual: Any) -> ArgumentError:
     return ArgumentError(
-        f"{contract.qualname}: argument {where!r} should be {expected}, but it is {type(actual).__name__} {actual!r:.60}",
+        f"{contract.qualname}: argument {where!r} should be {expected}, "
+        f"but it is {type(actual).__name__} {actual!r:.60}",
         fix=f"the contract is {contract.call_form}",
     )
 

@@ -185,7 +185,8 @@ def _infer_schema(qualname: str, signature: Signature) -> str:
     except ValueError as error:
         raise ContractError(
             f"{qualname}: torch cannot express this signature: {error}",
-            fix="change the type or default that it names; a default must be None, a number, a bool, a str, a dtype or a device",
+            fix="change the type or default that it names; "
+            "a default must be None, a number, a bool, a str, a dtype or a device",
         ) from error
 
 

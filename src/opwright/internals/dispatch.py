@@ -207,8 +207,8 @@ def transforms_are_on() -> bool:
 def run_with_default_keys(function: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function with the dispatcher's default keys, as outside of any operator.
 
-    Inside an operator's rule the dispatcher has already switched off the keys that it has handled, autograd and functorch
-    among them; a rule that differentiates or vmaps needs them again. Enclosing functorch transforms stay active.
+    Inside an operator's rule the dispatcher has already switched off the keys that it has handled, such as autograd and
+    functorch; a rule that differentiates or vmaps needs them again. Enclosing functorch transforms stay active.
     """
     if _force_keys is None or not _can_detect_interceptors:
         return _in_new_thread(function, *arguments)

@@ -1,8 +1,8 @@
 """Every private name of torch and Triton that opwright uses: one row each.
 
-``seen`` is the range of versions in which the name exists and passes its probe (``.ci/versions`` runs the tests on them).
-``without`` describes the fallback if it is missing or behaves differently: slower or with fewer features, never with
-wrong results. ``opwright doctor`` prints a line for each name that is missing.
+``seen`` is the range of versions in which the name exists and passes its probe (``.ci/versions`` tests these).
+``without`` is the fallback if it is missing or behaves differently: slower or with fewer features, never
+with wrong results. ``opwright doctor`` prints a line for each name that is missing.
 """
 
 from __future__ import annotations

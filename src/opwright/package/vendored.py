@@ -57,7 +57,8 @@ def vendored_files(package: str) -> dict[str, str]:
         for folder in [*path.parents][:-2]:
             files[str(folder / "__init__.py")] = ""
     files[f"{SHIM}/__init__.py"] = (
-        f'"""The part of opwright {version} that {package} needs: operators, without the tools that build and check them."""\n\n'
+        f'"""The part of opwright {version} that {package} needs: '
+        'operators, without the tools that build and check them."""\n\n'
         f"from {prefix}.package.shipped import names\n"
         f"from {prefix}.package.shipped.names import Op, cdiv, cuda_module, op, saved_for_backward, values\n\n"
         f'__version__ = "{version}"\n\n\n'

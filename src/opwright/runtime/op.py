@@ -59,8 +59,8 @@ def op(qualname: str, *, autocast: Autocast | None = None) -> Decorator:
             stays). None leaves them unchanged.
 
     Returns:
-        A decorator that makes an ``Op`` from the reference: it is called like the reference, is registered with torch as
-        ``torch.ops.namespace.name``, and runs the reference until kernels are attached to it.
+        A decorator that makes an ``Op`` from the reference. It is called like the reference, is registered with torch
+        as ``torch.ops.namespace.name``, and runs the reference until kernels are attached to it.
 
     The function's tensor arguments are annotated with jaxtyping shapes (``Float[Tensor, "*batch n"]``),
     on ``torch.Tensor`` or, for a reference written in NumPy, on ``np.ndarray``. Arguments that share an
@@ -181,9 +181,9 @@ class Op(BaseOp[P, R_co]):
     def restricted_to(self, kernel: str, /) -> Op[P, R_co]:
         """The same operator with only one kernel, under a name of its own (``namespace::name_kernel``).
 
-        The restriction is valid in every thread and in backwards, and torch.compile distinguishes the two. If the kernel is not
-        applicable, the reference runs. Custom rules are those of this operator; a backward operator is restricted
-        in the same way, if it has a kernel of that name.
+        The restriction is valid in every thread and in backwards; torch.compile distinguishes the two. If the kernel
+        is not applicable, the reference runs. Custom rules are those of this operator; a backward operator is
+        restricted in the same way, if it has a kernel of that name.
 
         Raises:
             KernelError: there is no such kernel.
@@ -220,7 +220,7 @@ class Op(BaseOp[P, R_co]):
         return file
 
     def clear_tuning(self) -> bool:
-        """Remove the stored tables of this operator, for all versions of its kernels. Returns whether there were any."""
+        """Remove the stored tables of this operator for all versions of its kernels. Returns whether there were any."""
         found = tuned.clear(self.contract.qualname, build_tools().machine)
         self._changed()
         return found

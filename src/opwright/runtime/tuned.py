@@ -30,7 +30,7 @@ _SCHEMA = "opwright.tuned/2"
 
 @dataclass(frozen=True)
 class Tuned:
-    """An operator's tables by device name and dtype. ``stale``: tables exist, but only for other kernels or machines."""
+    """An operator's tables by device name and dtype. ``stale``: all tables are for other kernels or machines."""
 
     machine: Machine | None = None
     tables: dict[tuple[str, str], Crossover] = field(default_factory=dict)

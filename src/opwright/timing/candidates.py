@@ -1,4 +1,4 @@
-"""The candidates of a benchmark: an operator with one kernel, its reference eager and compiled; forward and backward."""
+"""The candidates of a benchmark: an operator with one kernel, its reference, eager and compiled; both directions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Arguments = tuple[Any, ...]
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A candidate of a benchmark. ``prepared`` is a context for its samples; ``run`` calls it on one set of arguments."""
+    """A candidate of a benchmark. ``prepared`` is a context for its samples; ``run`` calls it with arguments."""
 
     name: str
     backend: str
@@ -120,7 +120,7 @@ def _fresh_values(arguments: Arguments, seed: int) -> Arguments:
 
 
 class BackwardState(NamedTuple):
-    """The state after a forward. ``incoming`` has a gradient, or None, for every output; ``grads`` those of ``outputs``."""
+    """The state after a forward. ``incoming``: a gradient or None for each output. ``grads``: those of ``outputs``."""
 
     outputs: list[torch.Tensor]
     tracked: list[torch.Tensor]

@@ -30,7 +30,7 @@ class TimeLeft:
         self._taken += passes
 
     def reached(self, passes: int) -> None:
-        """Set the number of planned passes that are over; some (of refused kernels) were not measured and took no time."""
+        """Set the number of planned passes that are over; those of refused kernels took no time."""
         self._done = max(self._done, passes)
 
     def __str__(self) -> str:

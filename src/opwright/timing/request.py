@@ -50,7 +50,7 @@ class Request:
         return StopRule(min_seconds=0.05, max_seconds=0.4, spread=0.02) if self.quick else StopRule()
 
     def wants(self, baseline: str) -> bool:
-        """Whether to time this baseline. A quick run compiles the reference only on request, because that takes long."""
+        """Whether to time this baseline. A quick run compiles the reference only on request: that takes long."""
         if self.baselines is None:
             return not (self.quick and baseline == "torch.compile")
         return baseline in self.baselines

@@ -131,8 +131,8 @@ def _cases(operator: Op, request: Request, device: str) -> list[Case]:
 
 
 def _passes(operator: Op, request: Request, device: str) -> int:
-    """The maximum number of measurement passes of one case: for each candidate and direction, host time and each state of
-    the cache."""
+    """The maximum number of measurement passes of one case: for each candidate and direction, host time and each state
+    of the cache."""
     named = [k for k in operator.kernels if request.kernels is None or k in request.kernels]
     candidates = len(named) + sum(map(request.wants, (*DERIVED, *operator.baselines)))
     backward = "backward" in request.directions and operator.parts["autograd"].origin != "missing"
@@ -160,7 +160,7 @@ def _crossovers(session: Session) -> Iterator[Crossover]:
 
 
 def _with_errors(session: Session, case: Case, measurements: Iterator[Measurement]) -> Iterator[Measurement]:
-    """The measurements of a case; an exception, such as for lack of memory, is recorded and does not end other cases."""
+    """The measurements of a case; an exception, such as out of memory, is recorded and does not end other cases."""
     try:
         yield from measurements
     except Exception as error:  # anything that an operator raises

@@ -242,7 +242,7 @@ class GpuTimer:
         return known[1]
 
     def _capture(self, candidate: Candidate, arguments: Any) -> _Graph | str:
-        """A graph of as many calls as take about two milliseconds, so that its overhead is small; or why there is none."""
+        """A graph of as many calls as take about two milliseconds, to keep its overhead small; or why there is none."""
         try:
             (about_us,) = self._queued_times(candidate, [arguments], 1)
             calls = max(1, min(1000, math.ceil(2000 / max(about_us, 0.5))))

@@ -29,9 +29,9 @@ def tune(
 ) -> BenchReport:
     """Measure the kernels of operators at several sizes, and let calls choose the fastest from now on.
 
-    The table is stored in the cache folder for these kernels on this machine, and later processes use it too; an edited
-    kernel makes it invalid. If the fastest kernel is not applicable (``when``, dtypes), calls choose as without a table.
-    Only correct kernels are compared, and SAME changes nothing.
+    The table is stored in the cache folder for these kernels on this machine, and later processes use it too; an edit
+    of a kernel makes it invalid. If the fastest kernel is not applicable (``when``, dtypes), calls choose as without a
+    table. Only correct kernels are compared, and SAME changes nothing.
 
     Args:
         targets, device, sizes, dtypes, quick, iters, progress, on_measurement: as for ``ow.bench``. Without sizes,

@@ -169,7 +169,7 @@ def typed_parameters(entry: EntryPoint, types: Sequence[str]) -> tuple[Parameter
 
 
 def typed_parameter(name: str, size: int, unknown_kind: ParameterKind) -> Parameter:
-    """A parameter from its C++ type. ``unknown_kind`` is the kind for a type without an entry in the table, such as an enum."""
+    """A parameter from its C++ type. ``unknown_kind`` is for a type that is not in the table, such as an enum."""
     if name.endswith("*"):
         pointee = name[:-1].strip()
         dtypes, alignment = _element(re.sub(r"\b(const|volatile)\b", "", pointee).strip())

@@ -152,7 +152,7 @@ class DeviceFunction:
         return native.function_for(call)
 
     def prepared(self, configuration: Configuration, device: int) -> GpuKernel | None:
-        """The kernel for the native launcher; None before the first launch, and for parameters that are large structs."""
+        """The kernel for the native launcher; None before the first launch and for large structs as parameters."""
         if device not in configuration.checked_devices or self._has_large_struct:
             return None
         handle = int(self._kernel.handle)
@@ -270,7 +270,7 @@ def _outside_capture() -> Iterator[None]:
 
 
 def _launch_with_structs(kernel: Any, configuration: Configuration, packed: Sequence[Any], raw_stream: int) -> None:
-    """Launch through the driver, for parameters of more than eight bytes by value, which cuda-core 1.2 does not pass."""
+    """Launch through the driver, for by-value parameters over eight bytes, which cuda-core 1.2 does not pass."""
     from cuda.bindings import driver
 
     # Each parameter's bytes; a parameter of fewer than eight reads the low ones.

@@ -125,7 +125,7 @@ class MojoCall(abc.ABC):
         return self._run(self._remember(key, arguments) if prepared is None else prepared, tensors, arguments)
 
     def for_calls_like(self, arguments: Sequence[Any]) -> Launch:
-        """See ``base.launch_for_calls_like``. Returns self if tensors have to be copied, or if this kernel did not run."""
+        """See ``base.launch_for_calls_like``. Returns self if tensors must be copied or this kernel did not run."""
         tensors = [arguments[i] for i in self._tensors]
         prepared = self._prepared_calls.get(self._key(arguments, tensors))
         if prepared is None or not all(t.is_contiguous() for t in tensors):

@@ -297,7 +297,7 @@ def _library(folder: Path) -> Any:
 
 @contextlib.contextmanager
 def _captured_stderr() -> Iterator[Callable[[], str]]:
-    """A block whose output on file descriptor 2 is captured: MAX's compiler writes messages there, not to exceptions."""
+    """A block whose output on file descriptor 2 is captured: MAX's compiler writes its messages there."""
     sys.stderr.flush()
     saved = os.dup(2)
     with tempfile.TemporaryFile() as file:

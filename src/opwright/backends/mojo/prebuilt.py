@@ -1,7 +1,7 @@
 """PTX that is shipped beside its Mojo source, so that a GPU machine without Mojo can run the kernel.
 
-A folder holds one file for each set of parameters and architecture, and ``<source>.<entry>.json``, which lists what each
-was built from. A file whose source has changed since is not used.
+A folder holds one file for each set of parameters and architecture, and ``<source>.<entry>.json``, which lists what
+each was built from. A file whose source has changed since is not used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A kernel of a shipped operator: a native library, a Triton launcher in a module, or the function that was attached."""
+"""A kernel of a shipped operator: a native library, a Triton launcher in a module, or the attached function."""
 
 from __future__ import annotations
 

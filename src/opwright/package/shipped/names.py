@@ -31,7 +31,7 @@ def cdiv(a: int, b: int) -> int:
 
 
 class NotShipped:
-    """Replaces a part of opwright that a shipped package does not have. Indexing and attributes return it; a call raises.
+    """Replaces a part of opwright that a shipped package does not have. Indexing and attributes return it, calls raise.
 
     A module may make CUDA kernels with ``ow.cuda_module`` while it is imported: their launchers are left out of the
     package, so that nothing calls this object.

@@ -1,4 +1,4 @@
-"""The output of ``opwright demo``, on one screen: a matrix, a line for each system, a wrong kernel, times, next steps."""
+"""The output of ``opwright demo`` on one screen: a matrix, a line for each system, a wrong kernel, times, hints."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Generates Inductor's code for a target GPU in a process of its own.
 
-``python -m opwright.runtime.inspect.inductor_child FOLDER`` reads the job that ``generate_in_child`` wrote there and writes the
-answer beside it.
+``python -m opwright.runtime.inspect.inductor_child FOLDER`` reads the job that ``generate_in_child`` wrote there and
+writes the answer beside it.
 """
 
 from __future__ import annotations

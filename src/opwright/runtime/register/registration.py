@@ -1,8 +1,8 @@
 """Registers an operator with torch. Only this file uses ``torch.library``.
 
-Every part is registered once, as a function that looks up the current rule, so that a custom rule takes effect without a
+Every part is registered once, as a function that looks up the current rule, so a custom rule takes effect without a
 new registration. Redefining an operator destroys the old registration and resets torch.compile's caches, which would
-otherwise use an old gradient or shape, because they identify an operator by its name (seen on torch 2.11, 2.13 and 2.15).
+otherwise use an old gradient or shape, because they identify an operator by its name (seen on torch 2.11 to 2.15).
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Registration:
         torch_registration.remove_sharding(self.overload)
         if not torch_registration.destroy(self.library):
             raise NameClashError(
-                f"{self.registrable.contract.qualname} is defined already, and torch {torch.__version__} cannot remove a "
-                "definition",
+                f"{self.registrable.contract.qualname} is defined already, and torch {torch.__version__} cannot remove "
+                "a definition",
                 fix="restart Python",
             )
         self.registrable.retire()
@@ -264,7 +264,7 @@ def _register_gradient(rules: Rules, overload: Any, in_order: InOrder, library: 
 
     def backward(ctx: Any, *grads: Any) -> Any:
         found = tuple(rules.gradient.backward(ctx, grads))
-        # Without gradients for defaults that the dispatcher dropped: with lists, torch before 2.15 compares the numbers.
+        # Without gradients for defaults that the dispatcher dropped: for lists, torch before 2.15 compares the counts.
         return found[: len(ctx.needs_input_grad)]
 
     def vmap(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ _NESTS = frozenset({list, tuple, dict})
 
 
 class _Saved(NamedTuple):
-    """What ``saved_values`` needs besides the tensors: the number of tensors before them, the other values (None: none),
+    """What ``saved_values`` needs besides the tensors: the number of tensors before them, the other values or None,
     and the nesting of all."""
 
     before: int

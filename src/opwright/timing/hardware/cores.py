@@ -17,9 +17,9 @@ _CPUS = Path("/sys/devices/system/cpu")
 def pinned(cpus: Collection[int]) -> Iterator[None]:
     """A block in which every thread of this process runs on these processors only.
 
-    All threads get the whole set, not one each: OpenMP's workers cannot be distinguished from others, and a thread that a
-    kernel starts inherits the set of the thread that started it. One processor pins them; several keep them from sharing
-    cores and from moving elsewhere.
+    All threads get the whole set, not one each: OpenMP's workers cannot be distinguished from others, and a thread that
+    a kernel starts inherits the set of the thread that started it. One processor pins them; several keep them from
+    sharing cores and from moving elsewhere.
     """
     before = {thread: _affinity(thread) for thread in _threads()} if cpus else {}
     try:
@@ -33,7 +33,7 @@ def pinned(cpus: Collection[int]) -> Iterator[None]:
 
 
 def choose_cpus(count: int, allowed: Collection[int] | None = None) -> tuple[int, ...]:
-    """Choose a processor for each of ``count`` threads: on separate cores, the least busy first; () if there are too few."""
+    """Choose a processor for each of ``count`` threads: separate cores, least busy first. () if there are too few."""
     if not hasattr(os, "sched_setaffinity"):
         return ()
     available = sorted(os.sched_getaffinity(0) if allowed is None else allowed)

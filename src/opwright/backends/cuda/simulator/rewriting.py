@@ -107,7 +107,7 @@ _STORAGE = '__thread __attribute__((visibility("hidden"), tls_model("local-dynam
 
 
 def _dynamic_shared(text: str) -> list[_Edit]:
-    """``extern __shared__ T name[];``: in a function a reference to the block's memory, else an external name for it."""
+    """``extern __shared__ T name[];``: in a function a reference to the block's memory, else an external name."""
     code = blank_out(text)
     edits = []
     for found in _DYNAMIC.finditer(code):
