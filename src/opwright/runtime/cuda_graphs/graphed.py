@@ -31,8 +31,8 @@ def cuda_graphed(function: Callable[P, R], /) -> CudaGraphed[P, R]:
 
     Graphs are captured at the first call of a kind: calls of a kind have the same sizes, dtypes, constants,
     requires_grad, autocast, stream, and parameter addresses. A graph has its own memory, so each call that is still in
-    use needs its own pair of graphs: a sequence of twenty steps with one backward through all of them makes twenty pairs
-    in the first iteration. A pair is used again when its backward has run, or can no longer run, and none of its
+    use needs its own pair of graphs: a sequence of twenty steps with one backward through all of them makes twenty
+    pairs in the first iteration. A pair is used again when its backward has run, or can no longer run, and none of its
     outputs and gradients is referenced any more. So results in use are never overwritten, and gradients accumulate,
     which ``torch.cuda.make_graphed_callables`` does not guarantee.
 

@@ -200,7 +200,7 @@ class _Build:
 
         def redirect(found: re.Match[str]) -> str:
             header = None if _is_ours(found[2]) else find_header(found[2], path, self.options.include_folders)
-            return found[0] if header is None else f'{found[1]}"{copies[header]}"'
+            return f'{found[1]}"{copies[header]}"' if header in copies else found[0]  # else in a comment
 
         return rewrite(INCLUDE.sub(redirect, text), checked=self.checked)
 
