@@ -71,7 +71,7 @@ def test_blanking_nothing():
 
 def test_brackets_match_across_nesting_and_lines():
     code = "f(a[(1)], {2,\n (3)}) + g(4)"
-    assert code[1] == "(" and closing_bracket(code, 1) == code.index(") +")
+    assert closing_bracket(code, 1) == code.index(") +")
     assert opening_bracket(code, code.index(") +")) == 1
     assert closing_bracket(code, code.index("[")) == code.index("]")
 
