@@ -54,18 +54,18 @@ class Kernel:
 
 def unary(name: str, function: Callable[[Tensor], Tensor]) -> ow.Op:
     @ow.op(f"selfcomparison::{name}")
-    def meaning(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+    def reference(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
         return function(x)
 
-    return meaning
+    return reference
 
 
 def row_reduction(name: str, function: Callable[[Tensor], Tensor]) -> ow.Op:
     @ow.op(f"selfcomparison::{name}")
-    def meaning(x: Float[Tensor, "m n"]) -> Float[Tensor, "m"]:
+    def reference(x: Float[Tensor, "m n"]) -> Float[Tensor, "m"]:
         return function(x)
 
-    return meaning
+    return reference
 
 
 @ow.op("selfcomparison::add")
@@ -207,9 +207,9 @@ Tensor {name}(const Tensor& given) {{
 
 def all_kernels(folder: Path) -> list[Kernel]:
     """At least twenty, in whatever languages this machine has."""
-    operators = {name: unary(name, meaning) for name, (meaning, *_) in ELEMENTWISE.items()}
-    rows = {name: row_reduction(name, meaning) for name, (meaning, _) in ROWS.items()}
-    maps = {name: unary(name, meaning) for name, (meaning, _) in ROW_MAPS.items()}
+    operators = {name: unary(name, reference) for name, (reference, *_) in ELEMENTWISE.items()}
+    rows = {name: row_reduction(name, reference) for name, (reference, _) in ROWS.items()}
+    maps = {name: unary(name, reference) for name, (reference, _) in ROW_MAPS.items()}
     large = {"m": 4096, "n": 4096} if DEVICE == "cuda" else {"m": 256, "n": 256}
     if DEVICE == "cuda":
         attach_triton(folder, operators, rows, maps)

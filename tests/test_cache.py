@@ -146,15 +146,15 @@ def test_any_name_gives_one_plain_visible_folder_below_the_root(name: str, root:
 
 
 def test_an_artifact_is_built_once_and_then_reused_also_by_another_cache(root: Path) -> None:
-    build, told = Build(), []
+    build, messages = Build(), []
     cache = ArtifactCache(root)
     assert cache.find(KEY) is None
-    first = cache.get_or_build(KEY, build, on_build=lambda: told.append("build"))
+    first = cache.get_or_build(KEY, build, on_build=lambda: messages.append("build"))
     assert first == root / KEY.folder == cache.find(KEY)
-    assert cache.get_or_build(KEY, build, on_build=lambda: told.append("again")) == first
+    assert cache.get_or_build(KEY, build, on_build=lambda: messages.append("again")) == first
     assert ArtifactCache(root).get_or_build(KEY, build) == first
     assert build.runs == 1
-    assert told == ["build"]
+    assert messages == ["build"]
     assert (first / "kernel.cpp").read_text() == SOURCE
     assert leftovers(root) == []
 

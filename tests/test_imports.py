@@ -201,7 +201,7 @@ def test_the_package_keeps_the_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("modules", "says"),
+    ("modules", "message"),
     [
         ({"opwright.contract.dims": "from opwright.runtime.op import Op"}, "contract is below runtime"),
         ({"opwright.contract.dims": "def f():\n    import opwright.runtime.op"}, "contract is below runtime"),
@@ -244,7 +244,7 @@ def test_the_package_keeps_the_rules() -> None:
         ),
     ],
 )
-def test_a_planted_violation_is_caught(modules: dict[str, str], says: str) -> None:
+def test_a_planted_violation_is_caught(modules: dict[str, str], message: str) -> None:
     known = {
         "opwright.runtime.op": "",
         "opwright.backends.triton.backend": "",
@@ -252,7 +252,7 @@ def test_a_planted_violation_is_caught(modules: dict[str, str], says: str) -> No
         "opwright.cli": "",
         "opwright.results": "",
     }
-    assert any(says in problem for problem in violations({**known, **modules})), violations(modules)
+    assert any(message in problem for problem in violations({**known, **modules})), violations(modules)
 
 
 def test_what_is_allowed_is_not_flagged() -> None:

@@ -281,10 +281,10 @@ class _ForkServer:
     interprets: bool
 
     def __init__(self, request: dict[str, Any], passed: int) -> None:
-        said, saying = os.pipe()
+        printed, saying = os.pipe()
         socket.send_fds(self.asks, [json.dumps(request).encode()], [passed, saying])
         os.close(saying)
-        self.stderr = os.fdopen(said, "rb")
+        self.stderr = os.fdopen(printed, "rb")
         self.pid = int(self.asks.recv(64))
         self._ended = os.pidfd_open(self.pid)
 

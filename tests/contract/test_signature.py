@@ -286,7 +286,7 @@ def test_mutation_of_a_tensor_in_a_list_is_refused() -> None:
     assert "writes into its argument 'xs'" in refusal(f).message
 
 
-def test_mutation_before_an_error_of_the_meaning_is_refused() -> None:
+def test_mutation_before_an_error_of_the_reference_is_refused() -> None:
     def f(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         x.add_(1)
         if x.sum() > 0:  # looks at values, which a fake tensor has not

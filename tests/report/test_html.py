@@ -45,7 +45,7 @@ def text_of(page):
 
 def test_the_page_says_what_the_records_say():
     page = html.render([make_check(), make_bench()], title="Add on an H100")
-    said = text_of(page)
+    output = text_of(page)
     for part in (
         "Add on an H100", "NVIDIA H100 80GB HBM3 · torch 2.13.0+cu130", "forgets_tail",
         "n=5 dtype=float32 layout=contiguous",
@@ -55,7 +55,7 @@ def test_the_page_says_what_the_records_say():
         "79.2 GiB", "below 2^21 elements", "from 2^21 elements", "triton_autotuned", "2026-11-20: calls use this",
         "TF32 in cuBLAS", "reset before each cold sample",
     ):  # fmt: skip
-        assert part in said or part in page, part
+        assert part in output or part in page, part
     assert 'data-copy="opwright check add.py:add --kernel forgets_tail' in page
 
 
@@ -104,9 +104,9 @@ def test_a_long_list_is_folded_and_reasons_are_counted():
     assert '<table class="rows folded"' in page
     assert "show 60 passed<" in page
     assert '<tbody class="fail open"' in page
-    said = text_of(page)
-    assert "60 of 61 kernels: slow" in said
-    assert "gallery::add:right_3, … and 56 more" in said
+    output = text_of(page)
+    assert "60 of 61 kernels: slow" in output
+    assert "gallery::add:right_3, … and 56 more" in output
     assert 'class="rows folded"' not in html.render([make_check(*many_verdicts(5))])
 
 
@@ -407,8 +407,8 @@ def test_a_reader_opens_sorts_and_filters(tmp_path):
     page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
     shown, console = browse(page.replace("</body>", f"<script>{DRIVE}</script></body>"), tmp_path / "page.html")
     assert console == []
-    said = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
-    assert said == {
+    output = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
+    assert output == {
         "start": ["forgets_tail", "triton", "mojo"],
         "failure": True,
         "closed": False,
@@ -436,5 +436,5 @@ def test_what_failed_is_never_folded_and_the_rest_unfolds(tmp_path, how, unfolde
     script = f"<script>const HOW = '{how}'; {DRIVE_FOLDED}</script></body>"
     shown, console = browse(page.replace("</body>", script), tmp_path / "page.html")
     assert console == []
-    said = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
-    assert said == {"folded": 1, "failure": True, "unfolded": unfolded, "button": False}
+    output = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
+    assert output == {"folded": 1, "failure": True, "unfolded": unfolded, "button": False}

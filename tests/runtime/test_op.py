@@ -230,10 +230,10 @@ def test_mistakes_in_attaching_are_refused_with_a_remedy(namespace: str, tmp_pat
         "op.cpp takes .cpp or .cc or .cxx files": lambda: op.cpp(tmp_path / "kernel.py"),
         "is the name of the reference itself": lambda: op.python(lambda x, *, a: x, name="reference"),
     }
-    for says, attempt in attempts.items():
+    for expected_message, attempt in attempts.items():
         with pytest.raises(KernelError) as error:
             attempt()
-        assert says in error.value.message
+        assert expected_message in error.value.message
         assert f"{namespace}::double" in error.value.message
         assert error.value.fix
     assert not op.kernels

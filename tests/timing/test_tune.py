@@ -104,10 +104,10 @@ def test_calls_run_what_was_fastest_and_explain_says_so(namespace):
     assert (chosen(double).kernel, chosen(double, 100_000).kernel) == ("growing", "steady")
     assert first(double, 10) == "growing"
     assert first(double, 100_000) == "steady"
-    said = str(double.explain(torch.ones(10)))
-    assert f"tuned on {build_tools().machine.cpu}, 20" in said
-    assert "fastest below 1,000 elements (float32)" in said
-    assert "tuning found 'growing' fastest" in said
+    output = str(double.explain(torch.ones(10)))
+    assert f"tuned on {build_tools().machine.cpu}, 20" in output
+    assert "fastest below 1,000 elements (float32)" in output
+    assert "tuning found 'growing' fastest" in output
 
 
 def test_other_dtypes_are_chosen_for_as_without_a_table(namespace):

@@ -106,7 +106,7 @@ def test_a_file_is_refused_without_nvcc_and_needs_no_nvrtc(namespace, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "said"),
+    ("text", "error", "output"),
     [
         (
             HOST.replace("double a", "float a"),
@@ -116,8 +116,8 @@ def test_a_file_is_refused_without_nvcc_and_needs_no_nvrtc(namespace, tmp_path, 
         (HOST.replace("Tensor scale(", "Tensor scaled("), KernelError, "has no function 'scale'"),
     ],
 )
-def test_a_host_function_of_another_signature_is_refused_without_compiling(namespace, tmp_path, text, error, said):
-    with pytest.raises(error, match=said):
+def test_a_host_function_of_another_signature_is_refused_without_compiling(namespace, tmp_path, text, error, output):
+    with pytest.raises(error, match=output):
         attach_file(scale(namespace), tmp_path, text)
 
 
@@ -161,12 +161,12 @@ def test_architectures_are_those_of_the_gpus_here_or_all_or_the_authors(namespac
 def test_nvcc_builds_a_host_function_once(namespace, tmp_path):
     op = scale(namespace)
     attach_file(op, tmp_path, options=["-arch=sm_90"])
-    told: list[str] = []
-    tools = dataclasses.replace(build_tools(), notify=told.append)
+    messages: list[str] = []
+    tools = dataclasses.replace(build_tools(), notify=messages.append)
     first, second = (get_backend("cuda").compile(op.kernels["native"].spec, op.contract, tools) for _ in range(2))
     assert b"scale_kernel" in first.file.read_bytes()
     assert second == first
-    assert len(told) == 1
+    assert len(messages) == 1
 
 
 @pytest.mark.nvcc

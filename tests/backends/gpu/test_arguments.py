@@ -91,7 +91,7 @@ def test_a_tensor_goes_by_its_address_with_its_offset():
 
 
 @pytest.mark.parametrize(
-    ("parameter", "value", "said"),
+    ("parameter", "value", "output"),
     [
         (FLOATS, torch.ones(3, dtype=torch.float64), "got float64 elements\n  → pass float32"),
         (FLOATS, 3, "takes a tensor, but int 3 was passed"),
@@ -106,8 +106,8 @@ def test_a_tensor_goes_by_its_address_with_its_offset():
         (PAIR, 3, "wants a ctypes.Structure of 16 bytes"),
     ],
 )
-def test_a_wrong_kind_is_refused_before_the_launch(parameter, value, said):
-    assert said in refused(parameter, value)
+def test_a_wrong_kind_is_refused_before_the_launch(parameter, value, output):
+    assert output in refused(parameter, value)
 
 
 def test_a_misaligned_view_is_refused_for_a_vector_pointer_only():

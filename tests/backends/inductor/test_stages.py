@@ -21,13 +21,13 @@ def test_what_a_torch_does_not_answer_for_is_refused_with_its_version() -> None:
     compilable = Compilable("gallery::add", add.contract, add.contract.function, "torch")
     wrapped = RuntimeError("backend='...' raised:")
     wrapped.__cause__ = AttributeError("no attribute 'L3_cache_size'\nmore")
-    said = _in_words(GPU, compilable, wrapped)
-    assert isinstance(said, KernelRefusedError)
-    assert said.message == (
+    output = _in_words(GPU, compilable, wrapped)
+    assert isinstance(output, KernelRefusedError)
+    assert output.message == (
         f"gallery::add: Inductor of torch {torch.__version__} generates nothing for sm_90 without such a GPU: "
         "AttributeError: no attribute 'L3_cache_size'"
     )
-    assert "without --arch" in str(said)
+    assert "without --arch" in str(output)
 
 
 def test_kernels_are_found_in_what_inductor_writes() -> None:

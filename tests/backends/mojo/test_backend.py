@@ -147,7 +147,7 @@ def test_a_gpu_kernel_needs_a_grid_and_a_cpu_kernel_has_none(scale, write):
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"params": {"factor": [1]}}, r"the compile-time parameter 'factor' is \[1\]"),
         ({"params": {"factor": torch.complex64}}, "the compile-time parameter 'factor' is torch.complex64"),
@@ -158,8 +158,8 @@ def test_a_gpu_kernel_needs_a_grid_and_a_cpu_kernel_has_none(scale, write):
         ({"parms": {}}, "op.mojo has no option 'parms'"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused_when_it_is_given(options, says, scale, write):
-    with pytest.raises(KernelError, match=says):
+def test_an_option_that_makes_no_sense_is_refused_when_it_is_given(options, message, scale, write):
+    with pytest.raises(KernelError, match=message):
         scale.mojo(write(SCALE), **options)
 
 

@@ -101,8 +101,8 @@ def fallback(*arguments: Any) -> Any:
     raise Unusual(arguments)
 
 
-def raise_launch_error(said: bytes) -> None:
-    raise LaunchError(said.decode())
+def raise_launch_error(output: bytes) -> None:
+    raise LaunchError(output.decode())
 
 
 def call_like(

@@ -91,7 +91,7 @@ def test_a_kernel_that_raises_is_a_launch_error_with_what_it_said(native, kernel
         function_for(native, call_like(kernels.complain))(x, x)
     with pytest.raises(LaunchError, match=rf"^!{{{1000}}}$"):
         function_for(native, call_like(kernels.complain_at_length))(x, x)
-    silent = Library(address_of(kernels.complain), (), lambda said: None)
+    silent = Library(address_of(kernels.complain), (), lambda output: None)
     with pytest.raises(RuntimeError, match="a kernel raised"):
         function_for(native, call_like(kernels.complain, runs=silent))(x, x)
 
@@ -278,12 +278,12 @@ def test_without_a_compiler_or_pythons_headers_there_is_no_native_side(monkeypat
 
 
 def test_a_native_side_that_does_not_compile_is_said_and_done_without(monkeypatch):
-    said: list[str] = []
+    output: list[str] = []
     monkeypatch.setattr(native_call, "_FLAGS", ("--no-such-flag",))
-    tools = dataclasses.replace(build_tools(), notify=said.append)
+    tools = dataclasses.replace(build_tools(), notify=output.append)
     assert native_call.native_calls(tools) is None
-    assert "are called from Python" in said[-1]
-    assert "does not compile" in said[-1]
+    assert "are called from Python" in output[-1]
+    assert "does not compile" in output[-1]
 
 
 def test_it_is_built_once(native):

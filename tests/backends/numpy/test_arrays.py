@@ -26,7 +26,7 @@ def scaled(namespace: str) -> ow.Op:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-def test_arrays_give_arrays_of_the_meanings_dtypes(namespace: str, dtype: Any) -> None:
+def test_arrays_give_arrays_of_the_references_dtypes(namespace: str, dtype: Any) -> None:
     op = scaled(namespace)
     x = np.arange(6, dtype=dtype).reshape(3, 2)
     for _ in range(2):
@@ -113,7 +113,7 @@ def test_an_operator_on_tensors_takes_no_arrays(namespace: str) -> None:
         f(np.ones(3))
 
 
-def test_gradients_go_through_a_numpy_meaning(namespace: str) -> None:
+def test_gradients_go_through_a_numpy_reference(namespace: str) -> None:
     @ow.op(f"{namespace}::f")
     def f(X: Float[np.ndarray, "n i"], Y: Float[np.ndarray, "n j"]) -> Float[np.ndarray, "i j"]:
         return np.sum(X[:, :, None] * Y[:, None, :], axis=0)
@@ -132,7 +132,7 @@ def test_it_is_one_operator_in_a_compiled_numpy_function(namespace: str, monkeyp
     assert any(f"{namespace}.scaled" in str(node.target) for node in graphs[0].graph.nodes)
 
 
-def test_a_meaning_with_a_function_that_is_lacking_is_refused_when_it_is_defined(namespace: str) -> None:
+def test_a_reference_with_a_function_that_is_lacking_is_refused_when_it_is_defined(namespace: str) -> None:
     with pytest.raises(ContractError) as refused:
 
         @ow.op(f"{namespace}::f")
@@ -143,7 +143,7 @@ def test_a_meaning_with_a_function_that_is_lacking_is_refused_when_it_is_defined
     assert "np.searchsorted" in str(refused.value)
 
 
-def test_a_meaning_that_draws_random_numbers_is_refused_when_it_is_defined(namespace: str) -> None:
+def test_a_reference_that_draws_random_numbers_is_refused_when_it_is_defined(namespace: str) -> None:
     with pytest.raises(ContractError, match="draws random numbers"):
 
         @ow.op(f"{namespace}::f")

@@ -129,12 +129,12 @@ def test_vmap_goes_through(counted: Counted) -> None:
     assert counted.passes == 1
 
 
-def test_functionalisation_runs_the_meaning(counted: Counted) -> None:
+def test_functionalisation_runs_the_reference(counted: Counted) -> None:
     out = torch.func.functionalize(counted.op)(torch.ones(3), torch.ones(3))
     torch.testing.assert_close(out, 2 * torch.ones(3))
 
 
-def test_forward_mode_runs_the_meaning(counted: Counted) -> None:
+def test_forward_mode_runs_the_reference(counted: Counted) -> None:
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(torch.ones(3), torch.ones(3))
         out = torch.autograd.forward_ad.unpack_dual(counted.op(dual, torch.ones(3)))

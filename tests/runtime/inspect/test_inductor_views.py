@@ -64,7 +64,7 @@ def test_the_stages_of_what_inductor_generates_are_shown_for_the_architecture() 
 
 @pytest.mark.slow
 @needs_triton
-def test_a_meaning_that_cannot_be_compiled_is_an_error_that_names_operator_and_line(namespace: str) -> None:
+def test_a_reference_that_cannot_be_compiled_is_an_error_that_names_operator_and_line(namespace: str) -> None:
     @ow.op(f"{namespace}::breaks")
     def breaks(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         torch._dynamo.graph_break()

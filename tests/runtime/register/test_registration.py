@@ -218,7 +218,7 @@ def test_no_stale_gradient_from_a_cache_on_disk(
     assert seen == expected
 
 
-def test_a_lazy_conjugate_inside_a_meaning_survives_torch_compile(namespace: str) -> None:
+def test_a_lazy_conjugate_inside_a_reference_survives_torch_compile(namespace: str) -> None:
     @ow.op(f"{namespace}::product")
     def product(x: Complex[Tensor, "n"], y: Complex[Tensor, "n"]) -> Complex[Tensor, "n"]:
         return x * y.conj()

@@ -67,8 +67,8 @@ def test_a_call_costs_what_takes_longer():
 
 
 def test_intervals_are_said_in_words():
-    said = [str(SizeRange(0, None, "a")), str(SizeRange(0, 700, "a")), str(SizeRange(700, 1 << 20, "a"))]
-    assert said == ["at every size", "below 700 elements", "from 700, below 2^20 elements"]
+    output = [str(SizeRange(0, None, "a")), str(SizeRange(0, 700, "a")), str(SizeRange(700, 1 << 20, "a"))]
+    assert output == ["at every size", "below 700 elements", "from 700, below 2^20 elements"]
     assert str(SizeRange(1 << 20, None, "a")) == "from 2^20 elements"
     assert Crossover("a::b", "cpu", "x", "float32", ()).stored is False
 

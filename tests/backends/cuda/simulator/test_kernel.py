@@ -115,11 +115,11 @@ def test_every_kernel_of_the_file_is_launched() -> None:
 def test_a_planted_defect_is_found_at_its_line(name: str, seed: int | None) -> None:
     line, kinds = expected(name)
     findings = defect(name, **DEFECTS[name](), seed=seed)
-    told = "\n".join(map(str, findings))
-    assert all(line in lines_of(finding) for finding in findings), told
+    messages = "\n".join(map(str, findings))
+    assert all(line in lines_of(finding) for finding in findings), messages
     found = {finding.kind for finding in findings}
     # Whether a value was missing or merely unordered depends on who came first.
-    assert found == kinds or (len(kinds) > 1 and "race" in found and found <= kinds), told
+    assert found == kinds or (len(kinds) > 1 and "race" in found and found <= kinds), messages
     assert all(finding.file == "defects.cu" and finding.source_line for finding in findings)
     assert all(finding.kernel == name and finding.message for finding in findings)
 
@@ -393,7 +393,7 @@ def test_the_fast_build_never_hangs_on_these(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected_message"),
     [
         ([f(4)], "takes 5 arguments, but 1 were passed"),
         ([1.5, f(4), 1.0, f(4), 4], "takes a tensor, but float 1.5 was passed"),
@@ -404,8 +404,8 @@ def test_the_fast_build_never_hangs_on_these(name: str) -> None:
         ([f(4).double(), f(4), 1.0, f(4), 4], "got float64 elements"),
     ],
 )
-def test_arguments_that_do_not_fit(arguments: list[Any], says: str) -> None:
-    with pytest.raises(LaunchError, match=says):
+def test_arguments_that_do_not_fit(arguments: list[Any], expected_message: str) -> None:
+    with pytest.raises(LaunchError, match=expected_message):
         run("axpy", (1,), (4,), arguments)
 
 
@@ -416,7 +416,7 @@ def test_arguments_of_numpy_and_bool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "block", "smem", "says"),
+    ("grid", "block", "smem", "expected_message"),
     [
         ((1, 65536, 1), (1, 1, 1), 0, "is too large"),
         ((1, 1, 1), (32, 64, 1), 0, "2048 threads"),
@@ -424,8 +424,8 @@ def test_arguments_of_numpy_and_bool() -> None:
         ((1, 1, 1), (1, 1, 1), 228 * 1024, "bytes of shared memory"),
     ],
 )
-def test_launches_beyond_the_limits(grid: Any, block: Any, smem: int, says: str) -> None:
-    with pytest.raises(LaunchError, match=says):
+def test_launches_beyond_the_limits(grid: Any, block: Any, smem: int, expected_message: str) -> None:
+    with pytest.raises(LaunchError, match=expected_message):
         kernel("correct.cu", "axpy").launch(grid, block, smem, [f(4), f(4), 1.0, f(4), 4])
 
 
