@@ -103,7 +103,7 @@ def test_a_wrong_kernel_exits_1_and_the_printed_command_repeats_the_failure(scri
         (["demo", "softmax"], "the gallery has no 'softmax'"),
     ],
 )
-def test_a_wrong_call_exits_2_and_says_what_there_is(script, tmp_path, arguments, message):
+def test_a_wrong_call_exits_2_and_lists_what_there_is(script, tmp_path, arguments, message):
     script(RIGHT)
     run = opwright(*arguments, cwd=tmp_path)
     assert run.returncode == 2, run.stdout + run.stderr

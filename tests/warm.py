@@ -183,7 +183,7 @@ def _keep(request: dict[str, Any], answers: int, out: int, err: int) -> None:
         ended = os.pidfd_open(pid)
         watched: list[Any] = [ended, caller, asked]
         while ended not in (ready := select.select(watched, [], [])[0]):
-            if caller in ready:  # nobody waits any more
+            if caller in ready:  # no test waits any more
                 os.kill(pid, signal.SIGKILL)
                 watched.remove(caller)
             elif not _fork_for(asked):

@@ -127,7 +127,7 @@ def prints_without_end(x, a):
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_wrong_kernel_is_caught_by_its_family(kernel, check, expected_message):
+def test_a_wrong_kernel_is_caught_by_the_intended_check(kernel, check, expected_message):
     scale = scale_op()
     scale.python(kernel)
     report = ow.check(scale, timeout=3, checks=["values", "metadata", "inputs unchanged"])
@@ -139,7 +139,7 @@ def test_a_wrong_kernel_is_caught_by_its_family(kernel, check, expected_message)
     assert "ow.check(scale" in found[check].reproduce or found[check].case == ""
 
 
-def test_a_right_kernel_passes_every_family():
+def test_a_right_kernel_passes_every_check():
     scale = scale_op()
     scale.python(right)
     report = ow.check(scale)
@@ -312,7 +312,7 @@ def test_a_wrong_complex_gradient_is_caught():
     assert not ow.check(cscale, checks=["gradients"]).passed
 
 
-def test_what_no_family_looks_at_is_listed():
+def test_what_no_check_covers_is_listed():
     @ow.op("planted::unseen")
     def unseen(x: Float[Tensor, "n"], times: int = 1) -> Float[Tensor, "n"]:
         return x * times
@@ -339,7 +339,7 @@ def softmax_by_exp2(x):
 
 
 @pytest.mark.parametrize(
-    ("meaning", "kernel"),
+    ("reference", "kernel"),
     [
         (lambda x: x.cumsum(-1), lambda x: in_order(x).to(x.dtype).contiguous()),
         (lambda x: x.softmax(-1), softmax_by_exp2),

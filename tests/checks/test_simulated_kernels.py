@@ -1,4 +1,4 @@
-"""A CUDA kernel is proved without a GPU: in the simulator, with findings that name the source line."""
+"""A CUDA kernel is checked without a GPU: in the simulator, with findings that name the source line."""
 
 from __future__ import annotations
 
@@ -104,6 +104,6 @@ def test_the_simulator_can_be_asked_for_where_there_is_a_gpu(monkeypatch):
 
     op = scale_with()
     machine = dataclasses.replace(this_machine(), gpus=(Gpu("a GPU", (9, 0), 80 << 30),))
-    (asked,) = plan(op, machine, ["kernel"], "cpu-sim")
-    assert (asked.simulate, asked.device, asked.where) == (True, "cpu", "cpu-sim")
+    (task,) = plan(op, machine, ["kernel"], "cpu-sim")
+    assert (task.simulate, task.device, task.where) == (True, "cpu", "cpu-sim")
     assert not any(task.simulate for task in plan(op, machine, ["kernel"], None))

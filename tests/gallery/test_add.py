@@ -116,7 +116,7 @@ def test_the_launchers_are_plain_functions_that_torch_compile_takes_as_they_are(
     assert "add_kernel" in code
 
 
-def test_the_cuda_family_is_whole():
+def test_all_cuda_kernels_are_attached():
     assert set(CUDA_KERNELS) == {
         "f32", "f32x4", "f16", "f16x2", "f16x8", "f16x8_pack", "bf16", "bf16x2", "bf16x8_pack",
     }  # fmt: skip

@@ -110,8 +110,8 @@ def test_the_triton_kernel_agrees_with_the_reference_in_the_interpreter(run_pyth
         for dtype in (torch.float16, torch.float32, torch.float64):
             for n, m in ((0, 2), (5, 7), (1030, 4), (4100, 11)):
                 x, k = torch.randn(n).to(dtype), torch.randn(m).to(dtype)
-                truth = conv1d.contract.reference((x.double(), k.double()))[0].to(dtype)
-                torch.testing.assert_close(conv1d.kernels["triton"](x, k), truth, rtol=1e-2, atol=1e-2)
+                expected = conv1d.contract.reference((x.double(), k.double()))[0].to(dtype)
+                torch.testing.assert_close(conv1d.kernels["triton"](x, k), expected, rtol=1e-2, atol=1e-2)
         """,
         env={"TRITON_INTERPRET": "1"},
     )
@@ -226,7 +226,7 @@ def test_more_elements_than_32_bits_can_count_are_convolved(kernel):
 
 
 @pytest.mark.mojo
-@pytest.mark.slow  # four compilations; that nobody edited the source since is what the next test says in no time
+@pytest.mark.slow  # four compilations; the next test checks quickly that the source was not edited since
 def test_the_shipped_ptx_is_what_its_source_compiles_to(tmp_path):
     kernel = conv1d.kernels["mojo_gpu"]
     source = kernel.spec.source

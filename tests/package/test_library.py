@@ -24,7 +24,7 @@ def shapes(tmp_path_factory):
     return install(made / "project", made / "site")
 
 
-# Runs calls that fit and calls that do not, and prints for each one its first element or its error.
+# Runs valid and invalid calls, and prints for each one its first element or its error.
 CALLS = """
 import torch
 x, y, p = torch.zeros(2, 4), torch.zeros(4), [torch.zeros(5, 4)]

@@ -137,8 +137,8 @@ def test_imports_that_cannot_be_shipped(plain, tmp_path):
     (tmp_path / "beside.py").write_text("from opwright.runtime.op import Op\n")
     with pytest.raises(TargetError, match=r"uses opwright\.runtime\.op, which is not shipped"):
         make_package(plain("\nimport beside\n"), "ops", tmp_path / "out")
-    (tmp_path / "beside.py").write_text("def f():\n    import module_that_nobody_has\n")
-    with pytest.raises(TargetError, match=r"beside\.py:2 imports module_that_nobody_has, which is neither"):
+    (tmp_path / "beside.py").write_text("def f():\n    import module_that_does_not_exist\n")
+    with pytest.raises(TargetError, match=r"beside\.py:2 imports module_that_does_not_exist, which is neither"):
         make_package(plain("\nimport beside\n", "again"), "ops", tmp_path / "out")
 
 

@@ -327,35 +327,35 @@ const header = (id, name) => [...document.querySelectorAll(`#${id} thead button`
 const search = (id, text) => {
   const box = document.querySelector(`#${id} input`); box.value = text; box.dispatchEvent(new Event("input"));
 };
-const said = {};
-said.start = shown("verdicts");
-said.failure = document.querySelector("#v1").checkVisibility();
-said.closed = document.querySelector("#v2").checkVisibility();
-click("#verdicts .pass .opener"); said.opened = document.querySelector("#v2").checkVisibility();
-said.expanded = document.querySelector("#verdicts .pass .opener").getAttribute("aria-expanded");
-header("verdicts", "operator and kernel").click(); said.by_name = shown("verdicts");
-header("verdicts", "operator and kernel").click(); said.by_name_down = shown("verdicts");
-said.sorted = header("verdicts", "operator and kernel").parentElement.getAttribute("aria-sort");
-click("#verdicts .chip[data-status=refused]"); said.refused = shown("verdicts");
-search("verdicts", "nothing like it"); said.none = shown("verdicts");
-said.told = document.querySelector("#verdicts .none-left").checkVisibility();
-click("#verdicts .chip[data-status='']"); search("verdicts", "GALLERY trit"); said.found = shown("verdicts");
-search("times", "backward 16384x16384"); header("times", "warm").click(); said.fastest = shown("times");
-click("#times .chip[data-status=slower]"); said.slower = shown("times");
-const copied = click("#v1 [data-copy]"); said.copied = copied.dataset.copy.slice(0, 14);
-document.title = JSON.stringify(said);
+const seen = {};
+seen.start = shown("verdicts");
+seen.failure = document.querySelector("#v1").checkVisibility();
+seen.closed = document.querySelector("#v2").checkVisibility();
+click("#verdicts .pass .opener"); seen.opened = document.querySelector("#v2").checkVisibility();
+seen.expanded = document.querySelector("#verdicts .pass .opener").getAttribute("aria-expanded");
+header("verdicts", "operator and kernel").click(); seen.by_name = shown("verdicts");
+header("verdicts", "operator and kernel").click(); seen.by_name_down = shown("verdicts");
+seen.sorted = header("verdicts", "operator and kernel").parentElement.getAttribute("aria-sort");
+click("#verdicts .chip[data-status=refused]"); seen.refused = shown("verdicts");
+search("verdicts", "nothing like it"); seen.none = shown("verdicts");
+seen.none_left = document.querySelector("#verdicts .none-left").checkVisibility();
+click("#verdicts .chip[data-status='']"); search("verdicts", "GALLERY trit"); seen.found = shown("verdicts");
+search("times", "backward 16384x16384"); header("times", "warm").click(); seen.fastest = shown("times");
+click("#times .chip[data-status=slower]"); seen.slower = shown("times");
+const copied = click("#v1 [data-copy]"); seen.copied = copied.dataset.copy.slice(0, 14);
+document.title = JSON.stringify(seen);
 """
 
 
 DRIVE_FOLDED = """
 const shown = () => [...document.querySelectorAll("#verdicts tbody")].filter((t) => t.checkVisibility()).length;
-const said = { folded: shown(), failure: document.querySelector("#v1").checkVisibility() };
+const seen = { folded: shown(), failure: document.querySelector("#v1").checkVisibility() };
 const box = document.querySelector("#verdicts input");
 if (HOW === "search") { box.value = "right_7"; box.dispatchEvent(new Event("input")); }
 else document.querySelector("[data-unfold]").click();
-said.unfolded = shown();
-said.button = document.querySelector("[data-unfold]").checkVisibility();
-document.title = JSON.stringify(said);
+seen.unfolded = shown();
+seen.button = document.querySelector("[data-unfold]").checkVisibility();
+document.title = JSON.stringify(seen);
 """
 
 
@@ -419,7 +419,7 @@ def test_a_reader_opens_sorts_and_filters(tmp_path):
         "sorted": "descending",
         "refused": ["mojo"],
         "none": [],
-        "told": True,
+        "none_left": True,
         "found": ["triton", "forgets_tail"],
         "fastest": ["cuda_vec4", "triton_autotuned", "triton", "torch.compile", "reference"],
         "slower": [],

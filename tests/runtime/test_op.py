@@ -19,7 +19,7 @@ from opwright.results import Origin
 def double(namespace: str) -> ow.Op:
     @ow.op(f"{namespace}::double")
     def double(x: Float[Tensor, "n"], *, a: float = 2.0) -> Float[Tensor, "n"]:
-        """Twice, unless told otherwise."""
+        """Twice, by default."""
         return x * a
 
     return double
@@ -125,7 +125,7 @@ def test_kernels_show_in_the_parts(namespace: str) -> None:
 def test_it_looks_like_the_function_that_defined_it(namespace: str) -> None:
     op = double(namespace)
     assert op.__name__ == "double"
-    assert op.__doc__ == "Twice, unless told otherwise."
+    assert op.__doc__ == "Twice, by default."
     assert repr(op) == f"<operator {namespace}::double(x: Float[n], *, a: float = 2.0), kernels: none>"
     assert {"python", "triton", "cpp", "numpy"} <= set(dir(op))
     with pytest.raises(AttributeError, match="the languages are"):

@@ -1,4 +1,4 @@
-"""Which kernel runs, and what ow.explain and a refused kernel say."""
+"""Which kernel runs, and the messages of ow.explain and a refused kernel."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_explain_has_a_word_on_every_kernel(namespace: str, capsys: pytest.Captu
     assert "no: a kernel was found before it" in lines["reference"]
 
 
-def test_explain_says_that_the_reference_runs(namespace: str) -> None:
+def test_explain_reports_that_the_reference_runs(namespace: str) -> None:
     explanation = marked(namespace).explain(torch.ones(2))
     assert explanation.chosen.kernel == "reference"
     assert "no kernel is applicable, so the reference itself runs" in str(explanation)

@@ -1,4 +1,4 @@
-"""What an author names to be compared with: timed beside the reference, judged like a kernel, never chosen."""
+"""Baselines of an operator: timed beside the reference, compared like a kernel, never chosen."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ def test_a_baseline_is_compared_with_and_never_chosen(scale):
         (lambda x, a: x.mul_(a).clone(), "it changes its inputs"),
     ],
 )
-def test_a_wrong_baseline_is_said_to_be_wrong_and_nothing_is_compared_with_it(scale, wrong, message):
+def test_a_wrong_baseline_is_reported_and_nothing_is_compared_with_it(scale, wrong, message):
     scale.baseline(wrong, name="vendor")
     report = bench(scale, baselines=["reference", "vendor"])
     assert any("vendor" in e and message in e and "nothing is compared" in e for e in report.errors), report.errors

@@ -1,4 +1,4 @@
-"""The engine on a clock of our own: what it measures, what it refuses, what it keeps."""
+"""The engine on a simulated clock: what it measures, what it refuses, what it keeps."""
 
 import json
 import math
@@ -29,7 +29,7 @@ from opwright.timing.verify import _close
 
 
 class FakeTimer:
-    """Candidates take what their name says (µs); nothing runs. ``switch`` is what a change of candidate costs."""
+    """Candidates take the time in their name (µs); nothing runs. ``switch`` is the cost of a change of candidate."""
 
     cache_bytes, most_bytes, has_gpu_time = 1 << 20, 1 << 24, False
 
@@ -106,7 +106,7 @@ def scale_op(namespace):
 
 @pytest.fixture
 def quick_engine(monkeypatch, tmp_path):
-    """Real calls, few samples, and no roofline unless a test says which."""
+    """Real calls, few samples, and no roofline unless a test sets one."""
     monkeypatch.setattr(engine, "measure_roofline", lambda device, timer, machine, log: ())
 
     def run(*operators, **options):
@@ -218,7 +218,7 @@ def test_numpy_references_are_timed_too(namespace, quick_engine):
         ({"sizes": {"q": [3], "r": [4]}, "dtypes": ["int8"]}, "takes no int8"),
     ],
 )
-def test_asking_for_what_is_not_there_says_what_is(namespace, quick_engine, options, message):
+def test_an_unknown_name_is_refused_with_the_known_ones(namespace, quick_engine, options, message):
     scale = scale_op(namespace)
     with pytest.raises(CheckError, match=message):
         quick_engine(scale, **options)

@@ -27,7 +27,7 @@ COSTS = {
 
 
 class Clock:
-    """Candidates take what COSTS says; nothing is waited for."""
+    """Candidates take the time in COSTS; nothing runs."""
 
     cache_bytes, most_bytes, has_gpu_time = 1 << 20, 1 << 24, False
 
@@ -80,7 +80,7 @@ def chosen(operator, n=10, dtype=torch.float32):
 
 
 def first(operator, n):
-    """What a call really runs: it keeps a list of what fits, and later calls a plan."""
+    """The kernel that a call really runs: it keeps a list of applicable kernels, and later calls a guard."""
     ran = []
     for name, kernel in operator.kernels.items():
         launch = kernel.load()

@@ -187,7 +187,7 @@ def test_either_form_is_an_operator(namespace, tmp_path, form):
     attach_launcher(op) if form == "launcher" else attach_file(op, tmp_path)
     x = torch.randn(1000, device="cuda", requires_grad=True)
     assert op.explain(x, 3.0).chosen.kernel in ("launched", "native")
-    for _ in range(3):  # the later ones are recognised
+    for _ in range(3):  # the later ones are like the first
         assert torch.equal(op(x.detach(), 3.0), x.detach() * 3)
     op(x, 3.0).sum().backward()
     assert torch.equal(x.grad, torch.full_like(x, 3.0))

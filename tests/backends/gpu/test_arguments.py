@@ -13,7 +13,7 @@ from opwright.backends.gpu.arguments import Packer
 from opwright.backends.gpu.device_code import Parameter
 from opwright.errors import LaunchError
 
-# CPU tensors say that they are on device -1, which stands for the GPU here.
+# CPU tensors report device -1, which is the GPU here.
 HERE = -1
 FLOATS = Parameter("pointer", 8, "float const*", (torch.float32,), 4, writes=False)
 VECTORS = Parameter("pointer", 8, "float4*", (torch.float32,), 16)

@@ -1,4 +1,4 @@
-"""What is said when Inductor generates nothing, and what torch is given for that; what it generates is in
+"""The messages when Inductor generates nothing, and the settings that torch gets for it. Generated code is tested in
 tests/runtime/test_inductor_views.py."""
 
 from __future__ import annotations

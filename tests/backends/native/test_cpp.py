@@ -58,7 +58,7 @@ def attach(op: ow.Op, folder: Path, text: str = SCALE, file: str = "scale.cpp", 
 
 @pytest.fixture
 def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the build tools told the user: a line for each compilation."""
+    """The build tools' messages to the user: a line for each compilation."""
     output: list[str] = []
     tools = dataclasses.replace(build_tools(), notify=output.append)
     monkeypatch.setattr("opwright.runtime.kernel.build_tools", lambda: tools)

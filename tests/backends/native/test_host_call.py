@@ -135,7 +135,7 @@ def test_an_edited_source_is_another_function(namespace, tmp_path):
         assert [times(x)[0], times(x)[0]] == [factor] * 2
 
 
-def test_calls_that_somebody_listens_to_go_through_the_dispatcher(mixed, monkeypatch):
+def test_intercepted_calls_go_through_the_dispatcher(mixed, monkeypatch):
     x = torch.ones(3)
     for _ in range(2):
         mixed(x, x, 1, 1.0)

@@ -41,9 +41,9 @@ def test_arrays_give_arrays_of_the_references_dtypes(namespace: str, dtype: Any)
 def test_tensors_still_give_tensors_before_and_after_arrays(namespace: str) -> None:
     op = scaled(namespace)
     t = torch.arange(6.0).reshape(3, 2)
-    for given in (t, t.numpy(), t, t.numpy()):
-        out, _ = op(given)
-        assert type(out) is type(given)
+    for value in (t, t.numpy(), t, t.numpy()):
+        out, _ = op(value)
+        assert type(out) is type(value)
         assert np.array_equal(np.asarray(out), 2 * t.numpy())
 
 
@@ -67,9 +67,9 @@ def test_a_kernel_gets_the_arrays_own_memory(namespace: str) -> None:
 def test_any_layout_or_byte_order_is_right(namespace: str) -> None:
     op = scaled(namespace)
     x = np.arange(12.0).reshape(4, 3)
-    for given in (x.T, x[::-1], x[:, ::-2], x[::2], x.astype(">f8"), np.broadcast_to(x[0], (5, 3)), x[:0]):
-        if given.size:
-            assert np.array_equal(op(given)[0], given * 2)
+    for value in (x.T, x[::-1], x[:, ::-2], x[::2], x.astype(">f8"), np.broadcast_to(x[0], (5, 3)), x[:0]):
+        if value.size:
+            assert np.array_equal(op(value)[0], value * 2)
     record = np.zeros(3, dtype=[("a", "f8"), ("b", "i1")])
     record["a"] = [1, 2, 3]
     assert np.array_equal(op(record["a"][:, None])[0][:, 0], [2, 4, 6])

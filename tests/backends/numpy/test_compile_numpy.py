@@ -1,4 +1,4 @@
-"""``ow.compile_numpy``: NumPy's answer, dtypes and side effects, or a refusal that says why."""
+"""``ow.compile_numpy``: NumPy's results, dtypes and side effects, or an error with the reason."""
 
 from __future__ import annotations
 

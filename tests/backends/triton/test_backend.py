@@ -178,7 +178,7 @@ def test_a_traceable_kernel_is_wrapped_for_torch_compile(namespace: str) -> None
     traceable = kernel.traceable()
     wrapped = traceable.__globals__["double_kernel"]
     assert type(wrapped).__name__ == "TraceableTritonKernelWrapper"
-    assert isinstance(source["double_kernel"], triton.JITFunction), "the author's own name is left alone"
+    assert isinstance(source["double_kernel"], triton.JITFunction), "the name in the user's module is unchanged"
 
 
 @pytest.mark.triton

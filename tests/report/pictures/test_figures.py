@@ -1,4 +1,4 @@
-"""Pictures are the same for the same records, show every kernel by name, and say what is missing."""
+"""Pictures are the same for the same records, show every kernel by name, and state what is missing."""
 
 from __future__ import annotations
 

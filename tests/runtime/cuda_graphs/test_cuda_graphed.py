@@ -20,7 +20,7 @@ from opwright.runtime.cuda_graphs import graphed, step
 
 
 class Recorder(TorchDispatchMode):
-    """Keeps each operation with what it was given and what it returned, and what it was given as it was before."""
+    """Keeps each operation with its arguments and results, and copies of the arguments from before."""
 
     def __init__(self):
         super().__init__()

@@ -243,7 +243,7 @@ def test_inductor_keeps_the_operator_where_the_environment_says_ci(dynamic: bool
 
 
 def test_forward_mode_of_lists_is_refused_rather_than_zero(namespace: str) -> None:
-    """``torch.library.register_autograd``, which lists need, drops tangents without a word."""
+    """``torch.library.register_autograd``, which lists need, drops tangents silently."""
 
     @ow.op(f"{namespace}::total")
     def total(xs: list[Float[Tensor, "n"]]) -> Float[Tensor, "n"]:

@@ -75,7 +75,7 @@ DEFECTS: dict[str, Callable[[], dict[str, Any]]] = {
     "writes_past_static_shared": lambda: {"arguments": [f(64)]},
     "writes_past_dynamic_shared": lambda: {"arguments": [f(64)], "smem_bytes": 63 * 4},
     "indexes_past_a_local_array": lambda: {"arguments": [f(64), 4]},
-    "reads_shared_that_nobody_wrote": lambda: {"arguments": [f(64)]},
+    "reads_shared_that_was_never_written": lambda: {"arguments": [f(64)]},
     "adds_to_what_was_never_set": lambda: (lambda x: {"arguments": [x], "uninitialised": [x]})(torch.empty(1)),
     "reads_its_empty_output": lambda: (lambda x: {"arguments": [x], "uninitialised": [x]})(torch.empty(64)),
     "loads_a_misaligned_float4": lambda: {"arguments": [f(64), f(64)], "block": 8},
@@ -97,7 +97,7 @@ DEFECTS: dict[str, Callable[[], dict[str, Any]]] = {
     "mask_without_the_caller": lambda: {"arguments": [torch.zeros(64, dtype=torch.int32)]},
     "reads_a_returned_lane": lambda: {"arguments": [f(64), 20]},
     "loops_forever": lambda: {"arguments": [torch.zeros(1, dtype=torch.int32)], "time_limit_s": 0.2},
-    "waits_for_nobody": lambda: {"arguments": [torch.zeros(1, dtype=torch.int32)], "time_limit_s": 0.2},
+    "waits_forever": lambda: {"arguments": [torch.zeros(1, dtype=torch.int32)], "time_limit_s": 0.2},
     "asserts": lambda: {"arguments": [f(64)]},
     "traps": lambda: {"arguments": [64], "block": 1},
     "divides_by_zero": lambda: {"arguments": [torch.zeros(64, dtype=torch.int32), 64]},
@@ -278,7 +278,7 @@ def test_sixteen_bit_arithmetic_is_exact(cpp: str, dtype: torch.dtype) -> None:
 
 
 def exact_fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """Rounded once, to even: the nearest of the float result's neighbours, told apart by exact fractions."""
+    """Rounded once, to even: the nearest of the float result's neighbours, compared by exact fractions."""
     near = torch.addcmul(c.float(), a.float(), b.float()).to(a.dtype)
     result = near.clone()
     finite = near.isfinite() & a.isfinite() & b.isfinite() & c.isfinite() & (near.abs() < torch.finfo(a.dtype).max)
@@ -374,7 +374,7 @@ def test_module_variables_can_be_read_and_written() -> None:
         "barriers_in_two_branches",
         "shuffles_while_others_wait",
         "mask_without_the_caller",
-        "waits_for_nobody",
+        "waits_forever",
         "loops_forever",
     ],
 )
@@ -404,7 +404,7 @@ def test_the_fast_build_never_hangs_on_these(name: str) -> None:
         ([f(4).double(), f(4), 1.0, f(4), 4], "got float64 elements"),
     ],
 )
-def test_arguments_that_do_not_fit(arguments: list[Any], expected_message: str) -> None:
+def test_arguments_of_a_wrong_type_or_size(arguments: list[Any], expected_message: str) -> None:
     with pytest.raises(LaunchError, match=expected_message):
         run("axpy", (1,), (4,), arguments)
 
