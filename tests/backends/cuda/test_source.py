@@ -62,7 +62,7 @@ def test_what_off_the_gpu_means_something_is_known():
     assert options.preincluded == ("a.h",)
     assert (options.standard, options.capability, options.fuses) == (14, 86, False)
     assert (parse_options([]).standard, parse_options([]).capability, parse_options([]).fuses) == (17, 90, True)
-    with pytest.raises(KernelError, match="'pascal' is no architecture"):
+    with pytest.raises(KernelError, match="'pascal' is not an architecture"):
         _ = parse_options(["-arch=pascal"]).capability
 
 

@@ -103,7 +103,7 @@ def test_a_tensor_goes_by_its_address_with_its_offset():
         (FLOAT, torch.ones(()), "value.item()"),
         (FLOAT, "1", "takes a float, but str '1' was passed"),
         (BOOL, 1, "takes a bool, but int 1 was passed"),
-        (PAIR, 3, "wants a ctypes.Structure of 16 bytes"),
+        (PAIR, 3, "takes a ctypes.Structure of 16 bytes, but int 3 was passed"),
     ],
 )
 def test_a_wrong_kind_is_refused_before_the_launch(parameter, value, output):

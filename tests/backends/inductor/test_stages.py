@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from opwright.backends.inductor import cuda_guard
-from opwright.backends.inductor.stages import Compilable, _in_words, kernels_in
+from opwright.backends.inductor.stages import Compilable, _as_opwright_error, kernels_in
 from opwright.backends.inductor.target_gpus import target_gpu
 from opwright.errors import KernelRefusedError
 from opwright.gallery.add import add
@@ -21,7 +21,7 @@ def test_what_a_torch_does_not_answer_for_is_refused_with_its_version() -> None:
     compilable = Compilable("gallery::add", add.contract, add.contract.function, "torch")
     wrapped = RuntimeError("backend='...' raised:")
     wrapped.__cause__ = AttributeError("no attribute 'L3_cache_size'\nmore")
-    output = _in_words(GPU, compilable, wrapped)
+    output = _as_opwright_error(GPU, compilable, wrapped)
     assert isinstance(output, KernelRefusedError)
     assert output.message == (
         f"gallery::add: Inductor of torch {torch.__version__} generates nothing for sm_90 without such a GPU: "

@@ -97,7 +97,7 @@ def test_what_the_kernel_throws_is_an_error_on_either_way(mixed):
             direct_of(mixed)(x, x, times, 1.0, True, None)
         with pytest.raises(kind):
             mixed(x, x, times, 1.0)
-    with pytest.raises(RuntimeError, match=r"no std::exception"):
+    with pytest.raises(RuntimeError, match=r"not a std::exception"):
         direct_of(mixed)(x, x, 15, 1.0, True, None)
     with pytest.raises(TypeError):
         direct_of(mixed)(x, x, "n", 1.0, True, None)
