@@ -21,6 +21,8 @@ import opwright as ow
 from opwright.gallery.add import add
 from opwright.gallery.trig import cos, sin
 from opwright.machine import this_machine
+from opwright.report.terminal.bench import show_bench
+from opwright.report.terminal.console import make_console
 from opwright.timing.analysis.statistics import StopRule, compare, estimate
 from opwright.timing.candidates import Candidate, input_sets, kernel_candidate
 from opwright.timing.hardware.clocks import ClockWatch
@@ -107,8 +109,6 @@ started = time.time()
 quick = ow.bench(*GALLERY, quick=True)
 quick_seconds = time.time() - started
 (out / "bench.json").write_text(json.dumps(quick.to_json()))
-from opwright.report.terminal import make_console, show_bench  # noqa: E402
-
 show_bench(make_console(width=118), quick)
 same, spread, timers = against_itself(), repeated(), other_timers()
 counts = {v: sum(r["verdict"] == v for r in same) for v in ("SAME", "UNCLEAR", "FASTER", "SLOWER")}

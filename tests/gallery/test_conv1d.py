@@ -18,7 +18,7 @@ from opwright.gallery.conv1d import FLOATS, conv1d, conv1d_15_4, conv1d_taps, de
 from opwright.machine import Gpu
 from opwright.results import Accepted, Refused
 
-# Mojo takes four seconds to compile a kernel for a dtype: a wide and a narrow one always, the others when slow tests run.
+# Mojo compiles a kernel for a dtype in four seconds: a wide and a narrow one by default, the others with slow tests.
 MOJO_DTYPES = [
     pytest.param(dtype, marks=[pytest.mark.mojo] + [pytest.mark.slow] * (dtype not in (torch.float32, torch.bfloat16)))
     for dtype in FLOATS

@@ -12,7 +12,8 @@ from html.parser import HTMLParser
 import pytest
 
 from opwright.errors import OpwrightError
-from opwright.report import html, pictures
+from opwright.report import html
+from opwright.report.pictures import figures
 from opwright.results import BenchReport, Comparison, ComparisonVerdict, Estimate, Finding, NotChecked, Status
 from tests.report.sample_records import MACHINE, make_bench, make_check, make_measurement, make_verdict
 
@@ -282,7 +283,7 @@ def test_settings_that_differ_between_joined_runs_are_both_told():
 
 
 def test_without_matplotlib_the_page_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(pictures, "available", lambda: False)
+    monkeypatch.setattr(figures, "available", lambda: False)
     page = html.render([make_bench()])
     assert "<svg" not in page
     assert "pip install matplotlib" in page
@@ -290,7 +291,7 @@ def test_without_matplotlib_the_page_says_what_to_install(monkeypatch):
 
 
 def test_a_notebook_shows_a_table_without_scripts():
-    from opwright.report.reading import read
+    from opwright.report.records import read
 
     found = read([make_check(), make_bench(), *hostile_records()])
     for report in (*found.checks, *found.benches):

@@ -67,9 +67,9 @@ def run_and_show(
     targets: Sequence[str], json: Path | None, html: Path | None, verbose: bool, **options: Any
 ) -> CheckReport:
     """Check, with the progress on stderr and the report on stdout; ``options`` are those of ``ow.check``."""
-    from opwright.report.progress import CheckProgress
-    from opwright.report.records import refuse_unwritable
-    from opwright.report.verdicts import show_check
+    from opwright.report.files import refuse_unwritable
+    from opwright.report.terminal.check import show_check
+    from opwright.report.terminal.progress import CheckProgress
 
     refuse_unwritable(json, html)
     with CheckProgress(console(stderr=True), verbose=verbose) as progress:

@@ -32,7 +32,7 @@ Verbose = Annotated[
 
 def write_records(record: dict[str, Any], json: Path | None, html: Path | None, *others: dict[str, Any]) -> None:
     """Write a record, and a page of it and of others."""
-    from opwright.report.records import write_json, write_text
+    from opwright.report.files import write_json, write_text
 
     if json is not None:
         write_json(record, json)
@@ -68,6 +68,6 @@ def log_to(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def console(**options: Any) -> Console:
-    from opwright.report.terminal import make_console
+    from opwright.report.terminal.console import make_console
 
     return make_console(**options)

@@ -60,9 +60,9 @@ def _own_demos(modules: Iterable[str]) -> Iterator[Callable[[], bool]]:
 
 
 def _tell_story(verbose: bool, json: Path | None, html: Path | None) -> int:
-    from opwright.report.progress import CheckProgress
-    from opwright.report.records import refuse_unwritable
-    from opwright.report.story import show_story
+    from opwright.report.files import refuse_unwritable
+    from opwright.report.terminal.demo import show_story
+    from opwright.report.terminal.progress import CheckProgress
 
     refuse_unwritable(json, html)
     with CheckProgress(console(stderr=True), verbose=verbose) as progress:

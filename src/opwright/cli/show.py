@@ -58,9 +58,10 @@ def show(
 
     The kernel called reference is the reference itself.
     """
-    from opwright.report.records import read_text, refuse_unwritable, write_json, write_text
-    from opwright.report.sides import side_by_side
-    from opwright.report.terminal import paged, show_text
+    from opwright.report.files import read_text, refuse_unwritable, write_json, write_text
+    from opwright.report.terminal.console import paged
+    from opwright.report.terminal.show import show_text
+    from opwright.report.terminal.side_by_side import side_by_side
     from opwright.runtime.inspect.show import all_of, views_of
 
     refuse_unwritable(json, output)
@@ -88,8 +89,8 @@ def show(
 
 
 def _show_schemas(targets: list[str], json: Path | None, output: Path | None) -> None:
-    from opwright.report.records import write_json, write_text
-    from opwright.report.terminal import show_parts
+    from opwright.report.files import write_json, write_text
+    from opwright.report.terminal.show import show_parts
     from opwright.runtime.targets import load_target
 
     out, records = console(**({"record": True, "file": io.StringIO()} if output is not None else {})), []
@@ -122,7 +123,7 @@ def report(
     """Turn records into one self-contained page, a Markdown comment, or pictures."""
     from opwright.report import html as page
     from opwright.report import markdown as comment
-    from opwright.report.records import read_json, write_text
+    from opwright.report.files import read_json, write_text
 
     records = [read_json(file, ["opwright.check/2", "opwright.bench/2"]) for file in files]
     if html is None and markdown is None and pictures is None:
@@ -132,7 +133,7 @@ def report(
     if markdown is not None:
         write_text(comment.render(records), markdown)
     if pictures is not None:
-        from opwright.report.pictures import save
+        from opwright.report.pictures.figures import save
 
         for file in save(records, pictures):
             print(file)
@@ -143,8 +144,8 @@ def doctor(json: Json = None) -> None:
     from opwright.backends import BACKENDS, get_backend
     from opwright.internals.lookup import problems
     from opwright.machine import this_machine
-    from opwright.report.records import write_json
-    from opwright.report.terminal import show_doctor
+    from opwright.report.files import write_json
+    from opwright.report.terminal.doctor import show_doctor
     from opwright.results import Accepted
 
     machine = this_machine()

@@ -12,8 +12,8 @@ from opwright.cli.common import log_to
 
 if TYPE_CHECKING:
     from opwright.machine import Machine
-    from opwright.report.progress import CheckProgress
-    from opwright.report.story import Missing, Story, System, WrongOnPurpose
+    from opwright.report.terminal.demo import Missing, Story, System, WrongOnPurpose
+    from opwright.report.terminal.progress import CheckProgress
     from opwright.results import BenchReport, Verdict
 
 __all__ = ["BASIC_CHECKS", "run_story"]
@@ -93,7 +93,7 @@ def run_story(progress: CheckProgress) -> Story:
     """Check, time and look around; ``progress`` is told of each step."""
     started = time.monotonic()
     from opwright.machine import this_machine
-    from opwright.report.story import Story
+    from opwright.report.terminal.demo import Story
     from opwright.results import CheckReport
 
     machine = this_machine()
@@ -114,7 +114,7 @@ def run_story(progress: CheckProgress) -> Story:
 
 def _check_system(system: _System, progress: CheckProgress) -> System:
     from opwright.checks.run import check
-    from opwright.report.story import System
+    from opwright.report.terminal.demo import System
 
     report = check(
         *system.targets,
@@ -133,7 +133,7 @@ def _check_wrong(progress: CheckProgress) -> WrongOnPurpose:
     """The first kernel that is wrong on purpose and can run here: one needs g++, the other nothing."""
     from opwright.checks.run import check
     from opwright.gallery import wrong
-    from opwright.report.story import WrongOnPurpose
+    from opwright.report.terminal.demo import WrongOnPurpose
 
     found: list[WrongOnPurpose] = []
     for kernel, (device, file, fault) in wrong.FAULTS.items():
@@ -175,7 +175,7 @@ def _missing(machine: Machine) -> Iterator[Missing]:
     """What this machine lacks, each thing once with all that needs it."""
     from opwright.backends import BACKENDS, get_backend
     from opwright.gallery import wrong
-    from opwright.report.story import Missing
+    from opwright.report.terminal.demo import Missing
     from opwright.results import Refused
 
     if not machine.has_gpu:

@@ -46,9 +46,9 @@ def bench(
     html: Html = None,
 ) -> None:
     """Time every kernel beside the reference, eager and compiled, against the machine's limits."""
-    from opwright.report.progress import TaskLine
-    from opwright.report.records import read_json, refuse_unwritable
-    from opwright.report.terminal import show_bench, show_regressions
+    from opwright.report.files import read_json, refuse_unwritable
+    from opwright.report.terminal.bench import show_bench, show_regressions
+    from opwright.report.terminal.progress import TaskLine
     from opwright.timing.analysis.regression import slower_than
     from opwright.timing.run import bench as run_bench
 
@@ -88,9 +88,9 @@ def tune(
     html: Html = None,
 ) -> None:
     """Measure which kernel is the fastest at which sizes; calls on this machine follow that from now on."""
-    from opwright.report.progress import TaskLine
-    from opwright.report.records import refuse_unwritable
-    from opwright.report.terminal import show_bench
+    from opwright.report.files import refuse_unwritable
+    from opwright.report.terminal.bench import show_bench
+    from opwright.report.terminal.progress import TaskLine
     from opwright.timing.tune import tune as run_tune
 
     refuse_unwritable(json, html)

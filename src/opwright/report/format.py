@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opwright.report.reading import STATE
+from opwright.report.records import STATE
 from opwright.results import BenchReport, Comparison, ComparisonVerdict, Estimate, Finding, Measurement, Status, Verdict
 
 __all__ = [

@@ -13,10 +13,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from opwright.report import format, pictures, reasons
+from opwright.report import format, reasons
 from opwright.report.format import BenchRow
 from opwright.report.matrix import make_matrix
-from opwright.report.reading import Records, read
+from opwright.report.pictures import figures
+from opwright.report.records import Records, read
 from opwright.results import BenchReport, CheckReport, Measurement, RooflineLimit, Status
 
 __all__ = ["notebook", "render"]
@@ -145,25 +146,25 @@ def _pictures_of(benches: Sequence[BenchReport]) -> dict[str, Any]:
     content: dict[str, Any] = {"rooflines": [], "time_panels": [], "pictures_missing": ""}
     if not drawable:
         return content
-    if not pictures.available():
+    if not figures.available():
         return {**content, "pictures_missing": "install matplotlib to have them (pip install matplotlib)."}
     machines = [b.machine for b in drawable]
     for b, bench in enumerate(drawable):
         where = format.differing_facts(bench.machine, machines)
-        if pictures.roofline_points(bench):
-            svgs = [pictures.roofline(bench, narrow=narrow) for narrow in (False, True)]
+        if figures.roofline_points(bench):
+            svgs = [figures.roofline(bench, narrow=narrow) for narrow in (False, True)]
             label = f"Roofline of {where}"
             wide, narrow = (_inline(svg, f"roofline{b}{kind}", label) for svg, kind in zip(svgs, "wn", strict=True))
             content["rooflines"].append(_Roofline(wide, narrow, _roofline_caption(bench, where)))
-        for p, panel in enumerate(pictures.panels(bench)):
+        for p, panel in enumerate(figures.panels(bench)):
             label = f"Time over size: {panel.title} on {where}"
-            svg = _inline(pictures.time_panel(panel), f"time{b}-{p}", label)
+            svg = _inline(figures.time_panel(panel), f"time{b}-{p}", label)
             content["time_panels"].append((svg, _where(bench, drawable)))
     return content
 
 
 def _roofline_caption(bench: BenchReport, where: str) -> str:
-    shown = len(pictures.roofline_points(bench))
+    shown = len(figures.roofline_points(bench))
     without = sum(m.flops == 0 for m in bench.measurements)
     said = (
         f"Roofline of {where}: work done per second over work per byte, under the limits measured on this machine. "
@@ -182,7 +183,7 @@ def _inline(svg: str, prefix: str, label: str) -> Markup:
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     svg = re.sub(r"font: ((?:bold )?[\d.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", svg)
-    svg = svg.replace(pictures.NEUTRAL, "currentColor")
+    svg = svg.replace(figures.NEUTRAL, "currentColor")
     name = Markup.escape(label)
     return Markup(re.sub(r' width="[^"]*" height="[^"]*"', f' role="img" aria-label="{name}"', svg, count=1))
 

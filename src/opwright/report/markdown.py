@@ -12,8 +12,8 @@ from typing import Any
 from opwright.report import format, reasons
 from opwright.report.format import BenchRow
 from opwright.report.matrix import Cell, make_matrix
-from opwright.report.reading import Records, read
 from opwright.report.reasons import Reason
+from opwright.report.records import Records, read
 from opwright.results import ComparisonVerdict, Status
 
 __all__ = ["render"]

@@ -1,69 +1,136 @@
-"""Writing and reading the JSON records. What is written is what the tables show."""
+"""Reading records back: the JSON forms of checks and benchmarks as reports, those of one machine merged."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from opwright.errors import OpwrightError
+from opwright.results import BenchReport, CheckReport, Verdict
+from opwright.results.json_form import MalformedRecordError, from_json
 
-__all__ = ["read_json", "read_text", "refuse_unwritable", "write_json", "write_text"]
-
-
-def write_json(record: dict[str, Any], file: Path) -> None:
-    """Write a record, whole or not at all. Raises OpwrightError if the file cannot be written."""
-    write_text(json.dumps(record, indent=2) + "\n", file)
+__all__ = ["STATE", "Histogram", "Records", "read"]
 
 
-def write_text(text: str, file: Path) -> None:
-    """Write a file, whole or not at all. Raises OpwrightError if it cannot be written."""
-    partial = file.with_name(file.name + ".partial")
-    try:
-        partial.write_text(text)
-        partial.replace(file)
-    except OSError as error:
-        raise _unwritable(file, error) from None
+@dataclass(frozen=True)
+class Histogram:
+    """How many errors fell between each two ``edges``; a finding may carry one as ``error_histogram``."""
+
+    where: str
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    unit: str = ""
+
+    @property
+    def has_wrong(self) -> bool:
+        """Whether an element lies beyond what is allowed, which is 1."""
+        return any(count for least, count in zip(self.edges, self.counts, strict=False) if least >= 1)
 
 
-def refuse_unwritable(*files: Path | None) -> None:
-    """Raise OpwrightError now if one of these could not be written later: minutes of work would be lost."""
-    for file in filter(None, files):
-        if file.is_dir():
-            raise OpwrightError(f"cannot write {file}: it is a folder", fix="name a file")
-        partial = file.with_name(file.name + ".partial")
+@dataclass(frozen=True)
+class Records:
+    """Everything that was passed in, with the records of one machine merged into one report."""
+
+    checks: tuple[CheckReport, ...] = ()
+    benches: tuple[BenchReport, ...] = ()
+    histograms: tuple[Histogram, ...] = ()
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return tuple(v for report in self.checks for v in report.verdicts)
+
+    @property
+    def machines(self) -> tuple[dict[str, Any], ...]:
+        """Each machine once, in the order of the records."""
+        found: list[dict[str, Any]] = []
+        for machine in [r.machine for r in self.checks] + [r.machine for r in self.benches]:
+            at = next((i for i, m in enumerate(found) if _same_machine(m, machine)), None)
+            if at is None:
+                found.append(machine)
+            else:
+                found[at] = {**machine, **found[at]}
+        return tuple(found)
+
+
+def read(records: Sequence[Mapping[str, Any]]) -> Records:
+    """Records as ``to_json`` gives them, back as reports.
+
+    Fields that this version does not know are ignored: they were added without a new schema, so they are optional.
+
+    Raises:
+        OpwrightError: a record has another schema, or lacks what its schema promises.
+    """
+    checks: list[CheckReport] = []
+    benches: list[BenchReport] = []
+    histograms: list[Histogram] = []
+    for record in records:
+        schema = record.get("schema")
+        if schema not in _KINDS:
+            said = f"the schema {schema!r}" if schema is not None else "no schema"
+            raise OpwrightError(
+                f"a record has {said}, which a report cannot show",
+                fix=f"pass what --json of check or bench wrote ({', '.join(_KINDS)})",
+            )
         try:
-            partial.touch()
-            partial.unlink()
-        except OSError as error:
-            raise _unwritable(file, error) from None
+            report = from_json(_KINDS[schema], record)
+        except MalformedRecordError as error:
+            raise OpwrightError(
+                f"a record says that it is {schema}, but is not: {error}", fix="write it again with --json"
+            ) from error
+        if isinstance(report, CheckReport):
+            checks.append(report)
+            histograms += _histograms(report)
+        else:
+            benches.append(report)
+    return Records(_merge(checks, _join_checks), _merge(benches, _join_benches), tuple(histograms))
 
 
-def _unwritable(file: Path, error: OSError) -> OpwrightError:
-    return OpwrightError(f"cannot write {file}: {error.strerror}", fix="choose a folder that exists and can be written")
+_KINDS: dict[Any, type[CheckReport] | type[BenchReport]] = {
+    CheckReport.schema: CheckReport,
+    BenchReport.schema: BenchReport,
+}
 
 
-def read_text(file: Path) -> str:
-    """Read what ``write_text`` wrote. Raises OpwrightError if it is not there, or not text."""
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise OpwrightError(f"cannot read {file}: {error}", fix="make it with -o") from None
+def _histograms(report: CheckReport) -> Iterator[Histogram]:
+    for verdict in report.verdicts:
+        for finding in verdict.findings:
+            if (found := finding.error_histogram) is not None:
+                where = f"{verdict.op} {verdict.kernel} on {verdict.device}: {finding.check}"
+                yield Histogram(where, found.edges, found.counts, found.unit)
 
 
-def read_json(file: Path, schemas: Sequence[str]) -> dict[str, Any]:
-    """Read a record. Raises OpwrightError if it is not there, not JSON, or of none of these schemas."""
-    try:
-        record = json.loads(file.read_text())
-    except OSError as error:
-        raise OpwrightError(f"cannot read {file}: {error.strerror}", fix="make it with --json") from None
-    except ValueError:
-        raise OpwrightError(f"{file} is not JSON", fix="make it with --json") from None
-    found = record.get("schema") if isinstance(record, dict) else None
-    if found not in schemas:
-        raise OpwrightError(
-            f"{file} holds {found!r}, not {' or '.join(schemas)}", fix="make it with this version's --json"
-        )
-    assert isinstance(record, dict)  # or it would have no schema
-    return record
+# What a benchmark notes of the machine's state: it changes from run to run, the machine does not.
+STATE = {"power_w": "power (W)", "sm_clock_mhz": "SM clock (MHz)", "temperature_c": "temperature (°C)"}
+
+
+def _same_machine(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Nothing that both records tell differs (a benchmark's record tells more than a check's)."""
+    return all(a[k] == b[k] for k in (a.keys() & b.keys()) - STATE.keys())
+
+
+Report = TypeVar("Report", CheckReport, BenchReport)
+
+
+def _merge(reports: Iterable[Report], join: Callable[[Report, Report], Report]) -> tuple[Report, ...]:
+    """Reports of one machine joined into the first of them."""
+    merged: list[Report] = []
+    for report in reports:
+        at = next((i for i, m in enumerate(merged) if _same_machine(m.machine, report.machine)), None)
+        if at is None:
+            merged.append(report)
+        else:
+            merged[at] = join(merged[at], report)
+    return tuple(merged)
+
+
+def _join_checks(a: CheckReport, b: CheckReport) -> CheckReport:
+    return CheckReport(a.machine, a.verdicts + b.verdicts)
+
+
+def _join_benches(a: BenchReport, b: BenchReport) -> BenchReport:
+    roofline = a.roofline + tuple(c for c in b.roofline if c not in a.roofline)
+    crossovers = a.crossovers + tuple(c for c in b.crossovers if c not in a.crossovers)
+    settings = {k: " / ".join(dict.fromkeys(s[k] for s in (a.settings, b.settings) if k in s)) for k in
+                {**a.settings, **b.settings}}  # fmt: skip
+    return BenchReport(a.machine, a.measurements + b.measurements, roofline, a.errors + b.errors, crossovers, settings)

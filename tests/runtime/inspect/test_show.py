@@ -15,7 +15,7 @@ from opwright.errors import KernelRefusedError
 from opwright.gallery.add import add
 from opwright.gallery.kmeans import kmeans_assign, kmeans_sums
 from opwright.gallery.trig import sin
-from opwright.report.sides import side_by_side
+from opwright.report.terminal.side_by_side import side_by_side
 from opwright.runtime.inspect.show import VIEWS, show_kernel, show_reference
 
 

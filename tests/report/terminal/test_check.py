@@ -2,8 +2,8 @@
 
 import io
 
-from opwright.report.terminal import make_console
-from opwright.report.verdicts import show_check
+from opwright.report.terminal.check import show_check
+from opwright.report.terminal.console import make_console
 from opwright.results import CheckReport, Finding, NotChecked, Status, Verdict
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opwright.errors import OpwrightError
-from opwright.report.canvas import NEUTRAL, available, draw
 from opwright.report.format import machine_name
-from opwright.report.reading import read
-from opwright.report.roofline import roofline_figure, roofline_points
-from opwright.report.times import Panel, panels, panels_figure
+from opwright.report.pictures.canvas import NEUTRAL, available, draw
+from opwright.report.pictures.roofline import roofline_figure, roofline_points
+from opwright.report.pictures.times import Panel, panels, panels_figure
+from opwright.report.records import read
 from opwright.results import BenchReport
 
 if TYPE_CHECKING:

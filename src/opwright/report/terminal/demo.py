@@ -11,8 +11,8 @@ from rich.text import Text
 
 from opwright.report import format
 from opwright.report.matrix import MARKS, make_matrix
-from opwright.report.terminal import VERSUS_STYLES
-from opwright.report.verdicts import STYLES, counts_text, print_indented, show_failures, show_matrix
+from opwright.report.terminal.bench import COMPARISON_STYLES
+from opwright.report.terminal.check import STYLES, counts_text, print_indented, show_failures, show_matrix
 from opwright.results import BenchReport, CheckReport, Measurement, Status, Verdict
 
 __all__ = ["Missing", "Story", "System", "show_story"]
@@ -197,7 +197,7 @@ def _name_of(m: Measurement) -> str:
 def _time_of(m: Measurement) -> Text:
     text = Text(f"{format.estimate_text(m.time_us)} [{format.estimate_interval(m.time_us)}]")
     for name, found in m.comparisons.items():
-        words = f"  {found.verdict}", VERSUS_STYLES[found.verdict]
+        words = f"  {found.verdict}", COMPARISON_STYLES[found.verdict]
         text = Text.assemble(text, words, f": {format.ratio_text(found)} of the {name}’s time")
     return text
 

@@ -7,8 +7,8 @@ import io
 
 import pytest
 
-from opwright.report.story import Missing, Story, System, WrongOnPurpose, show_story
-from opwright.report.terminal import make_console
+from opwright.report.terminal.console import make_console
+from opwright.report.terminal.demo import Missing, Story, System, WrongOnPurpose, show_story
 from opwright.results import (
     BenchReport,
     CheckReport,

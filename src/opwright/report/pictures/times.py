@@ -8,8 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opwright.report.canvas import COLORS, MARKERS, NARROW, NEUTRAL, apart, make_axes, make_figure, shorten, tick
 from opwright.report.format import baselines, bytes_text, is_number, short_name, time_text
+from opwright.report.pictures.canvas import (
+    COLORS,
+    MARKERS,
+    NARROW,
+    NEUTRAL,
+    apart,
+    make_axes,
+    make_figure,
+    shorten,
+    tick,
+)
 from opwright.results import BenchReport, Measurement
 
 if TYPE_CHECKING:

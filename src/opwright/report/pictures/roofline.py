@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from opwright.report.canvas import (
+from opwright.report.format import bandwidth, baselines, flop_rate, flops_text, percent, short_name, significant
+from opwright.report.pictures.canvas import (
     COLORS,
     MARKERS,
     NARROW,
@@ -18,7 +19,6 @@ from opwright.report.canvas import (
     tick,
     without_zeros,
 )
-from opwright.report.format import bandwidth, baselines, flop_rate, flops_text, percent, short_name, significant
 from opwright.results import BenchReport, Measurement, RooflineLimit
 
 if TYPE_CHECKING:

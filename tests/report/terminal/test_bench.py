@@ -2,7 +2,8 @@
 
 import io
 
-from opwright.report.terminal import make_console, show_bench
+from opwright.report.terminal.bench import show_bench
+from opwright.report.terminal.console import make_console
 from opwright.results import BenchReport, Crossover, SizeRange
 
 

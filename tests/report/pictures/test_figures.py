@@ -8,12 +8,12 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from opwright.errors import OpwrightError
-from opwright.report import canvas, pictures
-from opwright.report.reading import read
+from opwright.report.pictures import canvas, figures
+from opwright.report.records import read
 from opwright.results import Estimate
 from tests.report.sample_records import MACHINE, make_bench, make_check, make_measurement
 
-drawn = pytest.mark.skipif(not pictures.available(), reason="matplotlib is not installed")
+drawn = pytest.mark.skipif(not figures.available(), reason="matplotlib is not installed")
 
 
 def words(svg):
@@ -26,14 +26,14 @@ def report(*measurements):
 
 @drawn
 def test_the_same_records_give_the_same_bytes():
-    for draw in (pictures.roofline, lambda b: pictures.time_over_size(b, "gallery::add")):
+    for draw in (figures.roofline, lambda b: figures.time_over_size(b, "gallery::add")):
         assert draw(make_bench()) == draw(make_bench())
         assert "<dc:date>" not in draw(make_bench())
 
 
 @drawn
 def test_time_over_size_names_every_kernel_in_both_directions():
-    said = words(pictures.time_over_size(make_bench(), "gallery::add"))
+    said = words(figures.time_over_size(make_bench(), "gallery::add"))
     for kernel in ("cuda_vec4", "triton", "triton_autotuned", "reference", "torch.compile"):
         assert said.count(kernel) == 2
     assert {"add forward · float32", "add backward · float32", "× the fastest", "16 MiB", "1 ms"} <= set(said)
@@ -41,24 +41,24 @@ def test_time_over_size_names_every_kernel_in_both_directions():
 
 @drawn
 def test_a_roofline_shows_the_limits_that_were_measured_and_the_share_reached():
-    said = words(pictures.roofline(make_bench()))
+    said = words(figures.roofline(make_bench()))
     assert {"memory 3,042 GB/s", "cache 5,600 GB/s", "float32 51 TFLOP/s", "add 96.8 %"} <= set(said)
     assert not any("float16" in word for word in said), "a dtype that nothing was measured in"
-    assert "add 96.8 %" in words(pictures.roofline(make_bench(), narrow=True))
+    assert "add 96.8 %" in words(figures.roofline(make_bench(), narrow=True))
 
 
 @drawn
 def test_a_roofline_without_measured_limits_has_points_all_the_same():
     bench = {**make_bench(), "roofline": []}
-    assert any("add" in word for word in words(pictures.roofline(bench)))
+    assert any("add" in word for word in words(figures.roofline(bench)))
 
 
 @drawn
 def test_names_are_text_and_neither_markup_nor_formulas():
     name = "<b>&$x^2$"
     measured = [make_measurement(kernel=name, op=f"a::{name}", case={"n": n}, bytes=4 * n) for n in (64, 4096)]
-    assert name in words(pictures.time_over_size(make_bench(*measured), f"a::{name}"))
-    assert any(name in word for word in words(pictures.roofline(make_bench(*measured))))
+    assert name in words(figures.time_over_size(make_bench(*measured), f"a::{name}"))
+    assert any(name in word for word in words(figures.roofline(make_bench(*measured))))
 
 
 @drawn
@@ -66,7 +66,7 @@ def test_the_callers_own_matplotlib_is_left_alone():
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    pictures.roofline(make_bench())
+    figures.roofline(make_bench())
     assert dict(matplotlib.rcParams) == before
 
 
@@ -75,42 +75,42 @@ def test_strange_times_do_not_stop_a_picture():
     nan = float("nan")
     times = [(64, 0.0, 0.0), (256, nan, nan), (1024, 5.0, nan), (4096, 9.0, 8.0)]
     measured = [make_measurement(case={"n": n}, bytes=4 * n, gpu_us=Estimate(us, lo, us, 1)) for n, us, lo in times]
-    assert "triton" in words(pictures.time_over_size(make_bench(*measured), "gallery::add"))
-    assert pictures.roofline(make_bench(*measured))
+    assert "triton" in words(figures.time_over_size(make_bench(*measured), "gallery::add"))
+    assert figures.roofline(make_bench(*measured))
 
 
 @drawn
 def test_files_are_written_for_a_readme(tmp_path):
-    written = pictures.save([make_check(), make_bench()], tmp_path / "new", ("svg", "png"))
+    written = figures.save([make_check(), make_bench()], tmp_path / "new", ("svg", "png"))
     assert [p.name for p in written] == ["roofline.svg", "roofline.png", "gallery-add.svg", "gallery-add.png"]
     assert all(p.stat().st_size > 1000 for p in written)
     with pytest.raises(OpwrightError, match="cannot write pictures"):
-        pictures.save([make_bench()], written[0])
+        figures.save([make_bench()], written[0])
 
 
 @drawn
 def test_every_machine_gets_files_of_its_own(tmp_path):
     there = {**make_bench(), "machine": {**MACHINE, "torch": "2.11.0"}}
-    written = pictures.save([make_bench(), there], tmp_path)
+    written = figures.save([make_bench(), there], tmp_path)
     assert len({p.name for p in written}) == 4
 
 
 def test_what_cannot_be_drawn_says_why(monkeypatch):
     one = make_bench(make_measurement(flops=0))
     with pytest.raises(OpwrightError, match="not measured at two sizes"):
-        pictures.time_over_size(one, "gallery::add")
+        figures.time_over_size(one, "gallery::add")
     with pytest.raises(OpwrightError, match="no roofline"):
-        pictures.roofline(one)
+        figures.roofline(one)
     with pytest.raises(OpwrightError, match="a check has no times"):
-        pictures.roofline(make_check())
+        figures.roofline(make_check())
     monkeypatch.setattr(canvas, "available", lambda: False)
     with pytest.raises(OpwrightError, match="pip install matplotlib"):
-        pictures.roofline(make_bench())
+        figures.roofline(make_bench())
 
 
 def test_the_axis_is_the_dim_that_varies_or_else_the_bytes():
     def axis(*cases):
-        panel = pictures.panels(report(*(make_measurement(case=c, bytes=2**i) for i, c in enumerate(cases))))[0]
+        panel = figures.panels(report(*(make_measurement(case=c, bytes=2**i) for i, c in enumerate(cases))))[0]
         return panel.axis
 
     assert axis({"s": 8, "k": 64}, {"s": 16, "k": 64}) == "s"
@@ -123,7 +123,7 @@ def test_each_direction_and_dtype_is_a_panel():
         make_measurement(direction=d, case={"n": n, "dtype": t}, bytes=n)
         for d in ("forward", "backward") for t in ("float32", "float16") for n in (64, 128)
     ]  # fmt: skip
-    assert [p.title for p in pictures.panels(report(*measured))] == [
+    assert [p.title for p in figures.panels(report(*measured))] == [
         "add forward · float32", "add forward · float16", "add backward · float32", "add backward · float16",
     ]  # fmt: skip
 

@@ -2,8 +2,8 @@
 
 import io
 
-from opwright.report.progress import CheckProgress, TaskLine
-from opwright.report.terminal import make_console
+from opwright.report.terminal.console import make_console
+from opwright.report.terminal.progress import CheckProgress, TaskLine
 from opwright.results import Status, Verdict
 
 COMPILING = "compiling NumPy kernel demo::f:k for float32[2-d] (torch.compile)"
