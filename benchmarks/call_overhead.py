@@ -22,7 +22,7 @@ from opwright.backends.gpu.arguments import Packer
 from opwright.backends.gpu.device_code import Parameter
 from opwright.backends.native import native_call
 from opwright.backends.native.tensor_access import LIBRARIES, address_of
-from opwright.internals.dispatch import anybody_listens
+from opwright.internals.dispatch import is_intercepted
 from opwright.machine import this_machine
 from opwright.results import Refused
 from opwright.runtime.call.fast_path import (
@@ -53,7 +53,7 @@ def around_nothing() -> Calls:
     return {
         "op(...) around a kernel that does nothing": lambda: nothing(x, y),
         "  of it: does a guard hold": lambda: nothing._guarded_calls[0].holds(x, y),
-        "  of it: does anything else listen": anybody_listens,
+        "  of it: does anything else listen": is_intercepted,
         "the same asked in Python: is the call plain": lambda: is_plain_call((x, y)),
         "the same asked in Python: what its checks depend on": lambda: static_key((x, y)),
     }

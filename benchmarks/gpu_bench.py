@@ -95,7 +95,7 @@ def other_timers() -> list[dict]:
                 do_bench(call, return_mode="median") * 1e3,
                 do_bench_cudagraph(call, return_mode="median") * 1e3,
             )
-            profiler = timer.second_opinion(candidate, sets)
+            profiler = timer.profiler_time(candidate, sets)
         row = {"n": n, "do_bench_us": theirs, "do_bench_cudagraph_us": graph, "profiler_us": profiler}
         for how in ("cold", "warm"):
             found = measure_in_turn(timer, [candidate], {candidate.name: sets}, how, StopRule(), watch, quiet)

@@ -160,7 +160,7 @@ def test_doctor_names_every_language_and_writes_a_record(tmp_path):
     assert set(record["backends"]) == set(BACKENDS)
     assert record["backends"]["cpp"]["accepted"] is False
     assert "apt install g++" in record["backends"]["cpp"]["remedy"]
-    assert "not here" in run.stdout
+    assert "not available" in run.stdout
 
 
 def test_show_prints_the_schema_and_where_each_part_comes_from(script, tmp_path):
@@ -203,7 +203,7 @@ def test_records_become_a_page_and_a_comment(script, tmp_path):
         assert "wrong_tail" in text
     (tmp_path / "other.json").write_text('{"schema": "something/1"}')
     assert "something/1" in opwright("report", "other.json", "--html", "x.html", cwd=tmp_path).stderr
-    assert "nothing was asked for" in opwright("report", "check.json", cwd=tmp_path).stderr
+    assert "no output was chosen" in opwright("report", "check.json", cwd=tmp_path).stderr
 
 
 def test_a_report_shows_itself_in_a_notebook():
@@ -242,7 +242,7 @@ def test_requiring_a_language_that_no_kernel_is_written_in_is_a_failure(script, 
     assert fine.returncode == 0, fine.stdout
     left_out = opwright("check", name, "--only", "values", "--kernel", "reference", "--require", "python", cwd=tmp_path)
     assert left_out.returncode == 1
-    assert "no python kernel is among those to be checked" in left_out.stdout
+    assert "no python kernel is selected" in left_out.stdout
 
 
 def test_sizes_are_read_as_records_write_them():
@@ -285,7 +285,7 @@ def test_ctrl_c_in_a_benchmark_keeps_what_was_measured(script, tmp_path):
     record = json.loads((tmp_path / "out.json").read_text())
     assert {str(m["case"]["n"]) for m in record["measurements"]} == {"[1000]"}
     assert {m["kernel"] for m in record["measurements"]} == {"sum", "tells", "reference", "torch.compile"}
-    assert record["errors"] == ["interrupted: what was measured until then is here"]
+    assert record["errors"] == ["interrupted: the report has the measurements until then"]
     assert "interrupted" in said
     assert (tmp_path / "out.html").exists()
 
@@ -298,14 +298,14 @@ def test_tune_shows_what_is_fastest_where_and_clear_forgets_it(script, tmp_path)
     run = opwright("tune", name, *sizes, "--json", "out.json", cwd=tmp_path, **cache)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "clitest::double float32 on" in run.stdout
-    assert "calls follow this from now on" in run.stdout
+    assert "calls use this from now on" in run.stdout
     assert json.loads((tmp_path / "out.json").read_text())["crossovers"][0]["stored"]
     assert list((tmp_path / "cache" / "tuned").glob("*/*.json"))
     assert opwright("tune", name, "--clear", cwd=tmp_path, **cache).returncode == 0
     assert not list((tmp_path / "cache" / "tuned").glob("*/*.json"))
     alone = opwright("tune", script(RIGHT), *sizes, cwd=tmp_path, **cache)
     assert alone.returncode == 3
-    assert "nothing was kept" in alone.stderr
+    assert "nothing was stored" in alone.stderr
 
 
 def test_before_and_after_an_edit_are_shown_side_by_side(tmp_path):

@@ -39,7 +39,7 @@ def test_the_wrong_kernel_is_found_with_its_file_and_line(small):
     assert "out[i] = a * x[i];" in source.read_text().splitlines()[int(found[1]) - 1]
     assert "1 passed; the wrong one was found" in done.output
     assert "2/2 FAIL    wrong::scale cuda on cpu-sim" in done.output
-    assert "as it should be" in done.output
+    assert "as expected" in done.output
 
 
 def test_the_wrong_kernels_are_no_part_of_the_gallery():

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from opwright.timing.run import bench
     from opwright.timing.tune import tune
 
-# The public names, by where they live. They are imported when first used, so that `import opwright` and
+# The public names, by the module that defines them. They are imported when first used, so that `import opwright` and
 # `opwright --help` do not wait for torch.
 _NAMES_OF = {
     "opwright.backends.cuda.module": ["CudaModule", "cdiv", "cuda_module"],
@@ -88,7 +88,7 @@ _NAMES_OF = {
     "opwright.timing.run": ["bench"],
     "opwright.timing.tune": ["tune"],
 }  # fmt: skip
-_HOME_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 __all__ = [
     "Accepted", "ArgumentError", "BenchReport", "CacheError", "CheckError", "CheckReport", "Choice", "Comparison",
@@ -102,14 +102,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-if not TYPE_CHECKING:  # type checkers refuse what is not there by themselves
+if not TYPE_CHECKING:  # type checkers report missing names themselves
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOME_OF:
+        if name not in _MODULE_OF:
             close = difflib.get_close_matches(name, __all__, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise AttributeError(f"module 'opwright' has no attribute {name!r}{hint}")
-        value = getattr(importlib.import_module(_HOME_OF[name]), name)
+        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
         globals()[name] = value
         if name in ("bench", "check", "tune"):
             _show_in_notebooks()
@@ -117,7 +117,7 @@ if not TYPE_CHECKING:  # type checkers refuse what is not there by themselves
 
 
 def _show_in_notebooks() -> None:
-    """Give reports their HTML form. Done here because records know nothing of how they are shown."""
+    """Give reports their HTML form in notebooks. Done here because the records do not depend on how they are shown."""
     from opwright.results import BenchReport, CheckReport
 
     def to_html(report: CheckReport | BenchReport) -> str:

@@ -37,10 +37,10 @@ _MANIFEST = "manifest.json"
 _SCHEMA = "opwright.artifact/1"
 _LOCKS, _TMP = ".locks", ".tmp"  # an artifact's folder never begins with a dot
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_LONGEST_SHOWN = 200  # longer parts of a key (whole sources) enter the manifest as a hash
+_LONGEST_SHOWN = 200  # longer parts of a key (whole sources) are stored in the manifest as a hash
 _DAY_S = 24 * 60 * 60
 
-_Stamp = tuple[int, int, int]  # st_mtime_ns, st_size, st_ino: a file whose stamp holds is unchanged
+_Stamp = tuple[int, int, int]  # st_mtime_ns, st_size, st_ino: a file with the same stamp is unchanged
 
 
 class CacheFallbackWarning(UserWarning):
@@ -62,7 +62,7 @@ class ArtifactKey:
     def digest(self) -> str:
         """The first 20 hex digits of a sha256 over the name and every part, in their order."""
         texts = (self.name, *(text for part in self.parts for text in part))
-        # Each text's length goes before it, so that no two keys run together to the same bytes.
+        # Each text is preceded by its length, so that no two keys give the same bytes.
         return _sha256(b"".join(b"%d:%b" % (len(data), data) for data in map(_encode, texts)))[:20]
 
     @property
@@ -87,16 +87,16 @@ class ArtifactCache:
         on_build: Callable[[], None] | None = None,
         on_wait: Callable[[], None] | None = None,
     ) -> Path:
-        """Return the folder with the artifact of ``key``; ``build(folder)`` fills it when there is none.
+        """Return the folder with the artifact of ``key``; if there is none, ``build(folder)`` fills it.
 
-        ``build`` gets an empty folder that is moved afterwards, so nothing in it may name the folder;
-        the file name manifest.json is taken. ``on_build`` is called just before ``build``, ``on_wait``
-        once if another builder must be waited for. A root that cannot be written is no error: a
-        temporary folder takes its place, with a CacheFallbackWarning once per process.
+        ``build`` gets an empty folder that is moved afterwards, so no file in it may contain the folder's path;
+        the file name manifest.json is reserved. ``on_build`` is called just before ``build``, ``on_wait``
+        once if another builder must be waited for. A root that cannot be written is not an error: a
+        temporary folder replaces it, with a CacheFallbackWarning once per process.
 
         Raises CacheError when the disk is full, when ``build`` wrote no file, or when not even a
-        temporary folder can be written. Anything else that ``build`` or the callbacks raise passes
-        unchanged. Whatever is raised, nothing is cached and the lock is free.
+        temporary folder can be written. Other exceptions of ``build`` or the callbacks pass
+        unchanged. After any exception nothing is cached and the lock is released.
         """
         found = self.find(key)
         if found is not None:
@@ -122,7 +122,7 @@ class ArtifactCache:
         return sorted(file.parent for root in self._roots() for file in root.glob(f"[!.]*/{_MANIFEST}"))
 
     def size_bytes(self) -> int:
-        """How much the files of all artifacts take."""
+        """The size of all artifacts' files in bytes."""
         total = 0
         for entry in self.entries():
             with suppress(OSError):  # another process may be removing it
@@ -130,9 +130,9 @@ class ArtifactCache:
         return total
 
     def clear(self) -> int:
-        """Remove all artifacts and what dead builds left; return how many artifacts there were.
+        """Remove all artifacts and the leftovers of dead builds; return the number of artifacts.
 
-        Builds under way go on. Raises CacheError if an artifact cannot be removed.
+        Running builds continue. Raises CacheError if an artifact cannot be removed.
         """
         entries = self.entries()
         for entry in entries:
@@ -154,9 +154,9 @@ class ArtifactCache:
     ) -> Path:
         final = root / key.folder
         with _explaining_full_disk(root, key), _locked(root, key, on_wait):
-            if self._is_valid(final, key):  # built by the one we waited for
+            if self._is_valid(final, key):  # built by another process in the meantime
                 return final
-            _discard(root, final)  # what is there is damaged, or it would be valid
+            _discard(root, final)  # an invalid artifact is damaged
             _remove_leftovers(root)
             scratch = _new_scratch(root)
             try:
@@ -167,7 +167,7 @@ class ArtifactCache:
                 build(scratch)
                 _publish(scratch, root, key)
             finally:
-                _delete(scratch)  # gone already if all went well
+                _delete(scratch)  # does not exist after success
         return final
 
     def _is_valid(self, folder: Path, key: ArtifactKey) -> bool:
@@ -176,14 +176,14 @@ class ArtifactCache:
             if known is None or any(_stamp(folder / name) != stamp for name, stamp in known.items()):
                 self._verified[folder] = _verify(folder, key)
             return True
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):  # all that garbage can cause
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):  # any error from a damaged file
             self._verified.pop(folder, None)
             return False
 
 
 @contextmanager
 def _locked(root: Path, key: ArtifactKey, on_wait: Callable[[], None] | None) -> Iterator[None]:
-    """Hold the lock of ``key``. The system frees it when its holder dies, so none is ever stale."""
+    """Hold the lock of ``key``. The system releases it when its holder dies, so no lock becomes stale."""
     lock = FileLock(str(root / _LOCKS / f"{key.folder}.lock"))
     with _writing(root):
         for folder in (_LOCKS, _TMP):
@@ -203,7 +203,7 @@ def _locked(root: Path, key: ArtifactKey, on_wait: Callable[[], None] | None) ->
 
 @contextmanager
 def _writing(root: Path) -> Iterator[None]:
-    """Make every failure but a full disk a _RootUnusableError, for which there is a way out."""
+    """Turn every failure except a full disk into _RootUnusableError, for which there is a fallback."""
     try:
         yield
     except (OSError, NotImplementedError) as error:  # the latter: a file system without flock
@@ -223,8 +223,9 @@ def _explaining_full_disk(root: Path, key: ArtifactKey) -> Iterator[None]:
         existing = next(folder for folder in (root, *root.parents) if folder.exists())
         free = shutil.disk_usage(existing).free / 2**20
         raise CacheError(
-            f"The disk is full: no room in {root} for the artifact {key.name!r} ({error}). {free:,.1f} MiB are free.",
-            fix="free some space there, or set OPWRIGHT_CACHE_DIR to a folder with more room",
+            f"The disk is full: the artifact {key.name!r} cannot be written to {root} ({error}). "
+            f"{free:,.1f} MiB are free.",
+            fix="free some space there, or set OPWRIGHT_CACHE_DIR to a folder on another disk",
         ) from error
 
 
@@ -263,8 +264,8 @@ def _file(path: Path, folder: Path) -> dict[str, object]:
 
 
 def _verify(folder: Path, key: ArtifactKey) -> dict[str, _Stamp]:
-    """Check every file against the manifest; return the files' stamps. Raises when anything is off."""
-    # Each stamp is taken before its file is read: a change in between shows at the next lookup.
+    """Check every file against the manifest; return the files' stamps. Raises if anything differs."""
+    # Each stamp is taken before its file is read, so that a change in between is found by the next lookup.
     stamps = {_MANIFEST: _stamp(folder / _MANIFEST)}
     manifest = json.loads((folder / _MANIFEST).read_bytes())
     if manifest["schema"] != _SCHEMA or manifest["digest"] != key.digest or not manifest["files"]:
@@ -306,7 +307,7 @@ def _sanitise(name: str) -> str:
 
 
 def _host() -> str:
-    """Where a process id means something: the host and, as containers may share its name, the namespace."""
+    """The scope of a process id: the host, and the PID namespace, as containers may share a host name."""
     namespace = ""
     with suppress(OSError):
         namespace = os.readlink("/proc/self/ns/pid")
@@ -319,7 +320,7 @@ def _new_scratch(root: Path) -> Path:
 
 def _remove_leftovers(root: Path) -> None:
     """Remove the temporary folders of dead builds, as far as possible. Never raises."""
-    with suppress(OSError):  # others may be at it too
+    with suppress(OSError):  # other processes may be removing them too
         for folder in (root / _TMP).iterdir():
             if _is_leftover(folder):
                 _delete(folder)
@@ -329,7 +330,7 @@ def _is_leftover(folder: Path) -> bool:
     named = re.fullmatch(r"(\d{1,9})-[0-9a-f]{8}-(.+)", folder.name)
     try:
         if named is not None and named[2] == _host():
-            os.kill(int(named[1]), 0)  # signal 0 only asks whether there is such a process
+            os.kill(int(named[1]), 0)  # signal 0 only tests whether the process exists
             return False
         return time.time() - folder.stat().st_mtime > _DAY_S
     except ProcessLookupError:
@@ -339,7 +340,7 @@ def _is_leftover(folder: Path) -> bool:
 
 
 def _discard(root: Path, folder: Path) -> None:
-    """Remove an artifact; it is renamed away first, so that no reader sees half of it."""
+    """Remove an artifact. It is renamed first, so that no reader sees part of it."""
     with _writing(root):
         if os.path.lexists(folder):
             (root / _TMP).mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
 """Every exception that opwright raises, one class for each kind of mistake.
 
-A message says what happened and where; ``fix`` says what to do next. Nothing here imports
-anything, so that every other file may raise these.
+A message says what happened and where; ``fix`` says what to do next. This file imports nothing, so that every other
+file may import it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ArgumentError(OpwrightError, ValueError):
 
 
 class KernelError(OpwrightError):
-    """A kernel was attached with options that make no sense, or by a name that is unknown."""
+    """A kernel was attached with invalid options, or an unknown kernel was named."""
 
 
 class SignatureMismatchError(KernelError, TypeError):
@@ -67,7 +67,7 @@ class SignatureMismatchError(KernelError, TypeError):
 
 
 class KernelRefusedError(KernelError, RuntimeError):
-    """A kernel that was asked for by name cannot run here, or not on these inputs."""
+    """A kernel that was selected by name cannot run here, or not on these inputs."""
 
 
 class CompileError(KernelError, RuntimeError):
@@ -83,11 +83,11 @@ class LaunchError(KernelError, TypeError):
 
 
 class CudaGraphError(OpwrightError, RuntimeError):
-    """A call cannot be replayed as a CUDA graph, or what its backward needs is gone."""
+    """A call cannot be replayed as a CUDA graph, or values for its backward have been overwritten."""
 
 
 class SimulatorError(KernelError, RuntimeError):
-    """A CUDA kernel did on the simulator what it must not do. ``findings`` holds a record of each such thing."""
+    """The simulator found errors in a CUDA kernel. ``findings`` has a record of each."""
 
     def __init__(self, message: str, *, findings: tuple[object, ...] = (), fix: str | None = None) -> None:
         super().__init__(message, fix=fix)
@@ -95,12 +95,12 @@ class SimulatorError(KernelError, RuntimeError):
 
 
 class CacheError(OpwrightError, OSError):
-    """The artifact cache cannot store what was built."""
+    """The artifact cache cannot store an artifact."""
 
 
 class TargetError(OpwrightError):
-    """What was named on the command line (a file, ``module``, ``module:op``) holds no such operator."""
+    """A target (a file, ``module``, ``module:op``) does not exist or has no such operator."""
 
 
 class CheckError(OpwrightError):
-    """A check could not be carried out as it was asked for (an unknown kernel, a malformed case)."""
+    """A check was requested with an invalid option (an unknown kernel, a malformed case)."""

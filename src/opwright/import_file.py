@@ -1,4 +1,4 @@
-"""Importing a Python file by its path."""
+"""Imports a Python file by its path."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ __all__ = ["import_file"]
 
 
 def import_file(path: Path, name: str) -> ModuleType:
-    """Run a file as the module ``name``, in the place of any earlier one; a file that raises leaves none behind.
+    """Run a file as the module ``name``, replacing an earlier module of that name. If the file raises, ``sys.modules``
+    is as it was before.
 
     Raises:
-        ImportError: it is no file of Python's.
+        ImportError: it is not a Python file.
     """
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file", name=name, path=str(path))
-    module = importlib.util.module_from_spec(spec)
+        raise ImportError(f"{path} is not a Python file", name=name, path=str(path))
+    module, earlier = importlib.util.module_from_spec(spec), sys.modules.get(name)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        if earlier is None:
+            sys.modules.pop(name, None)
+        else:
+            sys.modules[name] = earlier
         raise
     return module

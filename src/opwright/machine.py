@@ -1,8 +1,8 @@
-"""What this machine is, as one frozen record that is made once and passed in.
+"""The properties of this machine, as one frozen record that is made once and passed in.
 
-Environment variables are read here and in the command line, nowhere else:
-
-=========================== ==================================================="""
+Environment variables that it reads: ``CXX``, ``CUDACXX``, ``MOJO``, ``CUDA_HOME``, ``CUDA_PATH``, ``TRITON_INTERPRET``,
+``OPWRIGHT_CUDA_SIMULATOR`` and ``OPWRIGHT_CACHE_DIR``.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Compiler", "Gpu", "Machine", "this_machine"]
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++, CUDA or Mojo compiler: where it is, and what it says of its version (part of every artifact's key)."""
+    """A C++, CUDA or Mojo compiler: its path, and its version text (part of every artifact's key)."""
 
     path: str
     version: str
@@ -32,7 +32,7 @@ class Compiler:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One CUDA device as torch sees it. ``memory_bytes`` is the device's total."""
+    """One CUDA device. ``memory_bytes`` is its total memory."""
 
     name: str
     capability: tuple[int, int]
@@ -40,16 +40,16 @@ class Gpu:
 
     @property
     def arch(self) -> str:
-        """The compiler's name of it, such as ``sm_90``."""
+        """The compiler's name of the architecture, such as ``sm_90``."""
         return f"sm_{self.capability[0]}{self.capability[1]}"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts that decide what can run here. Tests make their own, so rules are tested without hardware.
+    """The properties that determine what can run here. Tests make their own, to test rules without hardware.
 
     ``mojo_lacks`` names the packages with Mojo's modules for GPUs that are not installed; ``max`` is MAX's version;
-    ``cc`` says whether there is a command of that name, with which Mojo links libraries for the CPU.
+    ``cc``: whether there is a command of that name, with which Mojo links libraries for the CPU.
     """
 
     system: str
@@ -76,7 +76,7 @@ class Machine:
         return bool(self.gpus)
 
     def to_json(self) -> dict[str, Any]:
-        """For reports: no folder of this user's, and the CPU flags only as long as they help."""
+        """The record for reports, without paths and CPU flags."""
         record = dataclasses.asdict(self)
         del record["cache_dir"], record["cpu_flags"]
         for compiler in ("cxx", "nvcc", "mojo"):
@@ -87,7 +87,7 @@ class Machine:
 
 @functools.cache
 def this_machine() -> Machine:
-    """Look at the machine, once for the process. Imports torch."""
+    """Detect the machine, once per process. Imports torch."""
     import torch
 
     cpu, flags = _cpu()
@@ -106,7 +106,7 @@ def this_machine() -> Machine:
         cxx=_first_compiler(os.environ.get("CXX"), "g++", "clang++", "c++"),
         nvcc=_first_compiler(os.environ.get("CUDACXX"), "nvcc", *_toolkit_nvcc()),
         cache_dir=_cache_dir(),
-        # pip puts it beside Python, which is not on the PATH unless the environment was activated.
+        # pip installs it beside Python, which is not on the PATH unless the environment is activated.
         mojo=_first_compiler(os.environ.get("MOJO"), "mojo", str(Path(sys.executable).parent / "mojo")),
         mojo_lacks=tuple(name for name in ("max-core", "max-mojo-libs") if _installed_version(name) is None),
         max=_installed_version("max"),
@@ -135,33 +135,33 @@ def _installed_version(distribution: str) -> str | None:
 
 
 def _first_compiler(*candidates: str | None) -> Compiler | None:
-    """The first of some commands that is there and can say its version."""
+    """The first command that exists and prints its version."""
     for candidate in candidates:
         path = shutil.which(candidate) if candidate else None
         if path is None:
             continue
         try:
-            told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True)
+            done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True)
         except (OSError, subprocess.SubprocessError):
-            continue  # a compiler that cannot say its version cannot build either: try the next
-        if told.stdout.strip():
-            return Compiler(path, _version_line(told.stdout))
+            continue  # a compiler that cannot print its version cannot build either
+        if done.stdout.strip():
+            return Compiler(path, _version_line(done.stdout))
     return None
 
 
-def _version_line(told: str) -> str:
-    """The first line, as g++ and clang put it; nvcc says it further down, after its copyright."""
-    release = re.search(r"release [\d.]+, V([\d.]+)", told)
-    return f"nvcc {release[1]}" if release else told.strip().splitlines()[0].strip()
+def _version_line(text: str) -> str:
+    """The version in a compiler's output: g++ and clang print it first, nvcc after its copyright."""
+    release = re.search(r"release [\d.]+, V([\d.]+)", text)
+    return f"nvcc {release[1]}" if release else text.strip().splitlines()[0].strip()
 
 
 def _toolkit_nvcc() -> list[str]:
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    return [str(Path(home) / "bin" / "nvcc") for home in homes if home]
+    folders = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    return [str(Path(folder) / "bin" / "nvcc") for folder in folders if folder]
 
 
 def _cpu() -> tuple[str, str]:
-    """The processor's name and its instruction-set flags (what ``-march=native`` means here)."""
+    """The processor's name and its instruction-set flags, on which ``-march=native`` depends."""
     try:
         info = Path("/proc/cpuinfo").read_text()
     except OSError:

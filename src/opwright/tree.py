@@ -1,4 +1,4 @@
-"""Nested lists, tuples and dictionaries of values, as arguments and results of operators come.
+"""Nested lists, tuples and dictionaries of values, as in arguments and results of operators.
 
 Everything else is a leaf: tensors, arrays, numbers, None.
 """
@@ -26,7 +26,7 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
-    """The same nest with ``function(leaf)`` in place of each leaf."""
+    """The same nest with each leaf replaced by ``function(leaf)``."""
     if type(value) is list:
         return [map_leaves(function, item) for item in value]
     if type(value) is tuple:
@@ -39,12 +39,12 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def map_only(kind: type | tuple[type, ...], function: Callable[[Any], Any], value: Any) -> Any:
-    """The same nest with ``function(leaf)`` in place of each leaf of a kind."""
+    """The same nest with each leaf of a kind replaced by ``function(leaf)``."""
     return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, kind) else leaf, value)
 
 
 def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    """The same nest with ``function(tensor)`` in place of each tensor."""
+    """The same nest with each tensor replaced by ``function(tensor)``."""
     return map_only(torch.Tensor, function, value)
 
 
@@ -55,7 +55,7 @@ def rebuild(like: Any, new_leaves: Iterable[Any]) -> Any:
 
 
 def form(value: Any) -> Any:
-    """How a nest is put together, without its leaves: equal for nests that differ in leaves alone, and hashable."""
+    """The structure of a nest without its leaves: hashable, and equal for nests that differ only in leaves."""
     if type(value) in (list, tuple) or _is_named_tuple(value):
         return (type(value), *[form(item) for item in value])
     if type(value) is dict:

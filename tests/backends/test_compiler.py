@@ -40,7 +40,7 @@ def test_what_it_prints_is_returned() -> None:
         (GCC, ["a.cpp:3:5: error: 'x' was", "3 |     x = 1;", "a.cpp:9:2: fatal error"], ["warning", "In function"]),
         (NVCC, ["k.cu(12): error: identifier", "      ^"], ["warning"]),
         ("ld: cannot find -lfoo", ["cannot find -lfoo"], []),
-        ("", ["the compiler said nothing"], []),
+        ("", ["the compiler printed nothing"], []),
     ],
     ids=["g++", "nvcc", "a linker", "nothing"],
 )

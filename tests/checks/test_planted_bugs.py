@@ -121,9 +121,9 @@ def prints_without_end(x, a):
         (aliases_its_input, "metadata", "shares memory with input 0"),
         (raises_on_empty, "values", "grid of 0 blocks"),
         (segfaults, "values", "crashed with SIGSEGV"),
-        (never_comes_back, "values", "did not come back within 3 s"),
-        (leaves, "values", "left the process with exit code 0"),
-        (prints_without_end, "values", "did not come back within 3 s"),
+        (never_comes_back, "values", "did not return within 3 s"),
+        (leaves, "values", "ended the process with exit code 0"),
+        (prints_without_end, "values", "did not return within 3 s"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -55,7 +55,7 @@ def verdict_of(op: ow.Op, **options: object):
 def test_a_right_kernel_passes_and_says_where_it_ran():
     verdict = verdict_of(scale_with())
     assert (str(verdict.status), verdict.device) == ("pass", "cpu-sim"), verdict
-    assert verdict.reason == "in the simulator of CUDA"
+    assert verdict.reason == "in the CUDA simulator"
 
 
 @pytest.mark.parametrize(

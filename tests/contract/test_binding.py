@@ -248,7 +248,7 @@ def test_every_tensor_absent_is_refused(namespace: str) -> None:
     def f(x: Float[Tensor, "n"] | None = None) -> Float[Tensor, "..."]:
         return torch.zeros(()) if x is None else x + 1
 
-    with pytest.raises(ArgumentError, match="no tensor was given, so no device can be chosen"):
+    with pytest.raises(ArgumentError, match="no tensor was passed, so no device can be chosen"):
         f()
 
 

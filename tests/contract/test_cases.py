@@ -188,7 +188,7 @@ def test_a_str_without_values_is_refused_with_what_to_write():
         return x
 
     contract = contract_of(f)
-    with pytest.raises(CheckError, match="no test value is known for the argument 'mode'"):
+    with pytest.raises(CheckError, match="there are no test values for the argument 'mode'"):
         arguments_of(contract, cases(contract, "quick")[0], "cpu")
 
 

@@ -685,7 +685,7 @@ def test_an_empty_batch_has_empty_states_and_zero_gradients(device):
 def test_without_a_gpu_cuda_graphs_are_refused():
     ours = LLTM(3, 6, cuda_graph=True)
     x, h, c = module_inputs("cpu", torch.float32)
-    with pytest.raises(ow.ArgumentError, match="need every tensor on one GPU, and they are on cpu"):
+    with pytest.raises(ow.ArgumentError, match="need every tensor on one GPU, but they are on cpu"):
         ours(x, (h, c))
 
 

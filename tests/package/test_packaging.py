@@ -78,7 +78,7 @@ def test_a_wrong_library_is_refused(mixed, tmp_path):
     native = copy / "mixed_ops" / "native"
     call = "import torch, mixed_ops; mixed_ops.scaled_exp(torch.ones(1, 1), 1.0, [1.0])"
     shutil.copy(native / "mixed_scaled_exp_backward.cpp.so", native / "mixed_scaled_exp.cpp.so")
-    assert "is another library than was built for it" in python_with(copy)(call, expect=1)
+    assert "is not the library that was built for it" in python_with(copy)(call, expect=1)
     (native / "mixed_scaled_exp.cpp.so").unlink()
     assert "cannot be loaded" in python_with(copy)(call, expect=1)
     # One that registers the expected name, but takes something else.
@@ -124,7 +124,7 @@ def test_folders_and_targets_that_do_not_do(plain, tmp_path):
     target = plain()
     with pytest.raises(CheckError, match="is not empty"):
         make_package(target, "ops", tmp_path)
-    with pytest.raises(CheckError, match="holds no earlier package"):
+    with pytest.raises(CheckError, match="does not contain an earlier package"):
         make_package(target, "ops", tmp_path, force=True)
     with pytest.raises(CheckError, match="is a file"):
         make_package(target, "ops", tmp_path / target)
@@ -132,7 +132,7 @@ def test_folders_and_targets_that_do_not_do(plain, tmp_path):
         make_package(target, "ops", tmp_path / "out", version="one")
     with pytest.raises(TargetError, match="there is no file"):
         make_package("nothing.py", "ops", tmp_path / "out")
-    with pytest.raises(TargetError, match="a module is shipped whole"):
+    with pytest.raises(TargetError, match="a module is shipped as a whole"):
         make_package(f"{target}:double", "ops", tmp_path / "out")
     assert make_package(target, "ops", tmp_path / "out").operators
     assert make_package(target, "ops", tmp_path / "out", force=True).operators
@@ -140,7 +140,7 @@ def test_folders_and_targets_that_do_not_do(plain, tmp_path):
 
 def test_the_command_line_exits_2_without_a_traceback(tmp_path):
     said = opwright("package", SOURCES / "mixed.py", "--name", "a b", "--out", tmp_path / "out", expect=2)
-    assert said.startswith("opwright: 'a b' is no name for a package")
+    assert said.startswith("opwright: 'a b' is not a valid name for a package")
 
 
 def test_imports_that_cannot_be_shipped(plain, tmp_path):

@@ -228,7 +228,7 @@ def test_mistakes_in_attaching_are_refused_with_a_remedy(namespace: str, tmp_pat
         "op.cpp was given a callable": lambda: op.cpp(lambda x, *, a: x),
         "there is no file 'missing.cpp'": lambda: op.cpp("missing.cpp"),
         "op.cpp takes .cpp or .cc or .cxx files": lambda: op.cpp(tmp_path / "kernel.py"),
-        "is what the reference itself is called": lambda: op.python(lambda x, *, a: x, name="reference"),
+        "is the name of the reference itself": lambda: op.python(lambda x, *, a: x, name="reference"),
     }
     for says, attempt in attempts.items():
         with pytest.raises(KernelError) as error:

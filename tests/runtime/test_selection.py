@@ -104,14 +104,14 @@ def test_explain_has_a_word_on_every_kernel(namespace: str, capsys: pytest.Captu
     assert "no: takes float16, bfloat16, not float32" in lines["half"]
     assert "no: written for cuda, not for cpu" in lines["gpu"]
     assert "no: its `when` predicate is False for these arguments" in lines["large"]
-    assert "could run; an earlier one was taken" in lines["later"]
+    assert "could run; an earlier one was chosen" in lines["later"]
     assert "no: a kernel was found before it" in lines["reference"]
 
 
 def test_explain_says_that_the_meaning_runs(namespace: str) -> None:
     explanation = marked(namespace).explain(torch.ones(2))
     assert explanation.chosen.kernel == "reference"
-    assert "no kernel fits, so the reference itself runs" in str(explanation)
+    assert "no kernel is applicable, so the reference itself runs" in str(explanation)
 
 
 def test_explain_judges_arguments_first(namespace: str) -> None:

@@ -50,7 +50,7 @@ class FakeTimer:
     def warm_up(self, candidate, sets):
         pass
 
-    def second_opinion(self, candidate, sets):
+    def profiler_time(self, candidate, sets):
         return None
 
     def forget(self):

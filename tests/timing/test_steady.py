@@ -115,7 +115,7 @@ def test_a_program_that_uses_torchs_new_names_for_tf32_is_no_error():
         torch.backends.cuda.matmul.fp32_precision = before
 
 
-@pytest.mark.parametrize(("code", "says"), [(0, ""), (801, "the driver answered error 801")])
+@pytest.mark.parametrize(("code", "says"), [(0, ""), (801, "the driver returned error 801")])
 def test_what_the_driver_says_of_the_cache_is_kept(monkeypatch, code, says):
     monkeypatch.setattr(persisting_l2, "_find", lambda: (lambda: code, ""))
     assert persisting_l2.reset_persisting_lines() == says

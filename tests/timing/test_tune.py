@@ -39,7 +39,7 @@ class Clock:
 
     cold_times = warm_times = host_times
 
-    def second_opinion(self, candidate, sets):
+    def profiler_time(self, candidate, sets):
         return None
 
     def forget(self):

@@ -35,7 +35,7 @@ def get_backend(name: str) -> Backend:
 
 @contextlib.contextmanager
 def under_check() -> Iterator[None]:
-    """What each language wants of the process in which kernels are checked."""
+    """Enter what each language needs in a process that checks kernels (``Backend.under_check``)."""
     with contextlib.ExitStack() as stack:
         for name in BACKENDS:
             stack.enter_context(get_backend(name).under_check())

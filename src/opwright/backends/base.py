@@ -1,8 +1,8 @@
-"""What a backend is: four steps from a kernel's source to something to call.
+"""The interface of a backend: four steps from a kernel's source to a callable.
 
-*probe* says whether a kernel can run here (a record, never an exception), *generate* makes the text
-that is compiled, *compile* makes an artifact through the cache, *load* makes a callable of it.
-Nothing in a backend knows of registration, of checking or of timing.
+*probe* reports whether a kernel can run here (a record, never an exception), *generate* makes the text
+to compile, *compile* makes an artifact through the cache, *load* makes a callable from it.
+A backend does not depend on registration, checking or timing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class KernelSpec:
         dtypes: floating dtypes (or, for an operator without floating arguments, all dtypes) that the
             kernel takes; None for all that the contract admits.
         when: a predicate on the operator's arguments; False keeps the kernel out of a call.
-        options: what only the backend understands.
+        options: options that only the backend interprets.
     """
 
     name: str
@@ -67,7 +67,7 @@ class KernelSpec:
 
 @dataclass(frozen=True)
 class Artifact:
-    """What compiling gave. ``file`` is None where the artifact is the Python object ``payload`` itself."""
+    """The result of compiling. ``file`` is None if the artifact is the Python object ``payload`` itself."""
 
     entry: str
     file: Path | None = None
@@ -75,14 +75,14 @@ class Artifact:
 
 
 class Backend(abc.ABC):
-    """Base of the languages. Subclasses state the class attributes and the four steps."""
+    """Base class of the backends. Subclasses define the class attributes and the four steps."""
 
     name: ClassVar[str]
-    # What its author may attach: "callable", "file", or both.
+    # What a user may attach: "callable", "file", or both.
     takes: ClassVar[frozenset[str]]
     suffixes: ClassVar[tuple[str, ...]] = ()
     default_devices: ClassVar[tuple[str, ...]]
-    # What its kernels take where their author names no dtypes; None for all that the contract admits.
+    # The dtypes of kernels that are attached without dtypes=; None for all that the contract admits.
     dtypes: ClassVar[frozenset[torch.dtype] | None] = None
 
     @abc.abstractmethod
@@ -90,7 +90,7 @@ class Backend(abc.ABC):
         """Whether the language can be used on this machine at all (what ``opwright doctor`` shows)."""
 
     def tools_for(self, spec: KernelSpec, machine: Machine) -> Probe:
-        """Whether what this kernel is built with is there; of the whole language, unless kernels differ in it."""
+        """Whether the tools that build this kernel are available. Default: the same for every kernel of a language."""
         return self.available(machine)
 
     def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
@@ -117,11 +117,11 @@ class Backend(abc.ABC):
             try:
                 parameters = inspect.signature(spec.source).parameters
             except ValueError:
-                return  # a function in C, such as torch.sub, which does not say what it takes
+                return  # a function in C, such as torch.sub, has no signature to inspect
             compare_parameters(list(parameters.values()), spec, contract)
 
     def generate(self, spec: KernelSpec, contract: Contract) -> str:
-        """The text that is compiled; for a Python kernel, its own source."""
+        """The text to compile; for a Python kernel, its own source."""
         if isinstance(spec.source, Path):
             return spec.source.read_text()
         try:
@@ -142,19 +142,19 @@ class Backend(abc.ABC):
         """Make the artifact callable."""
 
     def condition(self, spec: KernelSpec, contract: Contract) -> Callable[..., Probe] | None:
-        """What has to hold of a call besides the author's ``when``; takes the arguments, says why not."""
+        """A condition on a call's arguments besides the user's ``when``: Accepted, or Refused with the reason."""
         return None
 
     def under_check(self) -> contextlib.AbstractContextManager[None]:
-        """What a check runs every kernel in, whatever its language: a simulator that permutes its threads, say."""
+        """A context for every kernel of a check, in any language; the simulator permutes its threads in it."""
         return contextlib.nullcontext()
 
     def dtypes_here(self, spec: KernelSpec, device: str, machine: Machine) -> Collection[torch.dtype] | None:
         """Dtypes in which a kernel can run on a machine; None if all."""
         return spec.dtypes if spec.dtypes is not None else self.dtypes
 
-    def not_judged(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
-        """Dtypes in which a result here says nothing about the kernel, each with the reason."""
+    def unchecked_dtypes(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
+        """Dtypes that cannot be checked on this machine, each with the reason."""
         return {}
 
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
@@ -193,12 +193,12 @@ def compare_parameters(parameters: list[inspect.Parameter], spec: KernelSpec, co
 
 
 def compare_with_contract(parameters: list[inspect.Parameter], contract: Contract, what: str, entry: str) -> None:
-    """The same for anything that takes an operator's arguments; ``what`` is how the error calls it."""
+    """Like ``compare_parameters``, for any function of an operator's arguments; ``what`` names it in the error."""
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [p.name for p in parameters if p.kind in by_position]
     keyword = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
-        return  # (*args): the author takes what comes
+        return  # (*args) accepts any arguments
     expected = [a.name for a in contract.signature.positional]
     expected_keyword = {a.name for a in contract.signature.keyword_only}
     if positional != expected or keyword != expected_keyword:
@@ -211,11 +211,11 @@ def compare_with_contract(parameters: list[inspect.Parameter], contract: Contrac
 
 
 def launch_for_calls_like(launch: Launch, arguments: Sequence[Any]) -> Launch:
-    """A loaded kernel for calls like one that was just made, which may know ahead what ``launch`` finds out each time.
+    """A loaded kernel specialised to calls like the last one: ``launch`` itself, if it has no such form.
 
-    Such calls have tensors of the same dtypes, devices, sizes and strides, and other arguments that are equal; their
-    addresses may be others. A kernel that has such a form gives it in a method ``for_calls_like``, which builds
-    nothing: the call may have run another kernel.
+    Two calls are alike if their tensors have the same dtypes, devices, sizes and strides, and their other arguments
+    are equal; addresses may differ. A kernel offers its specialised form in a method ``for_calls_like``, which must
+    not compile anything: the call may have run another kernel.
     """
     specialise = getattr(launch, "for_calls_like", None)
     specialised: Launch = launch if specialise is None else specialise(arguments)

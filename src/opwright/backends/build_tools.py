@@ -1,4 +1,4 @@
-"""The tools that kernels are built with in this process: its machine, its cache, its log."""
+"""The tools that build kernels in this process: the machine, the cache, the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["BuildTools", "build_tools"]
 
 @dataclass(frozen=True)
 class BuildTools:
-    """What a backend builds with: the machine, the cache, and a way to tell the user what goes on."""
+    """What a backend builds with: the machine, the cache, and a function that logs a message for the user."""
 
     machine: Machine
     cache: ArtifactCache
@@ -31,9 +31,9 @@ def build_tools() -> BuildTools:
 
 
 def _logger() -> logging.Logger:
-    """The ``opwright`` logger, which speaks on stderr unless the application gave it a handler.
+    """The ``opwright`` logger. It writes to stderr unless the application has added a handler.
 
-    A first compile takes seconds; someone who waits should know for what.
+    A first compilation takes seconds, and its message says what the user waits for.
     """
     logger = logging.getLogger("opwright")
     if not logger.handlers:

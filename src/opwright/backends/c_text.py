@@ -1,7 +1,6 @@
 """Scanning C-like text (C++, CUDA C++, demangled names, Mojo) without parsing it: comments, brackets, commas, includes.
 
-Enough to find a function's declaration and the files that a source includes before any compiler runs. Whoever needs
-more asks a compiler.
+This finds a function's declaration and the files that a source includes before a compiler runs.
 """
 
 from __future__ import annotations
@@ -15,28 +14,32 @@ __all__ = [
     "opening_bracket", "outside_brackets", "split_commas",
 ]  # fmt: skip
 
-# An #include line: what stands before the name, and the name.
+# An #include line: the text before the name, and the name.
 INCLUDE = re.compile(r'^([ \t]*#[ \t]*include[ \t]*)[<"]([^">\n]+)[>"]', re.MULTILINE)
 _OPENING, _CLOSING = "([{", ")]}"
-_COMMENT_OR_STRING = re.compile(
-    r"""//(?:\\\n|[^\n])*|/\*.*?\*/|R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""",
-    re.DOTALL,
+# A comment, a literal, or a number. Numbers are matched because a quote in a number (1'000) opens no literal.
+_TOKEN = re.compile(
+    r"""
+    //(?:\\\n|[^\n])* | /\*.*?(?:\*/|\Z)                                                            # comment
+    | \b(?:u8|[uUL])?R"(?P<mark>[^\s()\\]{0,16})\(.*?(?:\)(?P=mark)"|\Z)                             # raw string
+    | "(?:\\.|[^"\\\n])*" | (?:\b(?:u8|[uUL]))?'(?:\\.|[^'\\\n])+'                                # string, character
+    | (?P<number>(?<!\w)\.?\d(?:[eEpP][+-]|'?\w|\.)*)
+    """,
+    re.DOTALL | re.VERBOSE,
 )
 
 
 def blank_out(text: str) -> str:
-    """The text with comments and literals as spaces: what is left is code, and stands where it stood."""
+    """The text with comments and literals replaced by spaces. The remaining code keeps its positions."""
 
     def blank(found: re.Match[str]) -> str:
-        if found[0][0] == "'" and text[found.start() - 1 : found.start()].isalnum():
-            return found[0]  # 1'000'000: a digit separator
-        return re.sub(r"[^\n]", " ", found[0])
+        return found[0] if found["number"] else re.sub(r"[^\n]", " ", found[0])
 
-    return _COMMENT_OR_STRING.sub(blank, text)
+    return _TOKEN.sub(blank, text)
 
 
 def closing_bracket(code: str, opening: int) -> int | None:
-    """Where the bracket at a position is closed; None if it is not."""
+    """The position of the bracket that closes the one at ``opening``; None if it is not closed."""
     depth = 0
     for position in range(opening, len(code)):
         depth += (code[position] in _OPENING) - (code[position] in _CLOSING)
@@ -46,7 +49,7 @@ def closing_bracket(code: str, opening: int) -> int | None:
 
 
 def opening_bracket(code: str, closing: int) -> int | None:
-    """Where the bracket that is closed at a position was opened; None if it was not."""
+    """The position of the bracket that opens the one at ``closing``; None if it was not opened."""
     depth = 0
     for position in range(closing, -1, -1):
         depth += (code[position] in _CLOSING) - (code[position] in _OPENING)
@@ -56,15 +59,17 @@ def opening_bracket(code: str, closing: int) -> int | None:
 
 
 def split_commas(text: str, *, angles: bool = True) -> list[str]:
-    """The parts of a list between its own commas, not those within brackets; empty parts are left out.
+    """The parts between the commas of a list, without the commas within brackets. Empty parts are left out.
 
     Args:
-        angles: whether ``<`` and ``>`` are brackets, as in a list of C++ types; elsewhere they may be comparisons.
+        angles: whether ``<`` and ``>`` are brackets, as in a list of C++ types; elsewhere they may be comparisons. The
+            ``>`` of an arrow is none.
     """
     opening, closing = (_OPENING + "<", _CLOSING + ">") if angles else (_OPENING, _CLOSING)
     parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in opening) - (letter in closing)
+    for position, letter in enumerate(text):
+        if not text.startswith("->", position - 1):
+            depth += (letter in opening) - (letter in closing)
         if letter == "," and depth == 0:
             parts.append("")
         else:
@@ -73,7 +78,7 @@ def split_commas(text: str, *, angles: bool = True) -> list[str]:
 
 
 def outside_brackets(text: str) -> str:
-    """A text without what stands in brackets, and without these."""
+    """The text without brackets and their contents."""
     kept, position = "", 0
     while position < len(text):
         if text[position] in _OPENING:
@@ -85,7 +90,7 @@ def outside_brackets(text: str) -> str:
 
 
 def is_within_function(code: str, position: int) -> bool:
-    """Whether some brace that is open here opens something other than a namespace or a linkage block.
+    """Whether an open brace at this position belongs to something other than a namespace or a linkage block.
 
     Args:
         code: without comments and literals.
@@ -103,8 +108,8 @@ def is_within_function(code: str, position: int) -> bool:
 
 
 def find_header(name: str, includer: Path | None, folders: Sequence[Path]) -> Path | None:
-    """The user's file that an ``#include`` means: beside the file that includes it (in the working folder, for a text
-    without one), else in one of the folders. None for headers of the system."""
+    """The user's file that an ``#include`` names. It is beside the file that includes it (in the working folder, for a
+    text without a file), else in one of the folders. None for headers of the system."""
     beside = includer.parent if includer is not None else Path.cwd()
     found = next((folder / name for folder in (beside, *folders) if (folder / name).is_file()), None)
     return found.resolve() if found is not None else None
@@ -115,18 +120,22 @@ def included_files(
 ) -> list[Path]:
     """The user's own headers that a source includes, directly or not, each once.
 
-    Headers of torch, CUDA and the compiler are not among them: whoever keys on headers has their versions in the key.
+    Headers of torch, CUDA and the compiler are not among them: keys of the cache contain their versions instead.
 
     Args:
-        path: the source's file, beside which headers are looked for first; None for a text without one.
-        folders: where they are looked for after that.
-        leave_out: names that somebody else provides.
+        path: the source's file, whose folder is searched first; None for a text without a file.
+        folders: the folders that are searched next.
+        leave_out: whether to ignore a name, such as that of a header that is provided in another way.
     """
     found: list[Path] = []
     waiting = [(text, path)]
     while waiting:
         current, includer = waiting.pop()
-        for _, name in INCLUDE.findall(current):
+        code = blank_out(current)
+        for line in INCLUDE.finditer(current):
+            if code[line.start() : line.end(1)].strip() == "":
+                continue  # in a comment or a literal
+            name = line[2]
             header = None if leave_out(name) else find_header(name, includer, folders)
             if header is not None and header not in found:
                 found.append(header)

@@ -1,4 +1,4 @@
-"""The one way to run a compiler, whichever it is: its output, its first errors, and what else may go wrong."""
+"""Run any compiler: collect its output, extract its first errors, and handle timeouts and a full disk."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def run_compiler(
     """Run a compiler, linker or assembler to its end.
 
     Args:
-        what: what is compiled, as an error begins: ``"demo::saxpy: saxpy.cpp"``.
-        target: what for, where that is not this machine: ``"sm_90"``.
-        folder: where it runs.
+        what: what is compiled; error messages begin with it: ``"demo::saxpy: saxpy.cpp"``.
+        target: the target, if it is not this machine: ``"sm_90"``.
+        folder: its working directory.
         environment: of the process; this one's by default.
 
     Returns:
-        What it printed.
+        Its output.
 
     Raises:
-        CompileError: it failed, with the first errors in its own words; or did not end in time.
-        OSError: there is no room on the disk, which the cache explains; or no such program.
+        CompileError: it failed, with the first errors of its output; or it did not end in time.
+        OSError: the disk is full (the cache reports where), or there is no such program.
     """
     try:
         done = subprocess.run(
@@ -57,7 +57,7 @@ def run_compiler(
             f"{what}: {Path(command[0]).name} did not end within {time_limit_s:g} s and was stopped",
             log=log, fix="look for a template or a loop that the compiler unfolds without end",
         ) from None  # fmt: skip
-    log = done.stderr + done.stdout  # nvcc's own errors are on the one, its host compiler's on the other
+    log = done.stderr + done.stdout  # nvcc writes its errors to one, its host compiler to the other
     if done.returncode != 0:
         raise compile_error(log, what, folder, target=target)
     return log
@@ -67,7 +67,7 @@ def compile_error(log: str, what: str, folder: Path | None = None, *, target: st
     """The error for a compiler's output; arguments as for ``run_compiler``.
 
     Raises:
-        OSError: what stopped it is a full disk: the cache says where, and what to do.
+        OSError: the disk is full. The cache reports where, and what to do.
     """
     if "No space left on device" in log:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -81,10 +81,10 @@ def does_not_compile(what: str, target: str) -> str:
 
 
 def first_errors(log: str, limit: int = 3) -> str:
-    """The first errors with their source lines and carets; the end of the output where it has none that is known."""
+    """The first errors with their source lines and carets; if no error is found, the end of the output."""
     blocks = [block for block in _MESSAGE.split(log) if _ERROR.match(block)]
     shown = ["\n".join(block.rstrip().split("\n\n")[0].splitlines()[:_MOST_LINES]) for block in blocks[:limit]]
-    return first_of(shown, len(blocks)) if blocks else log.strip()[-2000:] or "the compiler said nothing"
+    return first_of(shown, len(blocks)) if blocks else log.strip()[-2000:] or "the compiler printed nothing"
 
 
 def first_of(shown: Sequence[str], count: int) -> str:

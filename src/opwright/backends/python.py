@@ -1,4 +1,4 @@
-"""Kernels that are any Python callable: a library's function, eager torch code, a hand-made launcher."""
+"""Kernels that are any Python callable: a library's function, eager torch code, a launcher."""
 
 from __future__ import annotations
 

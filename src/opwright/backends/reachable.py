@@ -1,4 +1,4 @@
-"""What a Python launcher holds: the kernels and modules in its globals and closure, and in helpers beside it."""
+"""Finds the kernels and modules that a Python launcher uses: in its globals and closure, and in helpers beside it."""
 
 from __future__ import annotations
 

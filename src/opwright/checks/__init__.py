@@ -1,1 +1,1 @@
-"""Proving kernels: checks of checks, run in worker processes. ``ow.check`` is ``run.check``."""
+"""Verifying kernels: checks that compare them with the reference in worker processes. ``ow.check``: ``run.check``."""

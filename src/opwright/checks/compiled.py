@@ -1,4 +1,4 @@
-"""Does it survive torch.compile? ``fullgraph=True``, static and dynamic shapes, forward and backward."""
+"""The check "torch.compile": ``fullgraph=True``, static and dynamic shapes, forward and backward."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BACKENDS = {"smoke": "aot_eager", "quick": "aot_eager", "full": "inductor"}
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
-    """Two sizes, compiled once for each and once for both."""
+    """Compile for one size with static shapes, and for two with dynamic shapes."""
     chosen = context.typical_cases(2)
     if not chosen:
         yield NotChecked(NAME, "no case could be run")
@@ -52,7 +52,7 @@ def _caller(context: Context) -> Any:
 
 def _run(context: Context, compiled: Any, case: Case) -> str | None:
     run = context.observe(case)
-    assert isinstance(run, Observation)  # typical_cases gives no others
+    assert isinstance(run, Observation)  # typical_cases returns only cases that ran
 
     def track(t: torch.Tensor) -> torch.Tensor:
         return t.detach().requires_grad_() if derive.differentiable(t) else t
@@ -62,7 +62,7 @@ def _run(context: Context, compiled: Any, case: Case) -> str | None:
     with context.op.only(context.kernel):
         try:
             outputs = contract.unpack(compiled(*arguments))
-            wrong = values.fault_in(
+            wrong = values.find_error(
                 context, Observation(case, tuple(arguments), run.before, outputs, run.expected, run.exact)
             )
             if wrong is not None:
@@ -70,12 +70,12 @@ def _run(context: Context, compiled: Any, case: Case) -> str | None:
             return _compare_gradients(
                 arguments, outputs, contract.unpack(contract.signature.call(context.op.with_saved, arguments))
             )
-        except Exception as error:  # a graph break, a failing fake, anything that the compiler says
+        except Exception as error:  # a graph break, a failing fake, any compiler error
             return f"{type(error).__name__}: {str(error).strip()[:1500]}"
 
 
 def _compare_gradients(arguments: Any, compiled: tuple[Any, ...], eager: tuple[Any, ...]) -> str | None:
-    """Compiled against eager: the check "gradients" compares eager with the reference."""
+    """Compare compiled with eager gradients; the check "gradients" compares eager ones with the reference."""
     tracked = [t for t in tree.tensors(arguments) if t.requires_grad]
     pairs = [(c, e) for c, e in zip(compiled, eager, strict=True) if isinstance(c, torch.Tensor) and e.requires_grad]
     if not tracked or not pairs:

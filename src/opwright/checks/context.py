@@ -1,4 +1,4 @@
-"""What a check works with: one operator, one kernel, one device, and runs of it that are shared."""
+"""The context of a check: one operator, one kernel, one device, and runs that all checks share."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["Check", "Checker", "Context", "Observation", "SkippedCase"]
 
 @dataclass(frozen=True)
 class SkippedCase:
-    """A case on which the reference or the kernel is not defined, so that there is nothing to compare."""
+    """A case for which the reference or the kernel is not defined, so that there is nothing to compare."""
 
     why: str
 
 
 @dataclass
 class Observation:
-    """One run of the kernel: what went in, what came out, and what the reference says.
+    """One run of the kernel: its arguments, its outputs, and the reference's outputs.
 
     Attributes:
         before: copies of the arguments, taken before the run.
-        outputs: what the kernel returned, or the exception that it raised.
+        outputs: the kernel's outputs, or the exception that it raised.
         expected: the reference's outputs in the case's own dtype, on the CPU.
         exact: the reference's outputs with every floating argument in float64.
     """
@@ -45,19 +45,19 @@ class Observation:
     outputs: tuple[Any, ...] | Exception
     expected: tuple[torch.Tensor, ...]
     exact: tuple[torch.Tensor, ...]
-    # What ``reduction_length`` found, which several checkers ask for.
+    # The result of ``reduction_length``, which several checkers use.
     terms: int | None = None
 
 
-# A checker looks at one observation and returns what is wrong with it, or None.
+# A checker examines one observation and returns a description of the error, or None.
 Checker = Callable[["Context", Observation], str | None]
-# A check yields its findings, and what it could not look at.
+# A check yields its findings, and what it could not check.
 Check = Callable[["Context"], Iterator[Finding | NotChecked]]
 
 
 @dataclass
 class Context:
-    """Everything that one worker checks. ``progress(check, case)`` is told before each step."""
+    """Everything that one worker checks. ``progress(check, case)`` is called before each step."""
 
     op: Op
     kernel: str
@@ -65,12 +65,12 @@ class Context:
     level: str
     cases: list[Case]
     progress: Callable[[str, str], None]
-    # How the failing case is repeated, with {check} and {case} to be filled in.
+    # The command that repeats a failing case, with the placeholders {check} and {case}.
     reproduce: str = ""
     _observed: dict[Case, Observation | SkippedCase] = field(default_factory=dict)
 
     def observe(self, case: Case) -> Observation | SkippedCase:
-        """Run the kernel once on a case, and the reference beside it; the same case is not run twice."""
+        """Run the kernel and the reference on a case. The same case is not run twice."""
         if case not in self._observed:
             self._observed[case] = self._run(case)
         return self._observed[case]
@@ -86,34 +86,34 @@ class Context:
         try:
             expected = self.op.contract.reference(on_cpu)
             exact = self.op.contract.reference(to_double(on_cpu))
-        except Exception as error:  # whatever the author's function raises is its way to say no
+        except Exception as error:  # the reference refuses arguments by any exception
             return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
         before = copy_of(arguments)
         outputs: tuple[Any, ...] | Exception
         try:
             outputs = self.op.contract.unpack(self.call(arguments))
             self.synchronize()
-        except Exception as error:  # whatever a kernel raises is a finding, not an end
+        except Exception as error:  # an exception of the kernel is a finding
             outputs = error
         return Observation(case, arguments, before, outputs, expected, exact)
 
     def call(self, arguments: Sequence[Any]) -> Any:
-        """The operator as a user calls it, with this kernel and no other where it is applicable; all its outputs."""
+        """Call the operator like a user, restricted to this kernel; returns all its outputs."""
         with self.op.only(self.kernel):
             return self.op.contract.signature.call(self.op.with_saved, arguments)
 
     def _explain(self, arguments: Sequence[Any]) -> str:
-        """The name of what would run if this kernel were the only one."""
+        """The name of the kernel that would run if this were the only one."""
         with self.op.only(self.kernel):
             return str(self.op.contract.signature.call(self.op.explain, arguments).chosen.kernel)
 
     def synchronize(self) -> None:
-        """Wait for the device, so that an asynchronous error belongs to the step that caused it."""
+        """Wait for the device, so that an asynchronous error is raised in the step that caused it."""
         if self.device == "cuda":
             torch.cuda.synchronize()
 
     def check_each_case(self, check: str, checker: Checker) -> Iterator[Finding | NotChecked]:
-        """Apply a checker to every case; yield one finding: the smallest failure, or how much passed."""
+        """Apply a checker to every case; yield one finding: the smallest failure, or the number of passed cases."""
         skipped: dict[str, list[tuple[Case, str]]] = {}
         passed = passed_empty = 0
         for case in self.cases:
@@ -129,18 +129,18 @@ class Context:
                 return
             passed += 1
             passed_empty += case_making.elements(self.op.contract, case) == 0
-        for alike in skipped.values():
-            example, why = alike[0]
-            yield NotChecked.in_cases(check, len(alike), str(example), why)
+        for group in skipped.values():
+            example, why = group[0]
+            yield NotChecked.in_cases(check, len(group), str(example), why)
         if passed > passed_empty or (passed and len(self.cases) == 1):
             yield Finding(check, Status.PASS, message=f"{passed} cases")
         elif passed:
-            yield NotChecked(check, "only empty inputs could be run, which say nothing")
+            yield NotChecked(check, "only empty inputs could be run, which verify nothing")
         else:
             yield NotChecked(check, "no case could be run")
 
     def _shrink(self, check: str, checker: Checker, case: Case, wrong: str, tries: int = 60) -> tuple[Case, str]:
-        """Walk to simpler cases as long as they fail too."""
+        """Replace the case by simpler ones as long as they fail too."""
         improved = True
         while improved and tries > 0:
             improved = False
@@ -199,8 +199,8 @@ def copy_of(values: Any) -> Any:
 
 
 def reduction_length(context: Context, observation: Observation) -> int:
-    """How many terms one output element sums up, about: FLOPs of the reference by output elements, or its
-    longest sum; all elements, if the reference cannot be followed (NumPy that torch does not know)."""
+    """The approximate number of terms in one output element: FLOPs of the reference per output element, or its
+    longest sum; all elements, if the reference cannot be traced (NumPy functions that torch lacks)."""
     if observation.terms is None:
         observation.terms = _terms(context, observation)
     return observation.terms
@@ -211,13 +211,13 @@ def _terms(context: Context, observation: Observation) -> int:
     arguments = to_cpu(observation.arguments)
     try:
         work, longest = derive.work(context.op.contract, arguments)
-    except Exception:  # whatever the reference raises on meta tensors
+    except Exception:  # the reference may raise anything on meta tensors
         return max(1, *(t.numel() for t in tree.tensors(arguments)))
     return max(1, longest, math.ceil(work / max(outputs, 1)))
 
 
 def _kind(why: str) -> str:
-    """What reasons to skip a case have in common that differ in a size: the text before the first digit."""
+    """The common part of reasons that differ only in a size: the text before the first digit."""
     return re.split(r"\d", why, maxsplit=1)[0]
 
 

@@ -1,4 +1,4 @@
-"""Are the gradients right? Those of every input, against the reference's VJP in float64."""
+"""The check "gradients": the gradients of every input, against the reference's VJP in float64."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     passed = 0
     for case, layout, alone in _passes(context):
         context.progress(NAME, str(case))
-        wrong = _judge(context, case, layout, alone)
+        wrong = _check_pass(context, case, layout, alone)
         if isinstance(wrong, NotChecked):
             yield wrong
             return
@@ -66,13 +66,13 @@ def _cases(context: Context) -> list[Case]:
     return list(dict.fromkeys(chosen)) + context.typical_cases(2, layouts=("sliced", "transposed"))
 
 
-def _judge(context: Context, case: Case, layout: str, alone: int | None = None) -> str | NotChecked | None:
+def _check_pass(context: Context, case: Case, layout: str, alone: int | None = None) -> str | NotChecked | None:
     run = context.observe(case)
     if isinstance(run, SkippedCase):
         return None
     try:
         inputs, outputs = _forward(context, run, alone)
-    except Exception as error:  # what a kernel returned may not pass the dispatcher, which autograd needs
+    except Exception as error:  # the dispatcher, which autograd needs, may reject the kernel's outputs
         return f"the forward under autograd raised {type(error).__name__}: {error}"
     visible = context.op.contract.signature.visible
     floating = [o for o in outputs[:visible] if isinstance(o, torch.Tensor) and derive.differentiable(o)]
@@ -86,13 +86,13 @@ def _judge(context: Context, case: Case, layout: str, alone: int | None = None) 
     try:
         got = torch.autograd.grad(floating, wanted, [g for g in grads if g is not None], allow_unused=True)
         context.synchronize()
-    except Exception as error:  # whatever a backward raises is a finding
+    except Exception as error:  # an exception of the backward is a finding
         return f"the backward raised {type(error).__name__}: {error}"
     return _compare(context, run, inputs, grads, got)
 
 
 def _forward(context: Context, run: Observation, alone: int | None) -> tuple[list[Any], tuple[Any, ...]]:
-    """Run with every differentiable input tracked, or with one alone (by its number among them)."""
+    """Run with every differentiable input tracked, or only with the one of number ``alone``."""
     number = itertools.count()
 
     def track(t: torch.Tensor) -> torch.Tensor:
@@ -107,7 +107,7 @@ def _forward(context: Context, run: Observation, alone: int | None) -> tuple[lis
 def _incoming(output: torch.Tensor, layout: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(output.numel())
     values = torch.randn(output.shape, dtype=torch.float64, generator=generator).to(output.dtype)
-    if layout == "expanded":  # what .sum().backward() sends: one number with stride 0
+    if layout == "expanded":  # as from .sum().backward(): one number with stride 0
         return values.flatten()[:1].sum().to(output.device).expand(output.shape)
     return arrange(values, layout, str(output.device))
 
@@ -128,12 +128,12 @@ def _compare(
         if t.requires_grad
     ]
     tracked = [t for t in tree.tensors(inputs) if t.requires_grad]
-    for name, tensor, grad, near, sure in zip(names, tracked, got, rounded, exact, strict=True):
-        here = torch.zeros_like(near) if grad is None else grad.detach().cpu()
-        if here.shape != sure.shape:
-            return f"the gradient of {name!r} has shape {list(here.shape)}, expected {list(sure.shape)}"
-        tolerance = allowed_error(sure, near, tensor.dtype, operations)
-        wrong = first_difference(here, sure, near, tolerance)
+    for name, tensor, grad, expected, precise in zip(names, tracked, got, rounded, exact, strict=True):
+        actual = torch.zeros_like(expected) if grad is None else grad.detach().cpu()
+        if actual.shape != precise.shape:
+            return f"the gradient of {name!r} has shape {list(actual.shape)}, expected {list(precise.shape)}"
+        tolerance = allowed_error(precise, expected, tensor.dtype, operations)
+        wrong = first_difference(actual, precise, expected, tolerance)
         if wrong.any():
-            return f"the gradient of {name!r} is wrong: {describe_difference(here, near, wrong)}"
+            return f"the gradient of {name!r} is wrong: {describe_difference(actual, expected, wrong)}"
     return None

@@ -1,4 +1,4 @@
-"""Do outputs look as promised? Shape, dtype, strides and device against annotation and fake; fresh memory."""
+"""The check "metadata": shape, dtype, strides and device against annotation and fake; outputs in new memory."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ NAME = "metadata"
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
-    """Every output of every case. torch.compile plans memory by the fake, so a difference corrupts."""
-    return context.check_each_case(NAME, fault_in)
+    """Check every output of every case. torch.compile plans memory by the fake, so a difference corrupts memory."""
+    return context.check_each_case(NAME, find_error)
 
 
-def fault_in(context: Context, run: Observation) -> str | None:
-    """The first way in which an output differs from its fake, or shares memory that it must not."""
+def find_error(context: Context, run: Observation) -> str | None:
+    """The first difference of an output from its fake, or memory that it must not share."""
     if isinstance(run.outputs, Exception):
         return None  # the check "values" reports it
-    unlike = describe_outputs(context.op.contract, run.arguments, run.expected)
-    if unlike is not None:
-        return f"the reference contradicts its own return annotation: {unlike}"
+    mismatch = describe_outputs(context.op.contract, run.arguments, run.expected)
+    if mismatch is not None:
+        return f"the reference contradicts its own return annotation: {mismatch}"
     promised = _fakes(context, run)
     if isinstance(promised, str):
         return promised
     for i, (got, fake) in enumerate(zip(run.outputs, promised, strict=False)):
         if not isinstance(got, torch.Tensor):
             return None  # the check "values" reports it
-        for what, came, expected in (
+        for what, actual, expected in (
             ("shape", tuple(got.shape), tuple(fake.shape)),
             ("dtype", got.dtype, fake.dtype),
             ("device", got.device.type, fake.device.type),
         ):
-            if came != expected and expected != "meta":  # where this torch has no fake tensors of other devices
-                return f"output {i} has {what} {came}, but the fake promises {expected}"
+            if actual != expected and expected != "meta":  # meta if this torch has no fake tensors of other devices
+                return f"output {i} has {what} {actual}, but the fake promises {expected}"
         if got.numel() > 0 and not _same_strides(got, fake):
             return (
                 f"output {i} of shape {list(got.shape)} has strides {list(got.stride())}, but the fake promises "
@@ -56,18 +56,18 @@ def _fakes(context: Context, run: Observation) -> tuple[torch.Tensor, ...] | str
         fakes = tree.map_tensors(as_fake, run.arguments)
         try:
             result = context.op.contract.signature.call(context.op.with_saved, fakes)
-        except Exception as error:  # the author's fake may raise anything
+        except Exception as error:  # a custom fake may raise anything
             return f"the fake raises {type(error).__name__}: {error}"
     return context.op.contract.unpack(result)
 
 
 def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal wherever a stride means anything: not in dims of size 1."""
+    """Whether strides are equal, except in dims of size 1, where they have no effect."""
     return all(s == t or size == 1 for size, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
 
 
 def _aliasing(run: Observation) -> str | None:
-    assert not isinstance(run.outputs, Exception)  # fault_in() has returned
+    assert not isinstance(run.outputs, Exception)  # find_error() has returned
     inputs = [(f"input {i}", t) for i, t in enumerate(tree.tensors(run.arguments))]
     for i, output in enumerate(run.outputs):
         for name, other in inputs:
@@ -78,10 +78,10 @@ def _aliasing(run: Observation) -> str | None:
 
 
 def _reused_memory(context: Context, run: Observation) -> str | None:
-    """Whether a second call gives the first one's memory: the caller's earlier result would change."""
+    """Whether a second call returns the memory of the first, so that the caller's earlier result changes."""
     if case_making.elements(context.op.contract, run.case) > 64:
-        return None  # a buffer that is kept shows on small cases as well
-    assert not isinstance(run.outputs, Exception)  # fault_in() has returned
+        return None  # small cases find a reused buffer as well
+    assert not isinstance(run.outputs, Exception)  # find_error() has returned
     earlier = {t.untyped_storage().data_ptr() for t in run.outputs if t.numel()}
     for i, again in enumerate(context.op.contract.unpack(context.call(run.arguments))):
         if again.numel() and again.untyped_storage().data_ptr() in earlier:

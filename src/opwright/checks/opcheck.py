@@ -1,6 +1,6 @@
-"""torch's own check of an operator's registration (``torch.library.opcheck``): schema, fake, autograd, AOT.
+"""The check "opcheck": torch's own check of a registration (``torch.library.opcheck``): schema, fake, autograd, AOT.
 
-It has no reference, and misses most numerical faults; the other checks are there for those.
+It has no reference, and misses most numerical errors; the other checks find those.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAME = "opcheck"
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
-    """One contiguous case (with gradients where there are any) and one strided."""
+    """Check one contiguous case (with gradients, if any) and one strided."""
     chosen = context.typical_cases(1) + context.typical_cases(1, layouts=("sliced", "transposed"))
     for case in chosen:
         context.progress(NAME, str(case))
@@ -40,7 +40,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 
 def _run(context: Context, case: Case) -> str | None:
     run = context.observe(case)
-    assert isinstance(run, Observation)  # typical_cases gives no others
+    assert isinstance(run, Observation)  # typical_cases returns only cases that ran
 
     def track(t: torch.Tensor) -> torch.Tensor:
         leaf = t.detach()

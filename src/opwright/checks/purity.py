@@ -1,4 +1,4 @@
-"""Are the inputs left alone? A functional operator that writes into one corrupts the caller."""
+"""The check "inputs unchanged": a functional operator that writes into an input corrupts the caller's data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NAME = "inputs unchanged"
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
-    """Every argument of every case, bit for bit."""
-    return context.check_each_case(NAME, fault_in)
+    """Compare every argument of every case before and after the call, bit for bit."""
+    return context.check_each_case(NAME, find_error)
 
 
-def fault_in(context: Context, run: Observation) -> str | None:
-    """Which argument the kernel wrote into."""
+def find_error(context: Context, run: Observation) -> str | None:
+    """The first argument that the kernel wrote into."""
     for argument, now, before in zip(context.op.contract.signature.arguments, run.arguments, run.before, strict=True):
         for a, b in zip(tree.leaves([now]), tree.leaves([before]), strict=True):
             if isinstance(a, torch.Tensor):

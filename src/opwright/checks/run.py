@@ -1,4 +1,4 @@
-"""Checking operators: which kernels on which devices, each in a process of its own, into one report."""
+"""Checks operators: selects kernels and devices, runs each in a process of its own, and makes one report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from opwright.checks.process.isolation import Ending, end_workers, fork_server, run_job
-from opwright.checks.process.messages import Doing, Found, Job, LeftOut, Message, Notice, NotRunnable, Unavailable
+from opwright.checks.process.messages import Doing, Found, Job, Message, Notice, NotRunnable, Unavailable, Unchecked
 from opwright.checks.table import CHECKS
 from opwright.contract.cases import always_its_default, parse_case
 from opwright.errors import CheckError
@@ -33,11 +33,11 @@ from opwright.runtime.targets import find_import_path, load_target, name_target
 __all__ = ["LEVELS", "Task", "check", "plan"]
 
 LEVELS = ("smoke", "quick", "full")
-# What the simulator of CUDA on a CPU is called where a device is named.
+# The name of the CUDA simulator on a CPU as a device.
 SIMULATOR = "cpu-sim"
-# Parts that an author may write and that no check checkers.
+# Custom parts that no check compares with the reference.
 _CHECKED_BY_NONE = frozenset({"vmap", "flops"})
-# Called with every step: the task, and a few words ("values n=5 …", or a notice).
+# Called with every step: the task, and a short text ("values n=5 …", or a notice).
 Progress = Callable[["Task", str], None]
 
 
@@ -83,29 +83,29 @@ def check(
     """Verify every kernel of some operators against their references.
 
     Args:
-        targets: operators, or what names them: a file, ``module``, ``module:op``.
+        targets: operators, or their names: a file, ``module``, ``module:op``.
         kernels: only these, by name, or as reports name them (``gallery::add:cpp``); ``"reference"`` is the reference
-            itself, which runs where no kernel is applicable.
+            itself, which runs if no kernel is applicable.
         reference: also check the reference itself, with the parts that are derived from it. An operator without
-            kernels is checked so anyway.
-        device: only this type of device; by default the GPU where there is one, and the CPU. ``cpu-sim`` runs CUDA
+            kernels is always checked in this way.
+        device: only this type of device; by default the GPU, if there is one, and the CPU. ``cpu-sim`` runs CUDA
             kernels in the simulator, as a CPU-only machine does by default.
-        level: ``quick``; ``smoke`` (three cases in one dtype, to see that it works at all); or ``full`` (more sizes
+        level: ``quick``; ``smoke`` (three cases in one dtype, to see whether it works at all); or ``full`` (more sizes
             and layouts; compiles through Inductor).
-        case: only this case, as a failing finding names it.
+        case: only this case, as written in a failing finding.
         checks: only these checks.
         require: backends whose refusal is a failure.
         timeout: seconds that one step of a kernel may take before it counts as hung.
-        jobs: how many kernels are checked at a time.
-        on_plan: called once, with how many kernels will be checked.
-        progress, on_verdict: called with each step, and with each verdict as it comes.
+        jobs: the number of kernels checked at a time.
+        on_plan: called once, with the number of kernels to check.
+        progress, on_verdict: called with each step, and with each verdict.
 
     Returns:
-        A report with ``passed`` and ``verdicts``. Nothing that a kernel does ends this process: each runs in
+        A report with ``passed`` and ``verdicts``. A kernel cannot end this process: each runs in
         a worker, and a crash or a hang is a finding about that kernel.
 
     Raises:
-        TargetError, CheckError: something that was asked for does not exist.
+        TargetError, CheckError: a target, kernel, check, level, backend or case does not exist.
     """
     if level not in LEVELS:
         raise CheckError(f"there is no level {level!r}", fix=f"use {' or '.join(LEVELS)}")
@@ -115,7 +115,7 @@ def check(
         raise CheckError(f"there is no backend {unknown[0]!r}", fix=f"there are {', '.join(LANGUAGES)}")
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
     for operator in operators if case else ():
-        parse_case(operator.contract, case)  # a mistake in it is the caller's, not a kernel's
+        parse_case(operator.contract, case)  # an invalid case is the caller's mistake, not a kernel's
     machine = this_machine()
     tasks = [t for o in operators for t in plan(o, machine, kernels, device, reference=reference)]
     if kernels and not tasks:
@@ -137,18 +137,18 @@ def check(
         except BaseException:
             for future in waiting:
                 future.cancel()
-            end_workers()  # or the pool would wait for what they are doing, a hang too
+            end_workers()  # else the pool would wait for them, also for a hang
             raise
     return CheckReport(machine.to_json(), (*(verdicts[i] for i in range(len(tasks))), *unmet))
 
 
 def _unmet(operator: Op, require: Sequence[str], tasks: Sequence[Task], machine: Machine) -> Iterator[Verdict]:
-    """A failing verdict for each required backend that no kernel to be checked is written in."""
-    there = {task.backend for task in tasks if task.op is operator}
+    """A failing verdict for each required backend without a kernel among those to be checked."""
+    present = {task.backend for task in tasks if task.op is operator}
     for backend in dict.fromkeys(require):
-        if backend not in there:
+        if backend not in present:
             has = any(k.backend == backend for k in operator.kernels.values())
-            why = f"no {backend} kernel is among those to be checked" if has else f"it has no {backend} kernel"
+            why = f"no {backend} kernel is selected" if has else f"it has no {backend} kernel"
             yield Verdict(
                 op=operator.contract.qualname,
                 kernel=f"({backend})",
@@ -163,16 +163,22 @@ def _unmet(operator: Op, require: Sequence[str], tasks: Sequence[Task], machine:
 def plan(
     operator: Op, machine: Machine, kernels: Sequence[str] | None, device: str | None, *, reference: bool = False
 ) -> list[Task]:
-    """What to check of one operator on a machine. A kernel that can run nowhere here becomes one refused task."""
+    """The tasks of one operator on a machine. A kernel that cannot run on it becomes one refused task."""
     names = [*operator.kernels, *([REFERENCE] if reference or not operator.kernels else [])]
     if kernels is not None:
         qualname = operator.contract.qualname
         names = [n for n in (*operator.kernels, REFERENCE) if n in kernels or f"{qualname}:{n}" in kernels]
     devices = [device] if device else ["cuda", "cpu"] if machine.has_gpu else ["cpu"]
-    return [task for name in names for task in _plan_kernel(operator, name, machine, devices, asked=device is not None)]
+    return [
+        task
+        for name in names
+        for task in _plan_kernel(operator, name, machine, devices, device_was_chosen=device is not None)
+    ]
 
 
-def _plan_kernel(operator: Op, name: str, machine: Machine, devices: Iterable[str], *, asked: bool) -> list[Task]:
+def _plan_kernel(
+    operator: Op, name: str, machine: Machine, devices: Iterable[str], *, device_was_chosen: bool
+) -> list[Task]:
     if name == REFERENCE:
         first = next(iter(devices))
         return [Task(operator, name, "cpu" if first == SIMULATOR else first)]
@@ -187,7 +193,7 @@ def _plan_kernel(operator: Op, name: str, machine: Machine, devices: Iterable[st
     only_simulated = isinstance(kernel.probe("cpu", machine), Refused) and "cuda" in kernel.spec.devices
     if {"cpu", SIMULATOR} & set(devices) and only_simulated and isinstance(kernel.probe("cpu", simulated), Accepted):
         return [Task(operator, name, "cpu", simulate=True)]
-    where = next(iter(devices)) if asked else kernel.spec.devices[0]
+    where = next(iter(devices)) if device_was_chosen else kernel.spec.devices[0]
     outcome = kernel.probe(where, machine)
     refused = outcome if isinstance(outcome, Refused) else Refused(f"cannot run on {', '.join(devices)}")
     return [Task(operator, name, where, refused=refused)]
@@ -205,7 +211,7 @@ class _Settings:
 
 @dataclass
 class _WorkerReport:
-    """What a worker reported so far."""
+    """The results that a worker has reported."""
 
     findings: list[Finding] = field(default_factory=list)
     not_checked: list[NotChecked] = field(default_factory=list)
@@ -217,20 +223,20 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
     started = time.monotonic()
     if task.refused is not None:
         return _refusal(task, str(task.refused), settings)
-    said, ending = _run_somewhere(task, settings)
-    if said.refused:
-        return _refusal(task, said.refused, settings)
-    if said.unavailable:
-        said.findings.append(
+    report, ending = _run_in_worker(task, settings)
+    if report.refused:
+        return _refusal(task, report.refused, settings)
+    if report.unavailable:
+        report.findings.append(
             Finding(
-                "load", Status.FAIL, message=f"the operator cannot be taken to a worker process: {said.unavailable}"
+                "load", Status.FAIL, message=f"the operator cannot be loaded in a worker process: {report.unavailable}"
             )
         )
     elif not ending.finished or ending.exit_code != 0 or ending.hung:
-        _add_sudden_end(task, settings, said, ending)
-    _list_what_was_left_out(task.op, said, settings)
-    failed = [f for f in said.findings if f.status is Status.FAIL]
-    nothing = not failed and not said.findings
+        _add_crash(task, settings, report, ending)
+    _list_unchecked(task.op, report, settings)
+    failed = [f for f in report.findings if f.status is Status.FAIL]
+    nothing = not failed and not report.findings
     return Verdict(
         op=task.op.contract.qualname,
         kernel=task.kernel,
@@ -239,8 +245,8 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
         status=Status.FAIL if failed or nothing else Status.PASS,
         reason=_reason(task, failed, nothing),
         parts={name: part.origin.value for name, part in task.op.parts.items()},
-        findings=tuple(said.findings),
-        not_checked=tuple(said.not_checked),
+        findings=tuple(report.findings),
+        not_checked=tuple(report.not_checked),
         seconds=round(time.monotonic() - started, 3),
     )
 
@@ -250,7 +256,7 @@ def _reason(task: Task, failed: list[Finding], nothing: bool) -> str:
         return f"failed: {', '.join(f.check for f in failed)}"
     if nothing:
         return "nothing could be checked"
-    return "in Triton's interpreter" if task.interpret else "in the simulator of CUDA" if task.simulate else ""
+    return "in Triton's interpreter" if task.interpret else "in the CUDA simulator" if task.simulate else ""
 
 
 def _refusal(task: Task, reason: str, settings: _Settings) -> Verdict:
@@ -268,8 +274,8 @@ def _refusal(task: Task, reason: str, settings: _Settings) -> Verdict:
     )
 
 
-def _run_somewhere(task: Task, settings: _Settings) -> tuple[_WorkerReport, Ending]:
-    """In a worker that imports the operator; if that holds another one (or none), by value."""
+def _run_in_worker(task: Task, settings: _Settings) -> tuple[_WorkerReport, Ending]:
+    """Run in a worker that imports the operator; if its module has another version or none, send it by value."""
     path = find_import_path(task.op)
     job = Job(
         kernel=task.kernel,
@@ -283,9 +289,9 @@ def _run_somewhere(task: Task, settings: _Settings) -> tuple[_WorkerReport, Endi
         environment=_environment(task),
     )
     if path is not None:
-        said, ending = _run(task, job, settings)
-        if not said.unavailable:
-            return said, ending
+        report, ending = _run(task, job, settings)
+        if not report.unavailable:
+            return report, ending
     try:
         by_value = dataclasses.replace(job, import_path=None, pickle=serialization.dump(task.op))
     except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
@@ -295,13 +301,13 @@ def _run_somewhere(task: Task, settings: _Settings) -> tuple[_WorkerReport, Endi
 
 
 def _environment(task: Task) -> dict[str, str]:
-    """What of this process's environment the worker has to know, and what makes it the kind of worker it is."""
+    """The environment variables for a worker: opwright's own, and the simulator's switch."""
     ours = {k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_")}
     return {**ours, "OPWRIGHT_CUDA_SIMULATOR": "1"} if task.simulate else ours
 
 
 def _run(task: Task, job: Job, settings: _Settings) -> tuple[_WorkerReport, Ending]:
-    said = _WorkerReport()
+    report = _WorkerReport()
 
     def on_message(message: Message) -> None:
         match message:
@@ -310,16 +316,16 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_WorkerReport, Endi
             case Notice(text):
                 settings.progress(task, text)
             case Found(finding):
-                said.findings.append(finding)
-            case LeftOut(what):
-                said.not_checked.append(what)
+                report.findings.append(finding)
+            case Unchecked(what):
+                report.not_checked.append(what)
             case NotRunnable(reason):
-                said.refused = reason
+                report.refused = reason
             case Unavailable(why):
-                said.unavailable = why
+                report.unavailable = why
 
     ending = run_job(fork_server(interpret=task.interpret), job, settings.timeout, on_message)
-    return said, ending
+    return report, ending
 
 
 def _how_to_reproduce(task: Task, settings: _Settings) -> str:
@@ -332,9 +338,9 @@ def _how_to_reproduce(task: Task, settings: _Settings) -> str:
     return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
 
 
-def _add_sudden_end(task: Task, settings: _Settings, said: _WorkerReport, ending: Ending) -> None:
+def _add_crash(task: Task, settings: _Settings, report: _WorkerReport, ending: Ending) -> None:
     reproduce = _how_to_reproduce(task, settings).format(check=ending.doing, case=ending.case)
-    said.findings.append(
+    report.findings.append(
         Finding(
             ending.doing,
             Status.FAIL,
@@ -345,19 +351,19 @@ def _add_sudden_end(task: Task, settings: _Settings, said: _WorkerReport, ending
     )
 
 
-def _list_what_was_left_out(operator: Op, said: _WorkerReport, settings: _Settings) -> None:
-    """Every check that said nothing is listed, with the reason; and what no check looks at."""
-    spoken = {f.check for f in said.findings} | {n.check for n in said.not_checked}
-    last = said.findings[-1].check if said.findings else "the start"
+def _list_unchecked(operator: Op, report: _WorkerReport, settings: _Settings) -> None:
+    """Add every check without a result, with the reason, and everything that no check covers."""
+    reported = {f.check for f in report.findings} | {n.check for n in report.not_checked}
+    last = report.findings[-1].check if report.findings else "the start"
     for name in CHECKS:
-        if name not in spoken:
-            asked = not settings.checks or name in settings.checks
-            why = f"the worker ended at {last!r}" if asked else "not asked for"
-            said.not_checked.append(NotChecked(name, why))
-    written = {p.name for p in operator.parts.values() if p.origin is Origin.CUSTOM}
-    for name in sorted(_CHECKED_BY_NONE & written):
-        said.not_checked.append(NotChecked(name, "custom, and no check compares it with the reference yet"))
+        if name not in reported:
+            selected = not settings.checks or name in settings.checks
+            why = f"the worker ended at {last!r}" if selected else "not selected"
+            report.not_checked.append(NotChecked(name, why))
+    custom = {p.name for p in operator.parts.values() if p.origin is Origin.CUSTOM}
+    for name in sorted(_CHECKED_BY_NONE & custom):
+        report.not_checked.append(NotChecked(name, "custom, and no check compares it with the reference yet"))
     for argument in filter(always_its_default, operator.contract.signature.arguments):
         tried = f"only its default {argument.default!r}" if argument.has_default else "only None"
-        why = f"{tried} was tried: say what else with Annotated[..., ow.values(...)]"
-        said.not_checked.append(NotChecked(f"argument {argument.name!r}", why))
+        why = f"{tried} was tried: add other values with Annotated[..., ow.values(...)]"
+        report.not_checked.append(NotChecked(f"argument {argument.name!r}", why))

@@ -1,7 +1,7 @@
-"""Does the kernel run on torch's current stream, and inside a CUDA graph?
+"""The check "streams": whether the kernel runs on torch's current stream, and inside a CUDA graph.
 
-A kernel on the legacy default stream gives right results in every test that uses one stream, and wrong ones in a
-training loop with several. Here the inputs arrive late, on a busy side stream: who does not wait for them reads zeros.
+A kernel on the legacy default stream gives correct results in every test with one stream, and wrong ones in a training
+loop with several. Here the inputs are written late, on a busy side stream: a kernel that does not wait reads zeros.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from opwright.results import Finding, NotChecked, Status
 __all__ = ["NAME", "check"]
 
 NAME = "streams"
-# Long enough (about 20 ms) for a kernel on another stream to be done before the inputs are there.
+# Long enough (about 20 ms) for a kernel on another stream to end before the inputs are written.
 _CYCLES = 40_000_000
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
-    """A few typical cases on a side stream, and one replayed from a graph; on a GPU only."""
+    """Check a few typical cases on a side stream and replayed from a graph; on a GPU only."""
     if context.device != "cuda":
-        yield NotChecked(NAME, "a CPU has none")
+        yield NotChecked(NAME, "a CPU has no streams")
         return
     cases = context.typical_cases(2)
     for case in cases:
         context.progress(NAME, str(case))
         run = context.observe(case)
-        assert isinstance(run, Observation)  # typical cases are observed ones
-        wrong = values.fault_in(context, dataclasses.replace(run, outputs=_on_side_stream(context, run)))
+        assert isinstance(run, Observation)  # typical_cases returns only cases that ran
+        wrong = values.find_error(context, dataclasses.replace(run, outputs=_on_side_stream(context, run)))
         if wrong is not None:
             yield context.failed(NAME, str(case), f"on a side stream: {wrong}; it does not wait for the current stream")
             return
@@ -43,7 +43,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         if isinstance(replayed, Exception):
             yield NotChecked(NAME, f"it cannot be captured in a CUDA graph: {str(replayed).splitlines()[0]}")
             continue
-        wrong = values.fault_in(context, dataclasses.replace(run, outputs=replayed))
+        wrong = values.find_error(context, dataclasses.replace(run, outputs=replayed))
         if wrong is not None:
             yield context.failed(NAME, str(case), f"replayed from a CUDA graph: {wrong}")
             return
@@ -60,20 +60,20 @@ def _on_side_stream(context: Context, run: Observation) -> tuple[Any, ...] | Exc
         _copy_into(late, run.before)
         try:
             outputs = context.op.contract.unpack(context.call(late))
-        except Exception as error:  # whatever a kernel raises is a finding
+        except Exception as error:  # an exception of the kernel is a finding
             return error
     stream.synchronize()
     return outputs
 
 
 def _from_graph(context: Context, run: Observation) -> tuple[Any, ...] | Exception:
-    """The outputs of a replay, after the inputs of the capture were given new contents."""
+    """The outputs of a replay with new contents of the captured inputs."""
     inputs = _copies(run.before)
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
             outputs = context.op.contract.unpack(context.call(inputs))
-    except Exception as error:  # a kernel that waits for the GPU is right, and cannot be captured
+    except Exception as error:  # a kernel that waits for the GPU is correct, but cannot be captured
         torch.cuda.synchronize()
         return error
     _fill(inputs)

@@ -1,4 +1,4 @@
-"""The checks of checks: one file each, one line each. They run in this order."""
+"""The table of the checks: one file each, one line each. They run in this order."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""How far a right kernel may be from the reference.
+"""The allowed difference of a correct kernel from the reference.
 
 The reference is computed twice: in float64 (``exact``) and in the case's own dtype (``rounded``). With eps the
 dtype's unit roundoff and K the number of operations behind one output element, an element may be off by
 
     eps · (4 + √K) · (|exact| + m) + 4 · e
 
-where m is the mean magnitude of the output (what cancels, cancels between numbers of that size) and e
-the largest error that the reference itself makes in that dtype. √K is the usual growth of rounding errors
+where m is the mean magnitude of the output (cancellation is between numbers of that size) and e
+the largest error of the reference itself in that dtype. √K is the expected growth of rounding errors
 that are independent (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 2.8).
 
-Where that is not enough, the reference's condition counts as well: how far the exact answer moves when every
-input and intermediate result is off by a relative eps · (4 + √K) (``values._conditioning``). exp(40 x), or a
-difference that cancels, magnifies what any right kernel rounds.
+If that is not enough, the reference's condition is added: how far the exact result moves when every input and
+intermediate result has a relative error of eps · (4 + √K) (``values._conditioning``). exp(40 x), or a difference that
+cancels, magnifies the rounding errors of any correct kernel.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def first_difference(
 
 
 class ErrorSizes:
-    """Counts errors by the share of the allowed error that they are: in doubling bins up to 1, and beyond."""
+    """Counts errors by their share of the allowed error: in doubling bins up to 1, and above 1."""
 
     _EDGES = (0.0, *(2.0**-p for p in range(8, -1, -1)), 2.0)
 
@@ -61,14 +61,14 @@ class ErrorSizes:
         self._counts = torch.zeros(len(self._EDGES) - 1, dtype=torch.int64)
 
     def count(self, error: torch.Tensor, tolerance: torch.Tensor, wrong: torch.Tensor) -> None:
-        """Absolute errors and what is allowed, element by element. Those that are wrong, and no others, lie beyond 1
-        (a NaN where one belongs is no error)."""
+        """Count absolute errors with their tolerances, element by element. Exactly the wrong elements are above 1
+        (an expected NaN is not an error)."""
         share = (error / tolerance.clamp_min(torch.finfo(torch.float64).tiny)).nan_to_num(nan=0.0)
         share = torch.where(wrong, torch.inf, share.clamp_max(1.0))
         self._counts += torch.bincount(torch.bucketize(share.flatten(), self._inner), minlength=len(self._counts))
 
     def histogram(self) -> ErrorHistogram | None:
-        """None if nothing was counted: integers are equal or not."""
+        """The histogram; None if nothing was counted, as for integers."""
         if not int(self._counts.sum()):
             return None
         return ErrorHistogram(self._EDGES, tuple(self._counts.tolist()), "share of the allowed error")
@@ -77,10 +77,10 @@ class ErrorSizes:
 def discrete_choices(
     exact: torch.Tensor, rerun: Callable[[float], list[torch.Tensor]], dtype: torch.dtype | None
 ) -> list[torch.Tensor]:
-    """Every answer that rounding of the inputs could explain, for an integer output of floating inputs.
+    """Every result that rounding of the inputs could explain, for an integer output of floating inputs.
 
-    An argmin between two distances that agree to the last bits may fall either way. The reference is run
-    again with inputs and intermediate results off by a few units of roundoff; what it then answers is accepted too.
+    An argmin between two distances that agree to the last bits may choose either. The reference is run
+    again with inputs and intermediate results off by a few units of roundoff; those results are accepted too.
     """
     if dtype is None or not dtype.is_floating_point:
         return [exact]
@@ -88,7 +88,7 @@ def discrete_choices(
 
 
 def describe_difference(got: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
-    """Where two tensors differ, how often, and the first values, for messages."""
+    """A text for messages: where two tensors differ, how often, and the first values."""
     where = wrong.nonzero()
     count, total = len(where), wrong.numel()
     lines = [f"{count} of {total} elements differ" + (f", {_region(where, wrong)}" if count > 1 else "")]

@@ -1,4 +1,4 @@
-"""Are the values right? Against the reference in float64, within a tolerance that rounding explains."""
+"""The check "values": outputs against the reference in float64, within a tolerance for rounding."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NAME = "values"
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
-    """Every output element of every case; the finding says how large their errors were."""
+    """Check every output element of every case. The finding contains a histogram of the errors."""
     sizes = ErrorSizes()
-    for found in context.check_each_case(NAME, functools.partial(fault_in, sizes=sizes)):
+    for found in context.check_each_case(NAME, functools.partial(find_error, sizes=sizes)):
         yield dataclasses.replace(found, error_histogram=sizes.histogram()) if isinstance(found, Finding) else found
 
 
-def fault_in(context: Context, run: Observation, sizes: ErrorSizes | None = None) -> str | None:
-    """What is wrong with the values of one run; ``sizes`` counts the errors of all its elements."""
+def find_error(context: Context, run: Observation, sizes: ErrorSizes | None = None) -> str | None:
+    """The first error in the values of one run, or None; ``sizes`` counts the errors of all its elements."""
     if isinstance(run.outputs, Exception):
         return f"the kernel raised {type(run.outputs).__name__}: {run.outputs}{_raised_at(context, run.outputs)}"
     if len(run.outputs) != len(run.expected):
@@ -52,7 +52,7 @@ def fault_in(context: Context, run: Observation, sizes: ErrorSizes | None = None
 
 
 def _raised_at(context: Context, error: Exception) -> str:
-    """The last line that ran in the kernel's own Python file, if it has one; our own errors say it themselves."""
+    """The last line that ran in the kernel's Python file, if it has one; opwright's own errors name the place."""
     kernel = context.op.kernels.get(context.kernel)
     if kernel is None or isinstance(error, OpwrightError):
         return ""
@@ -77,7 +77,7 @@ def _wrong_elements(
         dtype = run.case.dtype if run.case.dtype and run.case.dtype.is_floating_point else expected.dtype
         tolerance = allowed_error(exact, expected, dtype, reduction_length(context, run))
         wrong = first_difference(got, exact, expected, tolerance)
-        if wrong.any():  # what rounding of the inputs does to the exact answer, a right kernel may do as well
+        if wrong.any():  # allow the effect of rounding the inputs on the exact result
             tolerance = tolerance + _conditioning(context, run, i, exact, dtype)
             wrong = first_difference(got, exact, expected, tolerance)
         if sizes is not None:
@@ -96,7 +96,7 @@ def _wrong_elements(
 
 
 def _conditioning(context: Context, run: Observation, i: int, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """How far the exact answer moves when all that goes into it is rounded as often as one output element is."""
+    """How far the exact result moves when inputs and intermediate results are rounded as often as an output element."""
     relative = torch.finfo(dtype).eps * (4 + math.sqrt(reduction_length(context, run)))
     moved = torch.zeros(exact.shape, dtype=torch.float64)
     for seed in range(12):
@@ -106,7 +106,7 @@ def _conditioning(context: Context, run: Observation, i: int, exact: torch.Tenso
 
 
 def _perturbed(context: Context, run: Observation, i: int, relative: float, seed: int) -> torch.Tensor:
-    """The exact answer, had every input and every intermediate result been rounded a little."""
+    """The exact result with a small rounding error in every input and every intermediate result."""
     rounding = _Rounding(relative, seed)
     inputs = tree.map_tensors(rounding.round, to_double(to_cpu(run.before)))
     with rounding:
@@ -114,7 +114,7 @@ def _perturbed(context: Context, run: Observation, i: int, relative: float, seed
 
 
 class _Rounding(DispatchMode):  # type: ignore[misc]
-    """Makes each new floating tensor off by a random relative error (in a NumPy reference, only what goes in)."""
+    """Adds a random relative error to each new floating tensor (in a NumPy reference, only to the inputs)."""
 
     def __init__(self, relative: float, seed: int) -> None:
         super().__init__()

@@ -35,8 +35,8 @@ for command in (check, demo, bench, tune, report, doctor, prebuild, package, sho
     app.command()(command)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"opwright {opwright.__version__}")
         raise typer.Exit
 
@@ -51,7 +51,7 @@ def _main(
 
 
 def main() -> None:
-    """Run the command line. Our own errors are shown as they are, without a traceback."""
+    """Run the command line. opwright's own errors are shown without a traceback."""
     try:
         app(standalone_mode=True)
     except OpwrightError as error:

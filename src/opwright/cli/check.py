@@ -35,7 +35,7 @@ def check(
         Level, typer.Option(help="smoke: three cases, one dtype; full: more sizes and layouts, and Inductor.")
     ] = Level.quick,
     only: Annotated[list[str] | None, typer.Option(help="Only this check, such as values (repeatable).")] = None,
-    case: Annotated[str, typer.Option(help="Only this case, as a failure names it.")] = "",
+    case: Annotated[str, typer.Option(help="Only this case, as written in a failure.")] = "",
     require: Annotated[
         list[str] | None, typer.Option(help="A backend whose refusal is a failure (repeatable).")
     ] = None,

@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, options that several take, where output and records go."""
+"""Shared by the commands: exit codes, common options, and functions that write records."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Targets = Annotated[list[str], typer.Argument(help="A file, a module, or either 
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the records to FILE.")]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a report page to FILE.")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="List every kernel, and print what is compiled as it is.")
+    bool, typer.Option("--verbose", "-v", help="List every kernel, and print a line for each compilation.")
 ]
 
 
 def write_records(record: dict[str, Any], json: Path | None, html: Path | None, *others: dict[str, Any]) -> None:
-    """Write a record, and a page of it and of others."""
+    """Write a record to a file, and a page of it and of others."""
     from opwright.report.files import write_json, write_text
 
     if json is not None:
@@ -49,12 +49,12 @@ def exit_code(report: CheckReport) -> int:
 
 
 @contextlib.contextmanager
-def log_to(say: Callable[[str], None]) -> Iterator[None]:
-    """Pass what opwright logs in this process ("compiling …") to a progress display instead of stderr."""
+def log_to(on_message: Callable[[str], None]) -> Iterator[None]:
+    """Pass opwright's log messages in this process ("compiling …") to a progress display instead of stderr."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            say(record.getMessage())
+            on_message(record.getMessage())
 
     logger = logging.getLogger("opwright")
     handlers, propagate, level = logger.handlers, logger.propagate, logger.level

@@ -28,9 +28,9 @@ def demo(
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """See what this machine can do with the gallery, in less than a minute.
+    """Check and time the gallery on this machine, in less than a minute.
 
-    Named modules that have something of their own to show (conv1d) show it first.
+    Named modules with a demonstration of their own (conv1d) run it first.
     """
     from opwright import gallery
 
@@ -39,7 +39,7 @@ def demo(
     if unknown:
         raise TargetError(f"the gallery has no {unknown[0]!r}", fix=f"it has {', '.join(modules)}")
     if not operators and not everything:
-        raise typer.Exit(_tell_story(verbose, json, html))
+        raise typer.Exit(_run_story(verbose, json, html))
     agreed = False not in [demonstrate() for demonstrate in _own_demos(modules[name] for name in operators or ())]
     report = run_and_show(
         [modules[name] for name in operators or modules],
@@ -59,7 +59,7 @@ def _own_demos(modules: Iterable[str]) -> Iterator[Callable[[], bool]]:
             yield demonstrate
 
 
-def _tell_story(verbose: bool, json: Path | None, html: Path | None) -> int:
+def _run_story(verbose: bool, json: Path | None, html: Path | None) -> int:
     from opwright.report.files import refuse_unwritable
     from opwright.report.terminal.demo import show_story
     from opwright.report.terminal.progress import CheckProgress
@@ -71,5 +71,5 @@ def _tell_story(verbose: bool, json: Path | None, html: Path | None) -> int:
     write_records(story.checked.to_json(), json, html, *([story.times.to_json()] if story.times else []))
     if not story.checked.ran_anything:
         return NOTHING_RAN
-    told_right = story.checked.passed and story.wrong.found and not (story.times and story.times.errors)
-    return PASSED if told_right else FAILED
+    succeeded = story.checked.passed and story.wrong.found and not (story.times and story.times.errors)
+    return PASSED if succeeded else FAILED

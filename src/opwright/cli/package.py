@@ -17,10 +17,10 @@ def prebuild(
     kernel: Annotated[list[str] | None, typer.Option(help="Only this kernel (repeatable).")] = None,
     arch: Annotated[list[str] | None, typer.Option(help="Such as sm_90 (repeatable; default: sm_80, sm_90).")] = None,
     case: Annotated[
-        list[str] | None, typer.Option(help="Sizes, where parameters follow from them: n=8 m=4 (repeatable).")
+        list[str] | None, typer.Option(help="Sizes, if parameters depend on them: n=8 m=4 (repeatable).")
     ] = None,
 ) -> None:
-    """Compile the Mojo GPU kernels that name a folder for PTX, for every dtype, and write the PTX there."""
+    """Compile Mojo GPU kernels with a folder for PTX (prebuilt=...), for every dtype, and write the PTX there."""
     from opwright.package.prebuild import prebuild as write
     from opwright.runtime.targets import load_target
 
@@ -37,7 +37,7 @@ def prebuild(
 
 def package(
     target: Annotated[str, typer.Argument(help="A file or a module with operators.", metavar="TARGET")],
-    name: Annotated[str, typer.Option(help="What the package is called, in import and for pip.")],
+    name: Annotated[str, typer.Option(help="The package's name, in import and for pip.")],
     out: Annotated[Path, typer.Option(help="The folder to write.", metavar="FOLDER")],
     include: Annotated[
         list[str] | None, typer.Option(help="A module beside the operators' to ship as well (repeatable).")
@@ -47,7 +47,7 @@ def package(
         str | None, typer.Option(help="The processors that C++ is built for (default: x86-64-v3, or armv8-a).")
     ] = None,
     wheel: Annotated[bool, typer.Option("--wheel", help="Also build a wheel, into FOLDER/dist.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write in place of an earlier package.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier package.")] = False,
 ) -> None:
     """Ship a module's operators as a Python package that loads without opwright, and needs no compiler."""
     from opwright.package.report import show_packaged

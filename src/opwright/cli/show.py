@@ -17,7 +17,7 @@ __all__ = ["What", "doctor", "report", "show"]
 
 
 class What(StrEnum):
-    """What ``opwright show`` can show."""
+    """The views of ``opwright show``."""
 
     schema = "schema"
     parts = "parts"
@@ -44,17 +44,17 @@ def show(
     instance: Annotated[
         list[str] | None, typer.Option(help="Of a .cu file: a template to instantiate (repeatable).")
     ] = None,
-    dynamic: Annotated[bool, typer.Option("--dynamic", help="Inductor's code once sizes have changed.")] = False,
+    dynamic: Annotated[bool, typer.Option("--dynamic", help="Inductor's code for dynamic sizes.")] = False,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to FILE.")] = None,
     diff: Annotated[
         tuple[str, str] | None, typer.Option(metavar="A B", help="Two kernels (or reference), side by side.")
     ] = None,
     before: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What -o wrote earlier, beside what there is now.")
+        Path | None, typer.Option(metavar="FILE", help="An earlier output of -o, side by side with the current one.")
     ] = None,
     json: Json = None,
 ) -> None:
-    """Show an operator's schema and parts, or a kernel's source and what compilers make of it.
+    """Show an operator's schema and parts, or a kernel's source and compiled code.
 
     The kernel called reference is the reference itself.
     """
@@ -114,20 +114,20 @@ def _show_schemas(targets: list[str], json: Path | None, output: Path | None) ->
 
 def report(
     files: Annotated[
-        list[Path], typer.Argument(help="Records that --json wrote (check and bench).", metavar="FILE...")
+        list[Path], typer.Argument(help="Records written by --json (check and bench).", metavar="FILE...")
     ],
     html: Html = None,
     markdown: Annotated[Path | None, typer.Option(help="Write a comment for a pull request to this file.")] = None,
     pictures: Annotated[Path | None, typer.Option(help="Write the plots as SVG and PNG into this folder.")] = None,
 ) -> None:
-    """Turn records into one self-contained page, a Markdown comment, or pictures."""
+    """Make one self-contained page, a Markdown comment, or plots from records."""
     from opwright.report import html as page
     from opwright.report import markdown as comment
     from opwright.report.files import read_json, write_text
 
     records = [read_json(file, ["opwright.check/2", "opwright.bench/2"]) for file in files]
     if html is None and markdown is None and pictures is None:
-        raise CheckError("nothing was asked for", fix="add --html FILE, --markdown FILE or --pictures FOLDER")
+        raise CheckError("no output was chosen", fix="add --html FILE, --markdown FILE or --pictures FOLDER")
     if html is not None:
         write_text(page.render(records), html)
     if markdown is not None:
@@ -140,7 +140,7 @@ def report(
 
 
 def doctor(json: Json = None) -> None:
-    """Say what this machine can run, why not the rest, and what this torch lacks."""
+    """List what this machine can run, why it cannot run the rest, and what this torch lacks."""
     from opwright.backends import BACKENDS, get_backend
     from opwright.internals.lookup import problems
     from opwright.machine import this_machine

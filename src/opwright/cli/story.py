@@ -1,4 +1,4 @@
-"""The parts of ``opwright demo``: five systems, a kernel that is wrong on purpose, one comparison of times."""
+"""The parts of ``opwright demo``: checks of five systems, a kernel that is wrong on purpose, a comparison of times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BASIC_CHECKS = ("values", "metadata", "inputs unchanged")
 
 @dataclass(frozen=True)
 class _System:
-    """What the story checks of one of the gallery's systems: a few kernels, by target, that are built in seconds."""
+    """The kernels of one gallery system that the demo checks: a few, by target, that are built in seconds."""
 
     title: str
     kernels: tuple[tuple[str, str], ...]  # target, kernel
@@ -60,14 +60,14 @@ _SYSTEMS = (
 
 @dataclass(frozen=True)
 class _Comparison:
-    """An operator to time, with the kernels that are worth it on a CPU and on a GPU."""
+    """An operator to time, with the kernels to time on a CPU and on a GPU."""
 
     target: str
     kernels: dict[str, tuple[str, ...]]
     sizes: dict[str, list[int]]
 
 
-# The first of which a kernel passed and can be timed here; the last one needs no compiler.
+# The first with a kernel that passed and can be timed here is used; the last needs no compiler.
 _COMPARISONS = (
     _Comparison(
         "opwright.gallery.conv1d:conv1d",
@@ -90,7 +90,7 @@ _NEXT = (
 
 
 def run_story(progress: CheckProgress) -> Story:
-    """Check, time and look around; ``progress`` is told of each step."""
+    """Check kernels, time one operator, and list what is missing; ``progress`` shows each step."""
     started = time.monotonic()
     from opwright.machine import this_machine
     from opwright.report.terminal.demo import Story
@@ -121,7 +121,7 @@ def _check_system(system: _System, progress: CheckProgress) -> System:
         kernels=system.names,
         checks=(*BASIC_CHECKS, *system.also),
         level="smoke",
-        # A kernel may run on a GPU and on the CPU, which the plan could not know.
+        # A kernel may run on a GPU and on the CPU, which the first count does not include.
         on_plan=lambda kernels: progress.plan(kernels - len(system.kernels)),
         progress=progress.step,
         on_verdict=progress.done,
@@ -130,7 +130,7 @@ def _check_system(system: _System, progress: CheckProgress) -> System:
 
 
 def _check_wrong(progress: CheckProgress) -> WrongOnPurpose:
-    """The first kernel that is wrong on purpose and can run here: one needs g++, the other nothing."""
+    """Check the first kernel that is wrong on purpose and can run here: one needs g++, the other nothing."""
     from opwright.checks.run import check
     from opwright.gallery import wrong
     from opwright.report.terminal.demo import WrongOnPurpose
@@ -143,12 +143,12 @@ def _check_wrong(progress: CheckProgress) -> WrongOnPurpose:
         found.append(WrongOnPurpose(verdict, str(file), fault))
         if verdict.status != "refused":
             break
-    progress.done(verdict, "as it should be: it is wrong on purpose" if verdict.failures else "")
+    progress.done(verdict, "as expected: it is wrong on purpose" if verdict.failures else "")
     return found[-1]
 
 
 def _compare_times(verdicts: Sequence[Verdict], progress: CheckProgress) -> BenchReport | None:
-    """Kernels that passed, timed in this process in turn with their reference; None if none can be."""
+    """Time kernels that passed, in turn with their reference, in this process; None if there are none."""
     from opwright.runtime.targets import load_target
     from opwright.timing.request import Request
     from opwright.timing.run import measure
@@ -161,18 +161,19 @@ def _compare_times(verdicts: Sequence[Verdict], progress: CheckProgress) -> Benc
                 if (v.op, v.device, v.status) == (operator.contract.qualname, device, "pass") and v.kernel in names
             ]  # fmt: skip
             if passed:
-                with log_to(progress.say):
+                with log_to(progress.on_message):
                     return measure(
                         Request(
                             [operator], passed, device, comparison.sizes, directions=["forward"],
-                            baselines=["reference"], quick=True, caches=["warm"], limits=False, progress=progress.say,
+                            baselines=["reference"], quick=True, caches=["warm"], limits=False,
+                            progress=progress.on_message,
                         )
                     )  # fmt: skip
     return None
 
 
 def _missing(machine: Machine) -> Iterator[Missing]:
-    """What this machine lacks, each thing once with all that needs it."""
+    """What this machine lacks, each once, with everything that needs it."""
     from opwright.backends import BACKENDS, get_backend
     from opwright.gallery import wrong
     from opwright.report.terminal.demo import Missing

@@ -14,12 +14,12 @@ from opwright.errors import CheckError
 
 __all__ = ["bench", "tune"]
 
-Device = Annotated[str | None, typer.Option(help="cpu or cuda (default: the GPU where there is one).")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda (default: the GPU, if there is one).")]
 Size = Annotated[
     list[str] | None, typer.Option(help="Sizes of a dim, as n=1024,4096; every combination is timed (repeatable).")
 ]
 Dtype = Annotated[list[str] | None, typer.Option(help="Such as float16 (repeatable).")]
-Iters = Annotated[int | None, typer.Option(min=2, help="Exactly so many samples, no stop rule.")]
+Iters = Annotated[int | None, typer.Option(min=2, help="The exact number of samples, without a stop rule.")]
 
 
 class Direction(StrEnum):
@@ -40,12 +40,12 @@ def bench(
     iters: Iters = None,
     baseline: Annotated[Path | None, typer.Option(help="An earlier --json to compare with.")] = None,
     fail_on_slower: Annotated[
-        str | None, typer.Option(help="With --baseline: exit 1 if slower by more, as 3%.")
+        str | None, typer.Option(help="With --baseline: exit 1 if slower by more than this, such as 3%.")
     ] = None,
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """Time every kernel beside the reference, eager and compiled, against the machine's limits."""
+    """Time every kernel and the reference, eager and compiled, and compare them with the machine's roofline."""
     from opwright.report.files import read_json, refuse_unwritable
     from opwright.report.terminal.bench import show_bench, show_regressions
     from opwright.report.terminal.progress import TaskLine
@@ -65,7 +65,7 @@ def bench(
             directions=[d.value for d in direction or Direction],
             quick=quick,
             iters=iters,
-            progress=line.say,
+            progress=line.on_message,
         )
     show_bench(console(), report)
     write_records(report.to_json(), json, html)
@@ -83,11 +83,11 @@ def tune(
     dtype: Dtype = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and samples.")] = False,
     iters: Iters = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Forget what was tuned; measure nothing.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the tuning; measure nothing.")] = False,
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """Measure which kernel is the fastest at which sizes; calls on this machine follow that from now on."""
+    """Measure which kernel is the fastest at which sizes, and use the results in later calls on this machine."""
     from opwright.report.files import refuse_unwritable
     from opwright.report.terminal.bench import show_bench
     from opwright.report.terminal.progress import TaskLine
@@ -103,21 +103,21 @@ def tune(
             quick=quick,
             iters=iters,
             clear=clear,
-            progress=line.say,
+            progress=line.on_message,
         )
     show_bench(console(), report)
     write_records(report.to_json(), json, html)
     if not clear and not report.crossovers:
-        print("opwright: nothing was kept: no operator has two kernels that could be compared here", file=sys.stderr)
+        print("opwright: nothing was stored: no operator has two kernels that can be compared here", file=sys.stderr)
         raise typer.Exit(FAILED if report.errors else NOTHING_RAN)
     raise typer.Exit(FAILED if report.errors else PASSED)
 
 
 def parse_size(text: str) -> tuple[str, list[int | tuple[int, ...]]]:
     """``n=1024,64x1024`` as what ``ow.bench`` takes: sizes of one dim, with ``x`` between the axes of a ``*n`` dim."""
-    name, _, listed = text.partition("=")
+    name, _, sizes = text.partition("=")
     try:
-        return name, [_one_size(part) for part in listed.split(",")]
+        return name, [_one_size(part) for part in sizes.split(",")]
     except ValueError:
         raise CheckError(
             f"--size {text!r} is not name=size,size",

@@ -1,8 +1,7 @@
-"""A call's arguments against the contract: ranks, sizes, dtypes and devices.
+"""Checks a call's arguments against the contract: ranks, sizes, dtypes and devices.
 
-``bind`` is the only place that judges arguments. It runs on real tensors, on fake ones (sizes may be
-symbolic, and each comparison then becomes a guard), and for ``op(...)``, ``torch.ops`` and
-``op.kernels[...]`` alike.
+``bind`` is the only place that checks arguments. It runs on real tensors and on fake ones (whose sizes may be symbolic;
+each comparison then becomes a guard), for ``op(...)``, ``torch.ops`` and ``op.kernels[...]``.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ __all__ = ["Binding", "bind", "describe_outputs", "fill"]
 
 @dataclass
 class Binding:
-    """What the names of a contract stand for in one call.
+    """The values of a contract's names in one call.
 
     ``sizes`` maps dims to sizes (tuples for ``*name``), and int arguments to their values; ``dtypes``
     maps dtype classes to dtypes; ``device`` is that of all tensors.
@@ -52,7 +51,7 @@ class Binding:
 def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """The arguments in signature order, defaults filled in. ArgumentError for a wrong count or name."""
     if not kwargs and (tail := contract.tails.get(len(args))) is not None:
-        return _with_floats(contract, (*args, *tail))  # the way of nearly every call, so nothing is looked up
+        return _with_floats(contract, (*args, *tail))  # the fast path of nearly every call
     arguments = contract.signature.arguments
     positional = contract.signature.positional
     if len(args) > len(positional):
@@ -60,26 +59,26 @@ def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             f"{contract.qualname} takes {len(positional)} positional arguments, but {len(args)} were given",
             fix=f"call it as {contract.call_form}",
         )
-    given = dict(zip((a.name for a in positional), args, strict=False))
+    values = dict(zip((a.name for a in positional), args, strict=False))
     for name, value in kwargs.items():
-        if name in given:
+        if name in values:
             raise ArgumentError(
                 f"{contract.qualname}: {name!r} was given twice", fix=f"call it as {contract.call_form}"
             )
         if not any(a.name == name for a in arguments):
             raise ArgumentError(f"{contract.qualname} has no argument {name!r}", fix=f"call it as {contract.call_form}")
-        given[name] = value
-    missing = [a.name for a in arguments if a.name not in given and not a.has_default]
+        values[name] = value
+    missing = [a.name for a in arguments if a.name not in values and not a.has_default]
     if missing:
         raise ArgumentError(
             f"{contract.qualname} is missing {', '.join(map(repr, missing))}",
             fix=f"call it as {contract.call_form}",
         )
-    return _with_floats(contract, tuple(given.get(a.name, a.default) for a in arguments))
+    return _with_floats(contract, tuple(values.get(a.name, a.default) for a in arguments))
 
 
 def _with_floats(contract: Contract, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Turn ints given for floats into floats, as the dispatcher does: a kernel sees one type on every way."""
+    """Convert ints passed for floats to floats, like the dispatcher: a kernel gets the same type on every path."""
     if all(type(values[i]) is float for i in contract.floats):
         return values
     converted = list(values)
@@ -92,10 +91,10 @@ def _with_floats(contract: Contract, values: tuple[Any, ...]) -> tuple[Any, ...]
 
 
 def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
-    """Check the arguments (in signature order) and return what the contract's names stand for.
+    """Check the arguments (in signature order) and return the values of the contract's names.
 
     Raises:
-        ArgumentError: names the operator, the argument, the dim, what was expected and what came.
+        ArgumentError: with the operator, the argument, the dim, the expected and the actual value.
     """
     binding = Binding()
     postponed: list[tuple[str, ExprDim, Any]] = []
@@ -104,21 +103,21 @@ def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
             _bind_scalar(contract, spec, value, binding)
             continue
         for where, tensor in _tensors_of(contract, spec, value):
-            assert spec.tensor is not None  # every argument that is no scalar has one
+            assert spec.tensor is not None  # every non-scalar argument has one
             _bind_dtype_and_device(contract, where, spec.tensor, tensor, binding)
             postponed += _bind_shape(contract, where, spec.tensor.dims, tensor, binding)
     for where, dim, size in postponed:
         _bind_expression(contract, where, dim, size, binding)
     if binding.device is None:
         raise ArgumentError(
-            f"{contract.qualname}: no tensor was given, so no device can be chosen",
-            fix=f"give at least one tensor; the contract is {contract.call_form}",
+            f"{contract.qualname}: no tensor was passed, so no device can be chosen",
+            fix=f"pass at least one tensor; the contract is {contract.call_form}",
         )
     return binding
 
 
 def describe_outputs(contract: Contract, arguments: Sequence[Any], outputs: Sequence[torch.Tensor]) -> str | None:
-    """How outputs differ from the contract's return annotation, if they do."""
+    """The first difference of the outputs from the contract's return annotation, or None."""
     binding = bind(contract, arguments)
     for i, (spec, output) in enumerate(zip(contract.signature.returns, outputs, strict=True)):
         name = f"output {i}"
@@ -279,17 +278,18 @@ def _known(dim: ExprDim, binding: Binding) -> str:
     return ", ".join(f"{n}={binding.sizes[n]}" for n in sorted(names_in(dim.text)))
 
 
-def _size_error(contract: Contract, where: str, dim: Dim, expected: Any, came: Any, why: str) -> ArgumentError:
+def _size_error(contract: Contract, where: str, dim: Dim, expected: Any, actual: Any, why: str) -> ArgumentError:
     return ArgumentError(
         f"{contract.qualname}: dim {str(dim)!r} of argument {where!r} should be {_plain(expected)} ({why}), "
-        f"but it is {_plain(came)}",
+        f"but it is {_plain(actual)}",
         fix=f"the contract is {contract.call_form}",
     )
 
 
-def _kind_error(contract: Contract, where: str, expected: str, came: Any) -> ArgumentError:
+def _kind_error(contract: Contract, where: str, expected: str, actual: Any) -> ArgumentError:
     return ArgumentError(
-        f"{contract.qualname}: argument {where!r} should be {expected}, but it is {type(came).__name__} {came!r:.60}",
+        f"{contract.qualname}: argument {where!r} should be {expected}, "
+        f"but it is {type(actual).__name__} {actual!r:.60}",
         fix=f"the contract is {contract.call_form}",
     )
 

@@ -1,4 +1,4 @@
-"""Inputs derived from the contract: sizes, dtypes and layouts, boundaries first.
+"""Test inputs derived from the contract: sizes, dtypes and layouts, boundaries first.
 
 A case is a short text that stands for one call's arguments, such as ``n=5 k=3 dtype=float32
 layout=sliced``; the same text always gives the same values, so a failure can be repeated from it.
@@ -28,12 +28,12 @@ LAYOUTS = ("contiguous", "transposed", "sliced", "offset", "expanded")
 _QUICK = (0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 127, 128, 129, 1023, 1024, 1025)
 _FULL = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257,
          511, 512, 513, 1023, 1024, 1025, 2047, 2048, 2049, 4095, 4097, 65537)  # fmt: skip
-# Every dim has a size of its own while another is varied, so that swapped dims show.
+# Different sizes for the dims that are not varied, so that swapped dims are found.
 _BASE = (5, 7, 3, 6, 4, 11, 13)
-# Every dim past a tile at once: a bug in the corner tile needs two long dims.
+# All dims larger than a tile at once: a bug in the corner tile needs two long dims.
 _TILED = ((67, 71, 73, 79), (35, 37, 39, 41), (17, 19, 18, 21))
 _TILED_ELEMENTS = 1 << 17
-# No more elements than this in one argument of a derived case.
+# The maximum number of elements in one argument of a derived case.
 _MOST_ELEMENTS = {"smoke": 1 << 18, "quick": 1 << 18, "full": 1 << 22}
 _CHECKED = (
     torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool,
@@ -53,13 +53,13 @@ class Case:
     absent: bool = False
 
     def __str__(self) -> str:
-        words = [f"{name}={_show_size(size)}" for name, size in self.sizes]
+        parts = [f"{name}={_show_size(size)}" for name, size in self.sizes]
         if len(self.dtypes) == 1:
-            words.append(f"dtype={short(self.dtypes[0][1])}")
+            parts.append(f"dtype={short(self.dtypes[0][1])}")
         else:
-            words += [f"{name}={short(dtype)}" for name, dtype in self.dtypes]
-        words.append(f"layout={self.layout}")
-        return " ".join(words + ["optional=absent"] * self.absent)
+            parts += [f"{name}={short(dtype)}" for name, dtype in self.dtypes]
+        parts.append(f"layout={self.layout}")
+        return " ".join(parts + ["optional=absent"] * self.absent)
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -73,25 +73,25 @@ class Case:
 
 
 def parse_case(contract: Contract, text: str) -> Case:
-    """The reverse of ``str(case)``; what is left out is filled from the contract. Raises CheckError."""
-    given: dict[str, str] = {}
-    for word in text.replace(",", " ").split():
-        name, equals, value = word.partition("=")
+    """The reverse of ``str(case)``; missing parts are filled in from the contract. Raises CheckError."""
+    values: dict[str, str] = {}
+    for part in text.replace(",", " ").split():
+        name, equals, value = part.partition("=")
         if not equals:
             raise CheckError(
-                f"{word!r} in the case {text!r} is not name=value", fix='write it like "n=5 dtype=float32"'
+                f"{part!r} in the case {text!r} is not name=value", fix='write it like "n=5 dtype=float32"'
             )
-        given[name] = value
+        values[name] = value
     case = _base_case(contract)
-    sizes = tuple((n, _parse_size(given.pop(n), s, text) if n in given else s) for n, s in case.sizes)
+    sizes = tuple((n, _parse_size(values.pop(n), s, text) if n in values else s) for n, s in case.sizes)
     classes = [name for name, _ in case.dtypes]
-    if "dtype" in given and len(classes) == 1:
-        given[classes[0]] = given.pop("dtype")
-    dtypes = tuple((n, _parse_dtype(given.pop(n), text) if n in given else d) for n, d in case.dtypes)
-    layout, absent = given.pop("layout", "contiguous"), given.pop("optional", "") == "absent"
-    if given or layout not in _layouts(contract):
+    if "dtype" in values and len(classes) == 1:
+        values[classes[0]] = values.pop("dtype")
+    dtypes = tuple((n, _parse_dtype(values.pop(n), text) if n in values else d) for n, d in case.dtypes)
+    layout, absent = values.pop("layout", "contiguous"), values.pop("optional", "") == "absent"
+    if values or layout not in _layouts(contract):
         known = [*(n for n, _ in case.sizes), "dtype" if len(classes) == 1 else " ".join(classes), "layout", "optional"]
-        wrong = next(iter(given), layout)
+        wrong = next(iter(values), layout)
         raise CheckError(
             f"the case {text!r} has {wrong!r}, which {contract.qualname} does not know",
             fix=f"it knows {', '.join(known)}; layouts are {', '.join(_layouts(contract))}",
@@ -131,8 +131,8 @@ def _refuse_other_dtypes(contract: Contract, dtypes: Iterable[tuple[str, torch.d
 def _layouts(contract: Contract) -> tuple[str, ...]:
     """The layouts that a contract's cases can have, beyond LAYOUTS.
 
-    ``sliced:x`` slices the argument ``x`` alone, which shows a kernel that takes one argument's strides for
-    another's; ``broadcast`` gives every axis that may broadcast (``#n``) the size 1.
+    ``sliced:x`` slices only the argument ``x``, which finds a kernel that uses one argument's strides for
+    another; ``broadcast`` gives every axis that may broadcast (``#n``) the size 1.
     """
     tensors = [a for a in contract.signature.arguments if a.tensor is not None]
     alone = [f"sliced:{a.name}" for a in tensors] if len(tensors) > 1 else []
@@ -150,7 +150,7 @@ def _show_size(size: Size) -> str:
 def dtypes_to_check(
     contract: Contract, allowed: Sequence[torch.dtype] | None
 ) -> list[tuple[tuple[str, torch.dtype], ...]]:
-    """The combinations of dtypes that checks draw, most usual first.
+    """The combinations of dtypes that checks use, most common first.
 
     ``allowed`` restricts floating dtypes (all, if the contract has no floating argument): a kernel's ``dtypes``.
     """
@@ -198,12 +198,14 @@ def cases(contract: Contract, level: str, allowed: Sequence[torch.dtype] | None 
         few.append(dataclasses.replace(base, layout="sliced"))
         found += [dataclasses.replace(c, dtypes=dtypes) for c in few]
     found.append(base)
-    fitting = [c for c in dict.fromkeys(found) if elements(contract, c) <= _MOST_ELEMENTS[level]]
-    return sorted(fitting, key=lambda c: (combinations.index(c.dtypes), layouts.index(c.layout), elements(contract, c)))
+    small_enough = [c for c in dict.fromkeys(found) if elements(contract, c) <= _MOST_ELEMENTS[level]]
+    return sorted(
+        small_enough, key=lambda c: (combinations.index(c.dtypes), layouts.index(c.layout), elements(contract, c))
+    )
 
 
 def _smoke(contract: Contract, base: Case) -> list[Case]:
-    """Small sizes, contiguous and strided, and sizes past a tile: enough to see a kernel work, not to rely on it."""
+    """Small sizes, contiguous and strided, and sizes past a tile: a first test, not a complete check."""
     past_a_tile = _tiled(contract, base) or [base.with_size(name, _like(size, 129)) for name, size in base.sizes]
     return [base, *past_a_tile[:1], *[dataclasses.replace(base, layout="sliced")] * bool(base.sizes)]
 
@@ -275,10 +277,10 @@ def _like(size: Size, new: int) -> Size:
 
 
 def arguments_of(contract: Contract, case: Case, device: str) -> tuple[Any, ...]:
-    """The arguments that a case stands for, in signature order, on a device.
+    """The arguments of a case, in signature order, on a device.
 
-    Values are drawn on the CPU, so that a case means the same on every device. Memory around sliced and
-    offset tensors is poisoned (NaN, or the largest integer), so that a kernel which reads it is seen.
+    Values are drawn on the CPU, so that a case has the same values on every device. Memory around sliced and
+    offset tensors is poisoned (NaN, or the largest integer), so that a kernel that reads it gives wrong results.
 
     Raises:
         CheckError: the case's sizes contradict the contract.
@@ -293,7 +295,7 @@ def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: to
         return None
     if argument.kind is Kind.SCALAR:
         return env[argument.name] if argument.schema_type is int else _scalar(argument, generator)
-    assert argument.tensor is not None  # every argument that is no scalar has one
+    assert argument.tensor is not None  # every non-scalar argument has one
     count = 3 if argument.kind is Kind.TENSOR_LIST else 1
     dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
     shape = _shape(argument.tensor, env, broadcast=case.layout == "broadcast")
@@ -356,13 +358,13 @@ def _scalar(argument: Argument, generator: torch.Generator) -> Any:
         low, high = _range(drawn, 1, 3)
         return int(torch.randint(int(low), int(high) + 1, (), generator=generator))
     raise CheckError(
-        f"no test value is known for the argument {argument.name!r}",
-        fix=f"annotate it with its values: {argument.name}: Annotated[..., ow.values(one_of=(...))]",
+        f"there are no test values for the argument {argument.name!r}",
+        fix=f"annotate it with test values: {argument.name}: Annotated[..., ow.values(one_of=(...))]",
     )
 
 
 def always_its_default(argument: Argument) -> bool:
-    """Whether cases give a scalar no value but its default (or None): which others it may have is not stated."""
+    """Whether cases use only the default (or None) of a scalar, because no other values are stated."""
     stated = argument.values is not None or argument.scalar_type in (bool, float)
     return not argument.is_tensor and not stated and (argument.has_default or argument.optional)
 
@@ -387,26 +389,26 @@ def _draw(shape: tuple[int, ...], dtype: torch.dtype, drawn: Values | None, gene
 
 
 def _range(drawn: Values, low: float, high: float) -> tuple[float, float]:
-    """The range to draw from: what the author gave, and a default on the open side that keeps it non-empty."""
+    """The range to draw from: the stated bounds, with a default on an open side that keeps it non-empty."""
     lower = drawn.low if drawn.low is not None else min(low, drawn.high if drawn.high is not None else low)
     upper = drawn.high if drawn.high is not None else max(high, lower)
     return lower, upper
 
 
 def arrange(values: torch.Tensor, layout: str, device: str) -> torch.Tensor:
-    """The same values in another memory layout, on a device; a layout that the rank cannot have is plain."""
+    """The same values in another memory layout, on a device; contiguous if the rank does not allow the layout."""
     if layout == "transposed" and values.dim() >= 2:
         return values.to(device).mT.contiguous().mT
     if layout == "expanded" and any(size > 1 for size in values.shape):
         axis = next(i for i, size in enumerate(values.shape) if size > 1)
         return values.to(device).narrow(axis, 0, 1).clone().expand(values.shape)
     if layout in ("sliced", "transposed") and values.dim() >= 1:
-        room = _poisoned((*values.shape[:-1], 2 * values.shape[-1]), values.dtype, device)
-        view = room[..., ::2]
+        memory = _poisoned((*values.shape[:-1], 2 * values.shape[-1]), values.dtype, device)
+        view = memory[..., ::2]
         return view.copy_(values)
     if layout == "offset":
-        room = _poisoned((values.numel() + 2,), values.dtype, device)
-        view = room[1 : 1 + values.numel()].view(values.shape)
+        memory = _poisoned((values.numel() + 2,), values.dtype, device)
+        view = memory[1 : 1 + values.numel()].view(values.shape)
         return view.copy_(values)
     return values.to(device, copy=True)
 
@@ -414,5 +416,5 @@ def arrange(values: torch.Tensor, layout: str, device: str) -> torch.Tensor:
 def _poisoned(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
     if dtype.is_floating_point or dtype.is_complex:
         return torch.full(shape, math.nan, dtype=dtype, device=device)
-    most = True if dtype is torch.bool else torch.iinfo(dtype).max
-    return torch.full(shape, most, dtype=dtype, device=device)
+    largest = True if dtype is torch.bool else torch.iinfo(dtype).max
+    return torch.full(shape, largest, dtype=dtype, device=device)

@@ -25,13 +25,13 @@ from opwright.internals.tensors import version_of
 
 __all__ = ["AUTOCAST", "Contract", "make_contract"]
 
-# What an operator may do under torch.autocast (``runtime/autocast.py`` says what each one means).
+# The policies under torch.autocast (described in ``runtime/register/autocast.py``).
 AUTOCAST = ("lower", "float32", "promote")
 
 
 @dataclass(frozen=True, eq=False)
 class Contract:
-    """What an operator is: nothing in here knows of kernels, of registration or of checks."""
+    """The definition of an operator, independent of kernels, registration and checks."""
 
     qualname: str
     signature: Signature
@@ -63,13 +63,13 @@ class Contract:
 
     @cached_property
     def floats(self) -> tuple[int, ...]:
-        """Which arguments are floats, or lists of floats, by position in the signature."""
+        """The positions of arguments that are floats or lists of floats."""
         numbers = (float, Sequence[float])
         return tuple(i for i, a in enumerate(self.signature.arguments) if a.scalar_type in numbers)
 
     @cached_property
     def tails(self) -> dict[int, tuple[Any, ...]]:
-        """By the number of positional arguments given: the defaults of all that follow, where all have one."""
+        """By the number of positional arguments: the defaults of all that follow, if all have one."""
         positional, every = len(self.signature.positional), self.signature.arguments
         return {
             n: tuple(a.default for a in every[n:])
@@ -92,25 +92,25 @@ class Contract:
         return self._finish(run_reference(self.function, self.signature, arguments), arguments)
 
     def traceable(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        """The same through torch operations only: differentiable, and fit for fake tensors."""
+        """Like ``reference``, with torch operations only: differentiable, and usable with fake tensors."""
         return self._finish(run_traceable(self.function, self.signature, arguments), arguments)
 
     def _finish(self, outputs: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         return contiguous_outputs(outputs, self.signature, arguments, self.qualname)
 
     def pack(self, outputs: Sequence[torch.Tensor]) -> Any:
-        """Outputs as the caller gets them: one tensor, or a tuple."""
+        """The outputs as the operator returns them: one tensor, or a tuple."""
         return tuple(outputs) if self.signature.returns_tuple else outputs[0]
 
     def visible(self, result: Any) -> Any:
-        """Of outputs as ``pack`` gives them, what a caller gets: without those that are saved for the backward."""
+        """The result of ``pack`` without the outputs that are saved for the backward."""
         count = self.signature.visible
         if count == len(self.signature.returns):
             return result
         return result[0] if count == 1 else tuple(result[:count])
 
     def unpack(self, result: Any) -> tuple[Any, ...]:
-        """The reverse of ``pack``, for what a kernel returned."""
+        """The reverse of ``pack``, for a kernel's result."""
         return tuple(result) if self.signature.returns_tuple and isinstance(result, tuple | list) else (result,)
 
 
@@ -118,14 +118,14 @@ def make_contract(
     qualname: str, function: Callable[..., Any], scope: Mapping[str, Any], autocast: str | None = None,
     *, examined: bool = False,
 ) -> Contract:  # fmt: skip
-    """Read a contract off a typed function.
+    """Make a contract from a typed function.
 
     Args:
         qualname: ``"namespace::name"``.
-        function: the reference, whose body is the reference.
-        scope: the names visible where it was defined.
+        function: the reference.
+        scope: the names visible at its definition.
         autocast: one of ``AUTOCAST``, or None.
-        examined: the body was found functional before, when it was packaged.
+        examined: the function was found to be functional before, when it was packaged.
 
     Raises:
         ContractError: the name, an annotation or the body cannot be expressed as a functional operator.
@@ -133,7 +133,7 @@ def make_contract(
     _checked_name(qualname)
     if autocast is not None and autocast not in AUTOCAST:
         raise ContractError(
-            f"{qualname}: autocast={autocast!r} is no policy", fix=f"use one of {list(AUTOCAST)}, or None"
+            f"{qualname}: autocast={autocast!r} is not a policy", fix=f"use one of {list(AUTOCAST)}, or None"
         )
     if not inspect.isfunction(function):
         raise ContractError(
@@ -167,7 +167,7 @@ def _checked_name(qualname: str) -> str:
 
 
 def _refuse_lacking(qualname: str, function: Callable[..., Any]) -> None:
-    """Refuse a reference that could run on plain arrays only: what is derived from it needs torch's NumPy."""
+    """Refuse a reference that uses NumPy functions without torch equivalents: derived parts need these."""
     for name in lacking(function):
         raise ContractError(
             f"{qualname}: {name}, used in {name.function} at {name.where}, {what_is_wrong(name.path)}, so that "
@@ -185,21 +185,22 @@ def _infer_schema(qualname: str, signature: Signature) -> str:
     except ValueError as error:
         raise ContractError(
             f"{qualname}: torch cannot express this signature: {error}",
-            fix="change what it names; a default must be None, a number, a bool, a str, a dtype or a device",
+            fix="change the type or default that it names; "
+            "a default must be None, a number, a bool, a str, a dtype or a device",
         ) from error
 
 
 def _refuse_mutation(contract: Contract) -> None:
     """Run the reference once on fake tensors, and refuse it if an argument's version counter moved.
 
-    Nothing is computed. A reference that fake tensors cannot run (it looks at values) is let through:
+    Nothing is computed. A reference that cannot run on fake tensors (it reads values) is accepted:
     ``opwright check`` compares the arguments of every real run as well.
     """
     with fake_tensors():
         arguments = [_fake_argument(a) for a in contract.signature.arguments]
         versions = [_versions(a) for a in arguments]
-        # What it raises is no mutation (sizes that do not fit together, a reference that looks at values), and
-        # the counters below tell of one that came before.
+        # An exception is not a mutation (sizes that do not match, a reference that reads values), and the
+        # version counters below show a mutation that came before it.
         with contextlib.suppress(Exception):
             run_traceable(contract.function, contract.signature, arguments)
     for argument, value, before in zip(contract.signature.arguments, arguments, versions, strict=True):
@@ -221,13 +222,13 @@ def _fake_argument(argument: Argument) -> Any:
     assert argument.tensor is not None  # every argument that is no scalar has one
     shape = [_fake_size(str(dim).lstrip("*#")) for dim in argument.tensor.dims if str(dim) != "..."]
     dtypes = argument.tensor.dtypes
-    usual = next((d for d in (torch.float32, torch.int64, torch.complex64) if d in dtypes), dtypes[0])
-    fake = torch.empty(shape, dtype=usual)
+    dtype = next((d for d in (torch.float32, torch.int64, torch.complex64) if d in dtypes), dtypes[0])
+    fake = torch.empty(shape, dtype=dtype)
     return [fake, fake.clone()] if argument.kind is Kind.TENSOR_LIST else fake
 
 
 def _fake_size(dim: str) -> int:
-    """Every name is 4, in expressions too, so that sizes fit together (torch 2.15 logs an error where they do not)."""
+    """Every name is 4, also in expressions, so that sizes match (torch 2.15 logs an error if they do not)."""
     return int(evaluate(dim, dict.fromkeys(names_in(dim), 4)))
 
 

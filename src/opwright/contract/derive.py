@@ -1,7 +1,7 @@
-"""What follows from the reference alone: fake outputs, gradients, a vmap rule, FLOPs and bytes.
+"""Derives parts of an operator from its reference: fake outputs, gradients, a vmap rule, FLOPs and bytes.
 
-Every function here takes a contract and arguments in signature order and does torch arithmetic;
-registering the results with torch is ``runtime/registration.py``'s work.
+Every function here takes a contract and arguments in signature order and uses torch operations only;
+``runtime/register`` registers the results with torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["batch_rule", "differentiable", "fake_outputs", "flops", "functional_
 def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """The outputs' shapes, dtypes and device, by running the reference on fake (or meta) tensors.
 
-    The layout is the one rule of this project: contiguous, whatever layout the reference happens to give.
+    Outputs are always contiguous, whatever the layout of the reference's result.
     ``new_empty(shape)`` rather than ``empty_like``: the latter copies strides.
     """
     outputs = contract.traceable(arguments)
@@ -48,12 +48,12 @@ def vjp(
 
     Args:
         arguments: in signature order.
-        grad_outputs: one for each output; None, or no elements where the output has some, stands for zeros.
-        needs: for each tensor in ``arguments`` (flattened, in order), whether its gradient is wanted.
+        grad_outputs: one for each output; None, or an empty tensor for a non-empty output, stands for zeros.
+        needs: for each tensor in ``arguments`` (flattened, in order), whether its gradient is needed.
         create_graph: keep the result differentiable, for higher derivatives.
 
     Returns:
-        The wanted gradients in order, each contiguous with its argument's shape and dtype.
+        The needed gradients in order, each contiguous with its argument's shape and dtype.
     """
     leaves = tree.leaves(list(arguments))
     with torch.enable_grad():
@@ -82,7 +82,7 @@ def vjp(
 
 
 def functional_vjp(contract: Contract, grad_outputs: Sequence[torch.Tensor | None], *rest: Any) -> list[torch.Tensor]:
-    """The same by ``torch.func.vjp``, for calls within ``torch.func`` transforms.
+    """Like ``vjp``, through ``torch.func.vjp``, for calls within ``torch.func`` transforms.
 
     Args:
         rest: the arguments in signature order, then ``needs``.
@@ -99,7 +99,7 @@ def functional_vjp(contract: Contract, grad_outputs: Sequence[torch.Tensor | Non
         outputs = run_traceable(contract.function, contract.signature, tree.rebuild(list(arguments), filled))
         pairs = list(zip(contract.unpack(outputs), grad_outputs, strict=True))
         incoming[:] = [g for o, g in pairs if not _is_absent(g, o)]
-        # An output without a gradient is of no interest, and torch.func.vjp refuses integers.
+        # Outputs without a gradient are left out; torch.func.vjp refuses integers.
         return [o for o, g in pairs if not _is_absent(g, o)]
 
     incoming: list[Any] = []
@@ -112,7 +112,7 @@ def _is_absent(grad: torch.Tensor | None, output: torch.Tensor) -> bool:
 
 
 def _as_inputs(leaves: Sequence[Any], needs: Sequence[bool], keep_graph: bool) -> list[Any]:
-    """Tensors to differentiate by: aliases in the caller's graph, or leaves of a graph of their own."""
+    """The tensors to differentiate by: aliases in the caller's graph, or leaves of a new graph."""
     remaining = iter(needs)
 
     def prepare(leaf: Any) -> Any:
@@ -160,9 +160,9 @@ def work(contract: Contract, arguments: Sequence[Any]) -> tuple[int, int]:
 
 
 def least_bytes(contract: Contract, arguments: Sequence[Any]) -> int:
-    """The fewest bytes any kernel moves: each argument read once and each output that the caller gets written once.
+    """The minimum of bytes that a kernel moves: each argument read once, each returned output written once.
 
-    An expanded tensor counts with the bytes it occupies, not with those it pretends to have.
+    An expanded tensor counts with the bytes that it occupies.
     """
     on_meta = tree.map_tensors(lambda t: t.to("meta"), list(arguments))
     outputs = fake_outputs(contract, on_meta)[: contract.signature.visible]
@@ -187,7 +187,7 @@ class _FlopCounter(DispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket not in flop_registry:
-            # Where autograd is switched off, as in inference mode and within other modes, matmul arrives whole.
+            # Without autograd, as in inference mode and within other modes, matmul arrives undecomposed.
             with self:
                 parts = func.decompose(*args, **(kwargs or {}))
             if parts is not NotImplemented:
@@ -208,13 +208,13 @@ class _FlopCounter(DispatchMode):  # type: ignore[misc]
             self.longest = max(self.longest, args[0].shape[args[1]])
         if torch.Tag.pointwise in func.tags:
             return results[0].numel()
-        given = tree.tensors((args, kwargs))
-        read = max((g.numel() for g in given), default=0)
+        inputs = tree.tensors((args, kwargs))
+        read = max((t.numel() for t in inputs), default=0)
         self.longest = max(self.longest, read // max(results[0].numel(), 1))
-        return read if read > results[0].numel() else 0  # a reduction; what is left moves data
+        return read if read > results[0].numel() else 0  # a reduction; other operations move data
 
 
-# By the names of aten's operators. Their outputs are as large as their inputs, and each element sums up a whole dim,
-# the second argument.
+# Names of aten operators whose outputs are as large as their inputs, and whose elements each sum up a whole dim,
+# which is the second argument.
 _SCANS = frozenset({"cumsum", "cumprod", "logcumsumexp", "_softmax", "_log_softmax"})
 _MOVES_DATA = frozenset({"clone", "_to_copy", "copy_", "index", "where"})

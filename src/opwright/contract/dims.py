@@ -94,10 +94,10 @@ Dim = NamedDim | VariadicDim | FixedDim | ExprDim | AnyDim
 
 
 def parse_dims(text: str) -> tuple[Dim, ...]:
-    """Parse a shape string. Raises ValueError that says which axis is wrong, and how."""
+    """Parse a shape string. Raises ValueError with the wrong axis and the reason."""
     dims = tuple(_parse_axis(axis) for axis in text.split())
     if sum(isinstance(d, VariadicDim) for d in dims) > 1:
-        raise ValueError(f"{text!r} has more than one '*' or '...' axis, so sizes cannot be told apart")
+        raise ValueError(f"{text!r} has more than one '*' or '...' axis, so the sizes are ambiguous")
     return dims
 
 
@@ -116,12 +116,12 @@ def _parse_axis(axis: str) -> Dim:
         return VariadicDim(name) if prefix == "*" else NamedDim(name, broadcast=prefix == "#")
     if re.fullmatch(r"_\w*", axis):
         return AnyDim()
-    names_in(axis)  # raises if it is no expression of ours
+    names_in(axis)  # raises if it is not a supported expression
     return ExprDim(axis)
 
 
 def names_in(expression: str) -> set[str]:
-    """The names that an expression uses. Raises ValueError if it is not one that we can evaluate."""
+    """The names that an expression uses. Raises ValueError if it cannot be evaluated."""
     tree = _parse_expression(expression)
     called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
     for node in ast.walk(tree):
@@ -137,13 +137,13 @@ def _parse_expression(expression: str) -> ast.expr:
 
 
 def _reject_unless_known(node: ast.AST, expression: str) -> None:
-    fine = (
+    known = (
         isinstance(node, ast.Name | ast.BinOp | ast.expr_context | ast.USub | ast.UnaryOp)
         or (isinstance(node, ast.Constant) and type(node.value) is int)
         or type(node) in _OPERATORS
         or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS)
     )
-    if not fine:
+    if not known:
         raise ValueError(f"the axis {expression!r} uses more than + - * // % ** min max abs on names and integers")
 
 

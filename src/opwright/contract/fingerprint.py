@@ -1,8 +1,8 @@
 """A digest of what a Python function does: its code, and the code and constants that it reaches.
 
-Used to tell an edited operator from the one that torch.compile's caches saw, and to tell whether a
-worker process loaded the very operator that its parent holds. Two functions with equal fingerprints
-may still differ in what they read from the outside world; two that differ are different.
+It distinguishes an edited operator from the version in torch.compile's caches, and shows whether a worker process has
+loaded the same operator as its parent. Functions with equal fingerprints may still differ in external state that they
+read; functions with different fingerprints are different.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import torch
 __all__ = ["digest", "fingerprint"]
 
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None))
-_SHOWN_WHOLE = (torch.dtype, torch.device, torch.Size, np.generic, np.dtype, enum.Enum, slice, range, type(...))
-_FIXED = (*_CONSTANTS, *_SHOWN_WHOLE, tuple, list, types.FunctionType)
+_BY_REPR = (torch.dtype, torch.device, torch.Size, np.generic, np.dtype, enum.Enum, slice, range, type(...))
+_FIXED = (*_CONSTANTS, *_BY_REPR, tuple, list, types.FunctionType)
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
 def digest(*parts: str) -> str:
-    """A short hash of some texts, with their lengths, so that no two lists of parts collide by gluing."""
+    """A short hash of texts and their lengths, so that different lists with the same concatenation differ."""
     state = hashlib.sha256()
     for part in parts:
         encoded = part.encode()
@@ -47,7 +47,7 @@ def fingerprint(value: Any) -> str:
 def _walk(value: Any, seen: set[int]) -> Iterator[str]:
     if id(value) in seen:
         return
-    if isinstance(value, (*_CONSTANTS, *_SHOWN_WHOLE)):
+    if isinstance(value, (*_CONSTANTS, *_BY_REPR)):
         yield f"{type(value).__name__}:{value!r}"
     elif isinstance(value, tuple | list):
         seen.add(id(value))
@@ -58,7 +58,7 @@ def _walk(value: Any, seen: set[int]) -> Iterator[str]:
     elif isinstance(value, dict):
         seen.add(id(value))
         if not all(isinstance(v, _FIXED) for v in value.values()):
-            return  # most likely a cache of something, which fills as the program runs
+            return  # most likely a cache, which fills as the program runs
         for key, item in value.items():
             yield from _walk(key, seen)
             yield from _walk(item, seen)
@@ -84,7 +84,7 @@ def _walk(value: Any, seen: set[int]) -> Iterator[str]:
     elif isinstance(getattr(value, "fn", None), types.FunctionType | types.CodeType) or hasattr(value, "fn"):
         # triton's JITFunction, Autotuner and Heuristics each wrap what they decorate as ``fn``.
         seen.add(id(value))
-        yield type(value).__name__.replace("InterpretedFunction", "JITFunction")  # the same kernel, run otherwise
+        yield type(value).__name__.replace("InterpretedFunction", "JITFunction")  # the same kernel, interpreted
         yield repr([str(c) for c in getattr(value, "configs", None) or ()])
         yield from _walk(getattr(value, "values", None), seen)  # the functions of triton.heuristics
         yield from _walk(value.fn, seen)
@@ -114,7 +114,7 @@ def _walk_class(value: type, seen: set[int]) -> Iterator[str]:
 
 
 def _constant_array(value: Any) -> str:
-    """Values where they can be had cheaply; else what kind of array it is."""
+    """The values of a small array on the CPU; else its type, dtype and shape."""
     kind = f"{type(value).__name__}:{value.dtype}:{tuple(value.shape)}"
     plain = isinstance(value, np.ndarray) or (type(value) is torch.Tensor and value.device.type == "cpu")
     return f"{kind}:{value.tolist()}" if plain and math.prod(value.shape) <= 4096 else kind

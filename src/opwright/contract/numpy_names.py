@@ -1,8 +1,8 @@
-"""Which functions of NumPy a function uses, and which of them torch's NumPy layer lacks, before anything runs.
+"""Finds the NumPy functions that a function uses, and those that torch's NumPy layer lacks, before anything runs.
 
-Read off the byte code: ``np.interp``, ``np.linalg.eig`` and names from ``from numpy import ...``, in the function and
-in functions of the same file that it calls. What cannot be seen there (``x.tobytes()``, a NumPy imported inside) is
-left to the tracer.
+It reads the byte code: ``np.interp``, ``np.linalg.eig`` and names from ``from numpy import ...``, in the function and
+in functions of the same file that it calls. Other uses (``x.tobytes()``, an import of NumPy inside the function) are
+found by the tracer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NumpyName:
 
 
 def lacking(function: Callable[..., Any]) -> list[NumpyName]:
-    """What a function uses of NumPy that compiled code cannot have, in order."""
+    """The NumPy functions that a function uses and that cannot be compiled, in order."""
     return [name for name in names_used(function) if not _has(name.path)]
 
 
@@ -75,7 +75,7 @@ def _closed_over(function: types.FunctionType) -> dict[str, Any]:
 
 def _in_code(code: types.CodeType, visible: dict[str, Any]) -> Iterator[NumpyName]:
     line = code.co_firstlineno
-    held: Any = None  # the module that the instructions so far have reached
+    held: Any = None  # the object that the last instructions have loaded
     for instruction in dis.get_instructions(code):
         if instruction.positions is not None and instruction.positions.lineno is not None:
             line = instruction.positions.lineno
@@ -95,17 +95,17 @@ def _in_code(code: types.CodeType, visible: dict[str, Any]) -> Iterator[NumpyNam
 
 
 def _path_of(value: Any) -> str | None:
-    """``linalg.norm`` for ``np.linalg.norm``, "" for NumPy itself; None for what is not of NumPy."""
+    """``linalg.norm`` for ``np.linalg.norm``, "" for NumPy itself; None for other objects."""
     if isinstance(value, types.ModuleType):
         return value.__name__.removeprefix("numpy").lstrip(".") if value.__name__.split(".")[0] == "numpy" else None
     if not callable(value):
         return None
     module, name = getattr(value, "__module__", None) or "numpy", getattr(value, "__name__", "")
-    for home in ((np, ""), (np.linalg, "linalg."), (np.fft, "fft."), (np.random, "random.")):
+    for namespace, prefix in ((np, ""), (np.linalg, "linalg."), (np.fft, "fft."), (np.random, "random.")):
         if (isinstance(value, np.ufunc) or str(module).split(".")[0] == "numpy") and getattr(
-            home[0], name, None
+            namespace, name, None
         ) is value:
-            return home[1] + name
+            return prefix + name
     return None
 
 
@@ -113,7 +113,7 @@ def _has(path: str) -> bool:
     if path.startswith("random.") or path in OTHER_VALUES:
         return False
     if numpy_functions is None:
-        return True  # nothing of NumPy runs on tensors then, which is said where it is needed
+        return True  # no NumPy function runs on tensors then, which is reported where it is needed
     value: Any = numpy_functions
     for part in path.split("."):
         value = getattr(value, part, None)
@@ -123,12 +123,12 @@ def _has(path: str) -> bool:
 
 
 def _is_type(path: str) -> bool:
-    """Types of numbers, which the layer names in its own way or refuses when it meets them."""
+    """Number types, which the layer has under other names, or refuses at the call."""
     value = getattr(np, path, None)
     return isinstance(value, type) and issubclass(value, np.generic | np.ndarray | np.dtype)
 
 
-# Functions of the layer that give other values than NumPy's, without a word (found by the tests behind docs/numpy.md).
+# Functions of the layer that silently give other values than NumPy's (found by the tests behind docs/numpy.md).
 OTHER_VALUES = {
     "cbrt": "gives NaN for negative numbers in torch's NumPy",
     "fix": "rounds down instead of towards zero in torch's NumPy",
@@ -136,10 +136,10 @@ OTHER_VALUES = {
 }
 
 _RANDOM = (
-    "draw the numbers outside and pass them as an argument: compiled code has no access to NumPy's generators, "
+    "draw the numbers outside and pass them as an argument: compiled code cannot use NumPy's generators, "
     "and would draw others from torch's"
 )
-# What says the same with functions that are there. The tests run both sides of those that are code.
+# Equivalents with supported functions. The tests run those that are code and compare both sides.
 _INSTEAD = {
     "cbrt": "write np.sign(x) * np.abs(x) ** (1 / 3)",
     "fix": "write np.trunc(x)",
@@ -159,14 +159,14 @@ _INSTEAD = {
 
 
 def what_is_wrong(path: str) -> str:
-    """Why compiled code cannot have a function."""
+    """Why a function cannot be compiled."""
     if path.startswith("random."):
         return "draws random numbers"
     return OTHER_VALUES.get(path, "is not in torch's NumPy")
 
 
 def what_to_write(path: str) -> str:
-    """What to write instead of a function that compiled code cannot have."""
+    """What to write instead of a function that cannot be compiled."""
     if path.startswith("random."):
         return _RANDOM
     return _INSTEAD.get(

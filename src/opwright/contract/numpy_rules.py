@@ -1,8 +1,8 @@
-"""NumPy's rules where torch's NumPy layer has rules of its own.
+"""NumPy's dtype rules, where those of torch's NumPy layer differ.
 
 Two differ. A function of integers that gives floats (``/``, ``sqrt``, ``arctan2``) gives float64 in NumPy and
-``torch.get_default_dtype()``, most often float32, in the layer. And which float NumPy's ``zeros`` or a mean of
-integers gives is one setting of the whole process there; here it is a setting of the block that runs.
+``torch.get_default_dtype()``, most often float32, in the layer. And the float dtype of ``zeros`` or of a mean of
+integers is one setting of the whole process in the layer; here it is a setting of a block.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _DTYPES: dict[str, tuple[torch.dtype, torch.dtype]] = {
 }
 
 
-def check_default_float_dtype(given: str, where: str) -> DefaultFloatDtype:
-    """``given`` if it names a default that there is; ContractError otherwise."""
-    if given not in _DTYPES:
-        raise ContractError(f"{where}: default_float_dtype={given!r}", fix='use "float64", as NumPy does, or "float32"')
-    return given  # type: ignore[return-value]
+def check_default_float_dtype(name: str, where: str) -> DefaultFloatDtype:
+    """``name`` if it is a supported default; otherwise raises ContractError."""
+    if name not in _DTYPES:
+        raise ContractError(f"{where}: default_float_dtype={name!r}", fix='use "float64", as NumPy does, or "float32"')
+    return name  # type: ignore[return-value]
 
 
 @contextlib.contextmanager
 def numpy_rules(default_float_dtype: DefaultFloatDtype = "float64") -> Iterator[None]:
-    """Within this block, and this thread, torch's NumPy layer promotes as NumPy does."""
+    """A block in which torch's NumPy layer promotes like NumPy, in this thread."""
     with default_dtypes(*_DTYPES[default_float_dtype]), _Promotion(default_float_dtype):
         yield
 
 
-# torch's names of functions that turn integers into floats, where they are not NumPy's.
+# Functions that turn integers into floats, by torch's names where these differ from NumPy's.
 _OTHER_NAMES = {
     "div": "true_divide", "divide": "true_divide", "true_divide": "true_divide", "__truediv__": "true_divide",
     "__rtruediv__": "true_divide",
@@ -61,13 +61,13 @@ _UFUNCS: dict[str, Any] = {
 }
 
 
-# torch's functions that make floats of nothing.
+# torch's functions that make new floats.
 _MAKES_FLOATS = frozenset({"empty", "eye", "fft_fftfreq", "fft_rfftfreq", "linspace", "logspace", "ones", "zeros"})
 
 
 class _Promotion(TorchFunctionMode):
-    """Casts integers before a function that makes floats of them, to the float that NumPy would make, and asks for that
-    float where a function makes some of nothing."""
+    """Casts integers to NumPy's float dtype before a function that turns them into floats, and passes NumPy's default
+    dtype to functions that make new floats."""
 
     def __init__(self, default_float_dtype: DefaultFloatDtype) -> None:
         super().__init__()
@@ -87,11 +87,11 @@ class _Promotion(TorchFunctionMode):
 
 
 def _float_of(ufunc: Any, operands: Sequence[Any], default: DefaultFloatDtype) -> torch.dtype | None:
-    """What NumPy makes of these integers; None where a float or a complex number is among them."""
+    """NumPy's result dtype for these integers; None if a float or a complex number is among them."""
     tensors = [o for o in operands if isinstance(o, torch.Tensor)]
     if not tensors or any(t.dtype.is_floating_point or t.dtype.is_complex for t in tensors):
         return None
-    # A Python number is weak in NumPy: a float makes no float16 of an int8, but counts as a float64 besides integers.
+    # A Python number is weak in NumPy: beside integers, a Python float counts as float64.
     known: list[Any] = [np.dtype(short(o.dtype)) if isinstance(o, torch.Tensor) else _python_type(o) for o in operands]
     made = ufunc.resolve_dtypes((*known, *[None] * ufunc.nout))[-1]
     if made.kind != "f":

@@ -1,9 +1,8 @@
-"""Running the reference: a PyTorch or NumPy function as one that takes and returns tensors.
+"""Runs the reference: a PyTorch or NumPy function as one that takes and returns tensors.
 
-A NumPy reference has two forms. On plain CPU tensors it runs as it stands, on NumPy's own arrays
-(no copy): that is the truth. Everywhere else (fake tensors, other devices, inside autograd and
-vmap) the same function runs with ``numpy`` replaced by torch's own NumPy on tensors, which torch.compile
-uses as well.
+A NumPy reference has two forms. On plain CPU tensors it runs unchanged, on NumPy arrays without copies; these results
+are the reference values. Everywhere else (fake tensors, other devices, inside autograd and vmap) the same function runs
+with ``numpy`` replaced by torch's own NumPy on tensors, which torch.compile uses as well.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ __all__ = ["contiguous_outputs", "fresh_outputs", "replace_globals", "run_refere
 
 
 def run_reference(function: Callable[..., Any], signature: Signature, arguments: Sequence[Any]) -> Any:
-    """The reference on these arguments; for a NumPy function on CPU tensors, by NumPy itself."""
+    """Run the reference on these arguments; a NumPy function on CPU tensors runs in NumPy itself."""
     if signature.language == "numpy" and _all_plain_cpu(arguments):
         return with_arrays(functools.partial(signature.call, function))(arguments)
     return run_traceable(function, signature, arguments)
 
 
 def run_traceable(function: Callable[..., Any], signature: Signature, arguments: Sequence[Any]) -> Any:
-    """The reference as torch operations that autograd, vmap and fake tensors see."""
+    """Run the reference as torch operations, which autograd, vmap and fake tensors can trace."""
     if signature.language == "torch":
         return signature.call(function, arguments)
     _refuse_without_numpy_on_tensors()
     on_torch = replace_globals(function, {id(np): numpy_layer.numpy_functions})
     wrapped = tree.map_tensors(numpy_layer.Array, list(arguments))
-    with _arrays_are_made_beside(arguments), numpy_rules():
+    with _arrays_on_device_of(arguments), numpy_rules():
         return tree.map_leaves(_to_tensor, signature.call(on_torch, wrapped))
 
 
@@ -54,8 +53,8 @@ def _refuse_without_numpy_on_tensors() -> None:
         )
 
 
-def _arrays_are_made_beside(arguments: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
-    """A context in which ``np.arange`` and its like give arrays on the arguments' device."""
+def _arrays_on_device_of(arguments: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+    """A block in which ``np.arange`` and similar functions make arrays on the arguments' device."""
     device = next((t.device for t in tree.tensors(list(arguments))), None)
     return contextlib.nullcontext() if device is None or device.type == "cpu" else device
 
@@ -89,8 +88,8 @@ def _all_plain_cpu(arguments: Sequence[Any]) -> bool:
 def replace_globals(function: Callable[..., Any], replacement: dict[int, Any]) -> Callable[..., Any]:
     """A copy of a function in which some global or closed-over objects are replaced.
 
-    ``replacement`` maps ``id(object)`` to what stands in for it. Functions of the same file that the
-    function calls are copied likewise.
+    ``replacement`` maps ``id(object)`` to its replacement. Functions of the same file that the
+    function calls are copied in the same way.
     """
     return _replace(function, replacement, {})  # type: ignore[no-any-return]
 
@@ -121,12 +120,12 @@ def _replace(value: Any, replacement: dict[int, Any], done: dict[int, Any]) -> A
 def contiguous_outputs(
     outputs: Any, signature: Signature, arguments: Sequence[Any], qualname: str
 ) -> tuple[torch.Tensor, ...]:
-    """The reference's outputs under the one layout rule: contiguous, and never an alias of an argument."""
+    """The reference's outputs made contiguous, and never aliases of an argument."""
     listed = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
     if len(listed) != len(signature.returns) or not all(isinstance(o, torch.Tensor) for o in listed):
-        came = ", ".join(type(o).__name__ for o in listed)
+        actual = ", ".join(type(o).__name__ for o in listed)
         raise ContractError(
-            f"{qualname}: the reference returned ({came}), but its annotation promises "
+            f"{qualname}: the reference returned ({actual}), but its annotation promises "
             f"{len(signature.returns)} tensor(s)",
             fix="make the return annotation and the returned values agree",
         )
@@ -134,7 +133,7 @@ def contiguous_outputs(
 
 
 def fresh_outputs(outputs: Sequence[torch.Tensor], arguments: Any) -> tuple[torch.Tensor, ...]:
-    """Tensors made contiguous, and copied where they share memory with an argument or with one another."""
+    """Tensors made contiguous, and copied if they share memory with an argument or with one another."""
     taken = tree.tensors(arguments)
     fresh: list[torch.Tensor] = []
     for output in outputs:

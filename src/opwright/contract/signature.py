@@ -1,6 +1,6 @@
-"""From a Python function's annotations to the operator's signature.
+"""Makes the operator's signature from a Python function's annotations.
 
-Everything that cannot be expressed is refused here, at definition, with one error that names the
+Annotations that cannot be expressed are refused here, at definition, with one error that names the
 argument and what to write instead.
 """
 
@@ -34,7 +34,7 @@ Language = Literal["torch", "numpy"]
 
 @dataclass(frozen=True)
 class Values:
-    """Where test inputs of an argument come from: a closed range, or a list of choices."""
+    """The test inputs of an argument: a closed range, or a list of choices."""
 
     low: float | None = None
     high: float | None = None
@@ -46,7 +46,7 @@ def values(low: float | None = None, high: float | None = None, *, one_of: Seque
 
     Used inside ``typing.Annotated``: ``x: Annotated[Float[Tensor, "n"], ow.values(0, 1)]`` draws every
     element from [0, 1]; ``axis: Annotated[int, ow.values(one_of=(0, 1))]`` draws one of the two.
-    The operator itself accepts any value: this is a statement about tests.
+    The operator itself accepts any value: this restricts test inputs only.
     """
     if one_of and (low is not None or high is not None):
         raise ContractError("ow.values takes a range or one_of, not both", fix="drop one of them")
@@ -63,16 +63,16 @@ class Saved:
 
 
 saved_for_backward = Saved()
-"""Marks an output that a kernel leaves for its backward, and that the caller of ``op(...)`` does not get.
+"""Marks an output that a kernel saves for its backward, and that ``op(...)`` does not return.
 
-``-> tuple[Float[Tensor, "b n"], Annotated[Float[Tensor, "b m"], ow.saved_for_backward]]``: the last ones of a tuple.
-The reference and every kernel return them; ``torch.ops`` and ``setup_context``'s ``output`` have them; no gradient
-flows through them. (To a type checker, a call of such an operator gives what the reference returns, these included.)
+``-> tuple[Float[Tensor, "b n"], Annotated[Float[Tensor, "b m"], ow.saved_for_backward]]``: the last outputs of a tuple.
+The reference and every kernel return them; ``torch.ops`` and ``setup_context``'s ``output`` include them; no gradient
+flows through them. (For a type checker, a call of such an operator returns everything that the reference returns.)
 """
 
 
 class Kind(Enum):
-    """What an argument is to the dispatcher."""
+    """How the dispatcher treats an argument."""
 
     TENSOR = "tensor"
     TENSOR_LIST = "list of tensors"
@@ -81,11 +81,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class TensorType:
-    """A jaxtyping annotation, taken apart.
+    """The parts of a jaxtyping annotation.
 
     ``dtype_class`` is jaxtyping's name (``Float``, ``Int32``); ``dtypes`` the torch dtypes in it.
-    Arguments that share an abstract class (``Float``, ``Int``) share one dtype in a call, as a type
-    variable would; a concrete class (``Float32``) stands for itself.
+    Arguments with the same abstract class (``Float``, ``Int``) have the same dtype in a call, like a type
+    variable; a concrete class (``Float32``) is that dtype.
     """
 
     dims: tuple[Dim, ...]
@@ -99,7 +99,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Argument:
-    """One parameter of the operator. ``schema_type`` is the plain type that torch's schema knows."""
+    """One parameter of the operator. ``schema_type`` is its type in torch's schema."""
 
     name: str
     kind: Kind
@@ -126,7 +126,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Return:
-    """One output of the operator. ``saved``: for the backward, and hidden from the caller."""
+    """One output of the operator. ``saved``: it is saved for the backward, and not returned to the caller."""
 
     tensor: TensorType
     saved: bool = False
@@ -142,7 +142,7 @@ class Signature:
 
     @cached_property
     def visible(self) -> int:
-        """How many outputs the caller gets; those after them are saved for the backward."""
+        """The number of outputs returned to the caller; later ones are saved for the backward."""
         return sum(not r.saved for r in self.returns)
 
     @cached_property
@@ -167,16 +167,16 @@ class Signature:
     def flat(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A Python function of this signature as one that takes all arguments by position, in signature order."""
         if not self.keyword_only:
-            return function  # the common case pays for no wrapper
+            return function  # no wrapper in the common case
         return functools.partial(_call_flat, self, function)
 
     def split(self, arguments: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments in signature order as a call passes them: by position, and those that go by keyword only."""
+        """Split arguments in signature order into positional and keyword-only ones."""
         count = len(self.positional)
         return tuple(arguments[:count]), {a.name: v for a, v in zip(self.keyword_only, arguments[count:], strict=True)}
 
     def to_python(self) -> inspect.Signature:
-        """The signature with torch's plain types, as ``torch.library.infer_schema`` wants it."""
+        """The signature with torch's plain types, for ``torch.library.infer_schema``."""
         parameters = [
             inspect.Parameter(
                 a.name,
@@ -196,7 +196,7 @@ def _call_flat(signature: Signature, function: Callable[..., Any], *arguments: A
     return signature.call(function, arguments)
 
 
-# The scalar annotations that torch's schemas know, each with what the schema is to see.
+# The supported scalar annotations, each with its type in torch's schema.
 _SCALARS: dict[Any, Any] = {
     int: int, float: float, bool: bool, str: str,
     torch.dtype: torch.dtype, torch.device: torch.device,
@@ -308,8 +308,8 @@ def _read_returns(hints: dict[str, Any], qualname: str) -> tuple[tuple[Return, .
     flags = [is_saved for _, is_saved in marked]
     if flags != sorted(flags) or all(flags):
         raise ContractError(
-            f"{where} has ow.saved_for_backward before an output that the caller gets",
-            fix="return what the caller gets first, at least one tensor, and what is saved last",
+            f"{where} has ow.saved_for_backward before an output that is returned to the caller",
+            fix="put at least one output for the caller first, and the saved outputs last",
         )
     for part in parts:
         if not _is_array(part):
@@ -418,7 +418,7 @@ def _check_dim_names(signature: Signature, qualname: str) -> None:
             if unknown:
                 raise ContractError(
                     f"{qualname}: {where} has the dim {str(dim)!r}, but no argument's shape has {sorted(unknown)}",
-                    fix=f"known dims and int arguments are {sorted(known)}; use '_' for a size that cannot be told",
+                    fix=f"known dims and int arguments are {sorted(known)}; use '_' for a size that is not known",
                 )
 
 

@@ -1,7 +1,7 @@
-"""The private names of torch and Triton that opwright uses, and nothing else of it uses any.
+"""The private names of torch and Triton that opwright uses. No other part of opwright uses private names.
 
-``names`` is the table: what each is for, where it was seen, what happens without it. ``lookup`` finds each once. The
-other files make of them what the rest of opwright calls: ``dispatch`` (keys and modes of a call), ``autograd``,
-``tensors``, ``compiler`` (Dynamo, Inductor, fake tensors), ``numpy_layer`` and ``triton``. Where a name is gone, or no
-longer means what it meant, the public way takes its place.
+``names`` is the table: the purpose of each name, the versions that have it, and the fallback without it. ``lookup``
+finds each once. The other files wrap them for the rest of opwright: ``dispatch`` (keys and modes of a call),
+``autograd``, ``tensors``, ``compiler`` (Dynamo, Inductor, fake tensors), ``numpy_layer`` and ``triton``. If a name is
+missing, or behaves differently, a public API replaces it.
 """

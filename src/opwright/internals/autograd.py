@@ -1,4 +1,4 @@
-"""Running an operator beneath autograd, and telling transforms apart."""
+"""Runs an operator below autograd, and detects transforms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _skips_autograd(guard: Any) -> bool:
         return not (x + 1).requires_grad
 
 
-def _tells_who_requires_grad(any_of: Any) -> bool:
+def _detects_requires_grad(any_of: Any) -> bool:
     with torch.enable_grad():
         tracked = torch.ones(1, device="cpu", requires_grad=True)
         return any_of(1, tracked) is True and any_of(1, torch.ones(1, device="cpu")) is False
@@ -38,43 +38,43 @@ _after_autograd: Any = find("after_autograd", _follow_autograd)
 _transform_type: Any = find("transform_type", lambda kinds: kinds.Functionalize != kinds.Vmap)
 _functorch_stack: Any = find("functorch_stack")
 _pop_interpreters: Any = find("pop_interpreters")
-# Whether any of some arguments requires a gradient; lists among them are not looked into.
-any_requires_grad: Any = find("any_requires_grad", _tells_who_requires_grad)
+# Whether any of the arguments requires a gradient; tensors in lists are not included.
+any_requires_grad: Any = find("any_requires_grad", _detects_requires_grad)
 
 # Whether an operator can have an autograd.Function of its own for the dispatcher's keys. If not, it is registered with
-# torch.library.register_autograd, which torch.func does not see through.
+# torch.library.register_autograd, through which torch.func cannot differentiate.
 HAS_AUTOGRAD_KEYS = all_found(
     _guard, _after_autograd, any_requires_grad, _transform_type, _functorch_stack, _pop_interpreters,
 )  # fmt: skip
 
 
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
-    """A block in which autograd takes no notice of anything."""
+    """A block in which autograd records nothing."""
     guard: contextlib.AbstractContextManager[Any] = torch.no_grad() if _guard is None else _guard()
     return guard
 
 
 def redispatch_below_autograd(overload: Any, keyset: Any, args: Any, keywords: dict[str, Any]) -> Any:
-    """Go on with a call of an operator after its kernel for the key ``Autograd``."""
+    """Continue a call of an operator below its kernel for the key ``Autograd``."""
     with _guard():
         return overload.redispatch(keyset & _after_autograd, *args, **keywords)
 
 
 def is_functionalize() -> bool:
-    """Whether the innermost transform is ``torch.func.functionalize``, which knows no ``autograd.Function``."""
+    """Whether the innermost transform is ``torch.func.functionalize``, which does not support ``autograd.Function``."""
     return transforms_are_on() and bool(_functorch_stack().key() == _transform_type.Functionalize)
 
 
 def without_enclosing_transforms() -> contextlib.AbstractContextManager[Any]:
-    """A block around a vmap rule's own vmap. torch leaves the transform on functorch's stack while its rule runs; the
-    rule's own goes below."""
+    """A block around a vmap rule's own vmap. torch leaves the transform on functorch's stack while its rule runs; this
+    block removes it for the rule's own transform."""
     block: contextlib.AbstractContextManager[Any]
     block = contextlib.nullcontext() if _pop_interpreters is None else _pop_interpreters()
     return block
 
 
 def without_autocast(device_type: str) -> contextlib.AbstractContextManager[Any]:
-    """A block in which an operator's kernel for autocast is not met again."""
+    """A block in which an operator's kernel for autocast is not called again."""
     if _exclude_guard is None:
         return torch.autocast(device_type, enabled=False)
     block: contextlib.AbstractContextManager[Any] = _exclude_guard(_autocast_keys[device_type])

@@ -1,4 +1,4 @@
-"""Dynamo, Inductor, fake and functional tensors, as far as opwright looks into them."""
+"""Wrappers of private APIs of Dynamo, Inductor, fake and functional tensors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,26 @@ from opwright.internals.lookup import all_found, find, name_of
 from opwright.internals.names import DYNAMO
 
 __all__ = [
-    "DispatchMode", "FunctionalTracing", "InductorParts", "can_compile_graphs", "compile_graph", "device_switches",
-    "export_is_tracing", "fake_tensors", "forget_compiled", "functional_tracing", "graph_break_reasons",
-    "inductor_parts", "is_recompile_limit", "is_tracing_error", "run_and_get_code",
+    "DispatchMode",
+    "FunctionalTracing",
+    "InductorParts",
+    "can_compile_graphs",
+    "compile_graph",
+    "device_switches",
+    "export_is_tracing",
+    "fake_tensors",
+    "functional_tracing",
+    "graph_break_reasons",
+    "inductor_parts",
+    "is_recompile_limit",
+    "is_tracing_error",
+    "reset_compiled",
+    "run_and_get_code",
 ]  # fmt: skip
 
 
 class _NoDispatchMode:
-    """In the place of ``TorchDispatchMode`` where this torch has none: sees nothing."""
+    """Replaces ``TorchDispatchMode`` if this torch has none; does nothing."""
 
     def __enter__(self) -> _NoDispatchMode:
         return self
@@ -30,15 +42,15 @@ class _NoDispatchMode:
         return None
 
 
-# The base of modes that see every operation.
+# The base class of modes that intercept every operation.
 DispatchMode: Any = find("dispatch_mode") or _NoDispatchMode
 
 
 @contextlib.contextmanager
 def fake_tensors() -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
-    """A block in which new tensors have no memory; gives a function that makes such a one like a real one.
+    """A block in which new tensors have no memory; yields a function that makes a fake tensor from a real one.
 
-    Where torch has no fake tensors, they are on ``meta`` instead of on the real one's device.
+    If torch has no fake tensors, they are on ``meta`` instead of on the real tensor's device.
     """
     mode = find("fake_mode")
     if mode is None:
@@ -52,7 +64,7 @@ def fake_tensors() -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
 # -- torch.compile: errors, reasons, generated code ---------------------------------------------------------------
 
 
-class _NeverRaised(Exception):  # stands for a class that this torch does not have
+class _NeverRaised(Exception):  # replaces an exception class that this torch does not have
     pass
 
 
@@ -61,46 +73,46 @@ def _errors() -> Any:
 
 
 def is_tracing_error(error: Exception) -> bool:
-    """Whether torch.compile's tracer could not follow something."""
+    """Whether the error comes from torch.compile's tracer."""
     kinds = [getattr(_errors(), name, _NeverRaised) for name in ("Unsupported", "UserError", "TorchRuntimeError")]
     return isinstance(error, tuple(kinds))
 
 
 def is_recompile_limit(error: Exception) -> bool:
-    """Whether torch.compile has compiled something too often."""
+    """Whether torch.compile has reached its limit of recompilations."""
     return isinstance(error, getattr(_errors(), "FailOnRecompileLimitHit", _NeverRaised))
 
 
 def graph_break_reasons() -> Counter[str]:
-    """How often the tracer has stopped in this process so far, by the reason that torch gave."""
+    """The number of graph breaks in this process so far, by torch's reason."""
     counters = find("dynamo_counters")
     return Counter() if counters is None else Counter(counters["graph_break"])
 
 
-def forget_compiled() -> None:
-    """Drop what torch.compile made in this process, if it made anything."""
+def reset_compiled() -> None:
+    """Reset torch.compile's caches in this process, if it was used."""
     if DYNAMO in sys.modules:
         torch.compiler.reset()
 
 
 def can_compile_graphs() -> bool:
-    """Whether a traced graph of NumPy calls can be made into code."""
+    """Whether a traced graph of NumPy calls can be compiled."""
     return all_found(find("compile_fx"), find("numpy"))
 
 
 def compile_graph(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-    """C++ or Triton from a graph, by Inductor."""
-    return find("compile_fx")(graph, inputs)  # type: ignore[misc]  # asked for after can_compile_graphs
+    """Compile a graph to C++ or Triton with Inductor."""
+    return find("compile_fx")(graph, inputs)  # type: ignore[misc]  # called after can_compile_graphs
 
 
 def run_and_get_code(function: Callable[[], Any]) -> list[str] | None:
-    """The texts that Inductor generates during a call; None where torch does not give them out."""
+    """The texts that Inductor generates during a call; None if this torch does not return them."""
     run = find("code_of_run")
     return None if run is None else list(run(function)[1])
 
 
 class InductorParts(NamedTuple):
-    """What code generation for a GPU that is not here needs of Inductor."""
+    """The parts of Inductor for code generation without the target GPU."""
 
     compile_fx: Any
     compile_fx_inner: Any
@@ -112,7 +124,7 @@ class InductorParts(NamedTuple):
 
 
 def inductor_parts() -> InductorParts | None:
-    """All of them; None if this torch lacks one."""
+    """All parts; None if this torch lacks one."""
     keys = (
         "compile_fx", "inner_compile", "inductor_config", "graph_lowering", "cuda_interface", "triton_facts",
         "precompile",
@@ -122,19 +134,19 @@ def inductor_parts() -> InductorParts | None:
 
 
 def device_switches() -> list[str]:
-    """The names in ``torch.cuda`` by which Inductor goes to another GPU and back."""
+    """The names in ``torch.cuda`` with which Inductor switches between GPUs."""
     return [name_of(key) for key in ("exchange_device", "maybe_exchange_device") if find(key) is not None]
 
 
 class FunctionalTracing(NamedTuple):
-    """Where AOTAutograd meets an operator: the mode, and the types of tensors that are no subclass."""
+    """How AOTAutograd calls an operator: the mode, and the tensor types that are not user subclasses."""
 
     mode: Any
     plain_types: tuple[Any, ...]
 
 
 def functional_tracing() -> FunctionalTracing | None:
-    """None where torch.compile cannot be shown the inside of kernels."""
+    """The mode and types; None if torch.compile cannot trace into kernels."""
     mode, functional, fake = map(find, ("functional_mode", "functional_tensor", "fake_tensor"))
     if not all_found(mode, functional, fake):
         return None
@@ -142,6 +154,6 @@ def functional_tracing() -> FunctionalTracing | None:
 
 
 def export_is_tracing() -> bool:
-    """Whether it is export that traces, which keeps operators opaque; True where that cannot be told."""
-    is_on = find("triton_ops_opaque")  # looked for while something traces: it imports half of torch.compile
+    """Whether export is tracing, which keeps operators opaque; True if that is not known."""
+    is_on = find("triton_ops_opaque")  # looked up only while tracing: it imports half of torch.compile
     return is_on is None or bool(is_on())

@@ -1,4 +1,4 @@
-"""What opwright asks of torch's CUDA side, and of autograd's memory there, that torch tells only in private."""
+"""Wrappers of private APIs of torch's CUDA support, and of autograd's memory there."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _stream_of(device: int) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
-# The index of the current GPU, and the handle of the current stream of one. Functions of C where torch has them: a
-# stream object made anew for each call costs as much as the rest of a launch.
+# The index of the current GPU, and the handle of a GPU's current stream. C functions if torch has them: a new
+# stream object for each call costs as much as the rest of a launch.
 current_device: Any = find("current_device") or torch.cuda.current_device
 current_stream: Any = find("current_stream") or _stream_of
 
@@ -37,7 +37,7 @@ def keep_gpu_busy(cycles: int) -> None:
         square = square @ square
 
 
-# -- who holds memory ------------------------------------------------------------------------------------------------
+# -- references to a storage -----------------------------------------------------------------------------------------
 
 
 def _counts_holders(count: Callable[[int], int]) -> bool:
@@ -52,23 +52,23 @@ def _counts_holders(count: Callable[[int], int]) -> bool:
 
 _identity: Any = find("storage_identity")
 _count: Any = find("storage_holders", _counts_holders)
-# Whether ``holders_of`` can be asked.
+# Whether ``holders_of`` is available.
 COUNTS_HOLDERS = _identity is not None and _count is not None
 
 
 def holders_of(tensor: torch.Tensor) -> Callable[[], int]:
-    """A function that counts the tensors and nodes of autograd's that hold a tensor's storage."""
+    """A function that counts the tensors and autograd nodes that hold a tensor's storage."""
     return functools.partial(_count, _identity.__get__(tensor.untyped_storage()))
 
 
 # -- in a backward ---------------------------------------------------------------------------------------------------
 
 
-def _tells_what_is_retained(keeps_graph: Callable[[], bool]) -> bool:
-    told = []
+def _detects_retained_graph(keeps_graph: Callable[[], bool]) -> bool:
+    answers = []
 
     def ask(gradient: torch.Tensor) -> None:
-        told.append(keeps_graph())
+        answers.append(keeps_graph())
 
     with torch.enable_grad():
         x = torch.ones(1, device="cpu", requires_grad=True)
@@ -76,15 +76,15 @@ def _tells_what_is_retained(keeps_graph: Callable[[], bool]) -> bool:
         y.register_hook(ask)
         torch.autograd.grad(y, x, retain_graph=True)
         torch.autograd.grad(y, x)
-    return told == [True, False]
+    return answers == [True, False]
 
 
 @functools.cache
 def _keeps_graph() -> Any:
-    return find("keeps_graph", _tells_what_is_retained)
+    return find("keeps_graph", _detects_retained_graph)
 
 
 def backward_may_run_again() -> bool:
-    """Within a backward: whether it was asked to retain its graph; True where torch does not tell."""
+    """Within a backward: whether it retains its graph; True if that is not known."""
     keeps = _keeps_graph()
     return keeps is None or bool(keeps())

@@ -1,8 +1,8 @@
-"""What a call meets in torch's dispatcher: keys of its tensors and of the thread, modes, transforms.
+"""The state of a call in torch's dispatcher: keys of its tensors and of the thread, modes, transforms.
 
-What the keys mean is in c10/core/DispatchKey.h. They are compared whole: those that are listed here are plain, any
-other one is somebody who takes part in calls. Where one of the names is missing, nothing is plain, and every call goes
-through the dispatcher.
+The keys are documented in c10/core/DispatchKey.h. The keys listed here are plain; any other key means that a feature of
+torch intercepts calls. If one of the private names is missing, nothing counts as plain, and every call goes through the
+dispatcher.
 """
 
 from __future__ import annotations
@@ -18,28 +18,35 @@ from torch.autograd import forward_ad
 from opwright.internals.lookup import all_found, find
 
 __all__ = [
-    "anybody_listens", "conjugates_are_ignored", "forward_mode_is_on", "is_functorch_tensor",
-    "is_plain_tensor", "is_plain_thread", "names_of", "run_as_at_the_top", "run_with_lazy_conjugates",
+    "conjugates_are_ignored",
+    "forward_mode_is_on",
+    "is_functorch_tensor",
+    "is_intercepted",
+    "is_plain_tensor",
+    "is_plain_thread",
+    "names_of",
+    "run_with_default_keys",
+    "run_with_lazy_conjugates",
     "transforms_are_on",
 ]  # fmt: skip
 
 Result = TypeVar("Result")
 _PLAIN_BACKENDS = frozenset({"CPU", "CUDA"})
 _PLAIN_KEYS = _PLAIN_BACKENDS | {"ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"}
-# A subclass may listen to __torch_function__, which no key shows.
+# A subclass may define __torch_function__, which has no key.
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def names_of(keys: Any) -> frozenset[str]:
-    """The keys of a set: torch gives Python no other way to all of them."""
+    """The names of the keys in a set. torch has no other Python API for all of them."""
     shown = str(keys).removeprefix("DispatchKeySet(").rstrip(")")
     return frozenset(name.strip() for name in shown.split(","))
 
 
-# -- probes: does a name do what is relied on ------------------------------------------------------------------------
+# -- probes: whether a name behaves as expected ----------------------------------------------------------------------
 
 
-def _tells_function_modes(is_on: Callable[[], bool]) -> bool:
+def _detects_function_modes(is_on: Callable[[], bool]) -> bool:
     before = is_on()
     with torch.overrides.BaseTorchFunctionMode():
         return (before, is_on()) == (False, True)
@@ -54,38 +61,38 @@ def _counts_dispatch_modes(count: Callable[[], int]) -> bool:
         return (before, count()) == (0, 1)
 
 
-def _tells_keys_of_tensors(keys_of: Callable[[torch.Tensor], Any]) -> bool:
+def _returns_tensor_keys(keys_of: Callable[[torch.Tensor], Any]) -> bool:
     plain = names_of(keys_of(torch.empty(1, device="cpu")))
     lazy = names_of(keys_of(torch.empty(1, dtype=torch.complex64, device="cpu").conj()))
     return "CPU" in plain and "Conjugate" not in plain and "Conjugate" in lazy
 
 
-def _tells_included_keys(keys: Callable[[], Any]) -> bool:
+def _returns_included_keys(keys: Callable[[], Any]) -> bool:
     """Inference mode no longer includes the key of views."""
     before = names_of(keys())
     with torch.inference_mode():
         return "ADInplaceOrView" in before and "ADInplaceOrView" not in names_of(keys())
 
 
-def _tells_excluded_keys(keys: Callable[[], Any]) -> bool:
-    """Inference mode excludes autograd besides."""
+def _returns_excluded_keys(keys: Callable[[], Any]) -> bool:
+    """Inference mode excludes autograd in addition."""
     before = names_of(keys())
     with torch.inference_mode():
         return names_of(keys()) > before
 
 
-def _tells_transforms(ask: Callable[[torch.Tensor], Any]) -> bool:
-    """A question whose answer is true within a transform of ``torch.func``, and not outside."""
-    told = []
+def _detects_transforms(ask: Callable[[torch.Tensor], Any]) -> bool:
+    """Whether ``ask`` is true within a transform of ``torch.func``, and false outside."""
+    answers = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        told.append(bool(ask(tensor)))
+        answers.append(bool(ask(tensor)))
         return tensor
 
     one = torch.ones(1, device="cpu")
     note(one)
     torch.func.vmap(note)(one)
-    return told == [False, True]
+    return answers == [False, True]
 
 
 def _makes_sets_of_keys(key_set: Any) -> bool:
@@ -93,44 +100,44 @@ def _makes_sets_of_keys(key_set: Any) -> bool:
     return names_of(key_set.from_raw_repr(keys.raw_repr())) == {"Conjugate"}
 
 
-# -- who takes part in a call ----------------------------------------------------------------------------------------
+# -- what intercepts a call ------------------------------------------------------------------------------------------
 
 _key = find("key")
 _key_set = find("key_set", _makes_sets_of_keys)
-_include = find("include_keys", _tells_included_keys)
-_exclude = find("exclude_keys", _tells_excluded_keys)
-_keys_of = find("tensor_keys", _tells_keys_of_tensors)
-_functorch_stack = find("functorch_stack", lambda peek: _tells_transforms(lambda _: peek() is not None))
-_function_mode_is_on: Any = find("function_modes", _tells_function_modes)
+_include = find("include_keys", _returns_included_keys)
+_exclude = find("exclude_keys", _returns_excluded_keys)
+_keys_of = find("tensor_keys", _returns_tensor_keys)
+_functorch_stack = find("functorch_stack", lambda peek: _detects_transforms(lambda _: peek() is not None))
+_function_mode_is_on: Any = find("function_modes", _detects_function_modes)
 _dispatch_modes: Any = find("dispatch_modes", _counts_dispatch_modes)
 _profiler_is_on: Any = find("profiler", lambda is_on: is_on() in (False, True))
 
 _level = find("forward_level", lambda level: level == -1)
 
-_knows_who_listens = all_found(
+_can_detect_interceptors = all_found(
     _key_set, _include, _exclude, _keys_of, _functorch_stack, _function_mode_is_on, _dispatch_modes, _profiler_is_on,
     _level,
 )  # fmt: skip
 
 
-def _anybody_listens() -> Any:
+def _is_intercepted() -> Any:
     return (
         _function_mode_is_on() or _profiler_is_on() or _dispatch_modes() or forward_ad._current_level >= 0
-    )  # in one frame: it is a part of every call
+    )  # in one frame, because every call runs it
 
 
-def _somebody_may_listen() -> bool:
+def _may_be_intercepted() -> bool:
     return True
 
 
-# Whether anybody takes part in calls right now whom no key of a tensor or of the thread shows: forward mode, a mode of
-# __torch_function__ or __torch_dispatch__ (fake tensors are one, and export traces with them), the profiler. A function
-# without arguments; true or not.
-anybody_listens: Callable[[], Any] = _anybody_listens if _knows_who_listens else _somebody_may_listen
+# Whether calls are intercepted right now by something without a key of a tensor or the thread: forward mode, a mode of
+# __torch_function__ or __torch_dispatch__ (such as fake tensors, with which export traces), the profiler. A function
+# without arguments.
+is_intercepted: Callable[[], Any] = _is_intercepted if _can_detect_interceptors else _may_be_intercepted
 
 
 def forward_mode_is_on() -> bool:
-    """Whether a block of forward-mode automatic differentiation is around us."""
+    """Whether a block of forward-mode automatic differentiation is active."""
     if _level is not None:
         return forward_ad._current_level >= 0
     one = torch.ones(1, device="cpu")
@@ -142,7 +149,7 @@ def forward_mode_is_on() -> bool:
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
-    """Whether nothing but autograd and autocast would happen to this tensor on its way through the dispatcher."""
+    """Whether the dispatcher would apply nothing but autograd and autocast to this tensor."""
     return type(tensor) in _PLAIN_TYPES and _are_plain_keys(_keys_of(tensor).raw_repr())  # type: ignore[misc]
 
 
@@ -153,14 +160,14 @@ def _are_plain_keys(raw_keys: int) -> bool:
 
 
 def is_plain_thread() -> bool:
-    """Whether this thread includes and excludes the keys of one that has done nothing yet, or has only entered
+    """Whether this thread includes and excludes the same keys as a new thread, or as a new thread in
     inference mode."""
     return _are_plain_sets(_include().raw_repr(), _exclude().raw_repr())  # type: ignore[misc]
 
 
 @functools.cache
 def _are_plain_sets(include: int, exclude: int) -> bool:
-    # Autograd's threads for GPUs exclude named dims besides (torch 2.11); a tensor that has some is not plain anyway.
+    # Autograd's threads for GPUs also exclude named dims (torch 2.11); a tensor with named dims is not plain anyway.
     def named(included: int, excluded: int) -> tuple[frozenset[str], frozenset[str]]:
         sets = [names_of(_key_set.from_raw_repr(keys)) for keys in (included, excluded)]  # type: ignore[union-attr]
         return sets[0], sets[1] - {"Named"}
@@ -170,14 +177,14 @@ def _are_plain_sets(include: int, exclude: int) -> bool:
 
 @functools.cache
 def _default_key_sets() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """The included and excluded keys of a thread that has done nothing yet, and of one in inference mode."""
+    """The included and excluded keys of a new thread, and of a new thread in inference mode."""
 
-    def look() -> tuple[Any, Any]:
+    def read_keys() -> tuple[Any, Any]:
         fresh = _include(), _exclude()  # type: ignore[misc]
         with torch.inference_mode():
             return fresh, (_include(), _exclude())  # type: ignore[misc]
 
-    return _in_a_fresh_thread(look)
+    return _in_new_thread(read_keys)
 
 
 def is_functorch_tensor(tensor: torch.Tensor) -> bool:
@@ -185,26 +192,26 @@ def is_functorch_tensor(tensor: torch.Tensor) -> bool:
     return bool(_is_wrapped(tensor)) if _is_wrapped is not None else transforms_are_on()
 
 
-_is_wrapped = find("is_wrapped", _tells_transforms)
-_transforms_are_on = find("transforms_on", lambda are_on: _tells_transforms(lambda _: are_on()))
+_is_wrapped = find("is_wrapped", _detects_transforms)
+_transforms_are_on = find("transforms_on", lambda are_on: _detects_transforms(lambda _: are_on()))
 
 
 def transforms_are_on() -> bool:
-    """Whether a ``torch.func`` transform is around us."""
+    """Whether a ``torch.func`` transform is active."""
     return bool(_transforms_are_on()) if _transforms_are_on is not None else False
 
 
 # -- calls with other keys than the thread's -------------------------------------------------------------------------
 
 
-def run_as_at_the_top(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function in which torch behaves as at the top of a Python program.
+def run_with_default_keys(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function with the dispatcher's default keys, as outside of any operator.
 
-    Inside an operator's rule the dispatcher has already switched off the keys that it passed, autograd and functorch
-    among them; a rule that differentiates or vmaps needs them again. Enclosing functorch transforms stay in force.
+    Inside an operator's rule the dispatcher has already switched off the keys that it has handled, such as autograd and
+    functorch; a rule that differentiates or vmaps needs them again. Enclosing functorch transforms stay active.
     """
-    if _force_keys is None or not _knows_who_listens:
-        return _in_a_fresh_thread(function, *arguments)
+    if _force_keys is None or not _can_detect_interceptors:
+        return _in_new_thread(function, *arguments)
     include, exclude = _default_key_sets()[0]
     if _functorch_stack() is not None:  # type: ignore[misc]
         for key in ("FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode"):
@@ -214,18 +221,18 @@ def run_as_at_the_top(function: Callable[..., Result], *arguments: Any) -> Resul
 
 
 def conjugates_are_ignored() -> bool:
-    """Whether arithmetic on a lazy conjugate (``x.conj()``) would forget the conjugate, right now.
+    """Whether arithmetic on a lazy conjugate (``x.conj()``) would ignore the conjugation, right now.
 
-    torch.compile's runtime calls operators with the keys switched off that resolve it (torch 2.13 and 2.15;
+    torch.compile's runtime calls operators with the keys that resolve it switched off (torch 2.13 and 2.15;
     torch's own ``custom_op`` then gives wrong values).
     """
     return _is_excluded is None or bool(_is_excluded(_key.Conjugate))  # type: ignore[union-attr]
 
 
 def run_with_lazy_conjugates(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function in which ``x.conj()`` and ``x.imag`` mean what they say."""
-    if _force_keys is None or not _knows_who_listens:
-        return _in_a_fresh_thread(function, *arguments)
+    """Call a function in which lazy conjugates (``x.conj()``, ``x.imag``) are resolved."""
+    if _force_keys is None or not _can_detect_interceptors:
+        return _in_new_thread(function, *arguments)
     include, exclude = _include(), _exclude()  # type: ignore[misc]
     for key in (_key.Conjugate, _key.Negative):  # type: ignore[union-attr]
         exclude = exclude.remove(key)
@@ -234,14 +241,14 @@ def run_with_lazy_conjugates(function: Callable[..., Result], *arguments: Any) -
 
 
 def _forces_keys(guard: Any) -> bool:
-    """Within its block the thread has just the keys that it is given; after it, those from before."""
+    """Within its block the thread has exactly the keys passed to it; after it, the earlier ones."""
     before = _exclude()  # type: ignore[misc]
     with guard(_include(), before.add(_key.Conjugate)):  # type: ignore[misc, union-attr]
         inside = names_of(_exclude())  # type: ignore[misc]
     return "Conjugate" in inside and names_of(_exclude()) == names_of(before)  # type: ignore[misc]
 
 
-def _tells_what_is_excluded(is_excluded: Any) -> bool:
+def _detects_excluded_keys(is_excluded: Any) -> bool:
     conjugate = _key.Conjugate  # type: ignore[union-attr]
     outside = is_excluded(conjugate)
     if _force_keys is None:
@@ -251,11 +258,11 @@ def _tells_what_is_excluded(is_excluded: Any) -> bool:
 
 
 _force_keys: Any = find("force_keys", _forces_keys)
-_is_excluded = find("is_excluded", _tells_what_is_excluded)
+_is_excluded = find("is_excluded", _detects_excluded_keys)
 
 
-def _in_a_fresh_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """The slow way to a thread's default keys: a thread that has done nothing yet, on this one's GPU and stream."""
+def _in_new_thread(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function with default keys in a new thread, on this thread's GPU and stream. Slow."""
     outcome: list[Any] = []
     on_gpu = torch.cuda.is_initialized()
     stream = torch.cuda.current_stream() if on_gpu else None
@@ -265,7 +272,7 @@ def _in_a_fresh_thread(function: Callable[..., Result], *arguments: Any) -> Resu
         try:
             with torch.cuda.stream(stream), torch.set_grad_enabled(grad):
                 outcome.append(function(*arguments))
-        except BaseException as error:  # it belongs to the caller
+        except BaseException as error:  # raised again in the caller's thread
             outcome.extend((None, error))
 
     thread = threading.Thread(target=work)

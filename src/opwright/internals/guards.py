@@ -1,4 +1,4 @@
-"""Guards: whether tensors are like those of an earlier call, asked in one call of C++."""
+"""Guards: compare tensors with those of an earlier call, in one C++ call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["HAS_GUARDS", "guard_tensors"]
 
 
 def _guards_what_matters(guards: Any) -> bool:
-    """A guard holds for a tensor that is alike, and for none that differs in what the choice of a kernel depends on."""
+    """A guard accepts a tensor that is alike, and none that differs in a property that selects a kernel."""
 
     class Subclass(torch.Tensor):
         pass
@@ -32,16 +32,16 @@ def _guards_what_matters(guards: Any) -> bool:
 
 
 _guards: Any = find("guards", _guards_what_matters)
-# Whether ``guard_tensors`` takes a fraction of a microsecond rather than some for each tensor.
+# Whether ``guard_tensors`` runs in C++ (a fraction of a microsecond, instead of a few for each tensor).
 HAS_GUARDS = _guards is not None
 
 
 def guard_tensors(tensors: Sequence[torch.Tensor], any_strides: Sequence[bool] | None = None) -> Callable[..., bool]:
-    """A function that tells whether tensors are like these: by type, dtype, device, sizes, strides, dispatch keys and
-    whether they require a gradient. It is false for a tensor that is given twice, and raises for more or fewer tensors.
+    """A function that compares tensors with these: by type, dtype, device, sizes, strides, dispatch keys and
+    requires_grad. It returns False for a tensor that is passed twice, and raises for more or fewer tensors.
 
     Args:
-        any_strides: whether each may have others than it has (default: none may).
+        any_strides: for each tensor, whether its strides may differ (default: none may).
     """
     if _guards is None:
         return _guard_in_python(tensors, any_strides or [False] * len(tensors))

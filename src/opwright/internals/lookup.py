@@ -1,4 +1,4 @@
-"""Finding the names of ``names.INTERNALS``: each once, each by the behaviour that is relied on."""
+"""Finds the names of ``names.INTERNALS``, each once, and tests that they behave as expected."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["Problem", "all_found", "find", "name_of", "problems", "replace"]
 
 _ROWS = {row.key: row for row in INTERNALS}
 _MISSING = object()
-# What is found in the place of names: for tests, and to tell whether one of them is the cause of something. The
-# environment variable has keys of rows, with commas between them, that are taken for missing.
+# Replacements of names, for tests and for finding the cause of a problem. The
+# environment variable lists keys of rows, separated by commas, that count as missing.
 _replaced: dict[str, Any] = dict.fromkeys(
     filter(None, os.environ.get("OPWRIGHT_WITHOUT_INTERNALS", "").split(",")), _MISSING
 )
@@ -25,7 +25,7 @@ _problems: dict[str, Problem] = {}
 
 @dataclass(frozen=True)
 class Problem:
-    """A private name that is not there, or does not do what it did."""
+    """A private name that is missing, or behaves differently."""
 
     internal: Internal
     what: str
@@ -35,27 +35,27 @@ class Problem:
 
 
 def find(key: str, behaves: Callable[[Any], bool] | None = None) -> Any | None:
-    """What a private name stands for; None where it is missing, or fails its probe.
+    """The object with a private name; None if it is missing or fails its probe.
 
     Args:
-        key: of a row in the table.
-        behaves: tells whether what was found does what opwright relies on. It may raise, which means no.
+        key: the key of a row in the table.
+        behaves: the probe: whether the object behaves as opwright expects. An exception counts as False.
     """
     found = _look_up(key)
-    if found is _MISSING or key in _problems:  # for whoever asked first, and for all others
+    if found is _MISSING or key in _problems:  # an earlier probe may have failed
         return None
     try:
         if behaves is None or behaves(found):
             return found
-        what = "is not what it was"
-    except Exception as error:  # a name that changed its reference may raise anything
-        what = f"is not what it was ({type(error).__name__}: {error})"
+        what = "behaves differently"
+    except Exception as error:  # a changed function may raise anything
+        what = f"behaves differently ({type(error).__name__}: {error})"
     _problems[key] = Problem(_ROWS[key], what)
     return None
 
 
 def name_of(key: str) -> str:
-    """The attribute under which its module has a private name; what is found there may call itself otherwise."""
+    """The attribute name of a private name in its module; the object's ``__name__`` may differ."""
     return _ROWS[key].name.rpartition(".")[2]
 
 
@@ -63,7 +63,7 @@ def name_of(key: str) -> str:
 def _look_up(key: str) -> Any:
     row = _ROWS[key]
     found = _replaced[key] if key in _replaced else _resolve(row.name)
-    if found is _MISSING and (key in _replaced or not _is_part_of_what_is_not_installed(row.name)):
+    if found is _MISSING and (key in _replaced or not _is_not_installed(row.name)):
         _problems[key] = Problem(row, "is missing")
     return found
 
@@ -88,8 +88,8 @@ def _resolve(name: str) -> Any:
     return found
 
 
-def _is_part_of_what_is_not_installed(name: str) -> bool:
-    """Triton may be absent, and parts of torch are built for CUDA or with ``torch.distributed`` only."""
+def _is_not_installed(name: str) -> bool:
+    """Whether a name belongs to Triton, CUDA or ``torch.distributed`` and these are not part of this installation."""
     try:
         importlib.import_module(name.partition(".")[0])
     except ImportError:
@@ -102,17 +102,17 @@ def _is_part_of_what_is_not_installed(name: str) -> bool:
 
 
 def all_found(*found: Any) -> bool:
-    """Whether none of some results of ``find`` is None."""
+    """Whether none of these results of ``find`` is None."""
     return all(one is not None for one in found)
 
 
 def problems() -> list[Problem]:
-    """Every name of the table that is missing here, or failed its probe so far."""
+    """Every name of the table that is missing here, or has failed its probe."""
     for key in _ROWS:
         _look_up(key)
     return [_problems[key] for key in _ROWS if key in _problems]
 
 
-def replace(key: str, stand_in: Any) -> None:
-    """Find something else under a name: for tests, before anything else of opwright is imported."""
-    _replaced[key] = stand_in
+def replace(key: str, replacement: Any) -> None:
+    """Replace a name, for tests, before any other part of opwright is imported."""
+    _replaced[key] = replacement

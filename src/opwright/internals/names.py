@@ -1,8 +1,8 @@
 """Every private name of torch and Triton that opwright uses: one row each.
 
-``seen`` is the range of versions in which the name was found and behaved (``.ci/versions`` runs the tests on them).
-``without`` says what happens where it is missing or behaves otherwise: something slower or smaller, and never a wrong
-answer. ``opwright doctor`` prints a line for each name that is missing.
+``seen`` is the range of versions in which the name exists and passes its probe (``.ci/versions`` tests these).
+``without`` is the fallback if it is missing or behaves differently: slower or with fewer features, never
+with wrong results. ``opwright doctor`` prints a line for each name that is missing.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 __all__ = ["DYNAMO", "INTERNALS", "SLOW_IMPORTS", "Internal"]
 
-# Modules of torch's that a check needs and that take long to import: they are imported before processes fork.
+# Modules of torch that checks need and that are slow to import. They are imported before processes fork.
 SLOW_IMPORTS = ("torch._dynamo", "torch._functorch.aot_autograd", "torch.testing._internal.optests")
-# A module whose presence among those that are loaded tells that something was compiled.
+# A module that is loaded as soon as something has been compiled.
 DYNAMO = "torch._dynamo"
 
 
 @dataclass(frozen=True)
 class Internal:
-    """One private name. ``key`` is how opwright's own files call it."""
+    """One private name. ``key`` is its name in opwright's own files."""
 
     key: str
     name: str
@@ -32,13 +32,13 @@ _DISPATCHER = "calls go through torch's dispatcher"
 _PUBLIC_AUTOGRAD = "gradients go through torch.library.register_autograd, which torch.func refuses"
 _OPAQUE = "torch.compile keeps Triton operators opaque"
 _NO_NUMPY = "NumPy code is not compiled, and nothing is derived from references in NumPy"
-_CPU_ARRAYS = "arrays that compiled NumPy makes are on the CPU; arguments on a GPU are refused beside them"
-_NO_TARGET = "no code is shown for GPUs that are not here"
-_THREAD = "a rule that differentiates runs in a thread of its own"
+_CPU_ARRAYS = "arrays that compiled NumPy code makes are on the CPU; arguments on a GPU are refused with them"
+_NO_TARGET = "no code is shown for GPUs that are not present"
+_THREAD = "a rule that differentiates runs in a new thread"
 _NO_STAGES = "Triton's stages are not shown"
 
 INTERNALS: tuple[Internal, ...] = (
-    # -- what a call meets: dispatch keys, modes, transforms ------------------------------------------------------
+    # -- the state of a call: dispatch keys, modes, transforms -----------------------------------------------------
     Internal("include_keys", "torch._C._dispatch_tls_local_include_set", "keys that a thread includes", _DISPATCHER),
     Internal("exclude_keys", "torch._C._dispatch_tls_local_exclude_set", "keys that a thread excludes", _DISPATCHER),
     Internal("tensor_keys", "torch._C._dispatch_keys", "a tensor's dispatch keys", _DISPATCHER),
@@ -51,22 +51,22 @@ INTERNALS: tuple[Internal, ...] = (
     Internal(
         "guards",
         "torch._C._dynamo.guards.TensorGuards",
-        "recognising a call like an earlier one",
-        "each call is checked anew, which takes a few microseconds",
+        "guards of repeated calls",
+        "each call is checked in Python, which takes a few microseconds",
     ),
-    Internal(
-        "force_keys", "torch._C._ForceDispatchKeyGuard", "calls within a rule, as at the top of a program", _THREAD
-    ),
+    Internal("force_keys", "torch._C._ForceDispatchKeyGuard", "calls within a rule, with the default keys", _THREAD),
     Internal(
         "functorch_stack", "torch._C._functorch.peek_interpreter_stack", "is a torch.func transform on", _DISPATCHER
     ),
     Internal("is_excluded", "torch._C._dispatch_tls_is_dispatch_key_excluded", "are lazy conjugates ignored", _THREAD),
     # -- autograd and torch.func ------------------------------------------------------------------------------------
-    Internal("below_autograd", "torch._C._AutoDispatchBelowAutograd", "a kernel beneath autograd", _PUBLIC_AUTOGRAD),
+    Internal("below_autograd", "torch._C._AutoDispatchBelowAutograd", "a kernel below autograd", _PUBLIC_AUTOGRAD),
     Internal("after_autograd", "torch._C._after_autograd_keyset", "the keys that follow autograd's", _PUBLIC_AUTOGRAD),
-    Internal("any_requires_grad", "torch._C._any_requires_grad", "does an argument want a gradient", _PUBLIC_AUTOGRAD),
     Internal(
-        "exclude_guard", "torch._C._ExcludeDispatchKeyGuard", "leaving autocast behind", "torch.autocast(enabled=False)"
+        "any_requires_grad", "torch._C._any_requires_grad", "does an argument require a gradient", _PUBLIC_AUTOGRAD
+    ),
+    Internal(
+        "exclude_guard", "torch._C._ExcludeDispatchKeyGuard", "calls below autocast", "torch.autocast(enabled=False)"
     ),
     Internal("transform_type", "torch._C._functorch.TransformType", "is the transform functionalize", _PUBLIC_AUTOGRAD),
     Internal("transforms_on", "torch._C._are_functorch_transforms_active", "is any transform on", _PUBLIC_AUTOGRAD),
@@ -80,13 +80,18 @@ INTERNALS: tuple[Internal, ...] = (
         "pop_interpreters",
         "torch._functorch.pyfunctorch.temporarily_pop_interpreter_stack",
         "vmap within an operator's vmap rule",
-        "operators register their vmap rule by torch.library.register_vmap alone",
+        "operators register their vmap rule with torch.library.register_vmap only",
     ),
     # -- registration ------------------------------------------------------------------------------------------------
     Internal(
-        "destroy_library", "torch.library.Library._destroy", "defining an operator anew", "defining one anew is refused"
+        "destroy_library",
+        "torch.library.Library._destroy",
+        "redefining an operator",
+        "redefining an operator is refused",
     ),
-    Internal("decompositions", "torch._decomp.global_decomposition_table", "taking a decomposition back", "it stays"),
+    Internal(
+        "decompositions", "torch._decomp.global_decomposition_table", "removing a decomposition", "it stays registered"
+    ),
     Internal(
         "decompose",
         "torch._decomp.register_decomposition",
@@ -96,16 +101,16 @@ INTERNALS: tuple[Internal, ...] = (
     Internal(
         "sharding_dispatcher",
         "torch.distributed.tensor.DTensor._op_dispatcher",
-        "taking back a custom sharding rule",
-        "it stays until Python ends",
+        "removing a custom sharding rule",
+        "it stays registered until Python ends",
     ),
     Internal(
-        "lowerings", "torch._inductor.lowering", "operators with a decomposition, where CI is set", "Inductor decides"
+        "lowerings", "torch._inductor.lowering", "operators with a decomposition, if CI is set", "Inductor decides"
     ),
     Internal(
         "layout_tag",
         "torch._library.utils.get_layout_constraint_tag",
-        "the layouts that such an operator takes",
+        "the layouts of such an operator's arguments",
         "Inductor decides",
     ),
     Internal(
@@ -120,22 +125,22 @@ INTERNALS: tuple[Internal, ...] = (
     Internal(
         "triton_ops_opaque",
         "torch.export._trace.custom_triton_ops_decomposition_disabled",
-        "is it export that traces",
+        "is export tracing",
         _OPAQUE,
     ),
     Internal(
         "overload_function",
         "torch.ops.aten.relu.default._op",
-        "calling an operator past its Python wrapper",
-        "it is called through it",
+        "calling an operator without its Python wrapper",
+        "it is called through the wrapper",
     ),
     Internal(
         "overload_schema",
         "torch.ops.aten.relu.default._schema",
         "does a library match its operator",
-        "its name alone tells",
+        "only the name is compared",
     ),
-    Internal("parse_schema", "torch._C.parse_schema", "a schema as torch prints it", "its name alone tells"),
+    Internal("parse_schema", "torch._C.parse_schema", "a schema as torch prints it", "only the name is compared"),
     # -- tensors -----------------------------------------------------------------------------------------------------
     Internal(
         "version",
@@ -143,24 +148,26 @@ INTERNALS: tuple[Internal, ...] = (
         "was a tensor written",
         "writes are found by comparing values; no CUDA graphs",
     ),
-    Internal("storage_identity", "torch.UntypedStorage._cdata", "do two tensors share memory", "their addresses tell"),
+    Internal(
+        "storage_identity", "torch.UntypedStorage._cdata", "do two tensors share memory", "their addresses are compared"
+    ),
     Internal(
         "tensor_address",
         "torch.Tensor._cdata",
-        "where Python's tensor holds its C++ one",
+        "the C++ tensor of a Python tensor",
         "kernels are called from Python",
     ),
     Internal(
         "fake_mode",
         "torch._subclasses.fake_tensor.FakeTensorMode",
         "shapes without memory",
-        "meta tensors take their place",
+        "meta tensors are used instead",
     ),
     Internal("fake_tensor", "torch._subclasses.fake_tensor.FakeTensor", "tracing into Triton kernels", _OPAQUE),
     Internal(
         "dispatch_mode",
         "torch.utils._python_dispatch.TorchDispatchMode",
-        "counting FLOPs, rounding as a dtype would",
+        "counting FLOPs, simulated rounding errors",
         "FLOPs are not counted",
     ),
     # -- CUDA --------------------------------------------------------------------------------------------------------
@@ -171,11 +178,11 @@ INTERNALS: tuple[Internal, ...] = (
         "the current stream's handle",
         "torch.cuda.current_stream",
     ),
-    Internal("gpu_sleep", "torch.cuda._sleep", "a GPU that is busy for a while", "matrix products keep it busy"),
+    Internal("gpu_sleep", "torch.cuda._sleep", "keeping a GPU busy", "matrix products keep it busy"),
     Internal(
         "storage_holders",
         "torch._C._storage_Use_Count",
-        "does anybody hold a graph's memory",
+        "is a graph's memory still referenced",
         "results of CUDA graphs are copied",
     ),
     Internal(
@@ -188,69 +195,69 @@ INTERNALS: tuple[Internal, ...] = (
     Internal(
         "compile_fx", "torch._inductor.compile_fx.compile_fx", "code from a traced graph of NumPy calls", _NO_NUMPY
     ),
-    Internal("dynamo_errors", "torch._dynamo.exc", "what stopped the tracer, in our words", "torch's own words"),
+    Internal("dynamo_errors", "torch._dynamo.exc", "the cause of a tracing error", "torch's own message is shown"),
     Internal("dynamo_counters", "torch._dynamo.utils.counters", "the reasons of graph breaks", "they are not listed"),
     Internal(
         "code_of_run", "torch._inductor.utils.run_and_get_code", "showing what Inductor generates", "it is not shown"
     ),
     Internal(
-        "inner_compile", "torch._inductor.compile_fx.compile_fx_inner", "code for a GPU that is not here", _NO_TARGET
+        "inner_compile", "torch._inductor.compile_fx.compile_fx_inner", "code for a GPU that is not present", _NO_TARGET
     ),
     Internal("inductor_config", "torch._inductor.config", "Inductor's settings for that code", _NO_TARGET),
+    Internal("graph_lowering", "torch._inductor.graph.GraphLowering", "the compilation of that code", _NO_TARGET),
     Internal(
-        "graph_lowering", "torch._inductor.graph.GraphLowering", "the compilation that holds that code", _NO_TARGET
+        "cuda_interface", "torch._dynamo.device_interface.CudaInterface", "Inductor's queries of a GPU", _NO_TARGET
     ),
-    Internal("cuda_interface", "torch._dynamo.device_interface.CudaInterface", "what Inductor asks a GPU", _NO_TARGET),
     Internal(
         "precompile",
         "torch._inductor.runtime.triton_heuristics.CachingAutotuner._precompile_config",
         "compiling one of Inductor's Triton kernels",
         _NO_TARGET,
     ),
-    Internal("exchange_device", "torch.cuda._exchange_device", "Inductor's way to another GPU", "that way fails"),
+    Internal("exchange_device", "torch.cuda._exchange_device", "Inductor's switch to another GPU", "the switch fails"),
     Internal(
-        "maybe_exchange_device", "torch.cuda._maybe_exchange_device", "Inductor's way back from it", "that way fails"
+        "maybe_exchange_device", "torch.cuda._maybe_exchange_device", "Inductor's switch back", "the switch fails"
     ),
-    Internal("triton_facts", "torch.utils._triton", "what Inductor asks Triton", _NO_TARGET),
+    Internal("triton_facts", "torch.utils._triton", "Inductor's queries of Triton", _NO_TARGET),
     # -- torch's NumPy layer -----------------------------------------------------------------------------------------
     Internal("numpy", "torch._numpy", "NumPy's functions on tensors", _NO_NUMPY),
     Internal("numpy_array", "torch._numpy._ndarray.ndarray", "NumPy's array on a tensor", _NO_NUMPY),
-    Internal("numpy_dtypes", "torch._numpy._dtypes_impl", "which float np.zeros gives", _NO_NUMPY),
+    Internal("numpy_dtypes", "torch._numpy._dtypes_impl", "the dtype of np.zeros", _NO_NUMPY),
     Internal(
         "numpy_calls",
         "torch._dynamo.utils.numpy_to_tensor_wrapper",
-        "where compiled NumPy makes its arrays",
+        "the device of arrays that compiled NumPy code makes",
         _CPU_ARRAYS,
     ),
-    Internal("numpy_methods", "torch._dynamo.utils.numpy_method_wrapper", "the same, of arrays' methods", _CPU_ARRAYS),
-    Internal("numpy_operators", "torch._dynamo.utils.numpy_operator_wrapper", "the same, of operators", _CPU_ARRAYS),
-    Internal("device_context", "torch.utils._device.DeviceContext", "is torch.device(...) around us", _CPU_ARRAYS),
+    Internal("numpy_methods", "torch._dynamo.utils.numpy_method_wrapper", "the same, for arrays' methods", _CPU_ARRAYS),
+    Internal("numpy_operators", "torch._dynamo.utils.numpy_operator_wrapper", "the same, for operators", _CPU_ARRAYS),
+    Internal("device_context", "torch.utils._device.DeviceContext", "is torch.device(...) active", _CPU_ARRAYS),
     Internal(
         "device_constructors", "torch.utils._device._device_constructors", "functions that make tensors", _CPU_ARRAYS
     ),
     Internal(
         "pop_function_mode",
         "torch.overrides._pop_mode_temporarily",
-        "leaving torch.device(...) for a while",
+        "suspending torch.device(...)",
         _CPU_ARRAYS,
     ),
     Internal(
         "function_mode_count",
         "torch._C._len_torch_function_stack",
-        "how many of torch's function modes are on",
+        "the number of active function modes",
         _CPU_ARRAYS,
     ),
-    Internal("function_mode_at", "torch._C._get_function_stack_at", "which they are", _CPU_ARRAYS),
+    Internal("function_mode_at", "torch._C._get_function_stack_at", "the active function modes", _CPU_ARRAYS),
     # -- Triton ------------------------------------------------------------------------------------------------------
     Internal(
         "triton_target",
         "triton.backends.compiler.GPUTarget",
-        "compiling for a GPU that is not here",
+        "compiling for a GPU that is not present",
         _NO_STAGES,
         "triton 3.4 – 3.9",
     ),
     Internal(
-        "triton_source", "triton.compiler.ASTSource", "what Triton compiles there", _NO_STAGES, "triton 3.4 – 3.9"
+        "triton_source", "triton.compiler.ASTSource", "the source that Triton compiles", _NO_STAGES, "triton 3.4 – 3.9"
     ),
     Internal(
         "autotuner_timer",
@@ -260,6 +267,10 @@ INTERNALS: tuple[Internal, ...] = (
         "triton 3.4 – 3.9",
     ),
     Internal(
-        "triton_backends", "triton.backends.backends", "code for a GPU that is not here", _NO_TARGET, "triton 3.4 – 3.9"
+        "triton_backends",
+        "triton.backends.backends",
+        "code for a GPU that is not present",
+        _NO_TARGET,
+        "triton 3.4 – 3.9",
     ),
 )

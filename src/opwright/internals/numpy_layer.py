@@ -1,6 +1,6 @@
-"""torch's NumPy on tensors, and the two things of it that are one setting of the process: which float it gives, and
-where compiled code makes its arrays. Both are patched only while a block that asks for it is active, and even then
-decide by what this thread's block says."""
+"""torch's NumPy on tensors, and its two settings that are global in a process: the default float dtype, and the device
+on which compiled code makes arrays. Both are patched only while a block needs it, and then depend on this thread's
+block."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = [
     "without_default_device",
 ]  # fmt: skip
 
-# NumPy's namespace and its array, on tensors. None where this torch has none.
+# NumPy's namespace and its array, on tensors. None if this torch has none.
 numpy_functions: Any = find("numpy")
 
 
 class _NoArray:
-    """In the place of the array where this torch has none."""
+    """Replaces the array type if this torch has none."""
 
 
 Array: Any = find("numpy_array") or _NoArray
@@ -36,7 +36,7 @@ def has_numpy() -> bool:
 
 
 class _PatchedWhileUsed:
-    """Something of the process that is replaced while at least one block, in any thread, uses the replacement."""
+    """A patch of the process that is active while at least one block, in any thread, uses it."""
 
     def __init__(self, install: Callable[[], Callable[[], None]]) -> None:
         self._install = install
@@ -59,21 +59,21 @@ class _PatchedWhileUsed:
                     self._restore()
 
 
-# -- which float -----------------------------------------------------------------------------------------------------
+# -- the default float dtype -----------------------------------------------------------------------------------------
 
 _dtypes: contextvars.ContextVar[tuple[torch.dtype, torch.dtype] | None] = contextvars.ContextVar(
     "opwright_numpy_dtypes", default=None
 )
 
 
-def _let_blocks_choose_dtypes() -> Callable[[], None]:
+def _patch_default_dtypes() -> Callable[[], None]:
     module: Any = find("numpy_dtypes")
     if module is None:
         return lambda: None
     before = module.default_dtypes()
 
-    class OfTheBlock(type(before)):  # type: ignore[misc]
-        """torch's record of default dtypes, as it was, but for threads that are in a block."""
+    class BlockDtypes(type(before)):  # type: ignore[misc]
+        """torch's record of default dtypes, with other values for threads in a block."""
 
         @property
         def float_dtype(self) -> Any:
@@ -85,21 +85,21 @@ def _let_blocks_choose_dtypes() -> Callable[[], None]:
             chosen = _dtypes.get()
             return self[1] if chosen is None else chosen[1]
 
-    ours = module._default_dtypes = OfTheBlock(*before)
+    ours = module._default_dtypes = BlockDtypes(*before)
 
     def restore() -> None:
-        if module._default_dtypes is ours:  # unless somebody has set others meanwhile
+        if module._default_dtypes is ours:  # unless they were changed in the meantime
             module._default_dtypes = before
 
     return restore
 
 
-_patched_dtypes = _PatchedWhileUsed(_let_blocks_choose_dtypes)
+_patched_dtypes = _PatchedWhileUsed(_patch_default_dtypes)
 
 
 @contextlib.contextmanager
 def default_dtypes(floating: torch.dtype, complex_: torch.dtype) -> Iterator[None]:
-    """A block in which, in this thread, torch's NumPy gives these where NumPy's functions choose by themselves."""
+    """A block in which, in this thread, torch's NumPy uses these dtypes by default."""
     token = _dtypes.set((floating, complex_))
     try:
         with _patched_dtypes.use():
@@ -108,16 +108,16 @@ def default_dtypes(floating: torch.dtype, complex_: torch.dtype) -> Iterator[Non
         _dtypes.reset(token)
 
 
-# -- where arrays are made -------------------------------------------------------------------------------------------
+# -- the device of new arrays ----------------------------------------------------------------------------------------
 
 # Runs one NumPy call of a traced graph: takes torch's wrapper of the call, and the call's arguments.
 RunCall = Callable[..., Any]
 _run_call: contextvars.ContextVar[RunCall | None] = contextvars.ContextVar("opwright_numpy_calls", default=None)
-# How torch's wrappers of NumPy's functions, methods and operators are called, by type.
+# The original __call__ of torch's wrappers of NumPy's functions, methods and operators, by type.
 _original_calls: dict[type, Callable[..., Any]] = {}
 
 
-def _let_blocks_run_calls() -> Callable[[], None]:
+def _patch_calls() -> Callable[[], None]:
     wrappers = [w for w in map(find, ("numpy_calls", "numpy_methods", "numpy_operators")) if w is not None]
     for wrapper in wrappers:
         _original_calls[wrapper] = wrapper.__call__
@@ -137,12 +137,12 @@ def _call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
     return run(wrapper, *args, **kwargs)
 
 
-_patched_calls = _PatchedWhileUsed(_let_blocks_run_calls)
+_patched_calls = _PatchedWhileUsed(_patch_calls)
 
 
 @contextlib.contextmanager
 def arrays_made_by(run: RunCall | None) -> Iterator[None]:
-    """A block in which, in this thread, ``run`` runs the NumPy calls of traced graphs (None: torch does)."""
+    """A block in which, in this thread, ``run`` runs the NumPy calls of traced graphs (None: torch itself)."""
     token = _run_call.set(run)
     try:
         with _patched_calls.use():
@@ -157,7 +157,7 @@ def call_numpy(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def is_device_constructor(function: Any) -> bool:
-    """Whether a function of torch's makes tensors, on the device that ``torch.device(...)`` around it says."""
+    """Whether a torch function makes tensors on the device of an enclosing ``torch.device(...)``."""
     constructors = find("device_constructors")
     return constructors is not None and function in constructors()
 
@@ -173,7 +173,7 @@ def can_place_arrays() -> bool:
 
 @contextlib.contextmanager
 def without_default_device() -> Iterator[None]:
-    """A block in which ``with torch.device(...)`` around it does not count."""
+    """A block in which an enclosing ``with torch.device(...)`` has no effect."""
     if not can_place_arrays():
         yield
         return
@@ -187,6 +187,6 @@ def without_default_device() -> Iterator[None]:
 
 
 def default_device_is_chosen() -> bool:
-    """Whether ``with torch.device(...)`` or ``torch.set_default_device`` may be around us."""
+    """Whether ``with torch.device(...)`` or ``torch.set_default_device`` may be active."""
     count, is_on = find("function_mode_count"), find("function_modes")
     return count is None or is_on is None or bool(count() > 0 or is_on())

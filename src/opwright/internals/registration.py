@@ -1,4 +1,4 @@
-"""What registering an operator, and taking it back, needs of torch beyond ``torch.library``."""
+"""Private APIs for registering an operator, and for undoing a registration."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ import torch
 from opwright.internals.lookup import find
 
 __all__ = [
-    "call_directly", "destroy", "forget_decomposition", "forget_sharding", "keep_opaque_in_inductor",
-    "register_decomposition", "schema_differs", "writes_arguments",
+    "call_directly",
+    "destroy",
+    "keep_opaque_in_inductor",
+    "register_decomposition",
+    "remove_decomposition",
+    "remove_sharding",
+    "schema_differs",
+    "writes_arguments",
 ]  # fmt: skip
 
 
 def destroy(library: torch.library.Library) -> bool:
-    """Take everything back that a library registered; False where torch cannot."""
+    """Remove everything that a library registered; False if torch cannot."""
     if find("destroy_library") is None:
         return False
     library._destroy()
@@ -26,29 +32,29 @@ def destroy(library: torch.library.Library) -> bool:
 
 
 def register_decomposition(overload: Any, function: Callable[..., Any]) -> None:
-    """Give an operator a decomposition, from which DTensor takes placements, if torch has a place for one."""
+    """Register a decomposition of an operator, from which DTensor derives placements, if torch has a table for it."""
     register = find("decompose")
     if register is not None:
         register(overload)(function)
 
 
-def forget_decomposition(overload: Any) -> None:
-    """Take it back."""
+def remove_decomposition(overload: Any) -> None:
+    """Remove a decomposition."""
     for table in (find("decompositions") or {}).values():
         table.pop(overload, None)
 
 
-def forget_sharding(overload: Any) -> None:
-    """Take back a rule for placements of DTensor's that was registered for an operator."""
+def remove_sharding(overload: Any) -> None:
+    """Remove an operator's rule for DTensor placements."""
     if "torch.distributed.tensor" in sys.modules and (dispatcher := find("sharding_dispatcher")) is not None:
         dispatcher.sharding_propagator.op_strategy_funcs.pop(overload, None)
 
 
 def keep_opaque_in_inductor(overload: Any) -> None:
-    """Tell Inductor to call an operator although it has a decomposition, which is DTensor's.
+    """Make Inductor call an operator although it has a decomposition, which is for DTensor.
 
-    It does so by itself, except where the environment has ``CI``: there it takes the pair for a mistake in
-    torch's own tables and stops. A fall-back that is already there is not questioned.
+    Inductor does so by default, unless the environment has ``CI``: then it raises, because it takes the pair of
+    operator and decomposition for a mistake in torch's own tables. It accepts a registered fallback.
     """
     if not os.environ.get("CI"):
         return
@@ -77,7 +83,7 @@ _parse_schema: Any = find("parse_schema", _prints_what_it_read)
 
 
 def call_directly(overload: Any) -> Callable[..., Any]:
-    """The function of C++ behind an overload: its wrapper in Python would add a tenth to a call."""
+    """The C++ function of an overload: its Python wrapper would add a tenth to a call."""
     function: Callable[..., Any] = overload if _overload_function is None else overload._op
     return function
 

@@ -1,4 +1,4 @@
-"""What opwright asks of tensors that torch tells only in private."""
+"""Wrappers of private APIs of tensors."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _address = find("tensor_address", lambda address: address.__get__(torch.empty(0)
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
-    """How often a tensor was written in place; None where torch does not tell."""
+    """A tensor's version counter, which counts in-place writes; None if it is not available."""
     return None if _version is None else int(_version.__get__(tensor))
 
 
 def was_written(tensor: torch.Tensor, version: int | None) -> bool:
-    """Whether a tensor was written since it had a version; True where torch does not tell."""
+    """Whether a tensor was written since it had a version; True if that is not known."""
     return version is None or version_of(tensor) != version
 
 
@@ -53,5 +53,5 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def address_in_object(tensor: torch.Tensor) -> int | None:
-    """The address of the C++ tensor behind a Python one; None where torch does not tell."""
+    """The address of the C++ tensor of a Python tensor; None if it is not available."""
     return None if _address is None else int(_address.__get__(tensor))

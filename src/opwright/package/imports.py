@@ -1,4 +1,4 @@
-"""What a module imports, and the same text with other names for some of the modules."""
+"""Finds the imports of a module, and renames modules in them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["Imported", "imports_of", "rename_imports"]
 
 @dataclass(frozen=True)
 class Imported:
-    """One import statement. ``module`` is absolute; ``names`` what is taken from it (empty: the module itself).
-    ``optional``: within a ``try``, so that the module may do without."""
+    """One import statement. ``module`` is absolute; ``names`` are the imported names (empty: the module itself).
+    ``optional``: within a ``try``, so that the module may work without it."""
 
     module: str
     names: tuple[str, ...]
@@ -23,10 +23,10 @@ class Imported:
 
 
 def imports_of(text: str, module: str, is_package: bool) -> list[Imported]:
-    """Every import that runs, wherever it stands: not those for type checkers only.
+    """Every import in a text, at any level, except those for type checkers only.
 
     Args:
-        module: the text's own dotted name, from which relative imports count.
+        module: the text's own dotted name, the base of relative imports.
         is_package: whether it is a package's ``__init__``.
     """
     return [_read(node, alias, module, is_package, optional) for node, alias, optional in _statements(ast.parse(text))]
@@ -62,14 +62,14 @@ def _read(
 
 
 def rename_imports(text: str, rename: Callable[[str], str | None], where: str) -> str:
-    """The text with modules in absolute imports renamed; everything else, comments too, stays as it is.
+    """The text with modules in absolute imports renamed; everything else, including comments, is unchanged.
 
     Args:
-        rename: a module's new name, or None where it keeps its own.
+        rename: returns a module's new name, or None if it keeps its own.
         where: the file, for errors.
 
     Raises:
-        TargetError: ``import a.b`` without ``as`` of a module with a new name: ``a`` would not be there.
+        TargetError: ``import a.b`` without ``as`` of a module with a new name: ``a`` would not be defined.
     """
     lines = text.splitlines(keepends=True)
     nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Import | ast.ImportFrom)]
@@ -80,7 +80,7 @@ def rename_imports(text: str, rename: Callable[[str], str | None], where: str) -
         assert node.end_lineno is not None  # it was parsed from a text
         first, last = lines[node.lineno - 1].encode(), lines[node.end_lineno - 1].encode()
         before, after = first[: node.col_offset].decode(), last[node.end_col_offset :].decode()
-        # As many lines as before, so that line numbers in tracebacks stay the author's.
+        # As many lines as before, so that line numbers in tracebacks stay the same.
         padding = "\n" * (node.end_lineno - node.lineno)
         lines[node.lineno - 1 : node.end_lineno] = [f"{before}{written}{after.rstrip()}\n{padding}"]
     return "".join(lines)

@@ -1,4 +1,4 @@
-"""Which kernels go into a package, in what form, and why the others stay behind."""
+"""Selects the kernels of a package and their form, and the reason for each that is left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.reachable import values_reached
 from opwright.errors import KernelRefusedError
 from opwright.package.native import build_native
-from opwright.package.sources import Author
+from opwright.package.sources import UserModules
 from opwright.runtime.kernel import Kernel
 from opwright.runtime.op import Op
 
@@ -34,7 +34,7 @@ _WHY = {
 
 @dataclass(frozen=True)
 class ShippedKernel:
-    """A kernel in the package: what the manifest says of it, and its library if it is native."""
+    """A kernel in the package: its record in the manifest, and its library if it is native."""
 
     operator: Op
     spec: KernelSpec
@@ -53,15 +53,15 @@ class LeftOut:
 
 
 def ship_kernels(
-    operators: Sequence[Op], author: Author, tools: BuildTools, march: str
+    operators: Sequence[Op], modules: UserModules, tools: BuildTools, march: str
 ) -> Iterator[ShippedKernel | LeftOut]:
-    """Each kernel of some operators, built if it is native."""
+    """Yield each kernel of the operators, built if it is native."""
     for operator in operators:
         for kernel in operator.kernels.values():
-            yield _ship(operator, kernel, author, tools, march)
+            yield _ship(operator, kernel, modules, tools, march)
 
 
-def _ship(operator: Op, kernel: Kernel, author: Author, tools: BuildTools, march: str) -> ShippedKernel | LeftOut:
+def _ship(operator: Op, kernel: Kernel, modules: UserModules, tools: BuildTools, march: str) -> ShippedKernel | LeftOut:
     spec, qualname = kernel.spec, operator.contract.qualname
     record: dict[str, Any] = {"backend": spec.backend, "devices": list(spec.devices)}
     if isinstance(spec.source, Path) and spec.backend in ("cpp", "cuda"):
@@ -76,20 +76,20 @@ def _ship(operator: Op, kernel: Kernel, author: Author, tools: BuildTools, march
     if spec.backend in _WHY:
         return LeftOut(qualname, spec.name, _WHY[spec.backend], _INSTEAD[spec.backend])
     if isinstance(spec.source, Path):
-        relative = author.name_of(spec.source)
+        relative = modules.name_of(spec.source)
         if relative is None:
             return LeftOut(
                 qualname,
                 spec.name,
-                f"{spec.source.name} stands outside {author.folder.name}",
+                f"{spec.source.name} is outside of {modules.folder.name}",
                 "move it beside the module",
             )
-        module = ".".join(filter(None, (author.package, author.base, relative)))
+        module = ".".join(filter(None, (modules.package, modules.base, relative)))
         return ShippedKernel(operator, spec, record | {"module": module, "entry": spec.entry})
     needs = [type(v).__name__ for v in values_reached(spec.source) if _is_of_opwright(v)]
     if needs:
         return LeftOut(qualname, spec.name, f"uses opwright's {needs[0]} when it runs", "write it without")
-    return ShippedKernel(operator, spec, record)  # the author's module attaches it, there as here
+    return ShippedKernel(operator, spec, record)  # the user's module attaches it, also in the package
 
 
 def _is_of_opwright(value: Any) -> bool:

@@ -1,8 +1,7 @@
-"""The library for programs without Python: the operators' schemas, their contracts in C++, and the native kernels under
-the operators' own names.
+"""Builds the library for programs without Python: the operators' schemas, their contracts in C++, and the native
+kernels under the operators' own names.
 
-A Python process never loads it: there the operators are defined in Python, where the references and the other kernels
-are.
+A Python process never loads it: there the operators are defined in Python, with the references and the other kernels.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = ["build_libraries", "library_text"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _KEYS = {"cpu": "CPU", "cuda": "CUDA"}
-# The number that torch's C interface gives each dtype (c10::ScalarType), which no release changes.
+# The number of each dtype in torch's C interface (c10::ScalarType), which is stable.
 _NUMBERS = {
     torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6,
     torch.float64: 7, torch.complex64: 9, torch.complex128: 10, torch.bool: 11, torch.bfloat16: 15,
@@ -42,11 +41,11 @@ _ALL = (1 << 64) - 1
 def build_libraries(
     folder: Path, package: str, operators: Sequence[Op], shipped: Sequence[ShippedKernel], machine: Machine
 ) -> list[Path]:
-    """Build ``lib<package>.so`` beside the kernels' libraries: schemas and kernels for the CPU; and
-    ``lib<package>_cuda.so``, which needs the first, where there are native kernels for CUDA.
+    """Build ``lib<package>.so`` beside the kernels' libraries, with schemas and kernels for the CPU, and
+    ``lib<package>_cuda.so``, which needs the first, if there are native kernels for CUDA.
 
     Raises:
-        CompileError: what was generated does not compile.
+        CompileError: the generated code does not compile.
     """
     native = [k for k in shipped if k.library is not None and k.spec.when is None]
     made: list[Path] = []
@@ -62,7 +61,7 @@ def build_libraries(
 
 
 def library_text(operators: Sequence[Op], kernels: Sequence[ShippedKernel], device: str) -> str:
-    """The C++ text of one library; that for the CPU defines the schemas."""
+    """The C++ text of one library; the one for the CPU defines the schemas."""
     parts = ["// Made by opwright.", '#include "contract.h"', "", "namespace {", "", "using torch::stable::Tensor;", ""]
     by_namespace: dict[str, list[Op]] = {}
     for operator in operators:
@@ -75,10 +74,10 @@ def library_text(operators: Sequence[Op], kernels: Sequence[ShippedKernel], devi
         if device == "cpu":
             defined = [f'  m.def("{_escaped(o.contract.name + o.contract.schema)}");' for o in listed]
             parts += [f"STABLE_TORCH_LIBRARY_FRAGMENT({namespace}, m) {{", *defined, "}", ""]
-        there = [o for o in listed if any(k.operator is o for k in kernels)]
-        given = [f'  m.impl("{o.contract.name}", TORCH_BOX(&{_function_name(o.contract)}));' for o in there]
-        if given:
-            parts += [f"STABLE_TORCH_LIBRARY_IMPL({namespace}, {_KEYS[device]}, m) {{", *given, "}", ""]
+        implemented = [o for o in listed if any(k.operator is o for k in kernels)]
+        registered = [f'  m.impl("{o.contract.name}", TORCH_BOX(&{_function_name(o.contract)}));' for o in implemented]
+        if registered:
+            parts += [f"STABLE_TORCH_LIBRARY_IMPL({namespace}, {_KEYS[device]}, m) {{", *registered, "}", ""]
     return "\n".join(parts)
 
 
@@ -86,14 +85,14 @@ def _checked_function(contract: Contract, kernels: Sequence[ShippedKernel]) -> s
     """The operator as a C++ function: its arguments checked, then the first kernel that takes their dtypes."""
     declared = stable_abi.declaration(contract, _function_name(contract))
     result = declared.partition(f" {_function_name(contract)}(")[0]
-    given = ", ".join(a.name for a in contract.signature.arguments)
+    arguments = ", ".join(a.name for a in contract.signature.arguments)
     lines = [f"{declared} {{", f'  opwright::Call call("{contract.qualname}");']
     lines += [f"  {check}" for argument in contract.signature.arguments for check in _checks(argument)]
     lines.append("  call.finish();")
     for kernel in kernels:
         mask = _mask(kernel.spec.dtypes) if kernel.spec.dtypes is not None else _ALL
         name = f"opwright_shipped::{kernel.record['symbol']}"
-        lines.append(f'  if (call.takes({mask}u)) return opwright::run<{result}>("{name}", {given});')
+        lines.append(f'  if (call.takes({mask}u)) return opwright::run<{result}>("{name}", {arguments});')
     lines += ['  call.fail("no native kernel takes these dtypes");', "}"]
     return "\n".join(lines)
 
@@ -107,7 +106,7 @@ def _checks(argument: Argument) -> Iterator[str]:
         if argument.schema_type is int:
             yield f'call.integer("{argument.name}", {argument.name});'
         return
-    assert argument.tensor is not None  # every argument that is no scalar has one
+    assert argument.tensor is not None  # every non-scalar argument has one
     how = "list" if argument.kind is Kind.TENSOR_LIST else "optional" if argument.optional else "tensor"
     tensor = argument.tensor
     dims = ", ".join(map(_dim, tensor.dims))
@@ -158,7 +157,7 @@ def _expression(node: ast.expr) -> str:
             return f"std::abs({_expression(value)})"
         case ast.Call(func=ast.Name(id=name), args=args):
             return f"std::{name}({{{', '.join(map(_expression, args))}}})"
-    raise ValueError(f"{ast.unparse(node)} is no axis")
+    raise ValueError(f"{ast.unparse(node)} is not an axis")
 
 
 def _mask_of(tensor: TensorType) -> int:
@@ -174,7 +173,7 @@ def _escaped(text: str) -> str:
 
 
 def _compile(text: str, out: Path, needed: Sequence[str], machine: Machine) -> None:
-    """Compile one library that finds those that it needs beside itself."""
+    """Compile one library, which finds the libraries that it needs beside itself."""
     assert machine.cxx is not None  # the kernels were built with it
     floating = _mask([d for d in _NUMBERS if d.is_floating_point or d.is_complex])
     header = (_TEMPLATES / "contract.h").read_text().replace("${floating}", f"{floating}u")
@@ -194,5 +193,7 @@ def _compile(text: str, out: Path, needed: Sequence[str], machine: Machine) -> N
     if done.returncode != 0:
         log = done.stderr + done.stdout
         raise CompileError(
-            f"{out.name} does not compile\n{log.strip()[:2000]}", log=log, fix="this is opwright's fault"
+            f"{out.name} does not compile\n{log.strip()[:2000]}",
+            log=log,
+            fix="this is a bug in opwright: please report it",
         )

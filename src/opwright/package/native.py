@@ -1,4 +1,4 @@
-"""Native kernels for other machines: C++ for a family of processors, CUDA for the GPUs in use; without paths."""
+"""Builds native kernels for other machines: C++ for a baseline processor, CUDA for the GPUs in use; without paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opwright.errors import KernelError
 __all__ = ["BASELINES", "Native", "baseline", "build_native"]
 
 BINDING = Path(__file__).parent / "templates" / "shipped_binding.cpp"
-# What -march is where nobody says: a processor of the last ten years.
+# The default -march: a processor of the last ten years.
 BASELINES = {"x86_64": "x86-64-v3", "aarch64": "armv8-a"}
 
 
@@ -43,12 +43,12 @@ def build_native(contract: Contract, spec: KernelSpec, tools: BuildTools, march:
 
     Raises:
         KernelRefusedError: there is no compiler for it.
-        KernelError: its own options ask for this machine's processor.
+        KernelError: its own options select this machine's processor.
     """
     if any("native" in option for option in spec.options.get("options", ())):
         raise KernelError(
-            f"{contract.qualname}:{spec.name} asks for this machine's processor with {list(spec.options['options'])}",
-            fix="leave -march=native out of options: opwright gives it where a kernel is built for this machine",
+            f"{contract.qualname}:{spec.name} selects this machine's processor with {list(spec.options['options'])}",
+            fix="leave -march=native out of options: opwright adds it if a kernel is built for this machine",
         )
     artifact = host_function.build(spec, contract, tools, _toolchain(contract, spec, tools, march))
     assert artifact.file is not None  # building always makes one
@@ -70,7 +70,7 @@ def _toolchain(contract: Contract, spec: KernelSpec, tools: BuildTools, march: s
 
 
 def _without_paths(spec: KernelSpec, tools: BuildTools) -> list[str]:
-    """Flags by which the library does not name this machine's folders, as its checks of errors would."""
+    """Flags that keep this machine's folders out of the library, in which error checks would name files."""
     assert isinstance(spec.source, Path)  # native kernels are files
     folders = [(spec.source.parent, "source"), (host_function.TORCH, "torch"), (tools.machine.cache_dir, "binding")]
     return [f"-ffile-prefix-map={folder}={name}" for folder, name in folders]

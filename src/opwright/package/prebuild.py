@@ -1,4 +1,4 @@
-"""Compiling GPU kernels ahead, into files that are shipped beside their source."""
+"""Compiles GPU kernels ahead of time, into files that are shipped beside their source."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["prebuild"]
 
 
 def prebuild(operator: Op, kernels: Sequence[str] | None, archs: Sequence[str], cases: Sequence[str]) -> list[Path]:
-    """Write the PTX of an operator's Mojo kernels that name a folder for it, for every dtype that they take.
+    """Write the PTX of an operator's Mojo kernels with a folder for it (``prebuilt=``), for each of their dtypes.
 
     Args:
-        kernels: names of kernels; None for all that name a folder.
+        kernels: names of kernels; None for all with a folder.
         archs: such as ``sm_90``.
-        cases: sizes, such as ``n=8 m=4``, for kernels whose compile-time parameters follow from them; ``""`` leaves
-            them to the contract.
+        cases: sizes, such as ``n=8 m=4``, for kernels whose compile-time parameters depend on them; ``""`` takes
+            them from the contract.
 
     Raises:
-        KernelError: no such kernel, or it names no folder.
-        CheckError: a case that makes no sense.
-        KernelRefusedError: there is no Mojo here.
-        CompileError: it does not compile.
+        KernelError: there is no such kernel, or it has no folder.
+        CheckError: an invalid case.
+        KernelRefusedError: Mojo is not installed.
+        CompileError: a kernel does not compile.
     """
     if unknown := [k for k in kernels or () if k not in operator.kernels]:
         raise KernelError(

@@ -1,4 +1,4 @@
-"""The files around the modules: the package's ``__init__``, its metadata, and the manifest."""
+"""Writes the other files of a package: its ``__init__``, its metadata, and the manifest."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["init_text", "manifest_text", "pyproject_text", "setup_cfg_text"]
 
 
 def init_text(version: str, public: Sequence[SourceModule], operators: Sequence[Op]) -> str:
-    """The package's ``__init__``: every operator, and what else the modules that were asked for make public."""
+    """The package's ``__init__``: every operator, and the other public names of the selected modules."""
     shown = ", ".join(o.contract.qualname for o in operators)
     taken: dict[str, list[str]] = {}
     for module in public:
-        mine = [o for o in operators if o.contract.module == module.name and _is_called_so(o)]
+        mine = [o for o in operators if o.contract.module == module.name and _has_own_name(o)]
         names = {*(public_names(module.text) or ()), *(o.contract.name for o in mine)}
         taken[module.shipped] = sorted(names.difference(*taken.values()))
     imports = "".join(f"from {module} import {', '.join(names)}\n" for module, names in taken.items() if names)
@@ -27,13 +27,13 @@ def init_text(version: str, public: Sequence[SourceModule], operators: Sequence[
     return f'"""PyTorch operators: {shown}."""\n\n{imports}\n__all__ = [{listed}]\n__version__ = "{version}"\n'
 
 
-def _is_called_so(operator: Op) -> bool:
-    """Whether the module has the operator under the operator's own name."""
+def _has_own_name(operator: Op) -> bool:
+    """Whether the operator's variable in its module has the operator's own name."""
     return operator.contract.function.__name__ == operator.contract.name
 
 
 def manifest_text(operators: Iterable[Op], kernels: Iterable[ShippedKernel | LeftOut]) -> str:
-    """What the shipped operators read when they are imported (``shipped/manifest.py``)."""
+    """The manifest, which the shipped operators read when they are imported (``shipped/manifest.py``)."""
     shipped = [k for k in kernels if isinstance(k, ShippedKernel)]
     record = {
         "format": FORMAT,
@@ -50,7 +50,7 @@ def manifest_text(operators: Iterable[Op], kernels: Iterable[ShippedKernel | Lef
 
 
 def pyproject_text(package: str, version: str, operators: Sequence[Op], needed: list[str], extra: bool) -> str:
-    """The metadata. No licence is stated: the author's is the author's to state."""
+    """The metadata. It states no licence: that is the user's decision."""
     shown = ", ".join(o.contract.qualname for o in operators)
     triton = '\n[project.optional-dependencies]\ntriton = ["triton>=3.4"]\n' if extra else ""
     return f"""\
@@ -74,5 +74,5 @@ include = ["{package}", "{package}.*"]
 
 
 def setup_cfg_text(platform_tag: str) -> str:
-    """Where there are libraries: the wheel is for one kind of machine, and any Python."""
+    """The setup.cfg of a package with libraries: its wheel is for one kind of machine, and any Python."""
     return f"[bdist_wheel]\nplat_name = {platform_tag}\n"

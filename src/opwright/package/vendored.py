@@ -1,4 +1,4 @@
-"""The part of opwright that goes into a package: what ``shipped/names.py`` imports, and what that imports."""
+"""The part of opwright that is copied into a package: the modules that ``shipped/names.py`` imports, transitively."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def vendored_modules() -> dict[str, Path]:
             continue
         found[module] = file
         for each in imports_of(file.read_text(), module, file.name == "__init__.py"):
-            if each.module == "opwright":  # its own file imports everything for opwright's users
+            if each.module == "opwright":  # opwright/__init__.py is not copied, only the imported submodules
                 waiting += [f"opwright.{name}" for name in each.names]
             elif each.module.startswith("opwright."):
                 waiting += [each.module, *(f"{each.module}.{name}" for name in each.names)]
-    # The folders' own files only name what is below them, or import it for opwright's own users.
+    # __init__ files contain only re-exports, which a package does not need.
     return {module: file for module, file in found.items() if file.name != "__init__.py"}
 
 
 def _file_of(module: str) -> Path | None:
-    place = _ROOT.joinpath(*module.split(".")[1:])
-    return next((f for f in (place.with_suffix(".py"), place / "__init__.py") if f.is_file()), None)
+    path = _ROOT.joinpath(*module.split(".")[1:])
+    return next((f for f in (path.with_suffix(".py"), path / "__init__.py") if f.is_file()), None)
 
 
 def vendored_files(package: str) -> dict[str, str]:
-    """What to write, by path below the package."""
+    """The texts of the copied files, by path below the package."""
     prefix, version = f"{package}.{SHIM}", _version()
 
     def rename(module: str) -> str | None:
@@ -52,12 +52,13 @@ def vendored_files(package: str) -> dict[str, str]:
     files = {}
     for module, file in vendored_modules().items():
         path = Path(SHIM, *module.split(".")[1:]).with_suffix(".py")
-        note = f"# From opwright {version} (Apache-2.0), as it is but for the names of modules.\n"
+        note = f"# From opwright {version} (Apache-2.0), unchanged except for the names of modules.\n"
         files[str(path)] = note + rename_imports(file.read_text(), rename, file.name)
         for folder in [*path.parents][:-2]:
             files[str(folder / "__init__.py")] = ""
     files[f"{SHIM}/__init__.py"] = (
-        f'"""What {package} needs of opwright {version}: operators, without the tools that make and check them."""\n\n'
+        f'"""The part of opwright {version} that {package} needs: '
+        'operators, without the tools that build and check them."""\n\n'
         f"from {prefix}.package.shipped import names\n"
         f"from {prefix}.package.shipped.names import *  # noqa: F403\n\n"
         f'__version__ = "{version}"\n\n\n'
@@ -70,7 +71,7 @@ def vendored_files(package: str) -> dict[str, str]:
 
 
 def requirements() -> list[str]:
-    """What the vendored files need, as opwright itself asks for it."""
+    """The requirements of the copied files, as in opwright's own metadata."""
     tops = {
         each.module.partition(".")[0]
         for module, file in vendored_modules().items()
@@ -90,7 +91,7 @@ def _own_requirements() -> list[str]:
         "numpy>=1.26",
         "jaxtyping>=0.3",
         "typing-extensions>=4.12",
-    ]  # from a folder that was not installed
+    ]  # opwright runs from a folder without being installed
 
 
 def _version() -> str:
@@ -101,7 +102,7 @@ def _version() -> str:
 
 
 def _licence() -> str | None:
-    """opwright's own licence, which goes with its files: from its checkout, or from what pip installed."""
+    """opwright's own licence, which is copied with its files: from its checkout, or from the installed distribution."""
     beside = _ROOT.parent.parent / "LICENSE"
     if beside.is_file():
         return beside.read_text()

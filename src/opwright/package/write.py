@@ -20,19 +20,19 @@ from opwright.package.kernels import LeftOut, ShippedKernel, ship_kernels
 from opwright.package.library import build_libraries
 from opwright.package.native import baseline
 from opwright.package.project import init_text, manifest_text, pyproject_text, setup_cfg_text
-from opwright.package.sources import SHIM, Author, SourceModule, author_of, modules_needed
+from opwright.package.sources import SHIM, SourceModule, UserModules, modules_needed, user_modules_of
 from opwright.package.vendored import requirements, vendored_files, vendored_modules
 from opwright.runtime.op import Op, defined_in
 from opwright.runtime.targets import load_target
 
 __all__ = ["Packaged", "make_package"]
 
-MADE_BY_US = "manifest.json"
+_MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
 class Packaged:
-    """What was made: the folder, the wheel if one was asked for, and what became of each kernel."""
+    """The result: the folder, the wheel if one was built, and the shipped and omitted kernels."""
 
     folder: Path
     wheel: Path | None
@@ -49,30 +49,30 @@ def make_package(
 
     Args:
         target: a file or a module, as for the other commands.
-        name: what the package is called, in ``import`` and for pip.
-        out: the folder to write; empty, or not there.
-        include: modules beside the operators' that they do not import, but the package is to have: their names there.
-        march: what C++ is built for (default: ``native.BASELINES``).
+        name: the package's name, in ``import`` and for pip.
+        out: the folder to write; it must be empty, or not exist.
+        include: names of modules beside the operators' to ship in addition to those that they import.
+        march: the processors that C++ is built for (default: ``native.BASELINES``).
         wheel: build a wheel into ``out/dist`` too.
-        force: write in place of an earlier package.
+        force: replace an earlier package.
 
     Raises:
         TargetError: there is no such module, or it cannot be shipped.
-        CheckError: the name or the folder does not do.
+        CheckError: the name or the folder is not valid.
         CompileError: a kernel, or the wheel, cannot be built.
     """
     _refuse_name(name, version)
     _refuse_folder(out, name, force)
-    home = _load(target)
-    assert home.__file__ is not None  # load_target imports files only
-    author = author_of(home, name, frozenset(vendored_modules()))
-    homes = [Path(home.__file__).resolve(), *(_included(author, module) for module in include)]
-    operators = _operators_of(modules_needed(author, homes))
-    kernels = tuple(ship_kernels(operators, author, build_tools(), march or baseline()))
+    main_module = _load(target)
+    assert main_module.__file__ is not None  # load_target imports files only
+    modules_of_user = user_modules_of(main_module, name, frozenset(vendored_modules()))
+    main_files = [Path(main_module.__file__).resolve(), *(_included(modules_of_user, module) for module in include)]
+    operators = _operators_of(modules_needed(modules_of_user, main_files))
+    kernels = tuple(ship_kernels(operators, modules_of_user, build_tools(), march or baseline()))
     shipped = tuple(k for k in kernels if isinstance(k, ShippedKernel))
-    modules = modules_needed(author, [*homes, *_python_files(shipped)])
-    public = [m for m in modules if m.file in homes]
-    files = _texts(author, modules, public, operators, kernels, version)
+    modules = modules_needed(modules_of_user, [*main_files, *_python_files(shipped)])
+    public = [m for m in modules if m.file in main_files]
+    files = _texts(modules_of_user, modules, public, operators, kernels, version)
     _write(out, name, files, shipped)
     if any(k.library for k in shipped):
         build_libraries(out / name / "native", name, operators, shipped, build_tools().machine)
@@ -84,12 +84,12 @@ def make_package(
 def _refuse_name(name: str, version: str) -> None:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
         raise CheckError(
-            f"{name!r} is no name for a package", fix="use a Python identifier that is no module of Python's own"
+            f"{name!r} is not a valid name for a package", fix="use a Python identifier that is not a standard module"
         )
     if name == "opwright":
         raise CheckError("a package cannot be called opwright", fix="choose a name of your own")
     if not re.fullmatch(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)?", version):
-        raise CheckError(f"{version!r} is no version that pip knows", fix="write it like 1.2.0 or 0.1.0rc1")
+        raise CheckError(f"{version!r} is not a version that pip accepts", fix="write it like 1.2.0 or 0.1.0rc1")
 
 
 def _refuse_folder(out: Path, name: str, force: bool) -> None:
@@ -98,28 +98,27 @@ def _refuse_folder(out: Path, name: str, force: bool) -> None:
     if not out.is_dir():
         raise CheckError(f"{out} is a file", fix="name a folder with --out")
     if not force:
-        raise CheckError(
-            f"{out} is not empty", fix="name another folder, or write over an earlier package with --force"
-        )
-    if not (out / name / MADE_BY_US).is_file():
-        raise CheckError(f"{out} holds no earlier package {name!r}, so --force would mix it with something else")
+        raise CheckError(f"{out} is not empty", fix="name another folder, or replace an earlier package with --force")
+    if not (out / name / _MANIFEST).is_file():
+        raise CheckError(f"{out} does not contain an earlier package {name!r}, and --force replaces only that")
 
 
 def _load(target: str) -> ModuleType:
-    place, _, operator = target.partition(":")
+    path, _, operator = target.partition(":")
     if operator:
-        raise TargetError(f"{target} names one operator, and a module is shipped whole", fix=f"write {place}")
-    load_target(target)  # its errors say what is wrong with it
-    return sys.modules[Path(place).stem if place.endswith(".py") or Path(place).is_file() else place]
+        raise TargetError(f"{target} names one operator, but a module is shipped as a whole", fix=f"write {path}")
+    load_target(target)  # raises if it is not valid
+    return sys.modules[Path(path).stem if path.endswith(".py") or Path(path).is_file() else path]
 
 
-def _included(author: Author, module: str) -> Path:
-    """The file of a module that was asked for, which is imported, for the operators that it may define."""
-    name = ".".join(filter(None, (author.prefix, module)))
-    file = author.find(name)
+def _included(modules_of_user: UserModules, module: str) -> Path:
+    """The file of a module from ``include``. The module is imported, as it may define operators."""
+    name = ".".join(filter(None, (modules_of_user.prefix, module)))
+    file = modules_of_user.find(name)
     if file is None:
         raise TargetError(
-            f"--include {module}: there is no such module beside {author.target}", fix=f"look in {author.folder}"
+            f"--include {module}: there is no such module beside {modules_of_user.target}",
+            fix=f"its folder is {modules_of_user.folder}",
         )
     importlib.import_module(name)
     return file
@@ -140,7 +139,7 @@ def _python_files(shipped: Sequence[ShippedKernel]) -> list[Path]:
 
 
 def _texts(
-    author: Author,
+    modules_of_user: UserModules,
     modules: Sequence[SourceModule],
     public: Sequence[SourceModule],
     operators: Sequence[Op],
@@ -148,16 +147,16 @@ def _texts(
     version: str,
 ) -> dict[str, str]:
     """Every text of the package, by its path below the folder."""
-    name = author.package
+    name = modules_of_user.package
     inside = {m.path: m.text for m in modules}
-    if clash := sorted(path for path in inside if path.split("/")[0] in (SHIM, "__init__.py", MADE_BY_US, "native")):
+    if clash := sorted(path for path in inside if path.split("/")[0] in (SHIM, "__init__.py", _MANIFEST, "native")):
         raise TargetError(f"{clash[0]} has a name that the package needs itself", fix="rename it")
-    for path in list(inside):  # folders of the author's that are packages without a file that says so
+    for path in list(inside):  # the user's folders that are namespace packages
         for folder in [*Path(path).parents][:-1]:
             inside.setdefault(str(folder / "__init__.py"), "")
     inside |= vendored_files(name)
     inside["__init__.py"] = init_text(version, public, operators)
-    inside[MADE_BY_US] = manifest_text(operators, kernels)
+    inside[_MANIFEST] = manifest_text(operators, kernels)
     files = {f"{name}/{path}": text for path, text in inside.items()}
     files["pyproject.toml"] = pyproject_text(name, version, operators, *_needed(modules, kernels))
     if any(isinstance(k, ShippedKernel) and k.library for k in kernels):
@@ -166,7 +165,7 @@ def _texts(
 
 
 def _needed(modules: Sequence[SourceModule], kernels: Sequence[ShippedKernel | LeftOut]) -> tuple[list[str], bool]:
-    """What pip has to install, and whether Triton is an extra: where only files with kernels import it."""
+    """The requirements, and whether Triton is an extra: only if no file but those of kernels imports it."""
     launchers = {k.spec.source for k in kernels if isinstance(k, ShippedKernel) and "module" in k.record}
     always = {d for m in modules if m.file not in launchers for d in m.distributions}
     extra = {d for m in modules for d in m.distributions if d.lower() == "triton"} - always
@@ -180,21 +179,21 @@ def _write(out: Path, name: str, files: dict[str, str], shipped: Sequence[Shippe
     for stale in (out / name, out / "build", out / f"{name}.egg-info"):
         shutil.rmtree(stale, ignore_errors=True)
     for path, text in files.items():
-        place = out / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+        file = out / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
     for kernel in shipped:
         if kernel.library is not None:
-            place = out / name / kernel.record["library"]
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(kernel.library, place)
+            file = out / name / kernel.record["library"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(kernel.library, file)
 
 
 def _build_wheel(out: Path, name: str) -> Path:
     dist = out / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(dist)]
-    # A bare name would be looked up in the index: a path is not.
+    # A path, because pip looks for a bare name in its index.
     done = subprocess.run([*command, str(out.resolve())], capture_output=True, text=True, check=False)
     found = sorted(dist.glob("*.whl"))
     for made in (out / "build", out / f"{name}.egg-info"):

@@ -1,1 +1,1 @@
-"""Showing records: terminal, JSON. Nothing here imports torch."""
+"""Shows records: on a terminal, as HTML, Markdown, pictures and JSON. Nothing here imports torch."""

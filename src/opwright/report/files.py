@@ -1,4 +1,4 @@
-"""Writing and reading the JSON records. What is written is what the tables show."""
+"""Writes and reads files of records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write_text(text: str, file: Path) -> None:
 
 
 def refuse_unwritable(*files: Path | None) -> None:
-    """Raise OpwrightError now if one of these could not be written later: minutes of work would be lost."""
+    """Raise OpwrightError now if one of these cannot be written, before minutes of work are lost."""
     for file in filter(None, files):
         if file.is_dir():
             raise OpwrightError(f"cannot write {file}: it is a folder", fix="name a file")
@@ -45,25 +45,25 @@ def _unwritable(file: Path, error: OSError) -> OpwrightError:
 
 
 def read_text(file: Path) -> str:
-    """Read what ``write_text`` wrote. Raises OpwrightError if it is not there, or not text."""
+    """Read a text file. Raises OpwrightError if it does not exist, or is not text."""
     try:
         return file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise OpwrightError(f"cannot read {file}: {error}", fix="make it with -o") from None
+        raise OpwrightError(f"cannot read {file}: {error}", fix="write it with -o") from None
 
 
 def read_json(file: Path, schemas: Sequence[str]) -> dict[str, Any]:
-    """Read a record. Raises OpwrightError if it is not there, not JSON, or of none of these schemas."""
+    """Read a record. Raises OpwrightError if it does not exist, is not JSON, or has none of these schemas."""
     try:
         record = json.loads(file.read_text())
     except OSError as error:
-        raise OpwrightError(f"cannot read {file}: {error.strerror}", fix="make it with --json") from None
+        raise OpwrightError(f"cannot read {file}: {error.strerror}", fix="write it with --json") from None
     except ValueError:
-        raise OpwrightError(f"{file} is not JSON", fix="make it with --json") from None
+        raise OpwrightError(f"{file} is not JSON", fix="write it with --json") from None
     found = record.get("schema") if isinstance(record, dict) else None
     if found not in schemas:
         raise OpwrightError(
-            f"{file} holds {found!r}, not {' or '.join(schemas)}", fix="make it with this version's --json"
+            f"{file} has the schema {found!r}, not {' or '.join(schemas)}", fix="write it with this version's --json"
         )
-    assert isinstance(record, dict)  # or it would have no schema
+    assert isinstance(record, dict)  # only a dict has a schema
     return record

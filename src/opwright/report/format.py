@@ -1,4 +1,4 @@
-"""What the HTML page, the Markdown comment and the pictures share: grouping of records, words, numbers."""
+"""Shared by the HTML page, the Markdown comment and the pictures: grouping of records, texts, numbers."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ _WORST_FIRST = (Status.FAIL, Status.PASS, Status.REFUSED)
 
 
 def counts(verdicts: Iterable[Verdict]) -> dict[Status, int]:
-    """How many ended how, the worst first; what did not occur is left out."""
+    """The number of verdicts by status, the worst first, without zeros."""
     found = Counter(v.status for v in verdicts)
     return {s: found[s] for s in _WORST_FIRST if found[s]}
 
 
 def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Failures, then passes, then refusals; otherwise as they came."""
+    """Failures, then passes, then refusals; each in the given order."""
     return sorted(verdicts, key=lambda v: _WORST_FIRST.index(v.status))
 
 
@@ -91,7 +91,7 @@ class BenchRow:
 
     @property
     def main(self) -> Measurement:
-        """The one whose rates and comparisons a table shows: the cold one where there is one."""
+        """The measurement whose rates and comparisons a table shows: the cold one, if there is one."""
         return self.cold or self.measurements[0]
 
     @property
@@ -104,7 +104,7 @@ class BenchRow:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader has to know, each said once, with the state of the cache where it holds for one only."""
+        """The notes, each once, with the state of the cache if a note is about one only."""
         by_note: dict[str, list[str]] = {}
         for m in self.measurements:
             for note in m.notes:
@@ -114,12 +114,12 @@ class BenchRow:
 
     @property
     def call(self) -> Estimate:
-        """How long the caller waits; warm, as calls in a program mostly are (on a GPU both records hold the same)."""
+        """The host time of a call, warm, as most calls in a program are (on a GPU both measurements have the same)."""
         return (self.warm or self.main).host_us
 
 
 def bench_rows(benches: Iterable[BenchReport]) -> list[BenchRow]:
-    """The measurements, cold and warm joined. One that was taken twice gets a row of its own: none is lost."""
+    """The measurements, cold and warm joined. A repeated measurement gets a row of its own."""
     rows: list[list[Measurement]] = []
     machines: list[dict[str, Any]] = []
     for bench in benches:
@@ -136,12 +136,12 @@ def bench_rows(benches: Iterable[BenchReport]) -> list[BenchRow]:
 
 
 def baselines(measurements: Iterable[Measurement]) -> list[str]:
-    """The names that anything was compared with, in the order in which they appear."""
+    """The names of the baselines, in the order in which they appear."""
     return list(dict.fromkeys(name for m in measurements for name in m.comparisons))
 
 
 def versus_counts(rows: Sequence[BenchRow]) -> dict[str, dict[ComparisonVerdict, int]]:
-    """Baseline → how many rows of kernels (not of other baselines) are faster, slower, the same, unclear."""
+    """Baseline → the number of kernels' rows (not of other baselines) that are faster, slower, the same, unclear."""
     found: dict[str, Counter[ComparisonVerdict]] = {}
     known = baselines(row.main for row in rows)
     for row in rows:
@@ -153,9 +153,9 @@ def versus_counts(rows: Sequence[BenchRow]) -> dict[str, dict[ComparisonVerdict,
 
 
 def bins(edges: Sequence[float], counts: Sequence[int]) -> list[tuple[float, str, bool]]:
-    """A histogram's bars: the height as a share of the tallest, what it says, and whether it lies beyond 1.
+    """A histogram's bars: the height as a share of the tallest, the label, and whether the bin is above 1.
 
-    Heights are logarithmic, and never nothing where something was counted: a single wrong element has to show.
+    Heights are logarithmic and have a minimum, so that a single wrong element is visible.
     """
     top = math.log1p(max(counts, default=0)) or 1.0
     spans = zip(edges, edges[1:], counts, strict=False)
@@ -169,20 +169,20 @@ def _edge(value: float) -> str:
 
 
 def machine_name(machine: Mapping[str, Any]) -> str:
-    """What a user calls it: its GPU, else its processor."""
+    """The name of a machine: its GPU, else its processor."""
     gpus = machine.get("gpus") or ()
     names = Counter(str(g["name"] if isinstance(g, Mapping) else g) for g in gpus)
-    told = ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items())
-    return told or str(machine.get("cpu") or "unknown machine")
+    text = ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items())
+    return text or str(machine.get("cpu") or "unknown machine")
 
 
 def machine_facts(machine: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Every fact of a machine's record as two words."""
+    """Every entry of a machine's record as a pair of texts."""
     return [(STATE.get(name, name.replace("_", " ")), _fact(value)) for name, value in machine.items()]
 
 
 def differing_facts(machine: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> str:
-    """A machine's name, with what tells it from others of that name (``AMD EPYC, torch 2.11``)."""
+    """A machine's name, with the facts that distinguish it from others of that name (``AMD EPYC, torch 2.11``)."""
     name = machine_name(machine)
     twins = [o for o in others if o is not machine and machine_name(o) == name]
     facts = [k for k in machine if k not in STATE and any(o.get(k) != machine[k] for o in twins)]
@@ -203,16 +203,16 @@ def _fact(value: Any) -> str:
 
 def _gpu_or_items(value: Mapping[str, Any]) -> list[str]:
     if "name" in value and "capability" in value:
-        said = [str(value["name"]), "sm_" + "".join(map(str, value["capability"]))]
-        return said + ([bytes_text(value["memory_bytes"])] if "memory_bytes" in value else [])
+        texts = [str(value["name"]), "sm_" + "".join(map(str, value["capability"]))]
+        return texts + ([bytes_text(value["memory_bytes"])] if "memory_bytes" in value else [])
     return [f"{k} {_fact(v)}" for k, v in value.items()]
 
 
-# -- words and numbers ------------------------------------------------------------------------------------------
+# -- texts and numbers ------------------------------------------------------------------------------------------
 
 
 def case_text(case: Mapping[str, Any] | str) -> str:
-    """A case the way failures name it: ``n=1024x1024 dtype=float32``."""
+    """A case as in failures: ``n=1024x1024 dtype=float32``."""
     if isinstance(case, str):
         return case
     return " ".join(f"{name}={_size_text(value)}" for name, value in case.items())
@@ -225,12 +225,12 @@ def _size_text(value: Any) -> str:
 
 
 def is_number(value: object) -> bool:
-    """A finite number; JSON holds NaN and null where nothing could be computed."""
+    """Whether a value is a finite number; records have NaN and null for values that could not be computed."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Three significant digits with thousands apart: ``0.0123``, ``12.3``, ``1,230``. Never scientific."""
+    """Three significant digits with thousands separators: ``0.0123``, ``12.3``, ``1,230``. Never scientific."""
     if not is_number(value):
         return "–"
     if value == 0:
@@ -250,7 +250,7 @@ def _time_unit(us: float) -> tuple[float, str]:
 
 
 def time_text(us: float) -> str:
-    """Microseconds in the unit that suits: ``12.3 µs``, ``1.23 ms``."""
+    """Microseconds in a suitable unit: ``12.3 µs``, ``1.23 ms``."""
     if not is_number(us):
         return "–"
     scale, unit = _time_unit(us)
@@ -258,12 +258,12 @@ def time_text(us: float) -> str:
 
 
 def estimate_text(estimate: Estimate | None) -> str:
-    """The median."""
+    """The median as text."""
     return "–" if estimate is None else time_text(estimate.median)
 
 
 def estimate_interval(estimate: Estimate | None) -> str:
-    """The interval, in the median's unit, with a digit more than the median: it is often that narrow."""
+    """The interval, in the median's unit, with one more digit, because it is often narrow."""
     if estimate is None or not all(map(is_number, (estimate.median, estimate.lo, estimate.hi))):
         return ""
     scale, _ = _time_unit(estimate.median)
@@ -271,8 +271,8 @@ def estimate_interval(estimate: Estimate | None) -> str:
 
 
 def bandwidth(m: Measurement) -> float | None:
-    """Achieved bytes per second, by the bytes that had to be moved at least; None for a backward, whose work is an
-    estimate (it may have none, such as an addition's)."""
+    """Achieved bytes per second, by the minimum of bytes to move; None for a backward, whose work is an
+    estimate (an addition's backward may do none)."""
     return _rate(m.bytes, m)
 
 
@@ -293,8 +293,8 @@ def percent(fraction: float | None) -> str:
 
 def ratio_text(comparison: Comparison) -> str:
     """``0.87 [0.86, 0.88]``: the kernel's time divided by the baseline's, with its interval."""
-    said = [f"{r:.3f}" if abs(r) < 10 else significant(r) for r in (comparison.ratio, comparison.lo, comparison.hi)]
-    return f"{said[0]} [{said[1]}, {said[2]}]"
+    texts = [f"{r:.3f}" if abs(r) < 10 else significant(r) for r in (comparison.ratio, comparison.lo, comparison.hi)]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]"
 
 
 def bytes_text(count: float) -> str:

@@ -1,4 +1,4 @@
-"""Records as one HTML page that needs nothing else: no network, no fonts, no library. And tables for notebooks."""
+"""Records as one self-contained HTML page (no network, fonts or libraries), and tables for notebooks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from opwright.results import BenchReport, CheckReport, Measurement, RooflineLimi
 
 __all__ = ["notebook", "render"]
 
-# A list of more kernels than this shows those that failed, and the others when it is asked to.
+# A list of more kernels than this shows the failures first, and the others on request.
 MOST_ROWS = 12
 
 
 def render(records: Sequence[Mapping[str, Any]], title: str = "Kernel report") -> str:
-    """One self-contained page of any number of check and bench records; those of one machine are merged.
+    """One self-contained page of any number of check and bench records; records of one machine are merged.
 
-    Sections without data are left out, and so are pictures where matplotlib is not installed (a line says so).
+    Sections without data are left out, and so are pictures if matplotlib is not installed (a line says so).
 
     Raises:
         OpwrightError: a record's schema is unknown, or it lacks what its schema promises.
@@ -53,12 +53,12 @@ def render(records: Sequence[Mapping[str, Any]], title: str = "Kernel report") -
 
 
 def notebook(report: CheckReport | BenchReport) -> str:
-    """A table for ``_repr_html_``: a fragment without scripts and without styles that a notebook could lack."""
+    """A table for ``_repr_html_``: a fragment without scripts and stylesheets."""
     content = _notebook_check(report) if isinstance(report, CheckReport) else _notebook_bench(report)
     return _environment().get_template("notebook.html.jinja").render(content)
 
 
-# -- what the page holds ----------------------------------------------------------------------------------------
+# -- the contents of the page -----------------------------------------------------------------------------------
 
 
 def _contents(found: Records, content: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -71,11 +71,11 @@ def _contents(found: Records, content: Mapping[str, Any]) -> list[tuple[str, str
         ("fastest", "Fastest by size"): content["crossovers"],
         ("pictures", "Pictures"): content["rooflines"] or content["time_panels"],
         ("histograms", "Sizes of errors"): found.histograms,
-        ("parts", "Where each part comes from"): content["parts_by_op"],
+        ("parts", "Origin of each part"): content["parts_by_op"],
         ("not-checked", "What was not checked"): content["not_checked"] or content["refused"],
         ("machine", "Machine"): found.machines,
     }
-    return [section for section, there in sections.items() if there]
+    return [section for section, content in sections.items() if content]
 
 
 def _checks_of(found: Records) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _checks_of(found: Records) -> dict[str, Any]:
 
 
 def _histograms_of(found: Records) -> dict[str, Any]:
-    """All if there are a few, else those with a wrong element; the others fold."""
+    """All histograms if there are few, else those with a wrong element; the others are folded."""
     few = len(found.histograms) <= MOST_ROWS
     shown = [h for h in found.histograms if few or h.has_wrong]
     return {"histograms": shown, "more_histograms": [h for h in found.histograms if h not in shown]}
@@ -104,16 +104,16 @@ def _histograms_of(found: Records) -> dict[str, Any]:
 def _benches_of(found: Records) -> dict[str, Any]:
     rows = format.bench_rows(found.benches)
     names = format.baselines(row.main for row in rows)
-    row_words = ["" if row.main.kernel in names else _versus_words(row) for row in rows]
-    words = " ".join(row_words).split()
+    row_outcomes = ["" if row.main.kernel in names else _outcomes(row) for row in rows]
+    outcomes = " ".join(row_outcomes).split()
     labels = {id(b.machine): _where(b, found.benches) for b in found.benches}
     return {
         "rows": rows,
         "row_machines": [labels[id(row.machine)] for row in rows],
-        "row_words": row_words,
+        "row_outcomes": row_outcomes,
         "baselines": names,
         "comparisons": format.versus_counts(rows),
-        "versus_chips": [(w, w.upper(), words.count(w)) for w in _VERSUS_ORDER if w in words],
+        "outcome_chips": [(o, o.upper(), outcomes.count(o)) for o in _OUTCOME_ORDER if o in outcomes],
         "errors": [error for bench in found.benches for error in bench.errors],
         "crossovers": [(_where(b, found.benches), c) for b in found.benches for c in b.crossovers],
         "settings": [(_where(b, found.benches), b.settings) for b in found.benches if b.settings],
@@ -122,15 +122,15 @@ def _benches_of(found: Records) -> dict[str, Any]:
 
 
 def _where(bench: BenchReport, benches: Sequence[BenchReport]) -> str:
-    """The machine, where there are several."""
+    """The machine's name, if there are several."""
     return format.differing_facts(bench.machine, [b.machine for b in benches]) if len(benches) > 1 else ""
 
 
-_VERSUS_ORDER = ("slower", "unclear", "same", "faster")
+_OUTCOME_ORDER = ("slower", "unclear", "same", "faster")
 
 
-def _versus_words(row: BenchRow) -> str:
-    """What a filter by comparison looks for in a row."""
+def _outcomes(row: BenchRow) -> str:
+    """The outcomes of a row's comparisons, for the page's filter."""
     return " ".join(sorted({c.verdict.lower() for c in row.main.comparisons.values()}))
 
 
@@ -147,7 +147,7 @@ def _pictures_of(benches: Sequence[BenchReport]) -> dict[str, Any]:
     if not drawable:
         return content
     if not figures.available():
-        return {**content, "pictures_missing": "install matplotlib to have them (pip install matplotlib)."}
+        return {**content, "pictures_missing": "install matplotlib for them (pip install matplotlib)."}
     machines = [b.machine for b in drawable]
     for b, bench in enumerate(drawable):
         where = format.differing_facts(bench.machine, machines)
@@ -166,18 +166,18 @@ def _pictures_of(benches: Sequence[BenchReport]) -> dict[str, Any]:
 def _roofline_caption(bench: BenchReport, where: str) -> str:
     shown = len(figures.roofline_points(bench))
     without = sum(m.flops == 0 for m in bench.measurements)
-    said = (
+    caption = (
         f"Roofline of {where}: work done per second over work per byte, under the limits measured on this machine. "
         "Large: each operator’s fastest kernel at its largest size, with its share of the limit; "
         f"faint: all {shown} measurements of forwards."
     )
-    return said + (f" {without} measurements do no floating-point operations and are not shown." if without else "")
+    return caption + (f" {without} measurements without floating-point operations are not shown." if without else "")
 
 
 def _inline(svg: str, prefix: str, label: str) -> Markup:
-    """An SVG file as a part of the page: its own ids, the page's font and text colour, nothing that styles the rest.
+    """An SVG file as a part of the page: with its own ids, the page's font and text colour, and without global styles.
 
-    The text in it comes escaped from matplotlib, which is why it may be marked as safe.
+    It is marked as safe because matplotlib escapes the text in it.
     """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
@@ -243,7 +243,7 @@ def _notebook_bench(report: BenchReport) -> dict[str, Any]:
 
 
 def _hash(script: str) -> str:
-    """For the page's Content-Security-Policy: a script that got into the page any other way does not run."""
+    """The hash for the page's Content-Security-Policy, so that no other script runs."""
     return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
@@ -275,17 +275,17 @@ def _giga(rate: Callable[[Measurement], float | None]) -> Callable[[Measurement]
 
 def _limit_text(limit: RooflineLimit) -> str:
     """``3,050 GB/s at 256 MiB`` … for sizes, ``float32 51.0 TFLOP/s`` … for dtypes."""
-    say: dict[str, Callable[[float], str]] = {
+    formats: dict[str, Callable[[float], str]] = {
         "B/s": lambda rate: f"{format.significant(rate / 1e9)} GB/s",
         "FLOP/s": format.flops_text,
         "us": format.time_text,
     }
-    words = []
+    texts = []
     for key, value in limit.by.items():
         at = f"at {format.bytes_text(int(key))}" if key.isdigit() and limit.unit == "B/s" else f"({key})"
-        said = say[limit.unit](value) if limit.unit in say else f"{format.significant(value)} {limit.unit}"
-        words.append(f"{said} {at}")
-    return ", ".join(words)
+        text = formats[limit.unit](value) if limit.unit in formats else f"{format.significant(value)} {limit.unit}"
+        texts.append(f"{text} {at}")
+    return ", ".join(texts)
 
 
 _FILTERS: dict[str, Callable[..., Any]] = {

@@ -1,6 +1,6 @@
-"""Records as a comment for a pull request: counts, what failed and how to see it again, times beside baselines.
+"""Records as a comment for a pull request: counts, failures and how to reproduce them, times and baselines.
 
-Text from kernels stands in code spans: there it can neither format the comment, nor mention people, nor end a table.
+Text from kernels is in code spans, where it cannot format the comment, mention users, or end a table.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from opwright.results import ComparisonVerdict, Status
 
 __all__ = ["render"]
 
-# A comment on GitHub holds 65,536 characters; a message is told in full by the page and the terminal.
+# A comment on GitHub has at most 65,536 characters; the page and the terminal show messages in full.
 _MOST_FAILURES, _MOST_ROWS, _MOST_CHARACTERS = 40, 120, 240
-_WHOLE = 4000  # a command that is cut off is none
+_MOST_COMMAND = 4000  # a truncated command would be useless
 _STATUS_MARKS = {Status.PASS: "✅", Status.FAIL: "❌", Status.REFUSED: "➖"}
 _VERSUS_MARKS = {
     ComparisonVerdict.FASTER: "🟢",
@@ -45,7 +45,7 @@ def _checks(found: Records) -> list[str]:
     if not found.checks:
         return []
     counts = format.counts(found.verdicts)
-    told = " · ".join(f"{_STATUS_MARKS[s]} {n} {format.STATUS_WORDS[s]}" for s, n in counts.items())
+    summary = " · ".join(f"{_STATUS_MARKS[s]} {n} {format.STATUS_WORDS[s]}" for s, n in counts.items())
     failures = [
         (
             _code(f"{v.op} {v.kernel}"),
@@ -53,13 +53,13 @@ def _checks(found: Records) -> list[str]:
             _plain(f.check),
             _code(f.case),
             _code(f.message),
-            _code(f.reproduce, _WHOLE),
+            _code(f.reproduce, _MOST_COMMAND),
         )
         for v, f in format.failures(found.verdicts)
     ]
     table = _table(("kernel", "device", "check", "smallest case", "found", "reproduce"), failures, _MOST_FAILURES)
     return [
-        f"**{told or 'nothing to check'}**",
+        f"**{summary or 'nothing to check'}**",
         _matrix(found),
         table,
         _folded("Cannot run here", map(_reason, reasons.refused(found.verdicts))),
@@ -81,8 +81,8 @@ def _cell(cell: Cell) -> str:
 def _reason(reason: Reason) -> str:
     who = reason.who if reason.who not in reason.names else _code(reason.who)
     more = [", ".join(map(_plain, reason.checks)), _code(reason.skipped), _code(reason.listed())]
-    told = "; ".join(filter(None, more))
-    return f"{who}: {_code(reason.why)}" + (f" ({told})" if told else "")
+    details = "; ".join(filter(None, more))
+    return f"{who}: {_code(reason.why)}" + (f" ({details})" if details else "")
 
 
 def _benches(found: Records) -> list[str]:
@@ -90,7 +90,7 @@ def _benches(found: Records) -> list[str]:
     errors = [error for bench in found.benches for error in bench.errors]
     if not rows and not errors:
         return []
-    told = [
+    summaries = [
         f"**against {_code(name)}:** " + " · ".join(f"{_VERSUS_MARKS[v]} {n} {v}" for v, n in verdicts.items())
         for name, verdicts in format.versus_counts(rows).items()
     ]
@@ -101,7 +101,7 @@ def _benches(found: Records) -> list[str]:
     table = _table([_plain(c) for c in columns], [_bench_cells(row, names, several) for row in rows], _MOST_ROWS)
     notes = dict.fromkeys(f"{_code(f'{r.main.op} {r.main.kernel}')}: {_code(note)}" for r in rows for note in r.notes)
     alarms = "\n".join(f"- ⚠️ {_code(error)}" for error in errors)
-    return [alarms, "\n".join(told), table, _crossovers(found), _folded("Notes", notes), _settings(found)]
+    return [alarms, "\n".join(summaries), table, _crossovers(found), _folded("Notes", notes), _settings(found)]
 
 
 def _crossovers(found: Records) -> str:
@@ -116,7 +116,7 @@ def _crossovers(found: Records) -> str:
 
 def _settings(found: Records) -> str:
     lines = {f"{_plain(name)}: {_plain(value)}" for bench in found.benches for name, value in bench.settings.items()}
-    return _folded("The same for all that was timed", sorted(lines))
+    return _folded("The same for all measurements", sorted(lines))
 
 
 def _bench_cells(row: BenchRow, names: Sequence[str], machines: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -140,20 +140,20 @@ def _bench_cells(row: BenchRow, names: Sequence[str], machines: Sequence[Mapping
 
 
 def _machines(found: Records) -> str:
-    said = [
+    texts = [
         ", ".join([format.machine_name(m), *(f"{k} {m[k]}" for k in ("torch", "triton", "python") if m.get(k))])
         for m in found.machines
     ]
-    return "\n".join(f"<sub>{_plain(words)}</sub>" for words in said)
+    return "\n".join(f"<sub>{_plain(text)}</sub>" for text in texts)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> str:
-    """Columns that are empty everywhere are left out, rows beyond ``most`` are counted."""
+    """A Markdown table without empty columns; rows after the first ``most`` are only counted."""
     if not rows:
         return ""
     kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
     lines = [[columns[i] for i in kept], ["---"] * len(kept), *([row[i] for i in kept] for row in rows[:most])]
-    # A table ends a cell at any bar, even inside a code span.
+    # A bar ends a cell, even inside a code span.
     text = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
     return text + (f"\n\n… and {len(rows) - most} more" if len(rows) > most else "")
 
@@ -164,7 +164,7 @@ def _folded(name: str, lines: Iterable[str]) -> str:
 
 
 def _code(text: str, most: int = _MOST_CHARACTERS) -> str:
-    """One line in a code span that nothing in it can end."""
+    """One line as a code span, with a fence that does not occur in it."""
     line = " ".join(text.split())
     if not line:
         return ""
@@ -176,6 +176,6 @@ def _code(text: str, most: int = _MOST_CHARACTERS) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text outside code spans (titles, machines), with everything that means something to Markdown escaped."""
+    """Text outside code spans (titles, machines), with Markdown's special characters escaped."""
     escaped = re.sub(r"([\\`*_{}\[\]<>#&~])", r"\\\1", " ".join(text.split()))
-    return escaped.replace("@", "@\u200b")  # a backslash would not keep GitHub from calling people
+    return escaped.replace("@", "@\u200b")  # a backslash would not prevent GitHub's mentions

@@ -1,4 +1,4 @@
-"""Verdicts as a matrix of operators × languages: what a report shows before any list."""
+"""Verdicts as a matrix of operators × languages, which a report shows before any list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opwright.results import Status, Verdict
 __all__ = ["Cell", "Column", "Matrix", "make_matrix"]
 
 MARKS = {Status.PASS: "✓", Status.FAIL: "✗", Status.REFUSED: "–"}
-# How a verdict names the reference itself; its column is the last one, whichever language it is written in.
+# The reference's name in verdicts; its column is the last one, in whatever language it is written.
 REFERENCE = "reference"
 
 
@@ -24,7 +24,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """How many of an operator's kernels in one language ended how; all zero if it has none."""
+    """The number of an operator's kernels in one language by status; all zero if it has none."""
 
     passed: int = 0
     failed: int = 0
@@ -32,13 +32,13 @@ class Cell:
 
     @property
     def counts(self) -> tuple[tuple[Status, int], ...]:
-        """What occurred, the worst first."""
+        """The statuses that occurred, the worst first."""
         every = ((Status.FAIL, self.failed), (Status.PASS, self.passed), (Status.REFUSED, self.refused))
         return tuple((status, n) for status, n in every if n)
 
     @property
     def status(self) -> Status | None:
-        """The worst that occurred; a refusal only where nothing ran."""
+        """The worst status that occurred; a refusal only if nothing ran."""
         return self.counts[0][0] if self.counts else None
 
     @property
@@ -53,7 +53,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """``rows`` holds an operator's name and one cell for each column. ``namespace`` is left out of the names."""
+    """``rows`` has an operator's name and one cell for each column. ``namespace`` is left out of the names."""
 
     namespace: str
     columns: tuple[Column, ...]
@@ -61,17 +61,17 @@ class Matrix:
 
     @property
     def corner(self) -> str:
-        """What stands above the operators' names."""
+        """The heading of the operators' names."""
         return self.namespace or "operator"
 
     @property
     def several_devices(self) -> bool:
-        """Whether devices are worth telling."""
+        """Whether there is more than one device."""
         return len({c.device for c in self.columns if c.device}) > 1
 
 
 def make_matrix(verdicts: Iterable[Verdict]) -> Matrix:
-    """Languages and operators in the order of the verdicts. A language has a column for each device it ran on.
+    """The matrix, in the order of the verdicts. A language has a column for each device that it ran on.
 
     A kernel that could not run is counted in its language's first column, whichever device it was written for.
     """

@@ -1,4 +1,4 @@
-"""Why something was not checked, or cannot run: each reason once, with how many kernels it holds for."""
+"""The reasons why something was not checked or cannot run: each once, with the number of kernels."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from opwright.results import Status, Verdict
 
 __all__ = ["Reason", "not_checked", "refused"]
 
-# Names in a list that a reader is expected to read; the rest is counted.
+# The number of names in a list; the others are only counted.
 MOST_NAMES = 4
 
 
 @dataclass(frozen=True)
 class Reason:
-    """One reason, and what it holds for.
+    """One reason, and the kernels that it applies to.
 
     Attributes:
-        why: the reason in words.
-        checks: the checks that were left out for it; empty if nothing was checked.
-        kernels: the number of kernels that it holds for.
-        of: the number of kernels that it could hold for.
-        names: those kernels, as short as they can be said: an operator stands for all of its kernels.
-        named: for each of ``names``, how many kernels it stands for.
-        cases: how many cases were skipped for it, if it holds for single cases.
+        why: the reason as text.
+        checks: the checks that were skipped for it; empty if nothing was checked.
+        kernels: the number of kernels that it applies to.
+        of: the number of kernels that it could apply to.
+        names: those kernels, abbreviated: an operator's name for all of its kernels.
+        named: for each of ``names``, the number of kernels.
+        cases: the number of cases that were skipped for it, if it applies to single cases.
         example: one of these cases.
     """
 
@@ -47,12 +47,12 @@ class Reason:
 
     @property
     def skipped(self) -> str:
-        """How many cases were skipped, and one of them; empty if the reason is not about single cases."""
+        """The number of skipped cases, and one of them; empty if the reason is not about single cases."""
         number = "1 skipped case" if self.cases == 1 else f"{self.cases} skipped cases, such as"
         return f"{number} {self.example}" if self.cases else ""
 
     def listed(self, most: int = MOST_NAMES) -> str:
-        """The kernels' names where ``who`` does not say them: a few, and how many more kernels there are."""
+        """A few of the kernels' names and the number of the others; empty if ``who`` names them."""
         if self.who in ("all kernels", *self.names):
             return ""
         more = sum(self.named[most:])
@@ -60,7 +60,7 @@ class Reason:
 
 
 def not_checked(verdicts: Sequence[Verdict]) -> list[Reason]:
-    """What no check looked at, in kernels that ran. The reasons that hold for the most kernels come first."""
+    """The reasons for what was not checked in kernels that ran. Those for the most kernels come first."""
     ran = [v for v in verdicts if v.status is not Status.REFUSED]
     groups: dict[tuple[str, tuple[str, ...]], list[Verdict]] = {}
     cases: Counter[tuple[str, tuple[str, ...]]] = Counter()
@@ -77,7 +77,7 @@ def not_checked(verdicts: Sequence[Verdict]) -> list[Reason]:
 
 
 def refused(verdicts: Sequence[Verdict]) -> list[Reason]:
-    """Why kernels cannot run here. The reasons that hold for the most kernels come first."""
+    """The reasons why kernels cannot run here. Those for the most kernels come first."""
     groups: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         if verdict.status is Status.REFUSED:
@@ -91,16 +91,16 @@ def _reason(
     checks: tuple[str, ...],
     group: Sequence[Verdict],
     verdicts: Sequence[Verdict],
-    everyone: Sequence[Verdict],
+    candidates: Sequence[Verdict],
     cases: int = 0,
     example: str = "",
 ) -> Reason:
     names = _names(group, verdicts)
-    return Reason(why, checks, len(group), len(everyone), tuple(names), tuple(names.values()), cases, example)
+    return Reason(why, checks, len(group), len(candidates), tuple(names), tuple(names.values()), cases, example)
 
 
 def _names(group: Sequence[Verdict], verdicts: Iterable[Verdict]) -> Counter[str]:
-    """What to call some kernels, and how many each name stands for: an operator's name for all of its kernels."""
+    """Names of the kernels with the number of kernels of each: an operator's name for all of its kernels."""
     of_operator = Counter(v.op for v in verdicts)
     of_name = Counter(f"{v.op}:{v.kernel}" for v in verdicts)
     here = Counter(v.op for v in group)

@@ -1,4 +1,4 @@
-"""Reading records back: the JSON forms of checks and benchmarks as reports, those of one machine merged."""
+"""Reads records: the JSON forms of checks and benchmarks as reports, merged by machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["STATE", "Histogram", "Records", "read"]
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many errors fell between each two ``edges``; a finding may carry one as ``error_histogram``."""
+    """The numbers of errors between ``edges``, from a finding's ``error_histogram``."""
 
     where: str
     edges: tuple[float, ...]
@@ -24,13 +24,13 @@ class Histogram:
 
     @property
     def has_wrong(self) -> bool:
-        """Whether an element lies beyond what is allowed, which is 1."""
+        """Whether an element's error is above the allowed one, which is 1."""
         return any(count for least, count in zip(self.edges, self.counts, strict=False) if least >= 1)
 
 
 @dataclass(frozen=True)
 class Records:
-    """Everything that was passed in, with the records of one machine merged into one report."""
+    """All records, with those of one machine merged into one report."""
 
     checks: tuple[CheckReport, ...] = ()
     benches: tuple[BenchReport, ...] = ()
@@ -54,7 +54,7 @@ class Records:
 
 
 def read(records: Sequence[Mapping[str, Any]]) -> Records:
-    """Records as ``to_json`` gives them, back as reports.
+    """Make reports from records written by ``to_json``.
 
     Fields that this version does not know are ignored: they were added without a new schema, so they are optional.
 
@@ -67,16 +67,17 @@ def read(records: Sequence[Mapping[str, Any]]) -> Records:
     for record in records:
         schema = record.get("schema")
         if schema not in _KINDS:
-            said = f"the schema {schema!r}" if schema is not None else "no schema"
+            found = f"the schema {schema!r}" if schema is not None else "no schema"
             raise OpwrightError(
-                f"a record has {said}, which a report cannot show",
-                fix=f"pass what --json of check or bench wrote ({', '.join(_KINDS)})",
+                f"a record has {found}, which a report cannot show",
+                fix=f"pass files written by --json of check or bench ({', '.join(_KINDS)})",
             )
         try:
             report = from_json(_KINDS[schema], record)
         except MalformedRecordError as error:
             raise OpwrightError(
-                f"a record says that it is {schema}, but is not: {error}", fix="write it again with --json"
+                f"a record has the schema {schema}, but does not conform to it: {error}",
+                fix="write it again with --json",
             ) from error
         if isinstance(report, CheckReport):
             checks.append(report)
@@ -100,12 +101,12 @@ def _histograms(report: CheckReport) -> Iterator[Histogram]:
                 yield Histogram(where, found.edges, found.counts, found.unit)
 
 
-# What a benchmark notes of the machine's state: it changes from run to run, the machine does not.
+# The machine's state in a benchmark's record, which changes from run to run.
 STATE = {"power_w": "power (W)", "sm_clock_mhz": "SM clock (MHz)", "temperature_c": "temperature (°C)"}
 
 
 def _same_machine(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Nothing that both records tell differs (a benchmark's record tells more than a check's)."""
+    """Whether all common entries are equal (a benchmark's record has more than a check's)."""
     return all(a[k] == b[k] for k in (a.keys() & b.keys()) - STATE.keys())
 
 
@@ -113,7 +114,7 @@ Report = TypeVar("Report", CheckReport, BenchReport)
 
 
 def _merge(reports: Iterable[Report], join: Callable[[Report, Report], Report]) -> tuple[Report, ...]:
-    """Reports of one machine joined into the first of them."""
+    """Join reports of one machine."""
     merged: list[Report] = []
     for report in reports:
         at = next((i for i, m in enumerate(merged) if _same_machine(m.machine, report.machine)), None)

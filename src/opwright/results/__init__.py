@@ -1,6 +1,6 @@
-"""Plain records that travel from the parts that judge to the parts that show. No torch here.
+"""Plain records of the results of checks and benchmarks, which reports show. They do not import torch.
 
-Their JSON forms (``json_form``) are part of the public interface; a report's ``schema`` is raised when they change.
+Their JSON forms (``json_form``) are part of the public interface; a report's ``schema`` changes with them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a benchmark measures: times, comparisons, roofline limits, and the report that holds them."""
+"""The results of a benchmark: times, comparisons, roofline limits, and the report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ComparisonVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A time in microseconds: the median of ``n`` samples, and an interval that holds the median with 95 %."""
+    """A time in microseconds: the median of ``n`` samples, and its 95 % confidence interval."""
 
     median: float
     lo: float
@@ -48,16 +48,16 @@ class Measurement:
 
     Attributes:
         case: dims by name, and ``dtype``.
-        gpu_us: time on the device alone; None where a CPU call has no such part.
-        host_us: time that the caller waits for the call to return.
+        gpu_us: GPU time; None for a CPU.
+        host_us: host time: until the call returns.
         cache: ``cold`` (inputs are not in the cache) or ``warm``.
-        bytes, flops: least bytes moved and floating-point operations, from the contract.
-        roofline_fraction: the achieved share of the machine's nearest limit; None if it was not measured.
-        bound: which limit that is, ``bandwidth`` or ``arithmetic``.
-        comparisons: comparisons by the baseline's name.
-        notes: what a reader has to know: a timer that disagrees, discarded samples.
+        bytes, flops: minimum of bytes moved, and floating-point operations, from the contract.
+        roofline_fraction: the achieved fraction of the machine's nearest limit; None if it was not measured.
+        bound: the nearest limit, ``bandwidth`` or ``arithmetic``.
+        comparisons: the comparisons by baseline.
+        notes: remarks for the reader: timers that disagree, discarded samples.
         first_values: the first two output values, as a sanity check.
-        raw: every sample kept, in microseconds.
+        raw: every sample that was kept, in microseconds.
     """
 
     op: str
@@ -81,13 +81,13 @@ class Measurement:
 
     @property
     def time_us(self) -> Estimate:
-        """The time that counts: the device's where there is one."""
+        """The main time: GPU time, or host time for a CPU."""
         return self.gpu_us or self.host_us
 
 
 @dataclass(frozen=True)
 class RooflineLimit:
-    """A limit of this machine, measured: bytes per second by size, or FLOP per second by dtype."""
+    """A measured limit of this machine: bytes per second by size, or FLOP per second by dtype."""
 
     name: str
     device: str
@@ -97,7 +97,7 @@ class RooflineLimit:
 
 @dataclass(frozen=True)
 class SizeRange:
-    """The kernel that was fastest for cases of ``least`` elements up to, not including, ``below`` (None: no end)."""
+    """The fastest kernel for cases of ``least`` elements up to, but not including, ``below`` (None: no upper bound)."""
 
     least: int
     below: int | None
@@ -116,14 +116,14 @@ def _count_text(count: int) -> str:
 
 @dataclass(frozen=True)
 class Crossover:
-    """Which kernel wins where, for one operator on one device in one dtype.
+    """The fastest kernels by size, for one operator on one device in one dtype.
 
     Attributes:
-        device_name: the GPU's or the processor's.
+        device_name: the name of the GPU or the processor.
         ranges: without gaps, from 0 elements up; the elements of a case are those of all its tensor arguments.
-        sizes: the numbers of elements that were measured; between and beyond them, the nearest decides.
+        sizes: the measured numbers of elements; for others, the nearest one decides.
         measured: the date (YYYY-MM-DD).
-        stored: whether calls follow it from now on.
+        stored: whether calls use it from now on.
     """
 
     op: str
@@ -140,7 +140,7 @@ class Crossover:
 class BenchReport:
     """The measurements of one ``opwright bench`` or ``opwright tune``; ``to_json`` is what ``--json`` writes.
 
-    ``settings`` tells what held for every candidate: torch's precision flags, threads, what the timer could do.
+    ``settings`` are the conditions of all measurements: torch's precision flags, threads, features of the timer.
     """
 
     machine: dict[str, Any]

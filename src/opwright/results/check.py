@@ -1,4 +1,4 @@
-"""What a check finds: findings, verdicts, and the report that holds them."""
+"""The results of a check: findings, verdicts, and the report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = [
 
 
 class Status(StrEnum):
-    """How a finding or a verdict ends."""
+    """The outcome of a finding or a verdict."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -23,9 +23,9 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class ErrorHistogram:
-    """How many output elements had an error between each two ``edges`` (the first and last bin hold what is beyond).
+    """The numbers of output elements with an error between ``edges`` (smaller and larger errors are in the outer bins).
 
-    ``unit`` says what an error of 1 is.
+    ``unit`` is the unit of the edges.
     """
 
     edges: tuple[float, ...]
@@ -35,7 +35,7 @@ class ErrorHistogram:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one family of checks found about one kernel. ``case`` names the smallest failing input."""
+    """The result of one check of one kernel. ``case`` is the smallest failing input."""
 
     check: str
     status: Status
@@ -47,18 +47,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class KernelFinding:
-    """One thing that a CUDA kernel did on the simulator and must not do, and where in its source.
+    """One error of a CUDA kernel that the simulator found, with its place in the source.
 
     Attributes:
         kind: such as "out-of-bounds", "race" or "barrier"; docs/simulator.md lists them.
-        message: what happened, in a sentence.
-        kernel: as it was named when it was compiled.
-        block: ``blockIdx`` of the thread that did it.
-        thread: its ``threadIdx``.
-        file: the source's name; empty where it is not known.
-        line: its line; 0 where it is not known.
-        source_line: what stands there.
-        other: for what takes two, the other thread: its block, thread, file, line and source line.
+        message: a description of the error.
+        kernel: the kernel's name.
+        block: ``blockIdx`` of the thread.
+        thread: ``threadIdx`` of the thread.
+        file: the source's name; empty if it is not known.
+        line: the line in it; 0 if it is not known.
+        source_line: the text of that line.
+        other: for an error of two threads, the other thread: its block, thread, file, line and source line.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class KernelFinding:
     other: OtherThread | None = None
 
     def __str__(self) -> str:
-        where = f"{self.file}:{self.line}" if self.line else self.file or "somewhere"
+        where = f"{self.file}:{self.line}" if self.line else self.file or "unknown place"
         lines = [f"{where}: {self.kind}: {self.message}"]
         lines += [f"    {self.source_line}"] if self.source_line else []
         lines.append(f"    in {self.kernel}, block {self.block}, thread {self.thread}")
@@ -96,24 +96,24 @@ class OtherThread:
 
 @dataclass(frozen=True)
 class NotChecked:
-    """Something that was not looked at, and why: silence is never a pass."""
+    """Something that was not checked, and why."""
 
     check: str
     why: str
 
     @classmethod
     def in_cases(cls, check: str, count: int, example: str, reason: str) -> NotChecked:
-        """What was skipped in some cases only, with one of them."""
+        """A check that skipped some cases, with one of them."""
         return cls(check, f"{count} skipped cases, such as {example}: {reason}")
 
     @property
     def reason(self) -> str:
-        """``why`` without the cases: what several kernels may have in common."""
+        """``why`` without the cases, which several kernels may have in common."""
         return found[3] if (found := self._in_cases) else self.why
 
     @property
     def cases(self) -> int:
-        """How many cases were skipped; 0 if the reason is not about single cases."""
+        """The number of skipped cases; 0 if the reason is not about single cases."""
         return int(found[1]) if (found := self._in_cases) else 0
 
     @property
@@ -123,13 +123,13 @@ class NotChecked:
 
     @property
     def _in_cases(self) -> re.Match[str] | None:
-        # A case holds colons ("layout=sliced:x"), but never one before a space.
+        # A case may contain colons ("layout=sliced:x"), but none before a space.
         return re.fullmatch(r"(\d+) skipped cases, such as (.*?): (.*)", self.why, re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Everything that was found about one kernel on one device."""
+    """All results of one kernel on one device."""
 
     op: str
     kernel: str

@@ -1,8 +1,8 @@
-"""The one way between records and JSON: reports in files, tuning tables, messages of worker processes.
+"""Converts records to JSON and back: reports in files, tuning tables, messages of worker processes.
 
-A record's form follows from its annotations: dataclasses are objects, enums their values, tuples arrays. Reading
-ignores fields that this version does not know, as they were added without a new schema, and takes a missing field for
-its default.
+The form follows from the annotations: dataclasses are objects, enums their values, tuples arrays. Reading
+ignores unknown fields, which were added without a new schema, and uses the default of a missing
+field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Record = TypeVar("Record")
 
 
 class MalformedRecordError(ValueError):
-    """A JSON value is no such record."""
+    """A JSON value does not have the form of the record."""
 
 
 @functools.cache
@@ -33,12 +33,12 @@ def to_json(record: Any) -> Any:
 
 
 def from_json(kind: type[Record], value: Any) -> Record:
-    """The record that ``to_json`` made a value of.
+    """Make a record from the value of ``to_json``.
 
     Raises:
-        MalformedRecordError: it is none; says which field is missing or wrong.
+        MalformedRecordError: a field is missing or wrong; the message names it.
     """
     try:
         return _converter().structure(value, kind)
-    except Exception as error:  # cattrs groups what it found; values of other types raise their own
+    except Exception as error:  # cattrs raises groups of errors; values of wrong types raise others
         raise MalformedRecordError("; ".join(cattrs.transform_error(error)[:3])) from error

@@ -1,4 +1,4 @@
-"""What can run here and why not the rest; where the parts of an operator come from; which kernel a call would run."""
+"""Records of what can run here, of the origin of an operator's parts, and of the choice of a kernel for a call."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["Accepted", "Choice", "Explanation", "Origin", "Part", "Probe", "Refu
 
 @dataclass(frozen=True)
 class Accepted:
-    """A backend or kernel can run here; ``note`` says how, where that is not obvious."""
+    """A backend or kernel can run here; ``note`` may say how."""
 
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A backend or kernel cannot run here: why, and what a user can do about it."""
+    """A backend or kernel cannot run here: the reason, and what to do about it."""
 
     reason: str
     remedy: str = ""
@@ -30,7 +30,7 @@ Probe = Accepted | Refused
 
 
 class Origin(StrEnum):
-    """Where a part of an operator comes from."""
+    """The origin of a part of an operator."""
 
     DERIVED = "derived"
     CUSTOM = "custom"
@@ -39,7 +39,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class Part:
-    """One part of an operator (its fake, gradient, vmap rule …) and where it comes from."""
+    """One part of an operator (its fake, gradient, vmap rule …) and its origin."""
 
     name: str
     origin: Origin
@@ -48,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Choice:
-    """What ``ow.explain`` says of one kernel: it runs, or why it does not."""
+    """The result of ``ow.explain`` for one kernel: it runs, or why it does not."""
 
     kernel: str
     backend: str
@@ -58,7 +58,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which kernel an operator would run for some arguments, and why not each other one."""
+    """The kernel that an operator would run for some arguments, and why it would not run the others."""
 
     op: str
     choices: tuple[Choice, ...]
@@ -66,7 +66,7 @@ class Explanation:
 
     @property
     def chosen(self) -> Choice:
-        """The one that would run. There always is one: the reference is the last resort."""
+        """The kernel that would run. There always is one: the reference is the fallback."""
         return next(c for c in self.choices if c.chosen)
 
     def __str__(self) -> str:
@@ -75,8 +75,8 @@ class Explanation:
             mark = "→" if choice.chosen else " "
             match choice.outcome:
                 case Accepted(note=note):
-                    said = note or ("runs" if choice.chosen else "could run; an earlier one was taken")
+                    text = note or ("runs" if choice.chosen else "could run; an earlier one was chosen")
                 case Refused() as refused:
-                    said = f"no: {refused}"
-            lines.append(f" {mark} {choice.kernel:<16} {choice.backend:<10} {said}")
+                    text = f"no: {refused}"
+            lines.append(f" {mark} {choice.kernel:<16} {choice.backend:<10} {text}")
         return "\n".join([*lines, *([f"   {self.note}"] if self.note else [])])

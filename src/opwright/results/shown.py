@@ -1,4 +1,4 @@
-"""A text to look at."""
+"""The record of a text to show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Shown"]
 
 @dataclass(frozen=True)
 class Shown:
-    """A text to look at: a kernel's source, or what a compiler made of it. ``language`` is for colours."""
+    """A text to show: a kernel's source or compiled code. ``language`` is for syntax colours."""
 
     title: str
     language: str

@@ -1,4 +1,4 @@
-"""From a kernel as its author attached it to its record."""
+"""Makes the record of a kernel that is attached to an operator."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def make_spec(
     dtypes: Sequence[torch.dtype] | None = None,
     when: Callable[..., bool] | None = None,
 ) -> KernelSpec:
-    """One kernel's record from what its author wrote.
+    """Make one kernel's record from the arguments with which it is attached.
 
     Args:
-        options: the language's own.
+        options: the language's own options.
 
     Raises:
-        KernelError: a source or a file that makes no sense, with what there is instead.
+        KernelError: an invalid source or file, with the valid ones.
     """
     backend, where = get_backend(language), f"{contract.qualname}: op.{language}"
     kind = "callable" if callable(source) else "file"
     if kind not in backend.takes:
-        raise KernelError(f"{where} was given a {kind}", fix=f"give it a {' or a '.join(sorted(backend.takes))}")
+        raise KernelError(f"{where} was given a {kind}", fix=f"pass a {' or a '.join(sorted(backend.takes))}")
     if kind == "callable" and entry is not None:
         raise KernelError(f"{where}: entry={entry!r} names a function in a file", fix="leave it out, or name the file")
     chosen, own_name = kernel_name(language, source, name)
     if chosen == REFERENCE:
-        raise KernelError(f"{where}: {chosen!r} is what the reference itself is called", fix="choose another name")
+        raise KernelError(f"{where}: {chosen!r} is the name of the reference itself", fix="choose another name")
     return KernelSpec(
         name=chosen,
         backend=language,

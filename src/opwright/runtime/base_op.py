@@ -1,11 +1,11 @@
-"""What an operator is to its caller: something that is called, and whose rules can be replaced.
+"""The base class of operators: calling them, and replacing their rules.
 
-Opwright's own operators (``op.Op``) and those of a shipped package (``package/shipped``) differ in the kernels that
-they have, and not in this.
+Opwright's own operators (``op.Op``) and those of a shipped package (``package/shipped``) share it; they differ in their
+kernels.
 
-A call goes one of three ways. *Guarded*: it is like an earlier call, and runs what was found for that one. *Plain*:
-nobody else takes part in it, so it is checked against the contract and runs the first applicable kernel. Any other goes
-through torch's dispatcher, which calls back what was registered (``register/registration.py``).
+A call takes one of three paths. *Guarded*: it is like an earlier call, and runs the kernel chosen for that one.
+*Plain*: nothing intercepts it, so it is checked against the contract and runs the first applicable kernel. Any other
+call goes through torch's dispatcher, which calls the registered functions (``register/registration.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest
 from opwright.errors import ArgumentError, KernelError, NameClashError
-from opwright.internals.dispatch import anybody_listens
+from opwright.internals.dispatch import is_intercepted
 from opwright.runtime.call.argument_utils import gpu_of
 from opwright.runtime.call.arrays import call_on_arrays, holds_arrays, traced_on_arrays
 from opwright.runtime.call.fast_path import GuardableKernel, GuardedCall, guard_call, is_plain_call, static_key
@@ -34,18 +34,18 @@ from opwright.runtime.register.rules import Rules
 
 __all__ = ["BaseOp", "OperatorKernel"]
 
-# Of the reference: its parameters and its result. ``Op`` alone means any.
+# The parameters and the result of the reference. ``Op`` alone stands for any.
 P = ParamSpec("P", default=...)
 R_co = TypeVar("R_co", covariant=True, default=Any)
 Part = TypeVar("Part", bound=Callable[..., Any])
-# How many kinds of calls an operator recognises at once: a loop over the layers of a model has a few.
+# The number of guards of an operator: a loop over the layers of a model needs a few.
 _MOST_GUARDS = 8
-# How many shapes are remembered, with the kernels for them: a bound, should sizes change with every call.
-_MOST_SHAPES = 4096
+# The number of cached shapes with their kernels: a bound, should sizes change with every call.
+_MOST_CACHED_SHAPES = 4096
 
 
 class OperatorKernel(GuardableKernel, Protocol):
-    """A kernel, as an operator sees it."""
+    """The interface of a kernel for an operator."""
 
     def traceable(self) -> Callable[..., Any] | None: ...
     @property
@@ -53,10 +53,10 @@ class OperatorKernel(GuardableKernel, Protocol):
 
 
 class BaseOp(Languages, Generic[P, R_co]):
-    """An operator that can be called. Subclasses say which kernels there are, and which are applicable."""
+    """An operator that can be called. Subclasses define its kernels, and which are applicable."""
 
     contract: Contract
-    # torch's handle of it: ``torch.ops.namespace.name.default``.
+    # torch's handle: ``torch.ops.namespace.name.default``.
     overload: Any
 
     def __init__(self, contract: Contract) -> None:
@@ -65,11 +65,11 @@ class BaseOp(Languages, Generic[P, R_co]):
         self._only: str | None = None  # the kernel that calls are restricted to
         self._is_retired = False
         self._guarded_calls: tuple[GuardedCall, ...] = ()
-        # Shapes, dtypes and devices that were checked before, with the kernels that are applicable to them.
-        self._remembered: dict[Any, tuple[OperatorKernel, ...]] = {}
-        # A reference in NumPy: calls may come with arrays, and give arrays back.
+        # Shapes, dtypes and devices that were checked before, with their applicable kernels.
+        self._applicable_by_key: dict[Any, tuple[OperatorKernel, ...]] = {}
+        # A reference in NumPy: calls may pass arrays, and then return arrays.
         self._takes_arrays = contract.signature.language == "numpy"
-        # So many positional arguments are all of them; no number is, where some go by keyword only.
+        # The number of positional arguments that are all arguments; -1 if some are keyword-only.
         self._arity = -1 if contract.signature.keyword_only else len(contract.signature.arguments)
         functools.update_wrapper(self, contract.function)
         self.overload = registration.register(
@@ -87,10 +87,10 @@ class BaseOp(Languages, Generic[P, R_co]):
         """
         if is_dynamo_compiling():
             return self.contract.visible(self._traced(args, kwargs))  # type: ignore[no-any-return]
-        # A guard is made of filled arguments, so what equals them needs no filling.
+        # Guards are made from complete arguments, so a complete call needs no filling.
         arguments: Any = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
         guarded_calls = self._guarded_calls
-        if guarded_calls and not anybody_listens():
+        if guarded_calls and not is_intercepted():
             for holds, run in guarded_calls:
                 if holds(*arguments):
                     return run(*arguments)  # type: ignore[no-any-return]
@@ -99,7 +99,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         return self.contract.visible(self._call_unguarded(args, kwargs))  # type: ignore[no-any-return]
 
     def with_saved(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Call it, and get all of its outputs: those too that are saved for the backward, as from ``torch.ops``."""
+        """Call the operator and return all outputs, including saved-for-backward outputs, like ``torch.ops``."""
         if is_dynamo_compiling():
             return self._traced(args, kwargs)
         if self._takes_arrays and holds_arrays(args):
@@ -110,7 +110,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         return traced_on_arrays(self.overload, args, kwargs) if self._takes_arrays else self.overload(*args, **kwargs)
 
     def _call_unguarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A plain call, or one through the dispatcher; leaves a guard behind for the next one like it."""
+        """Run a plain call, or one through the dispatcher, and make a guard for later calls like it."""
         arguments = fill(self.contract, args, kwargs)
         if is_plain_call(arguments):
             kernels = self._applicable_kernels(arguments)
@@ -126,12 +126,12 @@ class BaseOp(Languages, Generic[P, R_co]):
         try:
             return self.overload(*args, **kwargs)
         except RuntimeError:
-            # The dispatcher judges types first, in its own words. Say it in the contract's, if it was that.
+            # The dispatcher checks types first. If that was the error, bind() raises it in terms of the contract.
             bind(self.contract, fill(self.contract, args, kwargs))
             raise
 
     def _run(self, arguments: Sequence[Any]) -> Any:
-        """What the dispatcher calls: a kernel or the reference, beneath autograd."""
+        """Run a kernel or the reference below autograd, called by the dispatcher."""
         return self._run_first(self._applicable_kernels(arguments), arguments)
 
     def _run_first(self, kernels: Sequence[OperatorKernel], arguments: Sequence[Any]) -> Any:
@@ -151,7 +151,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         if guarded is None:
             return
         signature = self.contract.signature
-        if track is None and signature.visible < len(signature.returns):  # a tracker gives what the caller gets
+        if track is None and signature.visible < len(signature.returns):  # a tracker returns visible outputs only
             run, visible = guarded.run, self.contract.visible
             guarded = guarded._replace(run=lambda *arguments: visible(run(*arguments)))
         self._guarded_calls = (guarded, *self._guarded_calls[: _MOST_GUARDS - 1])
@@ -163,35 +163,35 @@ class BaseOp(Languages, Generic[P, R_co]):
     # -- kernels ------------------------------------------------------------------------------------------------
 
     def _applicable_kernels(self, arguments: Sequence[Any]) -> tuple[OperatorKernel, ...]:
-        """The kernels for these shapes, dtypes and devices, in the order in which they are asked, once the arguments
-        agree with the contract. Each one's own ``when`` is still to be asked."""
+        """The applicable kernels for these shapes, dtypes and devices, in order, after checking the arguments
+        against the contract. Each kernel's own ``when`` is not yet evaluated."""
         if self._is_retired:
             raise self._retired_error()
         key = (self._only, static_key(arguments))
         try:
-            found = self._remembered.get(key)
-        except TypeError:  # unhashable, so of a kind that no argument has: an array, a dictionary
+            found = self._applicable_by_key.get(key)
+        except TypeError:  # unhashable, so of a type that no argument has: an array, a dictionary
             bind(self.contract, arguments)
             raise
         if found is None:
             found = self._find_applicable(bind(self.contract, arguments), arguments)
-            if len(self._remembered) >= _MOST_SHAPES:
-                self._remembered.clear()
-            self._remembered[key] = found
+            if len(self._applicable_by_key) >= _MOST_CACHED_SHAPES:
+                self._applicable_by_key.clear()
+            self._applicable_by_key[key] = found
         return found
 
     def _find_applicable(self, binding: Binding, arguments: Sequence[Any]) -> tuple[OperatorKernel, ...]:
         raise NotImplementedError
 
     def _traceable_kernel(self, arguments: Sequence[Any]) -> Callable[..., Any] | None:
-        """What would run on these arguments in a form that torch.compile may trace into, if it has one."""
+        """The kernel for these arguments in a form that torch.compile may trace into; None if it has none."""
         kernels = self._find_applicable(bind(self.contract, arguments), arguments)
         try:
             kernel = next((k for k in kernels if k.when is None or k.when(*arguments)), None)
         except ArgumentError:
             raise
         except RuntimeError:
-            return None  # a `when` that looks at addresses or values: it is decided when the call runs
+            return None  # a `when` that reads addresses or values: it is evaluated when the call runs
         return kernel.traceable() if kernel is not None else None
 
     # -- custom rules -------------------------------------------------------------------------------------------
@@ -213,21 +213,21 @@ class BaseOp(Languages, Generic[P, R_co]):
 
         Args:
             backward: ``backward(ctx, *grads)``; returns a gradient, or None, for each positional argument. Or a
-                backward operator, with a contract and kernels of its own, whose parameters say what it needs: the
+                backward operator, with its own contract and kernels, whose parameters are what it needs: the
                 gradients of the outputs, then by name arguments and outputs (``result``, ``result0``, …).
-            setup_context: ``setup_context(ctx, inputs, output)``, with ``keyword_only_inputs`` besides if the
-                operator has keyword-only arguments; saves on ``ctx`` what the backward needs. ``output`` has the
-                saved-for-backward outputs too.
+            setup_context: ``setup_context(ctx, inputs, output)``, also with ``keyword_only_inputs`` if the
+                operator has keyword-only arguments; saves on ``ctx`` what the backward needs. ``output`` includes
+                saved-for-backward outputs.
 
         Raises:
-            SignatureMismatchError: an operator's parameters or outputs are not those of a backward of this one.
+            SignatureMismatchError: the backward operator's parameters or outputs do not match this operator.
         """
         if isinstance(backward, BaseOp):
             if setup_context is not None:
                 raise KernelError(
                     f"{self.contract.qualname}: register_autograd was given the operator {backward.contract.qualname} "
                     "and a setup_context",
-                    fix="drop setup_context: what is saved follows from the operator's parameters",
+                    fix="drop setup_context: the operator's parameters determine what is saved",
                 )
             backward = BackwardOperator(self.contract, backward)
             setup_context = backward.setup_context
@@ -254,7 +254,7 @@ class BaseOp(Languages, Generic[P, R_co]):
 
         Args:
             function: takes the operator's arguments (tensors as DTensor's descriptions of them); returns a list of
-                (output placements, argument placements) that are acceptable, None for an argument that is no tensor.
+                (output placements, argument placements) that are acceptable, None for an argument that is not a tensor.
         """
         self._rules.replace("sharding", function)
         self._changed()
@@ -265,7 +265,7 @@ class BaseOp(Languages, Generic[P, R_co]):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Changes when the reference, a custom rule or a kernel does."""
+        """A digest of the reference, the custom rules and the kernels."""
         return digest(
             self.contract.fingerprint, str(self._only), *self._rules.fingerprint, *self._kernel_fingerprints()
         )
@@ -274,16 +274,16 @@ class BaseOp(Languages, Generic[P, R_co]):
         raise NotImplementedError
 
     def _changed(self) -> None:
-        """What was remembered of this operator's kernels and rules holds no more."""
-        self._remembered.clear()
+        """Clear the caches that depend on this operator's kernels and rules."""
+        self._applicable_by_key.clear()
         self._guarded_calls = ()
         vars(self).pop("fingerprint", None)
         registration.changed(self)
 
     def _retire(self) -> None:
-        """Another definition took this one's name: calls say so, rather than give an old result.
+        """Make calls raise, because another definition has replaced this one.
 
-        (The dispatcher's entry is gone; what the overload's handle points to is undefined.)
+        (The dispatcher's entry is removed, so the overload's handle is invalid.)
         """
         self._is_retired = True
         self._guarded_calls = ()
@@ -294,9 +294,9 @@ class BaseOp(Languages, Generic[P, R_co]):
 
     def _retired_error(self) -> NameClashError:
         return NameClashError(
-            f"{self.contract.qualname} was defined anew after this object was made",
+            f"{self.contract.qualname} was redefined after this object was created",
             fix=f"use the new one: import it again, or call torch.ops.{self.contract.qualname.replace('::', '.')}",
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BaseOp[P, R_co]:
-        return self  # as for a function: a copied torch module goes on calling the same operator
+        return self  # like a function: a copied torch module calls the same operator

@@ -1,4 +1,4 @@
-"""What an author wants to be compared with: any callable with the operator's arguments. It is no kernel."""
+"""Baselines: callables with the operator's arguments that benchmarks compare kernels with."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from opwright.runtime.languages import REFERENCE
 
 __all__ = ["DERIVED", "Baseline", "make_baseline", "refuse_name"]
 
-# What every operator is compared with: its reference, as it stands and compiled.
+# The baselines of every operator: its reference, eager and compiled.
 DERIVED = (REFERENCE, "torch.compile")
 
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """One callable to compare with. ``devices`` and ``dtypes`` are None where it is timed everywhere."""
+    """One callable to compare with. ``devices`` and ``dtypes`` are None if it is timed in all."""
 
     name: str
     function: Callable[..., Any]
@@ -31,9 +31,9 @@ class Baseline:
     dtypes: tuple[torch.dtype, ...] | None = None
 
     def refuses(self, device: str, dtype: torch.dtype | None) -> str | None:
-        """Why it is not timed on a type of device in a dtype; None if it is."""
+        """Why the baseline is not timed on a type of device in a dtype; None if it is."""
         if self.devices is not None and device not in self.devices:
-            return f"named for {' and '.join(self.devices)}, not for {device}"
+            return f"for {' and '.join(self.devices)} only, not for {device}"
         if self.dtypes is not None and dtype is not None and dtype not in self.dtypes:
             return f"takes {', '.join(map(short, self.dtypes))}, not {short(dtype)}"
         return None
@@ -46,22 +46,22 @@ def make_baseline(
     devices: Sequence[str] | None,
     dtypes: Sequence[torch.dtype] | None,
 ) -> Baseline:
-    """A baseline's record from what its author wrote.
+    """Make a baseline's record.
 
     Raises:
-        KernelError: it is nothing to call, or has a name that is taken.
+        KernelError: it is not callable, or its name is taken.
         SignatureMismatchError: its parameters are not the operator's.
     """
     where = f"{contract.qualname}: op.baseline"
     if not callable(function):
-        raise KernelError(f"{where} was given {type(function).__name__}", fix="give it a callable")
+        raise KernelError(f"{where} was given {type(function).__name__}", fix="pass a callable")
     own_name = getattr(function, "__name__", "_")
     chosen = name or (own_name if own_name not in ("_", "<lambda>") else "baseline")
     refuse_name(contract, "op.baseline", chosen, (), "")
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError):
-        parameters = None  # a function in C, such as torch.sub, which does not say what it takes
+        parameters = None  # a function in C, such as torch.sub, has no signature to inspect
     if parameters is not None:
         entry = own_name if own_name.isidentifier() else "_"
         compare_with_contract(parameters, contract, f"the baseline {chosen!r}", entry)
@@ -71,10 +71,10 @@ def make_baseline(
 
 
 def refuse_name(contract: Contract, where: str, name: str, taken: Container[str], by: str) -> None:
-    """Raise KernelError if tables would show two things under one name."""
+    """Raise KernelError if tables would show two candidates under one name."""
     if name in DERIVED:
         raise KernelError(
-            f"{contract.qualname}: {where}: {name!r} is what tables call the reference itself",
+            f"{contract.qualname}: {where}: {name!r} is the name of the reference in tables",
             fix="choose another name",
         )
     if name in taken:

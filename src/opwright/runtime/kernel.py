@@ -29,17 +29,17 @@ __all__ = ["Kernel", "gpu_of", "under_check"]
 class Kernel:
     """One implementation of an operator in one language.
 
-    Calling it runs this kernel and no other; arguments are checked against the contract first. It gives
-    plain results: gradients belong to the operator.
+    Calling it runs only this kernel, after checking the arguments against the contract. It returns
+    results without gradients, which only the operator has.
     """
 
     def __init__(self, spec: KernelSpec, contract: Contract) -> None:
         self.spec = spec
         self.contract = contract
-        # The author's predicate, on the operator's arguments in order, and what the language itself asks for.
-        self._author_when = contract.signature.flat(spec.when) if spec.when is not None else None
+        # The user's predicate on the operator's arguments in order, and the language's own condition.
+        self._user_when = contract.signature.flat(spec.when) if spec.when is not None else None
         self._condition = get_backend(spec.backend).condition(spec, contract)
-        self.when = self._author_when if self._condition is None else self._both_hold
+        self.when = self._user_when if self._condition is None else self._when_and_condition
         self._launch: Launch | None = None
         self._lock = threading.Lock()
 
@@ -53,7 +53,7 @@ class Kernel:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the kernel's source or applicability does."""
+        """A digest of the kernel's source and applicability."""
         spec = self.spec
         source = spec.source.read_text() if isinstance(spec.source, Path) else fingerprint(spec.source)
         return digest(
@@ -62,12 +62,12 @@ class Kernel:
         )  # fmt: skip
 
     def probe(self, device: str, machine: Machine | None = None) -> Probe:
-        """Whether it can run on a type of device, here or on another machine."""
+        """Whether the kernel can run on a type of device, on this or another machine."""
         return get_backend(self.backend).probe(self.spec, device, machine or build_tools().machine)
 
     def applies_to(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
-        """Whether it can run on the arguments' device and dtypes, whatever their shapes and values."""
-        assert binding.device is not None  # a contract has at least one tensor; absent ones were refused
+        """Whether the kernel can run on the arguments' device and dtypes, independent of shapes and values."""
+        assert binding.device is not None  # bind() refuses calls without a tensor
         device = binding.device.type
         probe = self.probe(device)
         dtypes = get_backend(self.backend).dtypes_here(self.spec, device, build_tools().machine)
@@ -80,33 +80,33 @@ class Kernel:
         return probe
 
     def accepts(self, binding: Binding, arguments: Sequence[Any]) -> Probe:
-        """Whether it can run on these arguments: device, then dtypes, then its own ``when``."""
+        """Whether the kernel can run on these arguments: device, then dtypes, then ``when``."""
         applies = self.applies_to(binding, arguments)
         if isinstance(applies, Refused) or self.when is None:
             return applies
         condition = self._condition(*arguments) if self._condition is not None else applies
         if isinstance(condition, Refused):
             return condition
-        if self._author_when is not None and not self._author_when(*arguments):
+        if self._user_when is not None and not self._user_when(*arguments):
             return Refused("its `when` predicate is False for these arguments")
         return applies
 
-    def _both_hold(self, *arguments: Any) -> bool:
-        assert self._condition is not None  # else there is only the author's
+    def _when_and_condition(self, *arguments: Any) -> bool:
+        assert self._condition is not None  # else only the user's predicate is used
         holds = isinstance(self._condition(*arguments), Accepted)
-        return holds and (self._author_when is None or bool(self._author_when(*arguments)))
+        return holds and (self._user_when is None or bool(self._user_when(*arguments)))
 
-    def not_judged(self, device: str, machine: Machine | None = None) -> dict[torch.dtype, str]:
-        """Dtypes in which a result on this type of device says nothing about the kernel, with the reason."""
-        return get_backend(self.backend).not_judged(self.spec, device, machine or build_tools().machine)
+    def unchecked_dtypes(self, device: str, machine: Machine | None = None) -> dict[torch.dtype, str]:
+        """Dtypes that cannot be checked on this type of device, each with the reason."""
+        return get_backend(self.backend).unchecked_dtypes(self.spec, device, machine or build_tools().machine)
 
     @property
     def is_loaded(self) -> bool:
-        """Whether ``load`` has nothing left to do."""
+        """Whether the kernel is loaded."""
         return self._launch is not None
 
     def load(self) -> Launch:
-        """Build it, or take it from the cache. CompileError if its source does not compile."""
+        """Build the kernel, or take it from the cache. CompileError if its source does not compile."""
         if self._launch is None:
             with self._lock:
                 if self._launch is None:
@@ -116,11 +116,11 @@ class Kernel:
         return self._launch
 
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
-        """Run it on arguments that were checked, with their GPU (None: they are elsewhere) as the current one."""
+        """Run the kernel on checked arguments, with their GPU as the current one (None: not on a GPU)."""
         return self._prepared(self._launch or self.load(), device)(*arguments)
 
     def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
-        """What runs it on arguments like those of a call that was just made (see ``base.launch_for_calls_like``)."""
+        """The function for arguments like those of the last call (see ``base.launch_for_calls_like``)."""
         return self._prepared(launch_for_calls_like(self.load(), arguments), device)
 
     def _prepared(self, launch: Launch, device: int | None) -> Launch:
@@ -136,7 +136,7 @@ class Kernel:
         if isinstance(outcome, Refused):
             raise KernelRefusedError(
                 f"{self.contract.qualname}: kernel {self.name!r} cannot run on these arguments: {outcome.reason}",
-                fix=outcome.remedy or f"ow.explain({self.contract.name}, ...) says which kernel can",
+                fix=outcome.remedy or f"ow.explain({self.contract.name}, ...) shows which kernel can",
             )
         with below_autograd():
             return self.contract.visible(self.launch(arguments, gpu_of(arguments)))

@@ -1,7 +1,7 @@
-"""The languages as an operator's methods: ``op.triton(...)``, ``op.cpp(...)`` and their like, typed.
+"""The typed methods that attach kernels: ``op.triton(...)``, ``op.cpp(...)`` and others.
 
-What they do with a kernel is said by who has them: opwright's own operators make a record of it (``attach``), those
-of a shipped package take what was built.
+Subclasses define what attaching does: opwright's own operators make a record of the kernel (``attach``), those
+of a shipped package use the prebuilt one.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 __all__ = ["LANGUAGES", "REFERENCE", "KernelOptions", "Languages", "kernel_name"]
 
-# How the reference is named where a kernel's name is expected.
+# The reference's name among kernels.
 REFERENCE = "reference"
 Function = TypeVar("Function", bound=Callable[..., Any])
-# Blocks or threads of a launch: a number, up to three, or a function of the arguments that gives either.
+# Blocks or threads of a launch: one to three numbers, or a function of the arguments that returns them.
 Extent = int | Sequence[int] | Callable[..., int | Sequence[int]]
-# A compile-time parameter: a constant, or a function of the arguments that gives one.
+# A compile-time parameter: a constant, or a function of the arguments that returns one.
 Parameter = int | float | str | torch.dtype | Callable[..., Any]
 
 
 class KernelOptions(TypedDict, total=False):
-    """What every language's method takes besides the source.
+    """The options of every language's method.
 
     Keys:
-        name: what the kernel is called, unique within the operator (default: the function's own name, else the
+        name: the kernel's name, unique within the operator (default: the function's own name, else the
             language's).
         devices: the torch device types that it is written for.
-        dtypes: the floating dtypes that it takes (of an operator without floating arguments, all dtypes); default: all
+        dtypes: the floating dtypes that it takes (for an operator without floating arguments, all dtypes); default: all
             that the contract admits.
-        when: a predicate on the operator's arguments: where it is False, the kernel is not applicable, and another one
+        when: a predicate on the operator's arguments: if it is False, the kernel is not applicable, and another one
             runs.
     """
 
@@ -52,7 +52,7 @@ class KernelOptions(TypedDict, total=False):
 
 
 def _refuses_unknown_options(method: Function) -> Function:
-    """A misspelt option is an error that names the operator and lists what there is."""
+    """Make an unknown option an error that lists the known ones."""
     known = [p.name for p in inspect.signature(method).parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
 
     @functools.wraps(method)
@@ -64,7 +64,7 @@ def _refuses_unknown_options(method: Function) -> Function:
             )
         return method(self, *args, **options)
 
-    return checked  # type: ignore[return-value]  # the same but for what it refuses
+    return checked  # type: ignore[return-value]  # the same signature
 
 
 class Languages:
@@ -75,7 +75,7 @@ class Languages:
     the kernel's parameters are not the operator's.
     """
 
-    if not TYPE_CHECKING:  # type checkers refuse what is not there by themselves
+    if not TYPE_CHECKING:  # type checkers report missing names themselves
 
         def __getattr__(self, name: str) -> Any:
             close = difflib.get_close_matches(name, [n for n in dir(type(self)) if not n.startswith("_")], n=1)
@@ -230,8 +230,8 @@ class Languages:
             entry: the function's name in it (default: the operator's).
             params: its compile-time parameters by name; each a constant, or a function of the arguments.
             grid, block: blocks and threads of a GPU kernel; each a number, a tuple, or a function of the arguments.
-            alignment: bytes that the arguments' addresses are to be a multiple of; others are copied.
-            prebuilt: a folder beside the source with PTX that was made by ``opwright prebuild``.
+            alignment: required alignment of the arguments' addresses in bytes; other arguments are copied.
+            prebuilt: a folder beside the source with PTX from ``opwright prebuild``.
             options: flags for the Mojo compiler, one string each.
             name, devices, dtypes, when: see ``KernelOptions``; the device is cpu by default.
         """
@@ -314,7 +314,7 @@ class Languages:
 
         Args:
             source: the function.
-            default_float_dtype: the float that NumPy's functions choose by themselves: "float64" as in NumPy, or
+            default_float_dtype: the dtype that NumPy's functions choose by default: "float64" as in NumPy, or
                 "float32".
             name, devices, dtypes, when: see ``KernelOptions``; the devices are cpu and cuda by default.
         """
@@ -330,10 +330,10 @@ class Languages:
 
 
 def kernel_name(language: str, source: Any, name: str | None) -> tuple[str, str]:
-    """What a kernel is called, and its entry where none was named ("": the operator's name)."""
+    """A kernel's name, and its default entry ("": the operator's name)."""
     own_name = getattr(source, "__name__", "_") if callable(source) else ""
-    speaks = own_name not in ("", "_", "<lambda>")
-    return name or (own_name if speaks else language), own_name
+    has_name = own_name not in ("", "_", "<lambda>")
+    return name or (own_name if has_name else language), own_name
 
 
 LANGUAGES = tuple(name for name in vars(Languages) if not name.startswith("_"))

@@ -1,4 +1,4 @@
-"""The operator as a user holds it: defined by ``@ow.op``, called, given kernels, asked about itself."""
+"""The operator of the public interface: ``@ow.op``, attaching kernels, choosing and explaining them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ Autocast = Literal["lower", "float32", "promote"]
 
 
 class Decorator(Protocol):
-    """What ``ow.op(...)`` returns. An operator whose reference is written in NumPy takes tensors as well as arrays, and
-    gives what it is given, which no annotation of the reference says: to type checkers it takes anything."""
+    """The type of ``ow.op(...)``. An operator with a reference in NumPy takes tensors as well as arrays, and returns
+    the same kind, which the reference's annotations cannot express: for type checkers it takes anything."""
 
     @overload
     def __call__(self, reference: Callable[..., Arrays], /) -> Op: ...
@@ -53,14 +53,14 @@ def op(qualname: str, *, autocast: Autocast | None = None) -> Decorator:
     """Define an operator by a typed function, its reference implementation.
 
     Args:
-        qualname: ``"namespace::name"``, as torch will know it.
+        qualname: ``"namespace::name"``, the name in torch.
         autocast: what it does with floating arguments under ``torch.autocast``: ``"lower"`` casts them to autocast's
             dtype (as for a matrix product), ``"float32"`` to float32, ``"promote"`` to the widest among them (float64
-            stays). None takes them as they come.
+            stays). None leaves them unchanged.
 
     Returns:
-        A decorator that makes an ``Op`` of the reference: it is called like the reference, is registered with torch as
-        ``torch.ops.namespace.name``, and runs the reference until kernels are attached to it.
+        A decorator that makes an ``Op`` from the reference. It is called like the reference, is registered with torch
+        as ``torch.ops.namespace.name``, and runs the reference until kernels are attached to it.
 
     The function's tensor arguments are annotated with jaxtyping shapes (``Float[Tensor, "*batch n"]``),
     on ``torch.Tensor`` or, for a reference written in NumPy, on ``np.ndarray``. Arguments that share an
@@ -102,16 +102,16 @@ def op(qualname: str, *, autocast: Autocast | None = None) -> Decorator:
 class Op(BaseOp[P, R_co]):
     """A first-class PyTorch operator with any number of kernels.
 
-    ``op(...)`` and ``torch.ops.namespace.name(...)`` do the same, except that only the latter gives outputs marked
+    ``op(...)`` and ``torch.ops.namespace.name(...)`` do the same, except that only the latter returns outputs marked
     ``ow.saved_for_backward``. ``op.kernels["name"](...)`` runs one kernel. ``op.triton``, ``op.cuda``, ``op.cpp``,
     ``op.mojo``, ``op.max``, ``op.numpy`` and ``op.python`` attach kernels; ``op.register_fake``,
-    ``op.register_autograd`` and their like replace what is derived from the reference.
+    ``op.register_autograd`` and others replace parts that are derived from the reference.
 
     Attributes:
         contract: name, typed shapes and reference.
         overload: torch's handle, ``torch.ops.namespace.name.default``.
-        kernels: by name, in the order in which they are asked.
-        baselines: what ``opwright bench`` compares with besides the reference, by name.
+        kernels: by name, in the order in which they are tried.
+        baselines: functions that ``opwright bench`` compares with besides the reference, by name.
     """
 
     kernels: dict[str, Kernel]
@@ -124,17 +124,17 @@ class Op(BaseOp[P, R_co]):
         super().__init__(contract)
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
-        """Which kernel these arguments would run, and why each other one would not."""
+        """The kernel that these arguments would run, and why the others would not run."""
         arguments = fill(self.contract, args, kwargs)
         return selection.explain(self.contract, self._candidates(), arguments, self._tuned)
 
     @property
     def parts(self) -> dict[str, Part]:
-        """Where each part of the operator comes from: derived, custom or missing."""
+        """The origin of each part of the operator: derived, custom or missing."""
         return parts_of(self.contract, self._rules.custom, list(self.kernels.values()))
 
     def flops(self, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Floating-point operations of a call with these arguments: by ``register_flops``, else counted on the
+        """Floating-point operations of a call with these arguments: from ``register_flops``, else counted on the
         reference (a multiply-add is 2)."""
         return self._rules.count_flops(fill(self.contract, args, kwargs))
 
@@ -151,9 +151,9 @@ class Op(BaseOp[P, R_co]):
 
     @contextlib.contextmanager
     def only(self, name: str) -> Iterator[None]:
-        """Within this block, calls run the kernel ``name`` (or ``"reference"``) where it is applicable, and no other:
-        for tests and comparisons. Not for several threads at once, and not for backwards that run outside of the block:
-        ``restricted_to`` is."""
+        """A block in which calls run the kernel ``name`` (or ``"reference"``) if it is applicable, and no other kernel,
+        for tests and comparisons. For several threads at once, and for backwards outside of the block, use
+        ``restricted_to``."""
         self._refuse_unknown(name)
         if name == self._only:
             yield
@@ -172,18 +172,18 @@ class Op(BaseOp[P, R_co]):
             )
 
     def _restrict(self, name: str | None) -> None:
-        # What is remembered of each restriction stays valid: only guards and compiled code have to go.
+        # Cached kernels are kept by restriction and stay valid; only guards and compiled code are cleared.
         self._only = name
         self._guarded_calls = ()
         vars(self).pop("fingerprint", None)
         registration.changed(self)
 
     def restricted_to(self, kernel: str, /) -> Op[P, R_co]:
-        """The same operator with one kernel and no other, under a name of its own (``namespace::name_kernel``).
+        """The same operator with only one kernel, under a name of its own (``namespace::name_kernel``).
 
-        It holds in every thread and in backwards, and torch.compile tells it from the other. Where the kernel is not
-        applicable, the reference runs. Custom rules are those of this operator; a backward operator is restricted
-        likewise, if it has a kernel of that name.
+        The restriction is valid in every thread and in backwards; torch.compile distinguishes the two. If the kernel
+        is not applicable, the reference runs. Custom rules are those of this operator; a backward operator is
+        restricted in the same way, if it has a kernel of that name.
 
         Raises:
             KernelError: there is no such kernel.
@@ -199,28 +199,28 @@ class Op(BaseOp[P, R_co]):
         made._changed()
         return made
 
-    # -- what tuning found ------------------------------------------------------------------------------------------
+    # -- tuning -----------------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def _tuned(self) -> tuned.Tuned:
-        """What ``ow.tune`` found for these kernels on this machine; looked up when first needed."""
+        """The results of ``ow.tune`` for these kernels on this machine; read on first use."""
         return tuned.load(self.contract.qualname, self._kernels_digest, build_tools().machine)
 
     def _kernels_digest(self) -> str:
         return digest(self.contract.fingerprint, *(k.fingerprint for k in self.kernels.values()))
 
     def apply_tuning(self, tables: Sequence[Crossover]) -> Path:
-        """Keep tables of which kernel is fastest where; calls follow them from now on, in later processes too.
+        """Store tables of the fastest kernels by size. Calls use them from now on, also in later processes.
 
         Returns:
-            The file that holds them, in the cache folder.
+            The file with the tables, in the cache folder.
         """
         file = tuned.store(self.contract.qualname, self._kernels_digest(), build_tools().machine, tables)
         self._changed()
         return file
 
     def clear_tuning(self) -> bool:
-        """Remove what ``apply_tuning`` kept, for all kernels that this operator ever had; was there anything?"""
+        """Remove the stored tables of this operator for all versions of its kernels. Returns whether there were any."""
         found = tuned.clear(self.contract.qualname, build_tools().machine)
         self._changed()
         return found
@@ -266,16 +266,16 @@ class Op(BaseOp[P, R_co]):
         devices: Sequence[str] | None = None,
         dtypes: Sequence[torch.dtype] | None = None,
     ) -> Any:
-        """Name something to be compared with, such as a vendor's library: ``opwright bench`` times it beside the
-        reference, and checks what it returns. Calls never choose it.
+        """Attach a baseline, such as a vendor's library: ``opwright bench`` times it beside the
+        reference, and checks its results. Calls never choose it.
 
         Args:
             function: takes the operator's arguments, returns what the operator returns.
-            name: how tables call it (default: the function's own name).
-            devices, dtypes: where it is timed (default: everywhere).
+            name: its name in tables (default: the function's own name).
+            devices, dtypes: the devices and dtypes in which it is timed (default: all).
 
         Raises:
-            KernelError, SignatureMismatchError: a name that is taken, or other parameters than the operator's.
+            KernelError, SignatureMismatchError: the name is taken, or the parameters are not the operator's.
         """
 
         def attach(function: Function) -> Function:
@@ -301,20 +301,22 @@ class Op(BaseOp[P, R_co]):
                 )
             if not listed:
                 raise KernelError(
-                    f"{self.contract.qualname}: bench_sizes got no size for {name!r}", fix="give at least one"
+                    f"{self.contract.qualname}: bench_sizes got no size for {name!r}", fix="pass at least one"
                 )
         self._bench_sizes = {name: tuple(listed) for name, listed in sizes.items()}
 
     @property
     def sizes_to_time(self) -> dict[str, tuple[int, ...]]:
-        """What ``bench_sizes`` was given, by dim."""
+        """The sizes from ``bench_sizes``, by dim."""
         return dict(self._bench_sizes)
 
     # -- identity ---------------------------------------------------------------------------------------------------
 
     def _kernel_fingerprints(self) -> list[str]:
         kernels = [f"{k.name}={k.fingerprint}" for k in self.kernels.values()]
-        tables = repr(self._tuned.tables) if self._tuned.tables else ""  # they decide what torch.compile traces into
+        tables = (
+            repr(self._tuned.tables) if self._tuned.tables else ""
+        )  # they determine which kernel torch.compile traces into
         return [*kernels, tables]
 
     def _changed(self) -> None:
@@ -324,9 +326,9 @@ class Op(BaseOp[P, R_co]):
     def __reduce__(self) -> tuple[Any, ...]:
         """By value (with cloudpickle): unpickling defines the operator in the other process.
 
-        The state travels apart from what makes the object, so that operators may refer to each other, as
-        ``sin`` and ``cos`` do in their backwards. Baselines stay behind: they may hold a library's handles, and a
-        worker has no use for them.
+        The state is separate from the constructor's arguments, so that operators may refer to each other, as
+        ``sin`` and ``cos`` do in their backwards. Baselines are not included: they may hold a library's handles, and a
+        worker does not need them.
         """
         specs = tuple(k.spec for k in self.kernels.values())
         return type(self), (self.contract,), (specs, self._rules.state())
@@ -346,7 +348,7 @@ def _restricted_backward(backward: BaseOp[..., Any], kernel: str) -> BaseOp[...,
 
 
 def explain(operator: Op[P, Any], *args: P.args, **kwargs: P.kwargs) -> Explanation:
-    """Print, and return, which kernel a call would run and why each other one would not."""
+    """Print and return the kernel that a call would run, and why the others would not run."""
     explanation = operator.explain(*args, **kwargs)
     print(explanation)
     return explanation

@@ -1,4 +1,4 @@
-"""Where each part of an operator comes from: derived from the reference, written by the author, or missing."""
+"""The origin of each part of an operator: derived from the reference, custom, or missing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["parts_of"]
 def parts_of(
     contract: Contract, overrides: Mapping[str, Callable[..., Any]], kernels: Sequence[Kernel]
 ) -> dict[str, Part]:
-    """Each part of an operator by name, with its origin and a word on how.
+    """Each part of an operator by name, with its origin and a short description.
 
     Args:
-        overrides: the parts that were registered by the author, by name.
+        overrides: the custom parts, by name.
     """
     derived = {
         "schema": "torch.library.infer_schema on the type hints",
@@ -34,7 +34,7 @@ def parts_of(
     }
     parts = {name: Part(name, Origin.DERIVED, how) for name, how in derived.items()}
     for name, function in overrides.items():
-        parts[name] = Part(name, Origin.CUSTOM, f"register_{name} ({_called(function)})")
+        parts[name] = Part(name, Origin.CUSTOM, f"register_{name} ({_name_of(function)})")
     if contract.autocast is not None:
         parts["autocast"] = Part("autocast", Origin.CUSTOM, f"autocast={contract.autocast!r}")
     tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
@@ -47,7 +47,7 @@ def parts_of(
     return parts
 
 
-def _called(function: Callable[..., Any]) -> str:
+def _name_of(function: Callable[..., Any]) -> str:
     if isinstance(function, BackwardOperator):
         return function.operator.contract.qualname
     return getattr(function, "__name__", "?")

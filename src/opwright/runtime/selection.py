@@ -1,4 +1,4 @@
-"""Which kernel runs: the one that tuning found fastest, else the first one attached that is applicable, else the
+"""Chooses the kernel of a call: the one that tuning found fastest, else the first applicable one, else the
 reference."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["choose", "explain", "in_order"]
 
 
 def in_order(kernels: Iterable[Kernel], arguments: Sequence[Any], tuned: Tuned) -> tuple[Kernel, ...]:
-    """The kernels in the order in which they are asked: as attached, but the one that tuning found first."""
+    """The kernels in the order in which they are tried: as attached, but the one that tuning found comes first."""
     listed = tuple(kernels)
     if not tuned.tables or len(listed) < 2 or (found := tuned.find(arguments)) is None:
         return listed
@@ -40,31 +40,31 @@ def choose(
 def explain(
     contract: Contract, kernels: Sequence[Kernel], arguments: Sequence[Any], tuned: Tuned | None = None
 ) -> Explanation:
-    """The same choice, with a word on every kernel."""
+    """The same choice, with the outcome of every kernel."""
     binding = bind(contract, arguments)
     tuned = tuned or Tuned()
     chosen = choose(contract, kernels, arguments, tuned)
     found = tuned.find(arguments) if len(kernels) > 1 else None
     fastest = found if chosen is not None and found is not None and found[1].kernel == chosen.name else None
     choices = [
-        Choice(k.name, k.backend, _told(k.accepts(binding, arguments), k is chosen, fastest), k is chosen)
+        Choice(k.name, k.backend, _with_tuning(k.accepts(binding, arguments), k is chosen, fastest), k is chosen)
         for k in kernels
     ]
-    note = "no kernel fits, so the reference itself runs" if chosen is None else "the last resort"
+    note = "no kernel is applicable, so the reference itself runs" if chosen is None else "the fallback"
     outcome = Accepted(note) if chosen is None else Refused("a kernel was found before it")
     choices.append(Choice(REFERENCE, contract.signature.language, outcome, chosen is None))
-    stale = "what was tuned was for other kernels, versions or machines, and is not used: tune again"
+    stale = "the tuning is for other kernels, versions or machines, and is not used: tune again"
     return Explanation(contract.qualname, tuple(choices), stale if tuned.stale and len(kernels) > 1 else "")
 
 
-def _told(outcome: Probe, chosen: bool, fastest: tuple[Crossover, SizeRange] | None) -> Probe:
-    """A kernel's outcome, with what tuning has to do with it."""
+def _with_tuning(outcome: Probe, chosen: bool, fastest: tuple[Crossover, SizeRange] | None) -> Probe:
+    """A kernel's outcome, with the result of tuning."""
     if fastest is None or isinstance(outcome, Refused):
         return outcome
-    table, interval = fastest
-    said = (
-        f"tuned on {table.device_name}, {table.measured}: fastest {interval} ({table.dtype})"
+    table, size_range = fastest
+    text = (
+        f"tuned on {table.device_name}, {table.measured}: fastest {size_range} ({table.dtype})"
         if chosen
-        else f"could run; tuning found {interval.kernel!r} fastest {interval}"
+        else f"could run; tuning found {size_range.kernel!r} fastest {size_range}"
     )
-    return Accepted("; ".join(filter(None, (outcome.note, said))))
+    return Accepted("; ".join(filter(None, (outcome.note, text))))

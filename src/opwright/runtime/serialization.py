@@ -1,8 +1,7 @@
-"""How an operator reaches another process: by importing its module there, or whole, by value.
+"""Sends an operator to another process by value, if its module cannot be imported there.
 
-By value is for what cannot be imported: a notebook's operator, a test's local one, a kernel attached from
-elsewhere. Triton kernels then travel as plain functions with their source and are decorated again over
-there, where Triton's interpreter has been chosen.
+This is for a notebook's operator, a test's local one, or a kernel attached from another module. Triton kernels are sent
+as plain functions with their source and decorated again in the other process, where Triton's interpreter is chosen.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ __all__ = ["dump", "load"]
 
 
 def dump(operator: Op) -> bytes:
-    """The operator by value. Raises TypeError or PicklingError if it holds something that cannot travel."""
+    """The operator by value. Raises TypeError or PicklingError if it contains an object that cannot be pickled."""
     buffer = io.BytesIO()
-    with _one_at_a_time, _by_value(_modules_of(operator)):
+    with _lock, _by_value(_modules_of(operator)):
         _Pickler(buffer).dump(operator)
     return buffer.getvalue()
 
 
-# What cloudpickle takes by value is a setting of the process, and kernels are checked from several threads.
-_one_at_a_time = threading.Lock()
+# cloudpickle's by-value modules are a setting of the process, and kernels are checked from several threads.
+_lock = threading.Lock()
 
 
 def _modules_of(operator: Op) -> list[types.ModuleType]:
-    """The user's modules behind an operator. Importing one over there would define the operator twice."""
+    """The user's modules of an operator. Importing one in the other process would define the operator twice."""
     functions = [operator.contract.function, *(k.spec.source for k in operator.kernels.values())]
     names = {f.__module__ for f in functions if inspect.isfunction(f)} - {"__main__"}
     return [sys.modules[n] for n in names if n in sys.modules and not n.startswith("opwright.")]
@@ -56,16 +55,16 @@ def _by_value(modules: list[types.ModuleType]) -> Iterator[None]:
 
 
 def load(data: bytes) -> Op:
-    """The reverse: defines the operator in this process."""
+    """The reverse of ``dump``: define the operator in this process."""
     operator = pickle.loads(data)
-    assert isinstance(operator, Op)  # we made the bytes ourselves
+    assert isinstance(operator, Op)  # the bytes come from dump()
     return operator
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
     def reducer_override(self, obj: Any) -> Any:
         if type(obj).__name__ in ("JITFunction", "InterpretedFunction") and hasattr(obj, "fn"):
-            return _jit_again, (obj.fn, *_source_of(obj.fn))
+            return _apply_jit, (obj.fn, *_source_of(obj.fn))
         return super().reducer_override(obj)
 
 
@@ -75,7 +74,7 @@ def _source_of(function: Any) -> tuple[str, str]:
     return file, "".join(linecache.getlines(file, function.__globals__))
 
 
-def _jit_again(function: Any, file: str, text: str) -> Any:
+def _apply_jit(function: Any, file: str, text: str) -> Any:
     import triton
 
     if file not in linecache.cache:

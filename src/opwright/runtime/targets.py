@@ -1,4 +1,4 @@
-"""From what a user names (a file, ``module``, ``module:op``) to operators, and back to where one lives."""
+"""Finds operators by target (a file, ``module``, ``module:op``), and the import path of an operator."""
 
 from __future__ import annotations
 
@@ -27,27 +27,31 @@ class ImportPath:
 
 
 def load_target(target: str) -> list[Op]:
-    """The operators that a target names.
+    """The operators of a target.
 
     Args:
-        target: ``path/to/file.py``, ``package.module``, or either with ``:operator`` behind it.
+        target: ``path/to/file.py``, ``package.module``, or either followed by ``:operator``.
 
     Raises:
         TargetError: there is no such file, module or operator, or importing it failed.
     """
-    place, _, name = target.partition(":")
-    module = _import_file(Path(place)) if place.endswith(".py") or Path(place).is_file() else _import_module(place)
+    location, _, name = target.partition(":")
+    module = (
+        _import_file(Path(location))
+        if location.endswith(".py") or Path(location).is_file()
+        else _import_module(location)
+    )
     found = defined_in(vars(module))
     if not found:
         raise TargetError(
-            f"{place} defines no operator", fix='define one with @ow.op("namespace::name") at module level'
+            f"{location} defines no operator", fix='define one with @ow.op("namespace::name") at module level'
         )
     if not name:
         return found
     chosen = [o for o in found if name in (o.contract.name, o.contract.qualname)]
     if not chosen:
         raise TargetError(
-            f"{place} has no operator {name!r}", fix=f"it has {', '.join(o.contract.name for o in found)}"
+            f"{location} has no operator {name!r}", fix=f"it has {', '.join(o.contract.name for o in found)}"
         )
     return chosen
 
@@ -64,7 +68,7 @@ def _import_file(path: Path) -> ModuleType:
     try:
         return import_file(path, name)
     except (OpwrightError, KeyboardInterrupt):
-        raise  # a contract or a kernel is wrong: its own message says it best
+        raise  # errors of contracts and kernels are clear by themselves
     except BaseException as error:
         raise TargetError(
             f"importing {path} raised {type(error).__name__}: {error}", fix=f"run `python {path}` to see where"
@@ -85,7 +89,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 def find_import_path(operator: Op) -> ImportPath | None:
-    """Where an operator would be found again by importing; None for one made in a function or a notebook."""
+    """The path to import an operator; None for one defined in a function or a notebook."""
     contract = operator.contract
     module = sys.modules.get(contract.module)
     if module is None or contract.module == "__main__" or operator not in vars(module).values():
@@ -101,7 +105,7 @@ def find_import_path(operator: Op) -> ImportPath | None:
 
 
 def import_operator(path: ImportPath) -> Op | None:
-    """Import a module and return its operator, or None if it is not there any more."""
+    """Import a module and return its operator, or None if the module no longer defines it."""
     if path.file is None:
         importlib.import_module(path.module)
     else:
@@ -111,7 +115,7 @@ def import_operator(path: ImportPath) -> Op | None:
 
 
 def name_target(operator: Op) -> str | None:
-    """How a user names this operator on the command line; None if the command line cannot reach it."""
+    """The target of this operator on the command line; None if it has none."""
     path = find_import_path(operator)
     if path is None:
         return None

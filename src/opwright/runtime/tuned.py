@@ -1,7 +1,7 @@
-"""Which kernel was measured to be the fastest where: tables in the cache folder, read when an operator first chooses.
+"""Tables of the fastest kernels by size, stored in the cache folder and read when an operator first chooses a kernel.
 
-A table holds for the kernels, the machine and the versions that it was measured with: the file's name is a digest of
-all that, so that an edited kernel meets no old table. ``timing/tune.py`` makes them.
+A table is valid for the kernels, the machine and the versions that it was measured with: the file's name is a digest of
+these, so that an edited kernel does not use an old table. ``timing/tune.py`` makes them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SCHEMA = "opwright.tuned/2"
 
 @dataclass(frozen=True)
 class Tuned:
-    """An operator's tables by device name and dtype. ``stale``: there are some, but for others."""
+    """An operator's tables by device name and dtype. ``stale``: all tables are for other kernels or machines."""
 
     machine: Machine | None = None
     tables: dict[tuple[str, str], Crossover] = field(default_factory=dict)
     stale: bool = False
 
     def find(self, arguments: Sequence[Any]) -> tuple[Crossover, SizeRange] | None:
-        """The table and the interval that these arguments (in signature order) fall into."""
+        """The table and the size range of these arguments (in signature order)."""
         if not self.tables or self.machine is None:
             return None
         tensors = _tensors(arguments)
@@ -53,7 +53,7 @@ def load(qualname: str, kernels: Callable[[], str], machine: Machine) -> Tuned:
     """An operator's tables for this machine; none if there are none, or if they cannot be read.
 
     Args:
-        kernels: gives the digest of the operator's kernels; asked only if anything was ever tuned.
+        kernels: returns the digest of the operator's kernels; called only if anything was tuned.
     """
     folder = _folder(qualname, machine)
     if not folder.is_dir():
@@ -61,17 +61,17 @@ def load(qualname: str, kernels: Callable[[], str], machine: Machine) -> Tuned:
     try:
         record = json.loads((folder / _file_name(kernels(), machine)).read_text())
         tables = from_json(list[Crossover], record["tables"]) if record["schema"] == _SCHEMA else []
-        if not all(map(_says_something_of_every_size, tables)):
+        if not all(map(_covers_every_size, tables)):
             return Tuned()
     except FileNotFoundError:  # no such table, or no such kernel any more
         return Tuned(stale=any(folder.glob("*.json")))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # damaged, or not ours: as if it were not
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # damaged, or of another kind: ignored
         return Tuned()
     return Tuned(machine, {(t.device_name, t.dtype): t for t in tables})
 
 
 def store(qualname: str, kernels: str, machine: Machine, found: Iterable[Crossover]) -> Path:
-    """Keep tables, beside those for other devices and dtypes. Raises OSError if the cache folder cannot be written."""
+    """Store tables, beside those for other devices and dtypes. Raises OSError if the cache folder cannot be written."""
     tables = {**load(qualname, lambda: kernels, machine).tables, **{(t.device_name, t.dtype): t for t in found}}
     file = _folder(qualname, machine) / _file_name(kernels, machine)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def store(qualname: str, kernels: str, machine: Machine, found: Iterable[Crossov
 
 
 def clear(qualname: str, machine: Machine) -> bool:
-    """Forget every table of an operator; whether there was one. Raises OSError if they cannot be removed."""
+    """Remove every table of an operator. Returns whether there was one. Raises OSError if they cannot be removed."""
     folder = _folder(qualname, machine)
     if not folder.is_dir():
         return False
@@ -92,19 +92,19 @@ def clear(qualname: str, machine: Machine) -> bool:
 
 
 def count_elements(arguments: Sequence[Any]) -> int:
-    """The size by which tables are ordered: the elements of all tensor arguments."""
+    """The size in tables: the number of elements of all tensor arguments."""
     return sum(t.numel() for t in _tensors(arguments))
 
 
 def dtype_key(arguments: Sequence[Any]) -> str:
-    """The dtypes that tables are kept apart by: the floating ones, or all if there are none."""
+    """The dtypes in a table's key: the floating ones, or all if there are none."""
     found = {t.dtype for t in _tensors(arguments)}
     floating = {d for d in found if d.is_floating_point or d.is_complex}
     return ",".join(sorted(short(d) for d in floating or found))
 
 
 def device_name(machine: Machine, device: torch.device) -> str:
-    """What a device is, so that two GPUs of one kind share a table and two kinds do not."""
+    """The name of a device, which is the same for GPUs of the same model."""
     if device.type != "cuda":
         return machine.cpu if device.type == "cpu" else device.type
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -121,10 +121,10 @@ def _folder(qualname: str, machine: Machine) -> Path:
 
 
 def _file_name(kernels: str, machine: Machine) -> str:
-    """The GPUs are not part of it: each table says which one it is for."""
-    facts = {k: v for k, v in machine.to_json().items() if k not in ("gpus", "triton_interpret")}
-    return f"{digest(kernels, machine.cpu_flags, json.dumps(facts, sort_keys=True))}.json"
+    """The name of a table's file. GPUs are not part of it, because each table names its device."""
+    properties = {k: v for k, v in machine.to_json().items() if k not in ("gpus", "triton_interpret")}
+    return f"{digest(kernels, machine.cpu_flags, json.dumps(properties, sort_keys=True))}.json"
 
 
-def _says_something_of_every_size(table: Crossover) -> bool:
+def _covers_every_size(table: Crossover) -> bool:
     return bool(table.ranges) and table.ranges[-1].below is None

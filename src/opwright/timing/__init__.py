@@ -1,1 +1,1 @@
-"""Timing kernels honestly: timers, statistics, the machine's limits, comparison. ``ow.bench`` is ``run.bench``."""
+"""Times kernels: timers, statistics, the machine's roofline limits, comparisons. ``ow.bench`` is ``run.bench``."""

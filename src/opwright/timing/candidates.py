@@ -1,4 +1,4 @@
-"""What is timed: an operator with one kernel, its reference in eager mode and compiled; forward and backward."""
+"""The candidates of a benchmark: an operator with one kernel, its reference, eager and compiled; both directions."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Arguments = tuple[Any, ...]
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """Something to time. ``prepared`` surrounds its samples; ``run`` does one call on one set of arguments."""
+    """A candidate of a benchmark. ``prepared`` is a context for its samples; ``run`` calls it with arguments."""
 
     name: str
     backend: str
     run: Callable[[Any], Any]
     prepared: Callable[[], contextlib.AbstractContextManager[Any]] = field(default=contextlib.nullcontext)
-    # Makes the arguments that a CUDA graph is captured with, on the stream of the capture; None: those it is given will
-    # do. (Autograd runs a backward on the stream of its forward, so the forward has to have been on that stream.)
+    # Makes the arguments for the capture of a CUDA graph, on the stream of the capture; None if no others are needed.
+    # (Autograd runs a backward on the stream of its forward, so the forward must run on that stream.)
     for_capture: Callable[[], Any] | None = None
 
 
@@ -56,7 +56,7 @@ def kernel_candidate(operator: Op, name: str) -> Candidate:
 
 
 def baseline_candidate(operator: Op, baseline: Baseline) -> Candidate:
-    """What the author named to be compared with, called as it is."""
+    """A baseline, called directly."""
     signature = operator.contract.signature
 
     def run(arguments: Arguments) -> Any:
@@ -66,7 +66,7 @@ def baseline_candidate(operator: Op, baseline: Baseline) -> Candidate:
 
 
 def plain_reference(operator: Op) -> Candidate:
-    """The reference as its author wrote it."""
+    """The reference in eager mode."""
     contract = operator.contract
 
     def run(arguments: Arguments) -> Any:
@@ -81,7 +81,7 @@ def plain_reference(operator: Op) -> Candidate:
 
 
 def compiled_reference(operator: Op) -> Candidate:
-    """The reference under torch.compile, static shapes: the best that it does by itself."""
+    """The reference under torch.compile with static shapes, its fastest setting by default."""
     contract = operator.contract
 
     function = contract.function
@@ -102,7 +102,7 @@ def compiled_reference(operator: Op) -> Candidate:
 def input_sets(operator: Op, case: Case, device: str, cache_bytes: int, most_bytes: int) -> list[Arguments]:
     """Sets of arguments with values and addresses of their own, together at least five times the cache.
 
-    With fewer, a kernel would find in the cache what a real program has to fetch. At least two, at most 64.
+    With fewer, a kernel would find inputs in the cache that a real program has to fetch. At least two, at most 64.
     """
     first = arguments_of(operator.contract, case, device)
     each = max(1, derive.least_bytes(operator.contract, first))
@@ -120,7 +120,7 @@ def _fresh_values(arguments: Arguments, seed: int) -> Arguments:
 
 
 class BackwardState(NamedTuple):
-    """A forward that ran. ``incoming`` has a gradient, or None, for every output; ``grads`` those of ``outputs``."""
+    """The state after a forward. ``incoming``: a gradient or None for each output. ``grads``: those of ``outputs``."""
 
     outputs: list[torch.Tensor]
     tracked: list[torch.Tensor]
@@ -129,7 +129,7 @@ class BackwardState(NamedTuple):
 
 
 def backward_of(candidate: Candidate, sets: Sequence[Arguments]) -> tuple[Candidate, list[BackwardState]] | None:
-    """The backward pass alone: the forward ran before, its graph is kept. None if nothing has a gradient."""
+    """The backward pass alone, after a forward whose graph is kept. None if no output has a gradient."""
     prepared: list[BackwardState] = []
     for arguments in sets:
         state = _run_forward(candidate, arguments)
@@ -162,6 +162,6 @@ def _tracked(t: torch.Tensor) -> torch.Tensor:
 
 
 def _gradient_like(output: torch.Tensor, seed: int) -> torch.Tensor:
-    """The same for every candidate, so that their gradients can be compared."""
+    """An incoming gradient, the same for every candidate, so that their gradients can be compared."""
     generator = torch.Generator(output.device).manual_seed(seed)
     return torch.randn(output.shape, dtype=output.dtype, device=output.device, generator=generator)

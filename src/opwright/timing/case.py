@@ -1,4 +1,4 @@
-"""Timing one case: its candidates made ready and verified, then measured in turn, direction by direction."""
+"""Times one case: prepares and verifies its candidates, then measures them in turn, direction by direction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from opwright.timing.candidates import (
     kernel_candidate,
     plain_reference,
 )
-from opwright.timing.measurement import beyond_its_limit, make_measurement, with_second_opinion
+from opwright.timing.measurement import beyond_its_limit, make_measurement, with_profiler_note
 from opwright.timing.measurement_pass import Samples, measure_in_turn
 from opwright.timing.request import Session
 from opwright.timing.verify import wrong_gradients, wrong_output
@@ -34,11 +34,11 @@ __all__ = ["time_case"]
 
 
 def time_case(session: Session, case: Case) -> Iterator[Measurement]:
-    """The measurements of one case, as they come."""
+    """Measure one case. Yields each measurement when it is done."""
     torch.compiler.reset()
     request = session.request
     sets = input_sets(session.op, case, session.device, session.timer.cache_bytes, session.timer.most_bytes)
-    candidates = [kernel_candidate(session.op, name) for name in _that_run(session, sets[0])]
+    candidates = [kernel_candidate(session.op, name) for name in _runnable_kernels(session, sets[0])]
     candidates += [make(session.op) for name, make in _MAKE_DERIVED.items() if request.wants(name)]
     candidates += [baseline_candidate(session.op, session.op.baselines[name]) for name in _baselines_for(session, case)]
     candidates = [s for s in candidates if _runs(session, s, sets[0], case)]
@@ -58,10 +58,10 @@ def time_case(session: Session, case: Case) -> Iterator[Measurement]:
 _MAKE_DERIVED: dict[str, Callable[[Op], Candidate]] = {REFERENCE: plain_reference, "torch.compile": compiled_reference}
 
 
-def _that_run(session: Session, arguments: Any) -> list[str]:
-    found, asked = [], session.request.kernels
+def _runnable_kernels(session: Session, arguments: Any) -> list[str]:
+    found, selected = [], session.request.kernels
     for choice in session.op.contract.signature.call(session.op.explain, arguments).choices:
-        if choice.kernel in session.op.kernels and (asked is None or choice.kernel in asked):
+        if choice.kernel in session.op.kernels and (selected is None or choice.kernel in selected):
             if isinstance(choice.outcome, Accepted):
                 found.append(choice.kernel)
             else:
@@ -85,7 +85,7 @@ def _runs(session: Session, candidate: Candidate, arguments: Any, case: Case) ->
         with candidate.prepared():
             candidate.run(arguments)
             session.timer.warm_up(candidate, [arguments])
-    except Exception as error:  # whatever it raises, the others are timed all the same
+    except Exception as error:  # after any exception, the other candidates are still timed
         session.errors.append(
             f"{session.op.contract.qualname} {candidate.name} ({case}) raised {type(error).__name__}: {error}"
         )
@@ -94,7 +94,7 @@ def _runs(session: Session, candidate: Candidate, arguments: Any, case: Case) ->
     if changes := session.flags.changes():
         session.flags.restore()
         session.wrong(
-            candidate.name, case, f"it changes torch's settings for all ({'; '.join(changes)}), so it is left out"
+            candidate.name, case, f"it changes torch's global settings ({'; '.join(changes)}), so it is left out"
         )
         return False
     return True
@@ -103,11 +103,11 @@ def _runs(session: Session, candidate: Candidate, arguments: Any, case: Case) ->
 def _verify(
     session: Session, candidates: Sequence[Candidate], arguments: Any, case: Case
 ) -> tuple[list[Candidate], frozenset[str]]:
-    """Outputs of a set that was not the first, against the reference in eager mode on the same device.
+    """Compare outputs of a set other than the first with the eager reference on the same device.
 
     Returns:
-        The candidates to time, and the names of those that are wrong. A wrong kernel is timed all the same, since its
-        author may want to know; a wrong baseline is not, since nothing may be compared with it.
+        The candidates to time, and the names of those that are wrong. A wrong kernel is still timed, for the user's
+        information; a wrong baseline is not, because nothing may be compared with it.
     """
     expected = session.op.contract.reference(arguments)[: session.op.contract.signature.visible]
     wrong = {}
@@ -123,7 +123,7 @@ def _verify(
 def _backwards(
     session: Session, case: Case, candidates: Sequence[Candidate], sets: Sequence[Any]
 ) -> Iterator[tuple[Candidate, list[BackwardState]]]:
-    """Each candidate's backward pass with its forwards done, checked like an output."""
+    """Each candidate's backward pass after its forwards, checked like an output."""
     expected: Sequence[torch.Tensor] | None = None
     for candidate in candidates:
         is_baseline = candidate.name in session.op.baselines
@@ -136,7 +136,7 @@ def _backwards(
             if expected is None:
                 expected = _gradients(session.op, sets[-1], made[1][-1].incoming)
             why = wrong_gradients(made[0], made[1][-1], expected)
-        except Exception as error:  # whatever it raises, the others are timed all the same
+        except Exception as error:  # after any exception, the other candidates are still timed
             session.wrong(candidate.name, case, f"the backward raised {type(error).__name__}: {error}")
             continue
         if why is not None:
@@ -168,7 +168,7 @@ def _time_direction(
     def measure(how: str) -> dict[str, Samples]:
         with session.timer.steady():
             found = measure_in_turn(session.timer, candidates, sets, how, session.request.rule, session.watch, log)
-        session.left.did(len(candidates))
+        session.left.add_done(len(candidates))
         return found
 
     for candidate in candidates:
@@ -182,25 +182,25 @@ def _time_direction(
         for candidate in candidates:
             measurement = make_measurement(session, case, direction, cache, candidate, times, call, arguments)
             if cache == "warm" and not session.request.quick:
-                measurement = with_second_opinion(session, measurement, candidate, sets[candidate.name])
+                measurement = with_profiler_note(session, measurement, candidate, sets[candidate.name])
             if beyond_its_limit(measurement):
                 impossible.add(candidate.name)
             yield measurement
     if direction == "forward":
         device = times if session.timer.has_gpu_time else None
-        _remember_point(session, candidates, wrong | impossible, call, device, arguments)
+        _store_point(session, candidates, wrong | impossible, call, device, arguments)
     session.timer.forget()
 
 
-def _remember_point(
+def _store_point(
     session: Session,
     candidates: Sequence[Candidate],
-    unfit: frozenset[str],
+    excluded: frozenset[str],
     call: Mapping[str, Samples],
     device: Mapping[str, Samples] | None,
     arguments: Any,
 ) -> None:
-    """For the table of which kernel wins where; by the last state of the cache that was timed, which is warm."""
-    names = [s.name for s in candidates if s.name in session.op.kernels and s.name not in unfit]
+    """Store the times for the table of the fastest kernels by size; from the last state of the cache, which is warm."""
+    names = [s.name for s in candidates if s.name in session.op.kernels and s.name not in excluded]
     rounds = {n: cost_rounds(call[n].rounds, device[n].rounds if device else None) for n in names}
     session.points.append(Point(count_elements(arguments), dtype_key(arguments), rounds))

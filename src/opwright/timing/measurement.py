@@ -1,4 +1,4 @@
-"""One candidate's samples as a record: rates against the machine's limits, verdicts, notes, how to repeat it."""
+"""Makes the record of one candidate's samples: roofline fraction, comparisons, notes, the command to repeat it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from opwright.timing.measurement_pass import Samples
 from opwright.timing.request import Session
 from opwright.timing.roofline import IMPOSSIBLE, fraction_of_roofline
 
-__all__ = ["beyond_its_limit", "make_measurement", "with_second_opinion"]
+__all__ = ["beyond_its_limit", "make_measurement", "with_profiler_note"]
 
-# Timers that differ by more than this share (and 2 µs) contradict each other.
-_TIMERS_AGREE_WITHIN = 0.25
+# Timers disagree if they differ by more than this fraction (and 2 µs).
+_TIMER_TOLERANCE = 0.25
 
 
 def make_measurement(
@@ -38,7 +38,7 @@ def make_measurement(
     """The record of one candidate in one state of the cache.
 
     Args:
-        times, call: the samples of all candidates: in that state, and of whole calls.
+        times, call: the samples of all candidates: in that state of the cache, and host times.
         arguments: a set of inputs, for bytes and FLOPs.
     """
     ours = times[candidate.name]
@@ -49,9 +49,9 @@ def make_measurement(
         # Read the incoming gradients and the inputs, write the inputs' gradients: about as much as two forwards.
         moved, flops = 2 * moved, 2 * flops
     dtype = short(case.dtype) if case.dtype else ""
-    limit, share = "", None
-    if direction == "forward":  # a backward's bytes are an estimate, so a share of a limit would mean nothing
-        limit, share = fraction_of_roofline(
+    limit, fraction = "", None
+    if direction == "forward":  # a backward's bytes are an estimate, so a fraction of a limit would not be meaningful
+        limit, fraction = fraction_of_roofline(
             session.roofline, moved=moved, flops=flops, dtype=dtype, cold=cache == "cold", us=time.median
         )
     found = Measurement(
@@ -67,49 +67,49 @@ def make_measurement(
         bytes=moved,
         flops=flops,
         bound=limit,
-        roofline_fraction=share,
+        roofline_fraction=fraction,
         comparisons={
             name: compare(ours.rounds, times[name].rounds)
             for name in (*DERIVED, *session.op.baselines)
             if name in times and name != candidate.name
         },
-        notes=(*session.watch.notes, *_how_it_was_taken(session, candidate, cache)),
+        notes=(*session.watch.notes, *_capture_notes(session, candidate, cache)),
         first_values=_first_values(candidate, arguments) if direction == "forward" else (),
         reproduce=_how_to_reproduce(session, case, candidate, direction),
         raw=tuple(ours.all),
     )
-    return _judge_roofline_fraction(session, found)
+    return _check_roofline_fraction(session, found)
 
 
-def _how_it_was_taken(session: Session, candidate: Candidate, cache: str) -> list[str]:
+def _capture_notes(session: Session, candidate: Candidate, cache: str) -> list[str]:
     why = session.timer.not_captured(candidate) if cache == "warm" else ""
     return [f"calls queued one by one, not a CUDA graph: {why}"] if why else []
 
 
-def _judge_roofline_fraction(session: Session, found: Measurement) -> Measurement:
-    """A time that the machine cannot have reached is an error."""
+def _check_roofline_fraction(session: Session, found: Measurement) -> Measurement:
+    """Add an error if the machine cannot have reached this time."""
     if not beyond_its_limit(found):
         return found
-    told = f"{found.roofline_fraction:.2f} of the {found.bound} that this machine has: it did not do the work"
-    session.errors.append(f"{found.op} {found.kernel} ({found.case}, {found.cache}): {told}")
-    return dataclasses.replace(found, notes=(*found.notes, told))
+    error = f"{found.roofline_fraction:.2f} of this machine's {found.bound}: it did not do the work"
+    session.errors.append(f"{found.op} {found.kernel} ({found.case}, {found.cache}): {error}")
+    return dataclasses.replace(found, notes=(*found.notes, error))
 
 
 def beyond_its_limit(found: Measurement) -> bool:
-    """Whether the share is impossible, and its interval does not reach back to the possible."""
-    share = found.roofline_fraction or 0.0
-    return share * found.time_us.median / max(found.time_us.hi, 1e-9) > IMPOSSIBLE
+    """Whether the fraction is impossible for the whole interval of the time."""
+    fraction = found.roofline_fraction or 0.0
+    return fraction * found.time_us.median / max(found.time_us.hi, 1e-9) > IMPOSSIBLE
 
 
-def with_second_opinion(session: Session, found: Measurement, candidate: Candidate, sets: Sequence[Any]) -> Measurement:
-    """With a note, if the profiler saw another time."""
+def with_profiler_note(session: Session, found: Measurement, candidate: Candidate, sets: Sequence[Any]) -> Measurement:
+    """Add a note if the profiler measured a different time."""
     with candidate.prepared():
-        other = session.timer.second_opinion(candidate, sets)
-    mine = found.time_us.median
-    if other is None or abs(other - mine) <= max(2.0, _TIMERS_AGREE_WITHIN * mine):
+        other = session.timer.profiler_time(candidate, sets)
+    measured = found.time_us.median
+    if other is None or abs(other - measured) <= max(2.0, _TIMER_TOLERANCE * measured):
         return found
-    told = f"timers disagree: {mine:.1f} µs here, {other:.1f} µs by the profiler"
-    return dataclasses.replace(found, notes=(*found.notes, told))
+    note = f"timers disagree: {measured:.1f} µs here, {other:.1f} µs by the profiler"
+    return dataclasses.replace(found, notes=(*found.notes, note))
 
 
 def _first_values(candidate: Candidate, arguments: Any) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Measuring several candidates on one case, in turn, so that whatever drifts drifts for all."""
+"""Measures several candidates on one case in turn, so that drift affects all of them alike."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from opwright.timing.timers import Timer
 __all__ = ["Samples", "measure_in_turn"]
 
 _PER_ROUND = 5
-# From here on one sample a round is enough: what disturbs short calls is little beside a twentieth of a second.
+# From this time on, one sample per round is enough: disturbances are small relative to it.
 _SLOW_US = 50_000.0
 
 
 @dataclass
 class Samples:
-    """Rounds of samples of one candidate; the same round of two candidates was taken side by side."""
+    """Rounds of samples of one candidate; the same round of two candidates was taken one after the other."""
 
     rounds: list[list[float]] = field(default_factory=list)
 
@@ -39,14 +39,14 @@ def measure_in_turn(
     watch: ClockWatch,
     log: Callable[[str], None],
 ) -> dict[str, Samples]:
-    """Rounds of a few samples of each candidate in turn, until the stop rule holds for all.
+    """Take rounds of a few samples of each candidate in turn, until the stop rule is satisfied for all.
 
     Args:
         sets: each candidate's input sets, by its name.
         how: ``cold``, ``warm`` or ``call``.
         watch: a round during which the device throttled is dropped, and counted.
 
-    Every second round goes through the candidates backwards, so that none always follows the same other one.
+    Every second round is in reverse order, so that no candidate always follows the same other one.
     """
     take = {"cold": timer.cold_times, "warm": timer.warm_times, "call": timer.host_times}[how]
     found = {s.name: Samples() for s in candidates}
@@ -57,7 +57,7 @@ def measure_in_turn(
         for candidate in order:
             log(f"{candidate.name} {how}")
             with candidate.prepared():
-                # What the switch itself costs is not the kernel's, so the first sample is dropped.
+                # The first sample includes the cost of the switch, and is dropped.
                 (first,) = take(candidate, sets[candidate.name], 1)
                 left = rule.max_samples - len(found[candidate.name].all)
                 count = min(_PER_ROUND, left) if first < _SLOW_US else 1

@@ -1,4 +1,4 @@
-"""How long is left: what was done so far, by what it took. No torch here."""
+"""Estimates the time left from the passes done so far. Does not import torch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["TimeLeft"]
 
 
 class TimeLeft:
-    """Counts measurement passes (one candidate, one way of timing it) that are done and to come.
+    """Counts the measurement passes (one candidate, one way of timing it) that are done and planned.
 
-    A pass takes between the stop rule's least and most, so their mean is a fair guess once there were a few; before
-    that nothing is known, and it says so.
+    A pass takes between the stop rule's minimum and maximum, so the mean of a few is a fair estimate; before
+    that, the time left is reported as unknown.
     """
 
-    # The first passes are no guide: compilers and caches are cold.
+    # The first passes do not count: compilers and caches are cold.
     _FEW = 3
 
     def __init__(self, planned: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -24,13 +24,13 @@ class TimeLeft:
         self._clock = clock
         self._started = clock()
 
-    def did(self, passes: int) -> None:
-        """So many passes were taken."""
+    def add_done(self, passes: int) -> None:
+        """Add passes that were measured."""
         self._done += passes
         self._taken += passes
 
     def reached(self, passes: int) -> None:
-        """So many of the planned passes lie behind; what was planned and not taken (a refused kernel) took no time."""
+        """Set the number of planned passes that are over; those of refused kernels took no time."""
         self._done = max(self._done, passes)
 
     def __str__(self) -> str:
@@ -39,10 +39,10 @@ class TimeLeft:
             return "time left unknown"
         if left <= 0:
             return "nearly done"
-        return f"about {_words((self._clock() - self._started) / self._taken * left)} left"
+        return f"about {_duration_text((self._clock() - self._started) / self._taken * left)} left"
 
 
-def _words(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

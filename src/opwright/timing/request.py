@@ -1,4 +1,4 @@
-"""What is to be measured, and what one operator's run has at hand for it: the clock, the limits, who is told."""
+"""The request of a benchmark, and the session of one operator's run: timer, roofline limits, log."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Request", "Session"]
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be measured; ``bench`` says what its fields mean.
+    """What to measure; ``bench`` documents the fields.
 
     Attributes:
         caches: ``cold`` and ``warm``, or only one of them.
-        sweep: more sizes by default, as for a table of which kernel wins where.
-        limits: measure what the machine can reach, to compare times with; it takes a while, the first time.
+        sweep: more sizes by default, for a table of the fastest kernels by size.
+        limits: measure the machine's roofline limits, which takes a while the first time.
     """
 
     operators: Sequence[Op]
@@ -50,7 +50,7 @@ class Request:
         return StopRule(min_seconds=0.05, max_seconds=0.4, spread=0.02) if self.quick else StopRule()
 
     def wants(self, baseline: str) -> bool:
-        """Whether to compare with it. Compiling takes longer than all else of a quick run, so that it is asked for."""
+        """Whether to time this baseline. A quick run compiles the reference only on request: that takes long."""
         if self.baselines is None:
             return not (self.quick and baseline == "torch.compile")
         return baseline in self.baselines
@@ -58,7 +58,7 @@ class Request:
 
 @dataclass
 class Session:
-    """What one operator's run needs to know everywhere."""
+    """The shared state of one operator's run."""
 
     op: Op
     request: Request

@@ -1,4 +1,4 @@
-"""The machine's own limits, measured once and cached: copy bandwidth by size, matrix rate by dtype, call overhead."""
+"""The machine's roofline limits, measured once and cached: bandwidth by size, matrix rate by dtype, launch overhead."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from opwright.timing.timers import Timer
 
 __all__ = ["fraction_of_roofline", "measure_roofline"]
 
-# Bytes moved (read + written), from what fits a first-level cache to far past the last; closer together where the
-# last cache ends and launches still count.
+# Bytes moved (read + written), from a first-level cache's size to far past the last-level cache; denser near the
+# size of the last-level cache, where launches still matter.
 _SIZES = tuple(1 << p for p in (16, 18, 20, 22, 24, 25, 26, 27, 28, 30))
 _MATRIX = {"cuda": 8192, "cpu": 1024}
 _DTYPES = {"cuda": ("float32", "float16", "bfloat16"), "cpu": ("float32", "float64")}
-# Above this share of a limit the clock, the work or the count of bytes is wrong.
+# Above this fraction of a limit, the time, the work or the number of bytes is wrong.
 IMPOSSIBLE = 1.05
 
 
@@ -43,7 +43,7 @@ def measure_roofline(
     known = _read(file)
     if known is not None:
         return known
-    log(f"measuring what this machine can do ({device}); kept in {file}")
+    log(f"measuring this machine's limits ({device}); stored in {file}")
     found = (
         RooflineLimit(
             "bandwidth cold", device, "B/s", {str(s): _bandwidth(device, timer, s, cold=True) for s in _SIZES}
@@ -61,28 +61,28 @@ def measure_roofline(
 def fraction_of_roofline(
     roofline: tuple[RooflineLimit, ...], *, moved: int, flops: int, dtype: str, cold: bool, us: float
 ) -> tuple[str, float | None]:
-    """The nearest limit (``bandwidth`` or ``arithmetic``) and the share of it that a time means.
+    """The nearest limit (``bandwidth`` or ``arithmetic``), and the achieved fraction of it.
 
-    The bandwidth is that of the best copy of as many bytes, between the two measured sizes around. Above 1 the copies
-    of the sizes around it are asked as well, since caches have no sharp edges.
+    The bandwidth is interpolated between the nearest two measured sizes. Above 1 the best of the neighbouring sizes
+    is used, because caches have no sharp edges.
     """
     by_name = {c.name: c.by for c in roofline}
-    shares: dict[str, float] = {}
+    fractions: dict[str, float] = {}
     rates = by_name.get("bandwidth cold" if cold else "bandwidth warm")
     if rates and moved:
         reached = moved / us * 1e6
-        share = reached / _between(rates, moved)
-        shares["bandwidth"] = share if share <= 1 else max(1.0, reached / _near(rates, moved))
+        fraction = reached / _between(rates, moved)
+        fractions["bandwidth"] = fraction if fraction <= 1 else max(1.0, reached / _near(rates, moved))
     if (rate := by_name.get("arithmetic", {}).get(dtype)) and flops:
-        shares["arithmetic"] = flops / us * 1e6 / rate
-    if not shares:
+        fractions["arithmetic"] = flops / us * 1e6 / rate
+    if not fractions:
         return "", None
-    name = max(shares, key=lambda n: shares[n])
-    return name, shares[name]
+    name = max(fractions, key=lambda n: fractions[n])
+    return name, fractions[name]
 
 
 def _between(rates: dict[str, float], moved: int) -> float:
-    """The rate at a size, by its logarithm between those that were measured."""
+    """The rate at a size, interpolated in the logarithm of the size."""
     sizes = sorted(map(int, rates))
     return float(np.interp(math.log2(max(moved, 1)), [math.log2(s) for s in sizes], [rates[str(s)] for s in sizes]))
 
@@ -96,7 +96,7 @@ def _near(rates: dict[str, float], moved: int) -> float:
 
 
 def _bandwidth(device: str, timer: Timer, moved: int, *, cold: bool) -> float:
-    """The best of a copy, a sum of two tensors and a read: none of them alone is every machine's limit."""
+    """The best of a copy, a sum of two tensors and a read: which one is the limit depends on the machine."""
     n = moved // 8
     a, b, out = (torch.randn(n, device=device) for _ in range(3))
     third = moved // 12
@@ -123,7 +123,7 @@ def _call_overhead(device: str, timer: Timer) -> float:
 
 
 def _time(timer: Timer, candidate: Candidate, *, cold: bool) -> float:
-    """The least of the medians of a few passes: a limit is what the machine can do when nothing disturbs it."""
+    """The minimum of the medians of a few passes: a limit is what the machine reaches without disturbances."""
     sets = [None]
     timer.warm_up(candidate, sets)
     times = timer.cold_times if cold else timer.warm_times
@@ -136,7 +136,7 @@ def _time(timer: Timer, candidate: Candidate, *, cold: bool) -> float:
 def _read(file: Path) -> tuple[RooflineLimit, ...] | None:
     try:
         return from_json(tuple[RooflineLimit, ...], json.loads(file.read_text()))
-    except (OSError, ValueError):  # not there, or not ours: measure again
+    except (OSError, ValueError):  # missing or damaged: measure again
         return None
 
 
@@ -147,4 +147,4 @@ def _write(file: Path, roofline: tuple[RooflineLimit, ...]) -> None:
         partial.write_text(json.dumps(to_json(roofline), indent=1))
         partial.replace(file)
     except OSError:
-        return  # a folder that cannot be written costs a few seconds next time, nothing more
+        return  # without the file, the limits are measured again next time

@@ -1,4 +1,4 @@
-"""Timing operators: which kernels on which cases, beside which baselines, into one report."""
+"""Times operators: selects kernels, cases and baselines, and makes one report."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def bench(
     progress: Callable[[str], None] | None = None,
     on_measurement: Callable[[Measurement], None] | None = None,
 ) -> BenchReport:
-    """Time every kernel of some operators beside the reference, eager and compiled, and what ``op.baseline`` named.
+    """Time every kernel of the operators, the reference (eager and compiled), and the baselines from ``op.baseline``.
 
     Args:
-        targets: operators, or what names them: a file, ``module``, ``module:op``.
+        targets: operators, or their names: a file, ``module``, ``module:op``.
         kernels: only these, by name.
-        device: ``cpu`` or ``cuda``; by default the GPU where there is one.
+        device: ``cpu`` or ``cuda``; by default the GPU, if there is one.
         sizes: sizes by dim; every combination is timed. Without it, the operator's own or a few derived ones.
         dtypes: names such as ``float16``; by default the contract's first.
-        directions: ``forward`` and ``backward`` are timed apart.
-        baselines: of ``reference``, ``torch.compile`` and the operators' own; by default all.
+        directions: ``forward`` and ``backward`` are timed separately.
+        baselines: some of ``reference``, ``torch.compile`` and the operators' own; by default all.
         quick: one size, fewer samples, and torch.compile only if it is among ``baselines``.
-        iters: exactly so many samples of each, instead of the stop rule.
-        progress, on_measurement: called with what goes on; what was measured when a Ctrl-C comes is kept.
+        iters: the exact number of samples of each, instead of the stop rule.
+        progress, on_measurement: called with each step and measurement. After Ctrl-C the report has those so far.
 
     Returns:
-        A report with ``measurements``, ``crossovers`` (which kernel is fastest where, if there are several) and
+        A report with ``measurements``, ``crossovers`` (the fastest kernels by size, if there are several) and
         ``errors`` (a wrong timed output, a time that the machine cannot have reached). Times are microseconds.
 
     Raises:
-        TargetError, CheckError: something that was asked for does not exist.
+        TargetError, CheckError: a target, kernel, baseline, device, size or dtype does not exist.
     """
     quiet: Any = lambda what: None  # noqa: E731
     return measure(
@@ -73,12 +73,12 @@ def bench(
 
 
 def load_operators(targets: Sequence[Op | str]) -> list[Op]:
-    """The operators that some targets name or are."""
+    """The operators of some targets."""
     return [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
 
 
 def measure(request: Request) -> BenchReport:
-    """Measure what is asked for. Raises CheckError if something in the request does not exist."""
+    """Run a request. Raises CheckError if something in it does not exist."""
     machine = this_machine()
     where = request.device or ("cuda" if machine.has_gpu else "cpu")
     if where == "cuda" and not machine.has_gpu:
@@ -95,19 +95,19 @@ def measure(request: Request) -> BenchReport:
     found: list[Measurement] = []
     crossovers: list[Crossover] = []
     errors: list[str] = []
-    behind = 0
+    passes_over = 0
     try:
         for operator in request.operators:
             session = Session(operator, request, where, timer, watch, roofline, flags, left, errors)
             for case in cases[id(operator)]:
-                for measurement in _survive(session, case, time_case(session, case)):
+                for measurement in _with_errors(session, case, time_case(session, case)):
                     found.append(measurement)
                     request.on_measurement(measurement)
-                behind += _passes(operator, request, where)
-                left.reached(behind)
-            crossovers += _crossovers(session)  # not of half a sweep, which says nothing of the sizes it did not reach
+                passes_over += _passes(operator, request, where)
+                left.reached(passes_over)
+            crossovers += _crossovers(session)  # only after a complete sweep
     except KeyboardInterrupt:
-        errors.append("interrupted: what was measured until then is here")
+        errors.append("interrupted: the report has the measurements until then")
     return BenchReport(
         {**machine.to_json(), **watch.state()},
         tuple(found),
@@ -131,8 +131,8 @@ def _cases(operator: Op, request: Request, device: str) -> list[Case]:
 
 
 def _passes(operator: Op, request: Request, device: str) -> int:
-    """How many measurement passes one case takes at most: of each candidate and direction, host time and each state of
-    the cache."""
+    """The maximum number of measurement passes of one case: for each candidate and direction, host time and each state
+    of the cache."""
     named = [k for k in operator.kernels if request.kernels is None or k in request.kernels]
     candidates = len(named) + sum(map(request.wants, (*DERIVED, *operator.baselines)))
     backward = "backward" in request.directions and operator.parts["autograd"].origin != "missing"
@@ -141,8 +141,8 @@ def _passes(operator: Op, request: Request, device: str) -> int:
 
 
 def _crossovers(session: Session) -> Iterator[Crossover]:
-    """Which kernel is fastest where, for each dtype in which several were timed: at several sizes, unless a table is
-    what was asked for (``tune``)."""
+    """The fastest kernels by size, for each dtype in which several were timed; from several sizes, except for ``tune``,
+    which needs a table in any case."""
     device = torch.device(session.device)
     for dtype in dict.fromkeys(p.dtype for p in session.points):
         points = [p for p in session.points if p.dtype == dtype]
@@ -159,8 +159,8 @@ def _crossovers(session: Session) -> Iterator[Crossover]:
             )
 
 
-def _survive(session: Session, case: Case, measurements: Iterator[Measurement]) -> Iterator[Measurement]:
-    """One case that fails (the reference itself does not fit into memory, say) does not end the others."""
+def _with_errors(session: Session, case: Case, measurements: Iterator[Measurement]) -> Iterator[Measurement]:
+    """The measurements of a case; an exception, such as out of memory, is recorded and does not end other cases."""
     try:
         yield from measurements
     except Exception as error:  # anything that an operator raises
@@ -171,11 +171,11 @@ def _refuse_unknown(request: Request) -> None:
     operators = request.operators
     known = sorted({k for o in operators for k in o.kernels})
     own = dict.fromkeys(name for o in operators for name in o.baselines)
-    for what, asked, there in (
+    for what, selected, known_names in (
         ("kernel", request.kernels or (), known),
         ("baseline", request.baselines or (), [*DERIVED, *own]),
         ("direction", request.directions, ["forward", "backward"]),
     ):
-        for name in asked:
-            if name not in there:
-                raise CheckError(f"there is no {what} {name!r}", fix=f"there are {', '.join(there)}")
+        for name in selected:
+            if name not in known_names:
+                raise CheckError(f"there is no {what} {name!r}", fix=f"there are {', '.join(known_names)}")

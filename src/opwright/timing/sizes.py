@@ -1,4 +1,4 @@
-"""Which sizes are timed: those that were asked for, else a few from small to past the cache."""
+"""The sizes to time: those of the request, else a few from small to larger than the cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["bench_cases"]
 # Elements of the largest tensor: launch-bound, in the cache, past the cache.
 _ELEMENTS = {"cpu": (1 << 10, 1 << 17, 1 << 23), "cuda": (1 << 10, 1 << 20, 1 << 24, 1 << 28)}
 _QUICK = {"cpu": (1 << 20,), "cuda": (1 << 26,)}
-# For a table of which kernel wins where: closer together, since a change is placed between two of them.
+# For a table of the fastest kernels by size: denser, because a change is placed between two of them.
 _SWEEP = {"cpu": tuple(1 << p for p in range(8, 24, 2)), "cuda": tuple(1 << p for p in range(10, 28, 2))}
 
 
@@ -35,12 +35,12 @@ def bench_cases(
     """The cases to time.
 
     Args:
-        sizes: asked for, by dim; every combination is timed. A ``*name`` dim gets one axis of that size, several if
-            the size is a tuple, or as many axes as there are dims S, K … that the contract does not know
+        sizes: requested sizes by dim; every combination is timed. A ``*name`` dim gets one axis of that size, several
+            if the size is a tuple, or as many axes as there are dims S, K … that the contract does not know
             (``S=1024 K=1024`` for ``*n``).
-        dtypes: asked for; by default the first that the contract admits.
-        declared: the author's own sizes (``op.bench_sizes``), taken in step, not combined.
-        sweep: without any, more sizes, from launch-bound to past the cache (``quick``: every second).
+        dtypes: requested dtypes; by default the first of the contract.
+        declared: the operator's own sizes (``op.bench_sizes``), taken in step, not combined.
+        sweep: without these, more sizes, from launch-bound to larger than the cache (``quick``: every second).
 
     Raises:
         CheckError: a dim or dtype that the contract does not have.
@@ -59,14 +59,14 @@ def bench_cases(
     return [Case(c.sizes, d) for d in chosen for c in dict.fromkeys(found)]
 
 
-def _dtypes(contract: Contract, asked: Sequence[str]) -> list[tuple[tuple[str, torch.dtype], ...]]:
+def _dtypes(contract: Contract, names: Sequence[str]) -> list[tuple[tuple[str, torch.dtype], ...]]:
     known = dtypes_to_check(contract, None)
-    if not asked:
+    if not names:
         return known[:1]
-    found = [d for name in asked for d in known if name in {short(t) for _, t in d}]
+    found = [d for name in names for d in known if name in {short(t) for _, t in d}]
     if not found:
-        names = sorted({short(t) for d in known for _, t in d})
-        raise CheckError(f"{contract.qualname} takes no {', '.join(asked)}", fix=f"it takes {', '.join(names)}")
+        known_names = sorted({short(t) for d in known for _, t in d})
+        raise CheckError(f"{contract.qualname} takes no {', '.join(names)}", fix=f"it takes {', '.join(known_names)}")
     return found
 
 

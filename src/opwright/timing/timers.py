@@ -1,13 +1,13 @@
-"""Taking samples. A sample is the time of one call, in microseconds.
+"""Timers, which take samples. A sample is the time of one call, in microseconds.
 
-GPU. *Cold*: the L2 is overwritten before each call, and the overwriting takes longer than the CPU needs to launch the
-call, so that no launch gap is counted (two CUDA events around it). Inputs rotate through sets at other addresses.
-Lines that a kernel made persist in the L2 are reset before the overwriting. *Warm*: a CUDA graph of many calls on one
-set, replayed; where that cannot be captured, calls queued behind a long write. *Call*: what the CPU spends in a call,
-in bursts that the launch queue can hold.
+GPU. *Cold*: the L2 is overwritten before each call, which takes longer than the CPU needs to launch the call, so that
+the time between two CUDA events contains no launch gap. Inputs rotate through sets at other addresses. Persisting lines
+of the L2 are reset before it is overwritten. *Warm*: a CUDA graph of many calls on one set, replayed; if the calls
+cannot be captured, they are queued behind a long write. *Call*: the host time of a call, in bursts that are shorter
+than the launch queue.
 
-CPU. Threads are kept on processors of their own (``cores``). The monotonic clock around as many calls as take a tenth
-of a millisecond (warm), or around one call after the last-level cache was overwritten (cold).
+CPU. Threads are pinned to separate processors (``cores``). The monotonic clock is read around as many calls as take a
+tenth of a millisecond (warm), or around one call after overwriting the last-level cache (cold).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["CpuTimer", "GpuTimer", "Timer", "make_timer"]
 
 
 class Timer(Protocol):
-    """One type of device."""
+    """The timer of one type of device."""
 
     cache_bytes: int
     most_bytes: int
@@ -43,16 +43,16 @@ class Timer(Protocol):
     def host_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]: ...
     def cold_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]: ...
     def warm_times(self, candidate: Candidate, sets: Sequence[Any], count: int) -> list[float]: ...
-    def second_opinion(self, candidate: Candidate, sets: Sequence[Any]) -> float | None: ...
+    def profiler_time(self, candidate: Candidate, sets: Sequence[Any]) -> float | None: ...
     def forget(self) -> None: ...
     def steady(self) -> contextlib.AbstractContextManager[None]:
-        """What to be in while samples are taken."""
+        """A block in which samples are taken."""
 
     def not_captured(self, candidate: Candidate) -> str:
         """Why a candidate's warm time is not that of a CUDA graph; empty if it is, or if this device has none."""
 
     def settings(self) -> dict[str, str]:
-        """How samples are taken, as far as it depends on the machine."""
+        """The settings of the timer that depend on the machine."""
 
 
 def make_timer(device: str) -> Timer:
@@ -66,7 +66,7 @@ _SPIN_CYCLES = 200_000
 
 
 class CpuTimer:
-    """Samples on the CPU: there is no device time apart from the call's."""
+    """Samples on the CPU, where host time is the only time."""
 
     has_gpu_time = False
 
@@ -101,7 +101,7 @@ class CpuTimer:
             samples.append(_microseconds(candidate, sets[i % len(sets)], 1))
         return samples
 
-    def second_opinion(self, candidate: Candidate, sets: Sequence[Any]) -> float | None:
+    def profiler_time(self, candidate: Candidate, sets: Sequence[Any]) -> float | None:
         return None
 
     def forget(self) -> None:
@@ -129,13 +129,13 @@ def _microseconds(candidate: Candidate, arguments: Any, repeats: int) -> float:
 def _last_level_cache_bytes() -> int:
     sizes = [p.read_text().strip() for p in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     found = [int(m[1]) << {"K": 10, "M": 20}[m[2]] for s in sizes if (m := re.fullmatch(r"(\d+)([KM])", s))]
-    # A server's last level is shared by cores that are not ours; overwriting 64 MiB evicts our part.
+    # A server's last-level cache is shared with other cores; overwriting 64 MiB evicts this process's part.
     return min(max(found, default=32 << 20), 64 << 20)
 
 
 @dataclass(frozen=True)
 class _Graph:
-    """A captured graph of so many calls, with what it reads, which has to stay alive as long as it."""
+    """A captured graph of a number of calls, with its arguments, which must live as long as the graph."""
 
     graph: Any
     calls: int
@@ -156,7 +156,7 @@ class GpuTimer:
         self._flush_us = 0.0
         self._flush_us = self._events(lambda: self._write(1), 5)
         self._host_us: dict[Candidate, float] = {}
-        # By candidate, with the input sets that it was captured for; or why it was not.
+        # By candidate: the captured input sets, and the graph or the reason why there is none.
         self._graphs: dict[Candidate, tuple[Sequence[Any], _Graph | str]] = {}
         self._stream = torch.cuda.Stream()
         self._not_reset = reset_persisting_lines()
@@ -211,7 +211,7 @@ class GpuTimer:
         return [start.elapsed_time(end) * 1e3 for start, end in pairs]
 
     def _head_start(self, candidate: Candidate) -> int:
-        """How many writes keep the GPU busy while the CPU launches the call and both events."""
+        """The number of writes that keep the GPU busy while the CPU launches the call and both events."""
         wanted = 2.0 * self._host_us.get(candidate, 50.0) + 30.0
         return max(1, math.ceil(wanted / max(self._flush_us, 1.0)))
 
@@ -226,7 +226,7 @@ class GpuTimer:
         return found[1] if found is not None and isinstance(found[1], str) else ""
 
     def _replay(self, graph: Any) -> float:
-        """The device time of one replay; the GPU spins meanwhile, so that the graph's own launch is not counted."""
+        """The GPU time of one replay. The GPU spins before it, so that the graph's launch is not counted."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         keep_gpu_busy(_SPIN_CYCLES)
         start.record()
@@ -242,21 +242,21 @@ class GpuTimer:
         return known[1]
 
     def _capture(self, candidate: Candidate, arguments: Any) -> _Graph | str:
-        """A graph of as many calls as take about two milliseconds, so that its edges weigh little; or why not."""
+        """A graph of as many calls as take about two milliseconds, to keep its overhead small; or why there is none."""
         try:
             (about_us,) = self._queued_times(candidate, [arguments], 1)
             calls = max(1, min(1000, math.ceil(2000 / max(about_us, 0.5))))
             if candidate.for_capture is not None:
-                arguments = self._on_our_stream(candidate)
+                arguments = self._arguments_on_stream(candidate)
             return _Graph(self._capture_calls(candidate, arguments, calls), calls, arguments)
-        except RuntimeError as error:  # it synchronises, or allocates in a way that a graph cannot hold
+        except RuntimeError as error:  # the call synchronises, or allocates in a way that cannot be captured
             with contextlib.suppress(RuntimeError):
                 torch.cuda.synchronize()
             return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
 
-    def _on_our_stream(self, candidate: Candidate) -> Any:
-        """Arguments made on the stream of the capture, and used there: libraries set themselves up on first use."""
-        assert candidate.for_capture is not None  # the caller looked
+    def _arguments_on_stream(self, candidate: Candidate) -> Any:
+        """Make arguments on the stream of the capture, and run there once: libraries initialise on first use."""
+        assert candidate.for_capture is not None  # tested by the caller
         torch.cuda.synchronize()
         with torch.cuda.stream(self._stream):
             arguments = candidate.for_capture()
@@ -288,8 +288,8 @@ class GpuTimer:
             samples.append(start.elapsed_time(end) * 1e3 / calls)
         return samples
 
-    def second_opinion(self, candidate: Candidate, sets: Sequence[Any]) -> float | None:
-        """The profiler's sum of kernel times of one warm call: no gaps, no events. None if it saw no kernel."""
+    def profiler_time(self, candidate: Candidate, sets: Sequence[Any]) -> float | None:
+        """The profiler's sum of kernel times of one warm call, without gaps. None if it recorded no kernel."""
         from torch.profiler import ProfilerActivity, profile
 
         calls = 10

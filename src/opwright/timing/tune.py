@@ -1,4 +1,4 @@
-"""Which kernel wins where, measured and kept: calls then choose by it."""
+"""Measures and stores the fastest kernels by size; calls then use them."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ def tune(
     progress: Callable[[str], None] | None = None,
     on_measurement: Callable[[Measurement], None] | None = None,
 ) -> BenchReport:
-    """Measure the kernels of some operators at several sizes, and let calls choose the fastest from now on.
+    """Measure the kernels of operators at several sizes, and let calls choose the fastest from now on.
 
-    The table is kept in the cache folder for these kernels on this machine, and later processes follow it too; an
-    edited kernel makes it void. Where ``when`` or dtypes keep the fastest kernel out, calls choose as without a
-    table. Only what is right is measured, and SAME changes nothing.
+    The table is stored in the cache folder for these kernels on this machine, and later processes use it too; an edit
+    of a kernel makes it invalid. If the fastest kernel is not applicable (``when``, dtypes), calls choose as without a
+    table. Only correct kernels are compared, and SAME changes nothing.
 
     Args:
         targets, device, sizes, dtypes, quick, iters, progress, on_measurement: as for ``ow.bench``. Without sizes,
-            the operator's own or about eight, from launch-bound to past the cache.
-        clear: forget what was tuned, and measure nothing.
+            the operator's own or about eight, from launch-bound to larger than the cache.
+        clear: remove the tuning, and measure nothing.
 
     Returns:
-        A report whose ``crossovers`` say which kernel is fastest where. One without any has nothing to choose between.
+        A report whose ``crossovers`` are the fastest kernels by size; empty if there is only one kernel.
 
     Raises:
-        TargetError, CheckError: something that was asked for does not exist.
+        TargetError, CheckError: a target, device, size or dtype does not exist.
         CacheError: the cache folder cannot be written.
     """
     operators = load_operators(targets)
     if clear:
         for operator in operators:
-            _keep(operator.clear_tuning)
+            _store(operator.clear_tuning)
         return BenchReport(this_machine().to_json(), ())
     quiet: Callable[[object], None] = lambda what: None  # noqa: E731
     report = measure(
@@ -72,15 +72,15 @@ def tune(
     for operator in operators:
         own = [dataclasses.replace(c, stored=True) for c in report.crossovers if c.op == operator.contract.qualname]
         if own:
-            _keep(functools.partial(operator.apply_tuning, own))
+            _store(functools.partial(operator.apply_tuning, own))
         stored += own
     return dataclasses.replace(report, crossovers=tuple(stored))
 
 
-def _keep(action: Callable[[], object]) -> None:
+def _store(action: Callable[[], object]) -> None:
     try:
         action()
     except OSError as error:
         raise CacheError(
-            f"what was tuned cannot be kept: {error}", fix="set OPWRIGHT_CACHE_DIR to a folder you may write"
+            f"the tuning cannot be stored: {error}", fix="set OPWRIGHT_CACHE_DIR to a folder you may write"
         ) from error

@@ -1,4 +1,4 @@
-"""Does a candidate do what it is timed for? Its outputs and gradients beside the reference's, its inputs untouched."""
+"""Verifies candidates: compares outputs and gradients with the reference's, and checks that inputs are unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOSE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3, torch.
 def wrong_output(
     contract: Contract, candidate: Candidate, arguments: Any, expected: Sequence[torch.Tensor]
 ) -> str | None:
-    """What is wrong with a candidate's timed output, in words."""
+    """A description of what is wrong with a candidate's timed output, or None."""
     before = tree.map_tensors(torch.clone, list(arguments))
     with candidate.prepared():
         out = candidate.run(arguments)
@@ -31,12 +31,12 @@ def wrong_output(
         return "its timed output is wrong"
     pairs = zip(tree.leaves(before), tree.leaves(list(arguments)), strict=True)
     if any(isinstance(was, torch.Tensor) and not _same(was, now) for was, now in pairs):
-        return "it changes its inputs, so that what others are timed on would be its work"
+        return "it changes its inputs, on which the other candidates are timed"
     return None
 
 
 def wrong_gradients(candidate: Candidate, state: Any, expected: Sequence[torch.Tensor]) -> str | None:
-    """What is wrong with a candidate's timed gradients; ``expected`` are the reference's for the same incoming ones."""
+    """What is wrong with a candidate's timed gradients, or None; ``expected`` are the reference's."""
     with candidate.prepared():
         got = candidate.run(state)
     right = (_close(torch.zeros_like(b) if a is None else a, b) for a, b in zip(got, expected, strict=True))
@@ -47,8 +47,8 @@ def _close(got: torch.Tensor, expected: torch.Tensor) -> bool:
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return False
     if not (expected.is_floating_point() or expected.is_complex()):
-        # Near-ties may fall either way: an index here and there, or a few of what some numbers count; `opwright check`
-        # judges them one by one.
+        # Near-ties may be resolved either way: a few indices, or small differences in counts; `opwright check`
+        # checks them one by one.
         off = (got.double() - expected.double()).abs()
         are_counts = expected.numel() <= 1024 and bool((off <= 1e-5 * expected.double().abs()).all())
         return are_counts or float((off > 0).float().mean()) < 1e-3

@@ -69,8 +69,8 @@ def test_a_file_is_found_beside_its_caller_and_text_is_taken_as_it_is(tmp_path: 
         (lambda m: ow.cuda_module(SOURCE, instances=["fil<float>"]), "has no kernel 'fil'"),
         (lambda m: m["scal"], "has no kernel 'scal'\n  → it defines ['scale', 'fill'"),
         (lambda m: m["scale"](1), "called without a grid\n  → write scale[grid, block]"),
-        (lambda m: m["scale"][4], "scale[4] is no launch"),
-        (lambda m: m["scale"][1, 2, 3, 4], "is no launch"),
+        (lambda m: m["scale"][4], "scale[4] is not a launch configuration"),
+        (lambda m: m["scale"][1, 2, 3, 4], "is not a launch configuration"),
         (lambda m: m["scale"][1, 1025], "a block of (1025, 1, 1) has 1025 threads"),
         (lambda m: m["scale"][1, (1, 1, 65)], "at most (1024, 1024, 64) in each direction"),
         (lambda m: m["scale"][1, 0], "has 0 threads"),
@@ -187,10 +187,10 @@ def test_an_empty_grid_launches_nothing_in_the_simulator():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (lambda x: (x, x, 1.0), "takes 4 arguments, but 3 came"),
+        (lambda x: (x, x, 1.0), "takes 4 arguments, but 3 were passed"),
         (lambda x: (x.double(), x, 1.0, 10), "got float64 elements"),
         (lambda x: (x, x.cpu(), 1.0, 10), "got a tensor on cpu"),
-        (lambda x: (x, x, 1.0, 2**31), "holds -2147483648 to 2147483647"),
+        (lambda x: (x, x, 1.0, 2**31), "accepts -2147483648 to 2147483647"),
         (lambda x: (x, x, x[0], 10), "value.item()"),
     ],
 )
@@ -217,7 +217,7 @@ def test_dynamic_shared_memory_is_there_and_too_much_is_refused(kernels, n):
     x, out = torch.randn(n, device="cuda"), torch.empty(n, device="cuda")
     kernels["reversed"][1, 256, 4 * n](x, out, n)
     assert torch.equal(out, x.flip(0))
-    with pytest.raises(LaunchError, match="bytes of dynamic shared memory are asked for, and this GPU has"):
+    with pytest.raises(LaunchError, match="bytes of dynamic shared memory are requested, and this GPU has"):
         kernels["reversed"][1, 256, 300_000](x, out, n)
 
 

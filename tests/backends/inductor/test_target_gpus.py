@@ -11,7 +11,7 @@ from opwright.errors import KernelRefusedError
 
 def test_an_unknown_architecture_is_refused_with_those_that_are_known() -> None:
     for arch in ("sm_91", "sm_90a", "gfx942", ""):
-        with pytest.raises(KernelRefusedError, match=f"no figures of a GPU called '{arch}'") as refused:
+        with pytest.raises(KernelRefusedError, match=f"the properties of '{arch}' are not known") as refused:
             target_gpu(arch)
         assert "sm_80, sm_86, sm_89, sm_90, sm_100, sm_120" in str(refused.value)
 

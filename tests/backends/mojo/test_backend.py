@@ -169,7 +169,7 @@ def test_arguments_that_have_no_form_in_mojo_are_refused(namespace, write):
         """Their sum."""
         return torch.stack(xs).sum(0)
 
-    with pytest.raises(KernelError, match="cannot be given the argument 'xs'"):
+    with pytest.raises(KernelError, match="cannot take the argument 'xs'"):
         total.mojo(write("def total(output: Pointer[Float32, MutAnyOrigin], n: Int64):\n    pass\n"))
 
 

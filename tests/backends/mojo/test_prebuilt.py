@@ -63,7 +63,7 @@ def test_a_list_of_ptx_is_read_again_when_it_has_changed_and_only_then(scale, so
         probe = kernel.probe("cuda", without)
         return probe.reason if isinstance(probe, Refused) else probe.note
 
-    for content, says in ((nothing, "holds no PTX"), (something, "built before"), ("no list", "is no list of")):
+    for content, says in ((nothing, "holds no PTX"), (something, "built before"), ("no list", "is not a list of")):
         manifest.write_text(json.dumps(content))
         readings.clear()
         for _ in range(2):
@@ -91,7 +91,7 @@ def test_ptx_of_a_source_that_was_edited_after_a_call_is_refused(scale, source):
 
 def test_a_list_of_ptx_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "list.json").write_text('{"schema": "another"}')
-    with pytest.raises(KernelError, match=r"list.json is no list of prebuilt PTX"):
+    with pytest.raises(KernelError, match=r"list.json is not a list of prebuilt PTX"):
         prebuilt.read_manifest(tmp_path / "list.json")
 
 
@@ -127,9 +127,9 @@ def test_without_mojo_only_the_dtypes_of_the_ptx_are_taken(scale, source, tmp_pa
     kernel = scale.mojo(source, prebuilt="ptx", **GPU)
     spec, backend = kernel.spec, MojoBackend()
     assert set(backend.dtypes_here(spec, "cuda", machine())) == {torch.float32, torch.float64}
-    assert "holds no PTX of scale for it" in backend.not_judged(spec, "cuda", machine())[torch.float16]
+    assert "holds no PTX of scale for it" in backend.unchecked_dtypes(spec, "cuda", machine())[torch.float16]
     assert torch.float16 in backend.dtypes_here(spec, "cuda", this_machine_with_mojo())
-    assert not backend.not_judged(spec, "cuda", this_machine_with_mojo())
+    assert not backend.unchecked_dtypes(spec, "cuda", this_machine_with_mojo())
     list_ptx({"dtype": "DType.float32", "width": "3"})  # which a dtype does not tell from width=4
     assert torch.float16 in backend.dtypes_here(spec, "cuda", machine())
 

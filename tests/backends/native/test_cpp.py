@@ -153,7 +153,7 @@ def test_options_that_are_no_list_are_refused(tmp_path: Path, namespace: str) ->
     for wrong in ("-O2", [3]):
         with pytest.raises(KernelError, match="is not a list of compiler flags") as error:
             attach(scale(namespace), tmp_path, options=wrong)
-        assert "one string a flag" in error.value.fix
+        assert "one string per flag" in error.value.fix
 
 
 @pytest.mark.compiler

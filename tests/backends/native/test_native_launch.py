@@ -253,11 +253,11 @@ def test_a_cuda_kernel_called_from_python_is_launched_natively_after_the_first_t
         torch.testing.assert_close(out, x + by * y)
         assert type(kernel[4, 256]) is type(len)
     for wrong, said in (
-        ((x, y, out), "add takes 5 arguments, but 3 came"),
+        ((x, y, out), "add takes 5 arguments, but 3 were passed"),
         ((x.double(), y, out, 1000, 1.0), "got float64 elements"),
         ((x, y.cpu(), out, 1000, 1.0), "got a tensor on cpu, but the kernel runs on cuda:0"),
-        ((x, y, out, 2**31, 1.0), "and 2147483648 came"),
-        ((x, y, out, 1000, "1"), "wants a float, but str '1' came"),
+        ((x, y, out, 2**31, 1.0), "but 2147483648 was passed"),
+        ((x, y, out, 1000, "1"), "takes a float, but str '1' was passed"),
     ):
         with pytest.raises(LaunchError, match=said):
             kernel[4, 256](*wrong)

@@ -99,7 +99,7 @@ def test_something_that_cannot_travel_is_a_finding_that_says_so():
 
     (verdict,) = ow.check(twice, checks=["values"]).verdicts
     assert verdict.status == "fail"
-    assert "cannot be taken to a worker process" in verdict.failures[0].message
+    assert "cannot be loaded in a worker process" in verdict.failures[0].message
     assert "lock" in verdict.failures[0].message
 
 

@@ -14,7 +14,7 @@ def test_a_benchmark_tells_which_kernel_is_fastest_where_and_what_was_the_same_f
     report = BenchReport({}, (), crossovers=(found,), settings={"threads": "4"})
     show_bench(make_console(file=stream, width=100, color_system=None), report)
     text = stream.getvalue()
-    assert "demo::f float32 on A CPU: the fastest by size (calls follow this from now on)" in text
+    assert "demo::f float32 on A CPU: the fastest by size (calls use this from now on)" in text
     assert "[red]k" in text
     assert "below 2^12 elements" in text
     assert "the same for all: threads: 4" in text

@@ -68,9 +68,9 @@ def test_what_takes_long_in_a_benchmark_is_told_once_on_a_plain_stream():
     stream = io.StringIO()
     with TaskLine(make_console(file=stream, width=80)) as line:
         for _ in range(9):
-            line.say(COMPILING)
-            line.say("demo::f n=5: k warm-up")
-        line.say("measuring what this machine can do [cpu]")
+            line.on_message(COMPILING)
+            line.on_message("demo::f n=5: k warm-up")
+        line.on_message("measuring what this machine can do [cpu]")
     assert stream.getvalue().splitlines() == [
         f"opwright: {COMPILING}", "opwright: measuring what this machine can do [cpu]",
     ]  # fmt: skip

@@ -240,7 +240,7 @@ def test_needs_says_which_gradients_are_wanted():
 @pytest.mark.parametrize(
     ("parameters", "returned", "message"),
     [
-        ("grad: F, z: F", "F", r"'z' is nothing that testsaved::sum2 has.*'x', 'y', 'k', 'result'"),
+        ("grad: F, z: F", "F", r"'z' is neither an argument nor an output of testsaved::sum2.*'x', 'y', 'k', 'result'"),
         ("k: int, grad: F", "tuple[F, F]", "first 1 parameter.*gradients"),
         ("grad: F", "F", "returns 1 tensor.*2 argument.*x, y"),
     ],

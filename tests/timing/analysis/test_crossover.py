@@ -78,10 +78,10 @@ def test_the_time_left_is_unknown_until_something_was_measured_and_then_an_estim
     left = TimeLeft(planned=12, clock=lambda: now[0])
     assert str(left) == "time left unknown"
     now[0] = 2.0
-    left.did(2)
+    left.add_done(2)
     assert str(left) == "time left unknown"
     now[0] = 4.0
-    left.did(2)
+    left.add_done(2)
     assert str(left) == "about 8 s left"
     left.reached(10)  # a refused kernel's looks took no time, and say nothing of the rest's
     assert str(left) == "about 2 s left"
@@ -89,7 +89,7 @@ def test_the_time_left_is_unknown_until_something_was_measured_and_then_an_estim
     assert str(left) == "nearly done"
     long = TimeLeft(planned=1000, clock=lambda: now[0])
     now[0] += 10
-    long.did(10)
+    long.add_done(10)
     assert str(long) == "about 16 min left"
     now[0] += 2000
     assert str(long).endswith("h left")

@@ -1,7 +1,7 @@
 """Kernels in CUDA C++: a Python launcher around ``ow.cuda_module`` kernels, or a ``.cu`` file with a host function
 of the operator's signature on ``torch::stable::Tensor``, built with nvcc.
 
-The first compiles in a tenth of a second and needs no toolkit; the second is what a C++ program can link as well.
+The first compiles in a tenth of a second and needs no toolkit; a C++ program can link the second as well.
 Both are opaque to torch.compile.
 """
 
@@ -27,9 +27,9 @@ from opwright.results import Accepted, Probe, Refused
 
 __all__ = ["CudaBackend"]
 
-# What a file is built for where there is no GPU to ask, and nvcc knows it.
+# The architectures of a file on a machine without a GPU, as far as its nvcc supports them.
 _ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
-# USE_CUDA shows the part of torch's C shim that gives the current stream.
+# USE_CUDA enables the part of torch's C shim that returns the current stream.
 _FLAGS = (
     "-O3", "-std=c++17", "-shared", "-lineinfo", "-DUSE_CUDA", "-Xcompiler", "-fPIC", "--expt-relaxed-constexpr",
     "--threads", "0",
@@ -90,21 +90,20 @@ class CudaBackend(Backend):
         return super().generate(spec, contract)
 
     def under_check(self) -> contextlib.AbstractContextManager[None]:
-        """Simulated threads run in another order than they are numbered, or a result that depends on it would not
-        show."""
+        """Run simulated threads in a permuted order, so that a result that depends on their order differs."""
         return simulator_options(seed=1)
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
         if not isinstance(spec.source, Path):
-            return Artifact(spec.entry, payload=spec.source)  # its kernels compile when it launches them
+            return Artifact(spec.entry, payload=spec.source)  # its kernels are compiled when they are launched
         return host_function.build(spec, contract, tools, self.toolchain(spec, contract, tools.machine))
 
     def toolchain(self, spec: KernelSpec, contract: Contract, machine: Machine) -> host_function.Toolchain:
-        """What a file is built with, for the machine's GPUs; where it has none, for all in use."""
+        """The tools and flags for a file: for the machine's GPUs, or for all architectures in use if it has none."""
         if machine.nvcc is None:
             raise KernelRefusedError(f"{contract.qualname}:{spec.name}: {_NO_NVCC}", fix=_INSTALL_NVCC)
         flags = (*_FLAGS, *_architecture_flags(spec, machine))
-        # What the stable ABI needs of CUDA is in torch_cuda, which a GPU process has loaded.
+        # The CUDA part of the stable ABI is in torch_cuda, which a GPU process has loaded.
         return host_function.Toolchain(machine.nvcc, flags, ("-ltorch", "-ltorch_cpu"), ".cu")
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
@@ -114,9 +113,9 @@ class CudaBackend(Backend):
 
 
 def _architecture_flags(spec: KernelSpec, machine: Machine) -> tuple[str, ...]:
-    """For the GPUs at hand; without one, for every architecture in use; the newest also as PTX, for what comes.
+    """For the GPUs at hand, or for every architecture in use without one; the newest also as PTX, for later GPUs.
 
-    An author who names architectures (``-gencode``, ``-arch``) gets those.
+    Architectures that the user names (``-gencode``, ``-arch``) replace these.
     """
     if any(
         o.startswith(("-gencode", "--generate-code", "-arch", "--gpu-arch")) for o in spec.options.get("options", ())
@@ -132,5 +131,5 @@ def _architecture_flags(spec: KernelSpec, machine: Machine) -> tuple[str, ...]:
 
 @functools.cache
 def _known_architectures(nvcc: Compiler) -> set[int]:
-    told = subprocess.run([nvcc.path, "--list-gpu-code"], capture_output=True, text=True, check=True).stdout
-    return {int(n) for n in re.findall(r"sm_(\d+)\b", told)}
+    listed = subprocess.run([nvcc.path, "--list-gpu-code"], capture_output=True, text=True, check=True).stdout
+    return {int(n) for n in re.findall(r"sm_(\d+)\b", listed)}

@@ -188,7 +188,7 @@ class CudaKernel:
     def _configuration(self, launch: Any) -> Configuration:
         if not isinstance(launch, tuple) or not 2 <= len(launch) <= 3:
             raise LaunchError(
-                f"{self.name}[{launch!r}] is no launch",
+                f"{self.name}[{launch!r}] is not a launch configuration",
                 fix=f"write {self.name}[grid, block](...) or {self.name}[grid, block, shared_bytes](...)",
             )
         grid, block, *shared = launch

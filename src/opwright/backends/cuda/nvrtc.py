@@ -194,8 +194,8 @@ def _compile(source: CudaSource, instances: Sequence[str], flags: Sequence[str])
     entries = []
     for entry in entries_in_ptx(first.ptx):
         declared = demangle(types[probes[entry.symbol]] if entry.symbol in probes else entry.symbol)
-        given = next((i for i in instances if first.lowered[i] == entry.symbol), None)
-        name = given or (entry.symbol if entry.symbol in probes else _bare_name(declared))
+        instance = next((i for i in instances if first.lowered[i] == entry.symbol), None)
+        name = instance or (entry.symbol if entry.symbol in probes else _bare_name(declared))
         parameters = with_types(entry, _parameter_types(declared))
         entries.append(EntryPoint(entry.symbol, name, parameters, read_resources(first.log, entry.symbol)))
     return _Compiled(first.cubin, first.ptx, tuple(entries))

@@ -1,4 +1,4 @@
-"""nvcc's options by what they mean, whoever compiles: NVRTC for a GPU, the simulator for a CPU."""
+"""nvcc's options, sorted by purpose for the two compilers of CUDA C++: NVRTC for a GPU, the simulator for a CPU."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["CudaOptions", "parse_options"]
 
 @dataclass(frozen=True)
 class CudaOptions:
-    """Compiler options by what they mean, whoever compiles.
+    """Compiler options, sorted by purpose.
 
     Attributes:
         macros: ``-D`` and ``-U`` options, in order, each joined to one string.
         arch: of ``-arch``, such as ``sm_90a``.
         code: options that change the generated code or the language, each joined to one string.
-        dropped: what nvcc takes and a just-in-time compiler has no use for, such as ``-O3`` and ``-Xcompiler``.
+        dropped: options of nvcc that do not apply to a just-in-time compiler, such as ``-O3`` and ``-Xcompiler``.
     """
 
     include_folders: tuple[Path, ...] = ()
@@ -30,9 +30,9 @@ class CudaOptions:
     dropped: tuple[str, ...] = ()
 
     def value(self, name: str, default: str) -> str:
-        """Of an option in ``code``, such as ``--std``, the last value given."""
-        given = [c.partition("=")[2] for c in self.code if c.startswith(f"{name}=")]
-        return given[-1] if given else default
+        """The last value of an option in ``code``, such as ``--std``."""
+        values = [c.partition("=")[2] for c in self.code if c.startswith(f"{name}=")]
+        return values[-1] if values else default
 
     @property
     def preincluded(self) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ class CudaOptions:
 
     @property
     def standard(self) -> int:
-        """Of C++, such as 17."""
+        """The C++ standard, such as 17."""
         return self._number("C++ standard", r"(?:c|gnu)\+\+(\d+)", self.value("--std", "c++17"))
 
     @property
@@ -51,13 +51,13 @@ class CudaOptions:
 
     @property
     def capability(self) -> int:
-        """Of the architecture, such as 90 (``__CUDA_ARCH__ / 10``)."""
+        """The compute capability, such as 90 (``__CUDA_ARCH__ / 10``)."""
         return self._number("architecture", r"(?:sm|compute)_(\d+)[af]?", self.arch or "sm_90")
 
     def _number(self, what: str, pattern: str, value: str) -> int:
         found = re.fullmatch(pattern, value)
         if found is None:
-            raise KernelError(f"{value!r} is no {what}", fix="write it as nvcc's documentation does")
+            raise KernelError(f"{value!r} is not a {what}", fix="write it as nvcc's documentation does")
         return int(found[1])
 
 
@@ -65,7 +65,7 @@ class CudaOptions:
 _INCLUDE = ("-I", "--include-path", "-isystem", "--system-include")
 _MACRO = {"-D": "-D", "--define-macro": "-D", "-U": "-U", "--undefine-macro": "-U"}
 _ARCH = ("-arch", "--gpu-architecture")
-# Meant for nvcc's host side, for its files, or for several architectures: one device compilation has no use for them.
+# Options for nvcc's host compiler, its files, or several architectures; they do not apply to one device compilation.
 _HOST_WITH_VALUE = (
     "-Xcompiler", "--compiler-options", "-ccbin", "--compiler-bindir", "-gencode", "--generate-code", "-x", "--x", "-t",
     "--threads", "-Xlinker", "--linker-options", "-o", "-l", "-L", "-code",
@@ -87,7 +87,7 @@ _CODE_ALONE = {
 
 
 def parse_options(options: Sequence[str]) -> CudaOptions:
-    """Sort nvcc's options by what they mean.
+    """Sort nvcc's options by purpose.
 
     Raises:
         KernelError: an option that is not known: dropping it in silence could change what a kernel computes.
@@ -118,24 +118,24 @@ def parse_options(options: Sequence[str]) -> CudaOptions:
 
 
 def _with_values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each option apart from its value, however the two were joined."""
+    """Each option and its value, however the two were joined."""
     with_value = (*_INCLUDE, *_MACRO, *_ARCH, *_CODE_WITH_VALUE, *_HOST_WITH_VALUE)
     waiting = list(options)
     while waiting:
-        given = waiting.pop(0)
-        name, equals, value = given.partition("=")
-        if given in with_value:
+        option = waiting.pop(0)
+        name, equals, value = option.partition("=")
+        if option in with_value:
             if not waiting:
-                raise KernelError(f"the CUDA option {given!r} needs a value", fix=f"write [{given!r}, VALUE]")
-            yield given, waiting.pop(0)
+                raise KernelError(f"the CUDA option {option!r} needs a value", fix=f"write [{option!r}, VALUE]")
+            yield option, waiting.pop(0)
         elif equals and name in with_value:
             yield name, value
-        elif given[:2] in ("-I", "-D", "-U", "-l", "-L") and not given.startswith("--") and given not in _CODE_ALONE:
-            yield given[:2], given[2:]
-        elif given in _CODE_ALONE or _HOST_ALONE.match(given):
-            yield given, ""
+        elif option[:2] in ("-I", "-D", "-U", "-l", "-L") and not option.startswith("--") and option not in _CODE_ALONE:
+            yield option[:2], option[2:]
+        elif option in _CODE_ALONE or _HOST_ALONE.match(option):
+            yield option, ""
         else:
             raise KernelError(
-                f"the CUDA option {given!r} is not known",
+                f"the CUDA option {option!r} is not known",
                 fix="give one string an option, as in options=['-DTILE=32', '--use_fast_math', '-I', 'include']",
             )

@@ -1,6 +1,6 @@
-"""CUDA C++ as its author gave it: the text, where it came from, and the options for whoever compiles it.
+"""A CUDA C++ source: its text, its path, and compiler options.
 
-Shared by all that compiles it: NVRTC for a GPU, nvcc for a host function, the simulator for a CPU.
+Shared by its compilers: NVRTC for a GPU, nvcc for a host function, the simulator for a CPU.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class CudaSource:
     """One translation unit.
 
     Attributes:
-        path: the file, for messages and for ``#include "..."`` beside it; None for text given in Python.
-        options: as given to nvcc, one string each.
+        path: the file, for messages and for ``#include "..."`` beside it; None for text from Python.
+        options: nvcc's options, one string each.
     """
 
     text: str
@@ -30,7 +30,7 @@ class CudaSource:
 
     @property
     def name(self) -> str:
-        """What compilers call the file."""
+        """The file name for compilers."""
         return self.path.name if self.path else "<cuda source>"
 
     @property
@@ -38,11 +38,11 @@ class CudaSource:
         return self.path.parent if self.path else Path.cwd()
 
     def headers(self) -> list[Path]:
-        """The user's own headers that it includes, directly or not."""
+        """The user's own headers that it includes, directly or indirectly."""
         return included_files(self.text, self.path, parse_options(self.options).include_folders)
 
 
 def kernels_defined(text: str) -> tuple[str, ...]:
-    """The names of the ``__global__`` functions in a source, templates among them, in order."""
+    """The names of the ``__global__`` functions in a source, including templates, in order."""
     pattern = r"__global__\b[^;{}()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{}()]*?)?\b(\w+)\s*\("
     return tuple(dict.fromkeys(re.findall(pattern, blank_out(text))))

@@ -1,8 +1,8 @@
-"""From what a user passes to a GPU kernel to the 64-bit values that the driver passes to the kernel, or a clear error.
+"""Checks a GPU kernel's arguments and converts them to the 64-bit values that the driver passes to the kernel.
 
-The driver copies as many bytes as the kernel declares from wherever it is pointed to: a Python int where the
-kernel wants a float, one argument too few, or a tensor of another type are all undefined behaviour to it, and
-silent. So every argument is compared here with what the compiled kernel says it takes.
+The driver copies as many bytes as the kernel declares and checks nothing: a Python int for a float parameter, a
+missing argument, or a tensor of another dtype is undefined behaviour without an error. So every argument is compared
+here with the parameters of the compiled kernel.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from opwright.errors import LaunchError
 __all__ = ["Packer"]
 
 _WORD = 1 << 64
-# PTX's 64 bits, which are a pointer or a number.
+# Types of 64 bits in PTX, which may be a pointer or a number.
 _UNTYPED = (".u64", ".b64")
 _FLOAT_FORMATS = {2: "<e", 4: "<f", 8: "<d"}
 
 
 class Packer:
-    """The arguments of one kernel, checked and turned into 64-bit values (or bytes, of a struct)."""
+    """Checks the arguments of one kernel and converts them to 64-bit values (a struct: to bytes)."""
 
     def __init__(self, kernel: str, parameters: Sequence[Parameter]) -> None:
         self.kernel = kernel
@@ -39,8 +39,8 @@ class Packer:
 
     @functools.cached_property
     def native_arguments(self) -> tuple[KernelArgument, ...] | None:
-        """What the native side takes for the parameters: tensors where pointers are declared, Python's own int and
-        float where numbers are. None for a kernel with parameters of other kinds, or without any."""
+        """The parameters as the native launcher takes them: tensors for pointers, Python's int and
+        float for numbers. None for a kernel that has parameters of other kinds, or none."""
         found = [_native_argument(position, p) for position, p in enumerate(self.parameters)]
         known = tuple(argument for argument in found if argument is not None)
         return known if known and len(known) == len(found) else None
@@ -70,7 +70,7 @@ class Packer:
         return self._struct(position, parameter)
 
     def _pointer(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
-        # PTX of another language than C++ does not tell a pointer from a 64-bit integer: it takes both.
+        # PTX without C++ types does not distinguish a pointer from a 64-bit integer: both are accepted.
         dtypes, mask, untyped = parameter.dtypes, parameter.alignment - 1, parameter.kind != "pointer"
 
         def convert(value: Any, device: int) -> int:
@@ -107,7 +107,7 @@ class Packer:
                 return int(torch.tensor(float(value), dtype=torch.bfloat16).view(torch.uint16))
             try:
                 packed = struct.pack(_FLOAT_FORMATS[size], value)
-            except OverflowError:  # a double that a smaller type cannot hold becomes an infinity, as in C++
+            except OverflowError:  # a double too large for the smaller type becomes an infinity, as in C++
                 packed = struct.pack(_FLOAT_FORMATS[size], float("inf") if value > 0 else float("-inf"))
             return int.from_bytes(packed, "little", signed=True)
 
@@ -129,7 +129,7 @@ class Packer:
                 data = bytes(memoryview(value).cast("B")) if not isinstance(value, np.void) else value.tobytes()
                 if len(data) != parameter.size:
                     raise LaunchError(
-                        f"{self._where(position, parameter)} has {parameter.size} bytes, but {len(data)} came",
+                        f"{self._where(position, parameter)} has {parameter.size} bytes, but {len(data)} were passed",
                         fix="lay the struct out as C++ does, padding included",
                     )
                 return int.from_bytes(data, "little", signed=True) if len(data) <= 8 else data
@@ -145,17 +145,17 @@ class Packer:
     def _in_range(self, position: int, parameter: Parameter, value: int, low: int, high: int) -> int:
         if not low <= value <= high:
             raise LaunchError(
-                f"{self._where(position, parameter)} holds {low} to {high}, and {value} came",
+                f"{self._where(position, parameter)} accepts {low} to {high}, but {value} was passed",
                 fix="declare it wider in the kernel (`long long`, `size_t`)",
             )
         return _signed(value)
 
     def _wrong_kind(self, position: int, parameter: Parameter, value: Any, wanted: str) -> LaunchError:
-        came = (
+        passed = (
             f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{type(value).__name__} {value!r}"
         )
         return LaunchError(
-            f"{self._where(position, parameter)} wants {wanted}, but {came} came", fix=_fix(value, wanted)
+            f"{self._where(position, parameter)} takes {wanted}, but {passed} was passed", fix=_fix(value, wanted)
         )
 
     def _wrong_tensor(self, position: int, parameter: Parameter, tensor: torch.Tensor, device: int) -> LaunchError:
@@ -179,7 +179,7 @@ class Packer:
     def _wrong_count(self, arguments: Sequence[Any]) -> LaunchError:
         types = ", ".join(p.type_name for p in self.parameters)
         return LaunchError(
-            f"{self.kernel} takes {len(self.parameters)} arguments, but {len(arguments)} came",
+            f"{self.kernel} takes {len(self.parameters)} arguments, but {len(arguments)} were passed",
             fix=f"it is declared {self.kernel}({types})",
         )
 

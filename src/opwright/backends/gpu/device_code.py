@@ -1,7 +1,7 @@
-"""What every GPU language is compiled to: a device binary with its kernels, each with what it takes.
+"""The result of compiling any GPU language: a device binary with its kernels and their parameters.
 
-CUDA C++ makes it with NVRTC and Mojo with its own compiler. The launcher (``launcher``) needs no more than
-this to check the arguments of a launch and to make it.
+CUDA C++ is compiled with NVRTC, Mojo with its own compiler. The launcher (``launcher``) needs nothing else to check
+the arguments of a launch and to launch.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Parameter:
         kind: what a launch may pass.
         size: bytes.
         type_name: as it is written in C++ (for PTX of another language, PTX's own type).
-        dtypes: what a tensor may hold whose address is passed; empty where it cannot be told. A ``float4*``
+        dtypes: the dtypes of tensors that may be passed for a pointer; empty if unknown. A ``float4*``
             takes float32.
-        alignment: of a pointer, the bytes that an address has to be a multiple of.
+        alignment: of a pointer, in bytes.
         writes: False for a pointer to const.
     """
 
@@ -54,7 +54,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one thread or block of a kernel occupies: registers, and bytes."""
+    """The registers and bytes that one thread or block of a kernel uses."""
 
     registers: int
     stack: int
@@ -65,7 +65,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """One kernel of a binary: its symbol, its name as a user writes it, and what it takes."""
+    """One kernel of a binary: its symbol, its name as a user writes it, and its parameters."""
 
     symbol: str
     name: str
@@ -83,7 +83,7 @@ class DeviceCode:
     ptx: Path | None = None
 
     def entry(self, name: str) -> EntryPoint | None:
-        """The kernel that is called so in its source, or whose symbol it is."""
+        """The kernel with this name in its source, or with this symbol."""
         return next((e for e in self.entries if name in (e.name, e.symbol)), None)
 
 
@@ -97,7 +97,7 @@ def _demangler() -> Any:
 
 
 def demangle(symbol: str) -> str:
-    """The C++ declaration behind a symbol of the Itanium ABI; the symbol itself where it is none."""
+    """The C++ declaration of a symbol of the Itanium ABI; any other symbol is returned as it is."""
     status = ctypes.c_int()
     found = _demangler()(symbol.encode(), None, None, ctypes.byref(status))
     if status.value != 0 or not found:
@@ -112,7 +112,7 @@ _PTX_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)[^,\[]*?(?
 
 
 def entries_in_ptx(ptx: str) -> tuple[EntryPoint, ...]:
-    """The kernels of a PTX text with the sizes and kinds that PTX knows: it calls pointers ``u64``."""
+    """The kernels of a PTX text, with the sizes and kinds of PTX, in which pointers are ``u64``."""
     found = []
     for symbol, declared in _PTX_ENTRY.findall(ptx):
         parameters = tuple(
@@ -131,14 +131,14 @@ def _ptx_parameter(kind: str, count: int | None) -> Parameter:
     return Parameter(kinds.get(letter, "unsigned"), bits // 8, f".{kind}")
 
 
-# C++ type → what a launch passes for it, and the dtypes whose elements it is. Sizes come from PTX.
+# C++ type → the kind of its argument, and the dtypes with such elements. Sizes come from PTX.
 _TYPES: dict[str, tuple[ParameterKind, tuple[torch.dtype, ...]]] = {
     "float": ("floating", (torch.float32,)),
     "double": ("floating", (torch.float64,)),
     "__half": ("floating", (torch.float16,)),
     "__nv_bfloat16": ("floating", (torch.bfloat16,)),
     "bool": ("bool", (torch.bool,)),
-    "char": ("integer", ()),  # bytes of whatever it is
+    "char": ("integer", ()),  # bytes of any dtype
     "signed char": ("integer", (torch.int8,)),
     "short": ("integer", (torch.int16, torch.uint16)),
     "int": ("integer", (torch.int32, torch.uint32)),
@@ -159,7 +159,7 @@ _VECTOR = re.compile(r"(u?)(char|short|int|longlong|long|float|double)([1234])(?
 
 
 def typed_parameters(entry: EntryPoint, types: Sequence[str]) -> tuple[Parameter, ...]:
-    """The parameters with what C++ knows of them: which are pointers, to what, and aligned how.
+    """The parameters with their C++ types: which are pointers, their element types and alignments.
 
     Args:
         types: the parameters' types as a demangler writes them, such as ``float const*``.
@@ -169,7 +169,7 @@ def typed_parameters(entry: EntryPoint, types: Sequence[str]) -> tuple[Parameter
 
 
 def typed_parameter(name: str, size: int, unknown_kind: ParameterKind) -> Parameter:
-    """A parameter from its C++ type. ``unknown_kind`` is the kind of a type that is not known, such as an enum."""
+    """A parameter from its C++ type. ``unknown_kind`` is for a type that is not in the table, such as an enum."""
     if name.endswith("*"):
         pointee = name[:-1].strip()
         dtypes, alignment = _element(re.sub(r"\b(const|volatile)\b", "", pointee).strip())
@@ -180,16 +180,16 @@ def typed_parameter(name: str, size: int, unknown_kind: ParameterKind) -> Parame
 
 def _as_demangled(name: str) -> str:
     """g++'s ``long unsigned int`` as a demangler writes it: ``unsigned long``."""
-    words = name.split()
-    if len(words) > 1 and words[-1] == "int" and words[0] != "unsigned":
-        words = words[:-1]
-    if "unsigned" in words:
-        words = ["unsigned", *(w for w in words if w != "unsigned")]
-    return " ".join(words)
+    parts = name.split()
+    if len(parts) > 1 and parts[-1] == "int" and parts[0] != "unsigned":
+        parts = parts[:-1]
+    if "unsigned" in parts:
+        parts = ["unsigned", *(p for p in parts if p != "unsigned")]
+    return " ".join(parts)
 
 
 def _element(pointee: str) -> tuple[tuple[torch.dtype, ...], int]:
-    """What a tensor may hold for a pointer to such a type, and the alignment of its address in bytes."""
+    """The dtypes of a tensor for a pointer to such a type, and the alignment of its address in bytes."""
     if vector := _VECTOR.match(pointee):
         unsigned, word, lanes = vector.groups()
         scalar = "long long" if word == "longlong" else word
@@ -197,7 +197,7 @@ def _element(pointee: str) -> tuple[tuple[torch.dtype, ...], int]:
         # Three lanes are aligned like one, and nothing more than 16 bytes (CUDA C++ Programming Guide, vector types).
         alignment = size if lanes == "3" else min(16, size * int(lanes))
         if unsigned:
-            return (), alignment  # what bits of any type are moved as: uint4 is the usual 128
+            return (), alignment  # copies of any type: uint4 is the common one for 128 bits
         if lanes == "2" and dtypes[0] in _PAIRS:
             dtypes = (*dtypes, _PAIRS[dtypes[0]])
         return dtypes, alignment

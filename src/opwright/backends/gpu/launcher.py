@@ -1,8 +1,8 @@
-"""The one launcher of GPU binaries: CUDA C++, Mojo and whatever else ends in a cubin or in PTX.
+"""The launcher of GPU binaries: CUDA C++, Mojo, and any other language that compiles to a cubin or to PTX.
 
 It takes a binary, a grid, a block and arguments, checks them, and launches on torch's current stream of the
-tensors' device. What costs time and does not change (the stream's object, the launch configuration, the loaded
-library) is kept: a stream object made anew for each call costs as much as the rest of the launch.
+tensors' device. The stream object, the launch configuration and the loaded library are kept between launches: a new
+stream object for each call costs as much as the rest of the launch.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from opwright.internals.cuda import current_device, current_stream
 __all__ = ["Configuration", "DeviceFunction", "Extent", "as_extent"]
 
 Extent = tuple[int, int, int]
-# Of every GPU so far (CUDA C++ Programming Guide, technical specifications per compute capability).
+# Limits of every GPU so far (CUDA C++ Programming Guide, technical specifications per compute capability).
 _LARGEST_GRID = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCK = (1024, 1024, 64)
 _MOST_THREADS = 1024
-# What a block may ask for without the kernel's attribute being raised.
-_PLAIN_SHARED = 48 * 1024
+# The shared memory of a block for which the kernel's attribute need not be raised.
+_DEFAULT_SHARED_BYTES = 48 * 1024
 
 
-def as_extent(given: int | Sequence[int], what: str, kernel: str) -> Extent:
+def as_extent(extent: int | Sequence[int], what: str, kernel: str) -> Extent:
     """A grid or a block as three numbers.
 
     Raises:
-        LaunchError: it is not one to three whole numbers that are not negative.
+        LaunchError: it is not one to three non-negative integers.
     """
-    numbers = (given,) if isinstance(given, int) else tuple(given) if isinstance(given, Sequence) else ()
+    numbers = (extent,) if isinstance(extent, int) else tuple(extent) if isinstance(extent, Sequence) else ()
     if not 1 <= len(numbers) <= 3 or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise LaunchError(
-            f"{kernel}: the {what} is {given!r}", fix=f"give an int or a tuple of up to three, as in kernel[{_EXAMPLE}]"
+            f"{kernel}: the {what} is {extent!r}",
+            fix=f"give an int or a tuple of up to three, as in kernel[{_EXAMPLE}]",
         )
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
@@ -54,17 +55,17 @@ _EXAMPLE = "(grid_x, grid_y), (block_x, block_y)"
 class Configuration:
     """A grid, a block and shared memory for one kernel, checked against what every GPU allows."""
 
-    __slots__ = ("block", "fits", "grid", "is_empty", "launchers", "native", "shared_bytes")
+    __slots__ = ("block", "checked_devices", "grid", "is_empty", "launchers", "native", "shared_bytes")
 
     def __init__(self, kernel: str, grid: Extent, block: Extent, shared_bytes: int) -> None:
         self.grid, self.block, self.shared_bytes = grid, block, shared_bytes
-        # Nothing to do is no mistake: CUDA calls it invalid, and every launcher would have to look for it.
+        # An empty grid is not an error here; CUDA refuses it, and every launcher would have to test for it.
         self.is_empty = 0 in grid
-        # The devices on which the kernel itself was found to allow it.
-        self.fits: set[int] = set()
-        # What launches it there (see ``DeviceFunction.launcher``).
+        # The devices on which the kernel's own limits were checked against it.
+        self.checked_devices: set[int] = set()
+        # Its native launchers, by device (see ``DeviceFunction.launcher``).
         self.launchers: dict[int, Callable[..., None]] = {}
-        # cuda-core's form of it, made with the first launch.
+        # cuda-core's form of it, made at the first launch.
         self.native: Any = None
         if self.threads == 0 or self.threads > _MOST_THREADS or _exceeds(block, _LARGEST_BLOCK):
             raise LaunchError(
@@ -78,7 +79,7 @@ class Configuration:
 
     @property
     def threads(self) -> int:
-        """Of one block."""
+        """The threads of one block."""
         return self.block[0] * self.block[1] * self.block[2]
 
 
@@ -99,10 +100,10 @@ class DeviceFunction:
         self._lock = threading.Lock()
 
     def launch(self, configuration: Configuration, arguments: Sequence[Any], device: int) -> None:
-        """Launch on torch's current stream of a GPU; nothing waits.
+        """Launch on torch's current stream of a GPU, without waiting.
 
         Raises:
-            LaunchError: an argument, the block or the shared memory does not fit the kernel.
+            LaunchError: an argument has the wrong type, or the block or the shared memory exceeds the kernel's limits.
         """
         packed = self._packer.pack(arguments, device)
         if configuration.is_empty:
@@ -111,8 +112,8 @@ class DeviceFunction:
             with torch.cuda.device(device):
                 self.launch(configuration, arguments, device)
             return
-        if device not in configuration.fits:
-            self._fit(configuration, device)
+        if device not in configuration.checked_devices:
+            self._prepare(configuration, device)
         raw = current_stream(device)
         _ensure_context(device)
         if self._has_large_struct:
@@ -125,11 +126,11 @@ class DeviceFunction:
     ) -> Callable[..., None] | None:
         """``launch`` for this configuration and device as one native function of the arguments alone.
 
-        None before the first launch, which makes ready for it, where there is no native side, and for parameters that
-        it does not pass.
+        None before the first launch, which prepares it; without the native extension; and for parameters that the
+        extension does not support.
 
         Args:
-            fallback: what it calls with arguments that are not as declared, or while another device is the current one.
+            fallback: called with arguments that are not as declared, or while another device is the current one.
         """
         made = configuration.launchers.get(device)
         if made is None and native is not None:
@@ -151,8 +152,8 @@ class DeviceFunction:
         return native.function_for(call)
 
     def prepared(self, configuration: Configuration, device: int) -> GpuKernel | None:
-        """What launches it past Python; None before the first launch, and for parameters that are no packed."""
-        if device not in configuration.fits or self._has_large_struct:
+        """The kernel for the native launcher; None before the first launch and for large structs as parameters."""
+        if device not in configuration.checked_devices or self._has_large_struct:
             return None
         handle = int(self._kernel.handle)
         return GpuKernel(handle, configuration.grid, configuration.block, configuration.shared_bytes)
@@ -164,9 +165,9 @@ class DeviceFunction:
                     self._kernel = _library(self.code).get_kernel(self.entry.symbol)
         return self._kernel
 
-    def _fit(self, configuration: Configuration, device: int) -> None:
-        """Make ready for a first launch: load, compare with the compiled kernel's own limits, and ask for more shared
-        memory where it takes that."""
+    def _prepare(self, configuration: Configuration, device: int) -> None:
+        """Prepare a first launch: load the kernel, compare the configuration with its limits, and raise its limit of
+        shared memory if necessary."""
         from cuda.bindings import driver
         from cuda.core import LaunchConfig
 
@@ -174,36 +175,38 @@ class DeviceFunction:
         kernel = self._kernel or self._load()
         attribute, handle = driver.CUfunction_attribute, driver.CUkernel(int(kernel.handle))
         number = _driver(driver.cuDeviceGet(device))
-        most = _driver(driver.cuKernelGetAttribute(attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, handle, number))
-        if configuration.threads > most:
+        max_threads = _driver(
+            driver.cuKernelGetAttribute(attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, handle, number)
+        )
+        if configuration.threads > max_threads:
             raise LaunchError(
                 f"{self.name}: a block of {configuration.block} has {configuration.threads} threads, and the kernel "
-                f"was compiled for at most {most}",
-                fix="take a smaller block, or declare __launch_bounds__ so that it fits the registers",
+                f"was compiled for at most {max_threads}",
+                fix="take a smaller block, or declare __launch_bounds__ so that it checked_devices the registers",
             )
         static = _driver(driver.cuKernelGetAttribute(attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, handle, number))
         properties: Any = torch.cuda.get_device_properties(device)  # not every torch annotates all of them
         limit = properties.shared_memory_per_block_optin - static
         if configuration.shared_bytes > limit:
             raise LaunchError(
-                f"{self.name}: {configuration.shared_bytes} bytes of dynamic shared memory are asked for, and this GPU "
-                f"has {limit} for it beside {static} static bytes",
+                f"{self.name}: {configuration.shared_bytes} bytes of dynamic shared memory are requested, and this GPU "
+                f"has {limit} besides {static} static bytes",
                 fix="use a smaller tile",
             )
-        if configuration.shared_bytes > _PLAIN_SHARED - static:
-            raised = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            before = _driver(driver.cuKernelGetAttribute(raised, handle, number))
+        if configuration.shared_bytes > _DEFAULT_SHARED_BYTES - static:
+            dynamic_limit = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            before = _driver(driver.cuKernelGetAttribute(dynamic_limit, handle, number))
             if configuration.shared_bytes > before:
-                _driver(driver.cuKernelSetAttribute(raised, configuration.shared_bytes, handle, number))
+                _driver(driver.cuKernelSetAttribute(dynamic_limit, configuration.shared_bytes, handle, number))
         configuration.native = LaunchConfig(
             grid=configuration.grid, block=configuration.block, shmem_size=configuration.shared_bytes
         )
-        configuration.fits.add(device)
+        configuration.checked_devices.add(device)
 
 
 @functools.cache
 def _library(code: DeviceCode) -> Any:
-    """The binary as the driver holds it, once for the process: kernels of one source share its variables."""
+    """The loaded binary, once per process: kernels of one source share its variables."""
     try:
         from cuda.core import ObjectCode
     except ImportError:
@@ -236,7 +239,7 @@ def _primary_context(device: int) -> Any:
 
 
 class _Streams(dict[int, Any]):
-    """cuda-core's objects for streams of torch's on one device, made once; by torch's handle."""
+    """cuda-core's stream objects for torch's streams on one device, by torch's handle."""
 
     def __missing__(self, raw: int) -> Any:
         from cuda.core import Stream
@@ -249,7 +252,7 @@ class _Streams(dict[int, Any]):
 
 @functools.cache
 def _streams(device: int) -> _Streams:
-    # By device, because the default stream is 0 on each.
+    # One for each device, because the default stream is 0 on each.
     return _Streams()
 
 
@@ -267,10 +270,10 @@ def _outside_capture() -> Iterator[None]:
 
 
 def _launch_with_structs(kernel: Any, configuration: Configuration, packed: Sequence[Any], raw_stream: int) -> None:
-    """The driver's own call, for parameters by value of more than eight bytes, which cuda-core 1.2 does not pass."""
+    """Launch through the driver, for by-value parameters over eight bytes, which cuda-core 1.2 does not pass."""
     from cuda.bindings import driver
 
-    # Each parameter's bytes; what is declared smaller than eight reads the low ones.
+    # Each parameter's bytes; a parameter of fewer than eight reads the low ones.
     held = [ctypes.create_string_buffer(w, len(w)) if isinstance(w, bytes) else ctypes.c_int64(w) for w in packed]
     addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(h) for h in held))
     function = driver.CUfunction(int(kernel.handle))
@@ -283,8 +286,8 @@ def _launch_with_structs(kernel: Any, configuration: Configuration, packed: Sequ
 
 
 def _driver(outcome: tuple[Any, ...]) -> Any:
-    """What a driver call returned beside its status, which must be success."""
+    """The value of a driver call, whose status must be success."""
     status, *values = outcome
     if int(status) != 0:
-        raise LaunchError(f"the CUDA driver refused a call: {status.name}")
+        raise LaunchError(f"a CUDA driver call failed: {status.name}")
     return values[0] if values else None

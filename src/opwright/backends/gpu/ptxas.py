@@ -1,4 +1,4 @@
-"""What ``ptxas -v`` says of a kernel."""
+"""Reads the resources of a kernel from the output of ``ptxas -v``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["read_resources"]
 
 
 def read_resources(log: str, symbol: str) -> Resources | None:
-    """Registers, stack, spills and shared memory of one kernel; None if the log does not speak of it."""
-    about = re.search(
+    """Registers, stack, spills and shared memory of one kernel; None if the log does not mention it."""
+    section = re.search(
         rf"Compiling entry function '{re.escape(symbol)}'.*?(?=Compiling entry function|\Z)", log, re.DOTALL
     )
-    if about is None:
+    if section is None:
         return None
 
     def number(pattern: str) -> int:
-        found = re.search(pattern, about[0])
+        found = re.search(pattern, section[0])
         return int(found[1]) if found else 0
 
     return Resources(

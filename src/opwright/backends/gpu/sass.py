@@ -16,7 +16,7 @@ def disassemble(cubin: Path, symbol: str) -> str:
     """The SASS of one kernel.
 
     Raises:
-        KernelRefusedError: nvdisasm is not here.
+        KernelRefusedError: nvdisasm is not installed.
     """
     done = subprocess.run([_nvdisasm(), "-c", str(cubin)], capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -1,7 +1,7 @@
-"""Tensors that say they are on a GPU, in a torch that was built without CUDA.
+"""A device guard for CUDA, for fake CUDA tensors in a torch that was built without CUDA.
 
-Even a fake tensor's indexing in Python asks for the "device guard" of its kind of device, which switches between
-devices. A torch for the CPU has none for CUDA; the one given here switches nothing.
+Even indexing a fake tensor in Python uses the device guard of its device type, which switches between devices. A torch
+for the CPU has none for CUDA; the guard registered here does nothing.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _FIX = "install a torch that was built for CUDA (pip install torch); it needs no
 
 
 def provide_cuda_guard(compiler: Compiler | None, folder: Path) -> None:
-    """Nothing to do, in a torch that was built for CUDA. It stays for the process, which must not come to use a GPU.
+    """Register a device guard for CUDA if this torch has none. It stays for the process, which must not use a GPU.
 
     Raises:
-        KernelRefusedError: this torch cannot have one.
+        KernelRefusedError: no guard can be registered in this torch.
     """
     version = f"torch {torch.__version__} was built without CUDA"
     if torch.version.cuda is not None:
@@ -36,12 +36,15 @@ def provide_cuda_guard(compiler: Compiler | None, folder: Path) -> None:
     if torch.version.hip is not None or compiler is None:
         why = "there is no C++ compiler" if compiler is None else "it is for AMD's GPUs"
         raise KernelRefusedError(f"{version}, and {why}: no code for CUDA can be generated", fix=_FIX)
-    library, home = folder / "cuda_guard.so", Path(torch.__file__).parent
-    (folder / "cuda_guard.cpp").write_text(_SOURCE)
-    flags = ["-O0", "-std=c++20", "-shared", "-fPIC", f"-I{home / 'include'}"]
-    command = [compiler.path, *flags, str(folder / "cuda_guard.cpp"), "-o", str(library), f"-L{home / 'lib'}", "-lc10"]
+    source = folder / "cuda_guard.cpp"
+    library, torch_folder = folder / "cuda_guard.so", Path(torch.__file__).parent
+    source.write_text(_SOURCE)
+    flags = ["-O0", "-std=c++20", "-shared", "-fPIC", f"-I{torch_folder / 'include'}"]
+    link = [f"-L{torch_folder / 'lib'}", "-lc10"]
     try:
-        run_compiler(command, "a device guard for CUDA")
+        run_compiler([compiler.path, *flags, str(source), "-o", str(library), *link], "a device guard for CUDA")
         ctypes.CDLL(str(library))
     except (CompileError, OSError) as error:
-        raise KernelRefusedError(f"{version}, and takes no device guard for it: {error}", fix=_FIX) from error
+        raise KernelRefusedError(
+            f"{version}, and a device guard for it cannot be registered: {error}", fix=_FIX
+        ) from error

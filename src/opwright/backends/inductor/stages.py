@@ -1,8 +1,8 @@
-"""What Inductor generates for a named GPU, without one, and what Triton makes of that.
+"""Generates Inductor's code for a target GPU on a machine without one, and compiles it with Triton.
 
-Inductor asks the device for a few figures while it generates code. Here a record of the named GPU answers, for just as
-long as Inductor asks; inputs are fake tensors that say they are on a GPU; and the text is caught before it is loaded.
-That is for a process of its own: what torch and Triton remember of those answers stays with them.
+Inductor queries a few device properties while it generates code. Here a record of the target GPU answers these queries;
+inputs are fake tensors on a GPU; and the generated text is caught before it is loaded. This needs a process of its own,
+because torch and Triton cache the answers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from opwright.internals.compiler import InductorParts, device_switches, fake_ten
 
 __all__ = ["Compilable", "Generated", "compiled", "generate_for", "kernels_in"]
 
-# What Inductor decides by timing on the device, and compiling in processes that would not know of the answers.
+# Turns off choices that Inductor makes by timing on the device, and compile processes, which would lack the answers.
 _WITHOUT_A_DEVICE = {
     "max_autotune": False,
     "max_autotune_gemm": False,
@@ -50,7 +50,7 @@ _WITHOUT_A_DEVICE = {
 
 @dataclass(frozen=True)
 class Compilable:
-    """What Inductor is to compile: an operator's reference, or a NumPy kernel's function. ``who`` is for messages."""
+    """A function for Inductor: an operator's reference, or a NumPy kernel. ``who`` names it in messages."""
 
     who: str
     contract: Contract
@@ -61,7 +61,7 @@ class Compilable:
 
 @dataclass(frozen=True)
 class Generated:
-    """A kernel that Inductor wrote, or all that it wrote where it only calls libraries. ``made`` if Triton was run."""
+    """A kernel that Inductor generated, or all its code if it only calls libraries. ``made`` is Triton's result."""
 
     name: str
     language: str
@@ -70,18 +70,18 @@ class Generated:
 
 
 class _CaughtError(BaseException):
-    """Ends a compilation where its result is known; no ``except Exception`` on the way stops it."""
+    """Ends a compilation as soon as its result is known; no ``except Exception`` stops it."""
 
-    def __init__(self, what: Any) -> None:
+    def __init__(self, result: Any) -> None:
         super().__init__()
-        self.what = what
+        self.result = result
 
 
 def compiled(compilable: Compilable, code_of: Callable[..., Any] = tracing.generate) -> Callable[..., Any]:
     """The compilable on arguments in signature order, compiled by torch.compile when it is called.
 
     Args:
-        code_of: what makes code from a traced graph; Inductor, as it is, by default.
+        code_of: the backend that compiles a traced graph; Inductor by default.
     """
     split = len(compilable.contract.signature.positional)
     named = [a.name for a in compilable.contract.signature.keyword_only]
@@ -100,14 +100,14 @@ def compiled(compilable: Compilable, code_of: Callable[..., Any] = tracing.gener
 def generate_for(
     gpu: TargetGpu, compilable: Compilable, calls: Sequence[Sequence[Any]], *, run_triton: bool
 ) -> tuple[Generated, ...]:
-    """What Inductor writes at the last of some calls; a size that differs between them is symbolic, as in any process.
+    """Inductor's code for the last of some calls. A size that differs between them is symbolic.
 
     Args:
-        calls: arguments for each, whose tensors need no memory (they may be on ``meta``).
+        calls: the arguments of each; tensors may be on ``meta``.
         run_triton: compile each kernel as well, with the first of the configurations that Inductor would time.
 
     Raises:
-        CompileError: torch.compile cannot follow the function.
+        CompileError: torch.compile cannot trace the function.
         KernelRefusedError: this torch or Triton generates nothing without the device.
     """
     try:
@@ -116,12 +116,12 @@ def generate_for(
             return tuple(_run_triton(k, gpu, Path(folder)) for k in kernels) if run_triton else kernels
     except OpwrightError:
         raise
-    except Exception as error:  # of many kinds: Dynamo, Inductor, Triton, LLVM and ptxas have their own
-        raise _in_words(gpu, compilable, error) from error
+    except Exception as error:  # Dynamo, Inductor, Triton, LLVM and ptxas raise many types
+        raise _as_opwright_error(gpu, compilable, error) from error
 
 
 def kernels_in(text: str) -> tuple[Generated, ...]:
-    """The kernels in what Inductor wrote, or all of it where it only calls libraries."""
+    """The kernels in Inductor's code, or all of the code if it only calls libraries."""
     cpp = re.findall(r"(?ms)^(\w+) = async_compile\.cpp_pybinding\(.*?r?'''(.*?)'''\)", text)
     gpu = re.findall(r"(?ms)^(\w+) = async_compile\.triton\('\w+', '''(.*?)'''", text)
     found = [(n, "cpp", t.strip("\n")) for n, t in cpp] + [(n, "python", t.strip("\n")) for n, t in gpu]
@@ -137,10 +137,10 @@ def _text_of(gpu: TargetGpu, compilable: Compilable, calls: Sequence[Sequence[An
             try:
                 function(*_as_on_a_gpu(arguments))
             except _CaughtError as caught:
-                text = caught.what
+                text = caught.result
     if not text:
         raise KernelRefusedError(
-            f"{compilable.who}: Inductor of torch {torch.__version__} said nothing of the code that it generated",
+            f"{compilable.who}: Inductor of torch {torch.__version__} did not pass on the code that it generated",
             fix=_fix(gpu),
         )
     return text
@@ -155,8 +155,8 @@ def _as_on_a_gpu(arguments: Sequence[Any]) -> list[Any]:
 
 
 def _generate(gpu: TargetGpu, graph: torch.fx.GraphModule, inputs: Any) -> Any:
-    """Inductor, which hears of the GPU only while it turns a finished graph into code: what traces and rewrites the
-    graph before that would rather use a device than ask it."""
+    """Run Inductor. The target GPU is in place only while the final graph becomes code: the tracing and rewriting
+    before that would use the device itself."""
     inductor = _inductor(gpu)
 
     def catch(text: str) -> None:
@@ -164,7 +164,7 @@ def _generate(gpu: TargetGpu, graph: torch.fx.GraphModule, inputs: Any) -> Any:
 
     def inner(*args: Any, **kwargs: Any) -> Any:
         saved = mock.patch.object(inductor.GraphLowering, "save_output_code", staticmethod(catch))
-        with _answering_for(gpu), saved:
+        with _as_device(gpu), saved:
             return inductor.compile_fx_inner(*args, **kwargs)
 
     with inductor.config.patch(_WITHOUT_A_DEVICE):
@@ -181,43 +181,43 @@ def _inductor(gpu: TargetGpu) -> InductorParts:
 
 
 @contextlib.contextmanager
-def _answering_for(gpu: TargetGpu) -> Iterator[None]:
-    """A block in which torch and Triton take a record for the device."""
+def _as_device(gpu: TargetGpu) -> Iterator[None]:
+    """A block in which torch and Triton query a record instead of a device."""
     inductor = _inductor(gpu)
-    _take_for_the_driver(gpu)
+    _set_driver(gpu)
     answers = _answers(gpu)
     with contextlib.ExitStack() as stack:
-        for asked in (torch.cuda, inductor.CudaInterface):
-            for name in answers.keys() & vars(asked).keys():
-                stack.enter_context(mock.patch.object(asked, name, answers[name]))
-        for remembered in vars(inductor.triton_facts).values():
-            if hasattr(remembered, "cache_clear"):  # what was found out without a GPU
-                remembered.cache_clear()
+        for interface in (torch.cuda, inductor.CudaInterface):
+            for name in answers.keys() & vars(interface).keys():
+                stack.enter_context(mock.patch.object(interface, name, answers[name]))
+        for function in vars(inductor.triton_facts).values():
+            if hasattr(function, "cache_clear"):  # answers cached without a GPU
+                function.cache_clear()
         yield
 
 
 def _answers(gpu: TargetGpu) -> dict[str, Any]:
     state = torch.zeros(16, dtype=torch.uint8, device="cpu")  # a generator's, which Inductor saves and restores
-    facts = types.SimpleNamespace(
+    properties = types.SimpleNamespace(
         name=gpu.name, gcnArchName=gpu.name, major=gpu.capability[0], minor=gpu.capability[1], warp_size=gpu.warp_size,
         multi_processor_count=gpu.multiprocessors, regs_per_multiprocessor=gpu.registers,
         max_threads_per_multi_processor=gpu.threads, max_threads_per_block=gpu.threads_per_block,
         shared_memory_per_block=48 * 1024, shared_memory_per_block_optin=gpu.shared_memory,
     )  # fmt: skip
-    given = {
-        "is_available": True, "device_count": 1, "current_device": 0, "get_device_properties": facts,
+    answers = {
+        "is_available": True, "device_count": 1, "current_device": 0, "get_device_properties": properties,
         "get_device_capability": gpu.capability, "get_device_name": gpu.name, "get_rng_state": state,
         "set_rng_state": None, **dict.fromkeys(device_switches(), 0),
     }  # fmt: skip
-    return {name: staticmethod(functools.partial(_answer, value)) for name, value in given.items()}
+    return {name: staticmethod(functools.partial(_answer, value)) for name, value in answers.items()}
 
 
 def _answer(value: Any, *_: Any, **__: Any) -> Any:
     return value
 
 
-def _take_for_the_driver(gpu: TargetGpu) -> None:
-    """Triton's driver is made when it is first asked for, and cannot be without a GPU."""
+def _set_driver(gpu: TargetGpu) -> None:
+    """Make a Triton driver for the target GPU; Triton's own cannot be made without a GPU."""
     import triton
 
     driver, parts = triton_internals.nvidia_driver(), triton_internals.stages()
@@ -228,20 +228,20 @@ def _take_for_the_driver(gpu: TargetGpu) -> None:
 
     target = parts.GPUTarget
 
-    class Named(driver):  # type: ignore[misc, valid-type]  # Inductor looks whether the driver is NVIDIA's
+    class TargetDriver(driver):  # type: ignore[misc, valid-type]  # Inductor tests whether the driver is NVIDIA's
         def __init__(self) -> None:
-            facts = {"max_shared_mem": gpu.shared_memory, "multiprocessor_count": gpu.multiprocessors}
-            self.utils = types.SimpleNamespace(get_device_properties=functools.partial(_answer, facts))
+            properties = {"max_shared_mem": gpu.shared_memory, "multiprocessor_count": gpu.multiprocessors}
+            self.utils = types.SimpleNamespace(get_device_properties=functools.partial(_answer, properties))
             self.get_current_device = functools.partial(_answer, 0)
 
         def get_current_target(self) -> Any:
             return target("cuda", 10 * gpu.capability[0] + gpu.capability[1], gpu.warp_size)
 
-    triton.runtime.driver.set_active(Named())
+    triton.runtime.driver.set_active(TargetDriver())
 
 
 def _run_triton(kernel: Generated, gpu: TargetGpu, folder: Path) -> Generated:
-    """The kernel with every stage, as Inductor would have Triton compile it."""
+    """The kernel with every stage, compiled by Triton as from Inductor."""
     import triton
 
     if "@triton.jit" not in kernel.text:
@@ -251,14 +251,14 @@ def _run_triton(kernel: Generated, gpu: TargetGpu, folder: Path) -> Generated:
     def catch(*args: Any, **kwargs: Any) -> None:
         raise _CaughtError(compile_(*args, **kwargs))
 
-    with _answering_for(gpu):
+    with _as_device(gpu):
         waiting = _import(kernel, folder)
         first = waiting.configs[0]
         try:
             with mock.patch.object(triton, "compile", catch):
                 _inductor(gpu).precompile(waiting, first)
         except _CaughtError as caught:
-            asm = caught.what.asm
+            asm = caught.result.asm
         else:
             raise AttributeError("Inductor did not call triton.compile")
     stages = {s: str(asm[s]).replace(f"{folder}/", "") for s in STAGES}
@@ -267,33 +267,35 @@ def _run_triton(kernel: Generated, gpu: TargetGpu, folder: Path) -> Generated:
 
 
 def _import(kernel: Generated, folder: Path) -> Any:
-    """What Inductor's decorators make of a kernel. Triton reads its source from the file."""
+    """Import a kernel with Inductor's decorators. Triton reads its source from the file."""
     file = folder / f"{kernel.name}.py"
     file.write_text(kernel.text)
     return getattr(import_file(file, kernel.name), kernel.name)
 
 
 def _configuration(chosen: Any, number: int) -> str:
-    told = ", ".join(f"{name}={value}" for name, value in chosen.all_kwargs().items() if value is not None)
-    return f"{told}: the first of {number} that Inductor times" if number > 1 else told
+    settings = ", ".join(f"{name}={value}" for name, value in chosen.all_kwargs().items() if value is not None)
+    return f"{settings}: the first of {number} that Inductor times" if number > 1 else settings
 
 
-def _in_words(gpu: TargetGpu, compilable: Compilable, error: Exception) -> OpwrightError:
-    said = tracing.say_break(error, compilable.who, "compute it outside of the operator, and pass it as an argument")
-    return said or _refusal(gpu, compilable, error)
+def _as_opwright_error(gpu: TargetGpu, compilable: Compilable, error: Exception) -> OpwrightError:
+    known = tracing.explain_break(
+        error, compilable.who, "compute it outside of the operator, and pass it as an argument"
+    )
+    return known or _refusal(gpu, compilable, error)
 
 
 def _refusal(gpu: TargetGpu, compilable: Compilable, error: Exception) -> KernelRefusedError:
     root: Any = error
     while (inner := getattr(root, "inner_exception", None) or root.__cause__) is not None:
         root = inner
-    said = next(iter(str(root).strip().splitlines()), "")
+    first_line = next(iter(str(root).strip().splitlines()), "")
     return KernelRefusedError(
         f"{compilable.who}: Inductor of torch {torch.__version__} generates nothing for {gpu.arch} without such a GPU: "
-        f"{type(root).__name__}: {said}",
+        f"{type(root).__name__}: {first_line}",
         fix=_fix(gpu),
     )
 
 
 def _fix(gpu: TargetGpu) -> str:
-    return f"use a machine with {gpu.arch}, or see the C++ for this CPU: --what inductor without --arch"
+    return f"use a machine with {gpu.arch}, or show the C++ for this CPU: --what inductor without --arch"

@@ -1,9 +1,9 @@
-"""What a GPU of a named architecture answers when a code generator asks: figures, of which no GPU has to be at hand.
+"""Properties of GPUs that code generators query, by architecture; no such GPU is needed.
 
 Threads and shared memory follow from the architecture ("Compute Capabilities" in NVIDIA's CUDA Programming Guide, table
-"Memory Information per Compute Capability": maximum threads per SM, maximum shared memory per thread block). How many
-multiprocessors there are is one product's: NVIDIA's architecture white papers of A100, GA102, AD102, H100 and RTX
-Blackwell; B200 by what its driver reports.
+"Memory Information per Compute Capability": maximum threads per SM, maximum shared memory per thread block). The number
+of multiprocessors is that of one product, from NVIDIA's architecture white papers of A100, GA102, AD102, H100 and RTX
+Blackwell; that of B200 from its driver.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["TargetGpu", "target_gpu"]
 
 @dataclass(frozen=True)
 class TargetGpu:
-    """One product of an architecture. ``shared_memory`` is the most that a block can have, in bytes."""
+    """One product of an architecture. ``shared_memory`` is the maximum of a block, in bytes."""
 
     arch: str
     name: str
@@ -42,15 +42,15 @@ _KNOWN = (
 
 
 def target_gpu(arch: str) -> TargetGpu:
-    """The figures of an architecture, such as ``sm_90``.
+    """The properties of an architecture, such as ``sm_90``.
 
     Raises:
-        KernelRefusedError: there are none; says which there are.
+        KernelRefusedError: the architecture is not in the table; the message lists those that are.
     """
     for gpu in _KNOWN:
         if gpu.arch == arch:
             return gpu
     raise KernelRefusedError(
-        f"there are no figures of a GPU called {arch!r}, and none is here to be asked",
+        f"the properties of {arch!r} are not known, and there is no such GPU to query",
         fix=f"use one of {', '.join(gpu.arch for gpu in _KNOWN)}",
     )

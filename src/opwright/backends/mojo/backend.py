@@ -1,8 +1,8 @@
 """Kernels in Mojo: one source, compiled to a library for the CPU and to PTX for a GPU.
 
-A kernel is a Mojo function that takes its outputs, then the operator's arguments: of each tensor a pointer and its
-sizes, of each number the number. It may have compile-time parameters; each set of them is one artifact. docs/mojo.md
-has the whole convention.
+A kernel is a Mojo function that takes its outputs, then the operator's arguments: for each tensor a pointer and its
+sizes, for each number the number. It may have compile-time parameters; each set of them is one artifact. docs/mojo.md
+describes the whole convention.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class MojoBackend(Backend):
     """A function in a ``.mojo`` file. Options:
 
     - ``params``: compile-time parameters by name; each a number, a string, a dtype, or a function of the arguments.
-    - ``grid``, ``block``: of a GPU kernel; each a number, a tuple, or a function of the arguments.
-    - ``alignment``: bytes that the arguments' addresses are to be a multiple of; others are copied.
+    - ``grid``, ``block``: for a GPU kernel; each a number, a tuple, or a function of the arguments.
+    - ``alignment``: required alignment of the arguments' addresses in bytes; other arguments are copied.
     - ``prebuilt``: a folder beside the source that holds PTX.
     - ``options``: flags for the Mojo compiler.
     """
@@ -85,7 +85,7 @@ class MojoBackend(Backend):
         built = _dtypes_of_ptx(spec) if machine.mojo is None and device == "cuda" else None
         return taken if built is None else [d for d in taken or DTYPES if d in built]
 
-    def not_judged(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
+    def unchecked_dtypes(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
         here = self.dtypes_here(spec, device, machine) or ()
         why = f"{_NO_MOJO}, and {spec.options.get('prebuilt')} holds no PTX of {spec.entry} for it"
         return {d: why for d in super().dtypes_here(spec, device, machine) or () if d not in here}
@@ -100,7 +100,7 @@ class MojoBackend(Backend):
         )  # fmt: skip
 
     def condition(self, spec: KernelSpec, contract: Contract) -> Callable[..., Probe] | None:
-        """A constant parameter that is called like a dim fixes it: other sizes are for another kernel."""
+        """A constant parameter with the name of a dim fixes that size: the kernel refuses other sizes."""
         return size_condition(_params(spec), contract)
 
     def generate(self, spec: KernelSpec, contract: Contract) -> str:
@@ -109,16 +109,16 @@ class MojoBackend(Backend):
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
         if tools.machine.mojo is None and not spec.options.get("prebuilt"):
             raise KernelRefusedError(f"{contract.qualname}:{spec.name}: {_NO_MOJO}", fix=INSTALL)
-        # Parameters and dtypes may follow from a call's arguments, so that is when it is compiled.
+        # Parameters and dtypes may depend on a call's arguments, so the kernel is compiled at the call.
         return Artifact(spec.entry, payload=_Specialisation(spec, contract, tools))
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         made: _Specialisation = artifact.payload
         native = functools.partial(native_calls, made.tools)
-        given = (spec.name, contract, made.slots, made, spec.options.get("alignment", 1), native)
+        common = (spec.name, contract, made.slots, made, spec.options.get("alignment", 1), native)
         if _is_for_gpu(spec):
-            return GpuCall(*given, grid=Grid(spec.options["grid"], spec.options["block"]))
-        return CpuCall(*given, raises=made.declaration.raises)
+            return GpuCall(*common, grid=Grid(spec.options["grid"], spec.options["block"]))
+        return CpuCall(*common, raises=made.declaration.raises)
 
 
 def _source(spec: KernelSpec) -> Path:
@@ -127,8 +127,8 @@ def _source(spec: KernelSpec) -> Path:
 
 
 def _params(spec: KernelSpec) -> Mapping[str, Any]:
-    given: Mapping[str, Any] = spec.options.get("params", {})
-    return given
+    params: Mapping[str, Any] = spec.options.get("params", {})
+    return params
 
 
 def _is_for_gpu(spec: KernelSpec) -> bool:
@@ -136,7 +136,7 @@ def _is_for_gpu(spec: KernelSpec) -> bool:
 
 
 def _check_options(spec: KernelSpec, where: str) -> None:
-    """Refuse options that make no sense, before anything is compiled."""
+    """Refuse invalid options, before anything is compiled."""
     if len(spec.devices) != 1 or spec.devices[0] not in ("cpu", "cuda"):
         raise KernelError(
             f"{where}: devices={list(spec.devices)}, but one function is for the CPU or for a GPU",
@@ -184,7 +184,7 @@ def _probe_prebuilt(spec: KernelSpec) -> Probe:
 
 
 def _dtypes_of_ptx(spec: KernelSpec) -> set[torch.dtype] | None:
-    """The dtypes that PTX was built for; None where more than a dtype tells one set of parameters from another."""
+    """The dtypes that PTX was built for; None if its sets of parameters differ in more than the dtype."""
     folder = spec.options.get("prebuilt")
     if folder is None:
         return None
@@ -196,7 +196,7 @@ def _dtypes_of_ptx(spec: KernelSpec) -> set[torch.dtype] | None:
 
 @dataclass(frozen=True)
 class _Specialisation:
-    """From a call's arguments and target to the artifact for it."""
+    """Compiles the artifact for a call's arguments and target."""
 
     spec: KernelSpec
     contract: Contract
@@ -220,7 +220,7 @@ class _Specialisation:
         return mojo_compiler.build(unit, self.tools)
 
     def _ptx(self, unit: MojoUnit) -> Path:
-        """What was built before, where it is of this very source; else compiled here."""
+        """The prebuilt PTX, if it was built from this source; otherwise compiled here."""
         folder = self.spec.options.get("prebuilt")
         manifest = prebuilt.manifest_of(unit.source, self.spec.entry, folder) if folder else None
         found = prebuilt.find(manifest, unit) if manifest else None
@@ -266,7 +266,7 @@ class _Specialisation:
 
 
 def _main_dtype(dtypes: Sequence[torch.dtype]) -> torch.dtype:
-    """What a parameter called ``dtype`` stands for: the floating dtype of the arguments, else the first one's."""
+    """The value of a parameter called ``dtype``: the floating dtype of the arguments, else that of the first."""
     return next((d for d in dtypes if d.is_floating_point), dtypes[0])
 
 
@@ -276,16 +276,16 @@ def prebuild(
     """Compile a GPU kernel for some architectures and calls, and write the PTX beside its source.
 
     Args:
-        calls: arguments of calls, on any device, whose dtypes, shapes and numbers say what to compile for.
+        calls: arguments of calls, on any device; their dtypes, shapes and numbers select the specialisations.
 
     Raises:
-        KernelError: the kernel names no folder for it.
-        KernelRefusedError: there is no Mojo here.
+        KernelError: the kernel was attached without ``prebuilt=``.
+        KernelRefusedError: Mojo is not installed.
     """
     folder, compiler = spec.options.get("prebuilt"), tools.machine.mojo
     where = f"{contract.qualname}:{spec.name}"
     if folder is None:
-        raise KernelError(f"{where} names no folder for PTX", fix='attach it with prebuilt="prebuilt"')
+        raise KernelError(f"{where} has no folder for PTX", fix='attach it with prebuilt="prebuilt"')
     if compiler is None:
         raise KernelRefusedError(f"{where}: {_NO_MOJO}", fix=INSTALL)
     made = _Specialisation(spec, contract, tools)

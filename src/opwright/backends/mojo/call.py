@@ -1,9 +1,9 @@
 """Calling a compiled Mojo kernel: on the CPU through ctypes, on a GPU through the launcher.
 
-Whatever follows from a call's shapes, dtypes and whole numbers (outputs, compile-time parameters, grid, the compiled
-artifact itself) is found once and kept as a prepared call. What is left for each call is to make the arguments
-contiguous and aligned, to allocate the outputs and to pass addresses: for guarded calls in one native function
-(``native_call``), else in Python.
+Everything that depends only on a call's shapes, dtypes and integers (outputs, compile-time parameters, grid, the
+compiled artifact) is computed once and kept as a prepared call. Each call then makes the arguments contiguous and
+aligned, allocates the outputs and passes addresses: guarded calls in one native function (``native_call``), others in
+Python.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from opwright.errors import CompileError, LaunchError
 
 __all__ = ["CpuCall", "GpuCall", "Grid", "MojoCall", "Specialise", "Target"]
 
-# Room for what a kernel says when it raises.
-_ROOM = 1000
-_NO_ROOM = ctypes.c_int64(0)
+# The bytes of the buffer for the message of a kernel that raises.
+_MESSAGE_BYTES = 1000
+_NO_MESSAGE = ctypes.c_int64(0)
 _MOST_PREPARED = 1024
 
 
@@ -62,20 +62,20 @@ class Grid:
     threads: Any
 
     def of(self, kernel: str, arguments: Sequence[Any]) -> Configuration:
-        """For one call."""
+        """The launch configuration of one call."""
         found = [part(*arguments) if callable(part) else part for part in (self.blocks, self.threads)]
         return Configuration(kernel, as_extent(found[0], "grid", kernel), as_extent(found[1], "block", kernel), 0)
 
 
-# Takes the packed arguments, sizes, and room for a message with its length.
+# Takes the packed arguments, the sizes, and a buffer for a message with its length.
 _CFunction = Callable[[bytes, bytes, Any, ctypes.c_int64], int]
-# From a call's arguments and target to the artifact for it: a library, or PTX.
+# Returns the artifact for a call's arguments and target: a library, or PTX.
 Specialise = Callable[[Sequence[Any], Target], Path]
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Shapes and dtypes."""
+    """The shapes and dtypes of a call's outputs."""
 
     shapes: tuple[torch.Size, ...]
     dtypes: tuple[torch.dtype, ...]
@@ -84,19 +84,19 @@ class Outputs:
         return iter(zip(self.shapes, self.dtypes, strict=True))
 
     def allocate(self, device: torch.device) -> list[torch.Tensor]:
-        """Tensors of these shapes and dtypes, without values."""
+        """Uninitialised tensors of these shapes and dtypes."""
         return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self]
 
 
 def outputs_for(contract: Contract, arguments: Sequence[Any]) -> Outputs:
-    """What the reference gives for such arguments, found without computing it."""
+    """The shapes and dtypes of the reference's outputs, without computing them."""
     on_meta = tree.map_tensors(lambda t: t.to("meta"), list(arguments))
     outputs = fake_outputs(contract, on_meta)
     return Outputs(tuple(o.shape for o in outputs), tuple(o.dtype for o in outputs))
 
 
 class MojoCall(abc.ABC):
-    """A kernel as a callable on an operator's arguments, which were checked against the contract."""
+    """A kernel as a callable on an operator's arguments, which have been checked against the contract."""
 
     def __init__(
         self, name: str, contract: Contract, slots: tuple[tuple[Slot, ...], tuple[Slot, ...]], specialise: Specialise,
@@ -125,7 +125,7 @@ class MojoCall(abc.ABC):
         return self._run(self._remember(key, arguments) if prepared is None else prepared, tensors, arguments)
 
     def for_calls_like(self, arguments: Sequence[Any]) -> Launch:
-        """See ``base.launch_for_calls_like``: itself where tensors have to be copied, or this kernel did not run."""
+        """See ``base.launch_for_calls_like``. Returns self if tensors must be copied or this kernel did not run."""
         tensors = [arguments[i] for i in self._tensors]
         prepared = self._prepared_calls.get(self._key(arguments, tensors))
         if prepared is None or not all(t.is_contiguous() for t in tensors):
@@ -133,7 +133,7 @@ class MojoCall(abc.ABC):
         return self._native_launch(prepared, tensors[0].device) or self
 
     def _native_launch(self, prepared: Any, device: torch.device) -> Launch | None:
-        """What runs contiguous arguments that a prepared is for as one native function, where there is one."""
+        """One native function for the prepared call on contiguous arguments; None if it is not available."""
         native, runs = self._native(), self._runs(prepared)
         if native is None or runs is None:
             return None
@@ -150,7 +150,7 @@ class MojoCall(abc.ABC):
 
     @abc.abstractmethod
     def _runs(self, prepared: Any) -> Library | GpuKernel | None:
-        """What the native function runs; None as long as that is not known."""
+        """The compiled kernel for the native function; None before it is loaded."""
 
     def _key(self, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Any:
         seen: list[Any] = []
@@ -162,7 +162,7 @@ class MojoCall(abc.ABC):
         if len(self._prepared_calls) >= _MOST_PREPARED:  # a bound, should sizes change with every call
             self._prepared_calls.clear()
         prepared = self._prepared_calls[key] = self._prepare(arguments)
-        self._native()  # it is built with the kernel, not by a later call
+        self._native()  # so that the native extension is built now, not in a later call
         return prepared
 
     def _result(self, outputs: list[torch.Tensor]) -> Any:
@@ -170,14 +170,14 @@ class MojoCall(abc.ABC):
 
     @abc.abstractmethod
     def _prepare(self, arguments: Sequence[Any]) -> Any:
-        """What calls like this one share."""
+        """The prepared call for this call and others with the same key."""
 
     @abc.abstractmethod
     def _run(self, prepared: Any, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
         """Allocate the outputs, run, and return them as the operator does."""
 
     def dtypes_of(self, arguments: Sequence[Any]) -> tuple[torch.dtype, ...]:
-        """Those of the outputs, then of the tensors."""
+        """The dtypes of the outputs, then of the tensors."""
         return (*self._outputs_for(arguments).dtypes, *(arguments[i].dtype for i in self._tensors))
 
     def _outputs_for(self, arguments: Sequence[Any]) -> Outputs:
@@ -198,7 +198,7 @@ class MojoCall(abc.ABC):
     def _kernel_arguments(
         self, outputs: Outputs, arguments: Sequence[Any], with_sizes: bool
     ) -> Iterator[KernelArgument]:
-        """What a kernel is passed, in order: its outputs and arguments, with or without the sizes of each tensor."""
+        """A kernel's arguments in order: outputs and operator arguments, with or without the sizes of each tensor."""
         for position, (slot, shape) in enumerate(self._shapes_in_order(outputs, arguments)):
             argument = position - len(self.outputs)
             if argument < 0:
@@ -214,8 +214,8 @@ class MojoCall(abc.ABC):
 
     def _shapes_in_order(self, outputs: Outputs, arguments: Sequence[Any]) -> list[tuple[Slot, torch.Size | None]]:
         """Each slot with its tensor's shape; None for a number."""
-        given = [a.shape if s.tensor is not None else None for s, a in zip(self.arguments, arguments, strict=True)]
-        return [*zip(self.outputs, outputs.shapes, strict=True), *zip(self.arguments, given, strict=True)]
+        shapes = [a.shape if s.tensor is not None else None for s, a in zip(self.arguments, arguments, strict=True)]
+        return [*zip(self.outputs, outputs.shapes, strict=True), *zip(self.arguments, shapes, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -228,10 +228,10 @@ class _PreparedCpuCall:
 
 
 class CpuCall(MojoCall):
-    """A kernel in a shared library, called with the entry's two arrays (see ``mojo_source.cpu_entry_text``)."""
+    """A kernel in a shared library, called with the entry's two arrays (see ``source.cpu_entry_text``)."""
 
-    def __init__(self, *given: Any, raises: bool) -> None:
-        super().__init__(*given)
+    def __init__(self, *common: Any, raises: bool) -> None:
+        super().__init__(*common)
         self._raises = raises
         formats = ["q"] * len(self.outputs) + ["d" if s.scalar == "Float64" else "q" for s in self.arguments]
         self._pack = struct.Struct("=" + "".join(formats)).pack
@@ -246,26 +246,26 @@ class CpuCall(MojoCall):
 
     def _run(self, prepared: _PreparedCpuCall, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
         outputs = prepared.outputs.allocate(tensors[0].device)
-        given = list(arguments)
+        values = list(arguments)
         for position, tensor in zip(self._tensors, tensors, strict=True):
-            given[position] = tensor.data_ptr()
-        packed = self._pack(*(output.data_ptr() for output in outputs), *given)
+            values[position] = tensor.data_ptr()
+        packed = self._pack(*(output.data_ptr() for output in outputs), *values)
         if self._raises:
-            self._run_and_listen(prepared.function, packed, prepared.packed_sizes)
+            self._run_with_message(prepared.function, packed, prepared.packed_sizes)
         else:
-            prepared.function(packed, prepared.packed_sizes, None, _NO_ROOM)
+            prepared.function(packed, prepared.packed_sizes, None, _NO_MESSAGE)
         return self._result(outputs)
 
     def _runs(self, prepared: _PreparedCpuCall) -> Library:
         return Library(address_of(prepared.function), prepared.sizes, self._raise)
 
-    def _run_and_listen(self, function: _CFunction, packed: bytes, sizes: bytes) -> None:
-        message = ctypes.create_string_buffer(_ROOM)
-        if status := function(packed, sizes, message, ctypes.c_int64(_ROOM)):
+    def _run_with_message(self, function: _CFunction, packed: bytes, sizes: bytes) -> None:
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        if status := function(packed, sizes, message, ctypes.c_int64(_MESSAGE_BYTES)):
             self._raise(message.raw[: status - 1])
 
-    def _raise(self, said: bytes) -> None:
-        text = said.decode(errors="replace")
+    def _raise(self, message: bytes) -> None:
+        text = message.decode(errors="replace")
         raise LaunchError(f"{self.contract.qualname}: the Mojo kernel {self.name!r} raised: {text}")
 
 
@@ -273,8 +273,8 @@ class CpuCall(MojoCall):
 def _c_function(library: Path) -> _CFunction:
     """The entry of a library, loaded once for the process.
 
-    It declares no types of arguments, which would cost ctypes 0.1 – 0.2 µs a call: bytes and None are
-    pointers to it as they are, and the number comes as a ``c_int64``.
+    Its argument types are not declared, which would cost ctypes 0.1 – 0.2 µs per call: bytes and None are
+    passed as pointers, and the number is a ``c_int64``.
     """
     function = getattr(ctypes.CDLL(str(library)), ENTRY)
     function.restype = ctypes.c_int32
@@ -294,8 +294,8 @@ class _PreparedGpuCall:
 class GpuCall(MojoCall):
     """A kernel in PTX, launched on torch's current stream."""
 
-    def __init__(self, *given: Any, grid: Grid) -> None:
-        super().__init__(*given)
+    def __init__(self, *common: Any, grid: Grid) -> None:
+        super().__init__(*common)
         self._grid = grid
 
     def _prepare(self, arguments: Sequence[Any]) -> _PreparedGpuCall:
@@ -328,13 +328,13 @@ class GpuCall(MojoCall):
 
     def _run(self, prepared: _PreparedGpuCall, tensors: list[torch.Tensor], arguments: Sequence[Any]) -> Any:
         outputs = prepared.outputs.allocate(tensors[0].device)
-        given = [*arguments]
+        values = [*arguments]
         for position, tensor in zip(self._tensors, tensors, strict=True):
-            given[position] = tensor
+            values[position] = tensor
         passed = [
             a.value
             if a.source is ArgumentSource.CONSTANT
-            else (outputs if a.source is ArgumentSource.OUTPUT else given)[a.value]
+            else (outputs if a.source is ArgumentSource.OUTPUT else values)[a.value]
             for a in prepared.kernel_arguments
         ]
         prepared.function.launch(prepared.configuration, passed, prepared.device)
@@ -346,9 +346,9 @@ class GpuCall(MojoCall):
 
 @functools.cache
 def _device_function(name: str, file: Path, parameters: tuple[Parameter, ...]) -> DeviceFunction:
-    """The kernel of a PTX file, with what PTX does not say of its parameters."""
+    """The kernel of a PTX file, with the parameter types that PTX lacks."""
     found = next(e for e in entries_in_ptx(file.read_text()) if e.symbol == ENTRY)
-    if len(found.parameters) != len(parameters):  # the driver would read past what we pass
+    if len(found.parameters) != len(parameters):  # the driver would read past the arguments
         raise LaunchError(f"{name}: {file} takes {len(found.parameters)} arguments, and {len(parameters)} are passed")
     entry = EntryPoint(ENTRY, name, parameters)
     return DeviceFunction(name, DeviceCode(file, "", (entry,), ptx=file), entry)

@@ -1,4 +1,4 @@
-"""Running the Mojo compiler: a generated entry and the source that it imports → a library, or PTX; cached."""
+"""Runs the Mojo compiler: compiles a generated entry and the source it imports to a library or PTX; cached."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _GPU_TRIPLE = "nvptx64-nvidia-cuda"
 
 @dataclass(frozen=True)
 class MojoUnit:
-    """What one artifact is made of.
+    """The inputs of one artifact.
 
     Attributes:
         of: operator, kernel and parameters, for messages.
-        source: the author's file, which the entry imports.
+        source: the user's file, which the entry imports.
         entry: the generated text.
         target: ``cpu``, or a GPU architecture such as ``sm_90``.
-        flags: the author's, for the Mojo compiler.
+        flags: the user's flags for the Mojo compiler.
     """
 
     of: str
@@ -44,7 +44,7 @@ class MojoUnit:
 
     @property
     def sources_digest(self) -> str:
-        """Changes with everything that is compiled, whatever the target and the compiler."""
+        """A digest of everything that is compiled, independent of target and compiler."""
         texts = [part for label, text in self.texts() for part in (label, text)]
         return digest(*texts, *self.flags)
 
@@ -66,7 +66,7 @@ def build(unit: MojoUnit, tools: BuildTools) -> Path:
 
     Raises:
         CompileError: with file, line, column, the source line and a caret.
-        KernelRefusedError: there is no Mojo here.
+        KernelRefusedError: Mojo is not installed.
     """
     compiler = tools.machine.mojo
     if compiler is None:
@@ -96,7 +96,7 @@ def _key(unit: MojoUnit, compiler: Compiler, cpu: str) -> ArtifactKey:
 
 def _compile(unit: MojoUnit, compiler: Compiler, output: Path) -> None:
     entry = output.parent / f"{ENTRY}.mojo"
-    # Copied rather than searched with -I: Mojo finds no module in a folder that is a package (__init__.mojo) itself.
+    # Copied, not found through -I: Mojo finds no module in a folder that is a package itself (__init__.mojo).
     for name, text in unit.texts():
         (output.parent / name).parent.mkdir(parents=True, exist_ok=True)
         (output.parent / name).write_text(text)
@@ -129,7 +129,7 @@ class _Message:
     length: int
 
     def shown(self, folder: Path) -> str:
-        """As a compiler prints it: place, message, source line and caret."""
+        """The message as a compiler prints it: place, message, source line and caret."""
         if self.file is None:
             return f"{self.kind}: {self.text}"
         generated = " (generated: how the operator calls it)" if self.file.stem == ENTRY else ""
@@ -140,7 +140,7 @@ class _Message:
 
 
 def _explained(error: CompileError, what: str, target: str, folder: Path) -> CompileError:
-    """The error with what Mojo says in JSON, as a compiler prints it."""
+    """The error with Mojo's JSON messages in the format of other compilers."""
     groups = _grouped(list(_messages(error.log)))
     if not groups:
         return error
@@ -152,7 +152,7 @@ def _explained(error: CompileError, what: str, target: str, folder: Path) -> Com
 
 
 def _grouped(messages: Sequence[_Message]) -> list[list[_Message]]:
-    """Each error that has a place, with the notes that explain it: of a failed instantiation, the last is the cause."""
+    """Each error with a place, and its notes; the last note of a failed instantiation is the cause."""
     groups: list[list[_Message]] = []
     for message in messages:
         if message.kind == "error" and message.file is not None:
@@ -169,7 +169,7 @@ def _messages(log: str) -> Iterator[_Message]:
         try:
             record: dict[str, Any] = json.loads(line)
         except ValueError:
-            continue  # what else a compiler prints; the whole log is in the exception
+            continue  # other output; the whole log is in the exception
         where = record.get("diagnostic") or {}
         place, ranges = where.get("location") or {}, where.get("ranges") or []
         column = place.get("column", 0)  # counted from 0 here, from 1 in Mojo's text output

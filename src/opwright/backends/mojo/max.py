@@ -1,8 +1,8 @@
 """Custom operators that were written for MAX: a folder of Mojo sources, loaded and compiled by MAX itself.
 
-A source names its operator with ``@extensibility.register("name")``. MAX's own function takes the output first, and
-checks neither sizes nor layouts: all of that is done here. Compiling takes MAX half a minute: for each combination of
-dtypes and shapes, or (``symbolic=True``) for each combination of dtypes.
+A source registers its operator with ``@extensibility.register("name")``. MAX's own function takes the output first and
+checks neither sizes nor layouts; both are checked here. MAX compiles for half a minute for each combination of dtypes
+and shapes, or (``symbolic=True``) for each combination of dtypes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["MaxBackend"]
 
 _INSTALL = "pip install 'opwright[max]'"
 _NO_MAX = "MAX is not installed"
-# The names of what MAX brings to torch, newest first.
+# The names of MAX's module for torch, newest first.
 _MODULES = ("max.experimental.torch", "max.torch")
 
 
@@ -65,12 +65,14 @@ class MaxBackend(Backend):
             raise KernelError(f"{where} is not in a Mojo package", fix="put an empty __init__.mojo beside it")
         for argument in contract.signature.arguments:
             if argument.kind is not Kind.TENSOR or argument.optional:
-                raise KernelError(f"{where}: MAX takes tensors only, and {argument.name!r} is none", fix="use op.mojo")
+                raise KernelError(
+                    f"{where}: MAX takes tensors only, and {argument.name!r} is not one", fix="use op.mojo"
+                )
         for name, value in _params(spec).items():
             if not callable(value) and literal(value) is None:
                 raise KernelError(f"{where}: the compile-time parameter {name!r} is {value!r}", fix="give a number")
         if spec.options.get("symbolic"):
-            _refuse_nameless_dims(contract, where)
+            _refuse_unnamed_dims(contract, where)
         _check_execute(_execute_of(_source(spec), spec.entry, where), spec, contract, where)
 
     def condition(self, spec: KernelSpec, contract: Contract) -> Callable[..., Probe] | None:
@@ -96,18 +98,18 @@ def _folder(spec: KernelSpec) -> Path:
 
 
 def _params(spec: KernelSpec) -> Mapping[str, Any]:
-    given: Mapping[str, Any] = spec.options.get("params", {})
-    return given
+    params: Mapping[str, Any] = spec.options.get("params", {})
+    return params
 
 
-def _refuse_nameless_dims(contract: Contract, where: str) -> None:
+def _refuse_unnamed_dims(contract: Contract, where: str) -> None:
     signature = contract.signature
-    given = {str(d) for a in signature.arguments if a.tensor for d in a.tensor.dims}
+    argument_dims = {str(d) for a in signature.arguments if a.tensor for d in a.tensor.dims}
     for tensor in [*(a.tensor for a in signature.arguments), *(r.tensor for r in signature.returns)]:
         for dim in tensor.dims if tensor else ():
-            if not isinstance(dim, FixedDim) and not (isinstance(dim, NamedDim) and str(dim) in given):
+            if not isinstance(dim, FixedDim) and not (isinstance(dim, NamedDim) and str(dim) in argument_dims):
                 raise KernelError(
-                    f"{where}: symbolic=True needs dims with a name or a fixed size, and {dim} is another",
+                    f"{where}: symbolic=True needs dims with a name or a fixed size, and {dim} has neither",
                     fix="leave symbolic out: then MAX compiles for each shape",
                 )
 
@@ -128,11 +130,11 @@ def _execute_of(source: Path, entry: str, where: str) -> Declaration:
 
 
 def _check_execute(execute: Declaration, spec: KernelSpec, contract: Contract, where: str) -> None:
-    """Compare what MAX will pass with what ``execute`` declares.
+    """Compare the arguments that MAX will pass with the declaration of ``execute``.
 
     Raises:
-        KernelError: a compile-time parameter that is unknown or not given.
-        SignatureMismatchError: other tensors than the operator's outputs and arguments.
+        KernelError: a compile-time parameter is unknown or missing.
+        SignatureMismatchError: its tensors are not the operator's outputs and arguments.
     """
     own = [p for p in execute.parameters if p != "target"]
     for name in _params(spec):
@@ -160,7 +162,7 @@ def _check_execute(execute: Declaration, spec: KernelSpec, contract: Contract, w
 
 
 class _MaxCall:
-    """A MAX operator as a functional one: outputs allocated here, inputs contiguous and detached."""
+    """Calls a MAX operator as a functional one: allocates the outputs, makes inputs contiguous and detached."""
 
     def __init__(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> None:
         self.spec = spec
@@ -203,7 +205,7 @@ class _MaxCall:
     def _compile_and_run(
         self, key: Any, params: dict[str, Any], outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
     ) -> None:
-        """MAX compiles at the first call; what it has to say about it goes to stderr."""
+        """Run a first call, in which MAX compiles and writes its messages to stderr."""
         if key in self._failed:
             raise self._failed[key]
         of = f"{self.contract.qualname}:{self.spec.name}"
@@ -211,12 +213,12 @@ class _MaxCall:
         self.tools.notify(
             f"MAX compiles {of} for {short(tensors[0].dtype)} and {sizes}; this takes about half a minute"
         )
-        with self._lock, _stderr_kept() as said:
+        with self._lock, _captured_stderr() as captured:
             try:
                 compiled = self._make(params, outputs, tensors)
                 compiled(*outputs, *tensors)
             except Exception as error:
-                self._failed[key] = _compile_error(of, _source(self.spec), error, said())
+                self._failed[key] = _compile_error(of, _source(self.spec), error, captured())
                 raise self._failed[key] from error
         self._compiled[key] = compiled
 
@@ -232,33 +234,35 @@ class _MaxCall:
     def _graph(
         self, params: dict[str, Any], outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
     ) -> Callable[..., Any]:
-        """A MAX graph of this one operator, whose dims are called as in the contract."""
+        """A MAX graph of this operator, with the dims' names of the contract."""
         from max.graph import DeviceRef, KernelLibrary, ops
 
         signature = self.contract.signature
         device = DeviceRef.GPU(tensors[0].device.index) if tensors[0].is_cuda else DeviceRef.CPU()
-        given = [_graph_type(a.tensor, t.dtype, device) for a, t in zip(signature.arguments, tensors, strict=True)]
-        made = [_graph_type(r.tensor, o.dtype, device) for r, o in zip(signature.returns, outputs, strict=True)]
+        input_types = [
+            _graph_type(a.tensor, t.dtype, device) for a, t in zip(signature.arguments, tensors, strict=True)
+        ]
+        output_types = [_graph_type(r.tensor, o.dtype, device) for r, o in zip(signature.returns, outputs, strict=True)]
         library = KernelLibrary()
         library.load_paths([_folder(self.spec)])
 
         def body(*values: Any) -> Any:
-            found = ops.custom(self.spec.entry, device=device, values=values, out_types=made, parameters=params)
+            found = ops.custom(self.spec.entry, device=device, values=values, out_types=output_types, parameters=params)
             return found[0] if len(found) == 1 else tuple(found)
 
-        # MAX reads the parameters' names off the function.
-        _declare(body, [a.name for a in signature.arguments])
+        # MAX takes the parameters' names from the function.
+        _set_parameters(body, [a.name for a in signature.arguments])
         unique = digest(
             self.contract.qualname, self.spec.name, str(_source(self.spec)), str(tensors[0].dtype), repr(params)
         )
         graph: Callable[..., Any] = _torch_module().graph_op(
-            body, name=f"opwright_{self.contract.name}_{unique}", kernel_library=library, input_types=given,
-            output_types=made,
+            body, name=f"opwright_{self.contract.name}_{unique}", kernel_library=library, input_types=input_types,
+            output_types=output_types,
         )  # fmt: skip
         return graph
 
 
-def _declare(function: Any, names: Sequence[str]) -> None:
+def _set_parameters(function: Any, names: Sequence[str]) -> None:
     import inspect
 
     parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
@@ -269,14 +273,14 @@ def _graph_type(tensor: TensorType | None, dtype: torch.dtype, device: Any) -> A
     from max.dtype import DType
     from max.graph import TensorType as GraphType
 
-    assert tensor is not None  # only tensors are let through
+    assert tensor is not None  # validate() refuses other arguments
     dims = [d.size if isinstance(d, FixedDim) else str(d) for d in tensor.dims]
     return GraphType(getattr(DType, short(dtype)), dims, device=device)
 
 
 @functools.cache
 def _torch_module() -> Any:
-    """What MAX brings to torch, under whichever name this version has it."""
+    """MAX's module for torch, under its name in this version."""
     for name in _MODULES:
         try:
             return importlib.import_module(name)
@@ -292,27 +296,27 @@ def _library(folder: Path) -> Any:
 
 
 @contextlib.contextmanager
-def _stderr_kept() -> Iterator[Callable[[], str]]:
-    """A block whose output on file descriptor 2 is kept: MAX's compiler writes there what its exceptions leave out."""
+def _captured_stderr() -> Iterator[Callable[[], str]]:
+    """A block whose output on file descriptor 2 is captured: MAX's compiler writes its messages there."""
     sys.stderr.flush()
     saved = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
 
-        def said() -> str:
+        def captured() -> str:
             file.seek(0)
             return file.read().decode(errors="replace")
 
         try:
-            yield said
+            yield captured
         finally:
             os.dup2(saved, 2)
             os.close(saved)
 
 
-def _compile_error(of: str, source: Path, error: Exception, said: str) -> CompileError:
-    """The compiler's own lines, with their places; the exception's text where there are none."""
-    log = f"{said}\n{error}"
+def _compile_error(of: str, source: Path, error: Exception, stderr: str) -> CompileError:
+    """The compiler's messages with their places; without any, the exception's text."""
+    log = f"{stderr}\n{error}"
     blocks = re.split(r"(?m)^(?=\S+\.mojo:\d+:\d+: (?:error|warning|note))", log)
     errors = [b for b in blocks if re.match(r"\S+\.mojo:\d+:\d+: error", b)]
     shown = "\n".join("\n".join(b.rstrip().splitlines()[:3]) for b in errors[:3]).replace(f"{source.parent}/", "")

@@ -1,7 +1,7 @@
 """PTX that is shipped beside its Mojo source, so that a GPU machine without Mojo can run the kernel.
 
-A folder holds one file for each set of parameters and architecture, and ``<source>.<entry>.json``, which says what each
-was made from. A file whose source has changed since is not used.
+A folder holds one file for each set of parameters and architecture, and ``<source>.<entry>.json``, which lists what
+each was built from. A file whose source has changed since is not used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Prebuilt:
-    """A PTX file, and the digest of the texts that it was made from."""
+    """A PTX file, and the digest of the texts that it was built from."""
 
     file: str
     arch: str
@@ -42,12 +42,12 @@ class Prebuilt:
 
 @functools.cache
 def manifest_of(source: Path, entry: str, folder: str) -> Path:
-    """Where the manifest of a kernel is."""
+    """The path of a kernel's manifest."""
     return source.parent / folder / f"{source.stem}.{entry}.json"
 
 
 def read_manifest(manifest: Path) -> list[Prebuilt]:
-    """What a folder holds; nothing, where there is no manifest.
+    """The entries of a manifest; empty if there is no manifest.
 
     Raises:
         KernelError: the manifest cannot be read.
@@ -61,7 +61,7 @@ def read_manifest(manifest: Path) -> list[Prebuilt]:
         return [Prebuilt(**record) for record in content["files"]]
     except (ValueError, LookupError, TypeError) as error:
         raise KernelError(
-            f"{manifest} is no list of prebuilt PTX ({error})", fix="write it again with `opwright prebuild`"
+            f"{manifest} is not a list of prebuilt PTX ({error})", fix="write it again with `opwright prebuild`"
         ) from None
 
 
@@ -75,7 +75,7 @@ def holds_ptx(manifest: Path) -> bool:
 
 
 def parameter_sets(manifest: Path) -> tuple[dict[str, str], ...]:
-    """The compile-time parameters of all PTX that a folder lists: asked at calls, so a list is read again only when its
+    """The compile-time parameters of all PTX in a manifest. Calls read it, so it is read again only when the
     file has changed.
 
     Raises:
@@ -94,7 +94,7 @@ def _read_parameter_sets(manifest: Path, *_version: int) -> tuple[dict[str, str]
 
 
 def find(manifest: Path, unit: MojoUnit) -> tuple[Path, str] | None:
-    """The PTX for a unit, and its architecture: the unit's own, else the newest that its GPU also runs."""
+    """The PTX for a unit and its architecture: the unit's own, else the newest one that its GPU can run."""
     made = [p for p in read_manifest(manifest) if p.sources == unit.sources_digest]
     runs = [p for p in made if _number(p.arch) <= _number(unit.target) and (manifest.parent / p.file).is_file()]
     best = max(runs, key=lambda p: _number(p.arch), default=None)
@@ -102,7 +102,7 @@ def find(manifest: Path, unit: MojoUnit) -> tuple[Path, str] | None:
 
 
 def write(manifest: Path, made: Iterable[tuple[Recipe, MojoUnit, str]], compiler: str) -> list[Path]:
-    """Write a folder anew: the PTX texts and their manifest. Returns the files."""
+    """Write the PTX texts and their manifest, replacing those of earlier builds. Returns the files."""
     manifest.parent.mkdir(parents=True, exist_ok=True)
     for earlier in read_manifest(manifest):
         (manifest.parent / earlier.file).unlink(missing_ok=True)
@@ -118,6 +118,6 @@ def write(manifest: Path, made: Iterable[tuple[Recipe, MojoUnit, str]], compiler
 
 
 def _number(arch: str) -> int:
-    """``sm_90`` → 90. What is for one chip only (``sm_90a``) counts as newer than all: other chips cannot run it."""
+    """``sm_90`` → 90. An architecture-specific target (``sm_90a``) counts as newer than all: no other chip runs it."""
     found = re.fullmatch(r"sm_(\d+)", arch)
     return int(found[1]) if found else 10**6

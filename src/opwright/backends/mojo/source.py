@@ -1,8 +1,8 @@
-"""Mojo text: reading a function's declaration, and writing the entry through which it is called.
+"""Mojo source text: reads a function's declaration, and writes the entry through which it is called.
 
-A kernel is a plain Mojo function with compile-time parameters. What is compiled is a small file that imports it and
-calls it with one set of parameters and pointers of the call's dtypes: so the Mojo compiler itself compares the
-function with what the operator passes, and one source serves every dtype and every set of parameters.
+A kernel is a plain Mojo function with compile-time parameters. The compiled entry is a small file that imports it and
+calls it with one set of parameters and pointers of the call's dtypes. So the Mojo compiler compares the function with
+the operator's arguments, and one source serves every dtype and every set of parameters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 # The symbol that every artifact exports.
 ENTRY = "opwright_entry"
-# What Mojo calls the elements of a tensor.
+# Mojo's names of the dtypes.
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "DType.float64",
     torch.float32: "DType.float32",
@@ -51,10 +51,10 @@ _SCALARS = {int: "Int64", float: "Float64", bool: "Bool"}
 
 @dataclass(frozen=True)
 class Slot:
-    """An output or an argument as a kernel sees it: a pointer with one size for each dim, or a number.
+    """An output or an argument of a kernel: a pointer and one size for each dim, or a number.
 
     Attributes:
-        name: as the declaration that errors suggest calls it.
+        name: its name in the declaration that error messages suggest.
         tensor: its shape in the contract; None for a number.
         scalar: Mojo's type of a number.
     """
@@ -65,12 +65,12 @@ class Slot:
 
     @property
     def sizes(self) -> int:
-        """How many sizes follow the pointer."""
+        """The number of sizes after the pointer."""
         return len(self.tensor.dims) if self.tensor else 0
 
     def sizes_of(self, shape: Sequence[int]) -> list[int]:
-        """The sizes that are passed for a shape: of ``*n`` and ``...`` the product, as the tensor is contiguous."""
-        assert self.tensor is not None  # asked of tensors only
+        """The sizes passed for a shape; for ``*n`` and ``...`` the product, as the tensor is contiguous."""
+        assert self.tensor is not None  # callers ask for tensors only
         dims = self.tensor.dims
         found, extra = [], len(shape) - len(dims) + 1
         position = 0
@@ -92,10 +92,10 @@ class Slot:
 
 
 def slots_of(contract: Contract, kernel: str) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:
-    """The outputs and the arguments of an operator as a Mojo kernel gets them.
+    """The outputs and the arguments of an operator as a Mojo kernel takes them.
 
     Raises:
-        KernelError: an argument that has no form in this ABI.
+        KernelError: an argument has a type that Mojo kernels cannot take.
     """
     returns = contract.signature.returns
     names = ["output"] if len(returns) == 1 else [f"output{i}" for i in range(len(returns))]
@@ -105,9 +105,9 @@ def slots_of(contract: Contract, kernel: str) -> tuple[tuple[Slot, ...], tuple[S
         plain_tensor = argument.kind is Kind.TENSOR and not argument.optional
         if not plain_tensor and (argument.optional or argument.scalar_type not in _SCALARS):
             raise KernelError(
-                f"{contract.qualname}: the Mojo kernel {kernel!r} cannot be given the argument {argument.name!r}: "
+                f"{contract.qualname}: the Mojo kernel {kernel!r} cannot take the argument {argument.name!r}: "
                 "Mojo kernels take tensors, int, float and bool, none of them optional",
-                fix="write a Python launcher (op.python) that calls an operator with plain arguments",
+                fix="write a Python launcher (op.python) that calls an operator with supported arguments",
             )
         scalar = "" if plain_tensor else _SCALARS[argument.scalar_type]
         arguments.append(Slot(argument.name, argument.tensor, scalar))
@@ -160,19 +160,19 @@ def _name(declared: str) -> str:
 
 def check_declaration(
     declaration: Declaration | None,
-    given: Sequence[str],
+    params: Sequence[str],
     contract: Contract,
     where: str,
     entry: str,
     defined: Sequence[str],
     raising: bool,
 ) -> None:
-    """Refuse a kernel that is missing, or has other parameters and arguments than the operator gives it.
+    """Refuse a kernel that is missing, or whose parameters and arguments differ from those of the operator.
 
     Args:
-        given: the names of the compile-time parameters that are given, beside ``dtype``.
-        where: how an error begins: operator, kernel, file.
-        defined: the functions that the file has.
+        params: the names of the compile-time parameters in ``params=``, besides ``dtype``.
+        where: the start of error messages: operator, kernel, file.
+        defined: the functions of the file.
         raising: whether the kernel may raise.
 
     Raises:
@@ -180,17 +180,17 @@ def check_declaration(
         SignatureMismatchError: its run-time arguments are not the operator's outputs and arguments.
     """
     outputs, arguments = slots_of(contract, where)
-    fix = f"declare it as {_suggestion(entry, (*outputs, *arguments), given)}"
+    fix = f"declare it as {_suggestion(entry, (*outputs, *arguments), params)}"
     if declaration is None:
         raise KernelError(f"{where} has no function {entry!r}", fix=f"it defines {list(defined)}; {fix}")
-    for name in given:
+    for name in params:
         if name not in declaration.parameters:
             close = difflib.get_close_matches(name, declaration.parameters, 1)
             raise KernelError(
                 f"{where}: {entry} has no compile-time parameter {name!r}",
                 fix=f"write {close[0]!r}" if close else f"it has {list(declaration.parameters)}",
             )
-    missing = [p for p in declaration.parameters if p not in (*given, "dtype") and p not in declaration.optional]
+    missing = [p for p in declaration.parameters if p not in (*params, "dtype") and p not in declaration.optional]
     if missing:
         raise KernelError(
             f"{where}: the compile-time parameter {missing[0]!r} of {entry} is not given",
@@ -214,13 +214,13 @@ def check_declaration(
         )
 
 
-def _suggestion(entry: str, slots: Sequence[Slot], given: Sequence[str]) -> str:
-    parameters = ", ".join(["dtype: DType", *(f"{name}: Int" for name in given)])
+def _suggestion(entry: str, slots: Sequence[Slot], params: Sequence[str]) -> str:
+    parameters = ", ".join(["dtype: DType", *(f"{name}: Int" for name in params)])
     return f"def {entry}[{parameters}]({', '.join(part for slot in slots for part in slot.declared())})"
 
 
 def literal(value: Any) -> str | None:
-    """A compile-time parameter's value as Mojo writes it; None for what it cannot be."""
+    """A compile-time parameter's value as a Mojo literal; None if Mojo has none for it."""
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, int | float):
@@ -233,7 +233,7 @@ def literal(value: Any) -> str | None:
 
 
 def size_condition(params: Mapping[str, Any], contract: Contract) -> Callable[..., Probe] | None:
-    """A constant parameter that is called like a dim fixes it: what is asked of a call. None, if there is no such."""
+    """The condition on a call of constant parameters named like a dim, which fix its size; None without any."""
     places = {
         str(dim): (i, d)
         for i, argument in enumerate(contract.signature.arguments)
@@ -247,11 +247,11 @@ def size_condition(params: Mapping[str, Any], contract: Contract) -> Callable[..
     def compare(*arguments: Any) -> Probe:
         for name, size in fixed.items():
             argument, dim = places[name]
-            came = arguments[argument].shape[dim]
-            if came != size:
+            actual = arguments[argument].shape[dim]
+            if actual != size:
                 return Refused(
                     f"it is compiled for {name} = {size}, but {contract.signature.arguments[argument].name!r} has "
-                    f"{name} = {came}",
+                    f"{name} = {actual}",
                     f"give params={{{name!r}: lambda ...: size}}, which compiles for each size, or another kernel",
                 )
         return Accepted()
@@ -272,8 +272,8 @@ class _Call:
 
     def invoke(self, arguments: Sequence[str], indent: str) -> str:
         parameters = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
-        listed = "".join(f"{indent}    {a},\n" for a in arguments)
-        return f"{indent}kernel{f'[{parameters}]' if parameters else ''}(\n{listed}{indent})\n"
+        lines = "".join(f"{indent}    {a},\n" for a in arguments)
+        return f"{indent}kernel{f'[{parameters}]' if parameters else ''}(\n{lines}{indent})\n"
 
 
 def cpu_entry_text(
@@ -285,31 +285,31 @@ def cpu_entry_text(
     raises: bool,
     of: str,
 ) -> str:
-    """The C function of a CPU kernel: it takes ``words`` (addresses and numbers), ``sizes`` and room for a message.
+    """The C function of a CPU kernel: it takes ``values`` (addresses and numbers), ``sizes`` and a message buffer.
 
-    Two arrays rather than an argument each, because a call through ctypes costs a tenth of a microsecond more with
-    every argument, and because sizes change more rarely than addresses. It returns 0, or one more than the length of
-    the message with which the kernel raised.
+    It takes two arrays and not one argument for each value, because every argument costs ctypes a tenth of a
+    microsecond, and because sizes change more rarely than addresses. It returns 0, or the length of the kernel's error
+    message plus one.
     """
     call = _Call(module, entry, parameters)
     arguments, size, remaining = [], 0, iter(dtypes)
-    for word, slot in enumerate(slots):
+    for position, slot in enumerate(slots):
         if slot.tensor is not None:
             pointer = f"Pointer[Scalar[{DTYPES[next(remaining)]}], MutAnyOrigin]"
-            arguments.append(f"words.unsafe_bitcast[{pointer}]()[unsafe_offset={word}]")
+            arguments.append(f"values.unsafe_bitcast[{pointer}]()[unsafe_offset={position}]")
             arguments += [f"sizes[unsafe_offset={size + i}]" for i in range(slot.sizes)]
             size += slot.sizes
         elif slot.scalar == "Float64":
-            arguments.append(f"words.unsafe_bitcast[Float64]()[unsafe_offset={word}]")
+            arguments.append(f"values.unsafe_bitcast[Float64]()[unsafe_offset={position}]")
         else:
-            arguments.append(f"words[unsafe_offset={word}]" + (" != 0" if slot.scalar == "Bool" else ""))
+            arguments.append(f"values[unsafe_offset={position}]" + (" != 0" if slot.scalar == "Bool" else ""))
     declared = (
         f'@export("{ENTRY}")\n'
         f"def {ENTRY}(\n"
-        "    words: Pointer[Int64, MutAnyOrigin],\n"
+        "    values: Pointer[Int64, MutAnyOrigin],\n"
         "    sizes: Pointer[Int64, MutAnyOrigin],\n"
         "    message: Pointer[UInt8, MutAnyOrigin],\n"
-        "    room: Int64,\n"
+        "    capacity: Int64,\n"
         ') abi("C") -> Int32:\n'
     )
     if not raises:
@@ -318,7 +318,7 @@ def cpu_entry_text(
         call.header(of) + declared + "    try:\n" + call.invoke(arguments, " " * 8) + "    except error:\n"
         "        var text = String(error)\n"
         "        var bytes = text.as_bytes()\n"
-        "        var count = min(len(bytes), Int(room))\n"
+        "        var count = min(len(bytes), Int(capacity))\n"
         "        for i in range(count):\n"
         "            message[unsafe_offset=i] = bytes[i]\n"
         "        return Int32(count + 1)\n"
@@ -347,12 +347,12 @@ def gpu_entry_text(
         sizes = [f"a{i}_{j}" for j in range(slot.sizes)]
         declared += [f"{s}: Int64" for s in sizes]
         arguments += [f"a{i}", *sizes]
-    listed = "".join(f"    {d},\n" for d in declared)
-    return call.header(of) + f'@export("{ENTRY}")\ndef {ENTRY}(\n{listed}) abi("C"):\n' + call.invoke(arguments, "    ")
+    lines = "".join(f"    {d},\n" for d in declared)
+    return call.header(of) + f'@export("{ENTRY}")\ndef {ENTRY}(\n{lines}) abi("C"):\n' + call.invoke(arguments, "    ")
 
 
 def modules_imported(source: Path) -> list[Path]:
-    """The Mojo files beside a source that it imports, those that they import included, each once."""
+    """The Mojo files beside a source that it imports, directly or indirectly, each once."""
     found: list[Path] = []
     waiting = [source]
     while waiting:

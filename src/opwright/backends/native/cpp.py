@@ -1,7 +1,7 @@
 """Kernels in C++: a host function on ``torch::stable::Tensor``, built with the system's compiler.
 
 Only headers of torch's stable ABI are needed, which compile in one to two seconds (the full ATen
-headers take about twenty-five), and what is built runs on later torch versions unchanged.
+headers take about twenty-five), and the result runs on later torch versions unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLAGS = ("-O3", "-std=c++17", "-fopenmp", "-fPIC", "-shared", "-Wall")
 
 
 class CppBackend(Backend):
-    """One shared object a kernel. ``options`` are compiler flags, added after the standard ones."""
+    """One shared object per kernel. ``options`` are compiler flags, added after the standard ones."""
 
     name = "cpp"
     takes = frozenset({"file"})
@@ -47,7 +47,7 @@ class CppBackend(Backend):
     def toolchain(
         self, spec: KernelSpec, contract: Contract, machine: Machine, march: str = "native"
     ) -> host_function.Toolchain:
-        """What a kernel is built with, for this machine's processor or for a named family of them."""
+        """The compiler and flags for a kernel: for this machine's processor, or for the architecture ``march``."""
         if machine.cxx is None:
             raise KernelRefusedError(f"{contract.qualname}:{spec.name}: there is no C++ compiler", fix="install g++")
         flags = (f"-march={march}", *_FLAGS)

@@ -13,10 +13,10 @@ __all__ = ["disassemble_host"]
 
 
 def disassemble_host(library: Path, source: str) -> str:
-    """The functions that a source defines, lambdas and template instances among them.
+    """The functions that a source defines, including lambdas and template instances.
 
     Raises:
-        KernelRefusedError: objdump is not here.
+        KernelRefusedError: objdump is not installed.
     """
     objdump = shutil.which("objdump")
     if objdump is None:

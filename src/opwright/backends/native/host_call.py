@@ -1,9 +1,9 @@
-"""Calling a host function that was built: through torch's dispatcher, or past it where that gives the same.
+"""Calls a compiled host function, through torch's dispatcher or directly.
 
 The dispatcher finds a private operator by its schema, and converts Python's objects by that schema and back: an
-addition of 1,024 floats takes 1.9 µs through it and 0.8 µs past it (benchmarks/results/2026-11-21-cpu-calls.json). A
-shared object therefore also exports its host function as a function of Python's own (``templates/python_call.h``). It
-asks nothing of its arguments, so only calls that were recognised as like an earlier one come through it.
+addition of 1,024 floats takes 1.9 µs through it and 0.8 µs without it (benchmarks/results/2026-11-21-cpu-calls.json).
+A shared object therefore also exports its host function as a Python function (``templates/python_call.h``). That
+function does not check its arguments, so only guarded calls use it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EXPORTED = "opwright_python_function"
 
 
 class HostFunction:
-    """A host function, loaded: takes the operator's arguments flat, in signature order."""
+    """A loaded host function. It takes the operator's arguments flat, in signature order."""
 
     def __init__(self, through_dispatcher: Launch, direct: Launch | None) -> None:
         self._through_dispatcher = through_dispatcher
@@ -36,12 +36,12 @@ class HostFunction:
         return self._through_dispatcher(*arguments)
 
     def for_calls_like(self, arguments: Sequence[Any]) -> Launch:
-        """See ``base.launch_for_calls_like``: nobody listens to such calls, and their tensors are torch's own."""
+        """See ``base.launch_for_calls_like``. Such calls have no dispatch modes and no tensor subclasses."""
         return self._direct or self._through_dispatcher
 
 
 def load_host_function(file: Path, unique: str, contract: Contract) -> HostFunction:
-    """Load a shared object that a binding made, once for the process."""
+    """Load the shared object of a binding, once per process."""
     if not hasattr(torch.ops.opwright_kernels, unique):
         torch.ops.load_library(str(file))
     operator = call_directly(getattr(torch.ops.opwright_kernels, unique).default)
@@ -49,8 +49,8 @@ def load_host_function(file: Path, unique: str, contract: Contract) -> HostFunct
 
 
 def _direct(file: Path) -> Launch | None:
-    """The host function as Python's; None where it was built without Python's headers, has arguments that only the
-    dispatcher passes, or this torch keeps its tensors in a way that is not known."""
+    """The host function as a Python function; None if it was built without Python's headers, has arguments that only
+    the dispatcher passes, or if the layout of this torch's tensors is not known."""
     make = getattr(ctypes.PyDLL(str(file)), _EXPORTED, None)
     access = access_to_tensors()
     if make is None or access is None:

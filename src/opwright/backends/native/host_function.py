@@ -1,4 +1,4 @@
-"""Building a source with a host function on ``torch::stable::Tensor`` into a shared object: what C++ and CUDA share."""
+"""Compiles a source with a host function on ``torch::stable::Tensor`` to a shared object, for C++ and CUDA."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from opwright.machine import Compiler
 
 __all__ = ["TORCH", "Toolchain", "build", "check_options"]
 
-# torch.utils.cpp_extension knows these folders too, but looks for CUDA, and warns, when it is imported.
+# torch.utils.cpp_extension has these folders too, but searches for CUDA, and warns, when it is imported.
 TORCH = Path(torch.__file__).parent
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A compiler with its standard flags. ``native`` is what code depends on besides: of ``-march=native``, the CPU.
+    """A compiler with its standard flags. ``native`` is the CPU, on which ``-march=native`` depends.
     ``binding`` is the template of the text that registers the kernel."""
 
     compiler: Compiler
@@ -41,11 +41,11 @@ class Toolchain:
 
 def check_options(spec: KernelSpec, contract: Contract) -> None:
     """Refuse options that are not a list of compiler flags."""
-    given = spec.options.get("options", ())
-    if isinstance(given, str) or not all(isinstance(flag, str) for flag in given):
+    flags = spec.options.get("options", ())
+    if isinstance(flags, str) or not all(isinstance(flag, str) for flag in flags):
         raise KernelError(
-            f"{contract.qualname}:{spec.name}: options={given!r} is not a list of compiler flags",
-            fix="write one string a flag, as in options=['-DN=4', '-ffast-math']",
+            f"{contract.qualname}:{spec.name}: options={flags!r} is not a list of compiler flags",
+            fix="write one string per flag, as in options=['-DN=4', '-ffast-math']",
         )
 
 
@@ -97,7 +97,7 @@ def _flags(spec: KernelSpec, toolchain: Toolchain) -> list[str]:
 
 
 def _python_flags() -> list[str]:
-    """For the way past the dispatcher, which needs Python's headers; without them there is the dispatcher."""
+    """Flags for calls without the dispatcher, which need Python's headers; empty if they are not installed."""
     headers = python_headers()
     return [] if headers is None else ["-DOPWRIGHT_PYTHON", f"-I{stable_abi.TEMPLATES}", f"-I{headers}"]
 
@@ -105,7 +105,7 @@ def _python_flags() -> list[str]:
 def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> ArtifactKey:
     """Everything that the shared object depends on."""
     source, flags = _source(spec), _flags(spec, toolchain)
-    # Folders that the author added, and ours; torch's own are covered by its version.
+    # The user's include folders and this package's; torch's own are covered by its version.
     folders = [Path(flag[2:]) for flag in spec.options.get("options", ()) if flag.startswith("-I")]
     folders.append(stable_abi.INCLUDE)
     headers = included_files(source.read_text(), source, folders)

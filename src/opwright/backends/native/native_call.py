@@ -1,9 +1,9 @@
-"""Guarded calls of a kernel, each as one native function instead of Python's steps.
+"""Runs guarded calls of a kernel in one native function instead of in Python.
 
-A ``NativeCall`` describes what calls share that a guard takes for alike: the outputs to allocate, where each argument
-of the kernel comes from, and what runs. ``templates/native_call.cpp`` makes a function of it, which takes the addresses
-of tensors, allocates, and calls into a library or the GPU's driver. It is built once for this torch and this Python.
-Where it cannot be, kernels are called from Python, which is also where every call goes that is not as described.
+A ``NativeCall`` describes what the calls of one guard share: the outputs to allocate, the source of each argument of
+the kernel, and the kernel. ``templates/native_call.cpp`` makes a function of it, which takes the addresses of tensors,
+allocates outputs, and calls a library or the GPU's driver. It is built once for this torch and this Python. If it
+cannot be built, kernels are called from Python; so is every call that differs from the description.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _SOURCES = ("native_call.cpp", "python_tensor.h")
-# Kernel arguments and outputs of a call are on the native function's stack.
+# A call's kernel arguments and outputs are on the native function's stack, hence a limit.
 _MOST_ARGUMENTS = 64
 _FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-Wall", f"-DOPWRIGHT_MOST_ARGUMENTS={_MOST_ARGUMENTS}")
 
@@ -54,13 +54,13 @@ class ArgumentSource(enum.IntEnum):
 
 @dataclass(frozen=True)
 class KernelArgument:
-    """One argument of a kernel, a 64-bit value: the address of an output or of a tensor that the call is given, a
-    number that it is given (each by its position), or a constant.
+    """One argument of a kernel, a 64-bit value: the address of an output or of a tensor argument of the call, a
+    number argument of the call (each by its position), or a constant.
 
     Attributes:
-        alignment: what the address of a tensor is a multiple of.
-        dtypes: of a ``POINTER``, a tensor that no guard has seen; none of them means any.
-        low, high: what an integer may be.
+        alignment: required alignment of a tensor's address, in bytes.
+        dtypes: accepted dtypes of a ``POINTER`` (a tensor without a guard); empty for any.
+        low, high: the range of an integer.
     """
 
     source: ArgumentSource
@@ -84,7 +84,7 @@ class Library:
     """A function of a shared library, as ``backends.mojo.source.cpu_entry_text`` declares it.
 
     Attributes:
-        raised: raises the error for what a kernel said when it raised.
+        raised: raises the error for a kernel's error message.
     """
 
     entry: int
@@ -94,7 +94,7 @@ class Library:
 
 @dataclass(frozen=True)
 class GpuKernel:
-    """The driver's handle of a kernel that was launched before in this way, and so is loaded and known to fit."""
+    """The driver's handle of a kernel that is loaded and was launched before with this configuration."""
 
     handle: int
     grid: tuple[int, int, int]
@@ -104,13 +104,13 @@ class GpuKernel:
 
 @dataclass(frozen=True)
 class NativeCall:
-    """What guarded calls have in common.
+    """The description that guarded calls share.
 
     Attributes:
-        argument_count: how many arguments the call is given.
-        outputs: without any, it is a launch as a user writes it: it gives None, and ``fallback`` names mistakes.
-        device: of every tensor. A call while another GPU is the current one goes to ``fallback``.
-        fallback: takes calls that are not as described, and those that the driver refused.
+        argument_count: the number of arguments of a call.
+        outputs: empty for a kernel launch by the user, which returns None; ``fallback`` then reports mistakes.
+        device: the device of every tensor. A call while another GPU is current goes to ``fallback``.
+        fallback: takes calls that differ from the description, and those that the driver refused.
     """
 
     argument_count: int
@@ -123,7 +123,7 @@ class NativeCall:
 
 
 class NativeCalls:
-    """The native side, loaded."""
+    """The loaded native extension."""
 
     def __init__(self, library: Path, access: tuple[int, int | None]) -> None:
         loaded = ctypes.PyDLL(str(library))
@@ -135,7 +135,7 @@ class NativeCalls:
         self._make.argtypes = [ctypes.c_char_p, ctypes.py_object, ctypes.py_object]
 
     def function_for(self, call: NativeCall) -> Launch | None:
-        """A function of a call's arguments, which asks nothing but what it has to; None for what it cannot do."""
+        """The native function of a call's arguments; None if the call is not supported."""
         driver = gpu_functions() if isinstance(call.runs, GpuKernel) else ()
         if driver is None or max(len(call.kernel_arguments), len(call.outputs)) > _MOST_ARGUMENTS:
             return None
@@ -145,7 +145,7 @@ class NativeCalls:
 
 
 def _numbers(call: NativeCall, driver: Sequence[int]) -> Iterator[int]:
-    """A description in the order in which native_call.cpp reads it."""
+    """The numbers of a description, in the order in which native_call.cpp reads them."""
     yield from (call.argument_count, call.returns_tuple)
     yield from (
         _torch_number(f"device_type_{call.device.type}"),
@@ -166,7 +166,7 @@ def _numbers(call: NativeCall, driver: Sequence[int]) -> Iterator[int]:
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Of a contiguous tensor, as torch has them: those of empty dims count as of size 1."""
+    """The strides of a contiguous tensor as torch computes them: empty dims count as size 1."""
     strides, stride = [], 1
     for size in reversed(shape):
         strides.append(stride)
@@ -180,13 +180,13 @@ def _dtype_number(dtype: torch.dtype) -> int:
 
 @functools.cache
 def _torch_number(name: str) -> int:
-    """How torch's C interface calls a dtype or a type of device."""
+    """The number of a dtype or a device type in torch's C interface."""
     return int(getattr(ctypes.CDLL(str(LIBRARIES / "libtorch_cpu.so")), f"aoti_torch_{name}")())
 
 
 @functools.cache
 def gpu_functions() -> tuple[int, int, int] | None:
-    """The addresses of the driver's launch and of torch's current stream and device; None where there is no driver."""
+    """The addresses of the driver's launch and of torch's current stream and device; None without a driver."""
     try:
         launch = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
         stream = ctypes.CDLL(str(LIBRARIES / "libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
@@ -198,7 +198,7 @@ def gpu_functions() -> tuple[int, int, int] | None:
 
 @functools.cache
 def native_calls(tools: BuildTools) -> NativeCalls | None:
-    """The native side, built when first asked for; None where that is not possible, and calls stay in Python."""
+    """The native extension, built on first use; None if it cannot be built, and calls stay in Python."""
     compiler, headers, access = tools.machine.cxx, python_headers(), access_to_tensors()
     if compiler is None or headers is None or access is None:
         return None

@@ -1,5 +1,5 @@
-"""What C++ and CUDA host functions on ``torch::stable::Tensor`` share: their declaration, read and
-compared without a compiler, and the binding that makes them callable from Python."""
+"""Host functions on ``torch::stable::Tensor`` in C++ and CUDA: compares their declarations without a compiler, and
+writes the binding that makes them callable from Python."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ __all__ = [
 ]
 
 TEMPLATES = Path(__file__).parent / "templates"
-# What a source may include besides torch's headers: <opwright/tensor.h>.
+# The include folder of <opwright/tensor.h>.
 INCLUDE = Path(__file__).parent / "include"
 BINDING = TEMPLATES / "stable_binding.cpp"
-# torch 2.10's stable ABI: what is built against it also runs on every later torch.
+# torch 2.10's stable ABI: libraries built against it also run on every later torch.
 TARGET_VERSION = "0x020a000000000000"
 
 
 @dataclass(frozen=True)
 class _CppType:
-    """How an argument is written in C++, and every other spelling of the same type."""
+    """The C++ type of an argument, and other spellings of it."""
 
-    usual: str
+    spelling: str
     others: frozenset[str] = frozenset()
 
     def matches(self, bare: str) -> bool:
-        return bare == _bare(self.usual) or bare in self.others
+        return bare == _bare(self.spelling) or bare in self.others
 
 
 _INT_LISTS = frozenset({"HeaderOnlyArrayRef<int64_t>", "IntHeaderOnlyArrayRef"})
@@ -58,10 +58,10 @@ _SCALARS: dict[str, _CppType] = {
     "list[float]": _CppType("std::vector<double>", frozenset({"HeaderOnlyArrayRef<double>"})),
     "list[bool]": _CppType("std::vector<bool>", frozenset({"HeaderOnlyArrayRef<bool>"})),
 }
-# Types that a declaration may hold by mistake. Anything else may be an alias: the compiler judges it.
+# Types that a declaration may use by mistake. Any other may be an alias, and is left to the compiler.
 _KNOWN = frozenset(
     {"float", "int", "long", "short", "unsigned", "size_t", "int32_t", "uint64_t", "char", "void", "auto"}
-    | {_bare_name for t in _SCALARS.values() for _bare_name in (t.usual.split("::")[-1], *t.others)}
+    | {_bare_name for t in _SCALARS.values() for _bare_name in (t.spelling.split("::")[-1], *t.others)}
     | {"Tensor", "optional<Tensor>", "vector<Tensor>"}
 )
 
@@ -79,8 +79,8 @@ def _expected_type(argument: Argument) -> _CppType:
     if not argument.optional:
         return inner
     return _CppType(
-        f"std::optional<{inner.usual}>",
-        frozenset(f"optional<{o}>" for o in (_bare(inner.usual), *inner.others)),
+        f"std::optional<{inner.spelling}>",
+        frozenset(f"optional<{o}>" for o in (_bare(inner.spelling), *inner.others)),
     )
 
 
@@ -95,9 +95,9 @@ def declaration(contract: Contract, entry: str) -> str:
     """The host function that a kernel's source must define, as C++."""
     parameters = []
     for argument in contract.signature.arguments:
-        usual = _expected_type(argument).usual
-        by_reference = argument.is_tensor or "<" in usual or "string" in usual
-        parameters.append(f"const {usual}& {argument.name}" if by_reference else f"{usual} {argument.name}")
+        spelling = _expected_type(argument).spelling
+        by_reference = argument.is_tensor or "<" in spelling or "string" in spelling
+        parameters.append(f"const {spelling}& {argument.name}" if by_reference else f"{spelling} {argument.name}")
     return f"{_return_type(contract)} {entry}({', '.join(parameters)})"
 
 
@@ -111,8 +111,8 @@ def _return_type(contract: Contract) -> str:
 def compare_declaration(spec: KernelSpec, contract: Contract) -> None:
     """Refuse a source whose host function is missing, or has other parameters than the operator.
 
-    Only what is certain is refused: a wrong count, a type that is known to be another one (``float``
-    where the schema's float is ``double``), the operator's names in another order.
+    Refused are certain mistakes only: a wrong number of parameters, a known type that differs (``float`` where the
+    schema's float is ``double``), the operator's names in another order.
 
     Raises:
         KernelError: no such function in the file.
@@ -142,7 +142,7 @@ def compare_declaration(spec: KernelSpec, contract: Contract) -> None:
         expected, bare = _expected_type(argument), _bare(written)
         if not expected.matches(bare) and (bare in _KNOWN or "*" in bare):
             raise SignatureMismatchError(
-                f"{where}: parameter {argument.name!r} is {written!r}, but the operator passes {expected.usual!r}",
+                f"{where}: parameter {argument.name!r} is {written!r}, but the operator passes {expected.spelling!r}",
                 fix=fix,
             )
     if _bare(returned) != _bare(_return_type(contract)) and _bare(returned) in _KNOWN:
@@ -169,12 +169,12 @@ def _split_parameter(text: str) -> tuple[str, str]:
 
 
 def unique_name(contract: Contract, key: str) -> str:
-    """The private operator that one artifact registers; a changed source gets another name."""
+    """The name of the private operator that one artifact registers; it changes with the source."""
     return f"{contract.namespace}_{contract.name}_{digest(key)}"
 
 
 def binding_text(spec: KernelSpec, contract: Contract, unique: str, template: Path = BINDING) -> str:
-    """The C++ text that is compiled."""
+    """The C++ text of the binding."""
     schema = unique + native_schema(contract)
     return string.Template(template.read_text()).substitute(
         kernel=spec.name,
@@ -187,5 +187,5 @@ def binding_text(spec: KernelSpec, contract: Contract, unique: str, template: Pa
 
 
 def native_schema(contract: Contract) -> str:
-    """The operator's schema for a compiled kernel, which always gets integers: SymInt is for tracing."""
+    """The operator's schema for a compiled kernel, which always takes integers: SymInt is for tracing."""
     return contract.schema.replace("SymInt", "int")

@@ -1,4 +1,4 @@
-"""What native code has to know of this Python and this torch to take tensors from Python's objects.
+"""How native code gets tensors from Python objects in this Python and this torch.
 
 The C++ side of it is ``templates/python_tensor.h``.
 """
@@ -23,16 +23,16 @@ _WRAP = ("_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapN2at10T
 
 
 def python_headers() -> Path | None:
-    """The folder of this Python's headers, where they are installed."""
+    """The folder of this Python's headers; None if they are not installed."""
     folder = Path(sysconfig.get_path("include"))
     return folder if (folder / "Python.h").is_file() else None
 
 
 @functools.cache
 def access_to_tensors() -> tuple[int, int | None] | None:
-    """Where a Python tensor holds its C++ one (0: not known), and the address of torch's function that wraps one.
+    """The offset of the C++ tensor in a Python tensor (0: unknown), and the address of torch's function that wraps one.
 
-    torch 2.14 has functions to do without either, which a shared object finds itself. None where neither is known.
+    torch 2.14 has functions that need neither, which a shared object finds itself. None if neither is known.
     """
     offset = _offset_of_tensor()
     if hasattr(ctypes.CDLL(str(LIBRARIES / "libtorch_cpu.so")), "torch_tensor_from_pyobject"):
@@ -56,7 +56,7 @@ def _offset_of_tensor() -> int | None:
 
 
 def address_of(function: Any) -> int:
-    """Of a C function that ctypes loaded."""
+    """The address of a C function that ctypes loaded."""
     address = ctypes.cast(function, ctypes.c_void_p).value
-    assert address is not None  # it was found
+    assert address is not None  # the function exists
     return address

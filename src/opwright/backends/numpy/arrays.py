@@ -1,4 +1,4 @@
-"""Arrays as tensors on the same memory, and results back as what the caller gave."""
+"""Converts arrays to tensors on the same memory, and results back to the caller's type."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Borrowed", "borrow", "is_array"]
 
 @dataclass(frozen=True)
 class Copied:
-    """An array that torch could not share, with the tensor that stands for it."""
+    """An array whose memory torch could not share, and the tensor with its copy."""
 
     array: Any
     tensor: torch.Tensor
     version: int | None
 
     def was_written(self) -> bool:
-        """Whether the tensor differs from the array by now."""
-        if self.version is None:  # torch does not count writes
+        """Whether the tensor has been written to since it was made."""
+        if self.version is None:  # without a version counter
             return not np.array_equal(self.array, self.tensor.detach().cpu().numpy(), equal_nan=True)
         return was_written(self.tensor, self.version)
 
@@ -36,8 +36,8 @@ class Borrowed:
     """A call's leaves with tensors in place of arrays.
 
     Attributes:
-        device: where they are; None if there is no tensor among them.
-        give_back: a result as the caller is to have it.
+        device: the tensors' device; None without tensors.
+        give_back: converts a result to the caller's type.
     """
 
     leaves: tuple[Any, ...]
@@ -47,11 +47,11 @@ class Borrowed:
     shared: tuple[tuple[Any, torch.Tensor, int | None], ...] = ()
 
     def write_back(self, who: str) -> None:
-        """Bring writes to tensors home to the arrays that they stand for.
+        """Copy writes to tensors back to their arrays.
 
         Raises:
-            ValueError: the array is read-only, as NumPy would say.
-            ArgumentError: another argument shares the memory that was written, which only NumPy itself can follow.
+            ValueError: the array is read-only; the same error as NumPy's.
+            ArgumentError: another argument shares the written memory, so that the results differ from NumPy's.
         """
         for copied in self.copies:
             if copied.was_written():
@@ -69,7 +69,7 @@ class Borrowed:
 
 
 def is_array(value: Any) -> bool:
-    """Whether this is an array, of NumPy or of another library that can lend its memory."""
+    """Whether this is an array, of NumPy or of another library that can share its memory."""
     if isinstance(value, np.ndarray):
         return True
     if isinstance(value, torch.Tensor | np.generic | type):
@@ -78,11 +78,11 @@ def is_array(value: Any) -> bool:
 
 
 def borrow(leaves: Sequence[Any], device: torch.device | None, who: str, *, functional: bool = False) -> Borrowed:
-    """Tensors for arrays, on their memory where torch can have it so.
+    """Tensors for arrays, on the same memory if torch can share it.
 
     Args:
-        device: where arrays are to be; None for where they are.
-        functional: nothing will be written, so that read-only memory may be shared.
+        device: the device for the tensors; None to keep each array's.
+        functional: the tensors will not be written, so read-only memory may be shared.
 
     Raises:
         ArgumentError: arrays and tensors in one call, or an array that torch cannot hold.
@@ -91,7 +91,7 @@ def borrow(leaves: Sequence[Any], device: torch.device | None, who: str, *, func
     arrays = [leaf for leaf in leaves if is_array(leaf)]
     if tensors and arrays:
         raise ArgumentError(
-            f"{who} was given arrays and tensors in one call", fix="give it either: torch.as_tensor(array) is no copy"
+            f"{who} was given arrays and tensors in one call", fix="pass either: torch.as_tensor(array) does not copy"
         )
     if tensors:
         found = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
@@ -103,14 +103,14 @@ def borrow(leaves: Sequence[Any], device: torch.device | None, who: str, *, func
 
 
 def _number(leaf: Any, device: torch.device | None) -> Any:
-    """A NumPy number has a dtype, unlike Python's: an array without dims says the same."""
+    """A NumPy number as a tensor without dims, which keeps its dtype; other values as they are."""
     if isinstance(leaf, np.number | np.bool_):
         return torch.from_numpy(np.asarray(leaf)).to(device or "cpu")
     return leaf
 
 
 class _Lender:
-    """Makes the tensors of one call: one for each array, so that an array given twice stays one."""
+    """Makes the tensors of one call: one for each array, also for an array that is passed twice."""
 
     def __init__(self, device: torch.device | None, who: str, functional: bool) -> None:
         self._device = device
@@ -145,7 +145,7 @@ class _Lender:
         return moved
 
     def _share(self, array: Any) -> torch.Tensor:
-        """A tensor on the array's memory; on a copy where torch cannot have that: strides, byte order, read-only."""
+        """A tensor on the array's memory, or on a copy if torch cannot share it: strides, byte order, read-only."""
         steps_back = any(s < 0 or s % array.itemsize for s in array.strides)
         if steps_back or not array.dtype.isnative or not (array.flags.writeable or self._functional):
             array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
@@ -153,12 +153,12 @@ class _Lender:
             if array.flags.writeable:
                 return torch.from_numpy(array)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # that it could be written, which it is not
+                warnings.simplefilter("ignore", UserWarning)  # about a read-only array, which is not written here
                 return torch.from_numpy(array)
 
 
 def _giver(arrays: Sequence[Any]) -> Callable[[torch.Tensor], Any]:
-    """How results go back: as arrays of the library that the first array is of, else as NumPy's."""
+    """The conversion of results: to arrays of the first array's library, else to NumPy's."""
     first = arrays[0] if arrays else None
     if first is not None and not isinstance(first, np.ndarray) and hasattr(first, "__array_namespace__"):
         namespace = first.__array_namespace__()
@@ -167,6 +167,6 @@ def _giver(arrays: Sequence[Any]) -> Callable[[torch.Tensor], Any]:
 
 
 def _as_numpy(tensor: torch.Tensor) -> Any:
-    """An array on the tensor's memory; a NumPy number for a tensor without dims, as most of NumPy's functions give."""
+    """An array on the tensor's memory; a NumPy number for a tensor without dims, as most NumPy functions return."""
     array = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
     return array[()] if array.ndim == 0 else array

@@ -49,7 +49,7 @@ class NumpyBackend(Backend):
         super().validate(spec, contract)
         where = f"{contract.qualname}: the numpy kernel {spec.name!r}"
         check_default_float_dtype(spec.options.get("default_float_dtype", "float64"), where)
-        assert callable(spec.source)  # ``takes`` admits callables only
+        assert callable(spec.source)  # ``takes`` has callables only
         tracing.refuse_lacking(spec.source, where)
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
@@ -61,11 +61,11 @@ class NumpyBackend(Backend):
 
 
 class _CompiledPerPattern:
-    """One torch.compile'd function for each pattern of dtypes, ranks, sizes 0 and 1 and fixed values.
+    """One function compiled by torch.compile for each pattern of dtypes, ranks, sizes 0 and 1 and fixed values.
 
-    Within a pattern a size becomes symbolic when it changes. torch.compile specialises on the rest anyway; with
-    a function (and a code object) of its own, no pattern counts against another's limit of recompilations. What else
-    it may specialise on (equal sizes, some numbers) it decides itself: at its limit we start with a new function.
+    Within a pattern a size becomes symbolic when it changes. torch.compile specialises on the rest anyway; each pattern
+    has a function (and a code object) of its own, so that none counts against another's limit of recompilations.
+    torch.compile may also specialise on equal sizes or some numbers; at its limit, a new function is compiled.
     """
 
     def __init__(self, spec: KernelSpec, contract: Contract, notify: Callable[[str], None]) -> None:
@@ -75,11 +75,11 @@ class _CompiledPerPattern:
         self._compiled: dict[tuple[object, ...], Any] = {}
 
     def __call__(self, *arguments: Any) -> Any:
-        # Strides, gradients and grad mode would each be one more reason to compile again.
+        # Different strides, gradients or grad mode would each cause another compilation.
         plain = [_plain(a) for a in arguments]
         key = tuple(_pattern(a) for a in plain)
         compiled = self._compiled.get(key)
-        with torch.no_grad(), _arrays_made_beside(plain):
+        with torch.no_grad(), _arrays_on_device_of(plain):
             if compiled is None:
                 result = self._first_call(key, plain)
             else:
@@ -88,7 +88,7 @@ class _CompiledPerPattern:
                 except Exception as error:
                     if not is_recompile_limit(error):
                         raise
-                    result = self._start_again(key)(*plain)
+                    result = self._compile_anew(key)(*plain)
         return tuple(r.contiguous() for r in result) if isinstance(result, tuple) else result.contiguous()
 
     def _first_call(self, key: tuple[object, ...], plain: list[Any]) -> Any:
@@ -98,16 +98,16 @@ class _CompiledPerPattern:
         self._notify(f"compiling {who} for {what} (torch.compile)")
         start = time.perf_counter()
         try:
-            result = self._start_again(key)(*plain)
+            result = self._compile_anew(key)(*plain)
         except Exception as error:
             del self._compiled[key]
-            if (said := tracing.say_break(error, who)) is not None:
-                raise said from error
+            if (explained := tracing.explain_break(error, who)) is not None:
+                raise explained from error
             raise
         self._notify(f"compiled {who} in {time.perf_counter() - start:.1f} s")
         return result
 
-    def _start_again(self, key: tuple[object, ...]) -> Any:
+    def _compile_anew(self, key: tuple[object, ...]) -> Any:
         default = self._spec.options.get("default_float_dtype", "float64")
         # Not dynamic=True: a dim that never changes (the d of n × d points) stays a constant, for much faster loops.
         compile_ = functools.partial(tracing.compile_whole, default_float_dtype=default)
@@ -116,8 +116,8 @@ class _CompiledPerPattern:
         return self._compiled[key]
 
 
-def _arrays_made_beside(arguments: list[Any]) -> contextlib.AbstractContextManager[Any]:
-    """``np.arange`` and its like give arrays where the arguments are."""
+def _arrays_on_device_of(arguments: list[Any]) -> contextlib.AbstractContextManager[Any]:
+    """A block in which ``np.arange`` and similar functions make arrays on the arguments' device."""
     device = tree.tensors(arguments)[0].device
     return arrays_made_on(device) if device.type != "cpu" else contextlib.nullcontext()
 

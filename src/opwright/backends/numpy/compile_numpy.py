@@ -31,9 +31,9 @@ class Compilation:
     """One time that a function was compiled.
 
     Attributes:
-        arguments: what it was compiled for, such as ``X: float64[5, 2]``.
-        reason: why what was compiled before did not fit.
-        seconds: how long the call took that had to wait for it.
+        arguments: the arguments that it was compiled for, such as ``X: float64[5, 2]``.
+        reason: why no earlier compilation could be used.
+        seconds: the duration of the call that waited for it.
     """
 
     arguments: str
@@ -64,15 +64,15 @@ def compile_numpy(
 ) -> Any:
     """Compile a NumPy function to parallel C++ on a CPU and to Triton on a GPU; a decorator.
 
-    Arrays give arrays, tensors give tensors on their device, and nothing is copied on the way, save arrays to and
-    from a GPU. Gradients go through it, from tensors that require them.
+    Arrays give arrays, and tensors give tensors on their device, without copies, except of arrays to and
+    from a GPU. Autograd works for tensors that require gradients.
 
     Args:
         device: where arrays are computed; the active ``torch.device(...)`` context, else the CPU. Tensors stay where
             they are.
-        default_float_dtype: the float that NumPy's functions choose by themselves: "float64" as in NumPy, or "float32".
-        fullgraph: code that cannot be compiled is an error, which names it; the same as ``not allow_breaks``.
-        allow_breaks: leave such code to Python, with one warning.
+        default_float_dtype: the dtype that NumPy's functions choose by default: "float64" as in NumPy, or "float32".
+        fullgraph: raise an error for code that cannot be compiled; the same as ``not allow_breaks``.
+        allow_breaks: run such code in Python, with one warning.
         dynamic: True: any size from the first compilation on; False: compile for each size; None: the first
             sizes are constants, and those that change become symbols.
 
@@ -88,9 +88,9 @@ def compile_numpy(
 
 
 class CompiledNumpy:
-    """A NumPy function that compiles itself when it is called.
+    """A NumPy function that is compiled when it is called.
 
-    ``compilations`` lists each time, ``recompiles`` counts those after the first, ``explain()`` says it in words.
+    ``compilations`` lists each compilation, ``recompiles`` counts those after the first, ``explain()`` describes them.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class CompiledNumpy:
 
     @property
     def recompiles(self) -> int:
-        """How often something was compiled after the first time."""
+        """The number of compilations after the first."""
         return max(len(self.compilations) - 1, 0)
 
     def explain(self) -> str:
-        """What was compiled, for which arguments, why again, and how long each took."""
+        """The compilations as text: for which arguments, why each was necessary, and how long it took."""
         if not self.compilations:
             return f"{self._name}: not compiled yet; the first call does it"
         count = f"{len(self.compilations)} compilation{'s' * (len(self.compilations) > 1)}"
@@ -133,19 +133,19 @@ class CompiledNumpy:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return self._function(*args, **kwargs)  # part of someone else's graph
+            return self._function(*args, **kwargs)  # part of an outer graph
         leaves = tree.leaves((args, kwargs))
         chosen = self._device_for_arrays()
         borrowed = borrow(leaves, chosen, self._name)
         place = borrowed.device or chosen
-        # Between the pieces of what is not compiled whole there are NumPy's arrays, all on the CPU.
+        # Without fullgraph, there are NumPy arrays between the compiled pieces, all on the CPU.
         with _making_arrays_on(place if self._fullgraph else None):
             result = self._run(borrowed.leaves, (args, kwargs))
         borrowed.write_back(self._name)
         return tree.map_tensors(borrowed.give_back, result)
 
     def _device_for_arrays(self) -> torch.device | None:
-        """None leaves them on the CPU."""
+        """The device that arrays are moved to; None leaves them on the CPU."""
         chosen = self._device or (torch.get_default_device() if default_device_is_chosen() else None)
         return chosen if chosen is not None and chosen.type != "cpu" else None
 
@@ -160,13 +160,13 @@ class CompiledNumpy:
             if is_recompile_limit(error):
                 del self._compiled[key]  # start with a new function
                 return self._run(leaves, like)
-            if (said := tracing.say_break(error, self._name)) is not None:
-                raise said from error
+            if (explained := tracing.explain_break(error, self._name)) is not None:
+                raise explained from error
             raise
         if self._graphs > before:
             self._record(args, kwargs, time.perf_counter() - start)
         if not self._fullgraph:
-            # A break before any work makes no graph, and is only counted.
+            # A break before any operation makes no graph; it appears only in torch's counters.
             counted = graph_break_reasons() - reasons
             self._warn_of_breaks([*self._breaks, *map(tracing.cause_of, counted)])
         return result
@@ -187,7 +187,7 @@ class CompiledNumpy:
             )
         return self._compiled[key]
 
-    # -- what the user is told --------------------------------------------------------------------------
+    # -- messages and descriptions ----------------------------------------------------------------------
 
     def _announce(self, ended_by: str) -> None:
         self._graphs += 1
@@ -205,10 +205,10 @@ class CompiledNumpy:
 
     def _describe(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, str]:
         try:
-            given = inspect.signature(self._function).bind(*args, **kwargs).arguments
-        except (TypeError, ValueError):  # a function in C says nothing of its parameters
-            given = {**{str(i): a for i, a in enumerate(args)}, **kwargs}
-        return {name: _show(value) for name, value in given.items()}
+            bound = inspect.signature(self._function).bind(*args, **kwargs).arguments
+        except (TypeError, ValueError):  # a function in C has no signature to inspect
+            bound = {**{str(i): a for i, a in enumerate(args)}, **kwargs}
+        return {name: _show(value) for name, value in bound.items()}
 
     def _warn_of_breaks(self, breaks: Sequence[str]) -> None:
         if self._warned or not breaks:
@@ -222,13 +222,13 @@ class CompiledNumpy:
 
 
 def _making_arrays_on(device: torch.device | None) -> contextlib.AbstractContextManager[Any]:
-    """What ``np.zeros`` makes within the function has to be where its arguments are."""
+    """A block in which ``np.zeros`` and similar functions make arrays on a device."""
     on_cpu = device is None or device.type == "cpu"
     return arrays_made_on(device) if not on_cpu or default_device_is_chosen() else contextlib.nullcontext()
 
 
 def _pattern(leaf: Any) -> Any:
-    """What each compiled function is for, so that none uses up another's share of torch.compile's limit."""
+    """The key of a compiled function for a leaf, so that none counts against another's limit of recompilations."""
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, leaf.device.type, leaf.requires_grad, tuple(min(s, 2) for s in leaf.shape)
     if type(leaf) in (int, float):
@@ -252,7 +252,7 @@ def _show(value: Any) -> str:
 
 
 def _reason(now: dict[str, str], before: Sequence[dict[str, str]]) -> str:
-    """Why what was compiled before did not fit: how the arguments differ from the most similar ones."""
+    """Why no earlier compilation could be used: how the arguments differ from the most similar ones."""
     if not before:
         return "the first call"
 

@@ -1,7 +1,7 @@
-"""Where compiled NumPy makes its arrays: ``np.arange`` and its like say no device, and their arguments have none.
+"""The device on which compiled NumPy code makes its arrays: ``np.arange`` and similar functions take no device.
 
 torch.compile runs each NumPy call twice: on fake tensors while it traces, and again when the graph is turned into code.
-Both happen under a mode here that names the device. ``with torch.device(...)`` around the whole call would not do:
+Both happen under a mode that sets the device. ``with torch.device(...)`` around the whole call would not work:
 Dynamo then takes arrays for tensors (torch 2.11 and 2.13), or makes arrays on the CPU all the same (2.15).
 """
 
@@ -33,11 +33,11 @@ _place: contextvars.ContextVar[torch.device | None] = contextvars.ContextVar("op
 
 @contextlib.contextmanager
 def arrays_made_on(device: torch.device | None) -> Iterator[None]:
-    """A block in which NumPy that is compiled makes its arrays on a device (None: the CPU), and
-    ``with torch.device(...)`` around it does not count.
+    """A block in which compiled NumPy code makes its arrays on a device (None: the CPU), and
+    ``with torch.device(...)`` around it has no effect.
 
     Raises:
-        KernelRefusedError: this torch makes them on the CPU only.
+        KernelRefusedError: this torch makes arrays on the CPU only.
     """
     if device is not None and not can_place_arrays():
         raise KernelRefusedError(
@@ -53,7 +53,7 @@ def arrays_made_on(device: torch.device | None) -> Iterator[None]:
 
 
 def place_of_arrays() -> torch.device | None:
-    """What the block around us says."""
+    """The device of the enclosing block."""
     return _place.get()
 
 
@@ -62,18 +62,18 @@ def _run_call_here(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def run_call(wrapper: Any, device: torch.device | None, *args: Any, **kwargs: Any) -> Any:
-    """Run one NumPy call of a traced graph, which makes what it makes on a device."""
+    """Run one NumPy call of a traced graph, which makes new arrays on ``device``."""
     operator = getattr(wrapper, "op", None)
     with _MadeOn(device) if device is not None else contextlib.nullcontext():
         if operator is None:
             return call_numpy(wrapper, *args, **kwargs)
-        # torch's wrapper of an operator hides its insides from modes.
+        # torch's wrapper of an operator hides the calls within it from modes.
         out = operator(*[Array(a) if isinstance(a, torch.Tensor) else a for a in args])
         return tree.map_only(Array, lambda array: array.tensor, out)
 
 
 class _MadeOn(TorchFunctionMode):
-    """``torch.device(...)``, but for single numbers: on the CPU these are constants to the code that is generated."""
+    """Like ``torch.device(...)``, except for single numbers, which stay constants of the generated code on the CPU."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class _MadeOn(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = kwargs or {}
-        if is_device_constructor(func) and keywords.get("device") is None and not _takes_no_list(func, args):
+        if is_device_constructor(func) and keywords.get("device") is None and not _makes_scalar(func, args):
             keywords = {**keywords, "device": self._device}
         return func(*args, **keywords)
 
@@ -89,5 +89,5 @@ class _MadeOn(TorchFunctionMode):
 _FROM_DATA = frozenset({torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor})
 
 
-def _takes_no_list(func: Any, args: Any) -> bool:
+def _makes_scalar(func: Any, args: Any) -> bool:
     return func in _FROM_DATA and not (args and isinstance(args[0], list | tuple))

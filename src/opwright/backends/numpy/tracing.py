@@ -1,7 +1,7 @@
-"""A NumPy function as one on tensors, compiled by torch.compile: what ``op.numpy`` and ``ow.compile_numpy`` share.
+"""Compiles a NumPy function as one on tensors with torch.compile, for ``op.numpy`` and ``ow.compile_numpy``.
 
-Every NumPy call in the traced graph runs by NumPy's dtype rules (``contract/numpy_rules.py``), and what the tracer
-cannot follow becomes an error that names function, file, line and cause, and what to write instead.
+Every NumPy call in the traced graph follows NumPy's dtype rules (``contract/numpy_rules.py``). Code that cannot be
+traced is an error with function, file, line and cause, and with what to write instead.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ from opwright.errors import CompileError
 from opwright.internals.compiler import can_compile_graphs, compile_graph, is_tracing_error
 
 __all__ = [
-    "cause_of", "compile_whole", "generate", "on_tensors", "on_tensors_in_pieces", "refuse_lacking",
-    "say_break",
+    "cause_of",
+    "compile_whole",
+    "explain_break",
+    "generate",
+    "on_tensors",
+    "on_tensors_in_pieces",
+    "refuse_lacking",
 ]  # fmt: skip
 
 _numbers = itertools.count()
@@ -33,10 +38,10 @@ Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def refuse_lacking(function: Callable[..., Any], who: str) -> None:
-    """Name a function of NumPy that compiled code cannot have, before anything is compiled.
+    """Refuse NumPy functions that cannot be compiled, before anything is compiled.
 
     Raises:
-        CompileError: names it, file and line, and what to write instead.
+        CompileError: with the function, file and line, and what to write instead.
     """
     for name in lacking(function):
         raise CompileError(
@@ -46,7 +51,7 @@ def refuse_lacking(function: Callable[..., Any], who: str) -> None:
 
 
 def on_tensors(function: Callable[..., Any], name: str, compile_: Compile) -> Callable[..., Any]:
-    """The function on tensors, compiled whole."""
+    """The function on tensors, compiled as one graph."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree.map_tensors(lambda t: t.numpy(), (args, kwargs))
@@ -56,7 +61,7 @@ def on_tensors(function: Callable[..., Any], name: str, compile_: Compile) -> Ca
 
 
 def on_tensors_in_pieces(function: Callable[..., Any], name: str, compile_: Compile) -> Callable[..., Any]:
-    """The function on tensors, of which torch.compile takes what it can; between the pieces are NumPy's arrays."""
+    """The function on tensors, compiled as far as torch.compile can; between the pieces are NumPy arrays."""
     compiled = compile_(_fresh(function, name) if isinstance(function, types.FunctionType) else function)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -70,8 +75,8 @@ def on_tensors_in_pieces(function: Callable[..., Any], name: str, compile_: Comp
 
 
 def _fresh(function: Any, name: str) -> Callable[..., Any]:
-    """A copy with a code object of its own, by which torch.compile keeps what it compiled, and a name of its own, by
-    which it remembers the sizes that changed."""
+    """A copy with its own code object, under which torch.compile keeps compiled code, and its own name, under
+    which it remembers dynamic sizes."""
     code = function.__code__.replace(co_name=re.sub(r"[^0-9A-Za-z_]", "_", f"{name}_{next(_numbers)}"))
     copy = types.FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
@@ -90,10 +95,10 @@ def compile_whole(
     """torch.compile of a function on tensors.
 
     Args:
-        default_float_dtype: what NumPy's functions give where nothing says which float.
-        fullgraph: refuse what the tracer cannot follow; else it is left to Python.
-        on_graph: told when a graph is about to be compiled, with what ended it too early ("" if nothing).
-        code_of: what makes code from a graph; Inductor by default.
+        default_float_dtype: the dtype that NumPy's functions choose by default.
+        fullgraph: refuse code that cannot be traced; otherwise it runs in Python.
+        on_graph: called before a graph is compiled, with the cause of the graph break that ended it ("" if none).
+        code_of: the backend that compiles a graph; Inductor by default.
     """
     if code_of is None and not can_compile_graphs():
         raise CompileError(
@@ -103,18 +108,18 @@ def compile_whole(
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
         if on_graph is not None:
-            on_graph(_what_ended(graph))
+            on_graph(_break_at_end(graph))
         return (code_of or generate)(_by_numpys_rules(graph, default_float_dtype), inputs)
 
     return torch.compile(function, fullgraph=fullgraph, dynamic=dynamic, backend=backend)
 
 
 def generate(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-    """C++ or Triton from a graph, by Inductor."""
+    """Compile a graph to C++ or Triton with Inductor."""
     return compile_graph(graph, inputs)
 
 
-def _what_ended(graph: torch.fx.GraphModule) -> str:
+def _break_at_end(graph: torch.fx.GraphModule) -> str:
     found: Any = getattr(graph, "compile_subgraph_reason", None)
     if found is None or not found.graph_break:
         return ""
@@ -123,13 +128,13 @@ def _what_ended(graph: torch.fx.GraphModule) -> str:
 
 
 class _ByNumpysRules:
-    """One NumPy call in a graph. The tracer's own names for these calls promote as torch does."""
+    """One NumPy call in a graph, with NumPy's type promotion; the traced call itself promotes as torch does."""
 
     def __init__(self, call: Any, default_float_dtype: DefaultFloatDtype) -> None:
         self._call = call
         self._default_float_dtype = default_float_dtype
         self._place = place_of_arrays()
-        # Part of what torch.compile's caches know a graph by.
+        # The name is part of the key in torch.compile's caches.
         self.__name__ = f"{getattr(call, '__name__', 'numpy')}_{default_float_dtype}_{self._place}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -147,14 +152,14 @@ def _by_numpys_rules(graph: torch.fx.GraphModule, default_float_dtype: DefaultFl
 
 # -- errors -------------------------------------------------------------------------------------------------
 
-_MOVE_OR_ALLOW = "move this line out of the compiled function, or pass allow_breaks=True to run it by Python"
+_MOVE_OR_ALLOW = "move this line out of the compiled function, or pass allow_breaks=True to run it in Python"
 
 
-def say_break(error: Exception, who: str, default_fix: str = _MOVE_OR_ALLOW) -> CompileError | None:
-    """What stopped the tracer, in the words of someone who writes NumPy; None for another kind of error.
+def explain_break(error: Exception, who: str, default_fix: str = _MOVE_OR_ALLOW) -> CompileError | None:
+    """A tracing error explained in terms of NumPy; None for another kind of error.
 
     Args:
-        default_fix: what to do where nothing better is known.
+        default_fix: the fix if there is no more specific one.
     """
     if not is_tracing_error(error):
         return None
@@ -167,7 +172,7 @@ def say_break(error: Exception, who: str, default_fix: str = _MOVE_OR_ALLOW) -> 
 
 
 def cause_of(text: str) -> str:
-    """torch's explanation without what is for torch's developers."""
+    """torch's explanation without the details for torch's developers."""
     title, _, rest = text.partition("\n")
     if title.startswith("generic_jump"):
         return "it branches on a value that is not known when code is compiled"
@@ -175,8 +180,8 @@ def cause_of(text: str) -> str:
     raised = re.search(r"raised exception (.+)", rest)
     if raised and "exception handler" in rest:
         return f"it raises {raised.group(1).strip()}"
-    said = explanation.group(1).strip() if explanation else title.strip()
-    return re.sub(r"<function (\w+) at 0x\w+>", r"np.\1", said).rstrip(".")
+    shown = explanation.group(1).strip() if explanation else title.strip()
+    return re.sub(r"<function (\w+) at 0x\w+>", r"np.\1", shown).rstrip(".")
 
 
 def _place(error: Exception, text: str) -> str:
@@ -189,7 +194,7 @@ def _place(error: Exception, text: str) -> str:
     return f" (in {name} at {file}:{line})"
 
 
-# By a part of torch's message; the first that fits.
+# Fixes by a pattern in torch's message; the first match counts.
 _FIXES = (
     (r"numpy function.*unsupported|in torch\.\w*numpy", "write it with functions that docs/numpy.md lists as working"),
     (r"[Dd]ata-dependent (branching|jump|control)", "choose by np.where instead of `if`: both sides are computed"),

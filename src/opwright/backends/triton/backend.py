@@ -69,11 +69,11 @@ class TritonBackend(Backend):
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         for kernel in kernels_reached(artifact.payload):
             if is_interpreted(kernel):
-                # Triton's own timer needs a GPU's driver. Each configuration runs once, and the first is taken.
+                # Triton's own timer needs a GPU driver. Instead each configuration runs once, and the first is chosen.
                 time_by_default(kernel, _run_once)
         return contract.signature.flat(artifact.payload)
 
-    def not_judged(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
+    def unchecked_dtypes(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
         if device == "cpu" and machine.triton_interpret:
             return {torch.bfloat16: "Triton's interpreter computes on NumPy arrays, which have no bfloat16"}
         return {}

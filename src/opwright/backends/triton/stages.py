@@ -1,5 +1,5 @@
-"""What Triton makes of a launcher's kernels for a named GPU, without one: the launcher runs on tensors without memory,
-and what it would launch is compiled instead."""
+"""Compiles a launcher's Triton kernels for a target GPU, without one: the launcher runs on meta tensors, and its
+launches are compiled instead of launched."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _TYPES = {
     torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64",
     torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "i1",
 }  # fmt: skip
-_ON_LAUNCH = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion"})
+_LAUNCH_OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion"})
 
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """One kernel, compiled. ``called`` says for which arguments."""
+    """One compiled kernel. ``called`` describes the arguments that it was compiled for."""
 
     name: str
     called: str
@@ -40,7 +40,7 @@ class CompiledKernel:
     cubin: bytes
 
     def resources(self, arch: str, folder: Path) -> Resources | None:
-        """Registers, spills and shared memory, as ptxas tells them."""
+        """Registers, spills and shared memory, from ptxas."""
         file = folder / f"{self.name}.ptx"
         file.write_text(self.stages["ptx"])
         named = re.search(r"\.target (sm_\w+)", self.stages["ptx"])  # such as sm_90a
@@ -52,7 +52,7 @@ class CompiledKernel:
             except CompileError as error:
                 refused.append(error)
         why = refused[-1].message if refused else "there is none"
-        raise KernelRefusedError(f"no ptxas of Triton's reads what it made: {why}", fix="use --what ptx")
+        raise KernelRefusedError(f"Triton's ptxas cannot read this PTX: {why}", fix="use --what ptx")
 
 
 def compile_launches(
@@ -64,8 +64,8 @@ def compile_launches(
         KernelRefusedError: it launches none, or Triton cannot compile for that architecture here.
     """
     launches: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
-    stand_ins = {id(k): _StandIn(k, launches) for k in kernels_reached(launcher)}
-    contract.signature.call(replace_globals(launcher, stand_ins), arguments)
+    recorders = {id(k): _LaunchRecorder(k, launches) for k in kernels_reached(launcher)}
+    contract.signature.call(replace_globals(launcher, recorders), arguments)
     if not launches:
         raise KernelRefusedError(
             f"{contract.qualname}: the launcher launches no Triton kernel", fix="use another --what"
@@ -73,8 +73,8 @@ def compile_launches(
     return [_compile(kernel, args, kwargs, arch) for kernel, args, kwargs in launches]
 
 
-class _StandIn:
-    """Takes a kernel's place in a launcher, and notes down what would be launched."""
+class _LaunchRecorder:
+    """Replaces a kernel in a launcher, and records its launches."""
 
     def __init__(self, kernel: Any, launches: list[tuple[Any, tuple[Any, ...], dict[str, Any]]]) -> None:
         self._kernel = kernel
@@ -93,13 +93,14 @@ def _compile(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arch: s
     parts = triton_internals.stages()
     if parts is None:
         raise KernelRefusedError(
-            f"Triton {triton.__version__} does not compile for a GPU that is not here", fix=f"use a machine with {arch}"
+            f"Triton {triton.__version__} does not compile for a GPU that is not present",
+            fix=f"use a machine with {arch}",
         )
-    function, given = _unwrap(kernel, args, dict(kwargs))
-    options = {name: given.pop(name) for name in _ON_LAUNCH & given.keys()}
+    function, values = _unwrap(kernel, args, dict(kwargs))
+    options = {name: values.pop(name) for name in _LAUNCH_OPTIONS & values.keys()}
     signature, constants, attributes = {}, {}, {}
     for i, parameter in enumerate(function.params):
-        value = given.get(parameter.name, parameter.default)
+        value = values.get(parameter.name, parameter.default)
         kind = "constexpr" if parameter.is_constexpr or value is None or value is True else _type_of(value)
         if kind == "constexpr" or (type(value) is int and value == 1):
             kind, constants[(i,)] = "constexpr", value
@@ -119,21 +120,21 @@ def _compile(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arch: s
     return CompiledKernel(function.__name__, called, {s: str(made.asm[s]) for s in STAGES}, made.asm["cubin"])
 
 
-def _unwrap(kernel: Any, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The jitted function below autotuning (its first configuration is taken) and heuristics, with all arguments."""
+def _unwrap(kernel: Any, args: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The jitted function below autotuning (with its first configuration) and heuristics, with all arguments."""
     layers = []
     while type(kernel).__name__ in ("Autotuner", "Heuristics"):
         layers.append(kernel)
         kernel = kernel.fn
     if type(kernel).__name__ != "JITFunction":
         raise KernelRefusedError("TRITON_INTERPRET is set, so that Triton compiles nothing", fix="unset it")
-    given = {**dict(zip(kernel.arg_names, args, strict=False)), **given}
+    arguments = {**dict(zip(kernel.arg_names, args, strict=False)), **arguments}
     for layer in layers:
         if type(layer).__name__ == "Autotuner":
-            given.update(layer.configs[0].all_kwargs())
+            arguments.update(layer.configs[0].all_kwargs())
         else:
-            given.update({name: rule(given) for name, rule in layer.values.items()})
-    return kernel, given
+            arguments.update({name: rule(arguments) for name, rule in layer.values.items()})
+    return kernel, arguments
 
 
 def _type_of(value: Any) -> str:
@@ -147,7 +148,7 @@ def _type_of(value: Any) -> str:
 
 
 def _ptxas() -> list[str]:
-    """Those that Triton brings: one for older architectures and one for newer, of different versions."""
+    """The ptxas binaries of Triton: one for older and one for newer architectures."""
     import triton
 
     return [str(p) for p in sorted((Path(triton.__file__).parent / "backends" / "nvidia" / "bin").glob("ptxas*"))]

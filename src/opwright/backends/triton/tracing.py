@@ -1,4 +1,4 @@
-"""A Triton launcher as torch.compile can trace it, and the kernels that it may launch. Imports no Triton."""
+"""Makes a Triton launcher traceable by torch.compile, and finds the kernels that it may launch. Imports no Triton."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def is_interpreted(kernel: Any) -> bool:
 
 
 def traceable_launcher(launcher: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The launcher with its kernels as torch's tracer wants them; None where there is nothing that it could trace."""
+    """The launcher with its kernels wrapped for torch's tracer; None without kernels that can be traced."""
     kernels = list(kernels_reached(launcher))
     if not kernels or any(is_interpreted(k) for k in kernels):
         return None
-    # A user writes kernel[grid](...); torch's tracer wants wrap_triton(kernel)[grid](...).
+    # A user writes kernel[grid](...); torch's tracer needs wrap_triton(kernel)[grid](...).
     wrapped = {id(k): torch.library.wrap_triton(k) for k in kernels}
     return replace_globals(launcher, wrapped)

@@ -25,20 +25,20 @@ from opwright.internals.names import SLOW_IMPORTS
 __all__ = ["MESSAGE_BYTES", "serve"]
 
 MESSAGE_BYTES = 4096
-# What a worker would otherwise import itself, each time. Nothing here may touch a device or start a thread.
+# Imported here once instead of in every worker. None of these may use a device or start a thread.
 _PRELOAD = (
     "torch", *SLOW_IMPORTS, "opwright.checks.process.worker",
 )  # fmt: skip
 
 
 def serve(requests: socket.socket) -> None:
-    """Fork a worker for each request until the other side closes the socket; then kill what is left."""
+    """Fork a worker for each request until the other side closes the socket; then kill the remaining workers."""
     woken, wake = os.pipe()
     for fd in (woken, wake):
         os.set_blocking(fd, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     alive: set[int] = set()
     while True:
         ready, _, _ = select.select([requests.fileno(), woken], [], [])
@@ -82,7 +82,7 @@ def _report_ended(requests: socket.socket, alive: set[int]) -> None:
 
 
 def _send(requests: socket.socket, message: dict[str, int]) -> None:
-    with contextlib.suppress(ConnectionError):  # the parent has gone; its socket tells us next
+    with contextlib.suppress(ConnectionError):  # the parent has ended; its socket reports that next
         requests.send(json.dumps(message).encode())
 
 

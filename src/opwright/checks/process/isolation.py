@@ -1,4 +1,4 @@
-"""The parent's side of a worker process: start it, listen, and survive whatever it does."""
+"""The parent's side of a worker process: start it, read its messages, and survive its crashes and hangs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from opwright.errors import CheckError
 
 __all__ = ["Ending", "ForkServer", "end_workers", "fork_server", "run_job"]
 
-# Kept of what a kernel prints: a gigabyte of it must not fill the parent's memory.
-_OUTPUT_KEPT = 64 * 1024
+# How much of a kernel's output is kept: endless output must not fill the parent's memory.
+_MOST_OUTPUT = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a worker ended: ``exit_code`` negative for a signal; ``hung`` if it was killed for silence."""
+    """How a worker ended: ``exit_code`` is negative for a signal; ``hung`` if it was killed after a time-out."""
 
     exit_code: int
     hung: bool
@@ -37,16 +37,16 @@ class Ending:
     finished: bool
 
     def describe(self, timeout: float) -> str:
-        """What happened, for messages."""
+        """The ending as a text for messages."""
         if self.hung:
-            told = f"did not come back within {timeout:g} s, and was stopped"
+            ending = f"did not return within {timeout:g} s, and was stopped"
         elif self.exit_code < 0:
             name = signal.Signals(-self.exit_code).name if -self.exit_code in list(signal.Signals) else "a signal"
-            told = f"crashed with {name}"
+            ending = f"crashed with {name}"
         else:
-            told = f"left the process with exit code {self.exit_code}"
+            ending = f"ended the process with exit code {self.exit_code}"
         tail = "\n".join(self.output.strip().splitlines()[-6:])
-        return f"the kernel {told}" + (f"; its last output:\n{tail}" if tail else "")
+        return f"the kernel {ending}" + (f"; its last output:\n{tail}" if tail else "")
 
 
 class ForkServer:
@@ -100,13 +100,13 @@ class ForkServer:
     def _why_it_broke(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
-        assert self._process.stderr is not None  # asked for above
-        return self._process.stderr.read().decode(errors="replace").strip()[-2000:] or "it ended without a word"
+        assert self._process.stderr is not None  # opened as a pipe
+        return self._process.stderr.read().decode(errors="replace").strip()[-2000:] or "it ended without a message"
 
     def fork(self, messages: socket.socket, output: int) -> int:
         """Fork a worker that owns these two ends; returns its process id."""
         with self._starting:  # answers come in the order of requests
-            with contextlib.suppress(OSError):  # the listener says why
+            with contextlib.suppress(OSError):  # the listener reports the cause
                 socket.send_fds(self._socket, [b"fork"], [messages.fileno(), output])
             with self._changed:
                 self._changed.wait_for(lambda: self._pids or self._broken, timeout=300)
@@ -114,7 +114,7 @@ class ForkServer:
                     raise CheckError(f"the process that workers are forked from has ended: {self._broken}")
                 self._has_forked = True
                 pid = self._pids.pop(0)
-                if self._is_closed:  # meanwhile, and nobody else ends this worker
+                if self._is_closed:  # closed in the meantime, so nothing else ends this worker
                     _kill(pid)
                     raise CheckError("the process that workers are forked from was ended")
                 return pid
@@ -126,11 +126,11 @@ class ForkServer:
             return self._ended.pop(pid, None)
 
     def close(self) -> None:
-        """End the server and what it forked."""
-        self._is_closed = True  # before it is asked below: ``fork`` notes its worker, and then looks here
+        """End the server and its workers."""
+        self._is_closed = True  # before _has_forked is read: ``fork`` sets that, and then reads this
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        if not self._has_forked:  # it may still be importing, and would see to its socket afterwards
+        if not self._has_forked:  # it may still be importing, and would read its socket only afterwards
             self._process.kill()
 
 
@@ -139,7 +139,7 @@ _servers: dict[bool, ForkServer] = {}
 
 
 def fork_server(*, interpret: bool) -> ForkServer:
-    """The fork server of this process, one for each way to run Triton; started when first asked for."""
+    """The fork server of this process, one for each way to run Triton; started on first use."""
     with _lock:
         server = _servers.get(interpret)
         if server is None or not server.alive:
@@ -156,7 +156,7 @@ def end_workers() -> None:
 
 
 def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[Message], None]) -> Ending:
-    """Run a job in a worker of its own and pass each of its messages on.
+    """Run a job in a new worker, and call ``on_message`` with each of its messages.
 
     Args:
         timeout: seconds that one step may take; a build may take ten times as long.
@@ -199,7 +199,7 @@ def _kill(pid: int) -> None:
 
 
 class _Conversation:
-    """Messages and output of one worker, until it falls silent, ends, or both."""
+    """The messages and output of one worker, until it ends or exceeds its time limit."""
 
     def __init__(
         self, messages: socket.socket, output: int, timeout: float, on_message: Callable[[Message], None]
@@ -212,11 +212,11 @@ class _Conversation:
         self.finished = False
 
     def send(self, data: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once: listen() tells
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once, which listen() reports
             self._messages.sendall(data)
 
     def listen(self) -> bool:
-        """Returns whether the worker hung."""
+        """Read messages and output until the worker ends. Returns whether it hung."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._messages, selectors.EVENT_READ)
             selector.register(self._output_fd, selectors.EVENT_READ)
@@ -224,7 +224,7 @@ class _Conversation:
             while selector.get_map():
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if time.monotonic() > deadline:
-                    return True  # also if it prints without end
+                    return True  # also if it prints endlessly
                 for key, _ in ready:
                     if key.fileobj is self._messages:
                         if not self._read_messages():
@@ -253,5 +253,5 @@ class _Conversation:
 
     def _read_output(self) -> bool:
         data = os.read(self._output_fd, 1 << 20)
-        self.output = (self.output + data)[-_OUTPUT_KEPT:]
+        self.output = (self.output + data)[-_MOST_OUTPUT:]
         return bool(data)

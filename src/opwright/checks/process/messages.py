@@ -1,7 +1,7 @@
-"""What a check's processes tell each other: the job that a worker gets, and what it says while it works.
+"""The messages between a check's processes: the job for a worker, and the worker's reports.
 
-A message is one line of JSON with its kind. A job is such a line too, with the operator's bytes behind it where it
-travels by value.
+A message is one line of JSON with its kind. A job is such a line too, followed by the operator's bytes if it is
+sent by value.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = [
     "Done",
     "Found",
     "Job",
-    "LeftOut",
     "Message",
     "NotRunnable",
     "Notice",
     "Unavailable",
+    "Unchecked",
     "read_job",
     "read_message",
     "write_job",
@@ -37,13 +37,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Job:
-    """One worker's work. ``import_path`` or ``pickle`` says where the operator comes from.
+    """One worker's job. The operator comes from ``import_path`` or ``pickle``.
 
     Attributes:
-        fingerprint: of the operator that is meant; a module may hold another version by now.
+        fingerprint: the operator's fingerprint; its module may define another version by now.
         case: only this case, if any.
         checks: only these, if any.
-        reproduce: the command that repeats a failure, with ``{check}`` and ``{case}`` to be filled in.
+        reproduce: the command that repeats a failure, with the placeholders ``{check}`` and ``{case}``.
         environment: variables that the worker sets.
     """
 
@@ -73,7 +73,7 @@ def read_job(stream: BufferedIOBase) -> Job:
 
 @dataclass(frozen=True)
 class Doing:
-    """A step begins. Silence for longer than a time-out after it counts as a hang of this step."""
+    """A step begins. If no message follows within the time limit, the step counts as hung."""
 
     check: str
     case: str = ""
@@ -81,7 +81,7 @@ class Doing:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something for the user: "compiling …"."""
+    """A message for the user, such as "compiling …"."""
 
     text: str
 
@@ -94,8 +94,8 @@ class Found:
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """Something that was not looked at."""
+class Unchecked:
+    """Something that was not checked."""
 
     what: NotChecked
 
@@ -109,7 +109,7 @@ class NotRunnable:
 
 @dataclass(frozen=True)
 class Unavailable:
-    """The worker does not find the operator that is meant; the parent may send it by value instead."""
+    """The worker cannot import the operator; the parent may send it by value instead."""
 
     why: str
 
@@ -119,9 +119,9 @@ class Done:
     """All checks have ended."""
 
 
-Message = Doing | Notice | Found | LeftOut | NotRunnable | Unavailable | Done
+Message = Doing | Notice | Found | Unchecked | NotRunnable | Unavailable | Done
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Doing, Notice, Found, LeftOut, NotRunnable, Unavailable, Done)
+    kind.__name__: kind for kind in (Doing, Notice, Found, Unchecked, NotRunnable, Unavailable, Done)
 }
 
 

@@ -1,4 +1,4 @@
-"""What runs inside a worker: fetch the operator, then every check, telling each step."""
+"""The main function of a worker: load the operator, then run every check, and report each step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from opwright.checks.process.messages import (
     Done,
     Found,
     Job,
-    LeftOut,
     Message,
     Notice,
     NotRunnable,
     Unavailable,
+    Unchecked,
     read_job,
     write_message,
 )
@@ -41,7 +41,7 @@ __all__ = ["main"]
 
 
 class _Pipe:
-    """The connection to the parent. The first thing that comes in is the job."""
+    """The connection to the parent, which first sends the job."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._file = connection.makefile("rwb")
@@ -54,11 +54,11 @@ class _Pipe:
         self._file.flush()
 
     def send_result(self, result: Finding | NotChecked) -> None:
-        self.send(Found(result) if isinstance(result, Finding) else LeftOut(result))
+        self.send(Found(result) if isinstance(result, Finding) else Unchecked(result))
 
 
 def main(connection: socket.socket) -> None:
-    """Do one job."""
+    """Run one job."""
     pipe = _Pipe(connection)
     job = pipe.receive()
     _log_through(pipe)
@@ -67,7 +67,7 @@ def main(connection: socket.socket) -> None:
     os.environ.update(job.environment)
     pipe.send(Doing("load"))
     try:
-        operator = _fetch(job)
+        operator = _load_operator(job)
     except Exception:  # the user's module may raise anything; the parent may send it by value instead
         pipe.send(Unavailable(traceback.format_exc(limit=-3)))
         return
@@ -82,7 +82,7 @@ def main(connection: socket.socket) -> None:
 
 
 def _log_through(pipe: _Pipe) -> None:
-    """What opwright tells its user ("compiling …") goes to the parent, which knows where to show it."""
+    """Send opwright's log messages ("compiling …") to the parent, which shows them."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -93,16 +93,16 @@ def _log_through(pipe: _Pipe) -> None:
     logger.setLevel(logging.INFO)
 
 
-def _fetch(job: Job) -> Op | None:
+def _load_operator(job: Job) -> Op | None:
     if job.pickle:
         return serialization.load(job.pickle)
-    assert job.import_path is not None  # one of the two is given
+    assert job.import_path is not None  # a job has either
     operator = import_operator(job.import_path)
     return operator if operator is not None and operator.fingerprint == job.fingerprint else None
 
 
 def _prepare_torch(device: str) -> None:
-    # Memory from the allocator often holds an earlier, right answer. Filled with NaN, it cannot hide an
+    # Memory from the allocator often holds an earlier, correct result. Filled with NaN, it cannot hide an
     # element that a kernel forgot to write.
     torch.use_deterministic_algorithms(True, warn_only=True)
     if device == "cpu":
@@ -110,7 +110,7 @@ def _prepare_torch(device: str) -> None:
 
 
 def _build(pipe: _Pipe, operator: Op, job: Job) -> bool:
-    """Compile and load the kernel; False (and said so) if that fails."""
+    """Compile and load the kernel. Sends the reason and returns False if that fails."""
     if job.kernel == REFERENCE:
         return True
     kernel = operator.kernels[job.kernel]
@@ -137,8 +137,8 @@ def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotCheck
     def progress(check: str, case: str) -> None:
         pipe.send(Doing(check, case))
 
-    chosen, unjudged = _choose_cases(operator, job)
-    yield from unjudged
+    chosen, unchecked = _choose_cases(operator, job)
+    yield from unchecked
     context = Context(operator, job.kernel, job.device, job.level, chosen, progress, reproduce=job.reproduce)
     with operator.only(job.kernel), under_check():
         yield from _run_checks(context, job)
@@ -151,8 +151,8 @@ def _run_checks(context: Context, job: Job) -> Iterator[Finding | NotChecked]:
         context.progress(name, "")
         try:
             yield from check(context)
-        except Exception:  # a check that breaks is never a pass
-            yield _failed(name, "the check itself broke:\n" + traceback.format_exc(limit=-4))
+        except Exception:  # an error in a check is never a pass
+            yield _failed(name, "the check itself failed with an error:\n" + traceback.format_exc(limit=-4))
         with contextlib.suppress(RuntimeError):
             context.synchronize()
 
@@ -163,12 +163,12 @@ def _choose_cases(operator: Op, job: Job) -> tuple[list[Case], list[NotChecked]]
     if job.kernel == REFERENCE:
         return cases(operator.contract, job.level), []
     kernel = operator.kernels[job.kernel]
-    hopeless = kernel.not_judged(job.device)
+    reasons = kernel.unchecked_dtypes(job.device)
     derived = cases(operator.contract, job.level, kernel.spec.dtypes)
-    chosen = [c for c in derived if not hopeless.keys() & {dtype for _, dtype in c.dtypes}]
-    met = {dtype for c in derived for _, dtype in c.dtypes}
-    unjudged = [NotChecked(short(d), why) for d, why in hopeless.items() if d in met]
-    return chosen, unjudged
+    chosen = [c for c in derived if not reasons.keys() & {dtype for _, dtype in c.dtypes}]
+    drawn = {dtype for c in derived for _, dtype in c.dtypes}
+    unchecked = [NotChecked(short(d), why) for d, why in reasons.items() if d in drawn]
+    return chosen, unchecked
 
 
 def _failed(check: str, message: str) -> Finding:

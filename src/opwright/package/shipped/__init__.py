@@ -1,5 +1,5 @@
-"""What a shipped package has in the place of opwright: the names that its author's modules use.
+"""The part of opwright in a shipped package: the names that the user's modules use.
 
 This folder is copied into every package that ``opwright package`` writes, with the files of ``contract/`` and
-``runtime/`` that it imports. Here it only is imported by tests.
+``runtime/`` that it imports. In opwright itself only tests import it.
 """

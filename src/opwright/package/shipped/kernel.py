@@ -1,4 +1,4 @@
-"""A kernel of a shipped operator: a native library, a Triton launcher in a module, or what the author attached."""
+"""A kernel of a shipped operator: a native library, a Triton launcher in a module, or the attached function."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Launch = Callable[..., Any]
 
 
 class ShippedKernel:
-    """One implementation. It is loaded when a call first needs it, so that a package for GPUs imports anywhere."""
+    """One implementation. It is loaded by the first call that needs it, so that a package for GPUs imports anywhere."""
 
     def __init__(
         self,
@@ -45,22 +45,22 @@ class ShippedKernel:
         self._lock = threading.Lock()
 
     def applies_to(self, device: str, arguments: Sequence[Any]) -> bool:
-        """Whether it takes arguments of this device and these dtypes."""
+        """Whether the kernel takes arguments of this device and these dtypes."""
         if device not in self._record["devices"]:
             return False
         return self._dtypes is None or dtypes_that_count(arguments) <= self._dtypes
 
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
-        """Run it on arguments that were checked, with their GPU (None: they are elsewhere) as the current one."""
+        """Run the kernel on checked arguments, with their GPU as the current one (None: not on a GPU)."""
         return self.launch_for_calls_like(arguments, device)(*arguments)
 
     @property
     def is_loaded(self) -> bool:
-        """Whether a call of it has nothing left to load."""
+        """Whether the kernel is loaded."""
         return self._launch is not None
 
     def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
-        """What runs it on arguments like these: as it is on a CPU, on their GPU as the current one elsewhere."""
+        """The function for arguments like these; on a GPU it makes their GPU the current one."""
         launch = self._launch or self._load()
         return prepare_launch(launch, device, returns_tuple=self.contract.signature.returns_tuple)
 
@@ -73,7 +73,7 @@ class ShippedKernel:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with what was shipped."""
+        """A digest of the shipped kernel."""
         return digest(self.name, repr(sorted(self._record.items())), fingerprint(self._source))
 
     def _load(self) -> Launch:
@@ -94,10 +94,10 @@ class ShippedKernel:
         return found
 
     def _native_function(self) -> Launch:
-        """The function of a library, once it is certain that it is the one that was built for this operator.
+        """The function of a library, after verifying that the library was built for this operator.
 
         Raises:
-            KernelError: another library is in its place.
+            KernelError: the library does not match.
         """
         manifest, symbol = read_manifest(), self._record["symbol"]
         file = manifest.folder / self._record["library"]
@@ -108,7 +108,7 @@ class ShippedKernel:
             except OSError as error:
                 raise KernelError(f"{where} cannot be loaded: {error}", fix=_AGAIN) from None
         if not hasattr(torch.ops.opwright_shipped, symbol):
-            raise KernelError(f"{where}: {file.name} is another library than was built for it", fix=_AGAIN)
+            raise KernelError(f"{where}: {file.name} is not the library that was built for it", fix=_AGAIN)
         overload = getattr(torch.ops.opwright_shipped, symbol).default
         if schema_differs(overload, f"opwright_shipped::{symbol}{self._record['schema']}"):
             raise KernelError(

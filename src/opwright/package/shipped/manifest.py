@@ -1,4 +1,4 @@
-"""What was written down when the package was made: its operators, and what became of their kernels."""
+"""The manifest of a package: its operators and their kernels."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ class Manifest:
     operators: Mapping[str, ShippedOperator]
 
     def operator(self, qualname: str, schema: str) -> ShippedOperator:
-        """What was built for an operator.
+        """The record of an operator.
 
         Raises:
             ContractError: it was built for another schema, or is new: the package's files were edited.
         """
         found = self.operators.get(qualname)
         if found is None or found.schema != schema:
-            was = "it was not there" if found is None else f"its schema was {found.schema}, and is {schema} now"
+            was = "it did not exist" if found is None else f"its schema was {found.schema}, and is {schema} now"
             raise ContractError(
-                f"{qualname}: when {self.package} was made, {was}", fix="make the package again, with opwright package"
+                f"{qualname}: when {self.package} was built, {was}",
+                fix="build the package again, with opwright package",
             )
         return found
 

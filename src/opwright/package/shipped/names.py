@@ -1,5 +1,5 @@
-"""The public names of opwright in a shipped package: those that operators are made of; the tools say that they are not
-there when they are called."""
+"""The public names of opwright in a shipped package: those that define operators. The tools are replaced by objects
+that raise an error when they are called."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def cdiv(a: int, b: int) -> int:
 
 
 class NotShipped:
-    """Stands for a part of opwright that a shipped package has not. What is made of it is the same; calling it says so.
+    """Replaces a part of opwright that a shipped package does not have. Indexing and attributes return it, calls raise.
 
-    A module may make CUDA kernels with ``ow.cuda_module`` while it is imported: those that launch them are left out, so
-    that nothing calls this.
+    A module may make CUDA kernels with ``ow.cuda_module`` while it is imported: their launchers are left out of the
+    package, so that nothing calls this object.
     """
 
     def __init__(self, what: str) -> None:
@@ -69,7 +69,7 @@ class NotShipped:
 
 
 def cuda_module(*_: Any, **__: Any) -> Any:
-    """CUDA kernels called from Python are left out of a package; this stands for them."""
+    """A replacement of CUDA kernels called from Python, which are left out of a package."""
     return NotShipped("ow.cuda_module")
 
 

@@ -1,8 +1,8 @@
-"""An operator of a shipped package: ``@ow.op`` there makes one of these.
+"""The operator class of a shipped package, made by ``@ow.op`` there.
 
-Its contract is read from the author's own annotations, and it is called and registered by the same files as opwright's
-own operators: fake, gradient, vmap and the rest cannot differ. What is left out is what needs a compiler or opwright's
-tools: building, tuning, checking, timing.
+Its contract is read from the same annotations, and it is called and registered by the same files as opwright's own
+operators, so that fake, gradient, vmap and the other parts are the same. It lacks the features that need a compiler or
+opwright's tools: building, tuning, checking, timing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ R_co = TypeVar("R_co", covariant=True, default=Any)
 
 
 def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[P, R]], Op[P, R]]:
-    """Define an operator by a typed function, its reference, as ``opwright.op`` does."""
+    """Define an operator by a typed function, its reference, like ``opwright.op``."""
     frame = inspect.currentframe()
     caller = frame.f_back if frame is not None else None
     scope = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
@@ -57,13 +57,13 @@ class Op(BaseOp[P, R_co]):
             ) from None
 
     def _find_applicable(self, binding: Binding, arguments: Any) -> tuple[ShippedKernel, ...]:
-        assert binding.device is not None  # a contract has at least one tensor; absent ones were refused
+        assert binding.device is not None  # bind() refuses calls without a tensor
         return tuple(k for k in self.kernels.values() if k.applies_to(binding.device.type, arguments))
 
     def _kernel_fingerprints(self) -> list[str]:
         return [k.fingerprint for k in self.kernels.values()]
 
-    # -- attaching: what was shipped is taken, the rest is left out --------------------------------------------
+    # -- attaching: shipped kernels are kept, others are ignored ------------------------------------------------
 
     def _attach(
         self, language: str, source: Any, options: Mapping[str, Any], *, name: str | None = None, **common: Any
@@ -85,11 +85,11 @@ class Op(BaseOp[P, R_co]):
         )
 
     def baseline(self, function: Any = None, /, **_: Any) -> Any:
-        """For benchmarks, which a shipped package has not."""
+        """Ignored: a shipped package has no benchmarks."""
         return function if function is not None else lambda function: function
 
     def bench_sizes(self, **_: Any) -> None:
-        """For benchmarks, which a shipped package has not."""
+        """Ignored: a shipped package has no benchmarks."""
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return _find, (self.contract.module, self.contract.qualname)

@@ -1,7 +1,7 @@
-"""What every plot is drawn on: style, logarithmic axes, ticks in our words, labels that keep apart.
+"""Shared by the plots: style, logarithmic axes, formatted ticks, labels that do not overlap.
 
-Colours have three to one against white and against black, and differ for colour-blind readers (Okabe and Ito,
-darkened where they were too light for that); markers differ too. Everything neutral is one mid-grey, which a page
+Colours have a contrast of three to one with white and black, and differ for colour-blind readers (Okabe and Ito,
+darkened if they were too light); markers differ too. Neutral elements have one mid-grey, which a page
 may replace by its own text colour.
 """
 
@@ -40,11 +40,11 @@ COLORS = ("#2a7ab9", "#d55e00", "#008f68", "#b7609b", "#a67400", "#5d6fd6", "#8a
 MARKERS = "os^DvPX*"
 _STYLE: Any = {
     "svg.hashsalt": "opwright",
-    "svg.fonttype": "none",  # text stays text: it can be searched and read aloud, and takes the page's font
+    "svg.fonttype": "none",  # text stays text: it can be searched and read aloud, and has the page's font
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.5,
-    "text.parse_math": False,  # a kernel named a$b$ is no formula
+    "text.parse_math": False,  # a kernel named a$b$ is not a formula
     "text.color": NEUTRAL,
     "axes.labelcolor": NEUTRAL,
     "axes.edgecolor": NEUTRAL,
@@ -59,7 +59,7 @@ _STYLE: Any = {
     "grid.alpha": 0.22,
     "grid.linewidth": 0.6,
 }
-# In points; a page shows them at about one CSS pixel a point, which a phone's width just holds.
+# In points; a page shows a point as about one CSS pixel, so that this fits the width of a phone.
 NARROW = 360.0
 
 
@@ -69,9 +69,9 @@ def available() -> bool:
 
 
 def draw(kind: str, make: Callable[..., Figure], *arguments: Any) -> bytes:
-    """A picture's file of kind svg or png.
+    """The contents of a picture file of kind svg or png.
 
-    Drawn without pyplot, so that the caller's figures, settings and backend are left alone.
+    It does not use pyplot, so that the caller's figures, settings and backend are not changed.
     """
     if not available():
         raise OpwrightError("pictures need matplotlib, which is not installed", fix="pip install matplotlib")
@@ -91,7 +91,7 @@ def make_figure(width: float, height: float) -> Figure:
 
 
 def make_axes(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
-    """Log-log axes at a place given in points, with a grid behind."""
+    """Log-log axes at a position in points, with a grid behind."""
     total_width, total_height = figure.get_size_inches() * 72
     axes = figure.add_axes((left / total_width, bottom / total_height, width / total_width, height / total_height))
     axes.set(xscale="log", yscale="log", axisbelow=True)
@@ -101,7 +101,7 @@ def make_axes(figure: Figure, left: float, bottom: float, width: float, height: 
 
 
 def tick(axes: Axes, which: str, text: Callable[[float], str], base: float = 10, most: int = 6) -> None:
-    """Ticks at powers of ``base``, as many as have room, in our own words."""
+    """Set ticks at powers of ``base``, at most ``most``, formatted by ``text``."""
     from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
     axis = axes.xaxis if which == "x" else axes.yaxis
@@ -118,12 +118,12 @@ def tick(axes: Axes, which: str, text: Callable[[float], str], base: float = 10,
 
 
 def without_zeros(text: str) -> str:
-    """``10 µs`` rather than ``10.0 µs``: a tick is exact."""
+    """``10 µs`` for ``10.0 µs``: a tick is exact."""
     return re.sub(r"\.0+(?= |$)", "", text)
 
 
 def apart(places: Sequence[float], gap: float, lo: float, hi: float) -> list[float]:
-    """Ascending places moved as little as a sweep up and a sweep down need to keep ``gap`` between neighbours."""
+    """Ascending positions, moved by a sweep up and a sweep down so that neighbours have a distance of ``gap``."""
     moved = list(places)
     for i in range(len(moved)):
         moved[i] = max(moved[i], lo if i == 0 else moved[i - 1] + gap)

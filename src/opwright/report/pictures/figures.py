@@ -65,7 +65,7 @@ def roofline(bench: BenchReport | Mapping[str, Any], *, narrow: bool = False) ->
 
 
 def save(records: Sequence[Mapping[str, Any]], folder: Path, kinds: Sequence[str] = ("svg",)) -> list[Path]:
-    """Every picture of some records as files (``roofline.svg``, ``gallery-add.svg`` …) of kinds svg and png."""
+    """Write every picture of the records as files (``roofline.svg``, ``gallery-add.svg`` …) of kinds svg and png."""
     figures: dict[str, tuple[Callable[..., Figure], tuple[Any, ...]]] = {}
     benches = read(records).benches
     for i, bench in enumerate(benches):
@@ -98,7 +98,7 @@ def _report(bench: BenchReport | Mapping[str, Any]) -> BenchReport:
         return bench
     found = read([bench]).benches
     if not found:
-        raise OpwrightError("a check has no times to draw", fix="pass what opwright bench --json wrote")
+        raise OpwrightError("a check has no times to draw", fix="pass a file written by opwright bench --json")
     return found[0]
 
 

@@ -1,4 +1,4 @@
-"""The roofline: what was achieved over arithmetic intensity, under the measured limits of the machine."""
+"""The roofline plot: achieved FLOP/s over arithmetic intensity, under the machine's measured limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WIDE = 900.0
 
 
 def roofline_points(bench: BenchReport) -> list[Measurement]:
-    """The measurements that a roofline can show: forwards, cold (warm where there is no cold), with FLOPs and bytes."""
+    """The measurements that a roofline can show: forwards, cold (or warm, if none is cold), with FLOPs and bytes."""
     colds = [m for m in bench.measurements if m.cache == "cold"]
     return [m for m in colds or bench.measurements if flop_rate(m) and m.bytes > 0]
 
@@ -55,7 +55,7 @@ def roofline_figure(bench: BenchReport, narrow: bool) -> Figure:
 
 
 def _slopes(roofline: Iterable[RooflineLimit]) -> list[tuple[str, float]]:
-    """The bandwidth of memory (cold, the largest size), and of the cache where that is clearly more."""
+    """The bandwidth of memory (cold, the largest size), and of the cache if it is clearly higher."""
     by_name = {c.name: c.by for c in roofline if c.unit == "B/s" and c.by}
     cold = by_name.get("bandwidth cold") or next(iter(by_name.values()), None)
     if not cold:
@@ -71,7 +71,7 @@ def _as_number(text: str) -> float:
 
 
 def _flats(roofline: Iterable[RooflineLimit], points: Sequence[Measurement]) -> list[tuple[str, float]]:
-    """The arithmetic limits of the dtypes that were measured; of all dtypes where that is none."""
+    """The arithmetic limits of the measured dtypes; of all dtypes if none of those has a limit."""
     rates = {dtype: rate for c in roofline if c.unit == "FLOP/s" for dtype, rate in c.by.items()}
     used = {str(m.case.get("dtype")) for m in points}
     chosen = {d: r for d, r in rates.items() if d in used} or rates
@@ -81,7 +81,7 @@ def _flats(roofline: Iterable[RooflineLimit], points: Sequence[Measurement]) -> 
 def _set_roofline_limits(
     axes: Axes, points: Sequence[Measurement], slopes: Sequence[tuple[str, float]], flats: Sequence[tuple[str, float]]
 ) -> None:
-    """Everything measured is inside, and where there is room, the ridge between the two kinds of limits."""
+    """Set axes that contain all measurements, and the ridge between the two kinds of limits if possible."""
     intensities = [m.flops / m.bytes for m in points]
     rates = [flop_rate(m) or 1.0 for m in points]
     ridges = [flats[0][1] / slopes[0][1]] if flats and slopes else []
@@ -102,7 +102,7 @@ def _draw_slope(axes: Axes, name: str, rate: float, top: float, *, dashed: bool)
     )
     a, b = axes.transData.transform([(start, start * rate), (end, end * rate)])
     angle = math.atan2(b[1] - a[1], b[0] - a[0])
-    # Beside the line, not on it, and towards the ridge: the measurements crowd at its foot.
+    # Beside the line, and towards the ridge, because measurements are dense at its lower end.
     shift = 9.0 if dashed else -9.0
     x, y = a + 0.74 * (b - a) + [-shift * math.sin(angle), shift * math.cos(angle)]
     axes.annotate(
@@ -125,13 +125,13 @@ def _draw_flat(axes: Axes, name: str, rate: float, slope: float | None) -> None:
 
 
 def _draw_points(axes: Axes, points: Sequence[Measurement]) -> None:
-    """All kernels small and faint; the best of each operator at its largest size full, with its name."""
+    """Draw all kernels small and faint, and the best of each operator at its largest size in full, with its name."""
     groups: dict[str, list[Measurement]] = {}
     for m in points:
         groups.setdefault(m.op, []).append(m)
     labels = []
-    for look, (op, group) in enumerate(groups.items()):
-        color, marker = COLORS[look % len(COLORS)], MARKERS[look % len(MARKERS)]
+    for i, (op, group) in enumerate(groups.items()):
+        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
         xs, ys = [m.flops / m.bytes for m in group], [flop_rate(m) or 1.0 for m in group]
         axes.scatter(xs, ys, s=14, marker=marker, color=color, alpha=0.4, linewidths=0.8)
         best = _best(group)
@@ -143,7 +143,7 @@ def _draw_points(axes: Axes, points: Sequence[Measurement]) -> None:
 
 
 def _best(group: Sequence[Measurement]) -> Measurement:
-    """The fastest of the largest, the baselines aside if there is anything else."""
+    """The fastest kernel at the largest size, without baselines if there are other kernels."""
     against = baselines(group)
     own = [m for m in group if m.kernel not in against] or list(group)
     largest = max(m.bytes for m in own)
@@ -151,7 +151,7 @@ def _best(group: Sequence[Measurement]) -> Measurement:
 
 
 def _label_points(axes: Axes, labels: Sequence[tuple[str, str, tuple[float, float]]]) -> None:
-    """Names beside their points. Points that stand close share one column of names, with a line to each."""
+    """Draw names beside their points. Points that are close share one column of names, with a line to each."""
     placed: list[_Label] = []
     for name, color, at in labels:
         x, y = map(float, axes.transData.transform(at))
@@ -167,19 +167,19 @@ def _label_points(axes: Axes, labels: Sequence[tuple[str, str, tuple[float, floa
         _label_column(axes, sorted(column, key=lambda entry: entry[1]))
 
 
-# Where its point is (in pixels), text and colour.
+# The position of a point in pixels, its text and colour.
 _Label = tuple[float, float, str, str]
 _LABEL_WIDTH = 130.0
 
 
 def _label_column(axes: Axes, column: Sequence[_Label]) -> None:
     (left, bottom), (right, top) = axes.transAxes.transform([(0, 0), (1, 1)])
-    # Below the points rather than at their height: a roof rises to the right of them.
+    # Below the points, not beside them, because the limit rises to their right.
     highest = min(top, column[-1][1]) - 8
     heights = apart([y - 8 for _, y, _, _ in column], 13.5, bottom + 8, highest)
     rightmost, leftmost = max(entry[0] for entry in column), min(entry[0] for entry in column)
-    fits = rightmost + 14 + _LABEL_WIDTH <= right or leftmost - left < right - rightmost
-    at = rightmost + 14 if fits else leftmost - 14
+    to_the_right = rightmost + 14 + _LABEL_WIDTH <= right or leftmost - left < right - rightmost
+    at = rightmost + 14 if to_the_right else leftmost - 14
     for (x, y, name, color), height in zip(column, heights, strict=True):
         line = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "alpha": 0.7, "shrinkA": 1, "shrinkB": 4}
         axes.annotate(
@@ -189,7 +189,7 @@ def _label_column(axes: Axes, column: Sequence[_Label]) -> None:
             xycoords="figure pixels",
             textcoords="figure pixels",
             color=color,
-            ha="left" if fits else "right",
+            ha="left" if to_the_right else "right",
             va="center",
             fontweight="bold",
             arrowprops=line if math.hypot(at - x, height - y) > 18 else None,

@@ -33,7 +33,7 @@ _HEIGHT = 330.0
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot of time over size: everything in it differs in kernel, size and cache only."""
+    """One plot of time over size; its measurements differ only in kernel, size and cache."""
 
     op: str
     direction: str
@@ -46,7 +46,7 @@ class Panel:
 
     @property
     def main(self) -> str:
-        """The state of the cache whose times count: cold, if that was measured."""
+        """The state of the cache whose times are drawn in full: cold, if that was measured."""
         return "cold" if any(m.cache == "cold" for m in self.measurements) else self.measurements[0].cache
 
     @property
@@ -55,13 +55,13 @@ class Panel:
 
 
 def panels(bench: BenchReport, op: str | None = None) -> list[Panel]:
-    """The plots of time over size that a benchmark has: those with at least two sizes."""
+    """The plots of time over size of a benchmark: those with at least two sizes."""
     groups: dict[tuple[str, str, str, str], list[Measurement]] = {}
     several_devices = len({m.device for m in bench.measurements}) > 1
     for m in bench.measurements:
         if op in (None, m.op):
-            words = [str(v) for v in m.case.values() if _size(v) is None]
-            variant = " ".join([*words, *([m.device] if several_devices else [])])
+            other_values = [str(v) for v in m.case.values() if _size(v) is None]
+            variant = " ".join([*other_values, *([m.device] if several_devices else [])])
             groups.setdefault((m.op, m.direction, m.device, variant), []).append(m)
     found = []
     for (name, direction, device, variant), group in groups.items():
@@ -76,7 +76,7 @@ _BYTES = "least bytes moved"
 
 
 def _size_axis(group: Sequence[Measurement]) -> tuple[str, Callable[[Measurement], float]]:
-    """The one dim that varies; where several do (or one that has no single size), the bytes that must be moved."""
+    """The dim that varies; if several do (or one without a single size), the minimum of bytes to move."""
     varying = [d for d in group[0].case if len({str(m.case.get(d)) for m in group}) > 1]
     if len(varying) == 1 and all(isinstance(m.case.get(varying[0]), int) for m in group):
         dim = varying[0]
@@ -94,7 +94,7 @@ def _size(value: Any) -> int | None:
 
 
 def panels_figure(found: Sequence[Panel]) -> Figure:
-    """Each panel has the times above, and below them how many times the fastest each one is."""
+    """Each panel has the times, and below them the ratio of each to the fastest."""
     figure = make_figure(NARROW * len(found), _HEIGHT)
     for i, panel in enumerate(found):
         left, width = i * NARROW + 50, NARROW - 50 - 112
@@ -107,7 +107,7 @@ def panels_figure(found: Sequence[Panel]) -> Figure:
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     ends: list[tuple[str, str, str, float]] = []
-    for kernel, (color, marker) in _looks(panel).items():
+    for kernel, (color, marker) in _styles(panel).items():
         if warm := _line(panel, kernel, "warm" if panel.main == "cold" else ""):
             _draw_line(axes, panel, warm, {"color": color, **_WEAK})
         if line := _line(panel, kernel, panel.main):
@@ -123,13 +123,13 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_ratios(axes: Axes, panel: Panel, x_limits: tuple[float, float]) -> None:
-    """Where the lines above lie on each other, this tells them apart."""
+    """Draw the ratios to the fastest kernel, which distinguish lines that overlap in the plot above."""
     fastest: dict[float, float] = {}
     for m in panel.measurements:
         if m.cache == panel.main and m.time_us.median > 0:
             fastest[panel.size(m)] = min(m.time_us.median, fastest.get(panel.size(m), math.inf))
     worst = 1.0
-    for kernel, (color, marker) in _looks(panel).items():
+    for kernel, (color, marker) in _styles(panel).items():
         line = _line(panel, kernel, panel.main)
         ratios = [m.time_us.median / fastest[panel.size(m)] for m in line]
         worst = max([worst, *ratios])
@@ -149,14 +149,14 @@ def _tick_ratios(axes: Axes, worst: float) -> None:
         tick(axes, "y", lambda r: f"{r:,g} ×", most=3)
         return
     axes.set_yscale("linear")
-    room = max(worst - 1, 0.02)
-    axes.set_ylim(1 - 0.12 * room, 1 + 1.15 * room)
+    span = max(worst - 1, 0.02)
+    axes.set_ylim(1 - 0.12 * span, 1 + 1.15 * span)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=3, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda r, _: f"{r:.3g} ×"))
 
 
 def _freeze(axes: Axes) -> None:
-    """Keep the limits where the data put them: what is drawn later must not move them."""
+    """Fix the limits, so that later drawing does not change them."""
     axes.set_ylim(*axes.get_ylim())
     axes.set_xlim(*axes.get_xlim())
 
@@ -167,13 +167,13 @@ def _tick_sizes(axes: Axes, panel: Panel) -> None:
 
 
 def _line(panel: Panel, kernel: str, cache: str) -> list[Measurement]:
-    """One kernel's measurements by size, those that can stand on a logarithmic axis."""
+    """One kernel's measurements by size, without those that a logarithmic axis cannot show."""
     chosen = (m for m in panel.measurements if (m.kernel, m.cache) == (kernel, cache))
     return sorted((m for m in chosen if is_number(m.time_us.median) and m.time_us.median > 0), key=panel.size)
 
 
-def _looks(panel: Panel) -> dict[str, tuple[str, str]]:
-    """A colour and a marker for each kernel; what they are compared with is grey."""
+def _styles(panel: Panel) -> dict[str, tuple[str, str]]:
+    """A colour and a marker for each kernel; baselines are grey."""
     kernels = list(dict.fromkeys(m.kernel for m in panel.measurements))
     own = [k for k in kernels if k not in panel.compared_with] + [k for k in kernels if k in panel.compared_with]
     return {
@@ -186,17 +186,17 @@ _STRONG: dict[str, Any] = {"markersize": 4, "linewidth": 1.5, "capsize": 2.5, "e
 _WEAK: dict[str, Any] = {"linestyle": (0, (3, 2.5)), "linewidth": 0.9, "alpha": 0.75, "elinewidth": 0.7}
 
 
-def _draw_line(axes: Axes, panel: Panel, line: Sequence[Measurement], look: Mapping[str, Any]) -> None:
+def _draw_line(axes: Axes, panel: Panel, line: Sequence[Measurement], style: Mapping[str, Any]) -> None:
     times = [m.time_us for m in line]
     spans = [
         [max(0.0, t.median - t.lo) if is_number(t.lo) else 0.0 for t in times],
         [max(0.0, t.hi - t.median) if is_number(t.hi) else 0.0 for t in times],
     ]
-    axes.errorbar([panel.size(m) for m in line], [t.median for t in times], yerr=spans, **look)
+    axes.errorbar([panel.size(m) for m in line], [t.median for t in times], yerr=spans, **style)
 
 
 def _label_ends(axes: Axes, ends: Sequence[tuple[str, str, str, float]]) -> None:
-    """Each line's marker and name beside its end, moved apart where lines meet, in the lines' order."""
+    """Draw each line's marker and name beside its end, moved apart where lines meet, in the lines' order."""
     order = sorted(ends, key=lambda e: e[3])
     heights = [float(axes.transData.transform((axes.get_xlim()[1], t))[1]) for *_, t in order]
     bottom, top = axes.transAxes.transform((0, 0))[1], axes.transAxes.transform((0, 1))[1]

@@ -1,1 +1,1 @@
-"""Records and views on a terminal: a file for each command; plain text where there is none."""
+"""Records and views on a terminal, one file for each command; plain text without a terminal."""

@@ -1,4 +1,4 @@
-"""What ``opwright bench`` prints: times with their spread, comparisons, and the fastest kernel by size."""
+"""The output of ``opwright bench``: times with their spread, comparisons, and the fastest kernel by size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPARISON_STYLES = {
 
 
 def show_bench(console: Console, report: BenchReport) -> None:
-    """One table an operator and direction: time with its interval, what it means, and who is faster."""
+    """Print one table per operator and direction: times with their intervals, rates, and comparisons."""
     groups: dict[tuple[str, str], list[Measurement]] = {}
     for m in report.measurements:
         groups.setdefault((m.op, m.direction), []).append(m)
@@ -32,8 +32,8 @@ def show_bench(console: Console, report: BenchReport) -> None:
         console.print()
     _show_crossovers(console, report.crossovers)
     if report.settings:
-        told = ", ".join(f"{name}: {value}" for name, value in report.settings.items())
-        console.print(f"[dim]the same for all: {escape(told)}[/]", soft_wrap=True, highlight=False)
+        settings = ", ".join(f"{name}: {value}" for name, value in report.settings.items())
+        console.print(f"[dim]the same for all: {escape(settings)}[/]", soft_wrap=True, highlight=False)
     for note in dict.fromkeys(n for m in report.measurements for n in m.notes):
         console.print(f"[yellow]note[/] {escape(note)}", soft_wrap=True, highlight=False)
     for error in report.errors:
@@ -41,17 +41,17 @@ def show_bench(console: Console, report: BenchReport) -> None:
 
 
 def _show_crossovers(console: Console, crossovers: Sequence[Crossover]) -> None:
-    """Which kernel is the fastest at which sizes."""
+    """Print the fastest kernel by size."""
     for found in crossovers:
-        kept = "calls follow this from now on" if found.stored else "opwright tune makes calls follow this"
+        use = "calls use this from now on" if found.stored else "run opwright tune to use this in calls"
         console.print(
             f"[bold]{escape(found.op)}[/] {found.dtype} [dim]on {escape(found.device_name)}[/]: the fastest by size "
-            f"[dim]({kept})[/]",
+            f"[dim]({use})[/]",
             soft_wrap=True,
             highlight=False,
         )
-        for interval in found.ranges:
-            console.print(f"  {escape(interval.kernel):<20} {interval}", highlight=False)
+        for size_range in found.ranges:
+            console.print(f"  {escape(size_range.kernel):<20} {size_range}", highlight=False)
         console.print()
 
 
@@ -70,7 +70,7 @@ def _bench_table(measured: Sequence[Measurement]) -> Table:
     for (case, kernel), by_cache in rows.items():
         cold, warm = by_cache.get("cold"), by_cache.get("warm")
         shown = cold or warm
-        assert shown is not None  # a row exists because something was measured
+        assert shown is not None  # every row has a measurement
         table.add_row(
             "" if case == last else escape(case),
             escape(kernel),
@@ -105,6 +105,6 @@ def _versus_text(found: Comparison | None) -> str:
 
 
 def show_regressions(console: Console, regressions: Sequence[str]) -> None:
-    """What became slower than it was."""
-    for told in regressions:
-        console.print(f"[bold red]slower[/] {escape(told)}", soft_wrap=True, highlight=False)
+    """Print the kernels that became slower."""
+    for regression in regressions:
+        console.print(f"[bold red]slower[/] {escape(regression)}", soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""Verdicts on a terminal: the matrix, then what failed, then the rest, grouped and counted."""
+"""The output of ``opwright check``: the matrix, the failures, then the rest, grouped and counted."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from opwright.results import CheckReport, Finding, Status, Verdict
 __all__ = ["counts_text", "print_indented", "show_check", "show_failures", "show_matrix", "show_reasons"]
 
 STYLES = {Status.PASS: "bold green", Status.FAIL: "bold red", Status.REFUSED: "yellow"}
-# A list of more kernels than this shows those that failed, and counts the others.
+# A list of more kernels than this shows the failures, and counts the others.
 MOST_ROWS = 12
-# Of the terminal's width, for the operators' names in the matrix.
+# The maximum share of the terminal's width for the operators' names in the matrix.
 _MOST_OF_WIDTH = 0.45
 
 
 def show_check(console: Console, report: CheckReport, *, verbose: bool = False) -> None:
-    """The matrix, each failure with its smallest case, the kernels, and what was not checked or cannot run.
+    """Print the matrix, each failure with its smallest case, the kernels, and what was not checked or cannot run.
 
     ``verbose`` lists all kernels, however many there are.
     """
@@ -45,15 +45,15 @@ def show_check(console: Console, report: CheckReport, *, verbose: bool = False) 
 
 def counts_text(verdicts: Iterable[Verdict]) -> Text:
     """``1 failed, 58 passed, 7 cannot run here``."""
-    told = [(f"{n} {format.STATUS_WORDS[s]}", STYLES[s]) for s, n in format.counts(verdicts).items()]
-    return Text(", ").join(Text(*words) for words in told)
+    texts = [(f"{n} {format.STATUS_WORDS[s]}", STYLES[s]) for s, n in format.counts(verdicts).items()]
+    return Text(", ").join(Text(*text) for text in texts)
 
 
 # -- the matrix -------------------------------------------------------------------------------------------------
 
 
 def show_matrix(console: Console, matrix: Matrix) -> None:
-    """Operators × languages. Columns that do not fit beside the others come below them."""
+    """Print operators × languages. Columns that do not fit beside the others are printed below them."""
     names = [matrix.corner, *(name for name, _ in matrix.rows)]
     width = min(max(map(cell_len, names)), max(8, int(console.width * _MOST_OF_WIDTH)))
     widths = [_width(matrix, i) for i in range(len(matrix.columns))]
@@ -63,17 +63,17 @@ def show_matrix(console: Console, matrix: Matrix) -> None:
             console.print()
         for line in _lines(matrix, block, width, [widths[i] for i in block], " " * gap):
             console.print(line, soft_wrap=True)
-    there = {status for _, cells in matrix.rows for cell in cells for status, _ in cell.counts}
-    legend = [Text.assemble((MARKS[s], STYLES[s]), f" {format.STATUS_WORDS[s]}") for s in MARKS if s in there]
+    present = {status for _, cells in matrix.rows for cell in cells for status, _ in cell.counts}
+    legend = [Text.assemble((MARKS[s], STYLES[s]), f" {format.STATUS_WORDS[s]}") for s in MARKS if s in present]
     console.print(Text("   ").join(legend))
 
 
-def _blocks(widths: Sequence[int], room: int, gap: int) -> Iterator[list[int]]:
-    """The numbers of the columns that stand beside each other in so much room."""
+def _blocks(widths: Sequence[int], available: int, gap: int) -> Iterator[list[int]]:
+    """The indices of the columns that fit beside each other in the available width."""
     block: list[int] = []
     used = 0
     for i, width in enumerate(widths):
-        if block and used + gap + width > room:
+        if block and used + gap + width > available:
             yield block
             block, used = [], 0
         block.append(i)
@@ -82,7 +82,7 @@ def _blocks(widths: Sequence[int], room: int, gap: int) -> Iterator[list[int]]:
 
 
 def _lines(matrix: Matrix, block: Sequence[int], name: int, widths: Sequence[int], gap: str) -> Iterator[Text]:
-    """The lines of some columns; operators that have nothing there are left out."""
+    """The lines of some columns, without operators that have no kernels in them."""
 
     def line(first: Text, cells: Iterable[Text]) -> Text:
         first.truncate(name, overflow="ellipsis", pad=True)
@@ -114,7 +114,7 @@ def _cell_text(cell: Cell) -> Text:
 
 
 def _one_line(name: str) -> str:
-    """A name as it can stand in a table: no line breaks, and nothing that a terminal would obey."""
+    """A name for a table, without line breaks and control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in name).split())
 
 
@@ -122,7 +122,7 @@ def _one_line(name: str) -> str:
 
 
 def show_failures(console: Console, verdicts: Iterable[Verdict]) -> None:
-    """Every failure, with its smallest case and the command that repeats it."""
+    """Print every failure, with its smallest case and the command that repeats it."""
     for verdict, finding in format.failures(verdicts):
         console.print()
         _show_failure(console, verdict, finding)
@@ -146,7 +146,7 @@ def _show_failure(console: Console, verdict: Verdict, finding: Finding) -> None:
 
 
 def _show_kernels(console: Console, verdicts: Sequence[Verdict], most: int | None) -> None:
-    """A row for each kernel; beyond ``most``, for each that failed, and the number of the others."""
+    """Print a row for each kernel; if there are more than ``most``, only the failures and the number of the others."""
     folds = most is not None and len(verdicts) > most
     rows = [v for v in verdicts if not folds or v.status is Status.FAIL]
     kernel_width = max((cell_len(v.kernel) for v in rows), default=0)
@@ -159,13 +159,13 @@ def _show_kernels(console: Console, verdicts: Sequence[Verdict], most: int | Non
             last = verdict.op
         console.print(_row(verdict, kernel_width, language_width), soft_wrap=True)
     if folds:
-        told = ", ".join(f"{n} {format.STATUS_WORDS[s]}" for s, n in format.counts(verdicts).items() if s != "fail")
-        if told:
-            console.print(f"\n[dim]not listed: {told}; -v lists every kernel[/]", highlight=False)
+        others = ", ".join(f"{n} {format.STATUS_WORDS[s]}" for s, n in format.counts(verdicts).items() if s != "fail")
+        if others:
+            console.print(f"\n[dim]not listed: {others}; -v lists every kernel[/]", highlight=False)
 
 
 def _row(verdict: Verdict, kernel: int, language: int) -> Text:
-    """One kernel. The columns are as wide in each row, so that operators' names need no column of their own."""
+    """One kernel. Columns have the same width in each row, so that operators' names need no column of their own."""
     seconds = f"{verdict.seconds:.1f} s" if verdict.status is not Status.REFUSED else ""
     row = Text.assemble(
         f"  {_one_line(verdict.kernel):<{kernel}}  {verdict.backend:<{language}}  {verdict.device:<7}  ",
@@ -187,7 +187,7 @@ def _summary(verdict: Verdict) -> Text:
 
 
 def show_reasons(console: Console, title: str, found: Sequence[Reason]) -> None:
-    """Each reason once: for how many kernels, what was left out, and the names of a few of the kernels."""
+    """Print each reason once: the number of kernels, the skipped checks, and a few of the kernels' names."""
     if not found:
         return
     console.print(f"\n[bold]{title}[/]")
@@ -199,7 +199,7 @@ def show_reasons(console: Console, title: str, found: Sequence[Reason]) -> None:
 
 
 def print_indented(console: Console, text: Text, indent: int) -> None:
-    """Print a paragraph, each line of it so far from the margin and none longer than the terminal is wide."""
+    """Print a paragraph with an indent, wrapped to the width of the terminal."""
     for line in text.wrap(console, max(20, console.width - indent)):
         line.rstrip()
         console.print(Text(" " * indent).append(line), soft_wrap=True)

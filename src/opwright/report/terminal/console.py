@@ -1,4 +1,4 @@
-"""The console that all of a command's output goes to, and its pager."""
+"""The console for all of a command's output, and its pager."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["make_console", "paged"]
 
 
 def make_console(**options: Any) -> Console:
-    """A console for our tables. Emoji codes are off: ``op:b:`` is a kernel's name here, not a letter in a box."""
+    """A console without emoji codes: ``op:b:`` is a kernel's name here, not an emoji."""
     return Console(**{"soft_wrap": False, "emoji": False, **options})
 
 
 @contextlib.contextmanager
 def paged(console: Console, lines: int) -> Iterator[None]:
-    """A pager around what is longer than the terminal is high; nothing where there is no terminal."""
+    """A block whose output goes through a pager if it is longer than the terminal's height."""
     if not console.is_terminal or not sys.stdout.isatty() or lines <= console.height:
         yield
         return

@@ -1,4 +1,4 @@
-"""What ``opwright demo`` found, in one screen: a matrix, a line for each system, a wrong kernel, times, what next."""
+"""The output of ``opwright demo`` on one screen: a matrix, a line for each system, a wrong kernel, times, hints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LANGUAGES = {
     "cpp": "C++", "cuda": "CUDA", "max": "MAX", "mojo": "Mojo", "numpy": "NumPy", "python": "Python",
     "triton": "Triton",
 }  # fmt: skip
-# From this width on, what a line is about and what it says stand beside each other.
+# From this width on, the two parts of a line are printed side by side.
 _WIDE = 72
 
 
@@ -35,7 +35,7 @@ class System:
 
 @dataclass(frozen=True)
 class WrongOnPurpose:
-    """The verdict about a kernel that is wrong on purpose, the file it is in, and what is wrong with it."""
+    """The verdict about a kernel that is wrong on purpose, its file, and its error."""
 
     verdict: Verdict
     file: str
@@ -57,13 +57,13 @@ class Missing:
 
 @dataclass(frozen=True)
 class Story:
-    """Everything that the demo found.
+    """The results of the demo.
 
     Attributes:
         checked: the verdicts of all systems.
         times: one comparison; None if there was nothing to time.
-        commands: what to type next, and what it does.
-        seconds: how long it all took.
+        commands: commands to try next, and what they do.
+        seconds: the duration of the demo.
     """
 
     systems: tuple[System, ...]
@@ -76,7 +76,7 @@ class Story:
 
 
 def show_story(console: Console, story: Story) -> None:
-    """All of it, in the order in which a reader asks."""
+    """Print the results of the demo."""
     machine = story.checked.machine
     cores = f", {machine['cores']} cores" if "cores" in machine else ""
     console.print(Text.assemble(("opwright", "bold"), f" on {format.machine_name(machine)}{cores}"))
@@ -127,9 +127,9 @@ def _what_ran(system: System) -> Text:
         name = _LANGUAGES.get(verdict.backend, verdict.backend)
         if name not in languages:
             languages.append(name)
-    ways = sorted(by_way, key=lambda way: way.startswith(":"))  # what ran comes first
-    told = [f"{', '.join(by_way[way])}{way}" for way in ways]
-    return Text("; ".join(told + _further_checks(system)))
+    ways = sorted(by_way, key=lambda way: way.startswith(":"))  # kernels that ran come first
+    texts = [f"{', '.join(by_way[way])}{way}" for way in ways]
+    return Text("; ".join(texts + _further_checks(system)))
 
 
 def _way(verdict: Verdict) -> str:
@@ -149,8 +149,8 @@ def _checks_of(system: System) -> list[str]:
 
 
 def _further_checks(system: System) -> list[str]:
-    words = {"gradients": "with gradients", "torch.compile": "under torch.compile"}
-    return [words[check] for check in _checks_of(system) if check in words]
+    descriptions = {"gradients": "with gradients", "torch.compile": "under torch.compile"}
+    return [descriptions[check] for check in _checks_of(system) if check in descriptions]
 
 
 def _what_was_checked(story: Story) -> str:
@@ -169,8 +169,8 @@ def _show_wrong(console: Console, story: Story) -> None:
         show_failures(console, [story.wrong.verdict])
         return
     verdict = story.wrong.verdict
-    said = f"✗ It was not found ({verdict.status}): {verdict.reason or 'that is a mistake in opwright'}"
-    print_indented(console, Text(said, STYLES[Status.FAIL]), 2)
+    text = f"✗ It was not found ({verdict.status}): {verdict.reason or 'this is a bug in opwright'}"
+    print_indented(console, Text(text, STYLES[Status.FAIL]), 2)
 
 
 def _show_times(console: Console, report: BenchReport | None) -> None:
@@ -184,8 +184,8 @@ def _show_times(console: Console, report: BenchReport | None) -> None:
         _heading(console, f"One comparison of times: {first.op}, {format.case_text(case)} ({where})")
         _show_pairs(console, [(Text(_name_of(m)), _time_of(m)) for m in report.measurements])
         samples = min(m.time_us.n for m in report.measurements)
-        said = f"Medians with 95 % intervals, {samples} samples or more of each, taken in turn, warm caches."
-        print_indented(console, Text(said, "dim"), 2)
+        text = f"Medians with 95 % intervals, {samples} samples or more of each, taken in turn, warm caches."
+        print_indented(console, Text(text, "dim"), 2)
     for error in report.errors:
         print_indented(console, Text(f"✗ {error}", STYLES[Status.FAIL]), 2)
 
@@ -197,8 +197,8 @@ def _name_of(m: Measurement) -> str:
 def _time_of(m: Measurement) -> Text:
     text = Text(f"{format.estimate_text(m.time_us)} [{format.estimate_interval(m.time_us)}]")
     for name, found in m.comparisons.items():
-        words = f"  {found.verdict}", COMPARISON_STYLES[found.verdict]
-        text = Text.assemble(text, words, f": {format.ratio_text(found)} of the {name}’s time")
+        verdict = f"  {found.verdict}", COMPARISON_STYLES[found.verdict]
+        text = Text.assemble(text, verdict, f": {format.ratio_text(found)} of the {name}’s time")
     return text
 
 
@@ -221,15 +221,15 @@ def _show_commands(console: Console, commands: Sequence[tuple[str, str]]) -> Non
 
 
 def _show_pairs(console: Console, pairs: Sequence[tuple[Text, Text]]) -> None:
-    """What each line is about, and what it says: beside each other, or below where the terminal is narrow."""
+    """Print pairs of a name and a text side by side, or below each other on a narrow terminal."""
     width = max((cell_len(name.plain) for name, _ in pairs), default=0)
     beside = console.width >= _WIDE and width <= console.width // 2
-    for name, said in pairs:
+    for name, text in pairs:
         if not beside:
             print_indented(console, name, 2)
-            print_indented(console, said, 6)
+            print_indented(console, text, 6)
             continue
-        lines = said.wrap(console, max(20, console.width - width - 4))
+        lines = text.wrap(console, max(20, console.width - width - 4))
         for number, line in enumerate(lines or [Text()]):
             line.rstrip()
             first = name.copy() if number == 0 else Text()

@@ -1,4 +1,4 @@
-"""What ``opwright doctor`` prints: the machine, and which languages it can run."""
+"""The output of ``opwright doctor``: the machine, and which languages it can run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["show_doctor"]
 def show_doctor(
     console: Console, machine: Mapping[str, Any], backends: Mapping[str, Probe], missing: Sequence[str] = ()
 ) -> None:
-    """What this machine is, and for each language: accepted, or why not and what to do; then a line for each name of
-    torch's and Triton's that is missing."""
-    facts = Table(box=None, pad_edge=False, show_header=False)
-    facts.add_column(style="bold")
-    facts.add_column()
+    """Print the machine's properties; each language, accepted or refused with the remedy; and a line for each name of
+    torch or Triton that is missing."""
+    properties = Table(box=None, pad_edge=False, show_header=False)
+    properties.add_column(style="bold")
+    properties.add_column()
     for name, value in machine.items():
-        facts.add_row(name.replace("_", " "), escape(_fact(value)))
-    console.print(facts)
+        properties.add_row(name.replace("_", " "), escape(_fact(value)))
+    console.print(properties)
     console.print()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("language", "", "how, or what to do"):
@@ -34,10 +34,12 @@ def show_doctor(
             case Accepted(note=note):
                 table.add_row(name, "[bold green]ready[/]", escape(note))
             case Refused(reason=reason, remedy=remedy):
-                table.add_row(name, "[yellow]not here[/]", escape(reason) + (f"\n→ {escape(remedy)}" if remedy else ""))
+                table.add_row(
+                    name, "[yellow]not available[/]", escape(reason) + (f"\n→ {escape(remedy)}" if remedy else "")
+                )
     console.print(table)
     if missing:
-        console.print("\n[bold]what this torch or Triton lacks, and what happens without it[/]")
+        console.print("\n[bold]what this torch or Triton lacks, and the fallback[/]")
     for line in missing:
         console.print(f"  [yellow]{escape(line)}[/]", soft_wrap=True, highlight=False)
 

@@ -1,4 +1,4 @@
-"""What is going on, while it goes on: a display on a terminal, a few lines on a plain stream."""
+"""Progress displays: live on a terminal, a few lines on a plain stream."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["CheckProgress", "TaskLine"]
 
 
 class CheckProgress:
-    """How far a check is. On a terminal, a bar and what each worker does; on a plain stream, a line for each kernel.
+    """The progress of a check: on a terminal, a bar and each worker's step; on a plain stream, a line for each kernel.
 
-    What is compiled is told there and nowhere else: on a terminal while it takes time, on a plain stream as a number
-    behind the kernel. ``verbose`` prints each such message, once.
+    Compilations are shown only here: on a terminal while they run, on a plain stream as a number after the kernel.
+    ``verbose`` prints each of their messages, once.
     """
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
@@ -30,7 +30,7 @@ class CheckProgress:
         self._lock = threading.Lock()
         self._doing: dict[str, str] = {}
         self._compiled: Counter[str] = Counter()
-        self._said: set[str] = set()
+        self._shown: set[str] = set()
         self._total = self._done = 0
         self._bar = Progress(
             SpinnerColumn(),
@@ -61,27 +61,27 @@ class CheckProgress:
         return grid
 
     def plan(self, kernels: int) -> None:
-        """So many more kernels are to be checked."""
+        """Add a number of kernels to the total."""
         self._total += kernels
         self._bar.update(self._task, total=self._total)
 
     def step(self, task: object, what: str) -> None:
-        """A worker does something."""
+        """Show a worker's current step."""
         takes_time = what.startswith(("compiling", "waiting"))
         with self._lock:
             self._doing[str(task)] = what
             self._compiled[str(task)] += what.startswith("compiling")
-            is_new = what not in self._said
-            self._said.add(what)
+            is_new = what not in self._shown
+            self._shown.add(what)
         if takes_time and is_new and self._verbose:
             self._console.print(f"[dim]opwright: {escape(what)}[/]", soft_wrap=True, highlight=False)
 
-    def say(self, what: str) -> None:
-        """Something else than checking goes on, which only a terminal shows."""
+    def on_message(self, what: str) -> None:
+        """Show a step other than a check, on a terminal only."""
         self.step("also", what)
 
     def done(self, verdict: Verdict, note: str = "") -> None:
-        """A kernel's verdict is there; ``note`` stands behind it."""
+        """Show a kernel's verdict, followed by ``note``."""
         task = f"{verdict.op} {verdict.kernel} on {verdict.device}"
         with self._lock:
             self._doing.pop(task, None)
@@ -101,11 +101,11 @@ class CheckProgress:
 
 
 class TaskLine:
-    """One line that says what is being done; on a plain stream nothing, but for what takes long, each once."""
+    """One line with the current step; on a plain stream only long steps are printed, each once."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._said: set[str] = set()
+        self._shown: set[str] = set()
         self._progress = Progress(
             SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
         )
@@ -120,10 +120,10 @@ class TaskLine:
         if self._console.is_terminal:
             self._progress.stop()
 
-    def say(self, what: str) -> None:
+    def on_message(self, what: str) -> None:
         """Replace the line."""
         self._progress.update(self._task, description=escape(what))
         takes_time = what.startswith(("measuring", "compiling", "waiting"))
-        if takes_time and what not in self._said and not self._console.is_terminal:
-            self._said.add(what)
+        if takes_time and what not in self._shown and not self._console.is_terminal:
+            self._shown.add(what)
             self._console.print(f"opwright: {what}", markup=False, soft_wrap=True, highlight=False)

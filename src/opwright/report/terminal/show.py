@@ -1,4 +1,4 @@
-"""What ``opwright show`` prints: an operator's schema and parts, and the source or compiled code of its kernels."""
+"""The output of ``opwright show``: an operator's schema and parts, and the source or compiled code of its kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ORIGINS = {"derived": "cyan", "custom": "green", "missing": "red"}
 
 
 def show_parts(console: Console, op: str, schema: str, parts: Iterable[Part]) -> None:
-    """An operator's schema, and where each of its parts comes from."""
+    """Print an operator's schema, and the origin of each of its parts."""
     console.print(f"[bold]{escape(op)}[/]{escape(schema)}", soft_wrap=True, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("part", "", "how"):
@@ -28,7 +28,7 @@ def show_parts(console: Console, op: str, schema: str, parts: Iterable[Part]) ->
 
 
 def show_text(console: Console, of: str, shown: Shown) -> None:
-    """A kernel's source or compiled code, coloured where there is a terminal."""
+    """Print a kernel's source or compiled code, coloured on a terminal."""
     console.print(f"[bold]{escape(of)}[/]  [dim]{escape(shown.title)}[/]", soft_wrap=True, highlight=False)
     lexer = {"sass": "nasm", "asm": "nasm"}.get(shown.language, shown.language)
     if console.is_terminal and lexer != "text":

@@ -1,4 +1,4 @@
-"""Two texts beside each other, line by line, with what differs marked."""
+"""Prints two texts side by side, line by line, with differences marked."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["side_by_side"]
 
 
 def side_by_side(left: tuple[str, str], right: tuple[str, str], width: int) -> tuple[str, Shown]:
-    """Two (title, text) in columns that fill ``width``; ``|`` between lines that differ, ``<`` and ``>`` where one side
-    has none."""
-    room = max((width - 3) // 2, 20)
-    rows = [(left[0], " ", right[0]), ("-" * room, "-", "-" * room)]
+    """Two (title, text) in columns that fill ``width``; ``|`` between lines that differ, ``<`` and ``>`` if one side
+    has no line."""
+    column_width = max((width - 3) // 2, 20)
+    rows = [(left[0], " ", right[0]), ("-" * column_width, "-", "-" * column_width)]
     rows += _aligned(left[1].splitlines(), right[1].splitlines())
-    lines = [f"{_cut(a, room):<{room}} {mark} {_cut(b, room)}".rstrip() for a, mark, b in rows]
+    lines = [f"{_cut(a, column_width):<{column_width}} {mark} {_cut(b, column_width)}".rstrip() for a, mark, b in rows]
     return "side by side", Shown(f"{left[0]} and {right[0]}", "text", "\n".join(lines))
 
 
@@ -28,6 +28,6 @@ def _aligned(left: list[str], right: list[str]) -> Iterator[tuple[str, str, str]
             yield a or "", mark, b or ""
 
 
-def _cut(line: str, room: int) -> str:
+def _cut(line: str, column_width: int) -> str:
     line = line.expandtabs(4)
-    return line if len(line) <= room else line[: room - 1] + "…"
+    return line if len(line) <= column_width else line[: column_width - 1] + "…"

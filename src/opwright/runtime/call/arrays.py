@@ -1,4 +1,4 @@
-"""Calls of an operator on arrays, of NumPy or of a library that lends its memory."""
+"""Calls of an operator on arrays, of NumPy or of another library that shares its memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["call_on_arrays", "holds_arrays", "traced_on_arrays"]
 
 
 def holds_arrays(arguments: Sequence[Any]) -> bool:
-    """Whether arrays are among a call's arguments, or in a list among them."""
+    """Whether a call's arguments, or lists among them, contain arrays."""
     return any(
         is_array(a) or (isinstance(a, list | tuple) and bool(a) and is_array(a[0]))
         for a in arguments
@@ -25,7 +25,7 @@ def holds_arrays(arguments: Sequence[Any]) -> bool:
 
 
 def call_on_arrays(call: Callable[..., Any], contract: Contract, arguments: Sequence[Any]) -> Any:
-    """An operator's call on tensors that share the arrays' memory; results share theirs with the kernel's outputs."""
+    """Call an operator on tensors that share the arrays' memory; results share memory with the kernel's outputs."""
     leaves = tree.leaves(list(arguments))
     borrowed = borrow(leaves, None, contract.qualname, functional=True)
     on_tensors = tree.rebuild(list(arguments), borrowed.leaves)
@@ -34,7 +34,7 @@ def call_on_arrays(call: Callable[..., Any], contract: Contract, arguments: Sequ
 
 
 def traced_on_arrays(overload: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """An operator within a graph that torch.compile makes of NumPy code, which gives and takes arrays."""
+    """Call an operator within a graph of NumPy code that torch.compile traces, with arrays as arguments and results."""
     leaves = tree.leaves((args, kwargs))
     if not any(isinstance(leaf, np.ndarray) for leaf in leaves):
         return overload(*args, **kwargs)

@@ -1,15 +1,15 @@
-"""The fast path of a call: straight to a kernel, past torch's dispatcher.
+"""The fast path of a call: directly to a kernel, without torch's dispatcher.
 
-A Python operator costs several microseconds on its way through the dispatcher, as much as a small kernel itself.
-Nothing on that way matters for a *plain* call: no gradient, no torch.compile, no mode, no functorch transform, no
-tensor subclass, no autocast, no lazy conjugate, no profiler. Two questions decide whether a call is plain, and nothing
-else does: does anybody listen (``internals.dispatch.anybody_listens``), and are its tensors and its thread plain?
+A Python operator costs several microseconds in the dispatcher, as much as a small kernel itself. The dispatcher has no
+effect on a *plain* call: no gradient, no torch.compile, no mode, no functorch transform, no tensor subclass, no
+autocast, no lazy conjugate, no profiler. Two tests decide whether a call is plain: whether something intercepts calls
+(``internals.dispatch.is_intercepted``), and whether its tensors and its thread are plain.
 
-The second takes microseconds to answer in Python, and what follows from it (do the arguments agree with the contract,
-which kernels apply) as well. All of that depends on the tensors' types, dtypes, devices, sizes, strides and dispatch
-keys, on the thread's keys and on the other arguments: on just what torch.compile's guards compare in one C++ call of
-0.2 µs (benchmarks/results/2026-11-21-cpu-calls.json). So a plain call leaves such a guard behind, with what was found
-out for it: a *guarded call*. A later call for which the guard holds needs the first question only.
+The second test takes microseconds in Python, and so do checking the arguments against the contract and finding the
+applicable kernels. All of these depend on the tensors' types, dtypes, devices, sizes, strides and dispatch keys, on the
+thread's keys and on the other arguments: exactly the properties that torch.compile's guards compare in one C++ call of
+0.2 µs (benchmarks/results/2026-11-21-cpu-calls.json). So a plain call makes such a guard together with the chosen
+kernel: a *guarded call*. A later call with a guard hit needs the first test only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from opwright.internals.dispatch import anybody_listens, is_plain_tensor, is_plain_thread
+from opwright.internals.dispatch import is_intercepted, is_plain_tensor, is_plain_thread
 from opwright.internals.guards import HAS_GUARDS, guard_tensors
 
 __all__ = ["GuardableKernel", "GuardedCall", "guard_call", "is_plain_call", "static_key"]
@@ -29,12 +29,12 @@ Function = Callable[..., Any]
 
 
 def is_plain_call(arguments: Sequence[Any], *, autograd_tracked: bool = False) -> bool:
-    """Whether nothing that the dispatcher would do matters for these arguments, right now.
+    """Whether the dispatcher has no effect on these arguments, right now.
 
     Args:
-        autograd_tracked: nothing but to have autograd take notice of the call.
+        autograd_tracked: ignore autograd, because the call is tracked separately.
     """
-    if anybody_listens() or not is_plain_thread():
+    if is_intercepted() or not is_plain_thread():
         return False
     tracks = torch.is_grad_enabled() and not autograd_tracked
     return all(_is_plain(argument, tracks) for argument in arguments)
@@ -49,7 +49,7 @@ def _is_plain(argument: Any, tracks: bool) -> bool:
 
 
 class GuardableKernel(Protocol):
-    """What a guarded call asks of a kernel: of opwright's own, and of those in a shipped package."""
+    """The interface of a kernel for a guarded call, in opwright and in a shipped package."""
 
     @property
     def when(self) -> Callable[..., bool] | None: ...
@@ -60,13 +60,13 @@ class GuardableKernel(Protocol):
 
 
 class GuardedCall(NamedTuple):
-    """What to do for arguments like these: two functions of an operator's arguments.
+    """A guard, and what to run on a guard hit: two functions of an operator's arguments.
 
-    They are put together when the guard is made, so that a call passes through as few of Python's frames as it can:
+    They are composed when the guard is made, so that a call has as few Python frames as possible:
     for tensors only, ``holds`` is torch's guard itself; for one CPU kernel without a ``when``, ``run`` is the kernel.
     """
 
-    # Whether arguments are like those that this was made for, and autograd takes notice of them or not, as then.
+    # Whether arguments are like those of the earlier call, also in whether autograd tracks them.
     holds: Callable[..., bool]
     run: Function
 
@@ -74,13 +74,13 @@ class GuardedCall(NamedTuple):
 def guard_call(
     arguments: Sequence[Any], kernels: Sequence[GuardableKernel], fallback: Function, track: Function | None = None
 ) -> GuardedCall | None:
-    """What a call leaves behind that was found plain and valid just now; None where there is no guard for it.
+    """Make a guarded call from a plain and valid call; None if there is no guard for it.
 
     Args:
-        kernels: the applicable ones, in order; each one's own ``when`` is still to be asked.
-        fallback: what runs where no kernel does.
-        track: for a call that is plain but for autograd: takes the arguments and what is to run on them, and has
-            autograd take notice.
+        kernels: the applicable kernels in order; each kernel's own ``when`` is not yet evaluated.
+        fallback: runs if no kernel does.
+        track: for a call that is plain except for autograd: takes the arguments and the function to run on them, and
+            runs it tracked by autograd.
     """
     holds = _guard(arguments)
     if holds is None:
@@ -89,17 +89,17 @@ def guard_call(
     device = tensors[0].get_device() if tensors[0].is_cuda else None
     run = _first_applicable(kernels, arguments, device, fallback)
     if any(t.requires_grad for t in tensors):
-        holds = _while_autograd_is(track is not None, holds)
+        holds = _in_grad_mode(track is not None, holds)
     return GuardedCall(holds, run if track is None else _tracked(track, run))
 
 
 def _guard(arguments: Sequence[Any]) -> Callable[..., bool] | None:
-    """A function that tells whether arguments are like these: tensors by type, dtype, device, sizes, strides, dispatch
-    keys and whether they require a gradient, the rest by type and value. None where there are lists, or no tensor.
+    """A function that compares arguments with these: tensors by type, dtype, device, sizes, strides, dispatch
+    keys and requires_grad, others by type and value. None if there are lists, or no tensor.
 
-    It asks nothing of modes, or of whether gradients are recorded.
+    It does not test modes or grad mode.
     """
-    first: dict[int, int] = {}  # where a tensor comes first, by its id
+    first: dict[int, int] = {}  # the first position of each tensor, by its id
     repeats = []
     constants = []
     for i, argument in enumerate(arguments):
@@ -114,25 +114,25 @@ def _guard(arguments: Sequence[Any]) -> Callable[..., bool] | None:
         return None
     positions = tuple(first.values())
     check = guard_tensors([arguments[i] for i in positions])
-    return _with_the_rest(check, positions, repeats, constants) if repeats or constants else check
+    return _with_repeats_and_constants(check, positions, repeats, constants) if repeats or constants else check
 
 
-def _with_the_rest(
+def _with_repeats_and_constants(
     check: Callable[..., bool],
     positions: Sequence[int],
     repeats: Sequence[tuple[int, int]],
     constants: Sequence[tuple[int, type, Any]],
 ) -> Callable[..., bool]:
-    """torch's guard of the tensors at some positions, and of what it does not compare: a tensor given twice, and
-    arguments that are no tensors."""
+    """torch's guard of the tensors at some positions, extended by what it does not compare: a tensor passed twice, and
+    arguments that are not tensors."""
 
     only = positions[0] if len(positions) == 1 else None
     pick = itemgetter(*positions)  # of one position it gives the item, of several a tuple of them
 
     def holds(*arguments: Any) -> bool:
         for position, kind, value in constants:
-            given = arguments[position]
-            if type(given) is not kind or given != value:
+            argument = arguments[position]
+            if type(argument) is not kind or argument != value:
                 return False
         for position, earlier in repeats:
             if arguments[position] is not arguments[earlier]:
@@ -142,8 +142,8 @@ def _with_the_rest(
     return holds
 
 
-def _while_autograd_is(tracking: bool, holds: Callable[..., bool]) -> Callable[..., bool]:
-    """A guard that holds in one state of grad mode only: torch's compares whether tensors require a gradient."""
+def _in_grad_mode(tracking: bool, holds: Callable[..., bool]) -> Callable[..., bool]:
+    """A guard that also compares grad mode; torch's guard compares requires_grad only."""
     is_on = torch.is_grad_enabled
 
     def holds_then(*arguments: Any) -> bool:
@@ -178,12 +178,12 @@ def _first_applicable(
 def _launcher(kernel: GuardableKernel, like: Sequence[Any], device: int | None) -> Function:
     if kernel.is_loaded:
         return kernel.launch_for_calls_like(like, device)
-    # One that no call has needed so far is not compiled for the guard's sake.
+    # A kernel that no call has needed so far is not compiled for the guard.
     return lambda *arguments: kernel.launch(arguments, device)
 
 
 def static_key(arguments: Sequence[Any]) -> Any:
-    """What the checks of a call depend on, in any state of the thread: shapes, dtypes, devices, layouts, and scalars
+    """The properties that the checks of a call depend on: shapes, dtypes, devices, layouts, and scalars
     by type and value."""
     return tuple(
         (a.shape, a.dtype, a.device, a.layout)

@@ -1,4 +1,4 @@
-"""A kernel's function made ready for calls: with the right GPU as the current one, and a tuple for a list."""
+"""Prepares a kernel's function for calls: sets the current GPU, and converts a list to a tuple."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Launch = Callable[..., Any]
 
 
 def prepare_launch(launch: Launch, device: int | None, *, returns_tuple: bool) -> Launch:
-    """The function of a kernel as an operator calls it.
+    """The function of a kernel in the form that an operator calls.
 
     Args:
-        device: the GPU of a call's tensors; None where they are elsewhere.
+        device: the GPU of a call's tensors; None if they are on another device.
         returns_tuple: whether the operator has several outputs.
     """
     if device is not None:
@@ -27,8 +27,8 @@ def prepare_launch(launch: Launch, device: int | None, *, returns_tuple: bool) -
 
 
 def _on_device(launch: Launch, device: int) -> Launch:
-    """With a GPU as the current one, as a launcher launches on the current device's current stream; and with a tuple
-    for a list, in the same frame."""
+    """Set the current GPU, because a launcher launches on the current device's current stream, and convert a list to a
+    tuple in the same frame."""
 
     def launch_there(*arguments: Any) -> Any:
         if current_device() == device:
@@ -42,7 +42,7 @@ def _on_device(launch: Launch, device: int) -> Launch:
 
 
 def _tuple_for_list(launch: Launch) -> Launch:
-    """A list would pass through a direct call, and torch.ops gives a tuple."""
+    """Convert a list to a tuple, as torch.ops does."""
 
     def launch_for_tuple(*arguments: Any) -> Any:
         result = launch(*arguments)

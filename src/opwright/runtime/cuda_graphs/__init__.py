@@ -1,5 +1,5 @@
-"""Any function, operator or module replayed as CUDA graphs, forward and backward.
+"""Replays any function, operator or module as CUDA graphs, forward and backward.
 
-``graphed`` chooses the step that a call replays, ``step`` is the memory of one call with its two graphs, ``graph``
-captures one and replays it.
+``graphed`` chooses the step that a call replays, ``step`` holds the memory of one call and its two graphs, ``graph``
+captures and replays one graph.
 """

@@ -1,4 +1,4 @@
-"""One CUDA graph that begins by copying its caller's tensors into memory of its own."""
+"""One CUDA graph that first copies its caller's tensors into its own memory."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Graph", "aside", "is_capturing"]
+__all__ = ["Graph", "is_capturing", "on_side_stream"]
 
 
 class Graph:
-    """A captured piece of work.
+    """A captured function.
 
-    The copies are nodes of the graph. They are pointed at other tensors where a call brings others than the call
-    before, so that a replay is one launch.
+    The copies are nodes of the graph. If a call has other tensors than the last one, the nodes' addresses are updated,
+    so that a replay is one launch.
 
     Args:
-        own: what the caller's tensors are copied to, byte by byte; each is dense in memory.
-        work: what is captured after that.
-        stream: where it is captured.
-        beside: a graph whose memory it shares, of the same stream.
+        own: the tensors that the caller's tensors are copied to, byte by byte; each is dense in memory.
+        work: the function that is captured after the copies.
+        stream: the stream for the capture.
+        beside: a graph on the same stream whose memory pool it shares.
 
     Attributes:
-        results: what ``work`` returned: tensors that each replay writes anew, or None among them.
+        results: the results of ``work``: tensors that each replay overwrites, or None.
 
     Raises:
-        RuntimeError: torch or the CUDA runtime refused something.
+        RuntimeError: torch or the CUDA runtime failed.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Graph:
     ) -> None:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         pool = beside._graph.pool() if beside is not None else None
-        sources = [torch.empty_like(tensor) for tensor in own]  # outside of the graph's memory
+        sources = [torch.empty_like(tensor) for tensor in own]  # not in the graph's memory pool
         capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         with torch.cuda.device(stream.device), capture:
             with torch.no_grad():
@@ -54,14 +54,14 @@ class Graph:
         copies = _copies_by_destination(graph.raw_cuda_graph())
         if any(t.numel() and t.data_ptr() not in copies for t in own):
             raise RuntimeError("a copy of an argument was not captured as one")
-        # Of each tensor, unless it is empty: the node that copies to it, its address and its size in bytes.
+        # For each tensor that is not empty: the node that copies to it, its address and its size in bytes.
         self._copies = [(copies[t.data_ptr()], t.data_ptr(), t.nbytes) if t.numel() else None for t in own]
         self._sources: list[int | None] = [None] * len(own)
 
-    def replay(self, given: Sequence[Tensor]) -> None:
-        """Run it on the current stream, with these tensors copied to its own."""
-        given = [_as_it_lies(t, own) for t, own in zip(given, self._own, strict=True)]
-        sources = [tensor.data_ptr() for tensor in given]
+    def replay(self, tensors: Sequence[Tensor]) -> None:
+        """Run the graph on the current stream, with these tensors copied to its own."""
+        tensors = [_with_layout_of(own, t) for t, own in zip(tensors, self._own, strict=True)]
+        sources = [tensor.data_ptr() for tensor in tensors]
         if sources != self._sources:
             self._copy_from(sources)
         self._graph.replay()
@@ -81,9 +81,9 @@ class Graph:
 
 
 @contextlib.contextmanager
-def aside(device: torch.device) -> Iterator[torch.cuda.Stream]:
-    """A block on a stream of its own, after the current stream's work so far and before what follows. Random numbers
-    are drawn as if it had not been."""
+def on_side_stream(device: torch.device) -> Iterator[torch.cuda.Stream]:
+    """A block on a new stream, after the current stream's earlier work and before its later work. It does not change
+    the state of random number generators."""
     with torch.cuda.device(device), torch.random.fork_rng([device]):
         current, stream = torch.cuda.current_stream(), torch.cuda.Stream()
         stream.wait_stream(current)
@@ -97,16 +97,16 @@ def is_capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def _as_it_lies(tensor: Tensor, own: Tensor) -> Tensor:
-    """The tensor, or a copy of it that lies in memory as ``own`` does: a node copies bytes."""
-    lies_alike = tensor.is_contiguous() if own.is_contiguous() else tensor.stride() == own.stride()
-    if lies_alike and not tensor.is_neg() and not tensor.is_conj():
+def _with_layout_of(own: Tensor, tensor: Tensor) -> Tensor:
+    """The tensor, or a copy with the memory layout of ``own``, because a node copies bytes."""
+    same_layout = tensor.is_contiguous() if own.is_contiguous() else tensor.stride() == own.stride()
+    if same_layout and not tensor.is_neg() and not tensor.is_conj():
         return tensor
     return torch.empty_like(own).copy_(tensor)
 
 
 def _copies_by_destination(graph: int) -> dict[int, Any]:
-    """The nodes of a graph that copy, by the address that they copy to."""
+    """The copy nodes of a graph, by destination address."""
     from cuda.bindings import runtime
 
     (_, count) = _checked(runtime.cudaGraphGetNodes(graph))
@@ -121,8 +121,8 @@ def _copies_by_destination(graph: int) -> dict[int, Any]:
 
 
 def _checked(answer: tuple[Any, ...]) -> list[Any]:
-    """What a function of the CUDA runtime returned, once it is certain that it did not fail."""
+    """The values of a CUDA runtime call, whose status must be success."""
     error, *found = answer
     if error.value != 0:
-        raise RuntimeError(f"the CUDA runtime refused a graph: {error.name}")
+        raise RuntimeError(f"a CUDA runtime call for a graph failed: {error.name}")
     return found

@@ -29,18 +29,18 @@ R = TypeVar("R", default=Any)
 def cuda_graphed(function: Callable[P, R], /) -> CudaGraphed[P, R]:
     """Replay a function's calls as CUDA graphs: one launch forward, one backward.
 
-    Graphs are captured when a call of its kind comes first: the same sizes, dtypes, constants, wanted gradients,
-    autocast, stream, and parameters at the same addresses. A graph works on memory of its own, so each call that is
-    still needed has one to itself: a sequence of twenty steps that goes back through all of them makes twenty pairs of
-    graphs, in the first iteration. A pair is used again when its backward has run, or cannot be asked for any more,
-    and nobody holds an output or a gradient of its. So results never change under their holder, and gradients
-    accumulate, which ``torch.cuda.make_graphed_callables`` does not promise.
+    Graphs are captured at the first call of a kind: calls of a kind have the same sizes, dtypes, constants,
+    requires_grad, autocast, stream, and parameter addresses. A graph has its own memory, so each call that is still in
+    use needs its own pair of graphs: a sequence of twenty steps with one backward through all of them makes twenty
+    pairs in the first iteration. A pair is used again when its backward has run, or can no longer run, and none of its
+    outputs and gradients is referenced any more. So results in use are never overwritten, and gradients accumulate,
+    which ``torch.cuda.make_graphed_callables`` does not guarantee.
 
     Args:
         function: an operator, a module, or a function of tensors and constants, in any nest of tuples, lists and
             dictionaries; it returns such a nest. Tensors that are ``nn.Parameter``, and a module's own parameters and
-            buffers, are read where they are, so that an optimiser's steps in place are seen; all others are copied.
-            What it does in Python happens only when it is captured.
+            buffers, are read in place, so that an optimiser's in-place steps take effect; all others are copied. Its
+            Python code runs only during capture.
 
     Returns:
         A callable like the function, for any number of threads. Under ``torch.compile``, and within another capture, it
@@ -50,15 +50,15 @@ def cuda_graphed(function: Callable[P, R], /) -> CudaGraphed[P, R]:
 
 
 class Kind(NamedTuple):
-    """Calls that the same graphs can serve."""
+    """Calls that can share graphs."""
 
-    state: Any  # all that matters besides what the guard asks of the tensors
+    state: Any  # everything that matters and that the guard of the tensors does not compare
     holds: Callable[..., bool]  # whether tensors are like those of this kind
     steps: deque[CapturedStep]
 
 
 class Call(NamedTuple):
-    """The arguments of a call, taken apart."""
+    """The arguments of a call, flattened."""
 
     nest: tuple[tuple[Any, ...], dict[str, Any]]
     tensors: Sequence[Tensor]
@@ -66,7 +66,7 @@ class Call(NamedTuple):
 
 
 class CudaGraphed(Generic[P, R]):
-    """What ``cuda_graphed`` returns.
+    """A function whose calls are replayed as CUDA graphs.
 
     Attributes:
         function: the function that is replayed.
@@ -78,7 +78,7 @@ class CudaGraphed(Generic[P, R]):
         self.function = function
         self._module = ModuleTensors(function) if isinstance(function, nn.Module) else None
         self._kinds: list[Kind] = []
-        self._lock = threading.Lock()  # until its outputs are lent, another thread might take the same step
+        self._lock = threading.Lock()  # else another thread might take the same step before its outputs are in use
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function.
@@ -86,15 +86,15 @@ class CudaGraphed(Generic[P, R]):
         Raises:
             ArgumentError: a tensor is not on a GPU, is of a subclass, or is written by the function; an argument is
                 neither a tensor nor a constant.
-            CudaGraphError: a ``torch.func`` transform is around the call, or the function cannot be captured.
+            CudaGraphError: the call is within a ``torch.func`` transform, or the function cannot be captured.
         """
         if torch.compiler.is_compiling() or is_capturing():
             return self.function(*args, **kwargs)
         if transforms_are_on():
             raise CudaGraphError(
-                f"{self._name}: torch.func cannot look into CUDA graphs", fix="call it without graphs there"
+                f"{self._name}: torch.func cannot trace CUDA graphs", fix="call it without graphs there"
             )
-        call = _take_apart(self._name, args, kwargs)
+        call = _flatten(self._name, args, kwargs)
         with self._lock:
             parameters, buffers = self._module.tensors() if self._module is not None else ((), ())
             tensors = [*call.tensors, *parameters]
@@ -105,11 +105,11 @@ class CudaGraphed(Generic[P, R]):
 
     @property
     def captured(self) -> int:
-        """How many calls there are graphs for."""
+        """The number of captured pairs of graphs."""
         return sum(len(kind.steps) for kind in self._kinds)
 
     def reset(self) -> None:
-        """Forget all graphs. Their memory is freed when nobody holds what was lent of it."""
+        """Drop all graphs. Their memory is freed when outputs and gradients in it are no longer referenced."""
         with self._lock:
             self._kinds.clear()
 
@@ -118,16 +118,16 @@ class CudaGraphed(Generic[P, R]):
         name = getattr(self.function, "__qualname__", None) or repr(self.function).partition("\n")[0].rstrip("(")
         return str(name).rpartition("<locals>.")[2]
 
-    # -- which graphs -----------------------------------------------------------------------------------------------
+    # -- choosing graphs --------------------------------------------------------------------------------------------
 
     def _free_step(self, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> CapturedStep:
         kind = self._kind_of(call, tensors, buffers)
-        for _ in range(len(kind.steps)):  # the one that was lent first is free first
+        for _ in range(len(kind.steps)):  # the one used first is free first
             kind.steps.rotate(-1)
             if kind.steps[-1].is_free():
                 return kind.steps[-1]
-        records = torch.is_grad_enabled()  # which leaving inference mode would change
-        with torch.inference_mode(False), torch.set_grad_enabled(records):
+        grad_mode = torch.is_grad_enabled()  # which leaving inference mode would change
+        with torch.inference_mode(False), torch.set_grad_enabled(grad_mode):
             kind.steps.append(CapturedStep(self._work(call, tensors, buffers)))
         return kind.steps[-1]
 
@@ -142,17 +142,17 @@ class CudaGraphed(Generic[P, R]):
             [b.data_ptr() for b in buffers],
             self._module.modes() if self._module is not None else None,
         )
-        # A guard does not know a tensor that is given twice, as a first h and c may be.
-        for asked in ((*tensors, *buffers), _as_objects_of_their_own((*tensors, *buffers))):
+        # A guard refuses a tensor that is passed twice, as a first h and c may be.
+        for candidates in ((*tensors, *buffers), _as_distinct_objects((*tensors, *buffers))):
             for kind in self._kinds:
-                if kind.state == state and kind.holds(*asked):
+                if kind.state == state and kind.holds(*candidates):
                     return kind
         if not tensors:
-            raise ArgumentError(f"{self._name} is given no tensor", fix="call it without graphs")
+            raise ArgumentError(f"{self._name} was called without a tensor", fix="call it without graphs")
         refuse_subclasses(tensors)
         needs_gpu(self._name, tensors)
         any_strides = [*(not is_in_place for is_in_place in in_place), *(False for _ in buffers)]
-        self._kinds.append(Kind(state, guard_tensors(asked, any_strides), deque()))
+        self._kinds.append(Kind(state, guard_tensors(candidates, any_strides), deque()))
         return self._kinds[-1]
 
     def _work(self, call: Call, tensors: Sequence[Tensor], buffers: Sequence[Tensor]) -> Work:
@@ -173,7 +173,7 @@ class CudaGraphed(Generic[P, R]):
         return f"<CUDA graphs of {self._name}, {self.captured} captured>"
 
 
-def _take_apart(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def _flatten(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     nest = (args, kwargs)
     if not kwargs and all(isinstance(a, Tensor) for a in args):
         return Call(nest, args, len(args))
@@ -181,10 +181,10 @@ def _take_apart(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
     for leaf in leaves:
         if not isinstance(leaf, (Tensor, *PLAIN_CONSTANTS)):
             raise ArgumentError(
-                f"{name} is given a {type(leaf).__name__}, and CUDA graphs take tensors and constants",
+                f"{name} was called with a {type(leaf).__name__}, but CUDA graphs take tensors and constants only",
                 fix="pass the tensors in it, or call it without graphs",
             )
-    # By what they print, which tells 0.0 from -0.0 and 1 from True, and NaN from no NaN.
+    # By repr, which distinguishes 0.0 from -0.0 and 1 from True, and is equal for NaN.
     constants = [None if isinstance(leaf, Tensor) else (type(leaf), repr(leaf)) for leaf in leaves]
     return Call(nest, [leaf for leaf in leaves if isinstance(leaf, Tensor)], (tree.form(nest), constants))
 
@@ -194,22 +194,22 @@ def needs_gpu(name: str, tensors: Sequence[Tensor]) -> None:
     devices = {str(t.device) for t in tensors}
     if len(devices) > 1 or not tensors[0].is_cuda:
         raise ArgumentError(
-            f"{name}: CUDA graphs need every tensor on one GPU, and they are on {', '.join(sorted(devices))}",
+            f"{name}: CUDA graphs need every tensor on one GPU, but they are on {', '.join(sorted(devices))}",
             fix="move the module and its inputs there, or call it without graphs",
         )
 
 
 def _read_in_place(call: Call, tensors: Sequence[Tensor]) -> list[bool]:
-    """Parameters are: those among the arguments, and a module's, which come after these."""
+    """Whether each tensor is read in place: parameters among the arguments, and a module's, which follow these."""
     return [i >= len(call.tensors) or isinstance(t, nn.Parameter) for i, t in enumerate(tensors)]
 
 
-def _as_objects_of_their_own(tensors: Sequence[Tensor]) -> list[Tensor]:
+def _as_distinct_objects(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [t.view_as(t) if any(t is other for other in tensors[:i]) else t for i, t in enumerate(tensors)]
 
 
 class Replay(torch.autograd.Function):
-    """A call, as autograd sees it."""
+    """The autograd function of a call."""
 
     @staticmethod
     def forward(ctx: Any, step: CapturedStep, *tensors: Tensor) -> Any:
@@ -224,12 +224,12 @@ class Replay(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *output_gradients: Tensor | None) -> Any:
-        if torch.is_grad_enabled():  # at once: torch would take what follows for a constant
+        if torch.is_grad_enabled():  # raise now: torch would treat the gradients as constants
             raise CudaGraphError(
                 "create_graph=True: CUDA graphs have no second derivatives", fix="call it without graphs there"
             )
         return None, *ctx.step.run_backward(ctx.lease, output_gradients)
 
 
-# Past Function.apply's own look for torch.func, which was refused above.
+# Skips Function.apply's own test for torch.func, which was refused above.
 _replay: Callable[..., Any] = getattr(super(torch.autograd.Function, Replay), "apply", Replay.apply)

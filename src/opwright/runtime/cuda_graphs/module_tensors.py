@@ -14,16 +14,16 @@ __all__ = ["ModuleTensors"]
 
 
 class ModuleTensors:
-    """What a module reads besides its arguments. A walk through a large module takes longer than a replay, so torch's
-    hooks tell when a parameter, a buffer or a module of it is registered anew."""
+    """The tensors that a module reads besides its arguments. A walk through a large module takes longer than a replay,
+    so torch's hooks report when a parameter, a buffer or a module in it is registered."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._changed = True
-        ours = weakref.ref(self)
+        reference = weakref.ref(self)
 
         def note(owner: nn.Module, name: str, value: Any) -> None:
-            found = ours()
+            found = reference()
             if found is not None and id(owner) in found._ids:
                 found._changed = True
 
@@ -51,5 +51,5 @@ class ModuleTensors:
         return [module.training for module in self._modules]
 
     def call(self, parameters: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
-        """Call the module with other tensors in the place of its parameters."""
+        """Call the module with its parameters replaced by other tensors."""
         return functional_call(self._module, dict(zip(self._parameters, parameters, strict=True)), args, kwargs)

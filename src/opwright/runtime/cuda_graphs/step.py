@@ -1,4 +1,4 @@
-"""The memory of one call, with the graphs of its forward and of its backward that work on it."""
+"""The memory of one call, with the graphs of its forward and its backward."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from opwright import tree
 from opwright.errors import ArgumentError, CudaGraphError
 from opwright.internals.cuda import COUNTS_HOLDERS, backward_may_run_again, holders_of
 from opwright.internals.tensors import share_memory, version_of, was_written
-from opwright.runtime.cuda_graphs.graph import Graph, aside
+from opwright.runtime.cuda_graphs.graph import Graph, on_side_stream
 
 __all__ = ["PLAIN_CONSTANTS", "CapturedStep", "Lease", "Work", "refuse_subclasses"]
 
-# What may stand beside tensors in arguments and results: it is the same in every replay.
+# Constants that arguments and results may contain beside tensors; they are the same in every replay.
 PLAIN_CONSTANTS = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.Size)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a call runs.
+    """The function of a call, with its tensors.
 
     Attributes:
-        name: how messages call it.
+        name: its name in messages.
         run: takes the tensors of a call, returns any nest of values.
-        tensors: of the call that is captured.
-        read_in_place: whether each is read where it is, as parameters are; the others are copied.
-        buffers: what ``run`` may write besides, such as running statistics.
+        tensors: the tensors of the captured call.
+        read_in_place: whether each is read in place, as parameters are; the others are copied.
+        buffers: other tensors that ``run`` may write, such as running statistics.
     """
 
     name: str
@@ -43,35 +43,35 @@ class Work:
 
 
 class Lease:
-    """A call's right to the memory of a step, until its backward: autograd holds it."""
+    """Reserves the memory of a step for a call until its backward. Autograd holds it."""
 
     __slots__ = ("__weakref__",)
 
 
-def _nobody() -> None:
-    """In the place of a reference to a lease."""
+def _no_lease() -> None:
+    """Replaces a reference to a lease."""
 
 
 class CapturedStep:
     """Tensors and graphs that serve one call at a time.
 
-    Outputs and gradients are lent out: they are the graphs' own memory where torch tells who holds a tensor, and are
-    copied elsewhere.
+    Outputs and gradients are the graphs' own memory if references to a storage can be counted; otherwise they are
+    copies.
 
     Attributes:
         outputs: the tensors that a replay writes.
-        is_differentiable: whether each of them depends on a tensor that requires a gradient.
-        has_backward: whether any of them does, which autograd has to hear of.
-        assemble: makes what the function returns of tensors in the place of ``outputs``.
+        is_differentiable: for each output, whether it depends on a tensor that requires a gradient.
+        has_backward: whether any output does, so that autograd must track the call.
+        assemble: makes the function's result from tensors that replace ``outputs``.
 
     Raises:
-        ArgumentError: the function writes one of its tensors, or depends on one that it is not given.
-        CudaGraphError: it cannot be captured.
+        ArgumentError: the function writes one of its tensors, or depends on one that is not among its arguments.
+        CudaGraphError: the function cannot be captured.
     """
 
     def __init__(self, work: Work) -> None:
-        records = torch.is_grad_enabled()
-        self._wanted = [records and t.requires_grad for t in work.tensors]
+        grad_mode = torch.is_grad_enabled()
+        self._wanted = [grad_mode and t.requires_grad for t in work.tensors]
         own = [
             t.detach() if in_place else t.detach().clone(memory_format=torch.preserve_format)
             for t, in_place in zip(work.tensors, work.read_in_place, strict=True)
@@ -81,12 +81,12 @@ class CapturedStep:
         self._copies = [i for i, in_place in enumerate(work.read_in_place) if not in_place]
         in_place = [own[i] for i, in_place in enumerate(work.read_in_place) if in_place]
         self._capture(work, own, in_place)
-        lent = [*self.outputs, *(t for t in self._gradients if t is not None)] if COUNTS_HOLDERS else []
-        # What is lent out, and how many hold each while nobody else does.
-        self._holders = [holders_of(t) for t in lent if not any(share_memory(t, other) for other in in_place)]
+        returned = [*self.outputs, *(t for t in self._gradients if t is not None)] if COUNTS_HOLDERS else []
+        # Functions that count the references to each returned tensor, and the counts while none is in use.
+        self._holders = [holders_of(t) for t in returned if not any(share_memory(t, other) for other in in_place)]
         self._idle = [count() for count in self._holders]
-        # Of the latest call that was taken here; it lives as long as that call's backward may be asked for.
-        self._lease: Callable[[], Lease | None] = _nobody
+        # A reference to the lease of the latest call, which lives as long as that call's backward may run.
+        self._lease: Callable[[], Lease | None] = _no_lease
         self._versions: list[int | None] = []
         self.has_backward = self._backward is not None
         self.assemble = _assembler(self._result)
@@ -101,13 +101,13 @@ class CapturedStep:
             return self.outputs
 
         wanted = [t for t in own if t.requires_grad]
-        with aside(own[0].device) as stream:  # what happens only the first time, such as compiling, is not captured
+        with on_side_stream(own[0].device) as stream:  # one-time work, such as compiling, is not captured
             saved = _run_once(work, own, forward, wanted)
         try:
             self._make_graphs([own[i] for i in self._copies], forward, wanted, stream)
         except RuntimeError as error:
             raise _cannot_be_captured(work, error) from error
-        # What the backward reads besides memory that only the graphs know.
+        # Tensors that the backward reads and that others may modify.
         self._watched = [t for t in in_place if _storage(t) in saved.storages]
         self._watched += [t for t, is_saved in zip(self.outputs, saved.outputs, strict=True) if is_saved]
 
@@ -120,31 +120,31 @@ class CapturedStep:
         self._output_gradients = [torch.zeros_like(o) for o in differentiable]
 
         def backward() -> Sequence[Tensor | None]:
-            # Retained, so that the memory of what was saved is not used for anything else.
+            # The graph is retained, so that the memory of saved tensors is not reused.
             return torch.autograd.grad(
                 differentiable, wanted, self._output_gradients, retain_graph=True, allow_unused=True
             )
 
         self._backward = Graph(self._output_gradients, backward, stream, self._forward) if differentiable else None
         found = iter(self._backward.results if self._backward is not None else [None] * len(wanted))
-        # For each tensor; None where no gradient is wanted, or nothing depends on it.
+        # A gradient for each tensor; None if none is needed, or if no output depends on it.
         self._gradients = [next(found) if is_wanted else None for is_wanted in self._wanted]
 
     # -- a call -----------------------------------------------------------------------------------------------------
 
     def is_free(self) -> bool:
-        """Whether nobody will ask for its backward, or holds an output or a gradient of its."""
+        """Whether its backward can no longer run, and none of its outputs and gradients is in use."""
         return self._lease() is None and self._idle == [count() for count in self._holders]
 
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Replay the forward."""
         self._forward.replay([tensors[i] for i in self._copies])
-        lend = Tensor.detach if COUNTS_HOLDERS else Tensor.clone
+        make_output = Tensor.detach if COUNTS_HOLDERS else Tensor.clone
         with torch.no_grad():
-            return [lend(o) for o in self.outputs]
+            return [make_output(o) for o in self.outputs]
 
     def lease(self) -> Lease:
-        """Keep what the forward wrote until its backward."""
+        """Reserve the memory until the backward."""
         self._versions = [version_of(tensor) for tensor in self._watched]
         lease = Lease()
         self._lease = weakref.ref(lease)
@@ -154,31 +154,31 @@ class CapturedStep:
         """Replay the backward.
 
         Raises:
-            ArgumentError: a gradient is of a subclass of tensors.
-            CudaGraphError: what was saved is gone.
+            ArgumentError: a gradient is a tensor subclass.
+            CudaGraphError: saved values have been overwritten.
         """
-        self._refuse_what_is_gone(lease)
+        self._refuse_overwritten(lease)
         refuse_subclasses(output_gradients)
         assert self._backward is not None  # else no output is differentiable
-        given = [g for g, wanted in zip(output_gradients, self.is_differentiable, strict=True) if wanted]
+        incoming = [g for g, wanted in zip(output_gradients, self.is_differentiable, strict=True) if wanted]
         self._backward.replay(
             [
                 torch.zeros_like(own) if gradient is None or _has_no_memory(gradient) else gradient
-                for own, gradient in zip(self._output_gradients, given, strict=True)
+                for own, gradient in zip(self._output_gradients, incoming, strict=True)
             ]
         )
-        give = Tensor.detach if COUNTS_HOLDERS else Tensor.clone
+        make_gradient = Tensor.detach if COUNTS_HOLDERS else Tensor.clone
         if backward_may_run_again():
-            give = Tensor.clone  # the next one writes into the same memory
+            make_gradient = Tensor.clone  # the next backward writes into the same memory
         else:
-            self._lease = _nobody  # who holds the loss of this iteration does not keep the next from this memory
-        return [give(found) if found is not None else None for found in self._gradients]
+            self._lease = _no_lease  # a reference to this iteration's loss does not block the memory
+        return [make_gradient(g) if g is not None else None for g in self._gradients]
 
-    def _refuse_what_is_gone(self, lease: Lease) -> None:
+    def _refuse_overwritten(self, lease: Lease) -> None:
         if self._lease() is not lease:
             raise CudaGraphError(
-                "the backward of this call has run before, and what it saved is freed",
-                fix="give retain_graph=True to the first backward",
+                "the backward of this call has run before, and its saved values are freed",
+                fix="pass retain_graph=True to the first backward",
             )
         if any(was_written(t, version) for t, version in zip(self._watched, self._versions, strict=True)):
             raise CudaGraphError(
@@ -187,12 +187,12 @@ class CapturedStep:
             )
 
 
-# -- what happens once -----------------------------------------------------------------------------------------------
+# -- before the capture ----------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Saved:
-    """What autograd saved for the backward: the addresses of storages, and whether each output is among them."""
+    """Tensors that autograd saved for the backward: the addresses of their storages, and whether each output is one."""
 
     storages: set[int] = field(default_factory=set)
     outputs: list[bool] = field(default_factory=list)
@@ -201,7 +201,7 @@ class Saved:
 def _run_once(
     work: Work, own: Sequence[Tensor], forward: Callable[[], list[Tensor]], wanted: Sequence[Tensor]
 ) -> Saved:
-    """Run forward and backward, and look what they read and write. Buffers are left as before."""
+    """Run forward and backward, and find what they read and write. Buffers are restored."""
     saved = Saved()
 
     def note(tensor: Tensor) -> Tensor:
@@ -219,26 +219,26 @@ def _run_once(
         zeros = [torch.zeros_like(o) for o in differentiable]
         torch.autograd.grad(differentiable, wanted, zeros, allow_unused=True)
     for buffer, value in zip(work.buffers, before, strict=True):
-        # Whatever was written: torch's batch_norm does not count its writes, and a backward may have saved a buffer.
+        # Restore all: torch's batch_norm does not count its writes, and a backward may have saved a buffer.
         buffer.data.copy_(value)
     if any(was_written(tensor, version) for tensor, version in zip(own, versions, strict=True)):
         raise ArgumentError(
-            f"{work.name} writes a tensor that it is given, and replays work on copies", fix="call it without graphs"
+            f"{work.name} writes into an argument, but replays work on copies", fix="call it without graphs"
         )
     return saved
 
 
 def _refuse_unknown_leaves(work: Work, outputs: Sequence[Tensor], known: Sequence[Tensor]) -> None:
-    """A gradient that a captured function computes for a tensor of its closure would never arrive there."""
+    """Refuse a function with gradients for a tensor of its closure, which a replay could not pass on."""
     nodes = [o.grad_fn for o in outputs if o.grad_fn is not None]
     seen = set(nodes)
-    for node in nodes:  # which grows meanwhile
+    for node in nodes:  # the list grows during the loop
         leaf = getattr(node, "variable", None)
         if leaf is not None and not any(leaf is tensor for tensor in known):
             raise ArgumentError(
                 f"{work.name} depends on a tensor of shape {tuple(leaf.shape)} that requires a gradient and is neither "
                 "an argument nor a parameter of the module",
-                fix="pass it as an argument, or give ow.cuda_graphed the module itself",
+                fix="pass it as an argument, or call ow.cuda_graphed on the module itself",
             )
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
@@ -266,7 +266,7 @@ def _tensors_of(result: Any, name: str) -> list[Tensor]:
             found.append(leaf)
         elif not isinstance(leaf, PLAIN_CONSTANTS):
             raise ArgumentError(
-                f"{name} returns a {type(leaf).__name__}, and graphs give tensors in tuples, lists and dictionaries",
+                f"{name} returns a {type(leaf).__name__}, but graphs return tensors in tuples, lists and dictionaries",
                 fix="return the tensors in it",
             )
     refuse_subclasses(found)
@@ -274,7 +274,7 @@ def _tensors_of(result: Any, name: str) -> list[Tensor]:
 
 
 def _autocast_without_cache() -> Callable[[], contextlib.AbstractContextManager[Any]]:
-    """Makes blocks like the one of autocast around us, in which casts of parameters are not kept for later calls: they
+    """Makes blocks with the current autocast settings but without its cache of cast parameters: cached casts
     would be captured as reads of memory that is freed."""
     if not torch.is_autocast_enabled("cuda"):
         return contextlib.nullcontext
@@ -285,26 +285,26 @@ def _autocast_without_cache() -> Callable[[], contextlib.AbstractContextManager[
 def _cannot_be_captured(work: Work, error: RuntimeError) -> CudaGraphError:
     return CudaGraphError(
         f"{work.name} cannot be captured as a CUDA graph: {error}",
-        fix="what is captured must not wait for the GPU (.item(), .cpu(), printing or branching on values), and its "
+        fix="a captured function must not wait for the GPU (.item(), .cpu(), printing or branching on values), and its "
         "sizes must not depend on values; leave such parts out",
     )
 
 
 def refuse_subclasses(tensors: Sequence[Tensor | None]) -> None:
-    """Whatever a subclass does besides would be lost.
+    """Refuse tensor subclasses, whose own behaviour would be lost.
 
     Raises:
-        ArgumentError: one is of a subclass.
+        ArgumentError: a tensor is a subclass.
     """
     for tensor in tensors:
         if tensor is not None and type(tensor) not in (Tensor, torch.nn.Parameter):
             raise ArgumentError(
-                f"CUDA graphs copy plain tensors, and one is a {type(tensor).__name__}", fix="call without graphs"
+                f"CUDA graphs copy plain tensors, but one is a {type(tensor).__name__}", fix="call without graphs"
             )
 
 
 def _has_no_memory(gradient: Tensor) -> bool:
-    """Whether it is one of autograd's zeros without memory."""
+    """Whether a gradient is one of autograd's zero tensors without memory."""
     return gradient.data_ptr() == 0 and gradient.numel() > 0
 
 

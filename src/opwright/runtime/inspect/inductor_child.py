@@ -1,7 +1,7 @@
-"""What Inductor generates for a GPU that is not here, asked of a process that may believe that it is.
+"""Generates Inductor's code for a target GPU in a process of its own.
 
-``python -m opwright.runtime.inspect.inductor_child FOLDER`` reads the job that ``ask`` put there and leaves the
-answer beside it.
+``python -m opwright.runtime.inspect.inductor_child FOLDER`` reads the job that ``generate_in_child`` wrote there and
+writes the answer beside it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.targets import ImportPath, find_import_path, import_operator
 
-__all__ = ["ask", "compilable_of"]
+__all__ = ["compilable_of", "generate_in_child"]
 
 _JOB, _ANSWER = "job", "answer"
-_PATIENCE = 600.0  # seconds; code for one kernel takes about ten
+_TIME_LIMIT_S = 600.0  # seconds; code for one kernel takes about ten
 
 
 @dataclass(frozen=True)
 class _Job:
-    """``cases`` are the calls to make, of which the last one's code is wanted. The operator is imported, or comes by
+    """``cases`` are the calls to make; the code of the last one is returned. The operator is imported, or sent by
     value."""
 
     kernel: str
@@ -57,16 +57,18 @@ def compilable_of(operator: Op, kernel: str) -> Compilable:
     return Compilable(f"{contract.qualname}:{kernel}", contract, spec.source, "numpy", default)
 
 
-def ask(operator: Op, kernel: str, arch: str, cases: tuple[str, ...], *, run_triton: bool) -> tuple[Generated, ...]:
-    """What Inductor generates for a named architecture, from a process of its own.
+def generate_in_child(
+    operator: Op, kernel: str, arch: str, cases: tuple[str, ...], *, run_triton: bool
+) -> tuple[Generated, ...]:
+    """Inductor's code for a target architecture, generated in a process of its own.
 
     Args:
-        cases: of each call, the inputs' case (``contract/cases.py``); the last call's code is given.
-        run_triton: have Triton compile each kernel as well.
+        cases: the case (``contract/cases.py``) of each call; the code of the last one is returned.
+        run_triton: also compile each kernel with Triton.
 
     Raises:
-        CompileError: torch.compile cannot follow the function.
-        KernelRefusedError: nothing can be generated here for that architecture; says why.
+        CompileError: torch.compile cannot trace the function.
+        KernelRefusedError: code for that architecture cannot be generated here.
     """
     path = find_import_path(operator)
     job = _Job(kernel, arch, cases, run_triton, operator.fingerprint, path)
@@ -75,7 +77,7 @@ def ask(operator: Op, kernel: str, arch: str, cases: tuple[str, ...], *, run_tri
         answer = _run(replace(job, import_path=None, by_value=_dump(operator)), operator)
     if isinstance(answer, OpwrightError):
         raise answer
-    assert answer is not None  # by value, it is there
+    assert answer is not None  # an operator by value is always found
     return answer
 
 
@@ -97,21 +99,21 @@ def _run(job: _Job, operator: Op) -> _Answer:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
     with tempfile.TemporaryDirectory() as folder:
-        environment["TRITON_CACHE_DIR"] = folder  # what it kept from before names files that are gone
+        environment["TRITON_CACHE_DIR"] = folder  # an earlier cache contains paths of deleted files
         (Path(folder) / _JOB).write_bytes(pickle.dumps(job))
         command = [sys.executable, "-m", "opwright.runtime.inspect.inductor_child", folder]
         try:
             done = subprocess.run(
                 command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                timeout=_PATIENCE,
+                timeout=_TIME_LIMIT_S,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return _refusal(job, operator, f"was stopped after {_PATIENCE:g} s")
+            return _refusal(job, operator, f"was stopped after {_TIME_LIMIT_S:g} s")
         if done.returncode == 0:
             answer: _Answer = pickle.loads((Path(folder) / _ANSWER).read_bytes())
             return answer
-    said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-    return _refusal(job, operator, f"ended with {done.returncode}: {said}")
+    last_line = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return _refusal(job, operator, f"ended with {done.returncode}: {last_line}")
 
 
 def _refusal(job: _Job, operator: Op, what: str) -> KernelRefusedError:
@@ -133,7 +135,7 @@ def _main(folder: Path) -> None:
 
 
 def _answer(job: _Job, folder: Path) -> tuple[Generated, ...] | None:
-    operator = _fetch(job)
+    operator = _load_operator(job)
     if operator is None:
         return None
     provide_cuda_guard(build_tools().machine.cxx, folder)
@@ -142,16 +144,16 @@ def _answer(job: _Job, folder: Path) -> tuple[Generated, ...] | None:
     return generate_for(target_gpu(job.arch), compilable, calls, run_triton=job.run_triton)
 
 
-def _fetch(job: _Job) -> Op | None:
+def _load_operator(job: _Job) -> Op | None:
     if job.by_value is not None:
         return serialization.load(job.by_value)
-    assert job.import_path is not None  # one of the two is given
+    assert job.import_path is not None  # a job has either
     operator = import_operator(job.import_path)
     return operator if operator is not None and operator.fingerprint == job.fingerprint else None
 
 
 if __name__ == "__main__":
-    # Under its own name: pickle would not find what belongs to ``__main__``.
+    # Imported under its own name, because pickle cannot find classes of ``__main__``.
     from opwright.runtime.inspect import inductor_child
 
     inductor_child._main(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""What Inductor generates of a NumPy kernel or a reference: for this CPU, a GPU of this machine, or a named one."""
+"""Views of Inductor's code for a NumPy kernel or a reference: for this CPU, a GPU of this machine, or a target GPU."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from opwright.contract.dtypes import short
 from opwright.errors import CheckError, KernelRefusedError
 from opwright.internals.compiler import run_and_get_code
 from opwright.results import Shown
-from opwright.runtime.inspect.inductor_child import ask, compilable_of
+from opwright.runtime.inspect.inductor_child import compilable_of, generate_in_child
 from opwright.runtime.register import registration
 
-__all__ = ["Asked", "default_arch", "generated", "stages", "typical"]
+__all__ = ["ViewOptions", "default_arch", "generated", "stages", "typical"]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """For which GPU architecture ("" for what is here), and whether for sizes that have changed since a call before."""
+class ViewOptions:
+    """The GPU architecture of a view ("" for this machine), and whether for dynamic sizes."""
 
     arch: str = ""
     dynamic: bool = False
@@ -38,21 +38,21 @@ def default_arch() -> str:
     return gpus[0].arch if gpus else "sm_90"
 
 
-def generated(contract: Contract, kernel: str, dtypes: Any, asked: Asked) -> list[Shown]:
+def generated(contract: Contract, kernel: str, dtypes: Any, options: ViewOptions) -> list[Shown]:
     """The source of each kernel that Inductor generates: C++ for this CPU, or Triton for the architecture."""
-    cases = _cases(contract, dtypes, asked.dynamic)
-    here = not asked.arch or asked.arch in [g.arch for g in build_tools().machine.gpus]
+    cases = _cases(contract, dtypes, options.dynamic)
+    here = not options.arch or options.arch in [g.arch for g in build_tools().machine.gpus]
     kernels = (
-        _generate_here(contract, kernel, cases, asked.arch) if here else _elsewhere(contract, kernel, cases, asked)
+        _generate_here(contract, kernel, cases, options.arch) if here else _elsewhere(contract, kernel, cases, options)
     )
-    title = f"{asked.arch}, {_sizes(contract, cases)}" if asked.arch else _sizes(contract, cases)
+    title = f"{options.arch}, {_sizes(contract, cases)}" if options.arch else _sizes(contract, cases)
     return [Shown(f"{k.name}, {title}", k.language, k.text) for k in kernels]
 
 
-def stages(contract: Contract, kernel: str, dtypes: Any, asked: Asked) -> list[CompiledKernel]:
-    """What Triton makes of each kernel that Inductor generates. It needs no GPU, and asks none that is here."""
-    cases = _cases(contract, dtypes, asked.dynamic)
-    made = [k.made for k in _elsewhere(contract, kernel, cases, asked, run_triton=True) if k.made is not None]
+def stages(contract: Contract, kernel: str, dtypes: Any, options: ViewOptions) -> list[CompiledKernel]:
+    """Compile each of Inductor's Triton kernels with Triton. No GPU is needed or used."""
+    cases = _cases(contract, dtypes, options.dynamic)
+    made = [k.made for k in _elsewhere(contract, kernel, cases, options, run_triton=True) if k.made is not None]
     if not made:
         raise KernelRefusedError(
             f"{contract.qualname}:{kernel}: Inductor generates no Triton kernel, only calls of libraries",
@@ -62,21 +62,21 @@ def stages(contract: Contract, kernel: str, dtypes: Any, asked: Asked) -> list[C
 
 
 def _elsewhere(
-    contract: Contract, kernel: str, cases: tuple[str, ...], asked: Asked, *, run_triton: bool = False
+    contract: Contract, kernel: str, cases: tuple[str, ...], options: ViewOptions, *, run_triton: bool = False
 ) -> tuple[Generated, ...]:
     who, tools = f"{contract.qualname}:{kernel}", build_tools()
-    gpu = target_gpu(asked.arch)
+    gpu = target_gpu(options.arch)
     if tools.machine.triton is None:
         raise KernelRefusedError(
-            f"{who}: Inductor generates Triton for {asked.arch}, and Triton is not installed",
+            f"{who}: Inductor generates Triton for {options.arch}, and Triton is not installed",
             fix="pip install opwright[triton], or leave --arch out (with --what inductor) to see the C++ for this CPU",
         )
-    tools.notify(f"generating code of {who} for {asked.arch} (torch.compile, in a process of its own)")
-    return ask(_operator(contract), kernel, gpu.arch, cases, run_triton=run_triton)
+    tools.notify(f"generating code of {who} for {options.arch} (torch.compile, in a process of its own)")
+    return generate_in_child(_operator(contract), kernel, gpu.arch, cases, run_triton=run_triton)
 
 
 def _generate_here(contract: Contract, kernel: str, cases: tuple[str, ...], arch: str) -> Sequence[Generated]:
-    """Whatever is generated is run as well: on a device that is here, nothing has to be made believe."""
+    """Generate code for a device of this machine, and run it."""
     device = "cuda" if arch else "cpu"
     calls = [arguments_of(contract, parse_case(contract, c), device) for c in cases]
     function = compiled(compilable_of(_operator(contract), kernel))
@@ -100,10 +100,10 @@ def _operator(contract: Contract) -> Any:
 
 
 def _sizes(contract: Contract, cases: tuple[str, ...]) -> str:
-    told = [
+    texts = [
         ", ".join(_show_tensor(a) for a in _on_meta(contract, case) if isinstance(a, torch.Tensor)) for case in cases
     ]
-    return " after ".join(f"for {t}" if i == 0 else t for i, t in enumerate(reversed(told)))
+    return " after ".join(f"for {t}" if i == 0 else t for i, t in enumerate(reversed(texts)))
 
 
 def _show_tensor(tensor: torch.Tensor) -> str:
@@ -115,13 +115,13 @@ def _on_meta(contract: Contract, case: str) -> tuple[Any, ...]:
 
 
 def typical(contract: Contract, dtypes: Any) -> tuple[Any, ...]:
-    """Arguments of the sizes that are timed, or of moderate ones, on ``meta``."""
+    """Arguments of the sizes for benchmarks, or of moderate sizes, on ``meta``."""
     return _on_meta(contract, _cases(contract, dtypes, dynamic=False)[-1])
 
 
 def _cases(contract: Contract, dtypes: Any, dynamic: bool) -> tuple[str, ...]:
-    """The case that is called; before it, if sizes are to be symbolic, one of other sizes. As in torch.compile, sizes
-    that ``bench_sizes`` gives once stay what they are."""
+    """The case to call; for dynamic sizes, preceded by one of other sizes. As in torch.compile, sizes
+    for which ``bench_sizes`` has one value stay constant."""
     declared = _operator(contract).sizes_to_time if _operator(contract) is not None else {}
     later = {name: sizes[-1] for name, sizes in declared.items()}
     earlier = {name: sizes[-2] if len(sizes) > 1 else sizes[-1] for name, sizes in declared.items()}
@@ -130,7 +130,7 @@ def _cases(contract: Contract, dtypes: Any, dynamic: bool) -> tuple[str, ...]:
 
 
 def _case(contract: Contract, dtypes: Any, sizes: dict[str, int], default: int) -> str:
-    """Of sizes that fit together, if those do not."""
+    """A case of these sizes; of default sizes, if these contradict the contract."""
     dtype = [f"dtype={short(dtypes[0])}"] if dtypes else []
     named = [f"{name}={sizes.get(name, default)}" for name, _ in parse_case(contract, "").sizes]
     try:

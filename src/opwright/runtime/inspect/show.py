@@ -1,4 +1,4 @@
-"""What ``opwright show`` prints of a kernel: its source, and what compilers make of it for a named architecture."""
+"""The views of ``opwright show``: a kernel's source, and its compiled code for a target architecture."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from opwright.backends.triton.stages import STAGES, CompiledKernel, compile_laun
 from opwright.contract.contract import Contract
 from opwright.errors import KernelRefusedError, TargetError
 from opwright.results import Shown
-from opwright.runtime.inspect.inductor_views import Asked, default_arch, generated, stages, typical
+from opwright.runtime.inspect.inductor_views import ViewOptions, default_arch, generated, stages, typical
 from opwright.runtime.kernel import Kernel
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
 
-# What there is of the Triton that Inductor generates.
-_OF_GENERATED = ("triton", *STAGES, "sass", "resources")
+# The views of the Triton code that Inductor generates.
+_GENERATED_VIEWS = ("triton", *STAGES, "sass", "resources")
 
 __all__ = ["VIEWS", "all_of", "show_cuda_file", "show_kernel", "show_reference", "views_of"]
 
@@ -42,25 +42,27 @@ def views_of(
     instances: tuple[str, ...],
     dynamic: bool = False,
 ) -> Iterator[tuple[str, Shown]]:
-    """The views of every kernel that is asked for, each with what it is of: ``ns::op:kernel``, or a ``.cu`` file.
+    """The views of every selected kernel, each with its name: ``ns::op:kernel``, or a ``.cu`` file.
 
     Raises:
         TargetError: there is no such file, operator or kernel.
-        CompileError: torch.compile cannot follow what Inductor is to compile.
-        KernelRefusedError: what is asked for by name has no such view, or nothing has.
+        CompileError: torch.compile cannot trace the function.
+        KernelRefusedError: a kernel that is selected by name has no such view, or no kernel has.
     """
     for target in targets:
         if not target.endswith(".cu"):
             for operator in load_target(target):
-                yield from _views_of_operator(operator, what, kernels, Asked(arch, dynamic))
+                yield from _views_of_operator(operator, what, kernels, ViewOptions(arch, dynamic))
         elif Path(target).is_file():
             yield from ((target, shown) for shown in show_cuda_file(Path(target), what, arch, instances))
         else:
             raise TargetError(f"there is no file {target!r}", fix="name a .cu or .py file, or a module")
 
 
-def _views_of_operator(operator: Op, what: str, kernels: Sequence[str], asked: Asked) -> Iterator[tuple[str, Shown]]:
-    """Without a choice of kernels, those that have no such view are passed over, as long as one has."""
+def _views_of_operator(
+    operator: Op, what: str, kernels: Sequence[str], options: ViewOptions
+) -> Iterator[tuple[str, Shown]]:
+    """Without a selection, kernels without such a view are skipped, if at least one has it."""
     qualname = operator.contract.qualname
     if unknown := [k for k in kernels if k not in (*operator.kernels, REFERENCE)]:
         raise TargetError(f"{qualname} has no kernel {unknown[0]!r}", fix=f"it has {[*operator.kernels, REFERENCE]}")
@@ -69,19 +71,19 @@ def _views_of_operator(operator: Op, what: str, kernels: Sequence[str], asked: A
         if kernels and name not in kernels:
             continue
         try:
-            yield from ((f"{qualname}:{name}", shown) for shown in VIEWS[what](kernel, asked))
+            yield from ((f"{qualname}:{name}", shown) for shown in VIEWS[what](kernel, options))
         except KernelRefusedError as error:
             refused.append(error)
-    of_meaning = what == "inductor" or (what in _OF_GENERATED and not operator.kernels)
-    if REFERENCE in kernels or (of_meaning and not kernels):
-        shown_of_it = show_reference(operator.contract, what, asked.arch, asked.dynamic)
-        yield from ((f"{qualname}:{REFERENCE}", shown) for shown in shown_of_it)
+    shows_reference = what == "inductor" or (what in _GENERATED_VIEWS and not operator.kernels)
+    if REFERENCE in kernels or (shows_reference and not kernels):
+        reference_views = show_reference(operator.contract, what, options.arch, options.dynamic)
+        yield from ((f"{qualname}:{REFERENCE}", shown) for shown in reference_views)
     elif refused and (kernels or len(refused) == len(operator.kernels)):
         raise refused[0]
 
 
 def all_of(views: Sequence[tuple[str, Shown]], kernel: str) -> tuple[str, str]:
-    """All that there is to show of one kernel, as one text, with what it is of."""
+    """All views of one kernel as one text, with the kernel's name."""
     own = [(of, shown) for of, shown in views if of.rpartition(":")[2] == kernel]
     if not own:
         raise TargetError(f"there is nothing to show of {kernel!r}", fix="--diff takes two kernels of one operator")
@@ -94,33 +96,33 @@ def show_kernel(kernel: Kernel, what: str, arch: str, dynamic: bool = False) -> 
     Args:
         what: a key of ``VIEWS``.
         arch: such as ``sm_90``, for views of compiled code; "" for this machine's.
-        dynamic: of what Inductor generates, the code for sizes that have changed.
+        dynamic: show Inductor's code for dynamic sizes.
 
     Raises:
-        CompileError: torch.compile cannot follow a NumPy kernel.
+        CompileError: torch.compile cannot trace a NumPy kernel.
         KernelRefusedError: this kernel has no such view, or a tool for it is missing.
     """
-    return VIEWS[what](kernel, Asked(arch, dynamic))
+    return VIEWS[what](kernel, ViewOptions(arch, dynamic))
 
 
 def show_reference(contract: Contract, what: str, arch: str, dynamic: bool = False) -> list[Shown]:
-    """One view of an operator's reference: its source, or what Inductor makes of it.
+    """One view of an operator's reference: its source, or Inductor's code for it.
 
     Raises:
-        CompileError: torch.compile cannot follow it.
+        CompileError: torch.compile cannot trace it.
         KernelRefusedError: a reference has no such view.
     """
-    asked = Asked(arch, dynamic)
+    options = ViewOptions(arch, dynamic)
     if what == "source":
         return [Shown("the reference", "python", inspect.getsource(contract.function))]
     if what == "inductor":
-        return generated(contract, REFERENCE, None, asked)
+        return generated(contract, REFERENCE, None, options)
     if what == "triton":
-        return generated(contract, REFERENCE, None, _for_a_gpu(asked))
-    if what not in _OF_GENERATED:
+        return generated(contract, REFERENCE, None, _for_a_gpu(options))
+    if what not in _GENERATED_VIEWS:
         raise KernelRefusedError(f"{contract.qualname}: there is no {what} of a reference", fix="use --what inductor")
-    asked = _for_a_gpu(asked)
-    return [_of_triton(what, made, asked.arch) for made in stages(contract, REFERENCE, None, asked)]
+    options = _for_a_gpu(options)
+    return [_of_triton(what, made, options.arch) for made in stages(contract, REFERENCE, None, options)]
 
 
 def show_cuda_file(file: Path, what: str, arch: str, instances: tuple[str, ...]) -> list[Shown]:
@@ -131,13 +133,13 @@ def show_cuda_file(file: Path, what: str, arch: str, instances: tuple[str, ...])
     code = module.compile(arch or default_arch())
     if not code.entries:
         raise KernelRefusedError(
-            f"{file.name} holds only templates, and none was instantiated",
+            f"{file.name} has only templates, and none was instantiated",
             fix=f'add --instance "{module.defined[0]}<...>" (repeatable)',
         )
     return [_of_device_code(what, code, entry) for entry in code.entries]
 
 
-def _source(kernel: Kernel, asked: Asked) -> list[Shown]:
+def _source(kernel: Kernel, options: ViewOptions) -> list[Shown]:
     backend = get_backend(kernel.backend)
     language = {"cpp": "cpp", "cuda": "cuda", "mojo": "mojo", "max": "mojo"}.get(kernel.backend, "python")
     made = Shown(f"{kernel.name}: its source", language, backend.generate(kernel.spec, kernel.contract))
@@ -148,41 +150,43 @@ def _source(kernel: Kernel, asked: Asked) -> list[Shown]:
     return [made, *(Shown(m.name, "cuda", m.text) for m in modules.values())]
 
 
-def _inductor(kernel: Kernel, asked: Asked) -> list[Shown]:
+def _inductor(kernel: Kernel, options: ViewOptions) -> list[Shown]:
     if kernel.backend != "numpy":
         raise KernelRefusedError(
             f"{kernel.contract.qualname}: the {kernel.backend} kernel {kernel.name!r} is not compiled by Inductor",
             fix="choose a NumPy kernel, or the reference with --kernel reference",
         )
-    return generated(kernel.contract, kernel.name, kernel.spec.dtypes, asked)
+    return generated(kernel.contract, kernel.name, kernel.spec.dtypes, options)
 
 
-def _triton_source(kernel: Kernel, asked: Asked) -> list[Shown]:
-    """A Triton kernel's own source; of a NumPy kernel, the Triton that Inductor generates."""
-    return _source(kernel, asked) if kernel.backend == "triton" else _inductor(kernel, _for_a_gpu(asked))
+def _triton_source(kernel: Kernel, options: ViewOptions) -> list[Shown]:
+    """A Triton kernel's own source, or Inductor's Triton code for a NumPy kernel."""
+    return _source(kernel, options) if kernel.backend == "triton" else _inductor(kernel, _for_a_gpu(options))
 
 
-def _triton_view(what: str) -> Callable[[Kernel, Asked], list[Shown]]:
-    def view(kernel: Kernel, asked: Asked) -> list[Shown]:
-        asked = _for_a_gpu(asked)
+def _triton_view(what: str) -> Callable[[Kernel, ViewOptions], list[Shown]]:
+    def view(kernel: Kernel, options: ViewOptions) -> list[Shown]:
+        options = _for_a_gpu(options)
         if kernel.backend == "numpy":
-            made = stages(kernel.contract, kernel.name, kernel.spec.dtypes, asked)
+            made = stages(kernel.contract, kernel.name, kernel.spec.dtypes, options)
         elif kernel.backend == "triton":
             launcher = get_backend("triton").compile(kernel.spec, kernel.contract, build_tools()).payload
-            made = compile_launches(launcher, kernel.contract, typical(kernel.contract, kernel.spec.dtypes), asked.arch)
+            made = compile_launches(
+                launcher, kernel.contract, typical(kernel.contract, kernel.spec.dtypes), options.arch
+            )
         else:
             raise KernelRefusedError(
                 f"{kernel.contract.qualname}: the {kernel.backend} kernel {kernel.name!r} is not Triton, "
                 f"so there is no {what} to show",
                 fix="choose a kernel with --kernel, or another --what",
             )
-        return [_of_triton(what, m, asked.arch) for m in made]
+        return [_of_triton(what, m, options.arch) for m in made]
 
     return view
 
 
-def _for_a_gpu(asked: Asked) -> Asked:
-    return asked if asked.arch else replace(asked, arch=default_arch())
+def _for_a_gpu(options: ViewOptions) -> ViewOptions:
+    return options if options.arch else replace(options, arch=default_arch())
 
 
 def _of_triton(what: str, made: CompiledKernel, arch: str) -> Shown:
@@ -197,7 +201,7 @@ def _of_triton(what: str, made: CompiledKernel, arch: str) -> Shown:
         return Shown(title, "sass", disassemble(cubin, made.name))
 
 
-def _asm(kernel: Kernel, asked: Asked) -> list[Shown]:
+def _asm(kernel: Kernel, options: ViewOptions) -> list[Shown]:
     if kernel.backend != "cpp":
         raise KernelRefusedError(
             f"{kernel.contract.qualname}: the {kernel.backend} kernel {kernel.name!r} is not compiled for the CPU",
@@ -209,13 +213,13 @@ def _asm(kernel: Kernel, asked: Asked) -> list[Shown]:
     return [Shown(f"{kernel.name}, {build_tools().machine.cpu}", "asm", disassemble_host(artifact.file, source))]
 
 
-def _device_view(what: str) -> Callable[[Kernel, Asked], list[Shown]]:
+def _device_view(what: str) -> Callable[[Kernel, ViewOptions], list[Shown]]:
     of_triton = _triton_view(what)
 
-    def view(kernel: Kernel, asked: Asked) -> list[Shown]:
+    def view(kernel: Kernel, options: ViewOptions) -> list[Shown]:
         if kernel.backend in ("triton", "numpy"):
-            return of_triton(kernel, asked)
-        arch = asked.arch or default_arch()
+            return of_triton(kernel, options)
+        arch = options.arch or default_arch()
         found = list(_cuda_kernels(kernel.spec.source))
         if not found:
             raise KernelRefusedError(
@@ -253,16 +257,16 @@ def _resources_text(declared: str, r: Resources | None) -> str:
     return "\n".join(
         [
             declared,
-            f"  registers      {r.registers} a thread",
+            f"  registers      {r.registers} per thread",
             f"  spills         {spilled}",
-            f"  stack          {r.stack} bytes a thread",
-            f"  shared memory  {r.static_shared} bytes a block, static",
+            f"  stack          {r.stack} bytes per thread",
+            f"  shared memory  {r.static_shared} bytes per block, static",
         ]
     )
 
 
 def _cuda_kernels(launcher: Any) -> Iterator[CudaKernel]:
-    """The CUDA kernels that a launcher holds, and those of a module it holds that it names by a constant."""
+    """The CUDA kernels that a launcher uses, and those that it takes from a module by a constant name."""
     constants = {c for c in _constants(launcher) if isinstance(c, str)}
     for value in values_reached(launcher):
         if isinstance(value, CudaKernel):
@@ -284,8 +288,8 @@ def _constants(function: Any) -> Iterator[Any]:
                 yield constant
 
 
-# One line a view; each takes a kernel and what is asked of it.
-VIEWS: dict[str, Callable[[Kernel, Asked], list[Shown]]] = {
+# One line per view; each takes a kernel and the options.
+VIEWS: dict[str, Callable[[Kernel, ViewOptions], list[Shown]]] = {
     "source": _source,
     "inductor": _inductor,
     "triton": _triton_source,

@@ -1,8 +1,8 @@
-"""What an operator does under ``torch.autocast``: its policy, in the sense of torch's own lists of operators.
+"""An operator's behaviour under ``torch.autocast``: a policy, as in torch's own lists of operators.
 
-Without a policy the arguments are taken as they come. ``lower`` casts floating arguments to autocast's own dtype, as
+Without a policy the arguments are unchanged. ``lower`` casts floating arguments to autocast's own dtype, as
 for a matrix product; ``float32`` casts those of a lower precision up, as for a loss; ``promote`` casts all to the
-widest among them. float64 stays what it is, except that ``promote`` may widen to it.
+widest among them. float64 is not changed, except that ``promote`` may widen to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 
 def kernel_for_autocast(contract: Contract, overload: Any, device_type: str) -> Callable[..., Any]:
-    """The kernel for a dispatch key of ``KEYS``: casts as the contract's policy says, and goes on without autocast."""
+    """The kernel for a dispatch key of ``KEYS``: casts by the contract's policy, and continues without autocast."""
     policy = _POLICIES[contract.autocast or ""]
 
     def cast(*args: Any, **keywords: Any) -> Any:

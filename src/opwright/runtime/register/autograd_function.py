@@ -1,8 +1,8 @@
-"""How an operator meets autograd and ``torch.func``: one ``autograd.Function``, whose forward is the operator itself.
+"""An operator's ``autograd.Function``, for autograd and ``torch.func``; its forward is the operator itself.
 
-``torch.library.register_autograd`` makes such a function too, but one without a ``setup_context`` of its own, which
-``torch.func.grad``, ``hessian`` and the like refuse (torch 2.11 to 2.15). Forward-mode derivatives run the reference:
-its own operations carry the tangents, in any composition.
+``torch.library.register_autograd`` makes such a function too, but without a ``setup_context`` of its own, which
+``torch.func.grad``, ``hessian`` and others refuse (torch 2.11 to 2.15). Forward-mode derivatives run the reference,
+whose operations propagate the tangents, in any composition.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ InOrder = Callable[[Sequence[Any], dict[str, Any]], tuple[Any, ...]]
 
 
 class _Passed(NamedTuple):
-    """What goes with the arguments: the dispatcher's keys (None: start from the top), and those by keyword only."""
+    """Passed with the arguments: the dispatcher's keys (None: a new dispatch), and keyword-only arguments."""
 
     keyset: Any
     keywords: dict[str, Any]
 
 
 def make_function(rules: Rules, overload: Any, in_order: InOrder) -> type[torch.autograd.Function]:
-    """The ``autograd.Function`` of an operator without lists of tensors. Its last argument is a ``_Passed``."""
+    """Make the ``autograd.Function`` of an operator without lists of tensors. Its last argument is a ``_Passed``."""
 
-    def forward(*given: Any) -> Any:
-        *args, passed = given
+    def forward(*args_and_passed: Any) -> Any:
+        *args, passed = args_and_passed
         if passed.keyset is None:
             return overload(*args, **passed.keywords)
         return redispatch_below_autograd(overload, passed.keyset, args, passed.keywords)
 
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         *args, passed = inputs
-        ctx.needs_input_grad = ctx.needs_input_grad[:-1]  # the last argument is ours
+        ctx.needs_input_grad = ctx.needs_input_grad[:-1]  # without the _Passed
         rules.setup_context(ctx, in_order(args, passed.keywords), output)
 
-    def vmap(info: Any, in_dims: Any, *given: Any) -> tuple[Any, Any]:
-        *args, passed = given
+    def vmap(info: Any, in_dims: Any, *args_and_passed: Any) -> tuple[Any, Any]:
+        *args, passed = args_and_passed
         dims = (*in_dims[:-1], *(None,) * (len(rules.contract.signature.arguments) - len(args)))
         return rules.vmap(info, dims, in_order(args, passed.keywords))
 
@@ -53,14 +53,14 @@ def make_function(rules: Rules, overload: Any, in_order: InOrder) -> type[torch.
 
 
 def _function_named(contract: Contract, steps: dict[str, Callable[..., Any]]) -> type[torch.autograd.Function]:
-    """A Function under a name that profilers show."""
+    """A Function with a name for profilers."""
     return type(
         f"{contract.name}_gradient", (torch.autograd.Function,), {n: staticmethod(step) for n, step in steps.items()}
     )
 
 
 def _backward_of(rules: Rules) -> Callable[..., tuple[Any, ...]]:
-    """``backward(ctx, *grads)`` of a Function whose last argument is none of the operator's."""
+    """``backward(ctx, *grads)`` of a Function whose last argument is not the operator's."""
     positional = len(rules.contract.signature.positional)
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -80,34 +80,34 @@ def _backward_of(rules: Rules) -> Callable[..., tuple[Any, ...]]:
 
 
 def make_tracker(rules: Rules) -> Callable[..., Any]:
-    """The ``autograd.Function`` of calls that nothing but autograd takes notice of, past the dispatcher, as a function
-    of the arguments and of what runs a kernel on them. It gives what the operator's caller gets: what is saved for the
-    backward is kept, and is no output.
+    """Make the ``autograd.Function`` of autograd-tracked calls without the dispatcher, as a function of the arguments
+    and of the function that runs a kernel on them. It returns visible outputs only; saved-for-backward outputs are
+    saved.
 
-    Its forward takes ``ctx``: of one that does not, torch binds the arguments anew for each call.
+    Its forward takes ``ctx``, because without it torch binds the arguments in Python at each call.
     """
     visible = rules.contract.visible
 
-    def forward(ctx: Any, *given: Any) -> Any:
-        *arguments, run = given
+    def forward(ctx: Any, *args_and_passed: Any) -> Any:
+        *arguments, run = args_and_passed
         output = run(*arguments)
         ctx.needs_input_grad = ctx.needs_input_grad[:-1]  # run is not an argument
         rules.gradient.save(ctx, arguments, output)
         return visible(output)
 
     function: Any = _function_named(rules.contract, {"forward": forward, "backward": _backward_of(rules)})
-    # Past Function.apply's own look for functorch: a plain call has none of its tensors.
+    # Skips Function.apply's own test for functorch: a plain call has no functorch tensors.
     return super(torch.autograd.Function, function).apply  # type: ignore[no-any-return]
 
 
 def kernel_for_autograd(
     contract: Contract, overload: Any, in_order: InOrder, function: type[torch.autograd.Function]
 ) -> Callable[..., Any]:
-    """The kernel for the dispatch key ``Autograd``; it gets the key set besides."""
+    """The kernel for the dispatch key ``Autograd``, which also takes the key set."""
 
     def autograd(keyset: Any, *args: Any, **keywords: Any) -> Any:
         if forward_mode_is_on():
-            return _through_the_reference(contract, in_order(args, keywords))
+            return _run_reference(contract, in_order(args, keywords))
         if torch.is_grad_enabled() and any_requires_grad(*args):
             return function.apply(*args, _Passed(keyset, keywords))
         return redispatch_below_autograd(overload, keyset, args, keywords)
@@ -122,11 +122,11 @@ def kernel_for_transforms(
 
     def transformed(*args: Any, **keywords: Any) -> Any:
         if forward_mode_is_on() or is_functionalize():
-            return _through_the_reference(contract, in_order(args, keywords))
+            return _run_reference(contract, in_order(args, keywords))
         return function.apply(*args, _Passed(None, keywords))
 
     return transformed
 
 
-def _through_the_reference(contract: Contract, arguments: Sequence[Any]) -> Any:
+def _run_reference(contract: Contract, arguments: Sequence[Any]) -> Any:
     return contract.pack(contract.traceable(arguments))

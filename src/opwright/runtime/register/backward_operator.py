@@ -1,10 +1,9 @@
 """A gradient that is an operator of its own, with its own contract and kernels: ``op.register_autograd(backward_op)``.
 
-What the backward operator takes is read off its parameters: first the gradient of each output that the caller gets (the
-floating ones), in order; then, by name, arguments of the forward, and its outputs as ``result`` or ``result0``,
-``result1``, … as in torch's derivatives.yaml, those that are saved (``ow.saved_for_backward``) too. A parameter called
-``needs``, a list[bool], says which gradients are wanted; the others may be zeros. It returns a gradient for each
-floating tensor argument.
+The backward operator's parameters define what it takes: first the gradient of each visible floating output, in order;
+then, by name, arguments of the forward, and its outputs as ``result`` or ``result0``, ``result1``, … as in torch's
+derivatives.yaml, including saved-for-backward outputs. A parameter called ``needs``, a list[bool], states which
+gradients are needed; the others may be zeros. It returns a gradient for each floating tensor argument.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ class _Operator(Protocol):
 
 
 class BackwardOperator:
-    """``backward(ctx, *grads)`` and ``setup_context``, in the reference of ``torch.library.register_autograd``.
+    """``backward(ctx, *grads)`` and ``setup_context``, as in ``torch.library.register_autograd``.
 
     Raises:
-        SignatureMismatchError: the operator's parameters or outputs are not what a backward of the forward has.
+        SignatureMismatchError: the operator's parameters or outputs do not match the forward.
     """
 
     def __init__(self, forward: Contract, operator: _Operator) -> None:
@@ -45,16 +44,16 @@ class BackwardOperator:
         self._grads = tuple(i for i, r in enumerate(_visible(forward)) if _is_floating(r))
         self._inputs = tuple(i for i, a in enumerate(forward.signature.positional) if _has_gradient(a))
         arguments = operator.contract.signature.arguments
-        self._refuse_others(arguments)
+        self._check_signature(arguments)
         self._sources = tuple(self._source(a) for a in arguments[len(self._grads) :])
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the backward's reference."""
+        """A digest of the backward's reference."""
         return digest(self.operator.contract.qualname, fingerprint(self.operator.contract.function))
 
     def setup_context(self, ctx: Any, inputs: Any, output: Any, keyword_only_inputs: Any = None) -> None:
-        """Keep what the backward operator takes, and nothing else."""
+        """Save the values that the backward operator takes, and nothing else."""
         arguments = (*inputs, *(keyword_only_inputs or {}).values())
         outputs = self.forward.unpack(output)
         save_values(ctx, [source(arguments, outputs) for source in self._sources])
@@ -72,7 +71,7 @@ class BackwardOperator:
 
     # -- reading the backward's parameters -----------------------------------------------------------------
 
-    def _refuse_others(self, arguments: Sequence[Argument]) -> None:
+    def _check_signature(self, arguments: Sequence[Argument]) -> None:
         name, wanted = self.forward.qualname, len(self._grads)
         if any(a.kind is Kind.TENSOR_LIST for a in self.forward.signature.arguments):
             raise self._mismatch(
@@ -81,14 +80,14 @@ class BackwardOperator:
             )
         if len(arguments) < wanted or any(a.kind is not Kind.TENSOR for a in arguments[:wanted]):
             raise self._mismatch(
-                f"its first {wanted} parameter(s) have to be the gradients of {name}'s outputs",
+                f"its first {wanted} parameter(s) must be the gradients of {name}'s outputs",
                 f"declare it as ({', '.join(self._wanted_parameters())}, ...)",
             )
-        given, needed = self.operator.contract.signature.visible, len(self._inputs)
-        if given != needed:
+        returned, needed = self.operator.contract.signature.visible, len(self._inputs)
+        if returned != needed:
             of = ", ".join(self.forward.signature.positional[i].name for i in self._inputs)
             raise self._mismatch(
-                f"it returns {given} tensor(s), and {name} has {needed} argument(s) with a gradient: {of}",
+                f"it returns {returned} tensor(s), but {name} has {needed} argument(s) with a gradient: {of}",
                 "return a gradient for each of them, in that order",
             )
 
@@ -97,20 +96,20 @@ class BackwardOperator:
             yield f"grad{i}: {_visible(self.forward)[i]}"
 
     def _source(self, argument: Argument) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
-        """Where the value of a parameter comes from."""
+        """A function that returns the value of a parameter."""
         names = [a.name for a in self.forward.signature.arguments]
         if argument.name in names:
             return _Input(names.index(argument.name))
         if argument.name == _NEEDS and argument.kind is Kind.SCALAR:
-            return _give_needs
+            return _needs_placeholder
         outputs = len(self.forward.signature.returns)
         number = re.fullmatch(r"result(\d*)", argument.name)
         if number and int(number[1] or 0) < outputs and (number[1] or outputs == 1):
             return _Output(int(number[1] or 0))
         results = ["result"] if outputs == 1 else [f"result{i}" for i in range(outputs)]
         raise self._mismatch(
-            f"its parameter {argument.name!r} is nothing that {self.forward.qualname} has",
-            f"call it one of {names + results}, or {_NEEDS} (list[bool])",
+            f"its parameter {argument.name!r} is neither an argument nor an output of {self.forward.qualname}",
+            f"name it one of {names + results}, or {_NEEDS} (list[bool])",
         )
 
     def _mismatch(self, what: str, fix: str) -> SignatureMismatchError:
@@ -119,11 +118,11 @@ class BackwardOperator:
         )
 
 
-# Stands among the saved values where the flags go, which are known in the backward only.
+# A placeholder among the saved values for the flags, which are known only in the backward.
 _NEEDED = "the flags of needs"
 
 
-def _give_needs(arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
+def _needs_placeholder(arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
     return _NEEDED
 
 
@@ -157,4 +156,4 @@ def _is_floating(tensor: TensorType) -> bool:
 
 
 def _is_any(tensor: TensorType) -> bool:
-    return torch.bool in tensor.dtypes and torch.float32 in tensor.dtypes  # Shaped: whatever comes
+    return torch.bool in tensor.dtypes and torch.float32 in tensor.dtypes  # Shaped: any dtype

@@ -1,4 +1,4 @@
-"""An operator's gradient: derived from its reference, or custom. Either keeps on ``ctx`` what its backward needs."""
+"""An operator's gradient: derived from its reference, or custom. Both save on ``ctx`` what their backward needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.signature import Kind
 from opwright.internals.dispatch import transforms_are_on
-from opwright.runtime.register.saved_values import AuthorsContext, save_values, saved_values
+from opwright.runtime.register.saved_values import CustomContext, save_values, saved_values
 from opwright.runtime.register.vjp_operator import gradient_in_form_of, vjp_name
 
 __all__ = ["CustomGradient", "DerivedGradient", "Gradient", "custom_gradient"]
@@ -27,10 +27,10 @@ class Gradient(Protocol):
     """The two halves of a gradient."""
 
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
-        """Keep on ``ctx`` what the backward needs. ``arguments`` in signature order; ``output`` has all outputs."""
+        """Save on ``ctx`` what the backward needs. ``arguments`` are in signature order; ``output`` has all outputs."""
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
-        """A gradient, or None, for each argument that autograd speaks of."""
+        """A gradient, or None, for each argument that autograd tracks."""
 
 
 class DerivedGradient:
@@ -57,19 +57,19 @@ class DerivedGradient:
     def _vjp_for(self, arguments: Sequence[Any]) -> Callable[..., Sequence[torch.Tensor]]:
         contract = self.contract
         if transforms_are_on():
-            # The VJP operator takes lists, which torch.func does not look into: its inside does as well here.
+            # torch.func does not differentiate through lists, which the VJP operator takes, so it is called directly.
             return functools.partial(derive.functional_vjp, contract)
         if _are_distributed(arguments):
-            # DTensor finds placements for the reference's own operations; an operator with lists would need a rule.
+            # DTensor has placements for the reference's own operations; an operator with lists would need a rule.
             return functools.partial(_vjp_of_the_reference, contract)
         operator: Callable[..., Sequence[torch.Tensor]]
         operator = getattr(getattr(torch.ops, contract.namespace), vjp_name(contract)).default
         return operator
 
 
-def _needs(arguments: Sequence[Any], given: Sequence[Any]) -> list[bool]:
-    """For each tensor among the arguments, lists flattened, whether its gradient is wanted."""
-    padded = [*given, *[False] * (len(arguments) - len(given))]  # autograd does not speak of keyword-only arguments
+def _needs(arguments: Sequence[Any], flags: Sequence[Any]) -> list[bool]:
+    """For each tensor among the arguments, lists flattened, whether its gradient is needed."""
+    padded = [*flags, *[False] * (len(arguments) - len(flags))]  # autograd has no flags for keyword-only arguments
     needs: list[bool] = []
     for value, need in zip(arguments, padded, strict=True):
         if isinstance(value, list):
@@ -82,12 +82,12 @@ def _needs(arguments: Sequence[Any], given: Sequence[Any]) -> list[bool]:
 
 
 def _without_none(grads: Sequence[Any], contract: Contract, arguments: Sequence[Any]) -> list[Any]:
-    """The gradients of all outputs as tensors; one without elements stands for none.
+    """The gradients of all outputs as tensors; an empty tensor stands for None.
 
-    Autograd looks into a list only if all of it are tensors, for the second derivative.
+    For the second derivative, autograd tracks a list only if all of its items are tensors.
     """
     visible, every = contract.signature.visible, len(contract.signature.returns)
-    incoming = [*grads[:visible], *[None] * (every - visible)]  # what is saved for a backward has no gradient
+    incoming = [*grads[:visible], *[None] * (every - visible)]  # saved-for-backward outputs have no gradients
     if all(g is not None for g in incoming):
         return incoming
     nothing = tree.tensors(list(arguments))[0].new_empty(0)
@@ -100,12 +100,12 @@ def _vjp_of_the_reference(contract: Contract, grad_outputs: Sequence[torch.Tenso
 
 
 def _are_distributed(values: Sequence[Any]) -> bool:
-    tensor = sys.modules.get("torch.distributed.tensor")  # not imported: there is no such value
+    tensor = sys.modules.get("torch.distributed.tensor")  # if it is not imported, there are no such values
     return tensor is not None and any(isinstance(v, tensor.DTensor) for v in tree.leaves(list(values)))
 
 
 class CustomGradient:
-    """What an author registered, with the reference of ``torch.library.register_autograd``."""
+    """A registered backward and setup_context, as in ``torch.library.register_autograd``."""
 
     def __init__(self, contract: Contract, backward: Backward, setup_context: SetupContext | None) -> None:
         self.contract = contract
@@ -127,10 +127,10 @@ class CustomGradient:
 
 
 class _CustomGradientOfSaved:
-    """The same for an operator with saved-for-backward outputs.
+    """A custom gradient of an operator with saved-for-backward outputs.
 
-    No gradient flows through what is saved, so that a derivative of the custom backward would miss terms. The arguments
-    are kept besides, and where a second derivative is asked for, the reference gives it.
+    No gradient flows through saved outputs, so that a derivative of the custom backward would miss terms. So the
+    arguments are saved as well, and second derivatives come from the reference.
     """
 
     def __init__(self, contract: Contract, backward: Backward, setup_context: SetupContext | None) -> None:
@@ -139,17 +139,17 @@ class _CustomGradientOfSaved:
         self._derived = DerivedGradient(contract)
 
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
-        author = AuthorsContext(ctx)
-        self._custom.save(author, arguments, output)
-        author.keep(arguments)
+        custom_ctx = CustomContext(ctx)
+        self._custom.save(custom_ctx, arguments, output)
+        custom_ctx.save_with(arguments)
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
         if torch.is_grad_enabled():
             return self._derived.backward(ctx, grads)
-        return self._custom.backward(AuthorsContext.in_backward(ctx), grads[: self._visible])
+        return self._custom.backward(CustomContext.in_backward(ctx), grads[: self._visible])
 
 
 def custom_gradient(contract: Contract, backward: Backward, setup_context: SetupContext | None) -> Gradient:
-    """The gradient of an operator from what its author registered."""
+    """The gradient of an operator from a registered backward and setup_context."""
     saves = contract.signature.visible < len(contract.signature.returns)
     return (_CustomGradientOfSaved if saves else CustomGradient)(contract, backward, setup_context)

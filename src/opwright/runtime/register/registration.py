@@ -1,9 +1,8 @@
-"""Making an operator known to torch. This is the only file that touches ``torch.library``.
+"""Registers an operator with torch. Only this file uses ``torch.library``.
 
-Every part is registered once, as a trampoline that looks the current rule up: a custom rule takes effect without a new
-registration. Redefining an operator destroys the old registration, and tells torch.compile's caches, which otherwise
-serve a stale gradient or a stale shape: they do not know what is behind an operator's name (seen on torch 2.11, 2.13
-and 2.15).
+Every part is registered once, as a function that looks up the current rule, so a custom rule takes effect without a
+new registration. Redefining an operator destroys the old registration and resets torch.compile's caches, which would
+otherwise use an old gradient or shape, because they identify an operator by its name (seen on torch 2.11 to 2.15).
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from opwright.contract.signature import Kind
 from opwright.errors import NameClashError
 from opwright.internals import registration as torch_registration
 from opwright.internals.autograd import HAS_AUTOGRAD_KEYS, without_enclosing_transforms
-from opwright.internals.compiler import export_is_tracing, forget_compiled, functional_tracing
+from opwright.internals.compiler import export_is_tracing, functional_tracing, reset_compiled
 from opwright.internals.dispatch import (
     conjugates_are_ignored,
     forward_mode_is_on,
-    run_as_at_the_top,
+    run_with_default_keys,
     run_with_lazy_conjugates,
 )
 from opwright.runtime.register.autocast import KEYS, kernel_for_autocast
@@ -42,16 +41,16 @@ __all__ = ["Registrable", "Registration", "changed", "find", "register", "shard"
 
 @dataclass(frozen=True, eq=False)
 class Registrable:
-    """What torch has to know of an operator.
+    """The parts of an operator that are registered with torch.
 
     Attributes:
-        operator: the object that a user holds.
+        operator: the ``Op`` object.
         rules: its fake, gradient, vmap rule and FLOPs.
-        run: a kernel or the reference, on arguments in signature order, past autograd and the dispatcher.
+        run: runs a kernel or the reference on arguments in signature order, below autograd and the dispatcher.
         traceable_kernel: the kernel for these arguments in a form that torch.compile may trace into; None keeps the
             operator opaque.
-        fingerprint: changes with anything that compiled code may depend on.
-        retire: called when another definition takes the name.
+        fingerprint: a digest of everything that compiled code may depend on.
+        retire: called when another definition replaces this one.
     """
 
     operator: Any
@@ -68,43 +67,43 @@ class Registrable:
 
 @dataclass
 class Registration:
-    """One operator's presence in the dispatcher."""
+    """One registered operator."""
 
     registrable: Registrable
     library: torch.library.Library
     overload: Any
-    # Whether torch.compile (or anything else that uses fake tensors) has looked at it.
+    # Whether torch.compile (or another user of fake tensors) has traced it.
     traced: bool = False
 
     def destroy(self) -> None:
-        """Take it back, with everything that was compiled around it."""
-        _forget_compiled(self)
+        """Undo the registration, and drop code that was compiled with the operator."""
+        _reset_compiled(self)
         torch.utils.flop_counter.flop_registry.pop(self.overload.overloadpacket, None)
-        torch_registration.forget_decomposition(self.overload)
-        torch_registration.forget_sharding(self.overload)
+        torch_registration.remove_decomposition(self.overload)
+        torch_registration.remove_sharding(self.overload)
         if not torch_registration.destroy(self.library):
             raise NameClashError(
-                f"{self.registrable.contract.qualname} is defined already, and torch {torch.__version__} cannot take a "
-                "definition back",
-                fix="start Python anew",
+                f"{self.registrable.contract.qualname} is defined already, and torch {torch.__version__} cannot remove "
+                "a definition",
+                fix="restart Python",
             )
         self.registrable.retire()
 
 
-# The handles by which our own registrations can be undone; what is registered lives in the dispatcher.
+# The handles with which opwright's registrations can be undone.
 _registered: dict[str, Registration] = {}
-# Whose operators they are: a shipped package has a copy of this file, and its own part of torch.compile's keys.
+# The package of this file: a shipped package has a copy of it, and its own part of torch.compile's keys.
 _OURS = __name__.partition(".")[0]
 
 
 def register(registrable: Registrable) -> Any:
-    """Register an operator, in place of an earlier one of the same name from the same file.
+    """Register an operator. It replaces an earlier one of the same name from the same file.
 
     Returns:
-        The ``OpOverload`` that ``torch.ops`` will find.
+        The ``OpOverload`` in ``torch.ops``.
 
     Raises:
-        NameClashError: the name belongs to another library, or to another file of ours.
+        NameClashError: the name belongs to another library, or to an operator in another file.
     """
     contract = registrable.contract
     earlier = _registered.get(contract.qualname)
@@ -128,52 +127,52 @@ def _refuse_other_file(earlier: Contract, new: Contract) -> None:
     if earlier.module != new.module and earlier.file != new.file:
         raise NameClashError(
             f"{new.qualname} is defined twice: in {earlier.file} and in {new.file}",
-            fix="rename one of them, or import the one that is already there",
+            fix="rename one of them, or import the existing one",
         )
 
 
 def _refuse_taken(contract: Contract) -> None:
     for name in (contract.name, vjp_name(contract)):
         if hasattr(getattr(torch.ops, contract.namespace), name):
-            needed = "" if name == contract.name else f" (the gradient of {contract.qualname} would be called so)"
+            needed = "" if name == contract.name else f" (the gradient of {contract.qualname} would have this name)"
             raise NameClashError(
                 f"{contract.namespace}::{name} is already registered with torch{needed}",
-                fix="choose another name, best in a namespace of your own",
+                fix="choose another name, preferably in your own namespace",
             )
 
 
 def find(qualname: str) -> Any | None:
-    """The operator of ours that is registered under a name."""
+    """The opwright operator with this name, or None."""
     registration = _registered.get(qualname)
     return registration.registrable.operator if registration else None
 
 
 def changed(operator: Any) -> None:
-    """An operator's kernels or rules are others now: drop what this process compiled around it, if anything."""
+    """An operator's kernels or rules have changed: drop code that this process compiled with it."""
     registration = _registered.get(operator.contract.qualname)
     if registration is not None and registration.registrable.operator is operator:
-        _forget_compiled(registration)
+        _reset_compiled(registration)
 
 
 def shard(contract: Contract, function: Callable[..., Any]) -> None:
-    """Tell DTensor which placements an operator can take."""
+    """Register an operator's placements with DTensor."""
     from torch.distributed.tensor.experimental import register_sharding
 
     register_sharding(_registered[contract.qualname].overload)(function)
 
 
-def _forget_compiled(registration: Registration) -> None:
+def _reset_compiled(registration: Registration) -> None:
     if registration.traced:
-        forget_compiled()
+        reset_compiled()
     registration.traced = False
 
 
 def _prepare_for_tracing(registrable: Registrable, overload: Any) -> None:
-    """Keep torch.compile's caches on disk from serving what was compiled for other references.
+    """Prevent torch.compile's caches on disk from using code that was compiled for other references.
 
-    The digest of all our operators goes into ``torch.compiler.config.cache_key_tag``, which is part of every
-    key of theirs. Tracing calls an operator's fake before any key is computed, so this is early enough, and
-    late enough for all that a reference reaches to be defined.
+    The digest of all operators goes into ``torch.compiler.config.cache_key_tag``, which is part of every cache key.
+    Tracing calls an operator's fake before any key is computed, so this is early enough, and late enough for everything
+    that a reference uses to be defined.
     """
     from torch.compiler import config
 
@@ -194,14 +193,14 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
     def in_order(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         # The dispatcher drops arguments that equal their defaults.
         missing = signature.positional[len(args) :]
-        given = (*args, *(kwargs.get(a.name, a.default) for a in missing))
-        return (*given, *(kwargs.get(a.name, a.default) for a in signature.keyword_only))
+        positional = (*args, *(kwargs.get(a.name, a.default) for a in missing))
+        return (*positional, *(kwargs.get(a.name, a.default) for a in signature.keyword_only))
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not carries_tangents and forward_mode_is_on():
+        if not has_forward_mode and forward_mode_is_on():
             raise NotImplementedError(
-                f"{contract.qualname} has no forward-mode derivative: {_why_no_tangents(contract)}\n  → "
-                f"call its reference there, {name}.contract.function"
+                f"{contract.qualname} has no forward-mode derivative: {_why_no_forward_mode(contract)}\n  → "
+                f"call its reference instead, {name}.contract.function"
             )
         if conjugates_are_ignored():
             return run_with_lazy_conjugates(registrable.run, in_order(args, kwargs))
@@ -212,15 +211,15 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
         return rules.fake(in_order(args, kwargs))
 
     def decomposition(*args: Any, **kwargs: Any) -> Any:
-        # DTensor takes placements from it, and ``run_decompositions`` uses it. Fake tensors with symbolic sizes go
-        # through it as well, past the fake, so what has to be done before something is compiled is done here too.
+        # DTensor derives placements from it, and ``run_decompositions`` uses it. Fake tensors with symbolic sizes use
+        # it instead of the fake, so tracing is prepared here too.
         _prepare_for_tracing(registrable, overload)
         return contract.pack(contract.traceable(in_order(args, kwargs)))
 
     def flops(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
         return rules.count_flops(in_order(args, kwargs))
 
-    carries_tangents = _has_function_of_its_own(contract)
+    has_forward_mode = _has_own_function(contract)
     library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(contract.qualname, fake, lib=library)
     _register_gradient(rules, overload, in_order, library)
@@ -233,9 +232,9 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
     return overload
 
 
-def _has_function_of_its_own(contract: Contract) -> bool:
-    """Whether its gradient is an ``autograd.Function`` of our own. Such a one does not look into lists: torch's does,
-    but not inside ``torch.func``, and it drops the tangents of forward mode without a word (torch 2.11 to 2.15)."""
+def _has_own_function(contract: Contract) -> bool:
+    """Whether the gradient is opwright's own ``autograd.Function``, which does not support lists. torch's does,
+    but not inside ``torch.func``, and it silently drops the tangents of forward mode (torch 2.11 to 2.15)."""
     return HAS_AUTOGRAD_KEYS and not _has_list(contract)
 
 
@@ -243,16 +242,16 @@ def _has_list(contract: Contract) -> bool:
     return any(a.kind is Kind.TENSOR_LIST for a in contract.signature.arguments)
 
 
-def _why_no_tangents(contract: Contract) -> str:
+def _why_no_forward_mode(contract: Contract) -> str:
     if _has_list(contract):
         return "torch drops the tangents of tensors in lists"
-    return f"torch {torch.__version__} lacks what it needs (`opwright doctor` lists it)"
+    return f"torch {torch.__version__} lacks private APIs for it (`opwright doctor` lists them)"
 
 
 def _register_gradient(rules: Rules, overload: Any, in_order: InOrder, library: torch.library.Library) -> None:
-    """The gradient and the vmap rule: as an ``autograd.Function`` of our own, else as torch.library registers them."""
+    """Register the gradient and the vmap rule: as opwright's own ``autograd.Function``, or through torch.library."""
     contract = rules.contract
-    if _has_function_of_its_own(contract):
+    if _has_own_function(contract):
         function = make_function(rules, overload, in_order)
         autograd = kernel_for_autograd(contract, overload, in_order, function)
         library.impl(contract.name, autograd, "Autograd", with_keyset=True)
@@ -265,13 +264,13 @@ def _register_gradient(rules: Rules, overload: Any, in_order: InOrder, library: 
 
     def backward(ctx: Any, *grads: Any) -> Any:
         found = tuple(rules.gradient.backward(ctx, grads))
-        # No gradient for a default that the dispatcher dropped: torch before 2.15 counts, if there is a list.
+        # Without gradients for defaults that the dispatcher dropped: for lists, torch before 2.15 compares the counts.
         return found[: len(ctx.needs_input_grad)]
 
     def vmap(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
         dims = (*in_dims, *(None,) * (len(contract.signature.arguments) - len(in_dims)))
         with without_enclosing_transforms():
-            return run_as_at_the_top(rules.vmap, info, dims, in_order(args, kwargs))
+            return run_with_default_keys(rules.vmap, info, dims, in_order(args, kwargs))
 
     qualname = contract.qualname
     torch.library.register_autograd(qualname, backward, setup_context=setup_context, lib=library)
@@ -279,9 +278,9 @@ def _register_gradient(rules: Rules, overload: Any, in_order: InOrder, library: 
 
 
 def _trace_into_kernels(registrable: Registrable, library: torch.library.Library, in_order: InOrder) -> None:
-    """Show torch.compile the inside of kernels that it can trace, as ``torch.library.triton_op`` does.
+    """Let torch.compile trace into kernels, if it can, as ``torch.library.triton_op`` does.
 
-    Functionalisation is where AOTAutograd meets the operator. Export keeps it opaque, so that an
+    AOTAutograd calls the operator in functionalisation. Export keeps it opaque, so that an
     exported program stays high-level and can be serialised.
     """
     tracing = functional_tracing()
@@ -290,7 +289,7 @@ def _trace_into_kernels(registrable: Registrable, library: torch.library.Library
 
     def functionalise(mode: Any, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if any(t not in tracing.plain_types for t in types):
-            return NotImplemented  # a subclass goes first, and sees the operator
+            return NotImplemented  # a subclass handles the operator first
         kernel = None if export_is_tracing() else registrable.traceable_kernel(in_order(args, kwargs))
         if kernel is None:
             return mode.__torch_dispatch__(func, types, args, kwargs)
@@ -301,7 +300,7 @@ def _trace_into_kernels(registrable: Registrable, library: torch.library.Library
 
 
 def _define_vjp(contract: Contract, library: torch.library.Library) -> None:
-    """Register the derived backward as an operator of its own."""
+    """Register the derived backward as a separate operator."""
     name = vjp_name(contract)
     qualname = f"{contract.namespace}::{name}"
     operator = VjpOperator(contract)

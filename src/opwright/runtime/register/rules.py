@@ -1,7 +1,7 @@
-"""What torch asks of an operator besides running it: its fake, gradient, vmap rule and FLOPs; each derived from the
+"""An operator's rules besides its kernels: its fake, gradient, vmap rule and FLOPs; each derived from the
 reference, or custom.
 
-Knows no kernels, so that an operator of a shipped package (``package/shipped``) follows the same rules.
+This file does not depend on kernels, so that operators of shipped packages (``package/shipped``) use the same rules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Rules"]
 
 
 class Rules:
-    """The rules of one operator. ``custom`` holds what its author registered, by part."""
+    """The rules of one operator. ``custom`` has the registered functions by part."""
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
@@ -31,28 +31,28 @@ class Rules:
         self._setup_context: Callable[..., None] | None = None
 
     def replace(self, part: str, function: Callable[..., Any]) -> None:
-        """Put a custom rule in the place of the derived one. ``part``: fake, vmap, flops or sharding."""
+        """Replace a derived rule by a custom one. ``part``: fake, vmap, flops or sharding."""
         if not callable(function):
             raise KernelError(f"{self.contract.qualname}: register_{part} was given {type(function).__name__}")
         self.custom[part] = function
 
     def replace_gradient(self, backward: Callable[..., Any], setup_context: Callable[..., None] | None) -> None:
-        """Put a custom gradient in the place of the derived one."""
+        """Replace the derived gradient by a custom one."""
         self.replace("autograd", backward)
         self._setup_context = setup_context
         self.gradient = custom_gradient(self.contract, backward, setup_context)
 
     @property
     def fingerprint(self) -> list[str]:
-        """Changes when a custom rule does."""
+        """Digests of the custom rules."""
         rules = [f"{part}={fingerprint(function)}" for part, function in sorted(self.custom.items())]
         return [*rules, fingerprint(self._setup_context)]
 
     def copy_from(self, other: Rules, backward_operator: Callable[[Any], Any]) -> None:
-        """Take over another operator's custom rules.
+        """Copy another operator's custom rules.
 
         Args:
-            backward_operator: from the other's backward operator, if it has one, to this one's.
+            backward_operator: returns this operator's backward operator from the other's, if that has one.
         """
         custom = dict(other.custom)
         backward = custom.pop("autograd", None)
@@ -64,7 +64,7 @@ class Rules:
             self.replace_gradient(backward, other._setup_context)
 
     def state(self) -> tuple[Any, ...]:
-        """What ``restore`` needs in another process."""
+        """The state for ``restore`` in another process."""
         return dict(self.custom), self._setup_context
 
     def restore(self, state: tuple[Any, ...]) -> None:
@@ -73,24 +73,24 @@ class Rules:
         if "autograd" in custom:
             self.replace_gradient(custom["autograd"], setup_context)
 
-    # -- what registration asks for ---------------------------------------------------------------------------
+    # -- the current rules ------------------------------------------------------------------------------------
 
     def fake(self, arguments: Sequence[Any]) -> Any:
-        """Tensors like the outputs, for arguments (fake or meta tensors) in signature order."""
+        """Fake outputs for arguments (fake or meta tensors) in signature order."""
         bind(self.contract, arguments)
         if "fake" in self.custom:
             return self.contract.signature.call(self.custom["fake"], arguments)
         return self.contract.pack(derive.fake_outputs(self.contract, arguments))
 
     def setup_context(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
-        """Keep what the backward needs, for an ``autograd.Function`` whose outputs are all of the operator's."""
+        """Save what the backward needs, for an ``autograd.Function`` that returns all of the operator's outputs."""
         self.gradient.save(ctx, arguments, output)
         saved = self.contract.unpack(output)[self.contract.signature.visible :]
         if saved:
             ctx.mark_non_differentiable(*(getattr(ctx, "non_differentiable", None) or ()), *saved)
 
     def vmap(self, info: Any, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
-        """Outputs of a batched call, and which dim of each is the batch."""
+        """The outputs of a batched call, and the batch dim of each."""
         if "vmap" in self.custom:
             split = len(self.contract.signature.positional)
             rule = functools.partial(self.custom["vmap"], info, tuple(in_dims[:split]))

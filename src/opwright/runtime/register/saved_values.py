@@ -1,4 +1,4 @@
-"""Keeping values of any kind on an autograd context, from a forward to its backward."""
+"""Saves values of any type on an autograd context, from a forward to its backward."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 
 from opwright import tree
 
-__all__ = ["AuthorsContext", "save_values", "saved_values"]
+__all__ = ["CustomContext", "save_values", "saved_values"]
 
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _NESTS = frozenset({list, tuple, dict})
 
 
 class _Saved(NamedTuple):
-    """What ``saved_values`` needs besides the tensors: how many come before, the other values (None: there are none),
-    and how all are nested."""
+    """What ``saved_values`` needs besides the tensors: the number of tensors before them, the other values or None,
+    and the nesting of all."""
 
     before: int
     others: list[Any] | None
@@ -25,10 +25,10 @@ class _Saved(NamedTuple):
 
 
 def save_values(ctx: Any, values: Sequence[Any], before: Sequence[Any] = ()) -> None:
-    """Keep values of any kind on an autograd context: tensors where autograd tracks them, the rest beside.
+    """Save values of any type on an autograd context: tensors with save_for_backward, others as an attribute.
 
     Args:
-        before: tensors (or None) that somebody else keeps, to be found first among ``ctx.saved_tensors``.
+        before: other tensors (or None) that come first in ``ctx.saved_tensors``.
     """
     kinds = set(map(type, values))
     if kinds <= _TENSORS:
@@ -46,7 +46,7 @@ def save_values(ctx: Any, values: Sequence[Any], before: Sequence[Any] = ()) -> 
 
 
 def saved_values(ctx: Any) -> list[Any]:
-    """What ``save_values`` kept."""
+    """The values that ``save_values`` saved."""
     before, others, nest = ctx.opwright_saved
     values = list(ctx.saved_tensors[before:])
     if others is not None:
@@ -56,20 +56,21 @@ def saved_values(ctx: Any) -> list[Any]:
     return values
 
 
-class AuthorsContext:
-    """What a custom backward sees of ``ctx`` where the arguments are kept beside its author's tensors.
+class CustomContext:
+    """The ``ctx`` of a custom backward whose arguments are saved besides its own tensors.
 
-    What the author sets is found in the backward by the same name, and apart from what we keep.
+    Attributes that the custom ``setup_context`` sets are available in the backward, separate from opwright's own.
     """
 
     def __init__(self, ctx: Any) -> None:
         self._ctx = ctx
 
     @classmethod
-    def in_backward(cls, ctx: Any) -> AuthorsContext:
-        author = cls(ctx)
-        vars(author).update(getattr(ctx, "opwright_authors_own", ()))  # none, if the gradient was registered since
-        return author
+    def in_backward(cls, ctx: Any) -> CustomContext:
+        custom_ctx = cls(ctx)
+        # Without attributes, if the gradient was registered after the forward.
+        vars(custom_ctx).update(getattr(ctx, "opwright_custom_attributes", ()))
+        return custom_ctx
 
     @property
     def needs_input_grad(self) -> tuple[bool, ...]:
@@ -88,9 +89,9 @@ class AuthorsContext:
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["_ctx"], name)
 
-    def keep(self, arguments: Sequence[Any]) -> None:
-        """Keep what the author wants to have in the backward, and the arguments."""
+    def save_with(self, arguments: Sequence[Any]) -> None:
+        """Save the custom attributes and tensors, and the arguments."""
         own = vars(self)
         ctx = own.pop("_ctx")
         save_values(ctx, arguments, own.pop("_to_save", ()))
-        ctx.opwright_authors_own = own
+        ctx.opwright_custom_attributes = own

@@ -1,8 +1,8 @@
-"""The VJP operator: the derived gradient as an operator of its own.
+"""The VJP operator: the derived gradient as a separate operator.
 
 ``demo::saxpy`` gets a second operator, ``demo::saxpy_vjp``, which recomputes the reference and differentiates it. What
-torch.compile caches for a training step then holds only the backward's name, so that no cache can serve an old
-gradient, and profilers show it. Its own gradient is plain torch arithmetic, so that derivatives of any order follow.
+torch.compile caches for a training step then contains only the backward's name, so that no cache has an old
+gradient, and profilers show it. Its own gradient is plain torch operations, which have derivatives of any order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from opwright import tree
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.reference import fresh_outputs
-from opwright.internals.dispatch import run_as_at_the_top
+from opwright.internals.dispatch import run_with_default_keys
 from opwright.runtime.register.saved_values import save_values, saved_values
 
 __all__ = ["VjpOperator", "gradient_in_form_of", "vjp_name", "vjp_schema"]
@@ -54,16 +54,16 @@ def vjp_schema(contract: Contract) -> str:
 
 
 class VjpOperator:
-    """What the VJP operator does: its result, its fake, and its own gradient."""
+    """The VJP operator's result, its fake, and its own gradient."""
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
 
     def run(self, grad_outputs: Any, *rest: Any) -> list[torch.Tensor]:
         *arguments, needs = rest
-        found = run_as_at_the_top(derive.vjp, self.contract, arguments, grad_outputs, needs)
-        # The gradient of x + y is the very tensor that came in; an operator's outputs must be its own, as
-        # Inductor reuses the memory of what it believes dead.
+        found = run_with_default_keys(derive.vjp, self.contract, arguments, grad_outputs, needs)
+        # The gradient of x + y is the incoming tensor itself; an operator's outputs must be new tensors, because
+        # Inductor reuses the memory of tensors without further uses.
         return list(fresh_outputs(found, (grad_outputs, arguments)))
 
     def fake(self, grad_outputs: Any, *rest: Any) -> list[torch.Tensor]:
@@ -74,7 +74,7 @@ class VjpOperator:
         save_values(ctx, inputs)
 
     def backward(self, ctx: Any, grads: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """Differentiate the VJP by everything it took, keeping the graph if a higher order asks for it."""
+        """Differentiate the VJP by all of its arguments, keeping the graph for higher derivatives."""
         keep = torch.is_grad_enabled()
 
         def prepare(leaf: Any) -> Any:
@@ -105,12 +105,12 @@ def gradient_in_form_of(value: Any, gradient_of: Any, has_list: bool) -> Any:
     """A gradient, or for a list of tensors a list of them: the structure that autograd expects back.
 
     Args:
-        gradient_of: gives the gradient of each leaf, in order.
+        gradient_of: returns the gradient of each leaf, in order.
         has_list: whether a list of tensors is among the operator's parameters.
     """
     if not isinstance(value, list):
         return gradient_of(value)
     each = [gradient_of(v) for v in value]
-    # An operator with a list of tensors in its schema has every such list taken apart, an empty one of numbers
-    # too; any other list is one argument (supports_tensorlist in torch/_library/autograd.py).
+    # For an operator with a list of tensors in its schema, autograd flattens every such list, even an empty one of
+    # numbers; any other list is one argument (supports_tensorlist in torch/_library/autograd.py).
     return each if has_list and all(isinstance(v, torch.Tensor) for v in value) else None

@@ -1,1 +1,1 @@
-"""What measured times say: statistics, crossovers between kernels, regressions. Pure functions of records."""
+"""Analyses measured times: statistics, crossovers between kernels, regressions. Pure functions of records."""

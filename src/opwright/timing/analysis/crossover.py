@@ -1,4 +1,4 @@
-"""Which kernel wins where: from samples taken in turn, at several sizes, to ranges of sizes. No torch here."""
+"""Finds the fastest kernel by size range, from samples taken in turn at several sizes. Does not import torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Compare = Callable[["Point", str, str], Comparison]
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """One case: its size, and for each kernel that ran (and was right) the rounds of what a call costs."""
+    """One case: its size, and the rounds of call times of each kernel that ran (and was correct)."""
 
     elements: int
     dtype: str
@@ -27,7 +27,7 @@ class Point:
 
 
 def cost_rounds(call: Rounds, device: Rounds | None) -> Rounds:
-    """What a call costs a program that makes many: the CPU's part or the device's, whichever takes longer."""
+    """The cost of a call in a program with many calls: host time or GPU time, whichever is longer."""
     if device is None or _median(call) >= _median(device):
         return call
     return device
@@ -40,9 +40,9 @@ def ranges(points: Sequence[Point], order: Sequence[str]) -> tuple[SizeRange, ..
         points: of one dtype on one device.
         order: the kernels as they were attached, which is how calls choose without a table.
 
-    From small to large, the kernel that holds keeps its place unless another one is FASTER at a size and SLOWER in no
-    case of that size: SAME and UNCLEAR change nothing. At first the one holds that calls would choose anyway. A change
-    between two measured sizes is placed at their geometric mean.
+    From small to large, the current winner is replaced only if another kernel is FASTER at a size and SLOWER in no case
+    of that size: SAME and UNCLEAR change nothing. The first winner is the kernel that calls would choose anyway. A
+    change between two measured sizes is placed at their geometric mean.
     """
     by_size: dict[int, list[Point]] = {}
     for point in points:
@@ -69,7 +69,7 @@ def _beats(group: Sequence[Point], challenger: str, holder: str) -> bool:
 
 
 def _compare(ours: Rounds, theirs: Rounds) -> Comparison:
-    # A call's rounds and the device's are as many as each needed: what was not taken in turn is left out.
+    # The numbers of rounds may differ; rounds that were not taken in turn are left out.
     common = min(len(ours), len(theirs))
     return compare(ours[:common], theirs[:common])
 

@@ -1,4 +1,4 @@
-"""This run against an earlier one: what became slower, beyond what was allowed and beyond doubt."""
+"""Compares a run with an earlier one: what became significantly slower, by more than is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What samples say: a median with an interval, when to stop, and whether two kernels differ. No torch here.
+"""Statistics of samples: medians with intervals, a stop rule, and comparisons of two kernels. Does not import torch.
 
 Times of a kernel are not normally distributed (a floor, and a tail of interruptions), so everything is built
 on medians and order statistics.
@@ -16,7 +16,7 @@ from opwright.results import Comparison, ComparisonVerdict, Estimate
 
 __all__ = ["StopRule", "compare", "estimate", "relative_spread"]
 
-# Below this difference two kernels are called the same: clocks and placement move single runs as much.
+# Below this difference two kernels count as the same: clocks and placement change single runs by as much.
 SAME_WITHIN = 0.02
 
 
@@ -31,15 +31,15 @@ def estimate(samples_us: Sequence[float]) -> Estimate:
 
 
 def relative_spread(samples_us: Sequence[float]) -> float:
-    """The interval of the median, as a share of it."""
+    """The interval of the median relative to the median."""
     found = estimate(samples_us)
     return (found.hi - found.lo) / found.median if found.median else math.inf
 
 
 @dataclass
 class StopRule:
-    """When enough was measured, after nvbench's rule: at least ``min_samples`` and ``min_seconds``, until the
-    spread is below ``spread`` or has itself settled, at most ``max_samples`` and ``max_seconds``."""
+    """When to stop, after nvbench's rule: at least ``min_samples`` and ``min_seconds``, until the
+    spread is below ``spread`` or no longer decreases, at most ``max_samples`` and ``max_seconds``."""
 
     min_samples: int = 10
     min_seconds: float = 0.5
@@ -55,7 +55,7 @@ class StopRule:
         if n < self.min_samples or seconds < self.min_seconds:
             return False
         now = relative_spread(samples_us)
-        # Settled: a third more samples did not narrow it by a tenth; more of the same will not either.
+        # No longer decreasing: a third more samples did not narrow it by a tenth.
         return now <= self.spread or now > 0.9 * relative_spread(samples_us[: max(self.min_samples, 3 * n // 4)])
 
 
@@ -63,7 +63,7 @@ def compare(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) 
     """Compare two kernels by samples that were taken in turn.
 
     Args:
-        ours, theirs: as many rounds of samples each; a round of one was taken right beside the same round
+        ours, theirs: the same number of rounds of samples; a round of one was taken next to the same round
             of the other, so that drift (clocks, temperature, neighbours) cancels within a round.
 
     The ratio is the median over rounds of the ratio of the rounds' medians; the interval is a bootstrap over

@@ -1,4 +1,4 @@
-"""Did the GPU slow itself down? NVML's reasons, read around samples; no root needed, nothing is set."""
+"""Detects throttling of the GPU with NVML, around samples. It needs no root, and changes no settings."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 __all__ = ["ClockWatch"]
 
-# NVML's event reasons that mean "not at the speed that was asked for, because of heat or power delivery".
-# (The software power cap is not one: it is how a busy card runs. It is told, and samples are kept.)
+# NVML's event reasons for lower clocks because of heat or power delivery.
+# (The software power cap is not one: a busy card normally runs at it, and samples are kept.)
 _THROTTLED = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -21,7 +21,7 @@ _POWER_CAP = 0x04
 
 @dataclass
 class ClockWatch:
-    """Watches the current CUDA device; without NVML it says so, once, in ``notes``."""
+    """Watches the clocks of the current CUDA device. Without NVML, ``notes`` has one note about it."""
 
     notes: list[str] = field(default_factory=list)
     discarded: int = 0
@@ -29,7 +29,7 @@ class ClockWatch:
     _nvml: Any = None
 
     def start(self, device_index: int) -> None:
-        """Open NVML for a device. Not finding it is a note, not an error."""
+        """Open NVML for a device. A missing NVML is a note, not an error."""
         try:
             import pynvml
 
@@ -53,7 +53,7 @@ class ClockWatch:
         return None
 
     def state(self) -> dict[str, float]:
-        """Clock (MHz), power (W) and temperature (°C), as far as NVML tells."""
+        """Clock (MHz), power (W) and temperature (°C), as far as NVML has them."""
         if self._nvml is None:
             return {}
         nvml, found = self._nvml, {}

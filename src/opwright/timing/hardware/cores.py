@@ -1,4 +1,4 @@
-"""Keeping the threads of this process on processors of their own while they are timed on a CPU."""
+"""Pins the threads of this process to separate processors while they are timed on a CPU."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 @contextlib.contextmanager
 def pinned(cpus: Collection[int]) -> Iterator[None]:
-    """Every thread of this process on these processors only, and afterwards where it was.
+    """A block in which every thread of this process runs on these processors only.
 
-    All threads get the whole set, not one each: OpenMP's workers are not told apart from others, and a thread that a
-    kernel starts inherits the set of the one that started it. With one processor that pins; with several it keeps them
-    from sharing cores and from moving elsewhere.
+    All threads get the whole set, not one each: OpenMP's workers cannot be distinguished from others, and a thread that
+    a kernel starts inherits the set of the thread that started it. One processor pins them; several keep them from
+    sharing cores and from moving elsewhere.
     """
     before = {thread: _affinity(thread) for thread in _threads()} if cpus else {}
     try:
@@ -29,24 +29,24 @@ def pinned(cpus: Collection[int]) -> Iterator[None]:
     finally:
         everywhere = set().union(*(a for a in before.values() if a)) if before else set()
         for thread in _threads() if before else ():
-            _set_affinity(thread, before.get(thread) or everywhere)  # a thread that is new inherited ours
+            _set_affinity(thread, before.get(thread) or everywhere)  # a new thread has inherited the set
 
 
 def choose_cpus(count: int, allowed: Collection[int] | None = None) -> tuple[int, ...]:
-    """As many processors as there are threads: each on a core of its own, the idlest first; () if there are too few."""
+    """Choose a processor for each of ``count`` threads: separate cores, least busy first. () if there are too few."""
     if not hasattr(os, "sched_setaffinity"):
         return ()
-    there = sorted(os.sched_getaffinity(0) if allowed is None else allowed)
-    if count > len(there):
+    available = sorted(os.sched_getaffinity(0) if allowed is None else allowed)
+    if count > len(available):
         return ()
-    busy = _busy_ticks(0.05) if count < len(there) else {}
+    busy = _busy_ticks(0.05) if count < len(available) else {}
     taken: list[int] = []
     cores: set[Sequence[int]] = set()
-    for cpu in sorted(there, key=lambda c: (busy.get(c, 0), c)):
+    for cpu in sorted(available, key=lambda c: (busy.get(c, 0), c)):
         if (core := _core_of(cpu)) not in cores:
             cores.add(core)
             taken.append(cpu)
-    taken += [c for c in there if c not in taken]  # more threads than cores: some have to share
+    taken += [c for c in available if c not in taken]  # more threads than cores: some have to share
     return tuple(sorted(taken[:count]))
 
 
@@ -79,7 +79,7 @@ def _core_of(cpu: int) -> tuple[int, ...]:
 
 
 def _busy_ticks(seconds: float) -> dict[int, int]:
-    """How long each processor was busy during a short while."""
+    """How long each processor is busy during an interval."""
     before = _ticks()
     time.sleep(seconds)
     return {cpu: ticks - before.get(cpu, ticks) for cpu, ticks in _ticks().items()}

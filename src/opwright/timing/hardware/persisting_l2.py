@@ -1,4 +1,4 @@
-"""Lines of the GPU's L2 that a kernel marked as persisting survive an overwriting of the cache. Here they are reset."""
+"""Resets persisting lines of the GPU's L2, which would survive overwriting the cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["reset_persisting_lines"]
 
 
 def reset_persisting_lines() -> str:
-    """Make the L2 of the current context forget what is to persist. Returns why that was not possible, or ``""``.
+    """Reset the persisting lines of the current context's L2. Returns why that was not possible, or ``""``.
 
     CUDA Driver API, ``cuCtxResetPersistingL2Cache`` (CUDA 11.0 and later).
     """
@@ -20,12 +20,12 @@ def reset_persisting_lines() -> str:
     if reset is None:
         return why_not
     code = reset()
-    return "" if code == 0 else f"the driver answered error {code}"
+    return "" if code == 0 else f"the driver returned error {code}"
 
 
 @functools.cache
 def _find() -> tuple[Callable[[], int] | None, str]:
-    """The driver's function, else the runtime's that torch has loaded: both do the same to the current context."""
+    """The driver's function, else the equivalent one of the runtime that torch has loaded."""
     runtime = f"libcudart.so.{(torch.version.cuda or '0').split('.')[0]}"
     for library, name in (("libcuda.so.1", "cuCtxResetPersistingL2Cache"), (runtime, "cudaCtxResetPersistingL2Cache")):
         try:

@@ -1,4 +1,4 @@
-"""torch's precision flags: one setting for all that is compared, recorded, and put back if a candidate changes it."""
+"""torch's precision flags: the same for all candidates, recorded, and restored if a candidate changes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _known() -> dict[str, tuple[_Get, _Set]]:
         "reduced-precision sums in bfloat16": _attribute(matmul, "allow_bf16_reduced_precision_reduction"),
         "cuDNN benchmark": _attribute(cudnn, "benchmark"),
         "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-        # torch 2.9's own names: a program that uses them cannot read the older ones above.
+        # torch 2.9's new names: a program that uses them cannot read the older ones above.
         "float32 in cuBLAS": _attribute(matmul, "fp32_precision"),
         "float32 in cuDNN convolutions": _attribute(cudnn.conv, "fp32_precision"),
         "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -36,29 +36,29 @@ def _known() -> dict[str, tuple[_Get, _Set]]:
 
 
 class PrecisionFlags:
-    """The flags as they are when this is made; every candidate is timed under them."""
+    """The flags at the time of creation; every candidate is timed with them."""
 
     def __init__(self) -> None:
         self._flags = _known()
         self._values = {name: _read(get) for name, (get, _) in self._flags.items()}
 
     def changes(self) -> list[str]:
-        """What is otherwise by now, in words."""
+        """Descriptions of the flags that have changed."""
         now = {name: _read(get) for name, (get, _) in self._flags.items()}
         return [f"{name}: {was} → {now[name]}" for name, was in self._values.items() if now[name] != was]
 
     def restore(self) -> None:
-        """Put back what changed."""
+        """Restore changed flags."""
         for name, (get, put) in self._flags.items():
             if _read(get) != self._values[name] and not isinstance(self._values[name], _Unreadable):
                 put(self._values[name])
 
     def to_json(self) -> dict[str, str]:
-        return {name: _word(value) for name, value in self._values.items()}
+        return {name: _flag_text(value) for name, value in self._values.items()}
 
 
 class _Unreadable(str):
-    """Why a flag has no value: where a program mixes torch's old and new names for TF32, reading them raises."""
+    """The reason why a flag cannot be read: a program that mixes torch's old and new names for TF32."""
 
 
 def _read(get: _Get) -> Any:
@@ -68,9 +68,9 @@ def _read(get: _Get) -> Any:
         return _Unreadable(f"unknown ({str(error).splitlines()[0][:80]})")
 
 
-def _word(value: Any) -> str:
+def _flag_text(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple | list):  # torch 2.9 made pairs of the reduced-precision flags
-        return ", ".join(map(_word, value))
+        return ", ".join(map(_flag_text, value))
     return str(value).removeprefix("torch.")

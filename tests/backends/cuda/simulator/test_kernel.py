@@ -136,7 +136,7 @@ def test_findings_say_which_memory_and_which_threads() -> None:
     assert found.other.thread[0] == 63 - found.thread[0]
     assert "races with a " in found.message
     (found,) = defect("shuffles_with_absent_lanes", [f(64)])
-    assert found.message == "the mask 0xffffffff names lanes that do not take part: lanes 16-31"
+    assert found.message == "the mask 0xffffffff includes lanes that do not take part: lanes 16-31"
 
 
 def test_nothing_is_written_out_of_bounds() -> None:
@@ -395,12 +395,12 @@ def test_the_fast_build_never_hangs_on_these(name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([f(4)], "takes 5 arguments, but 1 came"),
-        ([1.5, f(4), 1.0, f(4), 4], "wants a tensor, but float 1.5 came"),
+        ([f(4)], "takes 5 arguments, but 1 were passed"),
+        ([1.5, f(4), 1.0, f(4), 4], "takes a tensor, but float 1.5 was passed"),
         ([f(4), f(4), f(4), f(4), 4], "in another order"),
-        ([f(4), f(4), 1.0, f(4), 2**31], "2147483648 came"),
-        ([f(4), f(4), 1.0, f(4), 4.0], "wants an int, but float 4.0 came"),
-        ([f(4), f(4), "1", f(4), 4], "wants a float, but str '1' came"),
+        ([f(4), f(4), 1.0, f(4), 2**31], "but 2147483648 was passed"),
+        ([f(4), f(4), 1.0, f(4), 4.0], "takes an int, but float 4.0 was passed"),
+        ([f(4), f(4), "1", f(4), 4], "takes a float, but str '1' was passed"),
         ([f(4).double(), f(4), 1.0, f(4), 4], "got float64 elements"),
     ],
 )

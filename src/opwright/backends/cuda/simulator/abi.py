@@ -1,4 +1,4 @@
-"""The structures of ``backends/simulator/runtime/abi.h`` for ctypes, and what an ELF file says of its variables."""
+"""The structures of ``runtime/abi.h`` for ctypes, and the symbols of an ELF file."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class RawParameter(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Symbol:
-    """What a shared object defines. ``place`` is an offset: for thread_local in that storage, else in the module."""
+    """A symbol of a shared object. ``place`` is an offset in the module, or in its thread-local storage."""
 
     name: str
     place: int
@@ -115,7 +115,7 @@ def read_symbols(file: Path) -> tuple[Symbol, ...]:
     """The variables and functions that a 64-bit little-endian ELF file defines."""
     data = file.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
-        raise ValueError(f"{file} is no 64-bit little-endian ELF file")
+        raise ValueError(f"{file} is not a 64-bit little-endian ELF file")
     (table,) = struct.unpack_from("<Q", data, 0x28)
     entry_size, count = struct.unpack_from("<HH", data, 0x3A)
     sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry_size) for i in range(count)]

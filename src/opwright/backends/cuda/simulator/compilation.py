@@ -1,6 +1,6 @@
 """CUDA kernels for a CPU: the same source, compiled by the system's C++ compiler against the simulator's headers.
 
-Two builds of each kernel: a fast one, and a checked one whose every memory access the runtime looks at. The runtime
+Two builds of each kernel: a fast one, and a checked one, of which the runtime checks every memory access. The runtime
 (``simulator/runtime``) is compiled once, and linked into every kernel.
 """
 
@@ -28,10 +28,10 @@ __all__ = ["SIMULATOR_HEADERS", "Built", "available", "compile_kernel"]
 _FOLDER = Path(__file__).parent
 _INCLUDE = _FOLDER / "include"
 _RUNTIME = ("scheduler.cpp", "checker.cpp")
-_ENTRY = "<kernel>"  # what compilers call the text that follows a source
-SIMULATOR_HEADERS = "opwright-simulator"  # ... and debug information the simulator's own headers
+_ENTRY = "<kernel>"  # the file name of the generated entry point, in the compiler's messages
+SIMULATOR_HEADERS = "opwright-simulator"  # the folder of the simulator's headers, in debug information
 
-# Kernels read memory as whatever type they like, let integers wrap, and raise nothing.
+# CUDA code may alias memory as any type and relies on wrapping integers; it raises no exceptions.
 _FLAGS = (
     *(
         "-fPIC",
@@ -45,13 +45,13 @@ _FLAGS = (
     *("-ffunction-sections", "-fdata-sections", "-fno-finite-loops", "-g1", "-gdwarf-4", "-w"),
 )
 _FAST = ("-O2",)
-# Little optimisation, so that accesses stay what the source says: not merged, not widened, not moved. But products and
+# Little optimisation, so that accesses stay as in the source: not merged, not widened, not moved. Products and
 # sums are fused as in the fast build.
 _CHECKED = (
     *("-O1", "-fno-tree-vectorize", "-fsanitize-coverage=trace-pc"),
     *("-fsanitize=thread", "-fsanitize=alignment", "-fsanitize=integer-divide-by-zero"),
 )
-_OF_COMPILER = {  # clang's spelling of what g++ has, and what only one of the two needs
+_COMPILER_FLAGS = {  # flags of the checked build that differ between the two compilers
     "g++": ("-fsanitize=bounds", "-fexpensive-optimizations", "--param=tsan-distinguish-volatile=1"),
     "clang": (
         "-fsanitize=array-bounds",
@@ -67,7 +67,7 @@ _RED_ZONE_BYTES = 64
 
 @dataclass(frozen=True)
 class Built:
-    """What was compiled, beside the file: the source as its author knows it, and whether it is the checked build."""
+    """The source of a compiled kernel, and whether it is the checked build."""
 
     source: CudaSource
     checked: bool
@@ -75,7 +75,7 @@ class Built:
 
 @dataclass(frozen=True)
 class _Header:
-    """A header of the author's own: where it lies, and what its copy in the build folder is called."""
+    """A header of the user's: its path, and the name of its copy in the build folder."""
 
     path: Path
     copy: str
@@ -86,7 +86,7 @@ def available(machine: Machine) -> Probe:
     if machine.cxx is None:
         return Refused("there is no C++ compiler", "install g++ (apt install g++), or set CXX")
     if "clang" in machine.cxx.version:
-        # clang 14 and 22 were tried: the one hangs in checked builds, the other misses misaligned accesses.
+        # Tried with clang 14, which hangs in checked builds, and clang 22, which misses misaligned accesses.
         return Refused("the simulator needs g++; clang's instrumentation is not what it expects", "set CXX=g++")
     if not machine.system.startswith("Linux"):
         return Refused("the simulator reads ELF files, which only Linux has", "use Linux, or a container of it")
@@ -99,7 +99,7 @@ def compile_kernel(source: CudaSource, expression: str, tools: BuildTools, *, ch
     ``expression`` names it in C++: ``kernel``, ``space::kernel``, or an instance such as ``add<float, 4>``.
 
     Raises:
-        KernelRefusedError: the source holds what cannot be simulated, or this machine has no compiler.
+        KernelRefusedError: the source uses a feature that cannot be simulated, or this machine has no compiler.
         CompileError: with file, line, source line and caret of the first errors.
         KernelError: an option that is not known, or no kernel of that name.
     """
@@ -128,14 +128,14 @@ class _Build:
         self.headers = _own_headers(source, self.options.include_folders)
 
     def key(self) -> ArtifactKey:
-        """Everything that the shared object depends on."""
+        """The cache key: everything that the shared object depends on."""
         options = self.options
         kept = (*options.macros, *options.preincluded, str(self.standard), str(options.capability), str(options.fuses))
         return ArtifactKey(
             name=f"simulator.{'checked' if self.checked else 'fast'}.{Path(self.source.name).stem}.{self.expression}",
             parts=(
                 ("source", self.source.text),
-                ("name", self.source.name),  # it stands in the debug information
+                ("name", self.source.name),  # part of the debug information
                 *((f"header {header.copy}", header.path.read_text(errors="replace")) for header in self.headers),
                 ("options", " ".join(kept)),
                 ("flags", " ".join(self.flags())),
@@ -146,13 +146,13 @@ class _Build:
         )
 
     def flags(self) -> list[str]:
-        """The compiler's, without folders."""
+        """The compiler's flags, without include folders."""
         clang = "clang" in self.compiler.version
         build = list(_CHECKED if self.checked else _FAST)
         if self.checked:
-            build += _OF_COMPILER["clang" if clang else "g++"]
+            build += _COMPILER_FLAGS["clang" if clang else "g++"]
         if not clang:
-            build.append("-fno-gnu-unique")  # or two kernels' shared arrays of one name would be one
+            build.append("-fno-gnu-unique")  # else shared arrays of the same name in two kernels are merged
         fused = ["-ffp-contract=fast" if self.options.fuses else "-ffp-contract=off"]
         instructions = ["-mfma"] if "fma" in self.tools.machine.cpu_flags.split() else []
         return [f"-std=c++{self.standard}", *_FLAGS, *build, *fused, *instructions]
@@ -165,9 +165,9 @@ class _Build:
         ]
 
     def run(self, folder: Path) -> None:
-        """Fill ``folder`` with kernel.so and the source that it is made of."""
+        """Write kernel.so and its source into ``folder``."""
         self.write_sources(folder)
-        self.refuse_what_cannot_be(folder)
+        self.refuse_unsupported(folder)
         objects = [str(file) for file in _runtime_objects(self.compiler, self.tools)]
         if self.checked:
             self.compile(folder, ["-S", "kernel.cpp", "-o", "kernel.s"])
@@ -180,7 +180,7 @@ class _Build:
             self.compile(folder, ["kernel.cpp", *objects, *_LINK, "-o", "kernel.so"])
 
     def write_sources(self, folder: Path) -> None:
-        """The rewritten source and headers; beside them the originals, from which compilers quote lines."""
+        """Write the rewritten source and headers, and the originals, from which compilers quote lines."""
         lines = [f'#include "{name}"' for name in self.options.preincluded]
         lines += [f'#line 1 "{self.source.name}"', self.rewritten(self.source.text, self.source.path, folder)]
         lines += [
@@ -195,23 +195,23 @@ class _Build:
             (folder / header.copy).write_text(f'#line 1 "{header.path.name}"\n{text}')
 
     def rewritten(self, text: str, path: Path | None, folder: Path) -> str:
-        """A source or header as it is compiled; what it includes of the author's own is the rewritten copy."""
+        """A source or header as it is compiled. Its includes of the user's headers refer to the rewritten copies."""
         copies = {header.path: header.copy for header in self.headers}
 
         def redirect(found: re.Match[str]) -> str:
             header = None if _is_ours(found[2]) else find_header(found[2], path, self.options.include_folders)
-            return found[0] if header is None else f'{found[1]}"{copies[header]}"'
+            return f'{found[1]}"{copies[header]}"' if header in copies else found[0]  # else in a comment
 
         return rewrite(INCLUDE.sub(redirect, text), checked=self.checked)
 
-    def refuse_what_cannot_be(self, folder: Path) -> None:
-        """Raise KernelRefusedError for the first thing that cannot be simulated and is no dead ``#if`` branch."""
+    def refuse_unsupported(self, folder: Path) -> None:
+        """Raise KernelRefusedError for the first unsupported feature outside of inactive ``#if`` branches."""
         own = [(self.source.name, self.source.text, "kernel.cpp")]
         own += [(h.path.name, h.path.read_text(errors="replace"), h.copy) for h in self.headers]
         suspicious = [(name, text, file, refusals(text)) for name, text, file in own]
         if not any(found for *_, found in suspicious):
             return
-        for _, _, file, found in suspicious:  # headers that are not there would stop the preprocessor
+        for _, _, file, found in suspicious:  # missing headers would stop the preprocessor
             lines = [r.line for r in found if r.what.startswith("#include")]
             if lines:
                 before = 2 + len(self.options.preincluded) - 1 if file == "kernel.cpp" else 1
@@ -240,7 +240,7 @@ class _Build:
             raise self.explained(error) from None
 
     def explained(self, error: CompileError) -> KernelError:
-        """The compiler's error, or what it comes from: no such kernel, or something that the simulator lacks."""
+        """The compiler's error, or its cause if it is known: no such kernel, or a function that the simulator lacks."""
         names = kernels_defined(self.source.text)
         base = re.split(r"[<:]", self.expression.split("<")[0])[-1].strip(" &")
         if base not in names and re.search(rf"(?m)^{_ENTRY}:", error.log):
@@ -251,11 +251,13 @@ class _Build:
         unknown = re.search(r"‘(__\w+)’ was not declared|undeclared identifier '(__\w+)'", error.log)
         if unknown:
             name = unknown[1] or unknown[2]
-            error.fix = f"the simulator does not know {name}; docs/simulator.md lists what it does. {error.fix}"
+            error.fix = (
+                f"the simulator does not know {name}; docs/simulator.md lists the supported functions. {error.fix}"
+            )
         return error
 
 
-# --- headers of the author's own ---
+# --- the user's headers ---
 
 
 def _is_ours(name: str) -> bool:
@@ -267,11 +269,11 @@ def _own_headers(source: CudaSource, folders: tuple[Path, ...]) -> tuple[_Header
     return tuple(_Header(header, f"own{i}_{header.name}") for i, header in enumerate(found))
 
 
-# --- refusing ---
+# --- unsupported features ---
 
 
 def _active_lines(preprocessed: str) -> dict[tuple[str, int], str]:
-    """What the preprocessor left of each line of each file."""
+    """The preprocessed text of each line of each file."""
     lines: dict[tuple[str, int], str] = {}
     file, number = "", 0
     for line in preprocessed.splitlines():
@@ -298,7 +300,7 @@ def _refused(name: str, text: str, refusal: Refusal) -> KernelRefusedError:
     )
 
 
-# --- the runtime, and what is done to the kernel's assembly ---
+# --- the runtime, and changes to the kernel's assembly ---
 
 
 def _runtime_parts(compiler: Compiler) -> tuple[tuple[str, str], ...]:
@@ -320,7 +322,7 @@ def _runtime_objects(compiler: Compiler, tools: BuildTools) -> list[Path]:
             source, made = str(_FOLDER / "runtime" / name), f"{Path(name).stem}.o"
             run_compiler([compiler.path, *flags, "-c", source, "-o", made], f"the simulator's {name}", folder=folder)
 
-        with ThreadPoolExecutor() as pool:  # of both files at once
+        with ThreadPoolExecutor() as pool:  # both files at once
             list(pool.map(compile_, _RUNTIME))
 
     key = ArtifactKey("simulator.runtime", _runtime_parts(compiler))
@@ -329,8 +331,8 @@ def _runtime_objects(compiler: Compiler, tools: BuildTools) -> list[Path]:
 
 
 def _instrument(assembly: str) -> str:
-    """Unused bytes behind each shared variable, so that running past one is not running into the next; and the C
-    library's block operations by the names of the runtime's, which look before they copy."""
+    """Add unused bytes after each shared variable, so that an access past its end does not reach the next one, and call
+    the runtime's checked memcpy, memmove and memset instead of the C library's."""
     assembly = re.sub(
         r"(?m)^(\s(?:call|jmp|bl|b)\s+)(memcpy|memmove|memset)(@PLT)?$", r"\1opwright_checked_\2\3", assembly
     )

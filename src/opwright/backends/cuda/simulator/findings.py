@@ -1,4 +1,4 @@
-"""From what the simulator's runtime recorded to sentences: which memory, which line, which threads."""
+"""Messages from the findings that the simulator's runtime recorded: which memory, which line, which threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from opwright.backends.cuda.source import CudaSource
 from opwright.contract.dtypes import short
 from opwright.results import KernelFinding, OtherThread
 
-__all__ = ["KINDS", "Known", "describe"]
+__all__ = ["KINDS", "MemoryRange", "describe"]
 
 # The numbers of ``FindingKind`` in abi.h.
 KINDS = {
@@ -44,8 +44,8 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """A stretch of memory that the kernel may touch, and the tensors that lie in it (position, begin, end, tensor)."""
+class MemoryRange:
+    """A range of memory that the kernel may access, and the tensors in it (position, begin, end, tensor)."""
 
     begin: int
     end: int
@@ -60,10 +60,10 @@ def describe(
     kernel: str,
     file: Path,
     source: CudaSource,
-    known: Sequence[Known],
+    known: Sequence[MemoryRange],
     shared: Sequence[Shared],
 ) -> tuple[KernelFinding, ...]:
-    """The findings in the order in which they were made, one of each kind for a line or pair of lines."""
+    """The findings in the order in which they occurred, one of each kind per line or pair of lines."""
     places = _symbolise(file, sorted({pc for f in raw for pc in (f.pc, f.other_pc) if pc}))
     text = source.text.splitlines()
 
@@ -86,7 +86,7 @@ def describe(
             source_line=quoted(place),
             other=other,
         )
-        # Either of two lines that race may come first: that is one race.
+        # A race between two lines may be found in either order, and is one finding.
         both = frozenset({place, (other.file, other.line)} if other is not None else {place})
         found.setdefault((finding.kind, both), finding)
     return tuple(found.values())
@@ -104,7 +104,7 @@ def _triple(values: Sequence[int]) -> tuple[int, int, int]:
     return int(values[0]), int(values[1]), int(values[2])
 
 
-# --- where ---
+# --- source locations ---
 
 
 def _place(file: bytes | None, line: int, pc: int, places: dict[int, Place]) -> Place:
@@ -114,11 +114,11 @@ def _place(file: bytes | None, line: int, pc: int, places: dict[int, Place]) -> 
 
 
 def _symbolise(file: Path, pcs: Sequence[int]) -> dict[int, Place]:
-    """File and line of the author's code that each address belongs to, past what was inlined of the simulator's."""
+    """The file and line of the user's code for each address, skipping inlined functions of the simulator."""
     tool = shutil.which("addr2line") or shutil.which("llvm-addr2line") or shutil.which("llvm-symbolizer")
     if not pcs or tool is None:
         return {}
-    # A recorded address is where the call returns to, which may be the next line.
+    # A recorded address is a return address, which may belong to the next line.
     command = [tool, "-a", "-i", "-e", str(file), *(hex(pc - 1) for pc in pcs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     places: dict[int, Place] = {}
@@ -136,7 +136,7 @@ def _symbolise(file: Path, pcs: Sequence[int]) -> dict[int, Place]:
     return places
 
 
-# --- what ---
+# --- messages ---
 
 
 def _bytes(count: int) -> str:
@@ -155,8 +155,8 @@ def _noun(access: int) -> str:
     return "write" if access & _WRITE else "read"
 
 
-def _memory(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
-    """The variable or tensor that an access was in, or was next to."""
+def _memory(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
+    """The variable or tensor of an access, or the nearest one."""
     if one.space == _SHARED:
         return _in_shared(int(one.address), int(one.size), shared)
     return _in_tensors(int(one.address), int(one.size), known)
@@ -171,7 +171,7 @@ def _in_shared(at: int, size: int, shared: Sequence[Shared]) -> str:
     return _relative(at - begin, size, length, f"{what} ({_bytes(length)})")
 
 
-def _in_tensors(at: int, size: int, known: Sequence[Known]) -> str:
+def _in_tensors(at: int, size: int, known: Sequence[MemoryRange]) -> str:
     if at < 4096:
         return f"address {at:#x}, a null pointer"
     tensors = [tensor for k in known for tensor in k.tensors]
@@ -196,42 +196,44 @@ def _relative(offset: int, size: int, length: int, what: str) -> str:
     return f"byte {offset} of {what}"
 
 
-def _out_of_bounds(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+def _out_of_bounds(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
     where = _memory(one, known, shared)
     gap = ", between the elements of the view" if where.startswith("byte ") and "across" not in where else ""
     return f"{_verb(one.access)} {_bytes(one.size)} at {where}{gap}"
 
 
-def _uninitialised(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
-    return f"{_verb(one.access)} {_bytes(one.size)} at {_memory(one, known, shared)}, where nothing was written"
+def _uninitialised(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
+    return f"{_verb(one.access)} {_bytes(one.size)} at {_memory(one, known, shared)}, which was never written"
 
 
-def _misaligned(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+def _misaligned(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
     what = one.text.decode(errors="replace") or "an access"
-    return f"{what} through address {one.address:#x}, which is no multiple of {one.value}"
+    return f"{what} through address {one.address:#x}, which is not a multiple of {one.value}"
 
 
-def _race(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
-    between = "blocks are not ordered" if list(one.block) != list(one.other_block) else "no barrier stands between them"
+def _race(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
+    between = (
+        "blocks are not ordered" if list(one.block) != list(one.other_block) else "there is no barrier between them"
+    )
     first, second = _noun(one.access), _noun(one.other_access)
     article = "an" if second[0] == "a" else "a"
     return f"{first} of {_bytes(one.size)} at {_memory(one, known, shared)} races with {article} {second}; {between}"
 
 
-def _barrier(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+def _barrier(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
     if one.other_line:
-        return f"{one.mask} threads of the block wait at barriers that stand at different lines"
+        return f"{one.mask} threads of the block wait at barriers on different lines"
     threads = "1 thread" if one.mask == 1 else f"{one.mask} threads"
-    return f"{threads} of the block reached the kernel's end without coming to this barrier"
+    return f"{threads} of the block reached the end of the kernel without reaching this barrier"
 
 
-def _warp_mask(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+def _warp_mask(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
     if one.value == -1:
-        return f"the mask {one.mask:#010x} leaves out the lane that calls"
-    return f"the mask {one.mask:#010x} names lanes that do not take part: {_lanes(one.missing)}"
+        return f"the mask {one.mask:#010x} does not include the calling lane"
+    return f"the mask {one.mask:#010x} includes lanes that do not take part: {_lanes(one.missing)}"
 
 
-def _warp_lane(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+def _warp_lane(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
     return (
         f"reads from lane {one.value}, which does not take part: the value is undefined (so for {_lanes(one.missing)})"
     )
@@ -249,11 +251,11 @@ def _lanes(mask: int) -> str:
     return f"lane {shown}" if mask and not mask & (mask - 1) else f"lanes {shown}"
 
 
-def _index(one: RawFinding, known: Sequence[Known], shared: Sequence[Shared]) -> str:
+def _index(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
     return f"index {one.value} of an array of type {one.text.decode(errors='replace')}"
 
 
-_SENTENCES: dict[str, Callable[[RawFinding, Sequence[Known], Sequence[Shared]], str]] = {
+_SENTENCES: dict[str, Callable[[RawFinding, Sequence[MemoryRange], Sequence[Shared]], str]] = {
     "out-of-bounds": _out_of_bounds,
     "uninitialised": _uninitialised,
     "misaligned": _misaligned,
@@ -261,9 +263,9 @@ _SENTENCES: dict[str, Callable[[RawFinding, Sequence[Known], Sequence[Shared]], 
     "barrier": _barrier,
     "warp-mask": _warp_mask,
     "warp-lane": _warp_lane,
-    "time-limit": lambda *_: "still running when its time was up",
+    "time-limit": lambda *_: "still running at its time limit",
     "assertion": lambda one, *_: f"assertion failed: {one.text.decode(errors='replace')}",
     "trap": lambda *_: "__trap() was called",
-    "division-by-zero": lambda *_: "integer division by zero, or of the least integer by -1",
+    "division-by-zero": lambda *_: "integer division by zero, or of the smallest integer by -1",
     "index-out-of-bounds": _index,
 }

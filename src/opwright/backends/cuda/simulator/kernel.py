@@ -1,4 +1,4 @@
-"""CUDA kernels on the CPU: loads what ``backends.cuda_sim`` compiled, launches it, and says what it did wrong."""
+"""Loads a CUDA kernel that was compiled for the CPU, launches it, and reports its errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from opwright.backends.cuda.simulator.abi import (
     read_symbols,
 )
 from opwright.backends.cuda.simulator.compilation import Built
-from opwright.backends.cuda.simulator.findings import Known, describe
+from opwright.backends.cuda.simulator.findings import MemoryRange, describe
 from opwright.backends.gpu.arguments import Packer
 from opwright.backends.gpu.device_code import Parameter, ParameterKind, typed_parameter
 from opwright.backends.gpu.launcher import Configuration
@@ -37,7 +37,7 @@ Dim3 = tuple[int, int, int]
 _DEFAULT_SHARED_BYTES = 48 * 1024
 _MOST_SHARED_BYTES = 227 * 1024
 _DYNAMIC = "opwright_dynamic_shared"
-_OF_THE_RUNTIME = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
+_RUNTIME_VARIABLES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
 # The runtime's numbers of the kinds of parameters (simulator/include/opwright_simulator/entry.h).
 _KINDS: tuple[ParameterKind, ...] = (
     "pointer", "integer", "unsigned", "floating", "floating", "floating", "struct",
@@ -47,10 +47,10 @@ _CPU = -1
 
 
 class Unwritten:
-    """A tensor that was made without values (``torch.empty``), across several launches.
+    """An uninitialised tensor (``torch.empty``), across several launches.
 
-    Reading a byte of it that no kernel has written is a finding. Give the same object to every launch that gets the
-    tensor; for a single launch the tensor itself will do.
+    Reading a byte of it that no kernel has written is a finding. Pass the same object to every launch that takes the
+    tensor; for a single launch the tensor itself is enough.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -69,9 +69,9 @@ class SimulatedKernel:
     """One kernel, ready to be launched on CPU tensors.
 
     Attributes:
-        name: the expression that it was compiled as.
-        parameters: what it takes.
-        checked: whether its memory accesses are looked at.
+        name: the expression of the kernel.
+        parameters: its parameters.
+        checked: whether its memory accesses are checked.
     """
 
     def __init__(self, file: Path, name: str, built: Built) -> None:
@@ -97,8 +97,8 @@ class SimulatedKernel:
     ) -> None:
         """Run the kernel to its end.
 
-        ``seed`` permutes the order of blocks and of a block's threads; None takes them as they come. ``uninitialised``
-        names tensors among the arguments that hold no values yet.
+        ``seed`` permutes the order of blocks and of a block's threads; None keeps their order. ``uninitialised``
+        are tensors among the arguments that have no values yet.
 
         Raises:
             SimulatorError: with ``findings``. What the kernel wrote before is in the tensors.
@@ -126,7 +126,7 @@ class SimulatedKernel:
         keep = self._describe_memory(request, known, smem_bytes) if self.checked else ()
         if time_limit_s:
             request.code, request.code_count = self._code, len(self._code)
-        self._library.opwright_sim_launch(ctypes.byref(request))  # ctypes gives up the GIL meanwhile
+        self._library.opwright_sim_launch(ctypes.byref(request))  # ctypes releases the GIL
         del keep
         if request.finding_count:
             self._raise(request, known, smem_bytes)
@@ -144,17 +144,19 @@ class SimulatedKernel:
 
     @functools.cached_property
     def _base(self) -> int:
-        """Where the shared object was loaded: where one of its functions is, less where its file says that it is."""
-        here = ctypes.cast(self._library.opwright_sim_module_base, ctypes.CFUNCTYPE(ctypes.c_uint64))
-        return int(here())
+        """The load address of the shared object: the address of a function minus its offset in the file."""
+        module_base = ctypes.cast(self._library.opwright_sim_module_base, ctypes.CFUNCTYPE(ctypes.c_uint64))
+        return int(module_base())
 
     @functools.cached_property
     def _code(self) -> ctypes.Array[CodeRange]:
-        """The functions of the source; where the kernel is inlined into its caller, that."""
+        """The functions of the source; if the kernel is inlined, its caller."""
         own = [
             CodeRange(s.place, s.size)
             for s in self._symbols
-            if s.kind == "function" and not _is_the_runtimes(s.name) and not re.match(r"_ZN?K?St|_ZN9__gnu_cxx", s.name)
+            if s.kind == "function"
+            and not _belongs_to_runtime(s.name)
+            and not re.match(r"_ZN?K?St|_ZN9__gnu_cxx", s.name)
         ]
         return (CodeRange * len(own))(*own)
 
@@ -162,21 +164,21 @@ class SimulatedKernel:
     def _static_shared_bytes(self) -> int:
         return sum(s.size for s in self._symbols if _is_shared(s) and s.name != _DYNAMIC)
 
-    def _describe_memory(self, request: Request, known: Sequence[Known], smem_bytes: int) -> tuple[object, ...]:
-        """Tell the runtime which memory there is. What is returned must outlive the launch."""
+    def _describe_memory(self, request: Request, known: Sequence[MemoryRange], smem_bytes: int) -> tuple[object, ...]:
+        """Describe the memory of a launch to the runtime. The returned objects must outlive the launch."""
         regions = [Region(k.begin, k.end, 0, k.granule, _address(k.written), _address(k.inside)) for k in known]
         shared = []
         for symbol in self._symbols:
             if symbol.name == "threadIdx":
                 request.thread_index_offset = symbol.place
-            if symbol.kind == "thread_local" and (_is_shared(symbol) or symbol.name in _OF_THE_RUNTIME):
+            if symbol.kind == "thread_local" and (_is_shared(symbol) or symbol.name in _RUNTIME_VARIABLES):
                 size = smem_bytes if symbol.name == _DYNAMIC else symbol.size
                 if size:
                     shared.append(SharedVariable(symbol.place, size, _is_shared(symbol), 0))
-            elif symbol.kind == "variable" and not _is_the_runtimes(symbol.name):
+            elif symbol.kind == "variable" and not _belongs_to_runtime(symbol.name):
                 begin = self._base + symbol.place
                 regions.append(Region(begin, begin + symbol.size, 1, min(4, symbol.size), None, None))
-        # Symbols may share memory (aliases); the runtime wants none that overlap.
+        # Symbols may share memory (aliases); the runtime needs regions that do not overlap.
         regions = _without_overlap(sorted(regions, key=lambda region: int(region.begin)))
         region_array = (Region * max(1, len(regions)))(*regions)
         shared_array = (SharedVariable * max(1, len(shared)))(*shared)
@@ -184,7 +186,7 @@ class SimulatedKernel:
         request.shared, request.shared_count = shared_array, len(shared)
         return region_array, shared_array
 
-    def _raise(self, request: Request, known: Sequence[Known], smem_bytes: int) -> None:
+    def _raise(self, request: Request, known: Sequence[MemoryRange], smem_bytes: int) -> None:
         shared = tuple(
             (_plain_name(s.name), s.place, smem_bytes if s.name == _DYNAMIC else s.size)
             for s in self._symbols
@@ -193,18 +195,18 @@ class SimulatedKernel:
         raw = list(request.findings[: request.finding_count])
         findings = describe(raw, self.name, self._file, self._built.source, known, shared)
         count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
-        told = "\n".join(str(finding) for finding in findings)
-        raise SimulatorError(f"{self.name} on the simulator: {count}\n{told}", findings=findings)
+        report = "\n".join(str(finding) for finding in findings)
+        raise SimulatorError(f"{self.name} on the simulator: {count}\n{report}", findings=findings)
 
 
 # --- parameters and arguments ---
 
 
 def _parameters(library: ctypes.CDLL) -> tuple[Parameter, ...]:
-    tell = library.opwright_sim_parameters
-    tell.restype = ctypes.POINTER(RawParameter)
+    describe_parameters = library.opwright_sim_parameters
+    describe_parameters.restype = ctypes.POINTER(RawParameter)
     count = ctypes.c_uint32()
-    raw = tell(ctypes.byref(count))
+    raw = describe_parameters(ctypes.byref(count))
     return tuple(
         typed_parameter(_type_in(raw[i].type_name.decode()), raw[i].size, _KINDS[raw[i].kind])
         for i in range(count.value)
@@ -218,7 +220,7 @@ def _type_in(function: str) -> str:
 
 
 def _held(word: Any) -> Any:
-    """A word, or the bytes of a struct, in memory of its own: what is declared smaller reads the low bytes."""
+    """A 64-bit value, or the bytes of a struct, in its own memory: smaller parameters read the low bytes."""
     return ctypes.create_string_buffer(word, len(word)) if isinstance(word, bytes) else ctypes.c_int64(word)
 
 
@@ -226,7 +228,7 @@ def _check_shared(kernel: str, smem_bytes: int, static_bytes: int) -> None:
     if static_bytes > _DEFAULT_SHARED_BYTES:
         raise LaunchError(
             f"{kernel}: {static_bytes} bytes of __shared__ variables; CUDA allows {_DEFAULT_SHARED_BYTES}",
-            fix="declare them extern __shared__, and give the size with the launch",
+            fix="declare them extern __shared__, and pass the size at the launch",
         )
     if static_bytes + smem_bytes > _MOST_SHARED_BYTES:
         raise LaunchError(
@@ -239,7 +241,7 @@ def _check_shared(kernel: str, smem_bytes: int, static_bytes: int) -> None:
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """From the first byte of the tensor's elements to behind the last."""
+    """The addresses of the first byte of the tensor's elements and of the end of the last."""
     if tensor.numel() == 0:
         return tensor.data_ptr(), tensor.data_ptr()
     last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -259,8 +261,8 @@ def _inside(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _known(
     tensors: Sequence[tuple[int, torch.Tensor]], uninitialised: Sequence[torch.Tensor | Unwritten]
-) -> tuple[Known, ...]:
-    """The memory that the kernel may touch: the spans of its tensors, those that overlap as one."""
+) -> tuple[MemoryRange, ...]:
+    """The memory that the kernel may access: the spans of its tensors, overlapping ones merged."""
     fresh = [u if isinstance(u, Unwritten) else Unwritten(u) for u in uninitialised]
     spans = sorted((*_span(tensor), position, tensor) for position, tensor in tensors if tensor.numel())
     groups: list[list[tuple[int, int, int, torch.Tensor]]] = []
@@ -272,7 +274,7 @@ def _known(
     return tuple(_merge(group, fresh) for group in groups)
 
 
-def _merge(group: list[tuple[int, int, int, torch.Tensor]], fresh: Sequence[Unwritten]) -> Known:
+def _merge(group: list[tuple[int, int, int, torch.Tensor]], fresh: Sequence[Unwritten]) -> MemoryRange:
     begin, end = group[0][0], max(span[1] for span in group)
     inside: torch.Tensor | None = None
     masks = [_inside(tensor) for *_, tensor in group]
@@ -286,7 +288,7 @@ def _merge(group: list[tuple[int, int, int, torch.Tensor]], fresh: Sequence[Unwr
     )
     tensors = tuple((position, first, last, tensor) for first, last, position, tensor in group)
     granule = min(tensor.element_size() for *_, tensor in group)
-    return Known(begin, end, granule, tensors, written, inside)
+    return MemoryRange(begin, end, granule, tensors, written, inside)
 
 
 def _address(memory: bytearray | torch.Tensor | None) -> int | None:
@@ -306,11 +308,11 @@ def _without_overlap(regions: list[Region]) -> list[Region]:
 
 
 def _is_shared(symbol: Symbol) -> bool:
-    runtime = symbol.name in _OF_THE_RUNTIME or "worker_of_this_thread" in symbol.name
+    runtime = symbol.name in _RUNTIME_VARIABLES or "worker_of_this_thread" in symbol.name
     return symbol.kind == "thread_local" and not runtime
 
 
-def _is_the_runtimes(name: str) -> bool:
+def _belongs_to_runtime(name: str) -> bool:
     if "opwright_kernel_entry" in name or "opwright_sim9Signature" in name:
         return False
     return "opwright" in name or name.startswith(("_ZGV", "_ZTV", "DW.ref", "__", "_DYNAMIC", "_GLOBAL_OFFSET_TABLE_"))

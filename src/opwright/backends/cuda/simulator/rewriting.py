@@ -1,6 +1,6 @@
-"""From CUDA C++ to the C++ that a host compiler takes: the few rewritings that macros cannot do, and what is refused.
+"""Rewrites CUDA C++ for a host compiler, where macros are not sufficient, and finds unsupported features.
 
-Every rewriting stays within its line, so that lines keep their numbers.
+Every rewriting stays within its line, so that line numbers do not change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Refusal", "refusals", "rewrite", "without_includes"]
 
 @dataclass(frozen=True)
 class Refusal:
-    """Something that cannot be simulated: where it stands and why."""
+    """A feature that cannot be simulated: its line, and why."""
 
     line: int
     what: str
@@ -63,7 +63,7 @@ _INCLUDES = tuple(
 
 
 def refusals(text: str) -> list[Refusal]:
-    """What stands in a source and cannot be simulated, in the order of lines; inactive ``#if`` branches included."""
+    """The unsupported features of a source in the order of lines, including inactive ``#if`` branches."""
     code = blank_out(text)
     found = [
         Refusal(_line(code, match.start()), " ".join(match[0].split()).rstrip(" ("), why)
@@ -81,7 +81,7 @@ def refusals(text: str) -> list[Refusal]:
 
 
 def without_includes(text: str, lines: Iterable[int]) -> str:
-    """The text with some of its lines emptied, for a preprocessor that would not find their headers."""
+    """The text with some #include lines replaced by markers, for a preprocessor that would not find their headers."""
     kept = text.split("\n")
     for line in lines:
         kept[line - 1] = f"OPWRIGHT_INCLUDE_{line};"
@@ -89,7 +89,7 @@ def without_includes(text: str, lines: Iterable[int]) -> str:
 
 
 def rewrite(text: str, *, checked: bool) -> str:
-    """CUDA C++ as a host compiler, with the simulator's header before it, takes it."""
+    """The text for a host compiler, after the simulator's header."""
     edits = [*_dynamic_shared(text), *_plain_edits(blank_out(text), checked)]
     for begin, end, replacement in sorted(edits, reverse=True):
         text = text[:begin] + replacement + "\n" * text.count("\n", begin, end) + text[end:]
@@ -107,14 +107,14 @@ _STORAGE = '__thread __attribute__((visibility("hidden"), tls_model("local-dynam
 
 
 def _dynamic_shared(text: str) -> list[_Edit]:
-    """``extern __shared__ T name[];``: in a function a reference to the block's memory, outside a name for it."""
+    """``extern __shared__ T name[];``: in a function a reference to the block's memory, else an external name."""
     code = blank_out(text)
     edits = []
     for found in _DYNAMIC.finditer(code):
         plain = re.sub(r"\b(?:extern|__shared__)\b", " ", re.sub(_ALIGNMENT, " ", found[0]))
         array = _ARRAY.match(" ".join(plain.split()))
         if array is None:
-            continue  # the compiler's message is the better one
+            continue  # the compiler reports it
         kind, name, more = array["type"], array["name"], array["more"]
         if is_within_function(code, found.start()):
             new = f"auto& {name} = opwright_sim::dynamic_shared<{kind}[]{more}>();"
@@ -131,7 +131,7 @@ def _plain_edits(code: str, checked: bool) -> list[_Edit]:
         (r"\b__global__\s+(?:__)?inline(?:__)?\b|\b(?:__)?inline(?:__)?\s+__global__\b", "__global__"),
         (r"(?<=\b__shared__)(\s+)alignas\s*\(((?:[^()]|\([^()]*\))*)\)", r" __attribute__((aligned(\2)))"),
     ]
-    if checked:  # a thread that returns need not come to later barriers; one that runs past them is reported
+    if checked:  # a thread that returns need not reach later barriers; one that skips them is reported
         rules.append((r"\breturn\s*;", "return opwright_sim::returned_early();"))
     dynamic = [(found.start(), found.end()) for found in _DYNAMIC.finditer(code)]
     return [

@@ -1,4 +1,4 @@
-"""Launches of CUDA kernels on CPU tensors: how the simulator is used, and with which options."""
+"""Launches CUDA kernels on CPU tensors in the simulator, with its options."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class _Options:
     uninitialised: tuple[Unwritten, ...] = ()
 
 
-_USUAL = _Options()
-_options: ContextVar[_Options] = ContextVar("simulator_options", default=_USUAL)
+_DEFAULT_OPTIONS = _Options()
+_options: ContextVar[_Options] = ContextVar("simulator_options", default=_DEFAULT_OPTIONS)
 
 
 @contextlib.contextmanager
@@ -40,14 +40,14 @@ def simulator_options(
     time_limit_s: float | None = None,
     uninitialised: Sequence[torch.Tensor] = (),
 ) -> Iterator[None]:
-    """Within this block, CUDA kernels launched on CPU tensors are simulated so.
+    """A block with other options for the simulation of CUDA kernels on CPU tensors.
 
     Args:
-        checked: look at every memory access and every barrier (the default); without, kernels run many times faster.
-        seed: permute the order in which blocks and threads run, so that a result that depends on it shows.
+        checked: check every memory access and every barrier (the default); without it, kernels run many times faster.
+        seed: permute the order in which blocks and threads run, so that a result that depends on it differs.
         time_limit_s: seconds after which a launch counts as hung.
-        uninitialised: tensors that hold no values yet, as ``torch.empty`` makes them: reading what no kernel of this
-            block wrote is a finding.
+        uninitialised: tensors without values, such as from ``torch.empty``: reading bytes that no kernel of this
+            block has written is a finding.
     """
     unwritten = tuple(Unwritten(tensor) for tensor in uninitialised)
     token = _options.set(_Options(checked, seed, time_limit_s, unwritten))
@@ -61,8 +61,8 @@ def simulate(source: CudaSource, name: str, configuration: Configuration, argume
     """Run a kernel in the simulator, compiled on first use.
 
     Raises:
-        SimulatorError: the kernel did what no kernel may; each finding names the source line.
-        CompileError, KernelRefusedError: it does not compile as C++, or uses what cannot be simulated.
+        SimulatorError: the kernel has errors; each finding names the source line.
+        CompileError, KernelRefusedError: it does not compile as C++, or uses unsupported features.
     """
     options = _options.get()
     kernel = _kernel(source, name, options.checked)
