@@ -55,10 +55,11 @@ def modules() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
 def candidates(module: nn.Module, x: torch.Tensor) -> dict[str, tuple[nn.Module, Step]]:
     """Each with a copy of the module."""
     plain, compiled, theirs, ours = (copy.deepcopy(module) for _ in range(4))
+    sample = (x.detach().clone().requires_grad_(),)
     return {
         "eager": (plain, plain),
         "torch.compile, reduce-overhead": (compiled, torch.compile(compiled, mode="reduce-overhead")),
-        "make_graphed_callables": (theirs, torch.cuda.make_graphed_callables(theirs, (x.clone().requires_grad_(),))),
+        "make_graphed_callables": (theirs, torch.cuda.make_graphed_callables(theirs, sample)),
         "ow.cuda_graphed": (ours, ow.cuda_graphed(ours)),
     }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What needs a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
-# Steps: doctor tests cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order), and calls (of cuda,
-# what a call costs). Each has its own time limit. With PACK=1 all files end in one archive, results.tar.gz.
+# Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order).
+# Each has its own time limit. BEFORE names a checkout of an earlier version, beside which calls are timed. With PACK=1 all files end in
+# one archive, results.tar.gz.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$1
@@ -11,11 +12,12 @@ export PYTHONPATH="$PWD/src:${PYTHONPATH:-}" OPWRIGHT_CACHE_DIR=/tmp/opwright-ca
 
 doctor() { python3 -m opwright doctor --json "$out/doctor.json"; }
 tests() {
-  timeout -s INT "${TESTS_LIMIT:-300}" python3 -m pytest ${TESTS:-tests} -m gpu -v --tb=short -p no:cacheprovider > "$out/pytest.log" 2>&1
+  timeout -s INT "${TESTS_LIMIT:-300}" python3 -m pytest ${TESTS:-tests} -m gpu -n "${WORKERS:-4}" -v --tb=short -p no:cacheprovider > "$out/pytest.log" 2>&1
   grep -E '^(E  |FAILED|ERROR|SKIPPED|[0-9]+ (passed|failed)|Fatal)' "$out/pytest.log" | cut -c1-250 | tail -60
 }
 cuda() { timeout 120 python3 benchmarks/cuda_bench.py "$out" 2>&1 | grep -v '^opwright: compiling' | tail -90; }
-calls() { timeout 60 python3 benchmarks/cuda_bench.py "$out" overhead 2>&1 | grep -v '^opwright: compiling' | tail -20; }
+calls() { timeout 250 python3 benchmarks/calls.py --rounds 3 ${BEFORE:+--before "$BEFORE"} --json "$out/calls.json" 2>&1 | tail -20; }
+graphs() { timeout 200 python3 benchmarks/cuda_graphs_bench.py "$out" 2>&1 | grep -v '^opwright: compiling' | tail -40; }
 check() {
   timeout 150 python3 -m opwright check opwright.gallery.add --device cuda --json "$out/check-add.json" > "$out/check-add.log" 2>&1
   tail -25 "$out/check-add.log"
@@ -54,7 +56,7 @@ self() { OUT="$out" timeout 100 python3 benchmarks/self_comparison.py --quick 2>
 timing() { timeout 250 python3 benchmarks/gpu_bench.py "$out" 2>&1 | tail -75; }
 table() { timeout 60 python3 -m opwright.gallery.add --size 1024 --size 4096 > "$out/add-table.txt" 2>&1; tail -20 "$out/add-table.txt"; }
 
-[ $# -gt 0 ] || set -- doctor tests cuda conv self gallery check others numpy lltm train demo timing table
+[ $# -gt 0 ] || set -- doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table
 for step in "$@"; do
   echo "== $step"
   start=$SECONDS

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from opwright.cli.timing import parse_size
+from opwright.errors import CheckError
 from tests.warm import run_module
 
 RIGHT = """
@@ -241,6 +243,13 @@ def test_requiring_a_language_that_no_kernel_is_written_in_is_a_failure(script, 
     left_out = opwright("check", name, "--only", "values", "--kernel", "reference", "--require", "python", cwd=tmp_path)
     assert left_out.returncode == 1
     assert "no python kernel is selected" in left_out.stdout
+
+
+def test_sizes_are_read_as_records_write_them():
+    assert parse_size("n=1024,64x1024") == ("n", [1024, (64, 1024)])
+    for wrong in ("n", "n=", "n=a", "n=3x"):
+        with pytest.raises(CheckError, match="write it like --size n=1024,4096"):
+            parse_size(wrong)
 
 
 SLOW = (

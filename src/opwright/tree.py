@@ -5,7 +5,7 @@ Everything else is a leaf: tensors, arrays, numbers, None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -15,12 +15,14 @@ __all__ = ["form", "leaves", "map_leaves", "map_only", "map_tensors", "rebuild",
 
 def leaves(value: Any) -> list[Any]:
     """Every leaf, in order."""
-    return list(_walk(value))
+    found: list[Any] = []
+    _collect(value, found)
+    return found
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
     """Every leaf that is a tensor, in order."""
-    return [leaf for leaf in _walk(value) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
@@ -61,15 +63,15 @@ def form(value: Any) -> Any:
     return None
 
 
-def _walk(value: Any) -> Iterator[Any]:
+def _collect(value: Any, found: list[Any]) -> None:
     if type(value) in (list, tuple) or _is_named_tuple(value):
         for item in value:
-            yield from _walk(item)
+            _collect(item, found)
     elif type(value) is dict:
         for item in value.values():
-            yield from _walk(item)
+            _collect(item, found)
     else:
-        yield value
+        found.append(value)
 
 
 def _is_named_tuple(value: Any) -> bool:

@@ -10,8 +10,10 @@ import zipfile
 
 import pytest
 
+import opwright as ow
 from opwright.errors import CheckError, TargetError
 from opwright.package.imports import imports_of, rename_imports
+from opwright.package.shipped import names
 from opwright.package.vendored import requirements, vendored_modules
 from opwright.package.write import make_package
 from tests.package.shipping import SOURCES, opwright, python_with
@@ -26,6 +28,14 @@ import opwright as ow
 def double(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     return 2 * x
 """
+
+
+def test_every_public_name_is_in_a_package_or_says_that_it_is_not():
+    assert set(names.__all__) | names.NOT_SHIPPED == set(ow.__all__) - {"__version__"}
+    assert not set(names.__all__) & names.NOT_SHIPPED
+    with pytest.raises(ow.KernelRefusedError, match=r"ow\.bench is not part of a shipped package"):
+        names.bench()
+    assert names.ArgumentError is ow.ArgumentError
 
 
 @pytest.fixture
@@ -167,7 +177,7 @@ def test_what_goes_along_of_opwright_is_small_and_builds_nothing():
     } <= modules
     assert not [m for m in modules if m.startswith(("opwright.checks", "opwright.timing", "opwright.report"))]
     assert not modules & {"opwright.machine", "opwright.cache", "opwright.runtime.op", "opwright.backends.base"}
-    assert len(modules) < 45
+    assert len(modules) < 50
     assert {r.split(">")[0] for r in requirements()} == {"torch", "numpy", "jaxtyping", "typing-extensions"}
 
 

@@ -251,7 +251,9 @@ def test_every_combination_of_sizes_is_timed_and_new_names_become_axes():
         {"m": 4, "k": sizes_of(matmul, sizes={"m": [2]})[0]["k"], "n": 8},
     ]
     assert sizes_of(elementwise, sizes={"S": [2, 3], "K": [5]}) == [{"n": (2, 5)}, {"n": (3, 5)}]
-    assert sizes_of(elementwise, sizes={"n": [7]}) == [{"n": (7,)}]
+    assert sizes_of(elementwise, sizes={"n": [7, (2, 3)]}) == [{"n": (7,)}, {"n": (2, 3)}]
+    with pytest.raises(CheckError, match="'m' is one axis"):
+        sizes_of(matmul, sizes={"m": [(2, 3)]})
     with pytest.raises(CheckError, match="has no dim 'q'"):
         sizes_of(matmul, sizes={"q": [1]})
 

@@ -161,6 +161,7 @@ def test_what_cannot_be_captured_is_timed_all_the_same_and_says_why():
     assert timer.warm_times(candidate, [None], 2)[0] > 0
     assert "captur" in timer.not_captured(candidate)
     assert torch.equal((x + 0).cpu(), x.cpu()), "the device works on"
+    assert torch.randn(3, device="cuda").isfinite().all(), "and its random numbers too"
 
 
 class FakeCuda:

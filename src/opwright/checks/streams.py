@@ -17,6 +17,7 @@ from opwright.checks import values
 from opwright.checks.context import Context, Observation
 from opwright.internals.cuda import keep_gpu_busy
 from opwright.results import Finding, NotChecked, Status
+from opwright.runtime.cuda_graphs.capture import capturing
 
 __all__ = ["NAME", "check"]
 
@@ -71,7 +72,7 @@ def _from_graph(context: Context, run: Observation) -> tuple[Any, ...] | Excepti
     inputs = _copies(run.before)
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        with capturing(graph):
             outputs = context.op.contract.unpack(context.call(inputs))
     except Exception as error:  # a kernel that waits for the GPU is correct, but cannot be captured
         torch.cuda.synchronize()

@@ -60,7 +60,7 @@ def bench(
             *targets,
             kernels=kernel,
             device=device,
-            sizes=dict(_size(text) for text in size or ()),
+            sizes=dict(parse_size(text) for text in size or ()),
             dtypes=dtype or (),
             directions=[d.value for d in direction or Direction],
             quick=quick,
@@ -98,7 +98,7 @@ def tune(
         report = run_tune(
             *targets,
             device=device,
-            sizes=dict(_size(text) for text in size or ()),
+            sizes=dict(parse_size(text) for text in size or ()),
             dtypes=dtype or (),
             quick=quick,
             iters=iters,
@@ -113,12 +113,21 @@ def tune(
     raise typer.Exit(FAILED if report.errors else PASSED)
 
 
-def _size(text: str) -> tuple[str, list[int]]:
+def parse_size(text: str) -> tuple[str, list[int | tuple[int, ...]]]:
+    """``n=1024,64x1024`` as what ``ow.bench`` takes: sizes of one dim, with ``x`` between the axes of a ``*n`` dim."""
     name, _, sizes = text.partition("=")
     try:
-        return name, [int(part) for part in sizes.split(",")]
+        return name, [_one_size(part) for part in sizes.split(",")]
     except ValueError:
-        raise CheckError(f"--size {text!r} is not name=size,size", fix="write it like --size n=1024,4096") from None
+        raise CheckError(
+            f"--size {text!r} is not name=size,size",
+            fix="write it like --size n=1024,4096, or --size n=64x1024 for two axes of a *n dim",
+        ) from None
+
+
+def _one_size(text: str) -> int | tuple[int, ...]:
+    axes = [int(axis) for axis in text.split("x")]
+    return tuple(axes) if len(axes) > 1 else axes[0]
 
 
 def _percent(text: str | None) -> float:

@@ -60,7 +60,7 @@ def vendored_files(package: str) -> dict[str, str]:
         f'"""The part of opwright {version} that {package} needs: '
         'operators, without the tools that build and check them."""\n\n'
         f"from {prefix}.package.shipped import names\n"
-        f"from {prefix}.package.shipped.names import Op, cdiv, cuda_module, op, saved_for_backward, values\n\n"
+        f"from {prefix}.package.shipped.names import *  # noqa: F403\n\n"
         f'__version__ = "{version}"\n\n\n'
         "def __getattr__(name):\n    return getattr(names, name)\n"
     )

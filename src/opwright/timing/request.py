@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from opwright.contract.cases import Case
+from opwright.contract.cases import Case, Size
 from opwright.results import Measurement, RooflineLimit
 from opwright.runtime.op import Op
 from opwright.timing.analysis.crossover import Point
@@ -31,7 +31,7 @@ class Request:
     operators: Sequence[Op]
     kernels: Sequence[str] | None = None
     device: str | None = None
-    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    sizes: Mapping[str, Sequence[Size]] = field(default_factory=dict)
     dtypes: Sequence[str] = ()
     directions: Sequence[str] = ("forward", "backward")
     baselines: Sequence[str] | None = None

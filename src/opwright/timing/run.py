@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from opwright.contract.cases import Case
+from opwright.contract.cases import Case, Size
 from opwright.errors import CheckError
 from opwright.machine import this_machine
 from opwright.results import BenchReport, Crossover, Measurement
@@ -33,7 +33,7 @@ def bench(
     *targets: Op | str,
     kernels: Sequence[str] | None = None,
     device: str | None = None,
-    sizes: Mapping[str, Sequence[int]] | None = None,
+    sizes: Mapping[str, Sequence[Size]] | None = None,
     dtypes: Sequence[str] = (),
     directions: Sequence[str] = ("forward", "backward"),
     baselines: Sequence[str] | None = None,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from opwright.contract.cases import Case, cases, dtypes_to_check, elements
+from opwright.contract.cases import Case, Size, cases, dtypes_to_check, elements
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
 from opwright.errors import CheckError
@@ -26,7 +26,7 @@ def bench_cases(
     contract: Contract,
     device: str,
     *,
-    sizes: Mapping[str, Sequence[int]],
+    sizes: Mapping[str, Sequence[Size]],
     dtypes: Sequence[str],
     declared: Mapping[str, Sequence[int]],
     quick: bool,
@@ -35,8 +35,9 @@ def bench_cases(
     """The cases to time.
 
     Args:
-        sizes: requested sizes by dim; every combination is timed. A ``*name`` dim gets one axis of that size, or as
-            many axes as there are dims S, K … that the contract does not know (``S=1024 K=1024`` for ``*n``).
+        sizes: requested sizes by dim; every combination is timed. A ``*name`` dim gets one axis of that size, several
+            if the size is a tuple, or as many axes as there are dims S, K … that the contract does not know
+            (``S=1024 K=1024`` for ``*n``).
         dtypes: requested dtypes; by default the first of the contract.
         declared: the operator's own sizes (``op.bench_sizes``), taken in step, not combined.
         sweep: without these, more sizes, from launch-bound to larger than the cache (``quick``: every second).
@@ -69,23 +70,29 @@ def _dtypes(contract: Contract, names: Sequence[str]) -> list[tuple[tuple[str, t
     return found
 
 
-def _combinations(contract: Contract, base: Case, sizes: Mapping[str, Sequence[int]]) -> list[Case]:
+def _combinations(contract: Contract, base: Case, sizes: Mapping[str, Sequence[Size]]) -> list[Case]:
     known = dict(base.sizes)
     extra = [n for n in sizes if n not in known]
     variadic = [n for n, s in known.items() if isinstance(s, tuple)]
     if extra and len(variadic) != 1:
         raise CheckError(f"{contract.qualname} has no dim {extra[0]!r}", fix=f"its dims are {', '.join(known)}")
+    for name in sizes.keys() - set(variadic):
+        if any(isinstance(size, tuple) for size in sizes[name]):
+            raise CheckError(f"{contract.qualname}: {name!r} is one axis", fix=f"give one number: {name}=1024")
     found = []
     for combination in itertools.product(*sizes.values()):
         values = dict(zip(sizes, combination, strict=True))
         case = base
         for name in variadic:
-            axes = tuple(values[e] for e in extra) or ((values[name],) if name in values else known[name])
-            case = case.with_size(name, axes)
+            case = case.with_size(name, _axes([values[e] for e in extra] or [values.get(name, known[name])]))
         for name in values.keys() - set(extra) - set(variadic):
             case = case.with_size(name, values[name])
         found.append(case)
     return found
+
+
+def _axes(sizes: Sequence[Size]) -> tuple[int, ...]:
+    return tuple(axis for size in sizes for axis in (size if isinstance(size, tuple) else (size,)))
 
 
 def _in_step(base: Case, declared: Mapping[str, Sequence[int]]) -> list[Case]:

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 import torch
 
 from opwright.internals.cuda import keep_gpu_busy
+from opwright.runtime.cuda_graphs.capture import capturing
 from opwright.timing.candidates import Candidate
 from opwright.timing.hardware.cores import choose_cpus, pinned
 from opwright.timing.hardware.persisting_l2 import reset_persisting_lines
@@ -267,7 +268,7 @@ class GpuTimer:
 
     def _capture_calls(self, candidate: Candidate, arguments: Any, calls: int) -> Any:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._stream):
+        with capturing(graph, stream=self._stream):
             for _ in range(calls):
                 candidate.run(arguments)
         self._replay(graph)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
+from opwright.contract.cases import Size
 from opwright.errors import CacheError
 from opwright.machine import this_machine
 from opwright.results import BenchReport, Crossover, Measurement
@@ -19,7 +20,7 @@ __all__ = ["tune"]
 def tune(
     *targets: Op | str,
     device: str | None = None,
-    sizes: Mapping[str, Sequence[int]] | None = None,
+    sizes: Mapping[str, Sequence[Size]] | None = None,
     dtypes: Sequence[str] = (),
     quick: bool = False,
     iters: int | None = None,

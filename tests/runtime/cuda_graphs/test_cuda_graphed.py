@@ -531,6 +531,7 @@ def test_what_cannot_be_captured_says_why_and_leaves_torch_as_it_was():
     for _ in range(2):
         with pytest.raises(ow.CudaGraphError, match=r"(?s)waits cannot be captured as a CUDA graph: .*\.item\(\)"):
             replayed(x)
+        assert torch.randn(3, device="cuda").isfinite().all(), "torch's generator still draws"
     module = net("cuda")
     assert_equal(ow.cuda_graphed(module)(x), module(x))
 

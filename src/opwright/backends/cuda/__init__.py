@@ -1,0 +1,1 @@
+"""CUDA C++: device code through NVRTC or the simulator, host functions through nvcc."""

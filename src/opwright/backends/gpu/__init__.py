@@ -1,0 +1,1 @@
+"""What every language for GPUs shares: device binaries, kernel arguments, the launcher."""

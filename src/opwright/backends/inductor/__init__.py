@@ -1,0 +1,1 @@
+"""What Inductor generates for a GPU that is not here."""

@@ -1,0 +1,1 @@
+"""Mojo: one source for the CPU and the GPU, and custom operators of MAX."""

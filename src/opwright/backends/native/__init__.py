@@ -1,0 +1,1 @@
+"""What C++ and CUDA host functions share: torch's stable ABI, building, calling."""

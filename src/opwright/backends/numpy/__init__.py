@@ -1,0 +1,1 @@
+"""NumPy functions compiled by torch.compile."""

@@ -1,0 +1,1 @@
+"""Triton: launchers around ``@triton.jit`` functions."""

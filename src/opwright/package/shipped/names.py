@@ -6,23 +6,39 @@ from __future__ import annotations
 from typing import Any
 
 from opwright.contract.signature import saved_for_backward, values
-from opwright.errors import KernelRefusedError
-from opwright.package.shipped.operator import Op, op
-
-__all__ = ["Op", "cdiv", "cuda_module", "op", "saved_for_backward", "values"]
-
-_TOOLS = frozenset(
-    {
-        "CompiledNumpy",
-        "CudaModule",
-        "bench",
-        "check",
-        "compile_numpy",
-        "explain",
-        "simulator_options",
-        "tune",
-    }
+from opwright.errors import (
+    ArgumentError,
+    CacheError,
+    CheckError,
+    CompileError,
+    ContractError,
+    CudaGraphError,
+    KernelError,
+    KernelRefusedError,
+    LaunchError,
+    NameClashError,
+    OpwrightError,
+    SignatureMismatchError,
+    SimulatorError,
+    TargetError,
 )
+from opwright.package.shipped.operator import Op, op
+from opwright.runtime.cuda_graphs.graphed import CudaGraphed, cuda_graphed
+
+__all__ = [
+    "ArgumentError", "CacheError", "CheckError", "CompileError", "ContractError", "CudaGraphError", "CudaGraphed",
+    "KernelError", "KernelRefusedError", "LaunchError", "NameClashError", "Op", "OpwrightError",
+    "SignatureMismatchError", "SimulatorError", "TargetError", "cdiv", "cuda_graphed", "cuda_module", "op",
+    "saved_for_backward", "values",
+]  # fmt: skip
+
+# The other public names: of tools, and of what tools return.
+NOT_SHIPPED = frozenset({
+    "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "CompiledNumpy",
+    "Crossover", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Finding", "Kernel", "KernelFinding",
+    "Measurement", "NotChecked", "Origin", "OtherThread", "Part", "Refused", "RooflineLimit", "Shown", "SizeRange",
+    "Status", "Verdict", "bench", "check", "compile_numpy", "explain", "simulator_options", "tune",
+})  # fmt: skip
 
 
 def cdiv(a: int, b: int) -> int:
@@ -58,6 +74,6 @@ def cuda_module(*_: Any, **__: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _TOOLS:
+    if name in NOT_SHIPPED:
         return NotShipped(f"ow.{name}")
     raise AttributeError(f"opwright has no {name!r} in a shipped package")

@@ -15,6 +15,7 @@ kernel: a *guarded call*. A later call with a guard hit needs the first test onl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -125,6 +126,9 @@ def _with_repeats_and_constants(
     """torch's guard of the tensors at some positions, extended by what it does not compare: a tensor passed twice, and
     arguments that are not tensors."""
 
+    only = positions[0] if len(positions) == 1 else None
+    pick = itemgetter(*positions)  # of one position it gives the item, of several a tuple of them
+
     def holds(*arguments: Any) -> bool:
         for position, kind, value in constants:
             argument = arguments[position]
@@ -133,7 +137,7 @@ def _with_repeats_and_constants(
         for position, earlier in repeats:
             if arguments[position] is not arguments[earlier]:
                 return False
-        return check(*[arguments[i] for i in positions])
+        return check(arguments[only]) if only is not None else check(*pick(arguments))
 
     return holds
 

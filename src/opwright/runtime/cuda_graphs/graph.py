@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opwright.runtime.cuda_graphs.capture import capturing
+
 __all__ = ["Graph", "is_capturing", "on_side_stream"]
 
 
@@ -41,7 +43,7 @@ class Graph:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         pool = beside._graph.pool() if beside is not None else None
         sources = [torch.empty_like(tensor) for tensor in own]  # not in the graph's memory pool
-        capture = torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+        capture = capturing(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         with torch.cuda.device(stream.device), capture:
             with torch.no_grad():
                 for tensor in own:

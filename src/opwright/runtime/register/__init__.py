@@ -1,0 +1,1 @@
+"""What torch is told of an operator: registration, autograd, autocast, vmap."""

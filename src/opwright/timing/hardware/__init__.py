@@ -1,0 +1,1 @@
+"""The state of the hardware while something is timed: clocks, cores, caches, precision."""

@@ -1,0 +1,1 @@
+"""CUDA kernels on a CPU, compiled, with every access checked. C++ is in ``include`` and ``runtime``."""

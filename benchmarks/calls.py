@@ -1,0 +1,156 @@
+"""What whole calls cost, in µs, of this opwright or beside an earlier one.
+
+Usage: calls.py [--before TREE] [--json FILE] [--rounds N]
+
+``--before`` names a checkout of an earlier version: processes of the two take turns, and the table gives the medians of
+both and the median of the ratios within a round. Only public names are used, so that both run the same lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import timeit
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import opwright as ow
+
+HERE = Path(__file__).resolve().parent
+Times = dict[str, float]
+LAUNCH = """
+extern "C" __global__ void add(const float* x, const float* y, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = x[i] + y[i];
+}
+"""
+
+
+def adding(name: str) -> ow.Op:
+    @ow.op(f"calls::{name}")
+    def add(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x + y
+
+    return add
+
+
+def scaling() -> ow.Op:
+    @ow.op("calls::scale")
+    def scale(x: Float[Tensor, "n"], a: float, flag: bool = True) -> Float[Tensor, "n"]:
+        return a * x
+
+    scale.python(lambda x, a, flag: x, name="nothing")
+    return scale
+
+
+def calls(device: str) -> dict[str, Callable[[], object]]:
+    x, y = torch.randn(1024, device=device), torch.randn(1024, device=device)
+    wants = torch.randn(1024, device=device, requires_grad=True)
+    nothing, eager, scale = adding("nothing"), adding("eager"), scaling()
+    nothing.python(lambda x, y: x, name="nothing")
+    eager.python(torch.add, name="library")
+    grad = torch.ones_like(x)
+    found: dict[str, Callable[[], object]] = {
+        "torch.add": lambda: torch.add(x, y),
+        "op around nothing": lambda: nothing(x, y),
+        "op around nothing, a number and a default": lambda: scale(x, 2.0),
+        "op around torch.add": lambda: eager(x, y),
+        "the same, tracked by autograd": lambda: eager(wants, y),
+        "torch.add, tracked": lambda: torch.add(wants, y),
+        "the same through torch.ops": lambda: torch.ops.calls.eager(x, y),
+        "forward and backward": lambda: torch.autograd.grad(eager(wants, y), wants, grad),
+        "torch.add, forward and backward": lambda: torch.autograd.grad(torch.add(wants, y), wants, grad),
+    }
+    compiled = adding("compiled")
+    if device == "cuda":
+        kernel, out = ow.cuda_module(LAUNCH)["add"], torch.empty_like(x)
+
+        def launch(x: Tensor, y: Tensor) -> Tensor:
+            out = torch.empty_like(x)
+            kernel[4, 256](x, y, out, 1024)
+            return out
+
+        compiled.cuda(launch, name="launcher")
+        found["op around a CUDA launcher"] = lambda: compiled(x, y)
+        found["CUDA launch"] = lambda: kernel[4, 256](x, y, out, 1024)
+    else:
+        compiled.cpp(HERE / "add_host.cpp", name="cpp", entry="add_host", dtypes=[torch.float32])
+        found["op in C++"] = lambda: compiled(x, y)
+    return found
+
+
+def measure() -> Times:
+    torch.set_num_threads(1)
+    found = calls("cuda" if torch.cuda.is_available() else "cpu")
+    for call in found.values():
+        for _ in range(200):
+            call()
+    best = dict.fromkeys(found, float("inf"))
+    for _ in range(15):
+        for name, call in found.items():
+            best[name] = min(best[name], timeit.timeit(call, number=2000) / 2000 * 1e6)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+    return best
+
+
+def in_a_process(tree: Path) -> Times:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree / "src"), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, str(HERE / "calls.py"), "--once"]
+    with tempfile.TemporaryDirectory() as cache:
+        environment["OPWRIGHT_CACHE_DIR"] = cache
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    times: Times = json.loads(done.stdout)
+    return times
+
+
+def compare(before: Path | None, rounds: int) -> dict[str, dict[str, float]]:
+    trees = {"after": HERE.parent} | ({"before": before} if before else {})
+    taken: dict[str, list[Times]] = {name: [] for name in trees}
+    for _ in range(rounds):
+        for name, tree in trees.items():
+            taken[name].append(in_a_process(tree))
+    table = {}
+    for call in taken["after"][0]:
+        row = {name: statistics.median(t[call] for t in times) for name, times in taken.items()}
+        if before:
+            pairs = zip(taken["after"], taken["before"], strict=True)
+            row["ratio"] = statistics.median(a[call] / b[call] for a, b in pairs)
+        table[call] = row
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.once:
+        print(json.dumps(measure()))
+        return
+    table = compare(options.before, options.rounds)
+    for call, row in table.items():
+        print(f"{call:<42}" + "".join(f"  {name} {value:6.2f}" for name, value in row.items()))
+    if options.json:
+        import records
+
+        from opwright.machine import this_machine
+
+        records.write(options.json, {"machine": this_machine().to_json(), "unit": "µs", "calls": table})
+
+
+if __name__ == "__main__":
+    main()
