@@ -243,7 +243,7 @@ def test_the_tensors_of_a_list_are_named_by_their_index(namespace: str) -> None:
         f([torch.ones(1, 2), 3])
     with pytest.raises(ArgumentError, match="argument 'xs' should be a list of tensors, but it is Tensor"):
         f(torch.ones(1, 2))
-    with pytest.raises(ArgumentError, match="no tensor was given"):
+    with pytest.raises(ArgumentError, match="no tensor was passed"):
         f([])
 
 

@@ -99,7 +99,7 @@ def test_an_edited_operator_is_refused(plain, tmp_path):
     module = next((tmp_path / "out" / "edited_ops").glob("plain_*.py"))
     module.write_text(module.read_text().replace('Tensor, "*n"])', 'Tensor, "*n"], a: float = 1.0)'))
     output = python_with(tmp_path / "out")("import edited_ops", expect=1)
-    assert "::double: when edited_ops was made, its schema was (Tensor x) -> Tensor" in output
+    assert "::double: when edited_ops was built, its schema was (Tensor x) -> Tensor" in output
 
 
 def test_without_native_kernels_it_says_so_and_runs_the_reference(plain, tmp_path, capsys):
@@ -128,7 +128,7 @@ def test_folders_and_targets_that_do_not_do(plain, tmp_path):
         make_package(target, "ops", tmp_path, force=True)
     with pytest.raises(CheckError, match="is a file"):
         make_package(target, "ops", tmp_path / target)
-    with pytest.raises(CheckError, match="no version"):
+    with pytest.raises(CheckError, match="is not a version that pip accepts"):
         make_package(target, "ops", tmp_path / "out", version="one")
     with pytest.raises(TargetError, match="there is no file"):
         make_package("nothing.py", "ops", tmp_path / "out")

@@ -229,19 +229,19 @@ def test_a_backwards_forward_runs_on_the_stream_of_the_capture(monkeypatch):
 
 def test_why_no_graph_could_be_captured_is_a_note_of_the_measurement(monkeypatch):
     from opwright.timing.candidates import Candidate
-    from opwright.timing.measurement import _how_it_was_taken
+    from opwright.timing.measurement import _capture_notes
 
     timer = FakeCuda(monkeypatch, refuse="operation not permitted when stream is capturing\nmore").timer()
     candidate = Candidate("s", "torch", lambda arguments: None)
     assert timer.warm_times(candidate, ["a"], 2) == [500.0] * 2
     assert timer.not_captured(candidate) == "RuntimeError: operation not permitted when stream is capturing"
 
-    class Plan:
+    class Session:
         pass
 
-    Plan.timer = timer
-    (note,) = _how_it_was_taken(Plan, candidate, "warm")
+    Session.timer = timer
+    (note,) = _capture_notes(Session, candidate, "warm")
     assert "not a CUDA graph: RuntimeError: operation not permitted" in note
-    assert _how_it_was_taken(Plan, candidate, "cold") == []
+    assert _capture_notes(Session, candidate, "cold") == []
     timer.forget()
     assert timer.not_captured(candidate) == ""

@@ -261,7 +261,7 @@ def test_a_cache_folder_that_cannot_be_written_is_said(namespace, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(double, "apply_tuning", refuse)
-    with pytest.raises(CacheError, match="cannot be kept"):
+    with pytest.raises(CacheError, match="cannot be stored"):
         tune(double)
 
 
