@@ -165,7 +165,7 @@ def test_what_cannot_be_captured_is_timed_all_the_same_and_says_why():
 
 
 class FakeCuda:
-    """What of torch.cuda a capture needs, with a log of what was done on which stream."""
+    """The parts of torch.cuda that a capture needs, with a log of the work on each stream."""
 
     def __init__(self, monkeypatch, refuse=""):
         self.log, self.refuse = [], refuse
@@ -173,6 +173,7 @@ class FakeCuda:
             "synchronize": lambda: None, "CUDAGraph": lambda: "graph", "graph": self.graph, "stream": self.stream,
         }.items():  # fmt: skip
             monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr("opwright.runtime.cuda_graphs.capture._capture_something", lambda: None)
 
     @contextlib.contextmanager
     def graph(self, graph, stream):
