@@ -122,7 +122,7 @@ def test_what_was_not_passed_leaves_no_section():
     assert 'id="times"' in sections["bench"]
     assert 'id="verdicts"' not in sections["bench"]
     assert 'id="parts"' not in sections["bench"]
-    assert "no verdict and no time" in sections["nothing"]
+    assert "no verdicts and no times" in sections["nothing"]
     assert not any('id="errors"' in page or 'id="histograms"' in page for page in sections.values())
 
 

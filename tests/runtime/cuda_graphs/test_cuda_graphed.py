@@ -66,7 +66,7 @@ def on(request, monkeypatch):
     """The device of tensors."""
     if request.param == "cpu":
         monkeypatch.setattr(step, "Graph", RecordedGraph)
-        monkeypatch.setattr(step, "aside", nowhere)
+        monkeypatch.setattr(step, "on_side_stream", nowhere)
         monkeypatch.setattr(graphed, "needs_gpu", lambda name, tensors: None)
     return request.param
 

@@ -111,7 +111,7 @@ def test_a_process_that_ends_early_is_refused_with_what_it_said(monkeypatch: pyt
 
 @needs_triton
 def test_a_process_that_does_not_end_is_stopped_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opwright.runtime.inspect.inductor_child._PATIENCE", 0.01)
+    monkeypatch.setattr("opwright.runtime.inspect.inductor_child._TIME_LIMIT_S", 0.01)
     with pytest.raises(KernelRefusedError, match=r"gallery::kmeans_assign: .* for sm_90 was stopped after 0\.01 s"):
         of_kernel("triton", "sm_90")
 

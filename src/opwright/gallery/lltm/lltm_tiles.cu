@@ -29,7 +29,7 @@ __device__ float4 load4(const float* from) { return *reinterpret_cast<const floa
 
 __device__ int thread_of_block() { return (threadIdx.z * DOWN + threadIdx.y) * ACROSS + threadIdx.x; }
 
-// One side of a product on its way to shared memory: SIZE_ of its rows (or columns) and DEPTH terms at a time. ALONG says
+// One side of a product on its way to shared memory: SIZE_ of its rows (or columns) and DEPTH terms at a time. ALONG:
 // whether a row's terms lie side by side in memory, or one term of all rows.
 template <int SIZE_, bool ALONG>
 struct Side {

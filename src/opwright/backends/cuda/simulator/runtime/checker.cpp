@@ -376,33 +376,33 @@ void note_atomic(const volatile void* address, unsigned size, AtomicKind) {
 
 namespace {
 using namespace opwright_sim;
-inline void look(const volatile void* address, uint64_t size, uint32_t what, uint64_t pc) {
+inline void check_access(const volatile void* address, uint64_t size, uint32_t what, uint64_t pc) {
   if (active_checker && size) active_checker->access(reinterpret_cast<uint64_t>(address), uint32_t(size), what, pc);
 }
 }  // namespace
 
 #define OPWRIGHT_SIZED(SIZE)                                                                                          \
-  OPWRIGHT_HOOK void __tsan_read##SIZE(void* p) { look(p, SIZE, access_read, OPWRIGHT_HERE); }                        \
-  OPWRIGHT_HOOK void __tsan_write##SIZE(void* p) { look(p, SIZE, access_write, OPWRIGHT_HERE); }                      \
-  OPWRIGHT_HOOK void __tsan_unaligned_read##SIZE(void* p) { look(p, SIZE, access_read, OPWRIGHT_HERE); }              \
-  OPWRIGHT_HOOK void __tsan_unaligned_write##SIZE(void* p) { look(p, SIZE, access_write, OPWRIGHT_HERE); }            \
-  OPWRIGHT_HOOK void __tsan_volatile_read##SIZE(void* p) { look(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE); } \
-  OPWRIGHT_HOOK void __tsan_volatile_write##SIZE(void* p) { look(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE); } \
+  OPWRIGHT_HOOK void __tsan_read##SIZE(void* p) { check_access(p, SIZE, access_read, OPWRIGHT_HERE); }                        \
+  OPWRIGHT_HOOK void __tsan_write##SIZE(void* p) { check_access(p, SIZE, access_write, OPWRIGHT_HERE); }                      \
+  OPWRIGHT_HOOK void __tsan_unaligned_read##SIZE(void* p) { check_access(p, SIZE, access_read, OPWRIGHT_HERE); }              \
+  OPWRIGHT_HOOK void __tsan_unaligned_write##SIZE(void* p) { check_access(p, SIZE, access_write, OPWRIGHT_HERE); }            \
+  OPWRIGHT_HOOK void __tsan_volatile_read##SIZE(void* p) { check_access(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE); } \
+  OPWRIGHT_HOOK void __tsan_volatile_write##SIZE(void* p) { check_access(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE); } \
   OPWRIGHT_HOOK void __tsan_unaligned_volatile_read##SIZE(void* p) {                                                  \
-    look(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE);                                                      \
+    check_access(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE);                                                      \
   }                                                                                                                   \
   OPWRIGHT_HOOK void __tsan_unaligned_volatile_write##SIZE(void* p) {                                                 \
-    look(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE);                                                     \
+    check_access(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE);                                                     \
   }
 OPWRIGHT_SIZED(1)
 OPWRIGHT_SIZED(2)
 OPWRIGHT_SIZED(4)
 OPWRIGHT_SIZED(8)
 OPWRIGHT_SIZED(16)
-OPWRIGHT_HOOK void __tsan_read_range(void* p, unsigned long size) { look(p, size, access_read, OPWRIGHT_HERE); }
-OPWRIGHT_HOOK void __tsan_write_range(void* p, unsigned long size) { look(p, size, access_write, OPWRIGHT_HERE); }
-OPWRIGHT_HOOK void __tsan_vptr_update(void** p, void*) { look(p, sizeof(void*), access_write, OPWRIGHT_HERE); }
-OPWRIGHT_HOOK void __tsan_vptr_read(void** p) { look(p, sizeof(void*), access_read, OPWRIGHT_HERE); }
+OPWRIGHT_HOOK void __tsan_read_range(void* p, unsigned long size) { check_access(p, size, access_read, OPWRIGHT_HERE); }
+OPWRIGHT_HOOK void __tsan_write_range(void* p, unsigned long size) { check_access(p, size, access_write, OPWRIGHT_HERE); }
+OPWRIGHT_HOOK void __tsan_vptr_update(void** p, void*) { check_access(p, sizeof(void*), access_write, OPWRIGHT_HERE); }
+OPWRIGHT_HOOK void __tsan_vptr_read(void** p) { check_access(p, sizeof(void*), access_read, OPWRIGHT_HERE); }
 OPWRIGHT_HOOK void __tsan_init() {}
 OPWRIGHT_HOOK void __tsan_func_entry(void*) {}
 OPWRIGHT_HOOK void __tsan_func_exit() {}
@@ -410,17 +410,17 @@ OPWRIGHT_HOOK void __tsan_func_exit() {}
 // Calls of these in a kernel are renamed to them, in its assembly (clang names the second kind by itself).
 #define OPWRIGHT_BULK(PREFIX)                                                                \
   OPWRIGHT_HOOK void* PREFIX##memcpy(void* to, const void* from, unsigned long size) {       \
-    look(from, size, access_read, OPWRIGHT_HERE);                                            \
-    look(to, size, access_write, OPWRIGHT_HERE);                                             \
+    check_access(from, size, access_read, OPWRIGHT_HERE);                                            \
+    check_access(to, size, access_write, OPWRIGHT_HERE);                                             \
     return memcpy(to, from, size);                                                           \
   }                                                                                          \
   OPWRIGHT_HOOK void* PREFIX##memmove(void* to, const void* from, unsigned long size) {      \
-    look(from, size, access_read, OPWRIGHT_HERE);                                            \
-    look(to, size, access_write, OPWRIGHT_HERE);                                             \
+    check_access(from, size, access_read, OPWRIGHT_HERE);                                            \
+    check_access(to, size, access_write, OPWRIGHT_HERE);                                             \
     return memmove(to, from, size);                                                          \
   }                                                                                          \
   OPWRIGHT_HOOK void* PREFIX##memset(void* to, int value, unsigned long size) {              \
-    look(to, size, access_write, OPWRIGHT_HERE);                                             \
+    check_access(to, size, access_write, OPWRIGHT_HERE);                                             \
     return memset(to, value, size);                                                          \
   }
 OPWRIGHT_BULK(opwright_checked_)
