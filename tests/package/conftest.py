@@ -22,7 +22,7 @@ def mixed_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the package of sources/mixed.py, with its wheel."""
     made = tmp_path_factory.mktemp("mixed")
     command = ["package", SOURCES / "mixed.py", "--name", "mixed_ops", "--out", made / "project", "--wheel"]
-    (made / "said").write_text(opwright(*command))
+    (made / "output").write_text(opwright(*command))
     return made / "project"
 
 

@@ -48,7 +48,7 @@ def plain(tmp_path, namespace):
 
 
 @pytest.mark.compiler
-def test_what_is_said_and_written(mixed_project):
+def test_the_output_and_the_files(mixed_project):
     output = (mixed_project.parent / "output").read_text()
     assert "left out: mixed::scaled_exp cuda: launches kernels of ow.cuda_module" in output
     assert "→ write a .cu file with a host function" in output
