@@ -197,6 +197,14 @@ def test_own_headers_are_found_rewritten_and_part_of_the_key(tmp_path: Path) -> 
 
 
 @pytest.mark.compiler
+def test_an_include_in_a_comment_is_no_header(tmp_path: Path) -> None:
+    (tmp_path / "value.cuh").write_text("#define VALUE 6\n")
+    path = tmp_path / "fill.cu"
+    path.write_text('/*\n#include "value.cuh"\n*/\n' + FILL)
+    assert filled(path.read_text(), path=path) == 1
+
+
+@pytest.mark.compiler
 def test_a_defect_in_a_header_is_at_its_line(tmp_path: Path) -> None:
     (tmp_path / "store.cuh").write_text(
         "// comment\ntemplate <class T>\n__device__ void store(T* x, int i) {\n  x[i] = 1;\n}\n"
