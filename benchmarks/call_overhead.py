@@ -1,4 +1,4 @@
-"""What an eager call costs on a CPU, in µs: of kernels in C++ and Mojo, of one that does nothing, and its pieces.
+"""The time of an eager call on a CPU, in µs: kernels in C++ and Mojo, an empty kernel, and the parts of a call.
 
 Usage: call_overhead.py [FILE] [--rounds N]   (writes the record there)
 """
@@ -60,7 +60,7 @@ def around_nothing() -> Calls:
 
 
 def around_a_native_kernel(language: str, label: str, suffix: str) -> Calls:
-    """An addition in a language, called in each way; nothing where this machine cannot build it."""
+    """An addition in a language, called in each way; empty if this machine cannot build it."""
     add = adding(f"add_{language}")
     getattr(add, language)(HERE / f"add_host.{suffix}", entry="add_host", name="native")
     kernel = add.kernels["native"]
@@ -80,7 +80,7 @@ def around_a_native_kernel(language: str, label: str, suffix: str) -> Calls:
 
 
 def arguments_of_a_cuda_launch() -> Calls:
-    """What a launch of a CUDA kernel from Python takes, with functions that do nothing in place of CUDA's."""
+    """The time of a launch of a CUDA kernel from Python, with empty functions in place of CUDA's."""
     pointer = Parameter("pointer", 8, "float*", (torch.float32,), 4)
     packer = Packer("add", [pointer, pointer, pointer, Parameter("integer", 8, "long long")])
     nothing = address_of(ctypes.CDLL(str(LIBRARIES / "libtorch_cpu.so")).aoti_torch_device_type_cpu)  # returns 0
@@ -98,7 +98,7 @@ def arguments_of_a_cuda_launch() -> Calls:
 
 
 def microseconds(calls: Calls, rounds: int, n: int = 5_000) -> dict[str, float]:
-    """The least of many rounds, all calls in turn in each."""
+    """The minimum over many rounds; each round times all calls in turn."""
     least = {}
     for name, call in calls.items():
         call()

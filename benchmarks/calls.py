@@ -1,4 +1,4 @@
-"""What whole calls cost, in µs, of this opwright or beside an earlier one.
+"""The time of whole calls, in µs, of this opwright and optionally of an earlier one.
 
 Usage: calls.py [--before TREE] [--json FILE] [--rounds N]
 

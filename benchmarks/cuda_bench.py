@@ -1,12 +1,12 @@
-"""CUDA kernels on a GPU: what a call costs, what bandwidth they reach, how fast an edit is checked.
+"""CUDA kernels on a GPU: the time of a call, the bandwidth, and the time to check an edited kernel.
 
 Usage: cuda_bench.py OUTPUT_FOLDER [SECTION...]   (overhead, bandwidth, shapes, edit_to_result; default: all)
 
-1. Eager calls on 1,024 elements: ``op(...)`` around a Python launcher, a host function (where there is nvcc), a Mojo
+1. Eager calls on 1,024 elements: ``op(...)`` around a Python launcher, a host function (if there is nvcc), a Mojo
    kernel (a convolution with one tap, from shipped PTX) and a Triton kernel, ``torch.ops``, the bare kernel and
    ``torch.add`` in turn.
 2. The add kernels at 1024², 4096² and 16384² against a device copy and ``torch.add``.
-3. Other shapes of the same template (elements a load, elements a thread) at 16384².
+3. Other shapes of the same template (elements per load, elements per thread) at 16384².
 4. From an edited source to the first checked result.
 """
 
@@ -38,7 +38,7 @@ record: dict[str, object] = {"schema": "opwright.cuda_bench/1", "machine": this_
 
 
 def per_call(calls: dict[str, Callable[[], object]], rounds: int = 15, n: int = 2000) -> dict[str, float]:
-    """Median microseconds of CPU time a call, the GPU kept from falling behind; candidates in turn in each round."""
+    """Median microseconds of CPU time per call, without a queue on the GPU; each round times all candidates in turn."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         for _ in range(200):
@@ -54,7 +54,7 @@ def per_call(calls: dict[str, Callable[[], object]], rounds: int = 15, n: int = 
 
 
 def add_with_host_function() -> ow.Op | None:
-    """An addition in a .cu file with its host function: nothing of a call but the operator itself is in Python."""
+    """An addition in a .cu file with its host function: only the operator itself is in Python."""
 
     @ow.op("bench::add_host")
     def add_host(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:

@@ -3,8 +3,8 @@
 Usage: cuda_graphs_bench.py OUTPUT_FOLDER
 
 For a cell, a multi-layer perceptron and a layer of a transformer: microseconds of a forward and backward, candidates in
-turn in each round, medians and ratios within a round; and whether a sequence of five calls, of which the results are
-kept, goes back to the right gradients.
+turn in each round, medians and ratios within a round; and whether the backward of a sequence of five calls, whose
+results are kept, has the right gradients.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def modules() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
 
 
 def candidates(module: nn.Module, x: torch.Tensor) -> dict[str, tuple[nn.Module, Step]]:
-    """Each with a copy of the module."""
+    """The candidates, each with a copy of the module."""
     plain, compiled, theirs, ours = (copy.deepcopy(module) for _ in range(4))
     sample = (x.detach().clone().requires_grad_(),)
     return {
@@ -83,7 +83,7 @@ def microseconds(call: Callable[[], object]) -> float:
 
 
 def sequence(module: nn.Module, run: Step, x: torch.Tensor) -> list[torch.Tensor] | str:
-    """Five calls, each of the one before's result, then back through all of them."""
+    """Five calls, each on the result of the previous one, then the backward of all of them."""
     torch.compiler.cudagraph_mark_step_begin()
     try:
         states = [x]

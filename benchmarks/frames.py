@@ -1,4 +1,4 @@
-"""How far each step goes through opwright's own code: calls of Python functions, different functions, and files.
+"""The amount of opwright's code that each step runs: calls of Python functions, different functions, and files.
 
 Usage: frames.py [STEP]     with a word of a step's name, its functions are listed in the order of their first calls
 
@@ -58,7 +58,7 @@ def seen() -> Iterator[list[Frame]]:
 
     def note(frame: types.FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        is_function = code.co_flags & inspect.CO_OPTIMIZED  # the body of a class or a module is none
+        is_function = code.co_flags & inspect.CO_OPTIMIZED  # the body of a class or a module is not a function
         if event == "call" and is_function and code.co_filename.startswith(PACKAGE):
             frames.append((code.co_filename[len(PACKAGE) + 1 :], code.co_qualname))
 

@@ -1,7 +1,7 @@
 """The timing engine's results on a GPU, and their reliability. Usage: gpu_bench.py OUTPUT_FOLDER
 
 1. The gallery, quick, forward and backward, and how long that takes.
-2. Four kernels at five sizes against themselves: how many come out SAME.
+2. Four kernels at five sizes against themselves: how many verdicts are SAME.
 3. One kernel timed five times at three sizes: the spread of the medians.
 4. Against triton.testing.do_bench, and warm graph replay against do_bench_cudagraph.
 """

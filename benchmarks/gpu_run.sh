@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What needs a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
+# All measurements and tests that need a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
 # Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order).
 # Each has its own time limit. BEFORE names a checkout of an earlier version, beside which calls are timed. With PACK=1 all files end in
 # one archive, results.tar.gz.

@@ -1,12 +1,12 @@
-"""The LLTM cell: forward, backward and both, plain, compiled and with every kernel of opwright's.
+"""The LLTM cell: forward, backward and both, plain, compiled and with each of opwright's kernels.
 
 Usage: lltm_bench.py OUTPUT_FOLDER [--device cpu|cuda] [--one-thread]
 
 Microseconds of one step in float32 without TF32, all five gradients taken with ``torch.autograd.grad``: candidates in
-turn in each round, the device waited for before and after each sample, medians over rounds. ``of_compile`` is a
+turn in each round, the device is synchronised before and after each sample; medians over rounds. ``of_compile`` is a
 candidate's time for both as a share of torch.compile's in the same round, as the host's speed changes from one moment
-to the next; medians again. ``memory`` is what one forward and backward has allocated at its peak beyond inputs and
-parameters (on a GPU, graphs included). Every candidate's results are compared with the plain module's before it is
+to the next; medians again. ``memory`` is the peak allocation of one forward and backward beyond inputs and
+parameters (on a GPU, with graphs). Every candidate's results are compared with the plain module's before it is
 timed.
 """
 
@@ -50,7 +50,7 @@ COMPILED = "torch.compile"
 
 
 def candidates(device: str, i: int, s: int) -> dict[str, torch.nn.Module]:
-    """All with one set of parameters."""
+    """The candidates, all with the same parameters."""
     plain = ReferenceLLTM(i, s).to(device)
     made: dict[str, torch.nn.Module] = {"reference": plain}
     for name, options in OURS[device].items():
@@ -98,7 +98,7 @@ def seconds(call: Callable[[], object], device: str) -> float:
 
 
 def memory_of(step: Step, device: str) -> int | None:
-    """Of one forward and backward, its first one included in what stays allocated."""
+    """The memory of one forward and backward, with the allocations that remain after the first one."""
     if device != "cuda":
         step.both()
         return None

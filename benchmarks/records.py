@@ -17,7 +17,7 @@ def write(file: Path, record: Any) -> None:
 
 
 def rounded(value: Any) -> Any:
-    """The same with each float to five digits that count: a time is not known better."""
+    """The same with each float rounded to five significant digits, the accuracy of times."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, dict):

@@ -150,7 +150,7 @@ def {name}(x):
     _{name}[(triton.cdiv(x.numel(), 1024),)](x, out, x.numel(), BLOCK=1024)
     return out
 """
-# A row has as many elements as its block, so that no lane is masked in the sizes timed here.
+# A row has as many elements as its block, so no lane is masked at the sizes timed here.
 TRITON_ROWS = """
 
 @triton.jit
@@ -206,7 +206,7 @@ Tensor {name}(const Tensor& argument) {{
 
 
 def all_kernels(folder: Path) -> list[Kernel]:
-    """At least twenty, in whatever languages this machine has."""
+    """At least twenty kernels, in all languages that this machine has."""
     operators = {name: unary(name, reference) for name, (reference, *_) in ELEMENTWISE.items()}
     rows = {name: row_reduction(name, reference) for name, (reference, _) in ROWS.items()}
     maps = {name: unary(name, reference) for name, (reference, _) in ROW_MAPS.items()}
@@ -257,7 +257,7 @@ def one_argument(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Ten
 
 
 def torch_kernels(large: dict[str, int]) -> list[Kernel]:
-    """What torch itself does: its own kernels and its libraries'."""
+    """torch's kernels: its own and its libraries'."""
     n = large["n"]
     implementations: list[tuple[ow.Op, Any, dict[str, int]]] = [
         (add, lambda x, y: torch.add(x, y).contiguous(), large),
@@ -278,7 +278,7 @@ def torch_kernels(large: dict[str, int]) -> list[Kernel]:
 
 
 def against_itself(kernel: Kernel, timer: Any, watch: ClockWatch) -> list[dict[str, Any]]:
-    """Cold and warm: the kernel beside itself. Raises whatever the kernel raises."""
+    """Compare the kernel with itself, cold and warm. Raises the kernel's exceptions."""
     sizes = {name: [size] for name, size in kernel.sizes.items()}
     (case,) = bench_cases(kernel.op.contract, DEVICE, sizes=sizes, dtypes=(), declared={}, quick=True)
     sets = input_sets(kernel.op, case, DEVICE, timer.cache_bytes, timer.most_bytes)
