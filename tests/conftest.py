@@ -1,4 +1,4 @@
-"""What all tests share: a cache folder of the session's own, skipping by need, fresh operator names, new Pythons."""
+"""Fixtures for all tests: a cache folder for the session, skips, unused operator names, new Pythons."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why tests were skipped, each reason once."""
+    """The reasons for skipped tests, each once."""
     reasons = collections.Counter(
         report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else "?"
         for report in terminalreporter.stats.get("skipped", [])

@@ -1,4 +1,4 @@
-"""The artifact cache: built once, never half seen, never trusted unchecked, never in the way."""
+"""The artifact cache: artifacts are built once, complete, verified, and never block a call."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_two_processes_that_build_at_once_share_one_result(root: Path, tmp_path:
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    for process in processes:  # both are up: let them go together
+    for process in processes:  # both run: release them together
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: exit codes, tables, records, errors."""
+"""The command line: exit codes, tables, records, errors."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the documents say of the repository is so: tables of files, links, commands."""
+"""The documents agree with the repository: tables of files, links, commands."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The import rules (design, section 4): which module may import which. Read from the source, with lazy imports."""
+"""The import rules: which module may import which. Read from the source, with lazy imports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEAVES = {
     "machine": {"errors", "results"},
     "cache": {"errors"},
 }
-# Languages: none knows another. What is not named here (``base``, ``native``, ``gpu`` …) is what languages share.
+# Languages: none imports another. Packages that are not listed (``base``, ``native``, ``gpu`` …) are shared.
 LANGUAGES = {"python", "cuda", "triton", "mojo", "numpy"}
 # The files with a language's ``Backend``: only the table and their own package import them.
 BACKEND_FILES = {module.partition(":")[0] for module in BACKENDS.values()}
@@ -165,7 +165,7 @@ def broken_rules(module: str, target: str) -> list[str]:
 
 
 def language_rules(module: str, target: str) -> list[str]:
-    """Languages know nothing of each other: what several need is a shared package."""
+    """Languages do not import each other: common code is in shared packages."""
     mine, theirs = (name.split(".")[2] if name.count(".") > 1 else "" for name in (module, target))
     problems = []
     if mine in LANGUAGES and theirs in LANGUAGES and mine != theirs:

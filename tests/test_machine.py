@@ -1,4 +1,4 @@
-"""What this machine is, and what the environment changes."""
+"""The record of this machine, and the effect of environment variables."""
 
 from __future__ import annotations
 

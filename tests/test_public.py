@@ -1,4 +1,4 @@
-"""The public face: which names there are, what type checkers know of them, and that its examples run."""
+"""The public names: their list, their types, and their examples."""
 
 from __future__ import annotations
 

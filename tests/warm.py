@@ -98,11 +98,11 @@ class Running:
         return bool(select.select([self._keeper], [], [], 0)[0])
 
     def output(self) -> str:
-        """What it printed until now."""
+        """Its output until now."""
         return self._out.read_text(errors="replace") + self._err.read_text(errors="replace")
 
     def wait(self, timeout: float) -> subprocess.CompletedProcess[str]:
-        """Its exit code and output; ends it where it takes longer."""
+        """Its exit code and output; ends it if it takes longer."""
         ended, _, _ = select.select([self._keeper], [], [], timeout)
         code = self._keeper.recv(64) if ended else b""
         self._keeper.close()  # the keeper ends what has not ended
@@ -121,7 +121,7 @@ _servers: dict[bool, socket.socket] = {}
 
 
 def _server(*, interpret: bool) -> socket.socket:
-    """The connection to a server, started when first asked for."""
+    """The connection to a server, which is started when it is first needed."""
     if interpret not in _servers:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {**os.environ, "TRITON_INTERPRET": "1" if interpret else "0"}
@@ -146,7 +146,7 @@ def _end(connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
 def _serve(descriptor: int) -> None:
     """Fork a keeper for each request until the other side closes."""
     sys.path.remove("")  # the folder of this process, which is none of theirs
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the test process, and that ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the test process, which ends this one
     for name in _PRELOAD:
         importlib.import_module(name)
     requests = socket.socket(fileno=descriptor)
@@ -168,7 +168,7 @@ def _serve(descriptor: int) -> None:
 
 
 def _keep(request: dict[str, Any], answers: int, out: int, err: int) -> None:
-    """Fork a command, wait for it, and fork what it asks for meanwhile."""
+    """Fork a command, wait for it, and fork the processes that it requests meanwhile."""
     asked, asks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
@@ -263,7 +263,7 @@ def _execute(command: Sequence[str]) -> None:
 
 
 class _Popen(subprocess.Popen):  # type: ignore[type-arg]
-    """Starts what it is asked to, but for opwright's fork server, which the keeper forks."""
+    """Starts processes, except opwright's fork server, which the keeper forks."""
 
     def __new__(cls, command: Any, *args: Any, **options: Any) -> Any:
         if isinstance(command, list) and command[1:3] == _FORK_SERVER:
@@ -275,7 +275,7 @@ class _Popen(subprocess.Popen):  # type: ignore[type-arg]
 
 
 class _ForkServer:
-    """Of ``subprocess.Popen``, what opwright asks of its fork server."""
+    """The part of ``subprocess.Popen`` that opwright needs for its fork server."""
 
     asks: socket.socket
     interprets: bool

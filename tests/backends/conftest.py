@@ -1,4 +1,4 @@
-"""What tests of several languages share."""
+"""Fixtures for tests of several languages."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_unmatched_brackets_have_no_partner():
 
 def test_a_bracket_in_a_literal_closes_nothing_after_blanking():
     text = """f(")", ')', /* ) */ 1'0)"""
-    assert closing_bracket(text, 1) != len(text) - 1  # why callers blank first
+    assert closing_bracket(text, 1) != len(text) - 1  # so callers call blank_out first
     assert closing_bracket(blank_out(text), 1) == len(text) - 1
 
 

@@ -1,4 +1,4 @@
-"""How large errors are: counted by the share of what is allowed, with every wrong element, and only those, beyond 1."""
+"""Histograms of errors as shares of the tolerance: every wrong element, and no other, is above 1."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Every kind of wrong kernel is caught, and the message says what is wrong with it."""
+"""Every kind of wrong kernel is caught, and the message states the fault."""
 
 import ctypes
 import os
@@ -246,7 +246,7 @@ def test_a_kernel_that_trusts_another_arguments_layout_is_caught():
 
     @sum2.python
     def _(x, y):
-        if x.is_contiguous():  # and y, who knows
+        if x.is_contiguous():  # and y has any value
             y = torch.as_strided(y, x.shape, x.stride())
         return (x + y).contiguous()
 

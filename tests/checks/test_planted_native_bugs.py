@@ -1,4 +1,4 @@
-"""Wrong kernels in C++ and Triton are caught too: what Python cannot do wrong, they can."""
+"""Wrong kernels in C++ and Triton are caught too, with faults that Python kernels cannot have."""
 
 import textwrap
 

@@ -1,4 +1,4 @@
-"""A call's arguments against the contract, on every way that leads to a kernel."""
+"""A call's arguments against the contract, on every path to a kernel."""
 
 from __future__ import annotations
 

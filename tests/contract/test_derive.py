@@ -1,4 +1,4 @@
-"""What follows from the reference: fake, gradient, vmap, FLOPs, bytes, decomposition, placements."""
+"""Parts derived from the reference: fake, gradient, vmap, FLOPs, bytes, decomposition, placements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the digest of a function sees, and what it leaves alone."""
+"""The changes that alter the digest of a function, and those that do not."""
 
 from __future__ import annotations
 

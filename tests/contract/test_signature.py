@@ -1,4 +1,4 @@
-"""Reading annotations: what is accepted, and how what is not is refused."""
+"""Reading annotations: accepted ones, and the errors for others."""
 
 # No ``from __future__ import annotations`` here: annotations are objects. The tests at the end have them as strings.
 

@@ -1,4 +1,4 @@
-"""What the gallery's tests share: the two devices, layouts, and torch.compile with what it made."""
+"""Fixtures for the gallery's tests: the two devices, layouts, and torch.compile with its generated code."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Compile = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _nothing_compiled_before() -> Iterator[None]:
     torch.compiler.reset()
-    # Caches would hide what torch.compile makes of the kernel that a test has chosen.
+    # Caches would hide the code that torch.compile generates for the kernel of a test.
     with torch.compiler.config.patch(force_disable_caches=True):
         yield
 
 
 @pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.compiler), pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
-    """Each test that asks for it runs on the CPU (C++ kernels) and on a GPU (Triton kernels)."""
+    """Each test that uses this runs on the CPU (C++ kernels) and on a GPU (Triton kernels)."""
     return str(request.param)
 
 

@@ -75,7 +75,7 @@ def test_importing_the_gallery_needs_neither_triton_nor_a_compiler(run_python):
         assert add(torch.ones(3), torch.ones(3)).tolist() == [2, 2, 2]
         """,
         env={"PATH": "/nowhere", "CXX": "/nowhere/g++"},
-        fresh=True,  # what is imported is the question
+        fresh=True,  # this is a test of imports
     )
 
 

@@ -31,7 +31,7 @@ BOOK = [14, 20, 26, 32, 38, 44, 50, 56, 62, 68, 74, 80, 41, 14, 0]
 
 
 def exact(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """NumPy's answer in float64, from the definition: each tap times the input that lies under it."""
+    """NumPy's result in float64, from the definition: each tap times the input at its position."""
     x, k = x.double().cpu().numpy(), k.double().cpu().numpy()
     padded = np.concatenate([x, np.zeros(len(k))])
     out = np.zeros(len(x))
@@ -140,7 +140,7 @@ def test_in_triton_a_thread_takes_16_bytes_at_once_and_shares_nothing_with_other
 
 
 def ptx_of(kernel, dtype: torch.dtype, arch: str = "sm_90") -> str:
-    """What Mojo compiles a kernel to for a GPU that need not be here."""
+    """Mojo's code of a kernel for a GPU that this machine need not have."""
     made = MojoBackend().compile(kernel.spec, kernel.contract, build_tools()).payload
     arguments = torch.zeros(8, dtype=dtype), torch.zeros(4, dtype=dtype)
     return made(arguments, Target(arch, (dtype,) * 3)).read_text()

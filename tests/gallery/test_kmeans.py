@@ -1,4 +1,4 @@
-"""gallery::kmeans_assign: exactly NumPy's answer, ties and NaN included."""
+"""gallery::kmeans_assign: exactly NumPy's result, with ties and NaN."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from opwright.gallery.kmeans import FLOATS, kmeans_assign
 cpp = kmeans_assign.kernels["cpp"]
 
 
-def numpy_says(X: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
-    """The line as it stands in mission.md, S3.1."""
+def by_numpy(X: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
+    """The reference's formula."""
     X, means = X.numpy(), means.numpy()
     return torch.from_numpy(np.argmin(np.linalg.norm(X - means[:, None], axis=2), axis=0))
 
@@ -33,7 +33,7 @@ def clusters(n: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_two_hundred_thousand_points_are_assigned_exactly_as_by_numpy(dtype):
     X, means = clusters(200_000, dtype)
-    assert torch.equal(kmeans_assign(X, means), numpy_says(X, means))
+    assert torch.equal(kmeans_assign(X, means), by_numpy(X, means))
     assert kmeans_assign.explain(X, means).chosen.kernel == "cpp"
 
 
@@ -43,7 +43,7 @@ def test_two_hundred_thousand_points_are_assigned_exactly_as_by_numpy(dtype):
 def test_every_dimension_is_assigned_exactly_as_by_numpy(d, dtype):
     for n, k in itertools.product((0, 1, 255, 256, 257, 5000 if d < 10 else 600), (1, 2, 13)):
         X, means = torch.randn(n, d, dtype=dtype), torch.randn(k, d, dtype=dtype)
-        assert torch.equal(cpp(X, means), numpy_says(X, means)), (n, k)
+        assert torch.equal(cpp(X, means), by_numpy(X, means)), (n, k)
 
 
 @pytest.mark.compiler
@@ -51,7 +51,7 @@ def test_every_dimension_is_assigned_exactly_as_by_numpy(d, dtype):
 def test_of_equally_near_means_the_first_wins(dtype):
     grid = torch.cartesian_prod(torch.arange(8.0), torch.arange(8.0)).to(dtype)
     means = grid[torch.randperm(64)][:20].repeat(2, 1)
-    assert torch.equal(cpp(grid, means), numpy_says(grid, means))
+    assert torch.equal(cpp(grid, means), by_numpy(grid, means))
 
 
 @pytest.mark.compiler
@@ -63,7 +63,7 @@ def test_means_whose_distances_round_to_one_root_are_a_tie(dtype):
     roots = np.sqrt(squares.numpy())  # torch.sqrt may be a unit off
     nearer = next(i for i in range(63) if squares[i] < squares[i + 1] and roots[i] == roots[i + 1])
     X, means = torch.zeros(300, 2, dtype=dtype), means[[nearer + 1, nearer]]
-    assert torch.equal(cpp(X, means), numpy_says(X, means))
+    assert torch.equal(cpp(X, means), by_numpy(X, means))
 
 
 @pytest.mark.compiler
@@ -73,14 +73,14 @@ def test_nan_and_infinity_are_treated_as_by_numpy(dtype):
     points = torch.tensor(list(itertools.product(values, repeat=2)), dtype=dtype)
     for means in (points, points.flip(0), points[:1], points[10:20]):
         with np.errstate(all="ignore"):
-            expected = numpy_says(points, means)
+            expected = by_numpy(points, means)
         assert torch.equal(cpp(points, means), expected)
 
 
 @pytest.mark.compiler
 def test_the_layout_of_the_arguments_does_not_matter():
     X, means = torch.randn(2, 1000).T, torch.randn(7, 8)[:, ::4]
-    assert torch.equal(cpp(X, means), numpy_says(X, means))
+    assert torch.equal(cpp(X, means), by_numpy(X, means))
     assert cpp(X, means).is_contiguous()
 
 
@@ -96,7 +96,7 @@ def test_without_a_mean_there_is_no_answer():
 def test_half_precision_is_left_to_numpy_itself():
     X, means = torch.randn(50, 2).half(), torch.randn(3, 2).half()
     assert kmeans_assign.explain(X, means).chosen.kernel == "reference"
-    assert torch.equal(kmeans_assign(X, means), numpy_says(X, means))
+    assert torch.equal(kmeans_assign(X, means), by_numpy(X, means))
 
 
 @pytest.mark.slow
@@ -104,13 +104,13 @@ def test_half_precision_is_left_to_numpy_itself():
 def test_the_same_numpy_function_compiled_gives_the_same_answer(device, dtype):
     X, means = clusters(20_000, dtype)
     out = kmeans_assign.kernels["numpy_compiled"](X.to(device), means.to(device))
-    assert torch.equal(out.cpu(), numpy_says(X, means))
+    assert torch.equal(out.cpu(), by_numpy(X, means))
 
 
 def test_it_compiles_without_a_graph_break(device, compiled):
     X, means = clusters(1000, torch.float64)
     out = compiled(lambda X, means: kmeans_assign(X, means) + 1)(X.to(device), means.to(device))
-    assert torch.equal(out.cpu(), numpy_says(X, means) + 1)
+    assert torch.equal(out.cpu(), by_numpy(X, means) + 1)
 
 
 def test_the_flop_counter_counts_each_pair():
@@ -129,7 +129,7 @@ def test_twenty_million_points_are_assigned_exactly_as_by_numpy():
         start = time.perf_counter()
         return function(X, means), time.perf_counter() - start
 
-    expected, numpy_seconds = timed(numpy_says)
+    expected, numpy_seconds = timed(by_numpy)
     kmeans_assign(X, means)
     out, seconds = timed(kmeans_assign)
     assert torch.equal(out, expected)

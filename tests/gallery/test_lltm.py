@@ -1,4 +1,4 @@
-"""gallery::lltm: every kernel against the reference, gradients, and the module with any kernel behind it."""
+"""gallery::lltm: every kernel against the reference, gradients, and the module with each kernel."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def assert_kernel_is_right(kernel, dtype, device="cpu", sizes=SIZES):
 
 
 def run(operator, kernel, given):
-    """All outputs, those too that are saved for the backward."""
+    """All outputs, with those that are saved for the backward."""
     return operator.kernels[kernel].launch(given, 0 if given[-1].is_cuda else None)
 
 
 def compare(operator, kernel, given):
-    """What a kernel gives with what the reference gives in double; errors as a share of an output's own scale."""
+    """Compare a kernel's outputs with the reference's in double; errors are shares of the output's scale."""
     dtype = given[-1].dtype
     tolerance = {torch.float64: 1e-12, torch.float32: 1e-4}.get(dtype, 3e-2)
     expected = operator.contract.reference([None if t is None else t.double() for t in given])
@@ -454,7 +454,7 @@ def test_an_accessor_sees_an_index_out_of_bounds_in_a_debug_build():
 
 
 def step_of(gates, c):
-    """What the pointwise part means."""
+    """The reference of the pointwise part."""
     input_gate, output_gate, candidate = gates.chunk(3, 1)
     c_new = c + torch.nn.functional.elu(candidate) * input_gate.sigmoid()
     return c_new.tanh() * output_gate.sigmoid(), c_new

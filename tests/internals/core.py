@@ -1,4 +1,4 @@
-"""What must hold whichever of torch's private names are missing: run as a script, by ``test_without.py``.
+"""Checks that must pass whichever of torch's private names are missing: a script that ``test_without.py`` runs.
 
 A computed value is right. If a value cannot be computed, there is an error of opwright's or torch's.
 """

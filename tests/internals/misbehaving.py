@@ -1,6 +1,6 @@
 """Run ``core.py`` with one of torch's private names changed: ``misbehaving.py KEY``.
 
-Each stand-in breaks what opwright relies on the name to do, as a release of torch might.
+Each replacement breaks a behaviour that opwright relies on, as a release of torch might.
 """
 
 from __future__ import annotations

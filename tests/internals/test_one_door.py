@@ -1,4 +1,4 @@
-"""torch's and Triton's private names are used in ``opwright.internals`` and nowhere else."""
+"""torch's and Triton's private names are used only in ``opwright.internals``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opwright.internals.names import INTERNALS
 SOURCE = Path(opwright.__file__).parent
 FOREIGN = ("torch", "triton")
 DOCUMENTED = ("os._exit",)  # Python's own
-# What rows of the table are called as attributes.
+# The attributes for the rows of the table.
 IN_TABLE = frozenset(row.name.rpartition(".")[2] for row in INTERNALS)
 
 
@@ -28,7 +28,7 @@ def private_part(dotted: str) -> bool:
 
 
 def defined_in(tree: ast.AST) -> Iterator[str]:
-    """Every name that a source gives to something of its own."""
+    """Every name that a source defines."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -41,7 +41,7 @@ def defined_in(tree: ast.AST) -> Iterator[str]:
 
 
 def uses_of_private_names(text: str, ours: frozenset[str]) -> list[str]:
-    """What a source uses of torch's and Triton's that is private: imports, attributes, and names in strings."""
+    """The private names of torch and Triton in a source: imports, attributes, and names in strings."""
     tree = ast.parse(text)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     found = []

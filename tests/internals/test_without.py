@@ -24,7 +24,7 @@ NOTICED_LATER = {"keeps_graph"}
 
 
 def run_core(*options: str, **environment: str) -> set[str]:
-    """Which names were found missing or changed."""
+    """The names that were found missing or changed."""
     done = warm.run_script(CORE, *options, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return {line.split()[1] for line in done.stdout.splitlines() if line.startswith("problem ")} - HERE_ALREADY

@@ -42,7 +42,7 @@ def opwright(*arguments: object, cwd: Path | None = None, expect: int = 0) -> st
 
 
 def install(what: Path, into: Path) -> Path:
-    """What a user does, but without a network and into a folder of the test's own."""
+    """Install like a user, but without a network and into a folder of the test."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target"]
     done = subprocess.run([*command, str(into), str(what)], capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The libraries for programs without Python: in a process that has torch and nothing else of ours, and in C++."""
+"""The libraries for programs without Python: in a process with torch but without opwright, and in C++."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_libraries_name_no_folder_of_the_machine_that_built_them(mixed):
             assert folder.encode() not in content, library
 
 
-# A script that exports and compiles a model, and prints what it gives.
+# A script that exports and compiles a model, and prints its results.
 MODEL = """
 import torch
 IMPORTS
@@ -139,7 +139,7 @@ def program(tmp_path_factory):
 
 
 def assert_runs(program, device, folders, imports, outputs, libraries, tmp_path):
-    """The program gives what Python gives."""
+    """The program gives the same results as Python."""
     model = str(tmp_path / "model.pt2")
     given = {"IMPORTS": imports, "OUTPUTS": outputs, "DEVICE": device, "FILE": model}
     script = re.sub("|".join(given), lambda word: given[word[0]], MODEL)

@@ -1,4 +1,4 @@
-"""Making a package: what goes in, what is left out, and what is refused."""
+"""Making a package: its contents, parts that are left out, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page holds what the records hold, needs nothing from outside, and obeys no text of a kernel."""
+"""The page has the records' contents, loads nothing else, and text from kernels cannot change it."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def test_a_report_needs_no_torch():
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the PATH")
 
-# What a reader does, and what the page then shows, written into the page's title.
+# A reader's actions and the page's contents after them, written into the page's title.
 DRIVE = """
 const shown = (id) => [...document.querySelectorAll(`#${id} tbody`)].filter((t) => t.checkVisibility())
   .map((t) => t.querySelector("strong").textContent);

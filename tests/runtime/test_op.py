@@ -1,4 +1,4 @@
-"""The operator as a user holds it: parts, overrides, attaching kernels, copies."""
+"""The operator object: parts, overrides, attaching kernels, copies."""
 
 from __future__ import annotations
 

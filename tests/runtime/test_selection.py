@@ -15,7 +15,7 @@ from opwright.results import Refused
 
 
 def marked(namespace: str) -> ow.Op:
-    """An operator whose kernels each give a number of their own, so that one sees which ran."""
+    """An operator whose kernels give different numbers, which show which one ran."""
 
     @ow.op(f"{namespace}::marked")
     def marked(x: Float[Tensor, "n"], a: float = 1.0) -> Float[Tensor, "n"]:

@@ -1,4 +1,4 @@
-"""The engine on a simulated clock: what it measures, what it refuses, what it keeps."""
+"""The engine on a simulated clock: measurements, errors, records."""
 
 import json
 import math

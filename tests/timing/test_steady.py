@@ -1,4 +1,4 @@
-"""What keeps samples comparable: pinned threads that are let go again, one precision for all, a reset cache."""
+"""Comparable samples: pinned threads that are released again, one precision for all, a reset cache."""
 
 import contextlib
 import os

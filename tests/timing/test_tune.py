@@ -1,4 +1,4 @@
-"""Tuning: what is measured to be fastest is what calls then run, here and in a later process, until kernels change."""
+"""Tuning: calls run the kernel that was measured to be fastest, also in later processes, until kernels change."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from opwright.runtime import tuned as tables
 from opwright.runtime.tuned import Tuned, count_elements, dtype_key
 from opwright.timing import run as engine
 
-# What a call takes by the clock of these tests (µs), by the number of elements.
+# The time of a call by the clock of these tests (µs), by the number of elements.
 COSTS = {
     "steady": lambda n: 300.0,
     "growing": lambda n: 20.0 if n < 1000 else 2000.0,

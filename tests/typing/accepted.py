@@ -1,4 +1,4 @@
-"""What a type checker must accept, and what it must know."""
+"""Code that a type checker must accept, with the types that it must infer."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ graphed = ow.cuda_graphed(saxpy)
 assert_type(graphed(x, x, 2.0), Tensor)
 assert_type(ow.cdiv(5, 2), int)
 
-# An operator of anybody's, without its parameters.
+# Any operator, without its parameters.
 anybody: ow.Op = saxpy
 operators: list[ow.Op[..., Any]] = [saxpy, halves, total]
 as_function: Callable[[Tensor, Tensor, float], Tensor] = saxpy

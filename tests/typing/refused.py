@@ -1,4 +1,4 @@
-"""What a type checker must refuse: each line that ends in ``# refused``, and no other."""
+"""Code that a type checker must refuse: each line that ends in ``# refused``, and no other."""
 
 from __future__ import annotations
 

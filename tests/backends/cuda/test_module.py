@@ -1,4 +1,4 @@
-"""CUDA kernels called from Python: what is refused before a GPU is needed, and what a GPU then does."""
+"""CUDA kernels called from Python: errors before a GPU is needed, and results on a GPU."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_an_empty_grid_launches_nothing_in_the_simulator():
     ],
 )
 def test_wrong_arguments_are_refused_before_the_launch(kernels, x, arguments, output):
-    for _ in range(2):  # as the first launch, and after one that left a function behind
+    for _ in range(2):  # as the first launch, and after one that made a function for later ones
         with pytest.raises(LaunchError) as caught:
             kernels["scale"][1, 32](*arguments(x))
         assert output in str(caught.value)
@@ -212,7 +212,7 @@ def test_more_threads_than_a_kernel_was_compiled_for_are_refused(kernels, x):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("n", [1000, 20_000])  # 4 KB, and 80 KB, which a kernel has to ask for
+@pytest.mark.parametrize("n", [1000, 20_000])  # 4 KB, and 80 KB, which a kernel must request
 def test_dynamic_shared_memory_is_there_and_too_much_is_refused(kernels, n):
     x, out = torch.randn(n, device="cuda"), torch.empty(n, device="cuda")
     kernels["reversed"][1, 256, 4 * n](x, out, n)

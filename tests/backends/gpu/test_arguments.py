@@ -1,4 +1,4 @@
-"""What a kernel is passed is what it declares, or an error that names the argument."""
+"""A kernel is passed the types that it declares, or there is an error that names the argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of GPUs that are not here, compared with those of one that is."""
+"""The properties of known GPUs, compared with those of the GPU of this machine."""
 
 from __future__ import annotations
 

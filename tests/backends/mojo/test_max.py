@@ -1,4 +1,4 @@
-"""MAX's custom operators as kernels: what is checked before MAX is asked, and one compilation by each of its ways."""
+"""MAX's custom operators as kernels: the checks before MAX is called, and one compilation by each method."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_list_of_ptx_is_read_again_when_it_has_changed_and_only_then(scale, so
         readings.clear()
         for _ in range(2):
             assert message in answer()
-        assert len(readings) == (2 if content == "no list" else 1)  # what cannot be read is not remembered
+        assert len(readings) == (2 if content == "no list" else 1)  # a manifest that cannot be read is not kept
     manifest.write_text(json.dumps(something))
     assert "built before" in answer()
     manifest.unlink()
@@ -130,7 +130,7 @@ def test_without_mojo_only_the_dtypes_of_the_ptx_are_taken(scale, source, tmp_pa
     assert "holds no PTX of scale for it" in backend.unchecked_dtypes(spec, "cuda", machine())[torch.float16]
     assert torch.float16 in backend.dtypes_here(spec, "cuda", this_machine_with_mojo())
     assert not backend.unchecked_dtypes(spec, "cuda", this_machine_with_mojo())
-    list_ptx({"dtype": "DType.float32", "width": "3"})  # which a dtype does not tell from width=4
+    list_ptx({"dtype": "DType.float32", "width": "3"})  # not distinguished from width=4 by the dtype
     assert torch.float16 in backend.dtypes_here(spec, "cuda", machine())
 
 

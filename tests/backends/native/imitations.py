@@ -1,4 +1,4 @@
-"""Kernels and a GPU's driver as tests of native calls need them, and plans for them."""
+"""Imitations of kernels and of a GPU's driver for tests of native calls, and descriptions of calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 OUT = KernelArgument(ArgumentSource.OUTPUT, 0)
 X, Y = KernelArgument(ArgumentSource.TENSOR, 0), KernelArgument(ArgumentSource.TENSOR, 1)
 
-# Entries as Mojo's compiler makes them, and a driver that keeps what it was asked to launch.
+# Entries like those of Mojo's compiler, and a driver that records launches.
 KERNELS = """
 #include <cstdint>
 #include <cstring>
@@ -94,7 +94,7 @@ def compiled(folder: Path, factor: int = 2) -> Path:
 
 
 class LeftToPython(Exception):
-    """What calls get that were left to Python."""
+    """Raised by the fallback in Python, with the arguments of the call."""
 
 
 def fallback(*arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Host functions called without the dispatcher: the same values, the same errors, and only where it may be."""
+"""Host functions called without the dispatcher: the same values, the same errors, and only if that is allowed."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_more_arguments_than_it_has_room_for_are_refused_when_it_is_made(native,
     assert native.function_for(call_like(kernels.keep_words, [X] * (at_most + 1))) is None
 
 
-# -- nothing is lost and nothing is kept ------------------------------------------------------------------------
+# -- references are neither lost nor leaked ----------------------------------------------------------------------
 
 
 def resident_bytes() -> int:
@@ -219,7 +219,7 @@ def test_threads_get_their_own_results(native, kernels):
 
 
 def call_of(scale: ow.Op, file: Path, native: NativeCalls | None, alignment: int = 1) -> CpuCall:
-    """What calls a kernel that some other compiler than Mojo's made."""
+    """The launch of a kernel that another compiler than Mojo's built."""
     slots = slots_of(scale.contract, "k")
     return CpuCall("k", scale.contract, slots, lambda *arguments: file, alignment, lambda: native, raises=True)
 

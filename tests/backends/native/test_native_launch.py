@@ -1,4 +1,4 @@
-"""Launches as one native function: what the driver is passed, and what is left to Python."""
+"""Launches as one native function: the arguments of the driver, and the calls that are left to Python."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.backends.native.imitations import OUT, LeftToPython, X, Y, call_like,
 pytestmark = pytest.mark.compiler
 
 
-# -- a GPU's driver, in its place one that keeps what it was asked ------------------------------------------------
+# -- with an imitated driver that records launches ---------------------------------------------------------------
 
 
 FINE = {"refusal": 0, "device_now": -1}  # the index of the CPU
@@ -67,7 +67,7 @@ SIZES = [
 
 @pytest.fixture
 def launch_of_anything(native, kernels, on_a_driver, monkeypatch):
-    """A kernel called from Python: nothing is known of its arguments, and it has no outputs."""
+    """A kernel called from Python: its arguments have no known types, and it has no outputs."""
     functions = [kernels.keep_parameters, kernels.current_stream, kernels.current_device]
     monkeypatch.setattr(native_call, "gpu_functions", lambda: tuple(map(address_of, functions)))
     packer = Packer("kernel", [FLOATS, BYTES, *SIZES])
@@ -94,7 +94,7 @@ def test_a_launch_passes_what_python_would_pack(launch_of_anything, kernels, val
 
 
 class Subclass(Tensor):
-    """May listen to whatever is done with it."""
+    """A tensor subclass, which may intercept operations."""
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def conv1d_from_ptx(monkeypatch):
 
 
 def called_twice(op: ow.Op, *arguments: Tensor) -> Tensor:
-    """What the operator gives for its third call, after which it has a native function for such calls."""
+    """The result of the operator's third call, after which it has a native function for such calls."""
     for _ in range(2):
         op(*arguments)
     assert type(op.kernels["mojo_gpu"].load().for_calls_like(arguments)) is type(len)

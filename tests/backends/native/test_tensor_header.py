@@ -1,4 +1,4 @@
-"""<opwright/tensor.h>: what it allocates is what torch would, and a changed header builds kernels anew."""
+"""<opwright/tensor.h>: it allocates the same tensors as torch, and a changed header builds kernels anew."""
 
 from __future__ import annotations
 

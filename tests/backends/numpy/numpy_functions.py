@@ -61,7 +61,7 @@ _BINARY = {
     **dict.fromkeys(("power", "float_power"), "p,x i,2 j,j s,2.0"),
     **dict.fromkeys(("nextafter", "heaviside"), "x,y s,t"),
 }
-# By name: expressions. What is not here is called with one array, and with an axis where it takes one.
+# By name: expressions. Other functions are called with one array, and with an axis if they take one.
 _CALLS: dict[str, str] = {
     "allclose": "x,y", "append": "x,y; X,Y,axis=0", "arange": "5; 1,9,2; 1.5; 2,dtype=np.float32",
     "argsort": "p; i; X,axis=0", "argwhere": "i>2", "array": "[1,2]; [1.5,2]; x; i,dtype=np.float32",
@@ -117,7 +117,7 @@ _CALLS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What one function did on all its calls: ``ok``, ``differs`` or ``fails``, and how."""
+    """The result of all calls of one function: ``ok``, ``differs`` or ``fails``, with details."""
 
     name: str
     status: str

@@ -1,4 +1,4 @@
-"""Operators with a NumPy reference, called with arrays: arrays come back, on the same memory rules as NumPy's."""
+"""Operators with a NumPy reference, called with arrays: they return arrays, with NumPy's rules for shared memory."""
 
 from __future__ import annotations
 

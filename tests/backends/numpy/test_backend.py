@@ -33,7 +33,7 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.compile without the C++ compiler, for tests of what is traced and when."""
+    """torch.compile without the C++ compiler, for tests of tracing."""
     compile_ = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, **options: compile_(f, **{**options, "backend": "eager"}))
 

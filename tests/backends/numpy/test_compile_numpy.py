@@ -18,7 +18,7 @@ from opwright.errors import ArgumentError, CompileError, ContractError
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tracer found, run by Python: for tests of all but the generated code."""
+    """Run traced graphs in Python: for tests of everything except the generated code."""
     monkeypatch.setattr(tracing, "generate", lambda graph, inputs: graph)
 
 
@@ -329,7 +329,7 @@ def test_a_graph_break_is_named_with_function_line_cause_and_remedy(function, li
     assert place in str(refused.value)
     assert cause in refused.value.message
     assert instead in str(refused.value.fix)
-    assert "torch" in refused.value.log  # the whole story is there for who wants it
+    assert "torch" in refused.value.log  # the original exception is attached
 
 
 @pytest.mark.usefixtures("quick")

@@ -61,7 +61,7 @@ def _as_recorded(finding: Finding) -> bool:
 
 
 def test_a_function_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge itself: other values, another dtype, another shape, and an error."""
+    """The comparison itself finds other values, another dtype, another shape, and an error."""
     monkeypatch.setitem(numpy_functions._CALLS, "median", "x")
     assert examine("median").status == "differs"
     assert "shape" in examine("median").how
@@ -75,7 +75,7 @@ def test_a_function_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.compiler
 def test_generated_code_that_is_wrong_is_found_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge of several functions compiled together: one of them gives another value once code is generated."""
+    """The comparison of functions compiled together: one of them gives another value once code is generated."""
     generate = tracing.generate
 
     def wrong(graph: Any, inputs: Any) -> Any:

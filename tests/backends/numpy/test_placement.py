@@ -1,4 +1,4 @@
-"""Arrays that compiled NumPy makes of nothing: where the arguments are, and nowhere else."""
+"""New arrays of compiled NumPy are on the device of the arguments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OUTSIDE = np.arange(3.0)
 
 @pytest.fixture
 def quick(monkeypatch):
-    """What the tracer found, run by Python."""
+    """Run traced graphs in Python."""
     monkeypatch.setattr(tracing, "generate", lambda graph, inputs: graph)
 
 
@@ -87,7 +87,7 @@ def test_others_who_compile_numpy_notice_nothing():
     compiled = torch.compile(makes, fullgraph=True, backend="eager")
     with arrays_made_on(torch.device("meta")):
         pass
-    with pytest.raises(Exception, match="device"):  # torch's own behaviour; should it change, docs/numpy.md does
+    with pytest.raises(Exception, match="device"):  # torch's own behaviour; if it changes, docs/numpy.md must
         compiled(torch.ones(3, device="meta"))
     assert compiled(torch.ones(3)).tolist() == [1, 2, 3]
 

@@ -1,4 +1,4 @@
-"""Kernels in Triton: what can be judged without a GPU, and the interpreter in a process of its own."""
+"""Kernels in Triton: tests without a GPU, and the interpreter in another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: what reaches them, what comes back, and what the parent survives."""
+"""Workers: their inputs and results, and crashes that the parent survives."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The tables show what the records hold, and text from kernels cannot break them."""
+"""The tables show the records' contents, and text from kernels cannot break them."""
 
 import io
 

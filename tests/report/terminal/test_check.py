@@ -1,4 +1,4 @@
-"""What a check shows on a terminal: a matrix, every failure, and everything else grouped, counted and folded."""
+"""The output of a check on a terminal: a matrix, every failure, and everything else grouped, counted and folded."""
 
 import io
 

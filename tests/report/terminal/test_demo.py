@@ -1,4 +1,4 @@
-"""The demo's screen: a matrix first, a line for each system, the wrong kernel with its line, times, and what next."""
+"""The demo's screen: a matrix first, a line for each system, the wrong kernel with its line, times, and hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain eager call goes straight to its kernel; every other one through the dispatcher."""
+"""A plain eager call runs its kernel directly; all other calls go through the dispatcher."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def scale(namespace: str) -> ow.Op:
     def scale(x: Float[Tensor, "n"], a: float = 2.0) -> Float[Tensor, "n"]:
         return x * a
 
-    # A kernel of its own value, so that a call that went another way shows.
+    # A kernel with another result, so that a call that took another path is noticed.
     scale.python(lambda x, a: x * a + 100, name="marked")
     return scale
 

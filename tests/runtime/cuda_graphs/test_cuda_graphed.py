@@ -88,7 +88,7 @@ def assert_equal(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-# -- what it gives -----------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------
 
 
 def test_a_module_gives_what_it_gives_without_graphs(on):
@@ -105,7 +105,7 @@ def test_a_module_gives_what_it_gives_without_graphs(on):
 
 
 def test_the_same_module_again_and_again_before_it_goes_back(on):
-    """What ``torch.cuda.make_graphed_callables`` does not promise."""
+    """Results that ``torch.cuda.make_graphed_callables`` does not guarantee."""
     module = net(on)
     replayed = ow.cuda_graphed(module)
 
@@ -210,7 +210,7 @@ def test_a_backward_runs_twice_only_if_its_graph_is_retained(on):
     assert_equal(*found)
 
 
-# -- what makes other graphs -------------------------------------------------------------------------------------
+# -- calls that need other graphs --------------------------------------------------------------------------------
 
 
 def test_other_sizes_dtypes_and_modes_are_captured_anew(on):
@@ -371,7 +371,7 @@ def test_a_modification_of_what_the_backward_does_not_need_is_none(on):
         y.sum().backward()
 
 
-# -- what it refuses ---------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------
 
 
 def test_without_a_gpu_it_says_so():
@@ -381,7 +381,7 @@ def test_without_a_gpu_it_says_so():
 
 
 class Special(torch.Tensor):
-    """One that might want to be asked before it is copied."""
+    """A tensor subclass."""
 
 
 def test_it_refuses_what_it_cannot_do(on):

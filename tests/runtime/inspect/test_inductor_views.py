@@ -1,4 +1,4 @@
-"""What Inductor generates for a named GPU, on a machine without one."""
+"""Inductor's code for a named GPU, on a machine without one."""
 
 from __future__ import annotations
 

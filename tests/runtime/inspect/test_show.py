@@ -1,4 +1,4 @@
-"""``opwright show``: what compilers make of kernels, on a machine without a GPU."""
+"""``opwright show``: the compiled code of kernels, on a machine without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redefinition never serves what was, in one process or across two; names of others are left alone."""
+"""A redefinition replaces the old operator, in one process and across two; other libraries' names are not changed."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ print("result", round(float(out[0] / x.sin()[0]), 3), round(float(x.grad[0] / x.
 def test_no_stale_gradient_from_a_cache_on_disk(
     hand_written: bool, dynamic: bool, run_python: Any, tmp_path: Path
 ) -> None:
-    """torch.compile's caches know an operator by its name alone: torch serves the old backward (facts, Traps)."""
+    """torch.compile's caches know an operator by its name alone: torch uses the old backward."""
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "shared"), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
     register = "scale.register_autograd(backward)" if hand_written else ""
     seen = []
@@ -231,7 +231,7 @@ def test_a_lazy_conjugate_inside_a_reference_survives_torch_compile(namespace: s
 @pytest.mark.compiler
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_inductor_keeps_the_operator_where_the_environment_says_ci(dynamic: bool, namespace: str, monkeypatch) -> None:
-    """Inductor's own CI refuses a fall-back beside a decomposition, by ``CI`` in the environment: so would ours."""
+    """With ``CI`` in the environment, Inductor refuses a fall-back beside a decomposition."""
     monkeypatch.setenv("CI", "true")
     op = scale(namespace, 2.0)
     compiled = torch.compile(lambda x: op(x) + 1, fullgraph=True, dynamic=dynamic)

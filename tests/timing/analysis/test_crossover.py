@@ -1,4 +1,4 @@
-"""From samples to ranges: what is surely faster moves the border, and nothing else does. And how long is left."""
+"""From samples to ranges of sizes: only a certain difference moves a border. Also: the remaining time."""
 
 import pytest
 

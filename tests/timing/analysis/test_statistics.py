@@ -1,4 +1,4 @@
-"""Medians, stopping, and verdicts, on samples whose answer is known."""
+"""Medians, stopping, and verdicts, on samples with known results."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""CUDA kernels on the simulator: every planted defect is found at its line, and correct kernels raise no alarm."""
+"""CUDA kernels on the simulator: every planted defect is found at its line, and correct kernels have no findings."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def f(*shape: int) -> torch.Tensor:
     return torch.arange(float(np.prod(shape))).reshape(shape)
 
 
-# name → what it is launched with
+# name → the arguments of its launch
 DEFECTS: dict[str, Callable[[], dict[str, Any]]] = {
     "writes_past_the_end": lambda: {"arguments": [f(100), 100], "grid": 2},
     "reads_before_the_start": lambda: {"arguments": [f(64), f(64)]},
@@ -118,7 +118,7 @@ def test_a_planted_defect_is_found_at_its_line(name: str, seed: int | None) -> N
     messages = "\n".join(map(str, findings))
     assert all(line in lines_of(finding) for finding in findings), messages
     found = {finding.kind for finding in findings}
-    # Whether a value was missing or merely unordered depends on who came first.
+    # Whether a value was missing or only unordered depends on which thread ran first.
     assert found == kinds or (len(kinds) > 1 and "race" in found and found <= kinds), messages
     assert all(finding.file == "defects.cu" and finding.source_line for finding in findings)
     assert all(finding.kernel == name and finding.message for finding in findings)
