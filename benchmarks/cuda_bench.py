@@ -5,7 +5,7 @@ Usage: cuda_bench.py OUTPUT_FOLDER [SECTION...]   (overhead, bandwidth, shapes, 
 1. Eager calls on 1,024 elements: ``op(...)`` around a Python launcher, a host function (where there is nvcc), a Mojo
    kernel (a convolution with one tap, from shipped PTX) and a Triton kernel, ``torch.ops``, the bare kernel and
    ``torch.add`` in turn.
-2. The add family at 1024², 4096² and 16384² against a device copy and ``torch.add``.
+2. The add kernels at 1024², 4096² and 16384² against a device copy and ``torch.add``.
 3. Other shapes of the same template (elements a load, elements a thread) at 16384².
 4. From an edited source to the first checked result.
 """
@@ -88,7 +88,7 @@ def overhead() -> dict[str, float]:
         "torch.add": lambda: torch.add(x, y),
         "op, Python launcher": lambda: add(x, y),
         "op, host function": (lambda: with_host(x, y)) if with_host else None,
-        "op, Mojo kernel": lambda: conv1d(x, tap),  # the first that fits
+        "op, Mojo kernel": lambda: conv1d(x, tap),  # the first applicable one
         "torch.ops, Python launcher": lambda: torch.ops.gallery.add(x, y),
         "that launcher alone": functools.partial(launcher.load(), x, y),
         "bare kernel + empty_like": bare,

@@ -1,4 +1,4 @@
-"""What the timing engine says on a GPU, and how far it can be trusted. Usage: gpu_bench.py OUTPUT_FOLDER
+"""The timing engine's results on a GPU, and their reliability. Usage: gpu_bench.py OUTPUT_FOLDER
 
 1. The gallery, quick, forward and backward, and how long that takes.
 2. Four kernels at five sizes against themselves: how many come out SAME.

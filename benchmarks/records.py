@@ -1,4 +1,4 @@
-"""How benchmarks write their records: JSON of which a line holds as much as fits, so that a diff shows what changed."""
+"""Writes records of benchmarks: JSON with as much as possible in each line, so that a diff shows the changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rounded(value: Any) -> Any:
 
 
 def formatted(value: Any, indent: int = 0) -> str:
-    """JSON; lists and objects that fit into a line stand in one."""
+    """JSON; lists and objects that are short enough are in one line."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     if len(text) + indent <= WIDTH or not isinstance(value, dict | list) or not value:
         return text
@@ -39,7 +39,7 @@ def formatted(value: Any, indent: int = 0) -> str:
 
 
 def _filled(items: list[str], indent: int) -> list[str]:
-    """Lines of items: what fits beside others stands there, what has lines of its own stands alone."""
+    """Lines of items: short items share lines, items of several lines are alone."""
     lines: list[str] = []
     for i, item in enumerate(items):
         text = item + ("," if i < len(items) - 1 else "")

@@ -1,7 +1,7 @@
-"""Many different kernels against themselves: how often does the engine say SAME? Usage: self_comparison.py [--quick]
+"""Many different kernels against themselves: how often is the verdict SAME? Usage: self_comparison.py [--quick]
 
 Each kernel (elementwise, reductions, softmax, norms, transposes, gathers, matrix products …) is timed as two candidates
-that take turns, warm and cold. Every verdict but SAME is a false one: UNCLEAR says that nothing can be said, FASTER and
+that take turns, warm and cold. Every verdict but SAME is a false one: UNCLEAR is no result, FASTER and
 SLOWER are wrong. On a GPU they are Triton kernels and torch calls; without one, torch, NumPy and C++ kernels on the CPU
 show that the script works. The record goes to self_comparison.json in $OUT, or in the current folder.
 
@@ -54,18 +54,18 @@ class Kernel:
 
 def unary(name: str, function: Callable[[Tensor], Tensor]) -> ow.Op:
     @ow.op(f"selfcomparison::{name}")
-    def meaning(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+    def reference(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
         return function(x)
 
-    return meaning
+    return reference
 
 
 def row_reduction(name: str, function: Callable[[Tensor], Tensor]) -> ow.Op:
     @ow.op(f"selfcomparison::{name}")
-    def meaning(x: Float[Tensor, "m n"]) -> Float[Tensor, "m"]:
+    def reference(x: Float[Tensor, "m n"]) -> Float[Tensor, "m"]:
         return function(x)
 
-    return meaning
+    return reference
 
 
 @ow.op("selfcomparison::add")
@@ -191,8 +191,8 @@ CPP = """\
 
 using torch::stable::Tensor;
 
-Tensor {name}(const Tensor& given) {{
-  const Tensor input = torch::stable::contiguous(given);
+Tensor {name}(const Tensor& argument) {{
+  const Tensor input = torch::stable::contiguous(argument);
   Tensor output = torch::stable::empty_like(input);
   const float* in = input.const_data_ptr<float>();
   float* out = output.mutable_data_ptr<float>();
@@ -207,9 +207,9 @@ Tensor {name}(const Tensor& given) {{
 
 def all_kernels(folder: Path) -> list[Kernel]:
     """At least twenty, in whatever languages this machine has."""
-    operators = {name: unary(name, meaning) for name, (meaning, *_) in ELEMENTWISE.items()}
-    rows = {name: row_reduction(name, meaning) for name, (meaning, _) in ROWS.items()}
-    maps = {name: unary(name, meaning) for name, (meaning, _) in ROW_MAPS.items()}
+    operators = {name: unary(name, reference) for name, (reference, *_) in ELEMENTWISE.items()}
+    rows = {name: row_reduction(name, reference) for name, (reference, _) in ROWS.items()}
+    maps = {name: unary(name, reference) for name, (reference, _) in ROW_MAPS.items()}
     large = {"m": 4096, "n": 4096} if DEVICE == "cuda" else {"m": 256, "n": 256}
     if DEVICE == "cuda":
         attach_triton(folder, operators, rows, maps)
@@ -317,7 +317,7 @@ def main() -> None:
         for kernel in kernels:
             try:
                 cold, warm = against_itself(kernel, timer, watch)
-            except Exception as error:  # one kernel that does not compile is told, and the others go on
+            except Exception as error:  # a kernel that does not compile is reported, and the others continue
                 errors.append(
                     f"{kernel.op.contract.name} {kernel.name}: {type(error).__name__}: {str(error).splitlines()[0]}"
                 )

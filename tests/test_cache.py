@@ -74,7 +74,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fresh_fallback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """As in a new process: no temporary root yet, no warning given. Returns where it will be made."""
+    """As in a new process: no temporary root and no warning yet. Returns where the root will be."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(cache_module, "_private_roots", {})
@@ -146,15 +146,15 @@ def test_any_name_gives_one_plain_visible_folder_below_the_root(name: str, root:
 
 
 def test_an_artifact_is_built_once_and_then_reused_also_by_another_cache(root: Path) -> None:
-    build, told = Build(), []
+    build, messages = Build(), []
     cache = ArtifactCache(root)
     assert cache.find(KEY) is None
-    first = cache.get_or_build(KEY, build, on_build=lambda: told.append("build"))
+    first = cache.get_or_build(KEY, build, on_build=lambda: messages.append("build"))
     assert first == root / KEY.folder == cache.find(KEY)
-    assert cache.get_or_build(KEY, build, on_build=lambda: told.append("again")) == first
+    assert cache.get_or_build(KEY, build, on_build=lambda: messages.append("again")) == first
     assert ArtifactCache(root).get_or_build(KEY, build) == first
     assert build.runs == 1
-    assert told == ["build"]
+    assert messages == ["build"]
     assert (first / "kernel.cpp").read_text() == SOURCE
     assert leftovers(root) == []
 
@@ -460,7 +460,7 @@ def test_a_real_disk_that_is_too_small_for_the_artifact_is_emptied_again(disk: C
     with pytest.raises(CacheError, match="disk is full"):
         cache.get_or_build(KEY, lambda folder: print((folder / "big.so").write_bytes(bytes(2**20))))
     assert leftovers(cache.root) == []
-    cache.get_or_build(KEY, Build())  # there is room for this one
+    cache.get_or_build(KEY, Build())  # there is space for this one
 
 
 def test_a_real_disk_with_no_room_for_the_manifest_is_full(disk: Callable[..., Path]) -> None:

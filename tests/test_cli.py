@@ -93,7 +93,7 @@ def test_a_wrong_kernel_exits_1_and_the_printed_command_repeats_the_failure(scri
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["check", "nowhere.py"], "there is no file 'nowhere.py'"),
         (["check", "no_such_module"], "there is no module or file 'no_such_module'"),
@@ -105,11 +105,11 @@ def test_a_wrong_kernel_exits_1_and_the_printed_command_repeats_the_failure(scri
         (["demo", "softmax"], "the gallery has no 'softmax'"),
     ],
 )
-def test_a_wrong_call_exits_2_and_says_what_there_is(script, tmp_path, arguments, says):
+def test_a_wrong_call_exits_2_and_lists_what_there_is(script, tmp_path, arguments, message):
     script(RIGHT)
     run = opwright(*arguments, cwd=tmp_path)
     assert run.returncode == 2, run.stdout + run.stderr
-    assert says in run.stderr
+    assert message in run.stderr
     assert "→" in run.stderr
     assert "Traceback" not in run.stderr
 
@@ -280,13 +280,13 @@ def test_ctrl_c_in_a_benchmark_keeps_what_was_measured(script, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=100)
-    assert process.returncode == 1, said
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 1, output
     record = json.loads((tmp_path / "out.json").read_text())
     assert {str(m["case"]["n"]) for m in record["measurements"]} == {"[1000]"}
     assert {m["kernel"] for m in record["measurements"]} == {"sum", "tells", "reference", "torch.compile"}
     assert record["errors"] == ["interrupted: the report has the measurements until then"]
-    assert "interrupted" in said
+    assert "interrupted" in output
     assert (tmp_path / "out.html").exists()
 
 

@@ -1,4 +1,4 @@
-"""``opwright demo``: exit codes, what a machine without tools is told, and that the wrong kernel is found."""
+"""``opwright demo``: exit codes, the output on a machine without tools, and that the wrong kernel is found."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def replaced(report, status, finding):
 
 @pytest.fixture
 def checks(monkeypatch):
-    """Have the checks of an operator end otherwise than they did."""
+    """Replace the result of an operator's checks."""
     from opwright.checks import run as module
 
     real, endings = module.check, {}

@@ -1,4 +1,4 @@
-"""The exceptions: what they say, and that they survive a trip between processes."""
+"""The exceptions: their messages, and that they can be passed between processes."""
 
 from __future__ import annotations
 

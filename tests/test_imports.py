@@ -1,4 +1,4 @@
-"""The rules of the house (design, section 4): who may import whom. Read from the source, lazy imports included."""
+"""The import rules (design, section 4): which module may import which. Read from the source, with lazy imports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEAVES = {
 }
 # Languages: none knows another. What is not named here (``base``, ``native``, ``gpu`` …) is what languages share.
 LANGUAGES = {"python", "cuda", "triton", "mojo", "numpy"}
-# The files that hold a language's ``Backend``: nobody imports them but the table and their own package.
+# The files with a language's ``Backend``: only the table and their own package import them.
 BACKEND_FILES = {module.partition(":")[0] for module in BACKENDS.values()}
 
 
@@ -83,7 +83,7 @@ def sources() -> dict[str, str]:
 
 
 def violations(modules: Mapping[str, str]) -> list[str]:
-    """What breaks a rule in these modules (names with ``.__init__``, texts), in words."""
+    """The violations of the rules in these modules (names with ``.__init__``, texts), as messages."""
     problems: list[str] = []
     graph: dict[str, set[str]] = {}
     known = {name.removesuffix(".__init__") for name in modules}
@@ -158,7 +158,7 @@ def broken_rules(module: str, target: str) -> list[str]:
     if {mine, theirs} == {"checks", "timing"}:
         problems.append("checks and timing know nothing of each other")
     if theirs == "cli" and mine != "cli":
-        problems.append("nobody imports the cli")
+        problems.append("no module imports the cli")
     if mine == theirs == "backends":
         problems += language_rules(module, target)
     return problems
@@ -201,7 +201,7 @@ def test_the_package_keeps_the_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("modules", "says"),
+    ("modules", "message"),
     [
         ({"opwright.contract.dims": "from opwright.runtime.op import Op"}, "contract is below runtime"),
         ({"opwright.contract.dims": "def f():\n    import opwright.runtime.op"}, "contract is below runtime"),
@@ -227,7 +227,7 @@ def test_the_package_keeps_the_rules() -> None:
             "only the table of backends imports a language's Backend",
         ),
         ({"opwright.gallery.a": "from opwright.cli import main"}, "only the public names"),
-        ({"opwright.package.a": "from opwright.cli import main"}, "nobody imports the cli"),
+        ({"opwright.package.a": "from opwright.cli import main"}, "no module imports the cli"),
         ({"opwright.package.a": "from opwright.gallery import trig"}, "package is below gallery"),
         ({"opwright.runtime.op": "from opwright.package.write import x"}, "runtime is below package"),
         ({"opwright.gallery.a": "from opwright.errors import OpwrightError"}, "only the public names"),
@@ -244,7 +244,7 @@ def test_the_package_keeps_the_rules() -> None:
         ),
     ],
 )
-def test_a_planted_violation_is_caught(modules: dict[str, str], says: str) -> None:
+def test_a_planted_violation_is_caught(modules: dict[str, str], message: str) -> None:
     known = {
         "opwright.runtime.op": "",
         "opwright.backends.triton.backend": "",
@@ -252,7 +252,7 @@ def test_a_planted_violation_is_caught(modules: dict[str, str], says: str) -> No
         "opwright.cli": "",
         "opwright.results": "",
     }
-    assert any(says in problem for problem in violations({**known, **modules})), violations(modules)
+    assert any(message in problem for problem in violations({**known, **modules})), violations(modules)
 
 
 def test_what_is_allowed_is_not_flagged() -> None:

@@ -15,8 +15,8 @@ from opwright import machine as machine_module
 from opwright.machine import Gpu, this_machine
 
 
-def look() -> machine_module.Machine:
-    """A fresh look, past the one that is kept for the process."""
+def fresh_machine() -> machine_module.Machine:
+    """A new record, not the one that is kept for the process."""
     return this_machine.__wrapped__()
 
 
@@ -27,7 +27,7 @@ def test_the_record_is_made_once_and_frozen() -> None:
 
 
 def test_it_says_what_is_here() -> None:
-    machine = look()
+    machine = fresh_machine()
     assert machine.torch == torch.__version__
     assert machine.has_gpu == torch.cuda.is_available()
     assert machine.cores >= 1
@@ -54,7 +54,7 @@ def test_the_interpreter_is_read_from_the_environment(
         monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     else:
         monkeypatch.setenv("TRITON_INTERPRET", value)
-    assert look().triton_interpret is expected
+    assert fresh_machine().triton_interpret is expected
 
 
 def test_what_is_installed_is_looked_at_once_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,15 +67,19 @@ def test_what_is_installed_is_looked_at_once_for_the_process(monkeypatch: pytest
         return installed[name]
 
     monkeypatch.setattr(machine_module.metadata, "version", version)
-    assert (look().max, look().mojo_lacks, look().triton) == ("26.7.0", ("max-mojo-libs",), None)
+    assert (fresh_machine().max, fresh_machine().mojo_lacks, fresh_machine().triton) == (
+        "26.7.0",
+        ("max-mojo-libs",),
+        None,
+    )
     assert this_machine() is before
 
 
 def test_the_cache_folder_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OPWRIGHT_CACHE_DIR", str(tmp_path))
-    assert look().cache_dir == tmp_path
+    assert fresh_machine().cache_dir == tmp_path
     monkeypatch.delenv("OPWRIGHT_CACHE_DIR")
-    assert look().cache_dir.name == "opwright"
+    assert fresh_machine().cache_dir.name == "opwright"
 
 
 def fake_compiler(folder: Path, name: str, script: str) -> Path:
@@ -85,28 +89,28 @@ def fake_compiler(folder: Path, name: str, script: str) -> Path:
     return path
 
 
-def test_the_compiler_is_cxx_then_the_usual_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_compiler_is_cxx_then_the_default_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mine = fake_compiler(tmp_path, "mycxx", "echo mycxx 1.2.3; echo more")
     monkeypatch.setenv("CXX", str(mine))
-    assert look().cxx == machine_module.Compiler(str(mine), "mycxx 1.2.3")
+    assert fresh_machine().cxx == machine_module.Compiler(str(mine), "mycxx 1.2.3")
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert look().cxx is None
+    assert fresh_machine().cxx is None
     fake_compiler(tmp_path, "g++", "exit 1")
     clang = fake_compiler(tmp_path, "clang++", "echo clang 18")
-    found: Any = look().cxx
-    assert found.path == str(clang), "a compiler that cannot say its version is passed over"
+    found: Any = fresh_machine().cxx
+    assert found.path == str(clang), "a compiler that does not print its version is skipped"
 
 
 def test_the_compiler_that_mojo_links_with_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not look().cc
+    assert not fresh_machine().cc
     fake_compiler(tmp_path, "cc", "exit 0")
-    assert look().cc
+    assert fresh_machine().cc
 
 
 def test_a_compiler_that_says_nothing_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     fake_compiler(tmp_path, "g++", "exit 0")
-    assert look().cxx is None
+    assert fresh_machine().cxx is None

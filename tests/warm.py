@@ -183,7 +183,7 @@ def _keep(request: dict[str, Any], answers: int, out: int, err: int) -> None:
         ended = os.pidfd_open(pid)
         watched: list[Any] = [ended, caller, asked]
         while ended not in (ready := select.select(watched, [], [])[0]):
-            if caller in ready:  # nobody waits any more
+            if caller in ready:  # no test waits any more
                 os.kill(pid, signal.SIGKILL)
                 watched.remove(caller)
             elif not _fork_for(asked):
@@ -281,10 +281,10 @@ class _ForkServer:
     interprets: bool
 
     def __init__(self, request: dict[str, Any], passed: int) -> None:
-        said, saying = os.pipe()
+        printed, saying = os.pipe()
         socket.send_fds(self.asks, [json.dumps(request).encode()], [passed, saying])
         os.close(saying)
-        self.stderr = os.fdopen(said, "rb")
+        self.stderr = os.fdopen(printed, "rb")
         self.pid = int(self.asks.recv(64))
         self._ended = os.pidfd_open(self.pid)
 

@@ -1,6 +1,6 @@
 """Every exception that opwright raises, one class for each kind of mistake.
 
-A message says what happened and where; ``fix`` says what to do next. This file imports nothing, so that every other
+A message states what happened and where; ``fix`` states what to do next. This file imports nothing, so that every other
 file may import it.
 """
 

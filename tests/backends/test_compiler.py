@@ -1,4 +1,4 @@
-"""Running compilers: their first errors, whoever speaks, and what else may go wrong."""
+"""Running compilers: the first errors of each compiler, and other failures."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def prints_without_end(x, a):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "check", "says"),
+    ("kernel", "check", "expected_message"),
     [
         (wrong_tail, "values", "expected"),
         (ignores_strides, "values", "elements differ"),
@@ -127,7 +127,7 @@ def prints_without_end(x, a):
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_wrong_kernel_is_caught_by_its_family(kernel, check, says):
+def test_a_wrong_kernel_is_caught_by_the_intended_check(kernel, check, expected_message):
     scale = scale_op()
     scale.python(kernel)
     report = ow.check(scale, timeout=3, checks=["values", "metadata", "inputs unchanged"])
@@ -135,11 +135,11 @@ def test_a_wrong_kernel_is_caught_by_its_family(kernel, check, says):
     assert not report.passed
     found = {f.check: f for f in verdict.failures}
     assert check in found, report
-    assert says in found[check].message
+    assert expected_message in found[check].message
     assert "ow.check(scale" in found[check].reproduce or found[check].case == ""
 
 
-def test_a_right_kernel_passes_every_family():
+def test_a_right_kernel_passes_every_check():
     scale = scale_op()
     scale.python(right)
     report = ow.check(scale)
@@ -289,7 +289,7 @@ def test_a_result_in_the_memory_of_an_earlier_one_is_caught():
     assert "memory of an earlier result" in finding.message
 
 
-def test_a_meaning_that_contradicts_its_return_annotation_is_caught():
+def test_a_reference_that_contradicts_its_return_annotation_is_caught():
     @ow.op("planted::scalar")
     def scalar(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         return x.sum()
@@ -312,7 +312,7 @@ def test_a_wrong_complex_gradient_is_caught():
     assert not ow.check(cscale, checks=["gradients"]).passed
 
 
-def test_what_no_family_looks_at_is_listed():
+def test_what_no_check_covers_is_listed():
     @ow.op("planted::unseen")
     def unseen(x: Float[Tensor, "n"], times: int = 1) -> Float[Tensor, "n"]:
         return x * times
@@ -339,7 +339,7 @@ def softmax_by_exp2(x):
 
 
 @pytest.mark.parametrize(
-    ("meaning", "kernel"),
+    ("reference", "kernel"),
     [
         (lambda x: x.cumsum(-1), lambda x: in_order(x).to(x.dtype).contiguous()),
         (lambda x: x.softmax(-1), softmax_by_exp2),
@@ -348,9 +348,9 @@ def softmax_by_exp2(x):
     ],
     ids=["cumsum", "softmax", "steep", "cancelling"],
 )
-def test_a_right_kernel_that_rounds_elsewhere_is_no_failure(meaning, kernel):
+def test_a_right_kernel_that_rounds_elsewhere_is_no_failure(reference, kernel):
     def rounding(x: Float32[Tensor, "n k"]) -> Float32[Tensor, "n k"]:
-        return meaning(x)
+        return reference(x)
 
     operator = ow.op("planted::rounding")(rounding)
     operator.python(kernel)

@@ -44,20 +44,20 @@ def cpp_kernel(tmp_path, prepare="torch::stable::contiguous(x)", less="", step="
 
 @pytest.mark.compiler
 @pytest.mark.parametrize(
-    ("fault", "says"),
+    ("fault", "expected_message"),
     [
         ({"prepare": "x"}, "elements differ"),  # ignores strides
         ({"less": "- x.numel() % 4"}, "got nan"),  # leaves the tail unwritten
         ({"step": "* 1000000007"}, "crashed with SIGSEGV"),
     ],
 )
-def test_a_wrong_cpp_kernel_is_caught(tmp_path, fault, says):
+def test_a_wrong_cpp_kernel_is_caught(tmp_path, fault, expected_message):
     import torch
 
     scale = scale_op()
     scale.cpp(cpp_kernel(tmp_path, **fault), entry="scale", dtypes=[torch.float32])
     (verdict,) = ow.check(scale, checks=["values"]).verdicts
-    assert says in verdict.failures[0].message
+    assert expected_message in verdict.failures[0].message
 
 
 @pytest.mark.compiler

@@ -1,4 +1,4 @@
-"""A CUDA kernel is proved without a GPU: in the simulator, with findings that name the source line."""
+"""A CUDA kernel is checked without a GPU: in the simulator, with findings that name the source line."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_right_kernel_passes_and_says_where_it_ran():
 
 
 @pytest.mark.parametrize(
-    ("fault", "line", "says"),
+    ("fault", "line", "expected_message"),
     [
         ({"guard": "true"}, 4, "out"),
         ({"index": "x[i + 1]"}, 4, "out"),
@@ -67,10 +67,10 @@ def test_a_right_kernel_passes_and_says_where_it_ran():
         ({"guard": "i < n - 1"}, None, "got nan"),
     ],
 )
-def test_a_wrong_kernel_is_caught_at_its_line(fault, line, says):
+def test_a_wrong_kernel_is_caught_at_its_line(fault, line, expected_message):
     verdict = verdict_of(scale_with(**fault))
     (failure,) = verdict.failures
-    assert says in failure.message.lower()
+    assert expected_message in failure.message.lower()
     assert line is None or f":{line}" in failure.message or f"line {line}" in failure.message
     assert "cpu-sim" in failure.reproduce
 
@@ -104,6 +104,6 @@ def test_the_simulator_can_be_asked_for_where_there_is_a_gpu(monkeypatch):
 
     op = scale_with()
     machine = dataclasses.replace(this_machine(), gpus=(Gpu("a GPU", (9, 0), 80 << 30),))
-    (asked,) = plan(op, machine, ["kernel"], "cpu-sim")
-    assert (asked.simulate, asked.device, asked.where) == (True, "cpu", "cpu-sim")
+    (task,) = plan(op, machine, ["kernel"], "cpu-sim")
+    assert (task.simulate, task.device, task.where) == (True, "cpu", "cpu-sim")
     assert not any(task.simulate for task in plan(op, machine, ["kernel"], None))

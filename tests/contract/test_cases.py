@@ -67,7 +67,7 @@ def test_a_case_is_its_text_and_the_text_gives_the_same_values():
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("m", "is not name=value"),
         ("m=x", "is not a size"),
@@ -78,8 +78,8 @@ def test_a_case_is_its_text_and_the_text_gives_the_same_values():
         ("dtype=int32", "has int32, but cases::f takes Float"),
     ],
 )
-def test_a_malformed_case_says_what_is_wrong(text, says):
-    with pytest.raises(CheckError, match=says):
+def test_a_malformed_case_says_what_is_wrong(text, message):
+    with pytest.raises(CheckError, match=message):
         parse_case(contract_of(matmul), text)
 
 

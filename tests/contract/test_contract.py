@@ -34,7 +34,7 @@ def test_packing_and_unpacking_are_inverse() -> None:
     assert isinstance(single.pack(single.reference([torch.ones(2)])), torch.Tensor)
 
 
-def test_the_fingerprint_follows_name_schema_and_meaning() -> None:
+def test_the_fingerprint_follows_name_schema_and_reference() -> None:
     def other(x: Float[Tensor, "n"], k: int = 3) -> tuple[Float[Tensor, "n"], Int[Tensor, ""]]:
         return x * k, x.argmax()
 

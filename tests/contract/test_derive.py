@@ -46,7 +46,7 @@ def concatenate(namespace: str) -> ow.Op:
 # -- fake -------------------------------------------------------------------------------------------
 
 
-def test_the_fake_has_the_shapes_dtypes_and_device_of_the_meaning(namespace: str) -> None:
+def test_the_fake_has_the_shapes_dtypes_and_device_of_the_reference(namespace: str) -> None:
     op = with_index(namespace)
     with FakeTensorMode():
         top, where, total = op(torch.empty(3, 4, dtype=torch.float16))
@@ -55,7 +55,7 @@ def test_the_fake_has_the_shapes_dtypes_and_device_of_the_meaning(namespace: str
     assert total.device.type == "cpu"
 
 
-def test_outputs_are_contiguous_whatever_the_meaning_s_layout(namespace: str) -> None:
+def test_outputs_are_contiguous_whatever_the_reference_s_layout(namespace: str) -> None:
     @ow.op(f"{namespace}::transpose")
     def transpose(x: Float[Tensor, "n k"]) -> Float[Tensor, "k n"]:
         return x.T
@@ -101,7 +101,7 @@ def test_torch_compile_with_dynamic_shapes_agrees(namespace: str) -> None:
         torch.testing.assert_close(compiled(x, w), torch.softmax((x + 1) * w, -1) * 6)
 
 
-def test_a_numpy_meaning_has_a_fake_too(namespace: str) -> None:
+def test_a_numpy_reference_has_a_fake_too(namespace: str) -> None:
     @ow.op(f"{namespace}::norm")
     def norm(x: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n"]:
         return np.sqrt((x * x).sum(axis=1))
@@ -116,7 +116,7 @@ def test_a_numpy_meaning_has_a_fake_too(namespace: str) -> None:
 # -- gradient ---------------------------------------------------------------------------------------
 
 
-def test_the_gradient_is_that_of_the_meaning(namespace: str) -> None:
+def test_the_gradient_is_that_of_the_reference(namespace: str) -> None:
     op = scaled_softmax(namespace)
     x, w, g = f64(2, 3, 4), f64(4), torch.randn(2, 3, 4, dtype=torch.float64)
     ours = torch.autograd.grad(op(x, w, 1.5), (x, w), g)
@@ -210,7 +210,7 @@ def test_a_list_of_tensors_with_defaults_that_the_dispatcher_drops(namespace: st
     assert xs[0].grad.tolist() == [7, 7]
 
 
-def test_an_argument_that_the_meaning_ignores_has_a_zero_gradient(namespace: str) -> None:
+def test_an_argument_that_the_reference_ignores_has_a_zero_gradient(namespace: str) -> None:
     @ow.op(f"{namespace}::first")
     def first(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         return x * 2
@@ -271,7 +271,7 @@ def test_the_gradient_under_torch_compile_is_the_vjp_operator(namespace: str) ->
     torch.testing.assert_close(ours, torch.autograd.grad(torch.softmax(x * w, -1).square().sum(), (x, w)))
 
 
-def test_torch_func_grad_is_that_of_the_meaning(namespace: str) -> None:
+def test_torch_func_grad_is_that_of_the_reference(namespace: str) -> None:
     op = scaled_softmax(namespace)
     x, w = torch.randn(2, 3), torch.randn(3)
     for call in (op, op.overload):
@@ -280,7 +280,7 @@ def test_torch_func_grad_is_that_of_the_meaning(namespace: str) -> None:
         torch.testing.assert_close(ours, meant)
 
 
-def test_forward_mode_carries_the_meaning_s_tangent(namespace: str) -> None:
+def test_forward_mode_carries_the_reference_s_tangent(namespace: str) -> None:
     from torch.autograd import forward_ad
 
     op = scaled_softmax(namespace)
@@ -296,7 +296,7 @@ def test_forward_mode_carries_the_meaning_s_tangent(namespace: str) -> None:
 
 
 @pytest.mark.parametrize("in_dims", [(0, None), (None, 0), (0, 0), (1, 1), (-1, None), (2, 0)])
-def test_vmap_is_that_of_the_meaning(in_dims: tuple[int | None, int | None], namespace: str) -> None:
+def test_vmap_is_that_of_the_reference(in_dims: tuple[int | None, int | None], namespace: str) -> None:
     op = scaled_softmax(namespace)
     x = torch.randn(5, 5, 5) if in_dims[0] is not None else torch.randn(3, 5)
     w = torch.randn(5, 5) if in_dims[1] is not None else torch.randn(5)
@@ -380,7 +380,7 @@ def test_least_bytes_are_inputs_and_outputs_once(namespace: str) -> None:
 # -- decomposition and placements -----------------------------------------------------------------------
 
 
-def test_the_decomposition_is_the_meaning(namespace: str) -> None:
+def test_the_decomposition_is_the_reference(namespace: str) -> None:
     op = scaled_softmax(namespace)
     (function,) = torch._decomp.get_decompositions([op.overload]).values()
     x, w = torch.randn(2, 3), torch.randn(3)
@@ -397,7 +397,7 @@ def test_the_decomposition_is_the_meaning(namespace: str) -> None:
 
 
 @pytest.mark.slow
-def test_distributed_tensors_get_placements_from_the_meaning(run_python) -> None:  # type: ignore[no-untyped-def]
+def test_distributed_tensors_get_placements_from_the_reference(run_python) -> None:  # type: ignore[no-untyped-def]
     done = run_python("""
     import tempfile, torch, opwright as ow
     import torch.distributed as dist

@@ -47,7 +47,7 @@ def test_every_form_of_axis_is_read(text: str, expected: tuple[object, ...]) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("*a *b", "more than one"),
         ("... *a", "more than one"),
@@ -63,10 +63,10 @@ def test_every_form_of_axis_is_read(text: str, expected: tuple[object, ...]) -> 
         ("?n", "is not an axis"),
     ],
 )
-def test_other_forms_are_refused_and_shown(text: str, says: str) -> None:
+def test_other_forms_are_refused_and_shown(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=r".") as error:
         parse_dims(text)
-    assert says in str(error.value)
+    assert message in str(error.value)
 
 
 def test_an_expression_is_evaluated_with_python_s_rules() -> None:

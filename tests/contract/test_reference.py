@@ -24,7 +24,7 @@ def contract_of(function: object) -> Contract:
     return make_contract("demo::f", function, globals())  # type: ignore[arg-type]
 
 
-def test_a_numpy_meaning_runs_by_numpy_itself_on_plain_cpu_tensors() -> None:
+def test_a_numpy_reference_runs_by_numpy_itself_on_plain_cpu_tensors() -> None:
     seen = []
 
     def f(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
@@ -38,7 +38,7 @@ def test_a_numpy_meaning_runs_by_numpy_itself_on_plain_cpu_tensors() -> None:
     np.testing.assert_array_equal(out.numpy(), np.tanh(x.numpy()) * np.float32(3))
 
 
-def test_the_traceable_form_of_a_numpy_meaning_agrees_and_differentiates() -> None:
+def test_the_traceable_form_of_a_numpy_reference_agrees_and_differentiates() -> None:
     def f(x: Float[np.ndarray, "n"], k: int) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, ""]]:
         y = helper(x) ** k
         return y, y.sum()
@@ -52,7 +52,7 @@ def test_the_traceable_form_of_a_numpy_meaning_agrees_and_differentiates() -> No
     torch.testing.assert_close(x.grad, 18 * torch.tanh(x.detach()) * (1 - torch.tanh(x.detach()) ** 2))
 
 
-def test_a_numpy_meaning_takes_a_view_that_numpy_reverses() -> None:
+def test_a_numpy_reference_takes_a_view_that_numpy_reverses() -> None:
     def f(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
         return x[::-1]
 
@@ -99,7 +99,7 @@ def test_fresh_outputs_copies_only_what_is_shared() -> None:
 
 
 @pytest.mark.parametrize("returned", ["1.0", "(x, x)", "None", "[x, 2]"])
-def test_a_meaning_that_breaks_its_promise_is_reported(returned: str) -> None:
+def test_a_reference_that_breaks_its_promise_is_reported(returned: str) -> None:
     scope = {"Float": Float, "Tensor": Tensor, "__name__": __name__}
     exec(f"def f(x: Float[Tensor, 'n']) -> Float[Tensor, 'n']:\n  return {returned}", scope)
     with pytest.raises(ContractError, match=r"demo::f: the reference returned \(") as error:
@@ -107,7 +107,7 @@ def test_a_meaning_that_breaks_its_promise_is_reported(returned: str) -> None:
     assert "annotation promises 1 tensor" in error.value.message
 
 
-def test_a_list_of_tensors_reaches_a_numpy_meaning_as_arrays() -> None:
+def test_a_list_of_tensors_reaches_a_numpy_reference_as_arrays() -> None:
     def f(xs: list[Float[np.ndarray, "n"]]) -> Float[np.ndarray, "n"]:
         return np.add(xs[0], xs[1])
 
@@ -116,7 +116,7 @@ def test_a_list_of_tensors_reaches_a_numpy_meaning_as_arrays() -> None:
     assert contract.traceable([xs])[0].tolist() == [2, 2]
 
 
-def test_an_absent_optional_reaches_a_numpy_meaning_as_none() -> None:
+def test_an_absent_optional_reaches_a_numpy_reference_as_none() -> None:
     def f(x: Int[np.ndarray, "n"], y: Int[np.ndarray, "n"] | None = None) -> Int[np.ndarray, "n"]:
         return x if y is None else x + y
 
@@ -138,7 +138,7 @@ def test_replacing_globals_reaches_closures_helpers_and_recursion() -> None:
     assert f() == (old, old)
 
 
-def test_arrays_that_a_numpy_meaning_makes_are_beside_its_arguments():
+def test_arrays_that_a_numpy_reference_makes_are_beside_its_arguments():
     @ow.op("testreference::own")
     def own(x: Float[np.ndarray, "n"], k: int) -> Float[np.ndarray, "k n"]:
         return np.where(x > np.arange(k)[:, None], x, x * 0)

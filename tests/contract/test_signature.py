@@ -29,7 +29,7 @@ def refusal(function: Callable[..., Any]) -> ContractError:
     with pytest.raises(ContractError) as error:
         contract_of(function)
     assert str(error.value).startswith("demo::f")
-    assert error.value.fix, "a refusal says what to do"
+    assert error.value.fix, "a refusal has a fix"
     return error.value
 
 
@@ -286,10 +286,10 @@ def test_mutation_of_a_tensor_in_a_list_is_refused() -> None:
     assert "writes into its argument 'xs'" in refusal(f).message
 
 
-def test_mutation_before_an_error_of_the_meaning_is_refused() -> None:
+def test_mutation_before_an_error_of_the_reference_is_refused() -> None:
     def f(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         x.add_(1)
-        if x.sum() > 0:  # looks at values, which a fake tensor has not
+        if x.sum() > 0:  # reads values, which a fake tensor does not have
             return x * 2
         return x + 1
 

@@ -13,7 +13,7 @@ CUDA_KERNELS = {name: kernel.spec.dtypes[0] for name, kernel in add.kernels.item
 
 @pytest.mark.compiler
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_the_cpp_kernel_gives_what_the_meaning_gives_in_every_layout(dtype, layouts):
+def test_the_cpp_kernel_gives_what_the_reference_gives_in_every_layout(dtype, layouts):
     for x, y in zip(layouts(dtype), layouts(dtype), strict=True):
         out = add.kernels["cpp"](x, y)
         assert torch.equal(out, x + y), x.shape
@@ -28,7 +28,7 @@ def test_on_a_cpu_the_cpp_kernel_is_what_runs():
 
 
 @pytest.mark.triton
-def test_triton_kernels_agree_with_the_meaning_in_the_interpreter(run_python):
+def test_triton_kernels_agree_with_the_reference_in_the_interpreter(run_python):
     # Within a tolerance: the interpreter cuts float32 off to bfloat16, where a GPU rounds.
     run_python(
         """
@@ -52,7 +52,7 @@ def test_triton_kernels_agree_with_the_meaning_in_the_interpreter(run_python):
 @pytest.mark.triton
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("kernel", TRITON_KERNELS)
-def test_triton_kernels_agree_with_the_meaning_on_a_gpu(kernel, dtype, layouts):
+def test_triton_kernels_agree_with_the_reference_on_a_gpu(kernel, dtype, layouts):
     for x, y in zip(layouts(dtype, "cuda"), layouts(dtype, "cuda"), strict=True):
         out = add.kernels[kernel](x, y)
         assert torch.equal(out, x + y), x.shape
@@ -116,7 +116,7 @@ def test_the_launchers_are_plain_functions_that_torch_compile_takes_as_they_are(
     assert "add_kernel" in code
 
 
-def test_the_cuda_family_is_whole():
+def test_all_cuda_kernels_are_attached():
     assert set(CUDA_KERNELS) == {
         "f32", "f32x4", "f16", "f16x2", "f16x8", "f16x8_pack", "bf16", "bf16x2", "bf16x8_pack",
     }  # fmt: skip

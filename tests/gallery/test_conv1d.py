@@ -47,7 +47,7 @@ def assert_close(got: torch.Tensor, expected: torch.Tensor, terms: int) -> None:
     torch.testing.assert_close(got.double().cpu(), expected, rtol=eps, atol=4 * (terms + 4) * summed)
 
 
-def test_the_meaning_is_the_definition_on_the_data_of_the_text():
+def test_the_reference_is_the_definition_on_the_data_of_the_text():
     x, k = torch.arange(15, dtype=torch.float32), torch.arange(4, dtype=torch.float32)
     with conv1d.only("reference"):
         assert conv1d(x, k).tolist() == BOOK
@@ -56,7 +56,7 @@ def test_the_meaning_is_the_definition_on_the_data_of_the_text():
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("m", WIDTHS)
-def test_the_meaning_is_the_definition_for_every_size(n, m):
+def test_the_reference_is_the_definition_for_every_size(n, m):
     x, k = torch.randn(n, dtype=torch.float64), torch.randn(m, dtype=torch.float64)
     with conv1d.only("reference"):
         assert_close(conv1d(x, k), exact(x, k), m)
@@ -102,7 +102,7 @@ def test_the_numpy_kernel_agrees_with_the_definition(dtype):
 
 
 @pytest.mark.triton
-def test_the_triton_kernel_agrees_with_the_meaning_in_the_interpreter(run_python):
+def test_the_triton_kernel_agrees_with_the_reference_in_the_interpreter(run_python):
     run_python(
         """
         import torch
@@ -110,8 +110,8 @@ def test_the_triton_kernel_agrees_with_the_meaning_in_the_interpreter(run_python
         for dtype in (torch.float16, torch.float32, torch.float64):
             for n, m in ((0, 2), (5, 7), (1030, 4), (4100, 11)):
                 x, k = torch.randn(n).to(dtype), torch.randn(m).to(dtype)
-                truth = conv1d.contract.reference((x.double(), k.double()))[0].to(dtype)
-                torch.testing.assert_close(conv1d.kernels["triton"](x, k), truth, rtol=1e-2, atol=1e-2)
+                expected = conv1d.contract.reference((x.double(), k.double()))[0].to(dtype)
+                torch.testing.assert_close(conv1d.kernels["triton"](x, k), expected, rtol=1e-2, atol=1e-2)
         """,
         env={"TRITON_INTERPRET": "1"},
     )
@@ -226,7 +226,7 @@ def test_more_elements_than_32_bits_can_count_are_convolved(kernel):
 
 
 @pytest.mark.mojo
-@pytest.mark.slow  # four compilations; that nobody edited the source since is what the next test says in no time
+@pytest.mark.slow  # four compilations; the next test checks quickly that the source was not edited since
 def test_the_shipped_ptx_is_what_its_source_compiles_to(tmp_path):
     kernel = conv1d.kernels["mojo_gpu"]
     source = kernel.spec.source
@@ -255,10 +255,10 @@ def test_the_demonstration_prints_passed_for_each_and_match(capsys, monkeypatch)
         kernel = (conv1d_15_4 if name == "max_op" else conv1d).kernels[name]
         monkeypatch.setattr(kernel, "probe", lambda device: Refused("MAX is not asked", "run the next test"))
     assert demo()
-    said = capsys.readouterr().out
-    assert said.count("[14. 20. 26. 32. 38. 44. 50. 56. 62. 68. 74. 80. 41. 14.  0.]\n  PASSED") == 2
-    assert "MAX graph: not run: MAX is not asked (run the next test)" in said
-    assert said.endswith("\nMATCH\n")
+    output = capsys.readouterr().out
+    assert output.count("[14. 20. 26. 32. 38. 44. 50. 56. 62. 68. 74. 80. 41. 14.  0.]\n  PASSED") == 2
+    assert "MAX graph: not run: MAX is not asked (run the next test)" in output
+    assert output.endswith("\nMATCH\n")
 
 
 @pytest.mark.max
@@ -293,7 +293,7 @@ def test_the_gradient_for_the_taps_in_mojo_agrees_with_its_reference(dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_the_gradient_for_the_taps_agrees_with_its_meaning_on_a_gpu(dtype):
+def test_the_gradient_for_the_taps_agrees_with_its_reference_on_a_gpu(dtype):
     for n in (0, 1, 5, 1000, 70_001):
         for m in (1, 4, 17):
             x, grad = torch.randn(n).to("cuda", dtype), torch.randn(n).to("cuda", dtype)

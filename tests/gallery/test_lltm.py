@@ -90,7 +90,7 @@ def compare(operator, kernel, given):
 
 @pytest.mark.compiler
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_the_cpp_kernel_gives_what_the_meaning_gives(dtype):
+def test_the_cpp_kernel_gives_what_the_reference_gives(dtype):
     assert_kernel_is_right("cpp", dtype)
 
 

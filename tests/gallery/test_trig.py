@@ -28,23 +28,23 @@ def assert_close(out: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.compiler
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", OPS)
-def test_the_cpp_kernel_gives_what_the_meaning_gives_in_every_layout(name, dtype, layouts):
-    operator, meaning = OPS[name]
+def test_the_cpp_kernel_gives_what_the_reference_gives_in_every_layout(name, dtype, layouts):
+    operator, reference = OPS[name]
     for x in layouts(dtype):
-        assert_close(operator.kernels["cpp"](x), meaning(x))
+        assert_close(operator.kernels["cpp"](x), reference(x))
 
 
 @pytest.mark.compiler
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", OPS)
 def test_the_cpp_kernel_is_right_for_nan_infinities_and_huge_angles(name, dtype):
-    operator, meaning = OPS[name]
+    operator, reference = OPS[name]
     x = torch.tensor(EDGES * 3, dtype=torch.float64).to(dtype)
-    assert_close(operator.kernels["cpp"](x), meaning(x))
+    assert_close(operator.kernels["cpp"](x), reference(x))
 
 
 @pytest.mark.triton
-def test_triton_kernels_agree_with_the_meaning_in_the_interpreter(run_python):
+def test_triton_kernels_agree_with_the_reference_in_the_interpreter(run_python):
     run_python(
         """
         import torch
@@ -63,11 +63,11 @@ def test_triton_kernels_agree_with_the_meaning_in_the_interpreter(run_python):
 @pytest.mark.triton
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("name", "kernel"), TRITON_KERNELS)
-def test_triton_kernels_agree_with_the_meaning_on_a_gpu(name, kernel, dtype, layouts):
-    operator, meaning = OPS[name]
+def test_triton_kernels_agree_with_the_reference_on_a_gpu(name, kernel, dtype, layouts):
+    operator, reference = OPS[name]
     edges = torch.tensor(EDGES, dtype=torch.float64).to("cuda", dtype)
     for x in (*layouts(dtype, "cuda"), edges):
-        assert_close(operator.kernels[kernel](x), meaning(x))
+        assert_close(operator.kernels[kernel](x), reference(x))
 
 
 # -- autotune and heuristics --------------------------------------------------------------------------------
@@ -111,9 +111,9 @@ def test_heuristics_above_autotune_is_refused_with_the_reason_and_the_remedy(nam
     operator = fresh_sin(namespace)
     with pytest.raises(KernelError) as refused:
         operator.triton(launcher_of("heuristics first"))
-    told = str(refused.value)
-    assert "sin_kernel has @triton.heuristics above @triton.autotune" in told
-    assert "put @triton.autotune first, then @triton.heuristics" in told
+    messages = str(refused.value)
+    assert "sin_kernel has @triton.heuristics above @triton.autotune" in messages
+    assert "put @triton.autotune first, then @triton.heuristics" in messages
     assert not operator.kernels
 
 
@@ -322,6 +322,6 @@ def test_an_autograd_function_may_call_the_operators(device, compiled):
         assert torch.allclose(x.grad, 2 * x.detach().cos(), atol=1e-6)
 
 
-def test_vmap_follows_from_the_meaning(device):
+def test_vmap_follows_from_the_reference(device):
     x = torch.randn(4, 6, device=device)
     assert torch.allclose(torch.vmap(sin)(x), x.sin(), atol=1e-6)

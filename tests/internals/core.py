@@ -1,6 +1,6 @@
 """What must hold whichever of torch's private names are missing: run as a script, by ``test_without.py``.
 
-A value that is computed is right; what cannot be had is an error of opwright's own, or of torch's, and says so.
+A computed value is right. If a value cannot be computed, there is an error of opwright's or torch's.
 """
 
 from __future__ import annotations

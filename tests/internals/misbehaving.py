@@ -18,7 +18,7 @@ from opwright.internals import lookup
 
 
 class AlwaysHolds:
-    """A guard that never looks."""
+    """A guard that accepts everything."""
 
     def __init__(self, *tensors: Any, **options: Any) -> None:
         pass

@@ -61,6 +61,6 @@ def test_doctor_has_a_line_for_what_is_missing(tmp_path):
     done = warm.run_module(
         "opwright", "doctor", "--json", tmp_path / "doctor.json", env={"OPWRIGHT_WITHOUT_INTERNALS": "guards"}
     )
-    line = "torch._C._dynamo.guards.TensorGuards is missing: each call is checked anew"
+    line = "torch._C._dynamo.guards.TensorGuards is missing: each call is checked in Python"
     assert line in done.stdout
     assert any(line in lacks for lacks in json.loads((tmp_path / "doctor.json").read_text())["lacks"])

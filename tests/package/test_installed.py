@@ -55,7 +55,7 @@ def test_compile_fake_export_and_opcheck(trig):
 
 
 def test_wrong_calls_are_refused_by_name_on_every_way(trig):
-    said = python_with(trig)("""
+    output = python_with(trig)("""
         import torch, my_ops
         from my_ops._opwright.errors import ArgumentError
         for call in (my_ops.sin, torch.ops.gallery.sin):
@@ -72,8 +72,8 @@ def test_wrong_calls_are_refused_by_name_on_every_way(trig):
             except ArgumentError as error:
                 print(error)
     """)
-    assert said.count("gallery::sin: argument 'x' should be Float, but it is int64") == 3
-    assert said.count("gallery::sin: argument 'x' should be Float, but it is complex64") == 2
+    assert output.count("gallery::sin: argument 'x' should be Float, but it is int64") == 3
+    assert output.count("gallery::sin: argument 'x' should be Float, but it is complex64") == 2
 
 
 def test_saved_outputs_and_a_backward_that_is_an_operator(mixed):
@@ -104,7 +104,7 @@ def test_saved_outputs_and_a_backward_that_is_an_operator(mixed):
 
 
 def test_lists_optional_arguments_and_a_kernel_with_a_predicate(mixed):
-    said = python_with(mixed)("""
+    output = python_with(mixed)("""
         import torch
         from mixed_ops import gather_sum
         tables, index = [torch.randn(4, 2, requires_grad=True), torch.randn(5, 2)], torch.tensor([0, 3])
@@ -118,11 +118,11 @@ def test_lists_optional_arguments_and_a_kernel_with_a_predicate(mixed):
         except ValueError as error:
             print(error)
     """)
-    assert "dim 'n' of argument 'bias' should be 2 (as in argument 'tables[0]'), but it is 3" in said
+    assert "dim 'n' of argument 'bias' should be 2 (as in argument 'tables[0]'), but it is 3" in output
 
 
 def test_what_is_left_of_opwright_in_a_package(mixed):
-    said = python_with(mixed)("""
+    output = python_with(mixed)("""
         import mixed_ops.mixed as source
         from mixed_ops import _opwright as ow
         assert ow.cdiv(5, 2) == 3
@@ -136,9 +136,9 @@ def test_what_is_left_of_opwright_in_a_package(mixed):
         except AttributeError as error:
             print(error)
     """)
-    assert "ow.cuda_module is not part of a shipped package" in said
-    assert "ow.check is not part of a shipped package" in said
-    assert "Op has no 'apply_tuning' in a shipped package" in said
+    assert "ow.cuda_module is not part of a shipped package" in output
+    assert "ow.check is not part of a shipped package" in output
+    assert "Op has no 'apply_tuning' in a shipped package" in output
 
 
 def test_two_packages_with_one_operator(trig, tmp_path):
@@ -146,14 +146,14 @@ def test_two_packages_with_one_operator(trig, tmp_path):
 
     opwright("package", "opwright.gallery.trig", "--name", "other_ops", "--out", tmp_path / "project")
     other = install(tmp_path / "project", tmp_path / "site")
-    said = python_with(trig, other)("import my_ops, other_ops", expect=1)
-    assert "other_ops cannot define gallery::sin: gallery::sin is already registered with torch" in said
-    assert "import only one of them in a process" in said
+    output = python_with(trig, other)("import my_ops, other_ops", expect=1)
+    assert "other_ops cannot define gallery::sin: gallery::sin is already registered with torch" in output
+    assert "import only one of them in a process" in output
 
 
 def test_beside_opwrights_own_definition(trig):
     run = python_with(trig)
-    said = run("import my_ops, opwright.gallery.trig", blocked=False, expect=1)
-    assert "gallery::sin is already registered with torch" in said
-    said = run("import opwright.gallery.trig, my_ops", blocked=False, expect=1)
-    assert "my_ops cannot define gallery::sin" in said
+    output = run("import my_ops, opwright.gallery.trig", blocked=False, expect=1)
+    assert "gallery::sin is already registered with torch" in output
+    output = run("import opwright.gallery.trig, my_ops", blocked=False, expect=1)
+    assert "my_ops cannot define gallery::sin" in output

@@ -24,7 +24,7 @@ def shapes(tmp_path_factory):
     return install(made / "project", made / "site")
 
 
-# Runs calls that fit and calls that do not, and prints for each one its first element or its error.
+# Runs valid and invalid calls, and prints for each one its first element or its error.
 CALLS = """
 import torch
 x, y, p = torch.zeros(2, 4), torch.zeros(4), [torch.zeros(5, 4)]
@@ -76,7 +76,7 @@ def test_checks_in_cpp_are_those_in_python(shapes):
 
 def test_the_library_alone_runs_saved_outputs_lists_and_defaults(mixed):
     library = mixed / "mixed_ops" / "native" / "libmixed_ops.so"
-    said = python_with()(f"""
+    output = python_with()(f"""
         import torch
         torch.ops.load_library({str(library)!r})
         x = torch.ones(2, 2)
@@ -92,8 +92,8 @@ def test_the_library_alone_runs_saved_outputs_lists_and_defaults(mixed):
         except RuntimeError as error:
             print(error)
     """)
-    assert "Could not run 'mixed::gather_sum'" in said  # it has no native kernel: only its schema is there
-    assert "mixed::scaled_exp: argument 'x' should have 2 dims, but it has 1" in said
+    assert "Could not run 'mixed::gather_sum'" in output  # it has no native kernel: only its schema is there
+    assert "mixed::scaled_exp: argument 'x' should have 2 dims, but it has 1" in output
 
 
 def test_libraries_name_no_folder_of_the_machine_that_built_them(mixed):

@@ -49,10 +49,10 @@ def plain(tmp_path, namespace):
 
 @pytest.mark.compiler
 def test_what_is_said_and_written(mixed_project):
-    said = (mixed_project.parent / "said").read_text()
-    assert "left out: mixed::scaled_exp cuda: launches kernels of ow.cuda_module" in said
-    assert "→ write a .cu file with a host function" in said
-    assert f"pip install {next((mixed_project / 'dist').glob('*.whl'))}" in said
+    output = (mixed_project.parent / "output").read_text()
+    assert "left out: mixed::scaled_exp cuda: launches kernels of ow.cuda_module" in output
+    assert "→ write a .cu file with a host function" in output
+    assert f"pip install {next((mixed_project / 'dist').glob('*.whl'))}" in output
     project = tomllib.loads((mixed_project / "pyproject.toml").read_text())["project"]
     assert {r.split(">")[0] for r in project["dependencies"]} == {"torch", "numpy", "jaxtyping", "typing-extensions"}
     assert "license" not in project
@@ -89,8 +89,8 @@ def test_a_wrong_library_is_refused(mixed, tmp_path):
         library = torch.library.Library("opwright_shipped", "FRAGMENT")
         library.define("{record["symbol"]}(Tensor x, int scale) -> Tensor")
     """
-    said = python_with(copy)(planted + f"\n        {call}", expect=1)
-    assert "was built for another schema" in said
+    output = python_with(copy)(planted + f"\n        {call}", expect=1)
+    assert "was built for another schema" in output
 
 
 def test_an_edited_operator_is_refused(plain, tmp_path):
@@ -98,11 +98,11 @@ def test_an_edited_operator_is_refused(plain, tmp_path):
     assert made.shipped == ()
     module = next((tmp_path / "out" / "edited_ops").glob("plain_*.py"))
     module.write_text(module.read_text().replace('Tensor, "*n"])', 'Tensor, "*n"], a: float = 1.0)'))
-    said = python_with(tmp_path / "out")("import edited_ops", expect=1)
-    assert "::double: when edited_ops was made, its schema was (Tensor x) -> Tensor" in said
+    output = python_with(tmp_path / "out")("import edited_ops", expect=1)
+    assert "::double: when edited_ops was built, its schema was (Tensor x) -> Tensor" in output
 
 
-def test_without_native_kernels_it_says_so_and_runs_the_meaning(plain, tmp_path, capsys):
+def test_without_native_kernels_it_says_so_and_runs_the_reference(plain, tmp_path, capsys):
     from opwright.package.report import show_packaged
 
     show_packaged(make_package(plain(), "plain_ops", tmp_path / "out"))
@@ -128,7 +128,7 @@ def test_folders_and_targets_that_do_not_do(plain, tmp_path):
         make_package(target, "ops", tmp_path, force=True)
     with pytest.raises(CheckError, match="is a file"):
         make_package(target, "ops", tmp_path / target)
-    with pytest.raises(CheckError, match="no version"):
+    with pytest.raises(CheckError, match="is not a version that pip accepts"):
         make_package(target, "ops", tmp_path / "out", version="one")
     with pytest.raises(TargetError, match="there is no file"):
         make_package("nothing.py", "ops", tmp_path / "out")
@@ -139,16 +139,16 @@ def test_folders_and_targets_that_do_not_do(plain, tmp_path):
 
 
 def test_the_command_line_exits_2_without_a_traceback(tmp_path):
-    said = opwright("package", SOURCES / "mixed.py", "--name", "a b", "--out", tmp_path / "out", expect=2)
-    assert said.startswith("opwright: 'a b' is not a valid name for a package")
+    output = opwright("package", SOURCES / "mixed.py", "--name", "a b", "--out", tmp_path / "out", expect=2)
+    assert output.startswith("opwright: 'a b' is not a valid name for a package")
 
 
 def test_imports_that_cannot_be_shipped(plain, tmp_path):
     (tmp_path / "beside.py").write_text("from opwright.runtime.op import Op\n")
     with pytest.raises(TargetError, match=r"uses opwright\.runtime\.op, which is not shipped"):
         make_package(plain("\nimport beside\n"), "ops", tmp_path / "out")
-    (tmp_path / "beside.py").write_text("def f():\n    import module_that_nobody_has\n")
-    with pytest.raises(TargetError, match=r"beside\.py:2 imports module_that_nobody_has, which is neither"):
+    (tmp_path / "beside.py").write_text("def f():\n    import module_that_does_not_exist\n")
+    with pytest.raises(TargetError, match=r"beside\.py:2 imports module_that_does_not_exist, which is neither"):
         make_package(plain("\nimport beside\n", "again"), "ops", tmp_path / "out")
 
 
@@ -208,13 +208,13 @@ def test_modules_beside_the_operators_go_along_when_they_are_asked_for(plain, tm
     (tmp_path / "layers.py").write_text("__all__ = ['Layer']\nclass Layer:\n    pass\n")
     made = make_package(plain(), "with_layers", tmp_path / "out", include=["layers"])
     assert (made.folder / "with_layers" / "layers.py").is_file()
-    said = python_with(made.folder)("import with_layers; print(with_layers.__all__, with_layers.Layer.__module__)")
-    assert said.strip() == "['Layer', 'double'] with_layers.layers"
+    output = python_with(made.folder)("import with_layers; print(with_layers.__all__, with_layers.Layer.__module__)")
+    assert output.strip() == "['Layer', 'double'] with_layers.layers"
     with pytest.raises(TargetError, match="nothing: there is no such module beside other"):
         make_package(plain(name="other"), "ops", tmp_path / "other", include=["nothing"])
 
 
-def test_a_meaning_in_numpy_takes_arrays_there_too(tmp_path):
+def test_a_reference_in_numpy_takes_arrays_there_too(tmp_path):
     made = make_package("opwright.gallery.outer_sum", "outer_ops", tmp_path / "out")
     assert [k.kernel for k in made.left_out] == ["numpy_compiled"]
     python_with(made.folder)("""

@@ -45,7 +45,7 @@ def text_of(page):
 
 def test_the_page_says_what_the_records_say():
     page = html.render([make_check(), make_bench()], title="Add on an H100")
-    said = text_of(page)
+    output = text_of(page)
     for part in (
         "Add on an H100", "NVIDIA H100 80GB HBM3 · torch 2.13.0+cu130", "forgets_tail",
         "n=5 dtype=float32 layout=contiguous",
@@ -55,7 +55,7 @@ def test_the_page_says_what_the_records_say():
         "79.2 GiB", "below 2^21 elements", "from 2^21 elements", "triton_autotuned", "2026-11-20: calls use this",
         "TF32 in cuBLAS", "reset before each cold sample",
     ):  # fmt: skip
-        assert part in said or part in page, part
+        assert part in output or part in page, part
     assert 'data-copy="opwright check add.py:add --kernel forgets_tail' in page
 
 
@@ -104,9 +104,9 @@ def test_a_long_list_is_folded_and_reasons_are_counted():
     assert '<table class="rows folded"' in page
     assert "show 60 passed<" in page
     assert '<tbody class="fail open"' in page
-    said = text_of(page)
-    assert "60 of 61 kernels: slow" in said
-    assert "gallery::add:right_3, … and 56 more" in said
+    output = text_of(page)
+    assert "60 of 61 kernels: slow" in output
+    assert "gallery::add:right_3, … and 56 more" in output
     assert 'class="rows folded"' not in html.render([make_check(*many_verdicts(5))])
 
 
@@ -122,7 +122,7 @@ def test_what_was_not_passed_leaves_no_section():
     assert 'id="times"' in sections["bench"]
     assert 'id="verdicts"' not in sections["bench"]
     assert 'id="parts"' not in sections["bench"]
-    assert "no verdict and no time" in sections["nothing"]
+    assert "no verdicts and no times" in sections["nothing"]
     assert not any('id="errors"' in page or 'id="histograms"' in page for page in sections.values())
 
 
@@ -327,35 +327,35 @@ const header = (id, name) => [...document.querySelectorAll(`#${id} thead button`
 const search = (id, text) => {
   const box = document.querySelector(`#${id} input`); box.value = text; box.dispatchEvent(new Event("input"));
 };
-const said = {};
-said.start = shown("verdicts");
-said.failure = document.querySelector("#v1").checkVisibility();
-said.closed = document.querySelector("#v2").checkVisibility();
-click("#verdicts .pass .opener"); said.opened = document.querySelector("#v2").checkVisibility();
-said.expanded = document.querySelector("#verdicts .pass .opener").getAttribute("aria-expanded");
-header("verdicts", "operator and kernel").click(); said.by_name = shown("verdicts");
-header("verdicts", "operator and kernel").click(); said.by_name_down = shown("verdicts");
-said.sorted = header("verdicts", "operator and kernel").parentElement.getAttribute("aria-sort");
-click("#verdicts .chip[data-status=refused]"); said.refused = shown("verdicts");
-search("verdicts", "nothing like it"); said.none = shown("verdicts");
-said.told = document.querySelector("#verdicts .none-left").checkVisibility();
-click("#verdicts .chip[data-status='']"); search("verdicts", "GALLERY trit"); said.found = shown("verdicts");
-search("times", "backward 16384x16384"); header("times", "warm").click(); said.fastest = shown("times");
-click("#times .chip[data-status=slower]"); said.slower = shown("times");
-const copied = click("#v1 [data-copy]"); said.copied = copied.dataset.copy.slice(0, 14);
-document.title = JSON.stringify(said);
+const seen = {};
+seen.start = shown("verdicts");
+seen.failure = document.querySelector("#v1").checkVisibility();
+seen.closed = document.querySelector("#v2").checkVisibility();
+click("#verdicts .pass .opener"); seen.opened = document.querySelector("#v2").checkVisibility();
+seen.expanded = document.querySelector("#verdicts .pass .opener").getAttribute("aria-expanded");
+header("verdicts", "operator and kernel").click(); seen.by_name = shown("verdicts");
+header("verdicts", "operator and kernel").click(); seen.by_name_down = shown("verdicts");
+seen.sorted = header("verdicts", "operator and kernel").parentElement.getAttribute("aria-sort");
+click("#verdicts .chip[data-status=refused]"); seen.refused = shown("verdicts");
+search("verdicts", "nothing like it"); seen.none = shown("verdicts");
+seen.none_left = document.querySelector("#verdicts .none-left").checkVisibility();
+click("#verdicts .chip[data-status='']"); search("verdicts", "GALLERY trit"); seen.found = shown("verdicts");
+search("times", "backward 16384x16384"); header("times", "warm").click(); seen.fastest = shown("times");
+click("#times .chip[data-status=slower]"); seen.slower = shown("times");
+const copied = click("#v1 [data-copy]"); seen.copied = copied.dataset.copy.slice(0, 14);
+document.title = JSON.stringify(seen);
 """
 
 
 DRIVE_FOLDED = """
 const shown = () => [...document.querySelectorAll("#verdicts tbody")].filter((t) => t.checkVisibility()).length;
-const said = { folded: shown(), failure: document.querySelector("#v1").checkVisibility() };
+const seen = { folded: shown(), failure: document.querySelector("#v1").checkVisibility() };
 const box = document.querySelector("#verdicts input");
 if (HOW === "search") { box.value = "right_7"; box.dispatchEvent(new Event("input")); }
 else document.querySelector("[data-unfold]").click();
-said.unfolded = shown();
-said.button = document.querySelector("[data-unfold]").checkVisibility();
-document.title = JSON.stringify(said);
+seen.unfolded = shown();
+seen.button = document.querySelector("[data-unfold]").checkVisibility();
+document.title = JSON.stringify(seen);
 """
 
 
@@ -407,8 +407,8 @@ def test_a_reader_opens_sorts_and_filters(tmp_path):
     page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
     shown, console = browse(page.replace("</body>", f"<script>{DRIVE}</script></body>"), tmp_path / "page.html")
     assert console == []
-    said = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
-    assert said == {
+    output = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
+    assert output == {
         "start": ["forgets_tail", "triton", "mojo"],
         "failure": True,
         "closed": False,
@@ -419,7 +419,7 @@ def test_a_reader_opens_sorts_and_filters(tmp_path):
         "sorted": "descending",
         "refused": ["mojo"],
         "none": [],
-        "told": True,
+        "none_left": True,
         "found": ["triton", "forgets_tail"],
         "fastest": ["cuda_vec4", "triton_autotuned", "triton", "torch.compile", "reference"],
         "slower": [],
@@ -436,5 +436,5 @@ def test_what_failed_is_never_folded_and_the_rest_unfolds(tmp_path, how, unfolde
     script = f"<script>const HOW = '{how}'; {DRIVE_FOLDED}</script></body>"
     shown, console = browse(page.replace("</body>", script), tmp_path / "page.html")
     assert console == []
-    said = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
-    assert said == {"folded": 1, "failure": True, "unfolded": unfolded, "button": False}
+    output = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
+    assert output == {"folded": 1, "failure": True, "unfolded": unfolded, "button": False}

@@ -1,4 +1,4 @@
-"""The comment is short, and text from kernels can neither format it nor call people."""
+"""The comment is short, and text from kernels can neither format it nor mention users."""
 
 from __future__ import annotations
 

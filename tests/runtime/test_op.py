@@ -19,7 +19,7 @@ from opwright.results import Origin
 def double(namespace: str) -> ow.Op:
     @ow.op(f"{namespace}::double")
     def double(x: Float[Tensor, "n"], *, a: float = 2.0) -> Float[Tensor, "n"]:
-        """Twice, unless told otherwise."""
+        """Twice, by default."""
         return x * a
 
     return double
@@ -125,7 +125,7 @@ def test_kernels_show_in_the_parts(namespace: str) -> None:
 def test_it_looks_like_the_function_that_defined_it(namespace: str) -> None:
     op = double(namespace)
     assert op.__name__ == "double"
-    assert op.__doc__ == "Twice, unless told otherwise."
+    assert op.__doc__ == "Twice, by default."
     assert repr(op) == f"<operator {namespace}::double(x: Float[n], *, a: float = 2.0), kernels: none>"
     assert {"python", "triton", "cpp", "numpy"} <= set(dir(op))
     with pytest.raises(AttributeError, match="the languages are"):
@@ -230,10 +230,10 @@ def test_mistakes_in_attaching_are_refused_with_a_remedy(namespace: str, tmp_pat
         "op.cpp takes .cpp or .cc or .cxx files": lambda: op.cpp(tmp_path / "kernel.py"),
         "is the name of the reference itself": lambda: op.python(lambda x, *, a: x, name="reference"),
     }
-    for says, attempt in attempts.items():
+    for expected_message, attempt in attempts.items():
         with pytest.raises(KernelError) as error:
             attempt()
-        assert says in error.value.message
+        assert expected_message in error.value.message
         assert f"{namespace}::double" in error.value.message
         assert error.value.fix
     assert not op.kernels

@@ -1,4 +1,4 @@
-"""Which kernel runs, and what ow.explain and a refused kernel say."""
+"""Which kernel runs, and the messages of ow.explain and a refused kernel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ran(op: ow.Op, x: Tensor) -> int:
     return found.pop()
 
 
-def test_without_a_kernel_the_meaning_runs(namespace: str) -> None:
+def test_without_a_kernel_the_reference_runs(namespace: str) -> None:
     assert ran(marked(namespace), torch.ones(2)) == 0
 
 
@@ -108,7 +108,7 @@ def test_explain_has_a_word_on_every_kernel(namespace: str, capsys: pytest.Captu
     assert "no: a kernel was found before it" in lines["reference"]
 
 
-def test_explain_says_that_the_meaning_runs(namespace: str) -> None:
+def test_explain_reports_that_the_reference_runs(namespace: str) -> None:
     explanation = marked(namespace).explain(torch.ones(2))
     assert explanation.chosen.kernel == "reference"
     assert "no kernel is applicable, so the reference itself runs" in str(explanation)
@@ -125,14 +125,14 @@ def test_a_kernel_asked_for_by_name_is_never_replaced_by_another(namespace: str)
     op.python(lambda x, a: torch.full_like(x, 2), name="half", dtypes=[torch.float16])
     op.python(lambda x, a: torch.full_like(x, 3), name="large", when=lambda x, a: x.numel() > 100)
     op.python(lambda x, a: torch.full_like(x, 4), name="any")
-    for name, says in {
+    for name, expected_message in {
         "gpu": "written for cuda, not for cpu",
         "half": "takes float16, not float32",
         "large": "its `when` predicate is False",
     }.items():
         with pytest.raises(KernelRefusedError) as error:
             op.kernels[name](torch.ones(2))
-        expected = f"{namespace}::marked: kernel {name!r} cannot run on these arguments: {says}"
+        expected = f"{namespace}::marked: kernel {name!r} cannot run on these arguments: {expected_message}"
         assert error.value.message.startswith(expected)
         assert "ow.explain(marked" in error.value.fix
     assert op.kernels["large"](torch.ones(101))[0] == 3

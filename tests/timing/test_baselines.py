@@ -1,4 +1,4 @@
-"""What an author names to be compared with: timed beside the reference, judged like a kernel, never chosen."""
+"""Baselines of an operator: timed beside the reference, compared like a kernel, never chosen."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_a_baseline_is_compared_with_and_never_chosen(scale):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         (lambda x, a: x * a * 1.01, "its timed output is wrong"),
         (lambda x, a: (x * a)[:-1], "its timed output is wrong"),
@@ -56,10 +56,10 @@ def test_a_baseline_is_compared_with_and_never_chosen(scale):
         (lambda x, a: x.mul_(a).clone(), "it changes its inputs"),
     ],
 )
-def test_a_wrong_baseline_is_said_to_be_wrong_and_nothing_is_compared_with_it(scale, wrong, says):
+def test_a_wrong_baseline_is_reported_and_nothing_is_compared_with_it(scale, wrong, message):
     scale.baseline(wrong, name="vendor")
     report = bench(scale, baselines=["reference", "vendor"])
-    assert any("vendor" in e and says in e and "nothing is compared" in e for e in report.errors), report.errors
+    assert any("vendor" in e and message in e and "nothing is compared" in e for e in report.errors), report.errors
     assert "vendor" not in {m.kernel for m in report} | {b for m in report for b in m.comparisons}
     assert {m.kernel for m in report} == {"k", "reference"}
 
@@ -89,11 +89,11 @@ def test_a_kernel_with_a_wrong_hand_written_gradient_is_an_error(scale):
 
 
 def test_a_baseline_without_gradients_is_timed_forward(scale):
-    told = []
+    messages = []
     scale.baseline(lambda x, a: (x * a).detach(), name="vendor")
-    report = bench(scale, baselines=["vendor"], progress=told.append)
+    report = bench(scale, baselines=["vendor"], progress=messages.append)
     assert {m.direction for m in report if m.kernel == "vendor"} == {"forward"}
-    assert any("carries no gradient" in t for t in told)
+    assert any("carries no gradient" in t for t in messages)
     assert not report.errors
 
 
@@ -108,13 +108,13 @@ def test_a_baseline_that_raises_does_not_stop_the_others(scale):
 
 
 def test_devices_and_dtypes_say_where_it_is_timed(scale):
-    told = []
+    messages = []
     scale.baseline(lambda x, a: x * a, name="gpu", devices=["cuda"])
     scale.baseline(lambda x, a: x * a, name="half", dtypes=[torch.float16])
-    report = bench(scale, baselines=["gpu", "half"], progress=told.append)
+    report = bench(scale, baselines=["gpu", "half"], progress=messages.append)
     assert {m.kernel for m in report} == {"k"}
-    assert any("gpu: for cuda only, not for cpu" in t for t in told)
-    assert any("half: takes float16, not float32" in t for t in told)
+    assert any("gpu: for cuda only, not for cpu" in t for t in messages)
+    assert any("half: takes float16, not float32" in t for t in messages)
 
 
 def test_a_baseline_that_changes_torchs_precision_is_left_out_and_the_change_undone(scale):
@@ -132,7 +132,7 @@ def test_a_baseline_that_changes_torchs_precision_is_left_out_and_the_change_und
 
 
 @pytest.mark.parametrize(
-    ("function", "options", "error", "says"),
+    ("function", "options", "error", "message"),
     [
         (lambda x: x, {"name": "v"}, SignatureMismatchError, r"the baseline 'v' takes \(x\), but the operator takes"),
         (lambda a, x: x, {"name": "v"}, SignatureMismatchError, r"takes \(a, x\)"),
@@ -142,8 +142,8 @@ def test_a_baseline_that_changes_torchs_precision_is_left_out_and_the_change_und
         (lambda x, a: x, {"name": "k"}, KernelError, "'k' is a kernel already"),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_attachment(scale, function, options, error, says):
-    with pytest.raises(error, match=says):
+def test_what_makes_no_sense_is_refused_at_attachment(scale, function, options, error, message):
+    with pytest.raises(error, match=message):
         scale.baseline(function, **options)
     assert not scale.baselines
 

@@ -1,4 +1,4 @@
-"""The engine on a clock of our own: what it measures, what it refuses, what it keeps."""
+"""The engine on a simulated clock: what it measures, what it refuses, what it keeps."""
 
 import json
 import math
@@ -29,7 +29,7 @@ from opwright.timing.verify import _close
 
 
 class FakeTimer:
-    """Candidates take what their name says (µs); nothing runs. ``switch`` is what a change of candidate costs."""
+    """Candidates take the time in their name (µs); nothing runs. ``switch`` is the cost of a change of candidate."""
 
     cache_bytes, most_bytes, has_gpu_time = 1 << 20, 1 << 24, False
 
@@ -106,7 +106,7 @@ def scale_op(namespace):
 
 @pytest.fixture
 def quick_engine(monkeypatch, tmp_path):
-    """Real calls, few samples, and no roofline unless a test says which."""
+    """Real calls, few samples, and no roofline unless a test sets one."""
     monkeypatch.setattr(engine, "measure_roofline", lambda device, timer, machine, log: ())
 
     def run(*operators, **options):
@@ -152,8 +152,8 @@ def test_a_time_that_the_machine_cannot_reach_is_an_error(namespace, quick_engin
     scale = scale_op(namespace)
     scale.python(lambda x, a: (x * a).contiguous(), name="k")
     report = quick_engine(scale, directions=["forward"])
-    assert any("of the bandwidth that this machine has" in e for e in report.errors)
-    assert any("of the bandwidth" in n for m in report for n in m.notes)
+    assert any("of this machine's bandwidth" in e for e in report.errors)
+    assert any("of this machine's bandwidth" in n for m in report for n in m.notes)
 
 
 def test_a_kernel_that_raises_is_an_error_and_the_others_are_timed(namespace, quick_engine):
@@ -172,10 +172,10 @@ def test_a_kernel_that_raises_is_an_error_and_the_others_are_timed(namespace, qu
 def test_a_kernel_outside_its_domain_is_left_out_and_said_so(namespace, quick_engine):
     scale = scale_op(namespace)
     scale.python(lambda x, a: (x * a).contiguous(), name="small", when=lambda x, a: x.numel() < 10)
-    told = []
-    report = quick_engine(scale, progress=told.append)
+    messages = []
+    report = quick_engine(scale, progress=messages.append)
     assert {m.kernel for m in report} == {"reference"}
-    assert any("small" in t and "`when` predicate is False" in t for t in told)
+    assert any("small" in t and "`when` predicate is False" in t for t in messages)
 
 
 def test_an_interrupt_keeps_what_was_measured(namespace, quick_engine):
@@ -201,7 +201,7 @@ def test_an_operator_without_gradients_has_no_backward_times(namespace, quick_en
     assert {m.direction for m in quick_engine(largest)} == {"forward"}
 
 
-def test_numpy_meanings_are_timed_too(namespace, quick_engine):
+def test_numpy_references_are_timed_too(namespace, quick_engine):
     @ow.op(f"{namespace}::total")
     def total(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, ""]:
         return np.sum(x)
@@ -210,7 +210,7 @@ def test_numpy_meanings_are_timed_too(namespace, quick_engine):
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"kernels": ["nope"]}, "there is no kernel 'nope'"),
         ({"directions": ["sideways"]}, "there is no direction 'sideways'"),
@@ -218,9 +218,9 @@ def test_numpy_meanings_are_timed_too(namespace, quick_engine):
         ({"sizes": {"q": [3], "r": [4]}, "dtypes": ["int8"]}, "takes no int8"),
     ],
 )
-def test_asking_for_what_is_not_there_says_what_is(namespace, quick_engine, options, says):
+def test_an_unknown_name_is_refused_with_the_known_ones(namespace, quick_engine, options, message):
     scale = scale_op(namespace)
-    with pytest.raises(CheckError, match=says):
+    with pytest.raises(CheckError, match=message):
         quick_engine(scale, **options)
 
 
@@ -341,7 +341,7 @@ def test_only_what_is_surely_slower_counts_as_a_regression(now, count):
     before = BenchReport({}, (measured(100.0), measured(100.0, kernel="gone"))).to_json()
     found = slower_than(before, BenchReport({}, (measured(now), measured(5.0, kernel="new"))), allowed=0.03)
     assert len(found) == count
-    assert all("a::b k forward warm" in told for told in found)
+    assert all("a::b k forward warm" in messages for messages in found)
 
 
 @pytest.mark.slow

@@ -115,10 +115,10 @@ def test_a_program_that_uses_torchs_new_names_for_tf32_is_no_error():
         torch.backends.cuda.matmul.fp32_precision = before
 
 
-@pytest.mark.parametrize(("code", "says"), [(0, ""), (801, "the driver returned error 801")])
-def test_what_the_driver_says_of_the_cache_is_kept(monkeypatch, code, says):
+@pytest.mark.parametrize(("code", "message"), [(0, ""), (801, "the driver returned error 801")])
+def test_the_driver_s_error_for_the_cache_is_kept(monkeypatch, code, message):
     monkeypatch.setattr(persisting_l2, "_find", lambda: (lambda: code, ""))
-    assert persisting_l2.reset_persisting_lines() == says
+    assert persisting_l2.reset_persisting_lines() == message
 
 
 def test_a_machine_without_cuda_says_why_the_cache_is_not_reset(monkeypatch):
@@ -165,7 +165,7 @@ def test_what_cannot_be_captured_is_timed_all_the_same_and_says_why():
 
 
 class FakeCuda:
-    """What of torch.cuda a capture needs, with a log of what was done on which stream."""
+    """The parts of torch.cuda that a capture needs, with a log of the work on each stream."""
 
     def __init__(self, monkeypatch, refuse=""):
         self.log, self.refuse = [], refuse
@@ -173,6 +173,7 @@ class FakeCuda:
             "synchronize": lambda: None, "CUDAGraph": lambda: "graph", "graph": self.graph, "stream": self.stream,
         }.items():  # fmt: skip
             monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr("opwright.runtime.cuda_graphs.capture._capture_something", lambda: None)
 
     @contextlib.contextmanager
     def graph(self, graph, stream):
@@ -229,19 +230,19 @@ def test_a_backwards_forward_runs_on_the_stream_of_the_capture(monkeypatch):
 
 def test_why_no_graph_could_be_captured_is_a_note_of_the_measurement(monkeypatch):
     from opwright.timing.candidates import Candidate
-    from opwright.timing.measurement import _how_it_was_taken
+    from opwright.timing.measurement import _capture_notes
 
     timer = FakeCuda(monkeypatch, refuse="operation not permitted when stream is capturing\nmore").timer()
     candidate = Candidate("s", "torch", lambda arguments: None)
     assert timer.warm_times(candidate, ["a"], 2) == [500.0] * 2
     assert timer.not_captured(candidate) == "RuntimeError: operation not permitted when stream is capturing"
 
-    class Plan:
+    class Session:
         pass
 
-    Plan.timer = timer
-    (note,) = _how_it_was_taken(Plan, candidate, "warm")
+    Session.timer = timer
+    (note,) = _capture_notes(Session, candidate, "warm")
     assert "not a CUDA graph: RuntimeError: operation not permitted" in note
-    assert _how_it_was_taken(Plan, candidate, "cold") == []
+    assert _capture_notes(Session, candidate, "cold") == []
     timer.forget()
     assert timer.not_captured(candidate) == ""

@@ -27,7 +27,7 @@ COSTS = {
 
 
 class Clock:
-    """Candidates take what COSTS says; nothing is waited for."""
+    """Candidates take the time in COSTS; nothing runs."""
 
     cache_bytes, most_bytes, has_gpu_time = 1 << 20, 1 << 24, False
 
@@ -80,7 +80,7 @@ def chosen(operator, n=10, dtype=torch.float32):
 
 
 def first(operator, n):
-    """What a call really runs: it keeps a list of what fits, and later calls a plan."""
+    """The kernel that a call really runs: it keeps a list of applicable kernels, and later calls a guard."""
     ran = []
     for name, kernel in operator.kernels.items():
         launch = kernel.load()
@@ -104,10 +104,10 @@ def test_calls_run_what_was_fastest_and_explain_says_so(namespace):
     assert (chosen(double).kernel, chosen(double, 100_000).kernel) == ("growing", "steady")
     assert first(double, 10) == "growing"
     assert first(double, 100_000) == "steady"
-    said = str(double.explain(torch.ones(10)))
-    assert f"tuned on {build_tools().machine.cpu}, 20" in said
-    assert "fastest below 1,000 elements (float32)" in said
-    assert "tuning found 'growing' fastest" in said
+    output = str(double.explain(torch.ones(10)))
+    assert f"tuned on {build_tools().machine.cpu}, 20" in output
+    assert "fastest below 1,000 elements (float32)" in output
+    assert "tuning found 'growing' fastest" in output
 
 
 def test_other_dtypes_are_chosen_for_as_without_a_table(namespace):
@@ -261,7 +261,7 @@ def test_a_cache_folder_that_cannot_be_written_is_said(namespace, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(double, "apply_tuning", refuse)
-    with pytest.raises(CacheError, match="cannot be kept"):
+    with pytest.raises(CacheError, match="cannot be stored"):
         tune(double)
 
 

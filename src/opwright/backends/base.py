@@ -41,7 +41,7 @@ Launch = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class KernelSpec:
-    """One kernel as its author attached it.
+    """One kernel as it was attached.
 
     Attributes:
         name: unique within the operator.

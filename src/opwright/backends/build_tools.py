@@ -33,7 +33,7 @@ def build_tools() -> BuildTools:
 def _logger() -> logging.Logger:
     """The ``opwright`` logger. It writes to stderr unless the application has added a handler.
 
-    A first compilation takes seconds, and its message says what the user waits for.
+    A first compilation takes seconds, and its message states what the user waits for.
     """
     logger = logging.getLogger("opwright")
     if not logger.handlers:

@@ -1,1 +1,1 @@
-"""The operator as a statement: signature, shapes, reference, and what follows from them. Knows no kernels."""
+"""An operator's contract: signature, shapes, reference, and what is derived from them. Independent of kernels."""

@@ -219,7 +219,7 @@ def _fake_argument(argument: Argument) -> Any:
     if argument.kind is Kind.SCALAR:
         plain = {int: 1, float: 1.0, bool: False, str: ""}
         return argument.default if argument.has_default else plain.get(argument.schema_type)
-    assert argument.tensor is not None  # every argument that is no scalar has one
+    assert argument.tensor is not None  # every argument that is not a scalar has one
     shape = [_fake_size(str(dim).lstrip("*#")) for dim in argument.tensor.dims if str(dim) != "..."]
     dtypes = argument.tensor.dtypes
     dtype = next((d for d in (torch.float32, torch.int64, torch.complex64) if d in dtypes), dtypes[0])

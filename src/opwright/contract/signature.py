@@ -309,7 +309,7 @@ def _read_returns(hints: dict[str, Any], qualname: str) -> tuple[tuple[Return, .
     if flags != sorted(flags) or all(flags):
         raise ContractError(
             f"{where} has ow.saved_for_backward before an output that is returned to the caller",
-            fix="put at least one output for the caller first, and the saved outputs last",
+            fix="return at least one tensor for the caller first, and the saved outputs last",
         )
     for part in parts:
         if not _is_array(part):

@@ -1,1 +1,1 @@
-"""The operator as a thing: called, registered with torch, given kernels, looked into."""
+"""The operator object: calls, registration with torch, attaching kernels, inspection."""

@@ -78,7 +78,7 @@ def _combinations(contract: Contract, base: Case, sizes: Mapping[str, Sequence[S
         raise CheckError(f"{contract.qualname} has no dim {extra[0]!r}", fix=f"its dims are {', '.join(known)}")
     for name in sizes.keys() - set(variadic):
         if any(isinstance(size, tuple) for size in sizes[name]):
-            raise CheckError(f"{contract.qualname}: {name!r} is one axis", fix=f"give one number: {name}=1024")
+            raise CheckError(f"{contract.qualname}: {name!r} is one axis", fix=f"pass one number: {name}=1024")
     found = []
     for combination in itertools.product(*sizes.values()):
         values = dict(zip(sizes, combination, strict=True))

@@ -106,7 +106,7 @@ def test_a_file_is_refused_without_nvcc_and_needs_no_nvrtc(namespace, tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "said"),
+    ("text", "error", "output"),
     [
         (
             HOST.replace("double a", "float a"),
@@ -116,8 +116,8 @@ def test_a_file_is_refused_without_nvcc_and_needs_no_nvrtc(namespace, tmp_path, 
         (HOST.replace("Tensor scale(", "Tensor scaled("), KernelError, "has no function 'scale'"),
     ],
 )
-def test_a_host_function_of_another_signature_is_refused_without_compiling(namespace, tmp_path, text, error, said):
-    with pytest.raises(error, match=said):
+def test_a_host_function_of_another_signature_is_refused_without_compiling(namespace, tmp_path, text, error, output):
+    with pytest.raises(error, match=output):
         attach_file(scale(namespace), tmp_path, text)
 
 
@@ -161,12 +161,12 @@ def test_architectures_are_those_of_the_gpus_here_or_all_or_the_authors(namespac
 def test_nvcc_builds_a_host_function_once(namespace, tmp_path):
     op = scale(namespace)
     attach_file(op, tmp_path, options=["-arch=sm_90"])
-    told: list[str] = []
-    tools = dataclasses.replace(build_tools(), notify=told.append)
+    messages: list[str] = []
+    tools = dataclasses.replace(build_tools(), notify=messages.append)
     first, second = (get_backend("cuda").compile(op.kernels["native"].spec, op.contract, tools) for _ in range(2))
     assert b"scale_kernel" in first.file.read_bytes()
     assert second == first
-    assert len(told) == 1
+    assert len(messages) == 1
 
 
 @pytest.mark.nvcc
@@ -187,7 +187,7 @@ def test_either_form_is_an_operator(namespace, tmp_path, form):
     attach_launcher(op) if form == "launcher" else attach_file(op, tmp_path)
     x = torch.randn(1000, device="cuda", requires_grad=True)
     assert op.explain(x, 3.0).chosen.kernel in ("launched", "native")
-    for _ in range(3):  # the later ones are recognised
+    for _ in range(3):  # the later ones are like the first
         assert torch.equal(op(x.detach(), 3.0), x.detach() * 3)
     op(x, 3.0).sum().backward()
     assert torch.equal(x.grad, torch.full_like(x, 3.0))

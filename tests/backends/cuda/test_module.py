@@ -61,7 +61,7 @@ def test_a_file_is_found_beside_its_caller_and_text_is_taken_as_it_is(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "output"),
     [
         (lambda m: ow.cuda_module("absent.cu"), "there is no file 'absent.cu'"),
         (lambda m: ow.cuda_module("int x;\n"), "has no __global__ function"),
@@ -80,10 +80,10 @@ def test_a_file_is_found_beside_its_caller_and_text_is_taken_as_it_is(tmp_path: 
         (lambda m: m["scale"][1, 1, -1], "-1 bytes of shared memory"),
     ],
 )
-def test_mistakes_that_show_without_a_compiler(kernels, make, said):
+def test_mistakes_that_show_without_a_compiler(kernels, make, output):
     with pytest.raises(KernelError) as caught:
         make(kernels)
-    assert said in str(caught.value)
+    assert output in str(caught.value)
 
 
 def test_a_module_and_its_kernels_can_be_pickled(kernels):
@@ -185,7 +185,7 @@ def test_an_empty_grid_launches_nothing_in_the_simulator():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (lambda x: (x, x, 1.0), "takes 4 arguments, but 3 were passed"),
         (lambda x: (x.double(), x, 1.0, 10), "got float64 elements"),
@@ -194,11 +194,11 @@ def test_an_empty_grid_launches_nothing_in_the_simulator():
         (lambda x: (x, x, x[0], 10), "value.item()"),
     ],
 )
-def test_wrong_arguments_are_refused_before_the_launch(kernels, x, arguments, said):
+def test_wrong_arguments_are_refused_before_the_launch(kernels, x, arguments, output):
     for _ in range(2):  # as the first launch, and after one that left a function behind
         with pytest.raises(LaunchError) as caught:
             kernels["scale"][1, 32](*arguments(x))
-        assert said in str(caught.value)
+        assert output in str(caught.value)
         kernels["scale"][1, 32](x, x, 1.0, 10)
     torch.cuda.synchronize()
 

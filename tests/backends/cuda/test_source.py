@@ -28,15 +28,15 @@ def test_kernels_are_found_however_they_are_declared():
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options_text",
     [
         ["-I", "inc", "-D", "TILE=32", "-std=c++20", "-arch=sm_90a", "--use_fast_math"],
         ["-Iinc", "-DTILE=32", "--std", "c++20", "--gpu-architecture=sm_90a", "-use_fast_math"],
         ["--include-path=inc", "--define-macro=TILE=32", "-std", "c++20", "-arch", "sm_90a", "--use_fast_math"],
     ],
 )
-def test_every_way_to_write_an_option_means_the_same(given):
-    options = parse_options(given)
+def test_every_way_to_write_an_option_has_the_same_effect(options_text):
+    options = parse_options(options_text)
     assert options.include_folders == (Path("inc"),)
     assert options.macros == ("-DTILE=32",)
     assert options.arch == "sm_90a"
@@ -62,7 +62,7 @@ def test_what_off_the_gpu_means_something_is_known():
     assert options.preincluded == ("a.h",)
     assert (options.standard, options.capability, options.fuses) == (14, 86, False)
     assert (parse_options([]).standard, parse_options([]).capability, parse_options([]).fuses) == (17, 90, True)
-    with pytest.raises(KernelError, match="'pascal' is no architecture"):
+    with pytest.raises(KernelError, match="'pascal' is not an architecture"):
         _ = parse_options(["-arch=pascal"]).capability
 
 

@@ -13,7 +13,7 @@ from opwright.backends.gpu.arguments import Packer
 from opwright.backends.gpu.device_code import Parameter
 from opwright.errors import LaunchError
 
-# CPU tensors say that they are on device -1, which stands for the GPU here.
+# CPU tensors report device -1, which is the GPU here.
 HERE = -1
 FLOATS = Parameter("pointer", 8, "float const*", (torch.float32,), 4, writes=False)
 VECTORS = Parameter("pointer", 8, "float4*", (torch.float32,), 16)
@@ -91,7 +91,7 @@ def test_a_tensor_goes_by_its_address_with_its_offset():
 
 
 @pytest.mark.parametrize(
-    ("parameter", "value", "said"),
+    ("parameter", "value", "output"),
     [
         (FLOATS, torch.ones(3, dtype=torch.float64), "got float64 elements\n  → pass float32"),
         (FLOATS, 3, "takes a tensor, but int 3 was passed"),
@@ -103,11 +103,11 @@ def test_a_tensor_goes_by_its_address_with_its_offset():
         (FLOAT, torch.ones(()), "value.item()"),
         (FLOAT, "1", "takes a float, but str '1' was passed"),
         (BOOL, 1, "takes a bool, but int 1 was passed"),
-        (PAIR, 3, "wants a ctypes.Structure of 16 bytes"),
+        (PAIR, 3, "takes a ctypes.Structure of 16 bytes, but int 3 was passed"),
     ],
 )
-def test_a_wrong_kind_is_refused_before_the_launch(parameter, value, said):
-    assert said in refused(parameter, value)
+def test_a_wrong_kind_is_refused_before_the_launch(parameter, value, output):
+    assert output in refused(parameter, value)
 
 
 def test_a_misaligned_view_is_refused_for_a_vector_pointer_only():

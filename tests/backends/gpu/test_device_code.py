@@ -1,4 +1,4 @@
-"""What a compiled kernel says of its parameters."""
+"""The parameters of a compiled kernel, read from its code."""
 
 from __future__ import annotations
 

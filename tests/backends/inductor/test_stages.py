@@ -1,4 +1,4 @@
-"""What is said when Inductor generates nothing, and what torch is given for that; what it generates is in
+"""The messages when Inductor generates nothing, and the settings that torch gets for it. Generated code is tested in
 tests/runtime/test_inductor_views.py."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from opwright.backends.inductor import cuda_guard
-from opwright.backends.inductor.stages import Compilable, _in_words, kernels_in
+from opwright.backends.inductor.stages import Compilable, _as_opwright_error, kernels_in
 from opwright.backends.inductor.target_gpus import target_gpu
 from opwright.errors import KernelRefusedError
 from opwright.gallery.add import add
@@ -21,13 +21,13 @@ def test_what_a_torch_does_not_answer_for_is_refused_with_its_version() -> None:
     compilable = Compilable("gallery::add", add.contract, add.contract.function, "torch")
     wrapped = RuntimeError("backend='...' raised:")
     wrapped.__cause__ = AttributeError("no attribute 'L3_cache_size'\nmore")
-    said = _in_words(GPU, compilable, wrapped)
-    assert isinstance(said, KernelRefusedError)
-    assert said.message == (
+    output = _as_opwright_error(GPU, compilable, wrapped)
+    assert isinstance(output, KernelRefusedError)
+    assert output.message == (
         f"gallery::add: Inductor of torch {torch.__version__} generates nothing for sm_90 without such a GPU: "
         "AttributeError: no attribute 'L3_cache_size'"
     )
-    assert "without --arch" in str(said)
+    assert "without --arch" in str(output)
 
 
 def test_kernels_are_found_in_what_inductor_writes() -> None:

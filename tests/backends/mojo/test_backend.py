@@ -1,4 +1,4 @@
-"""Mojo kernels: the convention, compile-time parameters, prebuilt PTX, and what is said of every mistake."""
+"""Mojo kernels: the convention, compile-time parameters, prebuilt PTX, and the message for every mistake."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def machine(mojo: bool = False, gpu: bool = True) -> Machine:
     return dataclasses.replace(this_machine(), gpus=gpus, mojo=this_machine().mojo if mojo else None)
 
 
-# -- without Mojo: what can be said before anything is compiled ---------------------------------------------
+# -- without Mojo: errors before anything is compiled -------------------------------------------------------
 
 
 def test_a_kernel_is_refused_where_there_is_no_mojo_with_the_command_that_brings_it(scale, write):
@@ -73,11 +73,11 @@ def test_a_kernel_is_refused_where_there_is_no_mojo_with_the_command_that_brings
 def test_whether_a_kernel_can_run_is_asked_without_looking_at_files_or_packages(scale, write, monkeypatch):
     kernel, with_mojo = scale.mojo(write(SCALE)), dataclasses.replace(machine(), mojo=Compiler("mojo", "Mojo 1"))
 
-    def looks(*_, **__):
+    def must_not_be_called(*_, **__):
         raise AssertionError("a call looked at what it was made from")
 
-    monkeypatch.setattr(Path, "open", looks)
-    monkeypatch.setattr("importlib.metadata.version", looks)
+    monkeypatch.setattr(Path, "open", must_not_be_called)
+    monkeypatch.setattr("importlib.metadata.version", must_not_be_called)
     assert isinstance(kernel.probe("cpu", with_mojo), Accepted)
     assert kernel.probe("cpu", machine()) == Refused("Mojo is not installed", "pip install 'opwright[mojo]'")
     few = dataclasses.replace(with_mojo, mojo_lacks=("max-core",))
@@ -147,7 +147,7 @@ def test_a_gpu_kernel_needs_a_grid_and_a_cpu_kernel_has_none(scale, write):
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"params": {"factor": [1]}}, r"the compile-time parameter 'factor' is \[1\]"),
         ({"params": {"factor": torch.complex64}}, "the compile-time parameter 'factor' is torch.complex64"),
@@ -158,8 +158,8 @@ def test_a_gpu_kernel_needs_a_grid_and_a_cpu_kernel_has_none(scale, write):
         ({"parms": {}}, "op.mojo has no option 'parms'"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused_when_it_is_given(options, says, scale, write):
-    with pytest.raises(KernelError, match=says):
+def test_an_option_that_makes_no_sense_is_refused_when_it_is_passed(options, message, scale, write):
+    with pytest.raises(KernelError, match=message):
         scale.mojo(write(SCALE), **options)
 
 
@@ -257,7 +257,7 @@ def test_an_alignment_that_is_asked_for_is_kept_by_a_copy(scale, write):
 
 
 @pytest.mark.mojo
-def test_a_call_that_is_recognised_looks_at_its_own_addresses_and_raises_as_the_first_one(scale, write):
+def test_a_call_like_an_earlier_one_uses_its_own_addresses_and_raises_as_the_first_one(scale, write):
     source = SCALE.replace("\n):", "\n) raises:").replace(
         "    for", "    if Int(x) % 64: raise Error('address')\n    for"
     )
@@ -301,7 +301,7 @@ def test_numbers_lists_of_sizes_and_several_outputs_are_passed_in_order(namespac
         )
     )
     x, i = torch.randn(2, 3, 4), torch.arange(4)
-    for negate in (False, True, True, False):  # the last two are recognised
+    for negate in (False, True, True, False):  # the last two are like earlier ones
         first, second = several(x, 3, i, by=0.25, negate=negate)
         assert several.explain(x, 3, i, by=0.25, negate=negate).chosen.kernel == "mojo"
         torch.testing.assert_close(first, (x * 3 + 0.25) * (-1 if negate else 1))
@@ -426,7 +426,7 @@ def test_a_gpu_kernel_is_compiled_for_the_gpu_at_hand(scale, write):
 
 @pytest.mark.gpu
 @pytest.mark.mojo
-def test_calls_of_a_gpu_kernel_that_are_recognised_give_what_the_first_one_gave(scale, write):
+def test_calls_of_a_gpu_kernel_like_an_earlier_one_give_the_same_result(scale, write):
     scale.mojo(write(GPU_SCALE), **GPU)
     x = torch.randn(1000, device="cuda")
     for _ in range(3):

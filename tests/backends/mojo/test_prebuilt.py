@@ -63,11 +63,11 @@ def test_a_list_of_ptx_is_read_again_when_it_has_changed_and_only_then(scale, so
         probe = kernel.probe("cuda", without)
         return probe.reason if isinstance(probe, Refused) else probe.note
 
-    for content, says in ((nothing, "holds no PTX"), (something, "built before"), ("no list", "is not a list of")):
+    for content, message in ((nothing, "holds no PTX"), (something, "built before"), ("no list", "is not a list of")):
         manifest.write_text(json.dumps(content))
         readings.clear()
         for _ in range(2):
-            assert says in answer()
+            assert message in answer()
         assert len(readings) == (2 if content == "no list" else 1)  # what cannot be read is not remembered
     manifest.write_text(json.dumps(something))
     assert "built before" in answer()

@@ -45,14 +45,14 @@ int32_t add(Numbers words, Numbers sizes, char*, int64_t) {
   return 0;
 }
 int32_t wait(Numbers, Numbers, char*, int64_t) { usleep(200000); return 0; }
-int32_t complain(Numbers, Numbers, char* message, int64_t room) {
-  std::memset(message, '!', room);
+int32_t complain(Numbers, Numbers, char* message, int64_t message_size) {
+  std::memset(message, '!', message_size);
   std::memcpy(message, "too hot", 7);
   return 7 + 1;
 }
-int32_t complain_at_length(Numbers, Numbers, char* message, int64_t room) {
-  std::memset(message, '!', room);
-  return room + 1;
+int32_t complain_at_length(Numbers, Numbers, char* message, int64_t message_size) {
+  std::memset(message, '!', message_size);
+  return message_size + 1;
 }
 
 int64_t launched[9];
@@ -74,8 +74,8 @@ int keep_parameters(void*, unsigned, unsigned, unsigned, unsigned, unsigned, uns
 int32_t current_stream(int32_t, void** stream) { *stream = (void*)77; return 0; }
 int32_t device_now;
 int32_t current_device(int32_t* device) { *device = device_now; return 0; }
-int32_t opwright_entry(Numbers words, Numbers sizes, char* message, int64_t room) {
-  if (((float*)words[1])[0] < 0) return complain(words, sizes, message, room);
+int32_t opwright_entry(Numbers words, Numbers sizes, char* message, int64_t message_size) {
+  if (((float*)words[1])[0] < 0) return complain(words, sizes, message, message_size);
   for (int64_t i = 0; i < sizes[0]; ++i) ((float*)words[0])[i] = FACTOR * ((float*)words[1])[i];
   return 0;
 }
@@ -93,16 +93,16 @@ def compiled(folder: Path, factor: int = 2) -> Path:
     return file
 
 
-class Unusual(Exception):
+class LeftToPython(Exception):
     """What calls get that were left to Python."""
 
 
 def fallback(*arguments: Any) -> Any:
-    raise Unusual(arguments)
+    raise LeftToPython(arguments)
 
 
-def raise_launch_error(said: bytes) -> None:
-    raise LaunchError(said.decode())
+def raise_launch_error(output: bytes) -> None:
+    raise LaunchError(output.decode())
 
 
 def call_like(
@@ -111,11 +111,11 @@ def call_like(
 ) -> NativeCall:  # fmt: skip
     outputs = tuple(Output(shape, torch.float32) for shape in shapes)
     runs = Library(address_of(function), tuple(sizes), raise_launch_error)
-    plan = NativeCall(arguments, outputs, len(outputs) > 1, tuple(passed), CPU, runs, fallback)
-    return dataclasses.replace(plan, **changed)
+    description = NativeCall(arguments, outputs, len(outputs) > 1, tuple(passed), CPU, runs, fallback)
+    return dataclasses.replace(description, **changed)
 
 
-def function_for(native: NativeCalls, plan: NativeCall) -> Callable[..., Any]:
-    made = native.function_for(plan)
+def function_for(native: NativeCalls, description: NativeCall) -> Callable[..., Any]:
+    made = native.function_for(description)
     assert made is not None
     return made

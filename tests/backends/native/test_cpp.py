@@ -57,24 +57,24 @@ def attach(op: ow.Op, folder: Path, text: str = SCALE, file: str = "scale.cpp", 
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the build tools told the user: a line for each compilation."""
-    said: list[str] = []
-    tools = dataclasses.replace(build_tools(), notify=said.append)
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The build tools' messages to the user: a line for each compilation."""
+    output: list[str] = []
+    tools = dataclasses.replace(build_tools(), notify=output.append)
     monkeypatch.setattr("opwright.runtime.kernel.build_tools", lambda: tools)
-    return said
+    return output
 
 
 @pytest.mark.compiler
-def test_a_kernel_is_built_on_first_use_and_runs(tmp_path: Path, namespace: str, told: list[str]) -> None:
+def test_a_kernel_is_built_on_first_use_and_runs(tmp_path: Path, namespace: str, messages: list[str]) -> None:
     op = scale(namespace)
     attach(op, tmp_path)
-    assert not told, "nothing is compiled when a kernel is attached"
+    assert not messages, "nothing is compiled when a kernel is attached"
     assert op(torch.ones(3), 3.0).tolist() == [6] * 3
     assert op.overload(torch.ones(3), 4.0).tolist() == [8] * 3
     assert op.kernels["native"](torch.ones(3)).tolist() == [2] * 3
-    assert len(told) == 1
-    assert f"compiling scale.cpp for {namespace}::scale with" in told[0]
+    assert len(messages) == 1
+    assert f"compiling scale.cpp for {namespace}::scale with" in messages[0]
 
 
 @pytest.mark.compiler
@@ -119,7 +119,7 @@ def test_a_compile_error_shows_file_line_source_and_caret(tmp_path: Path, namesp
 
 
 @pytest.mark.compiler
-def test_an_edited_source_is_built_anew(tmp_path: Path, namespace: str, told: list[str]) -> None:
+def test_an_edited_source_is_built_anew(tmp_path: Path, namespace: str, messages: list[str]) -> None:
     op = scale(namespace)
     attach(op, tmp_path)
     assert op(torch.ones(1)).item() == 2
@@ -127,26 +127,26 @@ def test_an_edited_source_is_built_anew(tmp_path: Path, namespace: str, told: li
     assert op(torch.ones(1)).item() == 3
     attach(op, tmp_path)
     assert op(torch.ones(1)).item() == 2
-    assert len(told) == 2, "the first version was still in the cache"
+    assert len(messages) == 2, "the first version was still in the cache"
 
 
 @pytest.mark.compiler
-def test_an_edited_header_is_built_anew(tmp_path: Path, namespace: str, told: list[str]) -> None:
+def test_an_edited_header_is_built_anew(tmp_path: Path, namespace: str, messages: list[str]) -> None:
     op, text = scale(namespace), SCALE.replace("#ifndef", '#include "factor.h"\n#ifndef')
     for factor in (5, 7):
         (tmp_path / "factor.h").write_text(f"#define FACTOR {factor}\n")
         attach(op, tmp_path, text)
         assert op(torch.ones(1)).item() == factor
-    assert len(told) == 2
+    assert len(messages) == 2
 
 
 @pytest.mark.compiler
-def test_compiler_options_count(tmp_path: Path, namespace: str, told: list[str]) -> None:
+def test_compiler_options_count(tmp_path: Path, namespace: str, messages: list[str]) -> None:
     op = scale(namespace)
     for options, factor in ((["-DFACTOR=3"], 3), (["-DFACTOR=4"], 4), ([], 2)):
         attach(op, tmp_path, options=options)
         assert op(torch.ones(1)).item() == factor
-    assert len(told) == 3
+    assert len(messages) == 3
 
 
 def test_options_that_are_no_list_are_refused(tmp_path: Path, namespace: str) -> None:

@@ -1,4 +1,4 @@
-"""Calls as one native function: the right words, whatever is unusual left to Python, nothing lost and nothing kept."""
+"""Calls as one native function: the right values, all other calls left to Python, no leaks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from opwright.backends.native.native_call import Library, NativeCalls, Output
 from opwright.backends.native.tensor_access import access_to_tensors, address_of
 from opwright.errors import LaunchError
 from opwright.machine import this_machine
-from tests.backends.native.imitations import OUT, Unusual, X, Y, call_like, compiled, function_for
+from tests.backends.native.imitations import OUT, LeftToPython, X, Y, call_like, compiled, function_for
 
 pytestmark = pytest.mark.compiler
 
@@ -73,7 +73,7 @@ def test_tensors_are_reached_in_each_way_that_this_torch_has(native, kernels, of
     offset, wrap = access_to_tensors() or (0, None)
     if not offset_is_known and wrap is not None:
         pytest.skip("this torch has one way")
-    # The library keeps what it is told, so another way needs another copy of it.
+    # The library keeps its settings, so other settings need another copy of it.
     another = tmp_path / "another.so"
     shutil.copy(native_call._build(this_machine().cxx, native_call.python_headers(), build_tools()), another)
     call = function_for(NativeCalls(another, (offset if offset_is_known else 0, wrap)), call_like(kernels.add))
@@ -91,14 +91,14 @@ def test_a_kernel_that_raises_is_a_launch_error_with_what_it_said(native, kernel
         function_for(native, call_like(kernels.complain))(x, x)
     with pytest.raises(LaunchError, match=rf"^!{{{1000}}}$"):
         function_for(native, call_like(kernels.complain_at_length))(x, x)
-    silent = Library(address_of(kernels.complain), (), lambda said: None)
+    silent = Library(address_of(kernels.complain), (), lambda output: None)
     with pytest.raises(RuntimeError, match="a kernel raised"):
         function_for(native, call_like(kernels.complain, runs=silent))(x, x)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_wrong_number_of_arguments_is_a_type_error(native, kernels, count):
-    with pytest.raises(TypeError, match=f"{count} arguments came, not 2"):
+    with pytest.raises(TypeError, match=f"takes 2 arguments, but {count} were passed"):
         function_for(native, call_like(kernels.add))(*[torch.ones(5)] * count)
     with pytest.raises(TypeError):
         function_for(native, call_like(kernels.add))(torch.ones(5), y=torch.ones(5))
@@ -116,7 +116,7 @@ def test_a_wrong_number_of_arguments_is_a_type_error(native, kernels, count):
 def test_an_argument_that_was_not_foreseen_goes_to_python_as_it_came(native, kernels, source, value):
     call = function_for(native, call_like(kernels.keep_words, [OUT, X, Arg(source, 1)]))
     x = torch.ones(5)
-    with pytest.raises(Unusual) as caught:
+    with pytest.raises(LeftToPython) as caught:
         call(x, value)
     (came,) = caught.value.args
     assert came[0] is x
@@ -128,12 +128,12 @@ def test_an_address_that_is_not_a_multiple_goes_to_python(native, kernels):
     call = function_for(native, call_like(kernels.add, [OUT, Arg(From.TENSOR, 0, alignment=16), Y]))
     x = torch.randn(9)
     assert torch.equal(call(x[4:], x[1:6]), x[4:] + x[1:6])
-    with pytest.raises(Unusual):
+    with pytest.raises(LeftToPython):
         call(x[1:6], x[4:])
 
 
 def test_an_output_that_finds_no_room_is_left_to_python(native, kernels):
-    with pytest.raises(Unusual):
+    with pytest.raises(LeftToPython):
         function_for(native, call_like(kernels.add, shapes=[(5,), (1 << 58,)]))(torch.ones(5), torch.ones(5))
 
 
@@ -164,7 +164,7 @@ def test_ten_thousand_calls_keep_nothing(native, kernels, fails):
         for _ in range(10_000):
             try:
                 call(x, y)
-            except (LaunchError, Unusual):
+            except (LaunchError, LeftToPython):
                 assert fails
 
     many()
@@ -221,10 +221,10 @@ def test_threads_get_their_own_results(native, kernels):
 def call_of(scale: ow.Op, file: Path, native: NativeCalls | None, alignment: int = 1) -> CpuCall:
     """What calls a kernel that some other compiler than Mojo's made."""
     slots = slots_of(scale.contract, "k")
-    return CpuCall("k", scale.contract, slots, lambda *given: file, alignment, lambda: native, raises=True)
+    return CpuCall("k", scale.contract, slots, lambda *arguments: file, alignment, lambda: native, raises=True)
 
 
-def test_a_mojo_kernel_takes_this_way_once_a_call_is_recognised(native, scale, tmp_path):
+def test_a_mojo_kernel_uses_it_from_the_second_call_on(native, scale, tmp_path):
     call, x = call_of(scale, compiled(tmp_path), native), torch.rand(5)
     assert call.for_calls_like((x,)) is call, "it has not run"
     assert torch.equal(call(x), 2 * x)
@@ -255,7 +255,7 @@ def test_addresses_are_looked_at_where_an_alignment_is_asked_for(native, scale, 
         assert torch.equal(like_this(view), 2 * view)
     in_python = call_of(scale, file, None, alignment=16)
     in_python(x[4:])
-    assert in_python.for_calls_like((x[4:],)) is in_python, "nothing else looks at addresses"
+    assert in_python.for_calls_like((x[4:],)) is in_python, "nothing else depends on addresses"
 
 
 def test_a_kernel_that_was_replaced_is_another_function(native, scale, tmp_path):
@@ -278,12 +278,12 @@ def test_without_a_compiler_or_pythons_headers_there_is_no_native_side(monkeypat
 
 
 def test_a_native_side_that_does_not_compile_is_said_and_done_without(monkeypatch):
-    said: list[str] = []
+    output: list[str] = []
     monkeypatch.setattr(native_call, "_FLAGS", ("--no-such-flag",))
-    tools = dataclasses.replace(build_tools(), notify=said.append)
+    tools = dataclasses.replace(build_tools(), notify=output.append)
     assert native_call.native_calls(tools) is None
-    assert "are called from Python" in said[-1]
-    assert "does not compile" in said[-1]
+    assert "are called from Python" in output[-1]
+    assert "does not compile" in output[-1]
 
 
 def test_it_is_built_once(native):

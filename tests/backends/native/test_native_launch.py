@@ -18,7 +18,7 @@ from opwright.backends.native import native_call
 from opwright.backends.native.native_call import ArgumentSource, GpuKernel, KernelArgument, NativeCall, NativeCalls
 from opwright.backends.native.tensor_access import address_of
 from opwright.errors import LaunchError
-from tests.backends.native.imitations import OUT, Unusual, X, Y, call_like, function_for
+from tests.backends.native.imitations import OUT, LeftToPython, X, Y, call_like, function_for
 
 pytestmark = pytest.mark.compiler
 
@@ -51,7 +51,7 @@ def test_what_the_driver_refuses_is_left_to_python(native, kernels, on_a_driver)
     invalid_context, another_gpu = 201, 1
     for name, value in (("refusal", invalid_context), ("device_now", another_gpu)):
         ctypes.c_int32.in_dll(kernels, name).value = value
-        with pytest.raises(Unusual):
+        with pytest.raises(LeftToPython):
             call(x, x)
         ctypes.c_int32.in_dll(kernels, name).value = FINE[name]
         assert torch.equal(call(x, x), x + x)
@@ -105,19 +105,19 @@ class Subclass(Tensor):
         (2, 2**31), (2, -(2**31) - 1), (2, 1.0), (3, 2**63), (4, -1), (4, 2**63), (5, "x"), (6, None),
     ],
 )  # fmt: skip
-def test_an_argument_of_a_launch_that_is_not_usual_goes_to_python(launch_of_anything, position, value):
+def test_an_argument_of_another_kind_than_described_goes_to_python(launch_of_anything, position, value):
     _, launch = launch_of_anything
     arguments = [torch.ones(8), torch.ones(3), 1, 1, 1, 1.0, 1.0]
     launch(*arguments)
     arguments[position] = value
-    with pytest.raises(Unusual):
+    with pytest.raises(LeftToPython):
         launch(*arguments)
 
 
 def test_too_few_and_too_many_arguments_of_a_launch_go_to_python(launch_of_anything):
     _, launch = launch_of_anything
     for count in (0, 6, 8):
-        with pytest.raises(Unusual):
+        with pytest.raises(LeftToPython):
             launch(*[1] * count)
 
 
@@ -125,7 +125,7 @@ def test_tensors_of_a_transform_go_to_python(launch_of_anything):
     _, launch = launch_of_anything
 
     def mapped(x: Tensor) -> Tensor:
-        with pytest.raises(Unusual):
+        with pytest.raises(LeftToPython):
             launch(x, x, 1, 1, 1, 1.0, 1.0)
         return x
 
@@ -154,21 +154,21 @@ def conv1d_from_ptx(monkeypatch):
     in_python: list[Any] = []
     function_for = NativeCalls.function_for
 
-    def listening(self: NativeCalls, plan: NativeCall) -> Any:
-        assert isinstance(plan.runs, GpuKernel)
+    def listening(self: NativeCalls, description: NativeCall) -> Any:
+        assert isinstance(description.runs, GpuKernel)
 
         def count(*arguments: Any) -> Any:
             in_python.append(arguments)
-            return plan.fallback(*arguments)
+            return description.fallback(*arguments)
 
-        return function_for(self, dataclasses.replace(plan, fallback=count))
+        return function_for(self, dataclasses.replace(description, fallback=count))
 
     monkeypatch.setattr(NativeCalls, "function_for", listening)
     with conv1d.only("mojo_gpu"):
         yield conv1d, in_python
 
 
-def recognised(op: ow.Op, *arguments: Tensor) -> Tensor:
+def called_twice(op: ow.Op, *arguments: Tensor) -> Tensor:
     """What the operator gives for its third call, after which it has a native function for such calls."""
     for _ in range(2):
         op(*arguments)
@@ -181,7 +181,7 @@ def test_a_gpu_kernel_from_ptx_is_launched_natively_from_the_second_call_on(conv
     op, in_python = conv1d_from_ptx
     for n in (1, 1000, 100_000):
         x, k = torch.randn(n, device="cuda"), torch.randn(7, device="cuda")
-        torch.testing.assert_close(recognised(op, x, k), op.contract.function(x, k))
+        torch.testing.assert_close(called_twice(op, x, k), op.contract.function(x, k))
     assert not in_python
     shifted = torch.randn(100_001, device="cuda")[1:]  # the same sizes, 4 bytes past a multiple of 16
     torch.testing.assert_close(op(shifted, k), op.contract.function(shifted, k))
@@ -192,7 +192,7 @@ def test_a_gpu_kernel_from_ptx_is_launched_natively_from_the_second_call_on(conv
 def test_it_is_launched_on_the_current_stream_and_into_a_graph(conv1d_from_ptx):
     op, in_python = conv1d_from_ptx
     x, k = torch.randn(1 << 20, device="cuda"), torch.randn(5, device="cuda")
-    recognised(op, x, k)
+    called_twice(op, x, k)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -215,7 +215,7 @@ def test_it_is_launched_on_the_current_stream_and_into_a_graph(conv1d_from_ptx):
 def test_a_thread_that_has_not_used_the_gpu_launches_too(conv1d_from_ptx):
     op, in_python = conv1d_from_ptx
     x, k = torch.randn(1000, device="cuda"), torch.randn(5, device="cuda")
-    recognised(op, x, k)
+    called_twice(op, x, k)
     results: list[Tensor] = []
     thread = threading.Thread(target=lambda: results.extend(op(x, k) for _ in range(5)))
     thread.start()
@@ -230,7 +230,7 @@ def test_a_thread_that_has_not_used_the_gpu_launches_too(conv1d_from_ptx):
 def test_outputs_of_many_launches_are_freed(conv1d_from_ptx):
     op, in_python = conv1d_from_ptx
     x, k = torch.randn(1 << 20, device="cuda"), torch.randn(5, device="cuda")
-    recognised(op, x, k)
+    called_twice(op, x, k)
     before = torch.cuda.memory_allocated()
     for _ in range(10_000):
         op(x, k)
@@ -252,12 +252,12 @@ def test_a_cuda_kernel_called_from_python_is_launched_natively_after_the_first_t
         kernel[4, 256](x, y, out, 1000, by)
         torch.testing.assert_close(out, x + by * y)
         assert type(kernel[4, 256]) is type(len)
-    for wrong, said in (
+    for wrong, output in (
         ((x, y, out), "add takes 5 arguments, but 3 were passed"),
         ((x.double(), y, out, 1000, 1.0), "got float64 elements"),
         ((x, y.cpu(), out, 1000, 1.0), "got a tensor on cpu, but the kernel runs on cuda:0"),
         ((x, y, out, 2**31, 1.0), "but 2147483648 was passed"),
         ((x, y, out, 1000, "1"), "takes a float, but str '1' was passed"),
     ):
-        with pytest.raises(LaunchError, match=said):
+        with pytest.raises(LaunchError, match=output):
             kernel[4, 256](*wrong)

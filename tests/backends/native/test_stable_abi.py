@@ -89,7 +89,7 @@ def test_declarations_that_fit_are_accepted(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_message"),
     [
         ("Tensor saxpy(Tensor x, Tensor y) { return x; }", "takes 2 parameters, but the operator takes 3"),
         ("Tensor saxpy(Tensor x, Tensor y, double a, int64_t n) { return x; }", "takes 4 parameters"),
@@ -100,10 +100,12 @@ def test_declarations_that_fit_are_accepted(text: str, tmp_path: Path) -> None:
         ("void saxpy(Tensor x, Tensor y, double a) { }", "returns 'void'"),
     ],
 )  # fmt: skip
-def test_declarations_that_differ_are_refused_with_the_one_to_write(text: str, says: str, tmp_path: Path) -> None:
+def test_declarations_that_differ_are_refused_with_the_one_to_write(
+    text: str, expected_message: str, tmp_path: Path
+) -> None:
     with pytest.raises(SignatureMismatchError) as error:
         compare(tmp_path, text)
-    assert says in error.value.message
+    assert expected_message in error.value.message
     assert error.value.message.startswith("demo::saxpy: saxpy() in saxpy.cpp")
     assert "declare it as torch::stable::Tensor saxpy(const torch::stable::Tensor& x" in error.value.fix
 

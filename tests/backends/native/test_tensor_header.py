@@ -55,11 +55,11 @@ def test_tensors_have_the_sizes_strides_and_dtypes_that_torch_gives(source: Path
 
     kernel = copy.cpp(source, entry="copy")
     x = torch.randn(4, 6)
-    for given in (x, x.t(), x[:, 1:4], x[:0], torch.tensor(2.5), torch.arange(3), torch.ones(2, 1, 3).transpose(0, 2),
+    for tensor in (x, x.t(), x[:, 1:4], x[:0], torch.tensor(2.5), torch.arange(3), torch.ones(2, 1, 3).transpose(0, 2),
                   x.half(), x > 0, torch.ones([1] * 20)):  # fmt: skip
-        out = kernel(given)
-        assert torch.equal(out, given)
-        expected = torch.empty(given.shape, dtype=given.dtype)
+        out = kernel(tensor)
+        assert torch.equal(out, tensor)
+        expected = torch.empty(tensor.shape, dtype=tensor.dtype)
         assert (out.shape, out.stride(), out.dtype) == (expected.shape, expected.stride(), expected.dtype)
     assert sizes.cpp(source, entry="sizes")(x).tolist() == [[4], [6]]
 

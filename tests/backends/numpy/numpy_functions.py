@@ -137,16 +137,16 @@ def claimed() -> list[str]:
 
 
 def calls_of(name: str) -> list[str]:
-    """The expressions that stand for a function."""
+    """The expressions that test a function."""
     value = getattr(np, name, None)
     if name in _CALLS:
-        given = [c.strip() for c in _CALLS[name].split(";")]
+        calls = [c.strip() for c in _CALLS[name].split(";")]
     elif isinstance(value, np.ufunc):
-        usual = _UNARY.get(name, "x s i j") if value.nin == 1 else _BINARY.get(name, "x,y s,t i,j x,2 i,2.0 s,i[:3]")
-        given = usual.split()
+        operands = _UNARY.get(name, "x s i j") if value.nin == 1 else _BINARY.get(name, "x,y s,t i,j x,2 i,2.0 s,i[:3]")
+        calls = operands.split()
     else:
-        given = ["X"]  # what every one of the others takes
-    return [f"np.{name}({arguments})" for arguments in given]
+        calls = ["X"]  # all others take it
+    return [f"np.{name}({arguments})" for arguments in calls]
 
 
 def examine(name: str) -> Finding:
@@ -267,7 +267,7 @@ def render(findings: list[Finding]) -> str:
 
 
 def recorded() -> dict[str, tuple[str, str]]:
-    """What the page says: status and how, by function."""
+    """The page's status and notes for each function."""
     text = PAGE.read_text().partition(START)[2].partition(END)[0]
     agree = re.search(r"\*\*Agree:\*\* (.*)", text)
     found = dict.fromkeys(re.findall(r"`([\w.]+)`", agree.group(1)), ("ok", "")) if agree else {}

@@ -26,7 +26,7 @@ def scaled(namespace: str) -> ow.Op:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-def test_arrays_give_arrays_of_the_meanings_dtypes(namespace: str, dtype: Any) -> None:
+def test_arrays_give_arrays_of_the_references_dtypes(namespace: str, dtype: Any) -> None:
     op = scaled(namespace)
     x = np.arange(6, dtype=dtype).reshape(3, 2)
     for _ in range(2):
@@ -41,9 +41,9 @@ def test_arrays_give_arrays_of_the_meanings_dtypes(namespace: str, dtype: Any) -
 def test_tensors_still_give_tensors_before_and_after_arrays(namespace: str) -> None:
     op = scaled(namespace)
     t = torch.arange(6.0).reshape(3, 2)
-    for given in (t, t.numpy(), t, t.numpy()):
-        out, _ = op(given)
-        assert type(out) is type(given)
+    for value in (t, t.numpy(), t, t.numpy()):
+        out, _ = op(value)
+        assert type(out) is type(value)
         assert np.array_equal(np.asarray(out), 2 * t.numpy())
 
 
@@ -67,9 +67,9 @@ def test_a_kernel_gets_the_arrays_own_memory(namespace: str) -> None:
 def test_any_layout_or_byte_order_is_right(namespace: str) -> None:
     op = scaled(namespace)
     x = np.arange(12.0).reshape(4, 3)
-    for given in (x.T, x[::-1], x[:, ::-2], x[::2], x.astype(">f8"), np.broadcast_to(x[0], (5, 3)), x[:0]):
-        if given.size:
-            assert np.array_equal(op(given)[0], given * 2)
+    for value in (x.T, x[::-1], x[:, ::-2], x[::2], x.astype(">f8"), np.broadcast_to(x[0], (5, 3)), x[:0]):
+        if value.size:
+            assert np.array_equal(op(value)[0], value * 2)
     record = np.zeros(3, dtype=[("a", "f8"), ("b", "i1")])
     record["a"] = [1, 2, 3]
     assert np.array_equal(op(record["a"][:, None])[0][:, 0], [2, 4, 6])
@@ -113,7 +113,7 @@ def test_an_operator_on_tensors_takes_no_arrays(namespace: str) -> None:
         f(np.ones(3))
 
 
-def test_gradients_go_through_a_numpy_meaning(namespace: str) -> None:
+def test_gradients_go_through_a_numpy_reference(namespace: str) -> None:
     @ow.op(f"{namespace}::f")
     def f(X: Float[np.ndarray, "n i"], Y: Float[np.ndarray, "n j"]) -> Float[np.ndarray, "i j"]:
         return np.sum(X[:, :, None] * Y[:, None, :], axis=0)
@@ -132,7 +132,7 @@ def test_it_is_one_operator_in_a_compiled_numpy_function(namespace: str, monkeyp
     assert any(f"{namespace}.scaled" in str(node.target) for node in graphs[0].graph.nodes)
 
 
-def test_a_meaning_with_a_function_that_is_lacking_is_refused_when_it_is_defined(namespace: str) -> None:
+def test_a_reference_with_a_function_that_is_lacking_is_refused_when_it_is_defined(namespace: str) -> None:
     with pytest.raises(ContractError) as refused:
 
         @ow.op(f"{namespace}::f")
@@ -143,7 +143,7 @@ def test_a_meaning_with_a_function_that_is_lacking_is_refused_when_it_is_defined
     assert "np.searchsorted" in str(refused.value)
 
 
-def test_a_meaning_that_draws_random_numbers_is_refused_when_it_is_defined(namespace: str) -> None:
+def test_a_reference_that_draws_random_numbers_is_refused_when_it_is_defined(namespace: str) -> None:
     with pytest.raises(ContractError, match="draws random numbers"):
 
         @ow.op(f"{namespace}::f")

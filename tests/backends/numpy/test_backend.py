@@ -24,11 +24,11 @@ pytestmark = pytest.mark.compiler
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    said: list[str] = []
-    tools = dataclasses.replace(build_tools(), notify=said.append)
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    output: list[str] = []
+    tools = dataclasses.replace(build_tools(), notify=output.append)
     monkeypatch.setattr("opwright.runtime.kernel.build_tools", lambda: tools)
-    return said
+    return output
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def softplus(namespace: str) -> ow.Op:
 
 
 @pytest.mark.slow
-def test_it_agrees_with_numpy_and_says_what_it_compiles(namespace: str, told: list[str]) -> None:
+def test_it_agrees_with_numpy_and_says_what_it_compiles(namespace: str, messages: list[str]) -> None:
     op = softplus(namespace)
     for shape in ((5,), (7,), (3, 4)):
         x, y = torch.randn(shape), torch.randn(shape)
@@ -59,11 +59,11 @@ def test_it_agrees_with_numpy_and_says_what_it_compiles(namespace: str, told: li
         torch.testing.assert_close(op.kernels["compiled"](x, y, 2.0), torch.from_numpy(expected))
         torch.testing.assert_close(op(x, y, 2.0), torch.from_numpy(expected))
     kernel = f"NumPy kernel {namespace}::softplus:compiled"
-    assert told[::2] == [
+    assert messages[::2] == [
         f"compiling {kernel} for float32[1-d], float32[1-d] (torch.compile)",
         f"compiling {kernel} for float32[2-d], float32[2-d] (torch.compile)",
     ]
-    assert all(re.fullmatch(rf"compiled {kernel} in \d+\.\d s", line) for line in told[1::2])
+    assert all(re.fullmatch(rf"compiled {kernel} in \d+\.\d s", line) for line in messages[1::2])
 
 
 def test_no_number_of_shapes_layouts_or_values_ends_in_the_recompile_limit(namespace: str, quick: None) -> None:
@@ -134,7 +134,7 @@ def test_it_works_inside_torch_compile_as_one_opaque_operator(namespace: str, qu
     torch.testing.assert_close(compiled(x), 2 * (torch.log1p(torch.exp(x)) + x))
 
 
-def test_a_torch_meaning_may_have_a_numpy_kernel(namespace: str, quick: None) -> None:
+def test_a_torch_reference_may_have_a_numpy_kernel(namespace: str, quick: None) -> None:
     @ow.op(f"{namespace}::f")
     def f(x: Float[Tensor, "n k"]) -> Float[Tensor, "k n"]:
         return x.T

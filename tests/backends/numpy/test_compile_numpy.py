@@ -1,4 +1,4 @@
-"""``ow.compile_numpy``: NumPy's answer, dtypes and side effects, or a refusal that says why."""
+"""``ow.compile_numpy``: NumPy's results, dtypes and side effects, or an error with the reason."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    said: list[str] = []
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    output: list[str] = []
 
     class Tools:
-        notify = staticmethod(said.append)
+        notify = staticmethod(output.append)
 
     monkeypatch.setattr("opwright.backends.numpy.compile_numpy.build_tools", Tools)
-    return said
+    return output
 
 
 def nearest(X, means):  # type: ignore[no-untyped-def]
@@ -363,7 +363,7 @@ def test_an_error_of_the_function_itself_is_told() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_sizes_become_symbols_and_recompiles_are_counted_and_explained(told: list[str]) -> None:
+def test_sizes_become_symbols_and_recompiles_are_counted_and_explained(messages: list[str]) -> None:
     compiled = ow.compile_numpy(nearest)
     means = np.zeros((3, 2))
     assert "not compiled yet" in compiled.explain()
@@ -374,9 +374,9 @@ def test_sizes_become_symbols_and_recompiles_are_counted_and_explained(told: lis
     compiled(np.ones((5, 2), dtype=np.float32), means)
     assert compiled.recompiles == 2
     assert "X was float64[5, 2]" in compiled.explain()
-    assert told[0] == "compiling nearest (torch.compile); this call waits for it"
-    assert "for (X: float64[5, 2], means: float64[3, 2]) in " in told[1]
-    assert len(told) == 6
+    assert messages[0] == "compiling nearest (torch.compile); this call waits for it"
+    assert "for (X: float64[5, 2], means: float64[3, 2]) in " in messages[1]
+    assert len(messages) == 6
 
 
 @pytest.mark.usefixtures("quick")

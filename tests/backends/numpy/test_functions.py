@@ -1,4 +1,4 @@
-"""docs/numpy.md says which of NumPy's functions are right when compiled: a sample again, and all of them when asked."""
+"""docs/numpy.md lists which of NumPy's functions are right when compiled: a sample is tested here, all on request."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_functions_with_generated_code_are_as_the_page_says(names: list[str]) ->
 
 
 def _as_recorded(finding: Finding) -> bool:
-    # Why something fails is told in words that hold addresses and orders of sets: that it does is compared.
+    # Messages contain addresses and orders of sets, so only the fact of a failure is compared.
     status, how = recorded()[finding.name]
     return finding.status == status and (status == "fails" or finding.how == how)
 

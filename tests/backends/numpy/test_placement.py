@@ -107,7 +107,7 @@ def test_a_block_for_the_cpu_hides_the_device_around_it():
 
 @pytest.mark.compiler
 def test_lists_are_placed_too(run_python, tmp_path):
-    """On tensors that say they are on a GPU: before torch 2.15, fake tensors take no list for ``meta``."""
+    """On tensors that report a GPU as their device: before torch 2.15, fake tensors take no list for ``meta``."""
     run_python(
         """
         import sys

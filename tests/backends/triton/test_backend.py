@@ -68,7 +68,7 @@ def test_a_file_launcher_runs_in_the_interpreter(run_python: Any, tmp_path: Path
 
 
 @pytest.mark.triton
-def test_on_a_cpu_it_is_refused_with_the_remedy_and_the_meaning_runs(namespace: str) -> None:
+def test_on_a_cpu_it_is_refused_with_the_remedy_and_the_reference_runs(namespace: str) -> None:
     op = double(namespace)
     op.triton(lambda x: x * 3, name="k")
     assert op(torch.ones(1)).item() == 2
@@ -110,7 +110,7 @@ def test_a_file_is_not_imported_when_it_is_attached(namespace: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_message"),
     [
         ("def double(x, n): ...", "takes (x, n), but the operator takes (x)"),
         ("def double(y): ...", "takes (y), but the operator takes (x)"),
@@ -118,12 +118,12 @@ def test_a_file_is_not_imported_when_it_is_attached(namespace: str, tmp_path: Pa
     ],
 )
 def test_a_mismatch_in_a_file_is_refused_when_it_is_attached(
-    text: str, says: str, namespace: str, tmp_path: Path
+    text: str, expected_message: str, namespace: str, tmp_path: Path
 ) -> None:
     (tmp_path / "k.py").write_text(text)
     with pytest.raises(SignatureMismatchError) as error:
         double(namespace).triton(tmp_path / "k.py")
-    assert says in error.value.message
+    assert expected_message in error.value.message
     assert error.value.fix == "write it as def double(x)"
 
 
@@ -178,7 +178,7 @@ def test_a_traceable_kernel_is_wrapped_for_torch_compile(namespace: str) -> None
     traceable = kernel.traceable()
     wrapped = traceable.__globals__["double_kernel"]
     assert type(wrapped).__name__ == "TraceableTritonKernelWrapper"
-    assert isinstance(source["double_kernel"], triton.JITFunction), "the author's own name is left alone"
+    assert isinstance(source["double_kernel"], triton.JITFunction), "the name in the user's module is unchanged"
 
 
 @pytest.mark.triton

@@ -109,12 +109,12 @@ def test_a_worker_runs_in_the_parents_folder_and_its_output_stays_out_of_ours(ca
 
     @twice.python(name="chatty")
     def _(x):
-        print("said by the kernel")
+        print("printed by the kernel")
         assert os.getcwd() == str(tmp_path)
         return x + x
 
     assert ow.check(twice, checks=["values"]).passed
-    assert "said by the kernel" not in capfd.readouterr().out
+    assert "printed by the kernel" not in capfd.readouterr().out
 
 
 def test_what_a_crashing_kernel_printed_last_is_shown():

@@ -1,4 +1,4 @@
-"""Pictures are the same for the same records, show every kernel by name, and say what is missing."""
+"""Pictures are the same for the same records, show every kernel by name, and state what is missing."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def test_the_same_records_give_the_same_bytes():
 
 @drawn
 def test_time_over_size_names_every_kernel_in_both_directions():
-    said = words(figures.time_over_size(make_bench(), "gallery::add"))
+    output = words(figures.time_over_size(make_bench(), "gallery::add"))
     for kernel in ("cuda_vec4", "triton", "triton_autotuned", "reference", "torch.compile"):
-        assert said.count(kernel) == 2
-    assert {"add forward · float32", "add backward · float32", "× the fastest", "16 MiB", "1 ms"} <= set(said)
+        assert output.count(kernel) == 2
+    assert {"add forward · float32", "add backward · float32", "× the fastest", "16 MiB", "1 ms"} <= set(output)
 
 
 @drawn
 def test_a_roofline_shows_the_limits_that_were_measured_and_the_share_reached():
-    said = words(figures.roofline(make_bench()))
-    assert {"memory 3,042 GB/s", "cache 5,600 GB/s", "float32 51 TFLOP/s", "add 96.8 %"} <= set(said)
-    assert not any("float16" in word for word in said), "a dtype that nothing was measured in"
+    output = words(figures.roofline(make_bench()))
+    assert {"memory 3,042 GB/s", "cache 5,600 GB/s", "float32 51 TFLOP/s", "add 96.8 %"} <= set(output)
+    assert not any("float16" in word for word in output), "a dtype that nothing was measured in"
     assert "add 96.8 %" in words(figures.roofline(make_bench(), narrow=True))
 
 

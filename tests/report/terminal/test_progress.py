@@ -13,7 +13,7 @@ def verdict(kernel="k", status=Status.PASS, seconds=1.25):
     return Verdict("demo::f", kernel, "numpy", "cpu", status, seconds=seconds)
 
 
-def said(drive, *, verbose=False, **console):
+def output(drive, *, verbose=False, **console):
     stream = io.StringIO()
     with CheckProgress(make_console(file=stream, width=80, **console), verbose=verbose) as progress:
         drive(progress)
@@ -33,7 +33,7 @@ def check_one_numpy_kernel(progress):
 
 
 def test_a_plain_stream_gets_one_line_a_kernel_with_the_total():
-    assert said(check_one_numpy_kernel).splitlines() == [
+    assert output(check_one_numpy_kernel).splitlines() == [
         " 1/12 PASS    demo::f k on cpu, 1.2 s, compiled 9 times",
         " 2/12 FAIL    demo::f c on cpu, 1.2 s, compiled once",
         " 3/12 REFUSED demo::f gone on cpu",
@@ -41,7 +41,7 @@ def test_a_plain_stream_gets_one_line_a_kernel_with_the_total():
 
 
 def test_verbose_prints_each_compile_message_once():
-    lines = said(check_one_numpy_kernel, verbose=True).splitlines()
+    lines = output(check_one_numpy_kernel, verbose=True).splitlines()
     assert [line for line in lines if "compiling" in line] == [f"opwright: {COMPILING}", "opwright: compiling f.cpp"]
     assert len(lines) == 5
 
@@ -57,7 +57,7 @@ def test_a_terminal_shows_the_total_and_what_is_compiled_and_keeps_neither():
         shown.append(stream.getvalue())
         progress.done(verdict())
 
-    text = said(drive, force_terminal=True)
+    text = output(drive, force_terminal=True)
     assert "0/12" in shown[0]
     assert "demo::f k on cpu: compiling NumPy kernel" in shown[0]
     assert max(map(len, shown[0].splitlines())) <= 80

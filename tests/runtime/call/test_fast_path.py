@@ -129,12 +129,12 @@ def test_vmap_goes_through(counted: Counted) -> None:
     assert counted.passes == 1
 
 
-def test_functionalisation_runs_the_meaning(counted: Counted) -> None:
+def test_functionalisation_runs_the_reference(counted: Counted) -> None:
     out = torch.func.functionalize(counted.op)(torch.ones(3), torch.ones(3))
     torch.testing.assert_close(out, 2 * torch.ones(3))
 
 
-def test_forward_mode_runs_the_meaning(counted: Counted) -> None:
+def test_forward_mode_runs_the_reference(counted: Counted) -> None:
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(torch.ones(3), torch.ones(3))
         out = torch.autograd.forward_ad.unpack_dual(counted.op(dual, torch.ones(3)))
@@ -153,16 +153,16 @@ def test_fake_and_meta_tensors_go_through(counted: Counted) -> None:
 
 
 def test_a_subclass_that_listens_to_torch_function_hears_of_the_operator(counted: Counted, namespace: str) -> None:
-    heard = []
+    intercepted = []
 
     class Listening(torch.Tensor):
         @classmethod
         def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            heard.append(str(func))
+            intercepted.append(str(func))
             return super().__torch_function__(func, types, args, kwargs)
 
     out = counted.op(torch.ones(3).as_subclass(Listening), torch.ones(3))
-    assert f"{namespace}.add.default" in " ".join(heard)
+    assert f"{namespace}.add.default" in " ".join(intercepted)
     assert isinstance(out, Listening)
 
 

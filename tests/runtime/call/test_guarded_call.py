@@ -1,4 +1,4 @@
-"""A plain call is recognised the next time; anything else is not taken for it."""
+"""A call like an earlier one runs behind a guard; other calls do not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scale(namespace: str) -> ow.Op:
 
 
 def was_direct(op: ow.Op, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> bool:
-    """Whether a call was recognised by a guard, past the checks in Python and the dispatcher."""
+    """Whether a guard accepted a call, without the checks in Python and the dispatcher."""
     with monkeypatch.context() as patch:
         slow = []
         patch.setattr(op, "_call_unguarded", lambda *a: slow.append(a))
@@ -248,7 +248,7 @@ def test_a_call_that_failed_leaves_no_plan(namespace):
     assert twice._guarded_calls == ()
 
 
-def test_a_tensor_given_twice_is_recognised_and_told_from_two(namespace, monkeypatch):
+def test_a_tensor_that_is_passed_twice_is_distinguished_from_two(namespace, monkeypatch):
     @ow.op(f"{namespace}::minus")
     def minus(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         return x - y

@@ -20,7 +20,7 @@ from opwright.runtime.cuda_graphs import graphed, step
 
 
 class Recorder(TorchDispatchMode):
-    """Keeps each operation with what it was given and what it returned, and what it was given as it was before."""
+    """Keeps each operation with its arguments and results, and copies of the arguments from before."""
 
     def __init__(self):
         super().__init__()
@@ -66,7 +66,7 @@ def on(request, monkeypatch):
     """The device of tensors."""
     if request.param == "cpu":
         monkeypatch.setattr(step, "Graph", RecordedGraph)
-        monkeypatch.setattr(step, "aside", nowhere)
+        monkeypatch.setattr(step, "on_side_stream", nowhere)
         monkeypatch.setattr(graphed, "needs_gpu", lambda name, tensors: None)
     return request.param
 
@@ -412,7 +412,7 @@ def test_it_refuses_a_function_that_writes_an_argument(on):
         x /= x.sum()
         return x
 
-    with pytest.raises(ow.ArgumentError, match="normalise writes a tensor that it is given"):
+    with pytest.raises(ow.ArgumentError, match="normalise writes into an argument"):
         ow.cuda_graphed(normalise)(inputs(on, requires_grad=False))
 
 

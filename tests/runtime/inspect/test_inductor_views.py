@@ -64,7 +64,7 @@ def test_the_stages_of_what_inductor_generates_are_shown_for_the_architecture() 
 
 @pytest.mark.slow
 @needs_triton
-def test_a_meaning_that_cannot_be_compiled_is_an_error_that_names_operator_and_line(namespace: str) -> None:
+def test_a_reference_that_cannot_be_compiled_is_an_error_that_names_operator_and_line(namespace: str) -> None:
     @ow.op(f"{namespace}::breaks")
     def breaks(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         torch._dynamo.graph_break()
@@ -111,7 +111,7 @@ def test_a_process_that_ends_early_is_refused_with_what_it_said(monkeypatch: pyt
 
 @needs_triton
 def test_a_process_that_does_not_end_is_stopped_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opwright.runtime.inspect.inductor_child._PATIENCE", 0.01)
+    monkeypatch.setattr("opwright.runtime.inspect.inductor_child._TIME_LIMIT_S", 0.01)
     with pytest.raises(KernelRefusedError, match=r"gallery::kmeans_assign: .* for sm_90 was stopped after 0\.01 s"):
         of_kernel("triton", "sm_90")
 

@@ -62,7 +62,7 @@ def test_the_instructions_of_a_cpp_kernel_are_its_own() -> None:
 
 @pytest.mark.slow
 @pytest.mark.compiler
-def test_what_inductor_generates_is_shown_of_a_numpy_kernel_and_of_a_meaning() -> None:
+def test_what_inductor_generates_is_shown_of_a_numpy_kernel_and_of_a_reference() -> None:
     for shown in (
         text(kmeans_assign, "numpy_compiled", "inductor"),
         show_reference(add.contract, "inductor", "")[0].text,

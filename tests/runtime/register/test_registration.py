@@ -144,7 +144,7 @@ def test_a_name_of_torch_s_own_is_refused() -> None:
         def relu(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
             return x
 
-    assert "namespace of your own" in error.value.fix
+    assert "your own namespace" in error.value.fix
     assert torch.ops.aten.relu(torch.tensor([-1.0])).item() == 0
 
 
@@ -218,7 +218,7 @@ def test_no_stale_gradient_from_a_cache_on_disk(
     assert seen == expected
 
 
-def test_a_lazy_conjugate_inside_a_meaning_survives_torch_compile(namespace: str) -> None:
+def test_a_lazy_conjugate_inside_a_reference_survives_torch_compile(namespace: str) -> None:
     @ow.op(f"{namespace}::product")
     def product(x: Complex[Tensor, "n"], y: Complex[Tensor, "n"]) -> Complex[Tensor, "n"]:
         return x * y.conj()
@@ -243,7 +243,7 @@ def test_inductor_keeps_the_operator_where_the_environment_says_ci(dynamic: bool
 
 
 def test_forward_mode_of_lists_is_refused_rather_than_zero(namespace: str) -> None:
-    """``torch.library.register_autograd``, which lists need, drops tangents without a word."""
+    """``torch.library.register_autograd``, which lists need, drops tangents silently."""
 
     @ow.op(f"{namespace}::total")
     def total(xs: list[Float[Tensor, "n"]]) -> Float[Tensor, "n"]:

@@ -43,7 +43,7 @@ X = torch.linspace(-1, 1, 7)
 def test_the_caller_does_not_get_what_is_saved(scaled_exp):
     for kernel in ("kernel", "reference"):
         with scaled_exp.only(kernel):
-            for _ in range(3):  # the plan, too
+            for _ in range(3):  # also behind a guard
                 out = scaled_exp(X, 2.0)
                 assert isinstance(out, Tensor)
                 torch.testing.assert_close(out, 2 * X.exp())
@@ -323,22 +323,22 @@ def test_an_author_is_told_of_each_argument_whether_it_needs_a_gradient(namespac
         def scaled(x: Float[Tensor, "n"], y: Float[Tensor, "n"], a: float = 2.0) -> Float[Tensor, "n"]:
             return x * y * a
 
-    told = []
+    messages = []
 
     def setup_context(ctx, inputs, output):
-        told.append(ctx.needs_input_grad)
+        messages.append(ctx.needs_input_grad)
         ctx.save_for_backward(inputs[1])
         ctx.a = inputs[2]
 
     def backward(ctx, grad):
-        told.append(ctx.needs_input_grad)
+        messages.append(ctx.needs_input_grad)
         return grad * ctx.saved_tensors[0] * ctx.a, None, None
 
     scaled.register_autograd(backward, setup_context=setup_context)
     x, y = torch.ones(3, requires_grad=True), torch.ones(3)
     for _ in range(2):  # through the dispatcher, then past it
         assert torch.autograd.grad(scaled(x, y, 3.0).sum(), x)[0].tolist() == [3, 3, 3]
-    assert told == [(True, False, False)] * 4
+    assert messages == [(True, False, False)] * 4
     torch.func.grad(lambda x: scaled(x, y, 3.0).sum())(x.detach())
-    assert told[-1] == (True, False, False)
-    assert {len(each) for each in told} == {3}
+    assert messages[-1] == (True, False, False)
+    assert {len(each) for each in messages} == {3}

@@ -1,4 +1,4 @@
-"""docs/transforms.md says what works with what: every row again."""
+"""docs/transforms.md lists what works with what: every row is tested."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_row_is_the_same_on_a_gpu(row: Row, name: str, needs_aot_packages: Cal
     if row.run.__name__ == "aot_inductor":
         needs_aot_packages("cuda")
     found, expected = outcome(row, name, "cuda"), recorded()[row.what][name]
-    # What torch says of what it refuses names devices.
+    # torch's refusals name devices.
     assert found == expected or (found.startswith("refused") and expected.startswith("refused")), found
 
 

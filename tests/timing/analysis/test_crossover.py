@@ -8,7 +8,7 @@ from opwright.timing.remaining import TimeLeft
 
 
 def rounds(us, spread=0.0, count=10):
-    """Rounds of samples around a time; ``spread`` makes them so noisy that nothing can be said."""
+    """Rounds of samples around a time; ``spread`` makes them too noisy to compare."""
     return [[us * (1 + spread * ((i * 7 + j * 3) % 5 - 2)) for j in range(5)] for i in range(count)]
 
 
@@ -67,8 +67,8 @@ def test_a_call_costs_what_takes_longer():
 
 
 def test_intervals_are_said_in_words():
-    said = [str(SizeRange(0, None, "a")), str(SizeRange(0, 700, "a")), str(SizeRange(700, 1 << 20, "a"))]
-    assert said == ["at every size", "below 700 elements", "from 700, below 2^20 elements"]
+    output = [str(SizeRange(0, None, "a")), str(SizeRange(0, 700, "a")), str(SizeRange(700, 1 << 20, "a"))]
+    assert output == ["at every size", "below 700 elements", "from 700, below 2^20 elements"]
     assert str(SizeRange(1 << 20, None, "a")) == "from 2^20 elements"
     assert Crossover("a::b", "cpu", "x", "float32", ()).stored is False
 
@@ -83,7 +83,7 @@ def test_the_time_left_is_unknown_until_something_was_measured_and_then_an_estim
     now[0] = 4.0
     left.add_done(2)
     assert str(left) == "about 8 s left"
-    left.reached(10)  # a refused kernel's looks took no time, and say nothing of the rest's
+    left.reached(10)  # passes of a refused kernel took no time and do not count
     assert str(left) == "about 2 s left"
     left.reached(12)
     assert str(left) == "nearly done"

@@ -81,7 +81,7 @@ _VARIABLE = re.compile(
     r"^\s*(?:static\s+)?__(?:device|managed)__\s+(?!.*\bconst)[^;(){}]*?(\w+)\s*(?:\[[^;]*\])?\s*(?:=[^;]*)?;",
     re.MULTILINE,
 )
-# What ``Tensor.get_device`` says of a CPU tensor.
+# The result of ``Tensor.get_device`` for a CPU tensor.
 _CPU = -1
 
 

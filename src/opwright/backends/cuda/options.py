@@ -42,7 +42,7 @@ class CudaOptions:
     @property
     def standard(self) -> int:
         """The C++ standard, such as 17."""
-        return self._number("C++ standard", r"(?:c|gnu)\+\+(\d+)", self.value("--std", "c++17"))
+        return self._number("a C++ standard", r"(?:c|gnu)\+\+(\d+)", self.value("--std", "c++17"))
 
     @property
     def fuses(self) -> bool:
@@ -52,12 +52,12 @@ class CudaOptions:
     @property
     def capability(self) -> int:
         """The compute capability, such as 90 (``__CUDA_ARCH__ / 10``)."""
-        return self._number("architecture", r"(?:sm|compute)_(\d+)[af]?", self.arch or "sm_90")
+        return self._number("an architecture", r"(?:sm|compute)_(\d+)[af]?", self.arch or "sm_90")
 
     def _number(self, what: str, pattern: str, value: str) -> int:
         found = re.fullmatch(pattern, value)
         if found is None:
-            raise KernelError(f"{value!r} is not a {what}", fix="write it as nvcc's documentation does")
+            raise KernelError(f"{value!r} is not {what}", fix="write it as nvcc's documentation does")
         return int(found[1])
 
 

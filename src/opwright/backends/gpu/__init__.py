@@ -1,1 +1,1 @@
-"""What every language for GPUs shares: device binaries, kernel arguments, the launcher."""
+"""The common parts of languages for GPUs: device binaries, kernel arguments, the launcher."""

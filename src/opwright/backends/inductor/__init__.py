@@ -1,1 +1,1 @@
-"""What Inductor generates for a GPU that is not here."""
+"""Inductor's code for a GPU that this machine does not have."""

@@ -1,1 +1,1 @@
-"""What C++ and CUDA host functions share: torch's stable ABI, building, calling."""
+"""The common parts of C++ and CUDA host functions: torch's stable ABI, building, calling."""

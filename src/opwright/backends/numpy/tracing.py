@@ -102,7 +102,7 @@ def compile_whole(
     """
     if code_of is None and not can_compile_graphs():
         raise CompileError(
-            f"torch {torch.__version__} does not compile NumPy code; `opwright doctor` says what is missing",
+            f"torch {torch.__version__} does not compile NumPy code; `opwright doctor` lists what is missing",
             fix="use a torch between 2.11 and 2.15",
         )
 

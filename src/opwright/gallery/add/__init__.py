@@ -18,7 +18,7 @@ def add(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
 
     The kernel of PyTorch's tutorial on user-defined Triton kernels
     (https://docs.pytorch.org/tutorials/recipes/torch_compile_user_defined_triton_kernel_tutorial.html), and the
-    elementwise family that CUDA courses begin with.
+    elementwise kernels that CUDA courses begin with.
     """
     return x + y
 
@@ -44,7 +44,7 @@ def attach_cuda(name: str, dtype: torch.dtype, load: int, per_thread: int) -> No
         return out
 
 
-# The first kernel that is applicable is the one that runs, so the widest loads come first.
+# The first applicable kernel runs, so the widest loads come first.
 attach_cuda("f32x4", torch.float32, load=4, per_thread=4)
 attach_cuda("f32", torch.float32, load=1, per_thread=1)
 attach_cuda("f16x8_pack", torch.float16, load=8, per_thread=8)
@@ -59,5 +59,5 @@ add.cpp("add.cpp", dtypes=FLOATS)
 add.triton("add_triton.py", entry="add", dtypes=FLOATS)
 add.triton("add_triton.py", entry="add_autotuned", name="triton_autotuned", dtypes=FLOATS)
 
-# The derived gradient would be right too, but it would add first and copy: here there is nothing to compute.
+# The derived gradient would be correct too, but it would add and copy first. This one computes nothing.
 add.register_autograd(lambda ctx, grad: (grad, grad))

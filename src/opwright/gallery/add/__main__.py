@@ -1,6 +1,6 @@
 """``python -m opwright.gallery.add``: the table of an elementwise benchmark, S × K by kernel.
 
-For each size: the first two values of the output (the same for every kernel, or one is wrong), the mean time, and
+For each size: the first two values of the output (the same for every correct kernel), the mean time, and
 ``torch.add`` beside it. ``--iters N`` takes fewer samples, ``--size N`` (repeatable) fewer sizes.
 """
 
@@ -12,8 +12,8 @@ from opwright.gallery.add import add
 
 parser = argparse.ArgumentParser(prog="python -m opwright.gallery.add", description=__doc__.splitlines()[0])
 parser.add_argument("--size", type=int, action="append", help="of S and K (default: 1024, 2048, 4096)")
-parser.add_argument("--iters", type=int, help="samples of each (default: until the spread settles)")
-parser.add_argument("--device", choices=["cpu", "cuda"], help="default: the GPU where there is one")
+parser.add_argument("--iters", type=int, help="samples of each (default: until the spread is small)")
+parser.add_argument("--device", choices=["cpu", "cuda"], help="default: the GPU, if there is one")
 parser.add_argument("--dtype", action="append", help="such as float16 (repeatable; default: float32)")
 options = parser.parse_args()
 

@@ -1,4 +1,4 @@
-// Elementwise addition, as one template for the whole family: a thread adds PER_THREAD elements and loads LOAD of them
+// Elementwise addition, one template for all variants: a thread adds PER_THREAD elements and loads LOAD of them
 // with one instruction. LOAD = 8 halves are the 128 bits that a thread can move at once.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -24,7 +24,7 @@ def add_kernel(x, y, out, n, BLOCK: tl.constexpr):
 
 
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """``x + y``, 1,024 elements a program."""
+    """``x + y``, 1,024 elements per program."""
     x, y = x.contiguous(), y.contiguous()
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     n = out.numel()
@@ -34,8 +34,8 @@ def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 # The same kernel, tuned. (As a decorator, @triton.autotune(...) goes above @triton.jit.) The key is empty: the
-# best configuration follows from the dtype, which is always part of the key, and hardly from the size; with the
-# size in the key, every new one would be tuned for.
+# best configuration depends on the dtype, which is always part of the key, and hardly on the size; with the size
+# in the key, every new size would be tuned.
 add_kernel_autotuned = triton.autotune(
     configs=[
         triton.Config({"BLOCK": 512}, num_warps=4, num_stages=2),

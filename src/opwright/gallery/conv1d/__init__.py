@@ -24,7 +24,7 @@ def conv1d(x: Float[Tensor, "n"], k: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
 
     The kernel that Modular's puzzles write in Mojo and use in PyTorch and in a MAX graph.
     """
-    # One zero more than the taps reach: torch takes no input that is shorter than the kernel.
+    # One zero more than the taps need: torch does not accept an input that is shorter than the kernel.
     padded = F.pad(x, (0, k.shape[0]))
     return F.conv1d(padded[None, None], k[None, None])[0, 0, : x.shape[0]]
 
@@ -39,7 +39,7 @@ conv1d.mojo(
     "conv1d.mojo", entry="conv1d_gpu", name="mojo_gpu", devices=["cuda"], dtypes=FLOATS,
     grid=blocks, block=THREADS, alignment=16, prebuilt="prebuilt",
 )  # fmt: skip
-# The same in tiles of shared memory, with a barrier. No PTX is shipped of it, so it needs Mojo on the GPU machine.
+# The same in tiles of shared memory, with a barrier. Its PTX is not shipped, so it needs Mojo on the GPU machine.
 conv1d.mojo(
     "conv1d_tiled.mojo", entry="conv1d_tiled", name="mojo_gpu_tiled", devices=["cuda"], dtypes=FLOATS,
     grid=blocks, block=THREADS, alignment=16,
@@ -107,7 +107,7 @@ def _(x, grad, m):
     x, grad = x.contiguous(), grad.contiguous()
     sums = torch.float64 if x.dtype == torch.float64 else torch.float32
     blocks = min(ow.cdiv(max(x.numel(), 1), 16 * THREADS), 1024)
-    # Each block's sums, added in one order whatever the blocks' timing, so that results repeat.
+    # The sums of each block are added in a fixed order, whatever the blocks' timing, so that results repeat.
     partial = torch.empty((blocks, m), dtype=sums, device=x.device)
     TAPS_KERNELS[x.dtype][(blocks, ow.cdiv(m, 8)), THREADS](x, grad, partial, x.numel(), m)
     return partial.sum(0).to(x.dtype)
@@ -125,10 +125,10 @@ def backward(ctx, grad):
 
 
 def taps_backward(ctx, grad):
-    x, given = ctx.saved_tensors
-    grad_x = conv1d(given.flip(0), grad).flip(0) if ctx.needs_input_grad[0] else None
-    grad_given = conv1d(x, grad) if ctx.needs_input_grad[1] else None
-    return grad_x, grad_given, None
+    x, factor = ctx.saved_tensors
+    grad_x = conv1d(factor.flip(0), grad).flip(0) if ctx.needs_input_grad[0] else None
+    grad_factor = conv1d(x, grad) if ctx.needs_input_grad[1] else None
+    return grad_x, grad_factor, None
 
 
 def save_tensors(ctx, inputs, output):
@@ -145,7 +145,7 @@ conv1d.bench_sizes(n=(1_000, 100_000, 10_000_000, 100_000_000), m=(4,))
 
 
 def demo():
-    """Print the results of NumPy, the PyTorch operator and MAX on input 0 … 14 and kernel 0 … 3; whether all agree."""
+    """Print the results of NumPy, the operator and MAX on input 0 … 14 and kernel 0 … 3. Returns whether all agree."""
     x, k = np.arange(15, dtype=np.float32), np.arange(4, dtype=np.float32)
     expected = np.array([14, 20, 26, 32, 38, 44, 50, 56, 62, 68, 74, 80, 41, 14, 0], dtype=np.float32)
     print(f"Input {x}\nKernel {k}\n")

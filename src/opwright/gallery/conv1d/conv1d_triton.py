@@ -1,6 +1,6 @@
 """1-D convolution in Triton: a thread loads and stores 16 bytes at once, and sums from a window in its registers.
 
-A tile has a row for each 16 bytes, which Triton gives to one thread; so what happens within a row moves no data.
+A tile has a row for each 16 bytes, which Triton assigns to one thread, so operations within a row move no data.
 """
 
 import torch
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def rotated(rows):
-    """Every row one place to the left; its first element comes last."""
+    """Every row rotated left by one place."""
     if rows.shape[1] > 1:
         even, odd = tl.split(tl.reshape(rows, (rows.shape[0], rows.shape[1] // 2, 2)))
         rows = tl.reshape(tl.join(odd, rotated(even)), rows.shape)
@@ -19,7 +19,7 @@ def rotated(rows):
 
 @triton.jit
 def add_taps(totals, own, following, k, j, m):
-    """Adds what taps j, j + 1, … give, as many as a row is long."""
+    """Adds the products with taps j, j + 1, …, as many as a row is long."""
     ROWS: tl.constexpr = own.shape[0]
     EACH: tl.constexpr = own.shape[1]
     window = tl.reshape(tl.permute(tl.join(own, following), (0, 2, 1)), (ROWS, 2 * EACH))
@@ -36,7 +36,7 @@ def add_taps(totals, own, following, k, j, m):
 @triton.jit
 def convolve_rows(x, k, out, m, ROWS: tl.constexpr, EACH: tl.constexpr, SUM: tl.constexpr):
     offsets = tl.arange(0, ROWS)[:, None] * EACH + tl.arange(0, EACH)[None, :]
-    # What follows a row is the row of the next thread, so it comes from the cache.
+    # The elements after a row are the row of the next thread, so they come from the cache.
     own, following = tl.load(x + offsets).to(SUM), tl.load(x + offsets + EACH).to(SUM)
     totals = add_taps(tl.zeros((ROWS, EACH), SUM), own, following, k, 0, m)
     for j in range(EACH, m, EACH):
@@ -60,7 +60,7 @@ def conv1d_kernel(x, k, out, n, m, ROWS: tl.constexpr, EACH: tl.constexpr, SUM: 
     # 64 bits wide: a tensor may have more than 2³¹ elements.
     start = tl.program_id(0).to(tl.int64) * (ROWS * EACH)
     left = n - start
-    # A mask that may end within a row would split its 16 bytes, so the tiles at the end go another way.
+    # A mask that may end within a row would split its 16 bytes, so the tiles at the end use another function.
     if ROWS * EACH + m + EACH <= left:
         convolve_rows(x + start, k, out + start, m, ROWS, EACH, SUM)
     else:

@@ -9,17 +9,17 @@ import opwright as ow
 __all__ = ["kmeans_assign", "kmeans_sums"]
 
 FLOATS = (torch.float32, torch.float64)
-# Exactly as NumPy: were the compiler free to fuse a multiplication and an addition, last bits would differ.
+# Exactly as NumPy: if the compiler fused a multiplication and an addition, last bits would differ.
 AS_NUMPY = ["-ffp-contract=off", "-fno-math-errno"]
 
 
 def is_flat(X, means):
-    """From eight dims on, NumPy sums in another order, which the Triton kernels do not follow."""
+    """Whether NumPy sums from left to right, as the Triton kernels do. From eight dims on, its order is another."""
     return 0 < X.shape[1] < 8 and len(means) > 0
 
 
 def is_small(X, means):
-    """The Triton kernel for sums keeps one for each mean in registers."""
+    """Whether the Triton kernel can keep a sum for each mean in registers."""
     return is_flat(X, means) and len(means) <= 64
 
 
@@ -27,7 +27,7 @@ def is_small(X, means):
 def kmeans_assign(X: Float[np.ndarray, "n d"], means: Float[np.ndarray, "k d"]) -> Int64[np.ndarray, "n"]:
     """For each of n points in d dimensions, the index of the nearest of k means; of several, the first.
 
-    As with ``np.argmin``, a NaN is nearer than any number, and there has to be at least one mean. The
+    As with ``np.argmin``, a NaN is nearer than any number, and at least one mean is needed. The
     example of "Compiling NumPy code into C++ or CUDA via torch.compile"
     (https://pytorch.org/blog/compiling-numpy-code/).
     """

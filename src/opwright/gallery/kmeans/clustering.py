@@ -10,20 +10,20 @@ from opwright.gallery.kmeans import kmeans_assign, kmeans_sums
 
 __all__ = ["Clustering", "kmeans"]
 
-# Initial means are drawn from so many points, which tell as much of where clusters are as all do.
+# Initial means are drawn from at most this many points, which are enough to locate the clusters.
 SAMPLE = 1 << 15
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """What K-means found.
+    """The result of K-means.
 
     Attributes:
         means: k × d.
-        labels: of each point, the index of its mean.
+        labels: for each point, the index of its mean.
         inertia: the sum of the points' squared distances from their means.
-        iterations: how many there were.
-        converged: whether the means had come to rest before the iterations ended.
+        iterations: their number.
+        converged: whether the means were at rest before the limit of iterations.
     """
 
     means: Any
@@ -37,11 +37,11 @@ def kmeans(X, k, *, means=None, iterations=300, tolerance=1e-4, seed=0):
     """Cluster n points in d dims into k clusters (Lloyd's algorithm).
 
     Args:
-        X: n × d, an array or a tensor on any device; means and labels come back as the same.
-        means: k × d to begin with; by default drawn from the points as k-means++ does (Arthur and Vassilvitskii, 2007).
+        X: n × d, an array or a tensor on any device; means and labels are returned as the same kind.
+        means: the initial means, k × d; by default drawn from the points by k-means++ (Arthur and Vassilvitskii, 2007).
         tolerance: the means are at rest when the squares of their shifts sum up to less than this share of the mean
             variance of a coordinate (as in scikit-learn).
-        seed: of the draws.
+        seed: the seed of the random initial means.
 
     A cluster that is left without points continues from the point that is farthest from its mean.
     """
@@ -89,7 +89,7 @@ def initial_means(points, k, generator):
 
 
 def refill(points, current, moved, counts):
-    """The moved means, where the empty ones are the points that are farthest from their own."""
+    """The moved means; those without points are replaced by the points that are farthest from their means."""
     empty = counts == 0
     labels = kmeans_assign(points, current)
     far = torch.cat(list(squared_distances(points, current, labels))).topk(int(empty.sum())).indices
@@ -99,6 +99,6 @@ def refill(points, current, moved, counts):
 
 
 def squared_distances(points, means, labels):
-    """Of points from their means, in parts that are small beside the points."""
+    """The squared distances of points from their means, in parts, to use little memory."""
     for own, label in zip(points.split(1 << 20), labels.split(1 << 20), strict=True):
         yield (own - means[label]).square().sum(1)

@@ -46,7 +46,7 @@ def assign_kernel(points, means, out, n, K, D: tl.constexpr, BLOCK: tl.constexpr
 def sums_kernel(
     points, means, sums, counts, n, K, D: tl.constexpr, BLOCK: tl.constexpr, KS: tl.constexpr, DS: tl.constexpr
 ):
-    # Every lane of a program adds up points of its own, and lanes meet once, at the end. KS and DS are K and D
+    # Every lane of a program sums its own points, and the lanes' sums are added once, at the end. KS and DS are K and D
     # rounded up to powers of two.
     ks, ds = tl.arange(0, KS), tl.arange(0, DS)
     total = tl.zeros((KS, BLOCK, DS), points.dtype.element_ty)
@@ -79,7 +79,7 @@ def sums(X: torch.Tensor, means: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     """The sum and the number of the points that are nearest to each mean."""
     X, means = X.contiguous(), means.contiguous()
     (n, d), k = X.shape, means.shape[0]
-    # As plain numbers: of torch.compile's symbols, the rounding would make expressions without end.
+    # As plain numbers: rounding torch.compile's symbols would make very long expressions.
     ks, ds = triton.next_power_of_2(int(k)), triton.next_power_of_2(int(d))
     block = max(4096 // (ks * ds), 32)  # lanes' sums stay in registers
     programs = max(min(triton.cdiv(n, block), 2048), 1)

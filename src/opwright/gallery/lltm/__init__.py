@@ -14,7 +14,7 @@ from opwright.gallery.lltm.lltm_cuda import FLOATS
 
 __all__ = ["lltm", "lltm_backward", "lltm_backward_pointwise", "lltm_with"]
 
-# -- what it means ------------------------------------------------------------------------------------------
+# -- the reference ------------------------------------------------------------------------------------------
 
 
 @ow.op("gallery::lltm", autocast="lower")
@@ -98,8 +98,8 @@ def pointwise_backward(grad_h, grad_c, gates, c_new):
 
 # -- its gradient ------------------------------------------------------------------------------------------------
 
-# Elements of the gates. Up to here a backward is one call, as calls are what it costs. Beyond, its products come after
-# the pointwise part, and the gates are let go before them: a fifth of what a step has in memory, 2 MiB in float32 here.
+# Elements of the gates. Up to this number a backward is one call, because calls are its cost. Above it, the products
+# come after the pointwise part, and the gates are freed before them: a fifth of a step's memory, here 2 MiB in float32.
 MOST_IN_ONE_CALL = 1 << 19
 
 
@@ -121,7 +121,7 @@ def columns_of(weight, state_size, needs_h, needs_x):
 
 
 def register_gradient(operator, in_one_call, pointwise):
-    """Give an operator like ``lltm`` its backward, by operators like ``lltm_backward`` and its pointwise part."""
+    """Register the backward of an operator like ``lltm``: operators like ``lltm_backward`` and its pointwise part."""
 
     def backward(ctx, grad_h, grad_c):
         weight, inputs, gates, c_new = ctx.saved_tensors
@@ -166,7 +166,7 @@ lltm.cuda(lltm_cuda.forward_accessors, name="cuda_accessors", dtypes=FLOATS)
 lltm_backward.cuda(lltm_cuda.backward_accessors, name="cuda_accessors", dtypes=FLOATS)
 lltm_backward_pointwise.cuda(lltm_cuda.backward_pointwise_accessors, name="cuda_accessors", dtypes=FLOATS)
 
-# The same kernels with C++ in place of lltm_cuda.py: nvcc builds it, and a package can hold it.
+# The same kernels with C++ in place of lltm_cuda.py: nvcc builds it, and a package can contain it.
 lltm.cuda("lltm_host.cu", name="cuda_host", entry="forward", dtypes=FLOATS)
 lltm_backward.cuda("lltm_host.cu", name="cuda_host", entry="backward", dtypes=FLOATS)
 lltm_backward_pointwise.cuda("lltm_host.cu", name="cuda_host", entry="backward_pointwise", dtypes=FLOATS)
@@ -180,14 +180,14 @@ lltm_backward.bench_sizes(b=(16, 256, 4096), n=(160, 1024, 2048), m=(160, 1024, 
 lltm_backward_pointwise.bench_sizes(b=(16, 256, 4096), s=(128, 512, 1024))
 
 
-# -- one kernel, and no other -------------------------------------------------------------------------------
+# -- one kernel only ----------------------------------------------------------------------------------------
 
 
 @functools.cache
 def lltm_with(kernel):
-    """The operator with one kernel, forward and backward, under a name of its own (``gallery::lltm_triton``).
+    """The operator with only one kernel, forward and backward, under its own name (``gallery::lltm_triton``).
 
-    Where the kernel is not applicable, the reference runs.
+    If the kernel is not applicable, the reference runs.
     """
     forward, in_one_call, pointwise = (o.restricted_to(kernel) for o in (lltm, lltm_backward, lltm_backward_pointwise))
     register_gradient(forward, in_one_call, pointwise)

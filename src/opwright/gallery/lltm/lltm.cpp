@@ -1,4 +1,4 @@
-// The LLTM cell on the CPU: matrix products of torch's, and the pointwise part in loops that become vector instructions.
+// The LLTM cell on the CPU: torch's matrix products, and the pointwise part in loops that become vector instructions.
 // Half types are computed in float and rounded once.
 #include <algorithm>
 #include <cmath>
@@ -19,8 +19,8 @@ using torch::stable::Tensor;
 
 #if defined(__GLIBC__) && defined(__x86_64__) && !defined(__clang__)
 #if __GLIBC_PREREQ(2, 35)
-// glibc has these for whole vectors too (libmvec); g++ uses them in a loop only if it is told, and that they touch no
-// memory.
+// glibc has these for whole vectors too (libmvec); g++ uses them in a loop only if they are declared, as functions
+// that access no memory.
 extern "C" {
 __attribute__((const, simd("notinbranch"))) float expf(float) noexcept;
 __attribute__((const, simd("notinbranch"))) float expm1f(float) noexcept;

@@ -2,17 +2,17 @@
 // allow, and with accessors, which take any strides and check every index in debug builds (-DCHECK_BOUNDS). The matrix
 // products are torch's.
 //
-// A thread stands for WIDTH neighbouring columns and walks down the rows. Sizes and offsets are 64 bits wide.
+// A thread computes WIDTH neighbouring columns of several rows. Sizes and offsets are 64 bits wide.
 #include "cell.cuh"
 
 constexpr int ROWS = 16;  // threads above each other in a block of the backward kernels
 
-// What a thread found for its columns becomes what its block found: the sum over the block's rows of threads, always in
-// the same order. All threads of a block have to call it.
+// Replaces each thread's sum for its columns by its block's: the sum over the block's rows of threads, always in the
+// same order. All threads of a block must call it.
 template <int WIDTH, class S, class Part>
 __device__ void sum_over_rows(const S (&own)[WIDTH], Part* sums, long long column, long long columns) {
   __shared__ S held[ROWS][WIDTH][LANES];
-  __syncthreads();  // what was held before is not needed any more
+  __syncthreads();  // the values from before are not needed any more
 #pragma unroll
   for (int e = 0; e < WIDTH; ++e) held[threadIdx.y][e][threadIdx.x] = own[e];
   __syncthreads();
@@ -50,7 +50,7 @@ __device__ Pack<T, WIDTH> load_if_given(const T* from, long long offset) {
 
 template <class T, int WIDTH>
 __device__ void store(T* to, const Pack<T, WIDTH>& pack) {
-  if constexpr (sizeof(pack) == sizeof(uint4)) {  // said outright: a struct's parts are stored one by one
+  if constexpr (sizeof(pack) == sizeof(uint4)) {  // as one store: a struct's parts are stored one by one
     uint4 word;
     memcpy(&word, &pack, sizeof(word));
     __stwb(reinterpret_cast<uint4*>(to), word);
@@ -83,8 +83,8 @@ __global__ void lltm_forward(const T* __restrict__ gates, const T* __restrict__ 
   }
 }
 
-// Besides the gradients of gates and cell, each row of blocks leaves a row of `sums`: the gradient of the bias, as far
-// as its `rows_per_block` rows go.
+// Besides the gradients of gates and cell, each row of blocks writes a row of `sums`: the gradient of the bias for its
+// `rows_per_block` rows.
 template <class T, int WIDTH, class Part>
 __global__ void __launch_bounds__(LANES* ROWS)
     lltm_backward(const T* __restrict__ gates, const T* __restrict__ c_new, const T* __restrict__ grad_h,
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(LANES* ROWS)
 
 // -- with accessors -----------------------------------------------------------------------------------------
 
-// A tensor as a kernel sees it: where it begins, how large it is and how far apart its elements lie.
+// A tensor for a kernel: its address, sizes and strides.
 template <class T, int DIMS>
 struct Accessor {
   T* data;

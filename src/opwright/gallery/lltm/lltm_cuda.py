@@ -17,11 +17,11 @@ FORWARD_ROWS, FORWARD_COLUMNS, INPUTS_ROWS, WEIGHT_ROWS, TILE_COLUMNS = 32, 16, 
 
 
 def widths(dtype):
-    """How many elements a thread may take at once: one, or 16 bytes."""
+    """The numbers of elements that a thread may load at once: one, or 16 bytes."""
     return 1, 16 // dtype.itemsize
 
 
-# By dtype, width and, for the backward, the dtype of what a block sums of the bias's gradient.
+# By dtype, width and, for the backward, the dtype of a block's sums of the bias's gradient.
 FORWARD = {(d, w): cuda[f"lltm_forward<{CPP_TYPE[d]}, {w}>"] for d in FLOATS for w in widths(d)}
 BACKWARD = {
     (d, w, p): cuda[f"lltm_backward<{CPP_TYPE[d]}, {w}, {CPP_TYPE[p]}>"]
@@ -37,7 +37,7 @@ BACKWARD_ACCESSORS = {
 
 
 def width_for(columns, *tensors):
-    """As wide as rows and addresses allow: what is loaded at once has to begin at a multiple of its size."""
+    """As wide as rows and addresses allow: the address of a load must be a multiple of its size."""
     width = 16 // tensors[0].dtype.itemsize
     if columns % width:
         return 1
@@ -56,8 +56,8 @@ def forward_grid(rows, columns, width):
 
 
 def sums_of_blocks(gates):
-    """Rows that a block of the backward walks down, how many blocks there are for each few columns, and a place for
-    their sums: the bias's gradient itself where one block is enough, else a row for each block."""
+    """The rows of a block of the backward, the number of blocks for each few columns, and a tensor for their sums: the
+    bias's gradient itself if one block is enough, else a row for each block."""
     rows, columns = gates.shape
     if rows <= 256:
         return max(rows, 1), 1, gates.new_empty(columns)
@@ -78,7 +78,7 @@ def is_small(rows, columns, width):
 
 
 def is_middle(rows, columns, width, dtype):
-    """Whether torch's products of a step are too little work for what calling them costs. They have tensor cores for
+    """Whether a step is so small that calling torch's products costs more than their work. They have tensor cores for
     other dtypes."""
     few = 0 < rows <= MOST_TILED_ROWS and 0 < 3 * columns * width <= MOST_TILED_WEIGHTS
     return few and dtype == torch.float32
@@ -90,7 +90,7 @@ def in_fours(*matrices):
 
 
 def rows_in_fours(weight):
-    """Some columns of a weight are as good as all, if each row begins where four elements can be loaded at once."""
+    """Some columns of a weight need no copy if each row begins where four elements can be loaded at once."""
     row, column = weight.stride()
     return weight if column == 1 and row % 4 == 0 and row < MOST_STRIDE else weight.contiguous()
 
@@ -117,12 +117,11 @@ def forward(x, weight, bias, h, c):
 
 
 def whole_step(launch, x, weight, bias, h, c):
-    """By a kernel that does all of it in one launch."""
+    """The step by a kernel that computes all of it in one launch."""
     rows, columns = c.shape
     h_new, c_new = empty(c), empty(c)
     inputs, gates = c.new_empty((rows, weight.shape[1])), c.new_empty((rows, 3 * columns))
-    given = contiguous(h, x, weight, bias, c)
-    launch(*given, inputs, gates, h_new, c_new, rows, columns, x.shape[1])
+    launch(*contiguous(h, x, weight, bias, c), inputs, gates, h_new, c_new, rows, columns, x.shape[1])
     return h_new, c_new, inputs, gates
 
 

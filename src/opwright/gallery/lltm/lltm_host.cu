@@ -63,7 +63,7 @@ static bool is_small(const Tensor& c, int64_t width) {
   return c.numel() > 0 && c.size(0) <= MOST_ROWS && 3 * c.size(1) * std::max<int64_t>(width, 1) <= MOST_WEIGHTS;
 }
 
-// Whether torch's products of a step are too little work for what calling them costs; as in lltm_cuda.py.
+// Whether a step is so small that calling torch's products costs more than their work; as in lltm_cuda.py.
 static bool is_middle(const Tensor& c, int64_t width) {
   const int64_t weights = 3 * c.size(1) * width;
   return c.size(0) > 0 && c.size(0) <= MOST_TILED_ROWS && weights > 0 && weights <= MOST_TILED_WEIGHTS &&
@@ -84,7 +84,7 @@ static Tensor rows_in_fours(const Tensor& weight) {
 
 // -- forward ------------------------------------------------------------------------------------------------
 
-// [h, x] side by side; a block has a row, or more where there are more than fit into a grid.
+// [h, x] side by side; a block has a row, or several if there are more rows than a grid may have.
 template <class T>
 __global__ void join(const T* __restrict__ h, const T* __restrict__ x, T* __restrict__ out, int64_t rows, int64_t left,
                      int64_t right) {

@@ -1,5 +1,5 @@
 // The LLTM cell for small steps on a GPU: one launch forward, one backward, matrix products included. A step of a few rows
-// is launches rather than work, so what blocks compute twice here costs less than another launch.
+// spends its time on launches, so computing some values twice costs less than another launch.
 #include "cell.cuh"
 
 constexpr int WARPS = 8;       // of a block
@@ -9,7 +9,7 @@ constexpr int MOST_WEIGHTS = 1 << 19;
 constexpr int OWN = 4;         // columns of the state that a block of the backward owns, or rows
 static_assert(GROUP <= LANES && OWN <= WARPS, "a lane takes a row of a group, a warp one that a block owns");
 
-// As a tensor of type T would hold it.
+// Rounded as in a tensor of type T.
 template <class T, class S>
 __device__ S rounded(S value) {
   return static_cast<S>(static_cast<T>(value));
@@ -91,7 +91,7 @@ struct Pointwise {
   }
 };
 
-// Of a few columns of the state, the gradients of their gates' weights and biases, and of the old cell.
+// For a few columns of the state: the gradients of their gates' weights and biases, and of the old cell.
 template <class T, class S>
 __device__ void backward_of_columns(const Pointwise<T>& pointwise, const T* inputs, T* grad_weight, T* grad_bias,
                                     T* grad_c_old, int first, int rows, int width) {
@@ -132,7 +132,7 @@ __device__ void backward_of_columns(const Pointwise<T>& pointwise, const T* inpu
   }
 }
 
-// Of a few rows, the gradients of LANES inputs: warps share the sum over the gates, some columns of the state at a time.
+// For a few rows: the gradients of LANES inputs. Warps share the sum over the gates, some columns of the state at a time.
 template <class T, class S>
 __device__ void backward_of_rows(const Pointwise<T>& pointwise, const T* weight, T* grad_inputs, int first, int rows,
                                  int from, int width, long long stride) {
@@ -142,7 +142,7 @@ __device__ void backward_of_rows(const Pointwise<T>& pointwise, const T* weight,
   const int thread = threadIdx.y * LANES + threadIdx.x, columns = pointwise.columns, k = from + threadIdx.x;
   S sums[OWN] = {};
   for (int tile = 0; tile < columns; tile += TILE) {
-    __syncthreads();  // what was held before is not needed any more
+    __syncthreads();  // the values from before are not needed any more
     for (int e = thread; e < OWN * TILE; e += LANES * WARPS) {
       const int own = e / TILE, column = tile + e % TILE;
       const bool inside = first + own < rows && column < columns;

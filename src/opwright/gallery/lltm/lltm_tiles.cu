@@ -1,5 +1,5 @@
 // The LLTM cell for steps of middle size on a GPU, in float32: forward in one launch, both matrix products of the backward
-// in another. There torch's products are too little work for what calling them costs. A block computes a tile of a
+// in another. At these sizes, calling torch's products costs more than their work. A block computes a tile of a
 // product from slices of its two sides, which it keeps in shared memory; its threads split a slice's terms between them
 // (split-K within the block), so that there are enough of them for a few small tiles.
 //
@@ -20,7 +20,7 @@ constexpr int FORWARD_COLUMNS = 16;  // each has these columns of all three gate
 constexpr int INPUTS_ROWS = 32;      // of the backward's tiles for the inputs' gradient
 constexpr int WEIGHT_ROWS = 64;      // and for the weight's
 constexpr int TILE_COLUMNS = 64;     // of both
-// So that while the warps of one wait, those of the other compute: measured to be quicker than without the bound on
+// While the warps of one wait, those of the other compute. This was measured to be faster than without the bound on
 // registers, though some are spilled.
 constexpr int BLOCKS_AT_ONCE = 2;  // on a multiprocessor
 static_assert(DEPTH % PARTS == 0, "each part takes as many terms of a slice");
@@ -29,7 +29,7 @@ __device__ float4 load4(const float* from) { return *reinterpret_cast<const floa
 
 __device__ int thread_of_block() { return (threadIdx.z * DOWN + threadIdx.y) * ACROSS + threadIdx.x; }
 
-// One side of a product on its way to shared memory: SIZE_ of its rows (or columns) and DEPTH terms at a time. ALONG says
+// One side of a product on its way to shared memory: SIZE_ of its rows (or columns) and DEPTH terms at a time. ALONG:
 // whether a row's terms lie side by side in memory, or one term of all rows.
 template <int SIZE_, bool ALONG>
 struct Side {
@@ -147,7 +147,7 @@ struct Tile {
     }
   }
 
-  // What all parts of the block found becomes the tile, always in one order, so that results repeat.
+  // The sums of all parts of the block are added to the tile, always in one order, so that results repeat.
   __device__ const float* collect() {
     for (int part = 0; part < PARTS; ++part) {
       __syncthreads();

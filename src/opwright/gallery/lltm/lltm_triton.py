@@ -64,7 +64,7 @@ def forward_kernel(gates, c, h_new, c_new, b, s, ROWS: tl.constexpr, COLUMNS: tl
 
 
 @triton.jit
-def load_if_given(grad, at, inside, like):
+def load_or_zeros(grad, at, inside, like):
     if grad is None:  # autograd left it out: it counts as zeros
         return tl.zeros_like(like)
     else:  # noqa: RET505
@@ -76,7 +76,7 @@ def backward_kernel(
     grad_h, grad_c, gates, c_new, grad_gates, grad_c_old, sums, b, s, per_program,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    # A program walks down `per_program` rows of its columns, so it can sum their part of the bias's gradient alone.
+    # A program processes `per_program` rows of its columns, so it sums their part of the bias's gradient by itself.
     columns = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     first = tl.program_id(0).to(tl.int64) * per_program
     WIDE: tl.constexpr = tl.float64 if c_new.dtype.element_ty == tl.float64 else tl.float32
@@ -89,8 +89,8 @@ def backward_kernel(
         at, gate = rows * s + columns, rows * 3 * s + columns
         input_gate, output_gate, candidate, slope = activate(gates, rows, columns, inside, s)
         squashed = tanh(widen(tl.load(c_new + at, mask=inside, other=0)))
-        of_h = load_if_given(grad_h, at, inside, squashed)
-        of_c = load_if_given(grad_c, at, inside, squashed) + of_h * output_gate * (1 - squashed * squashed)
+        of_h = load_or_zeros(grad_h, at, inside, squashed)
+        of_c = load_or_zeros(grad_c, at, inside, squashed) + of_h * output_gate * (1 - squashed * squashed)
         to_input = of_c * candidate * input_gate * (1 - input_gate)
         to_output = of_h * squashed * output_gate * (1 - output_gate)
         to_candidate = of_c * input_gate * slope

@@ -1,4 +1,4 @@
-"""The LLTM cell as modules: a plain one, and one behind which any kernel can stand."""
+"""The LLTM cell as modules: in plain PyTorch, and with any of opwright's kernels."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class LLTM(ReferenceLLTM):
     In a region with autocast it computes in autocast's dtype, state included, as ``torch.nn.LSTMCell`` does.
 
     Args:
-        kernel: the name of a kernel (``"triton"``, ``"cuda"``, …) that is to run, forward and backward (default: the
-            first that is applicable).
+        kernel: the name of the kernel (``"triton"``, ``"cuda"``, …) that runs, forward and backward (default: the first
+            that is applicable).
         cuda_graph: replay each step, forward and backward, as CUDA graphs (``ow.cuda_graphed``).
 
     Raises:

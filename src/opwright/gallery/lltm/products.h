@@ -1,5 +1,5 @@
-// Matrix products of torch's for host functions, past its dispatcher: those that AOTInductor's models call, and which torch
-// therefore does not take away (torchgen/aoti/fallback_ops.py).
+// torch's matrix products for host functions, without its dispatcher: the functions that AOTInductor's models call, so
+// torch does not remove them (torchgen/aoti/fallback_ops.py).
 #pragma once
 #include <opwright/tensor.h>
 #include <torch/csrc/stable/tensor.h>

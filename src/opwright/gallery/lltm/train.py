@@ -1,9 +1,9 @@
-"""``python -m opwright.gallery.lltm.train``: an LLTM learns the adding problem, with opwright's kernels and without.
+"""``python -m opwright.gallery.lltm.train``: an LLTM learns the adding problem, with and without opwright's kernels.
 
 A sequence of random numbers in [0, 1), two of them marked: the target is the sum of the two (Hochreiter and
-Schmidhuber, Long short-term memory, 1997, section 5.4). Who always says 1 has a mean squared error of 1/6. The same
-network is trained twice from one seed on the same data, with opwright's module and with the plain one; the two loss
-curves are printed, and how far they are apart.
+Schmidhuber, Long short-term memory, 1997, section 5.4). Always predicting 1 has a mean squared error of 1/6. The same
+network is trained twice from one seed on the same data, with opwright's module and with the plain one. The two loss
+curves and their difference are printed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BASELINE = 1 / 6  # the variance of the sum of two numbers from [0, 1)
 
 @dataclass(frozen=True)
 class Settings:
-    """What a training run depends on."""
+    """The settings of a training run."""
 
     length: int = 20
     state: int = 64
@@ -97,7 +97,7 @@ def smoothed(losses: Sequence[float], window: int) -> list[float]:
 
 
 def plot(curves: dict[str, Sequence[float]], settings: Settings, file: Path) -> None:
-    """The curves, and what guessing gets."""
+    """Draw the curves, and the loss of always predicting 1."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -106,7 +106,7 @@ def plot(curves: dict[str, Sequence[float]], settings: Settings, file: Path) -> 
     figure, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
     for (name, losses), style in zip(curves.items(), ("-", "--"), strict=True):
         axes.semilogy(smoothed(losses, 20), style, label=name, linewidth=1.5)
-    axes.axhline(BASELINE, color="gray", linewidth=1, linestyle=":", label="always 1")
+    axes.axhline(BASELINE, color="gray", linewidth=1, linestyle=":", label="always predicting 1")
     axes.set(xlabel="step", ylabel="mean squared error", title=f"the adding problem, {settings.length} numbers")
     axes.legend()
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def plot(curves: dict[str, Sequence[float]], settings: Settings, file: Path) -> 
 
 
 def report(curves: dict[str, Sequence[float]]) -> bool:
-    """Print the curves, and how far they are apart; whether both have learnt."""
+    """Print the curves and their difference. Returns whether both have learnt."""
     (name, ours), (plain_name, plain) = curves.items()
     window, steps = min(20, len(ours)), len(ours)
     fine = {n: smoothed(losses, window) for n, losses in curves.items()}
@@ -126,7 +126,9 @@ def report(curves: dict[str, Sequence[float]]) -> bool:
     tenth = max(steps // 10, 1)
     print(f"apart: at most {max(apart[:tenth]):.1e} in the first {tenth} steps, {max(apart):.1e} in all")
     last = {n: losses[-1] for n, losses in fine.items()}
-    print(f"at the end: {', '.join(f'{n} {loss:.5f}' for n, loss in last.items())}; always saying 1: {BASELINE:.5f}")
+    print(
+        f"at the end: {', '.join(f'{n} {loss:.5f}' for n, loss in last.items())}; always predicting 1: {BASELINE:.5f}"
+    )
     return all(loss < BASELINE / 4 for loss in last.values())
 
 
@@ -139,8 +141,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=defaults.steps)
     parser.add_argument("--rate", type=float, default=defaults.rate, help="Adam's learning rate")
     parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: the GPU where there is one")
-    parser.add_argument("--kernel", choices=[*lltm.kernels], help="default: the first that fits")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: the GPU, if there is one")
+    parser.add_argument("--kernel", choices=[*lltm.kernels], help="default: the first that is applicable")
     parser.add_argument("--cuda-graph", action="store_true", help="replay steps as CUDA graphs")
     parser.add_argument("--compile", action="store_true", dest="compiled", help="with torch.compile, both")
     parser.add_argument("--bfloat16", action="store_true", help="under autocast")

@@ -23,7 +23,7 @@ def outer_sum(X: Float[np.ndarray, "n i"], Y: Float[np.ndarray, "n j"]) -> Float
 
 @outer_sum.python(dtypes=FLOATS, devices=("cpu", "cuda"))
 def matmul(X, Y):
-    """What it is: a product of matrices."""
+    """The same as a product of matrices."""
     return X.T @ Y
 
 

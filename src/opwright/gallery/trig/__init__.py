@@ -35,8 +35,8 @@ cos.cpp("trig.cpp", entry="cosine", dtypes=FLOATS)
 cos.triton("trig_triton.py", entry="cos", dtypes=FLOATS)
 
 
-# The derivatives by the author, each through the other operator: a backward pass runs these kernels too, and
-# derivatives of any order follow.
+# The derivatives of each operator call the other operator, so a backward pass runs these kernels too, and
+# derivatives of any order are available.
 
 
 def save_x(ctx, inputs, output):

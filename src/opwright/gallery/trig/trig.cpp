@@ -12,7 +12,7 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 #if defined(__GLIBC__) && defined(__x86_64__) && !defined(__clang__)
-// glibc has these for whole vectors too (libmvec); g++ uses them in a loop only if it is told.
+// glibc has these for whole vectors too (libmvec); g++ uses them in a loop only if they are declared.
 extern "C" {
 __attribute__((simd("notinbranch"))) float sinf(float) noexcept;
 __attribute__((simd("notinbranch"))) float cosf(float) noexcept;

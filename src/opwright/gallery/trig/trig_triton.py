@@ -53,9 +53,9 @@ def cos(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-# Autotune above heuristics: EVEN is worked out for each configuration's BLOCK. torch.compile cannot trace the
-# other order, and opwright refuses it. `not` settles the answer where n is symbolic; `== 0` would leave it a symbol,
-# which no configuration may hold.
+# Autotune above heuristics: EVEN is computed for each configuration's BLOCK. torch.compile cannot trace the other
+# order, and opwright refuses it. `not` gives a bool if n is symbolic; `== 0` would give a symbol, which a
+# configuration may not contain.
 @triton.autotune(
     configs=[
         triton.Config({"BLOCK": 512}, num_warps=4),
@@ -76,7 +76,7 @@ def sin_kernel_heuristics(x, out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
 
 
 def sin_heuristics(x: torch.Tensor) -> torch.Tensor:
-    """``sin(x)`` without masks where the blocks come out even."""
+    """``sin(x)`` without masks if all blocks are full."""
     x = x.contiguous()
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     n = out.numel()

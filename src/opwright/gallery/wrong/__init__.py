@@ -1,8 +1,8 @@
 """Two kernels that are wrong on purpose, for ``opwright demo`` to find. They are not among the gallery's ``OPERATORS``.
 
-Both compute one element too many. In CUDA no result shows that: all elements that the caller sees are right, and the
-one past the end is somebody else's memory. A test that compares outputs passes, on a GPU for years perhaps. opwright
-runs the kernel in its simulator, which looks at every access, and names the line.
+Both compute one element too many. In CUDA no result shows that: all elements of the output are correct, and the one
+past the end is other memory. A test that compares outputs passes, on a GPU perhaps for years. opwright runs the kernel
+in its simulator, which checks every access, and names the line.
 """
 
 from pathlib import Path
@@ -39,13 +39,13 @@ def launch(x, a):
 
 scale.python(loop, name="python")
 
-# By kernel: the device that shows it, the file, and what is wrong.
+# For each kernel: the device that shows the fault, the file, and the explanation.
 FAULTS = {
     "cuda": (
         "cpu-sim",
         Path(__file__).with_name("scale.cu"),
-        "It asks i <= n where it should ask i < n. Its results are all right, but it reads and writes one element past "
-        "the end. The simulator looks at every access:",
+        "It has i <= n instead of i < n. All its results are correct, but it reads and writes one element past "
+        "the end. The simulator checks every access:",
     ),
     "python": ("cpu", Path(__file__).with_name("scale_python.py"), "Its loop takes one step too many:"),
 }

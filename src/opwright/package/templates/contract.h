@@ -1,5 +1,5 @@
-// The contract of an operator, checked in C++: what opwright checks in Python (contract/binding.py), for programs without.
-// Needs the headers of torch's stable ABI only.
+// The contract of an operator, checked in C++: the checks of opwright in Python (contract/binding.py), for programs
+// without Python. Needs only the headers of torch's stable ABI.
 #pragma once
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
@@ -19,12 +19,12 @@ using torch::stable::Tensor;
 
 using Sizes = std::map<std::string, int64_t>;
 
-// One axis of a shape, as jaxtyping writes it; REST stands for any number of axes.
+// One axis of a shape, as jaxtyping writes it. REST is any number of axes.
 struct Dim {
   enum Kind { NAME, BROADCAST, REST, FIXED, ANY, COMPUTED } kind;
   const char* text;
   int64_t size = 0;                          // FIXED
-  int64_t (*compute)(const Sizes&) = nullptr;  // COMPUTED; throws std::out_of_range where a name is not known
+  int64_t (*compute)(const Sizes&) = nullptr;  // COMPUTED; throws std::out_of_range if a name is not known
 };
 
 inline int64_t floor_divide(int64_t a, int64_t b) {
@@ -77,7 +77,7 @@ class Call {
     }
   }
 
-  // Whether a kernel takes the call's floating dtypes (or, if there are none, all of them).
+  // Whether a kernel takes the floating dtypes of the call (or, if there are none, all its dtypes).
   bool takes(uint64_t dtypes) const { return ((floating_ ? floating_ : others_) & ~dtypes) == 0; }
 
   [[noreturn]] void fail(const std::string& what) const { throw std::runtime_error(name_ + ": " + what); }
@@ -133,10 +133,10 @@ class Call {
     }
   }
 
-  void check_rest(const std::string& argument, const Dim& dim, const std::vector<int64_t>& came) {
+  void check_rest(const std::string& argument, const Dim& dim, const std::vector<int64_t>& actual) {
     if (std::string(dim.text) == "...") return;
-    const auto& expected = rests_.emplace(dim.text, came).first->second;
-    if (expected != came) fail("dims '" + std::string(dim.text) + "' of argument '" + argument + "' differ from an earlier argument's");
+    const auto& expected = rests_.emplace(dim.text, actual).first->second;
+    if (expected != actual) fail("dims '" + std::string(dim.text) + "' of argument '" + argument + "' differ from an earlier argument's");
   }
 
   void check_axis(const std::string& argument, const Dim& dim, int64_t size) {
@@ -161,9 +161,9 @@ class Call {
     }
   }
 
-  [[noreturn]] void fail_size(const std::string& argument, const char* dim, int64_t expected, int64_t came) const {
+  [[noreturn]] void fail_size(const std::string& argument, const char* dim, int64_t expected, int64_t actual) const {
     fail("dim '" + std::string(dim) + "' of argument '" + argument + "' should be " + std::to_string(expected) +
-         ", but it is " + std::to_string(came));
+         ", but it is " + std::to_string(actual));
   }
 
   static constexpr uint64_t FLOATING = ${floating};
@@ -176,7 +176,7 @@ class Call {
   uint64_t floating_ = 0, others_ = 0;
 };
 
-// What an operator gives, out of the dispatcher's stack.
+// The outputs of an operator, from the dispatcher's stack.
 template <class Result>
 struct Out {
   static constexpr size_t count = 1;
@@ -198,7 +198,7 @@ template <class Result, class... Arguments>
 Result run(const char* kernel, const Arguments&... arguments) {
   StableIValue stack[std::max(sizeof...(Arguments), Out<Result>::count)] = {torch::stable::detail::from(arguments)...};
   if (torch_call_dispatcher(kernel, "", stack, TORCH_ABI_VERSION) != 0) {
-    throw std::runtime_error(std::string(kernel) + " failed; torch has logged why");
+    throw std::runtime_error(std::string(kernel) + " failed; torch has logged the reason");
   }
   return Out<Result>::of(stack);
 }

@@ -1,6 +1,6 @@
-// Made by opwright: kernel "${kernel}" of ${qualname}, for a package of its own.
+// Made by opwright: kernel "${kernel}" of ${qualname}, for a package.
 // It includes the kernel's source and registers its host function ${entry} with the dispatcher through torch's stable
-// ABI, under a name that holds the hash of everything it was built from. Needs no Python.
+// ABI, under a name that contains the hash of everything it was built from. Needs no Python.
 #include <torch/csrc/stable/library.h>
 
 #include "${source}"

@@ -155,7 +155,7 @@ def _further_checks(system: System) -> list[str]:
 
 def _what_was_checked(story: Story) -> str:
     checks = dict.fromkeys(c for system in story.systems for c in _checks_of(system))
-    return f"Three small cases each, in one dtype: {', '.join(checks)}. A first look, not all that can be checked."
+    return f"Three small cases each, in one dtype: {', '.join(checks)}. opwright check runs more checks and cases."
 
 
 # -- the wrong kernel, the times --------------------------------------------------------------------------------

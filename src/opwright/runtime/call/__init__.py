@@ -1,1 +1,1 @@
-"""The way of one call, from its arguments to a kernel."""
+"""One call, from its arguments to a kernel."""

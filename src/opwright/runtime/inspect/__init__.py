@@ -1,1 +1,1 @@
-"""What a kernel is compiled to, for ``opwright show``."""
+"""The code that a kernel is compiled to, for ``opwright show``."""

@@ -1,1 +1,1 @@
-"""What torch is told of an operator: registration, autograd, autocast, vmap."""
+"""The registration of an operator with torch: autograd, autocast, vmap."""

@@ -2,7 +2,7 @@
 
 Every part is registered once, as a function that looks up the current rule, so a custom rule takes effect without a
 new registration. Redefining an operator destroys the old registration and resets torch.compile's caches, which would
-otherwise use an old gradient or shape, because they identify an operator by its name (seen on torch 2.11 to 2.15).
+otherwise use an old gradient or shape, because their key is the operator's name (seen on torch 2.11 to 2.15).
 """
 
 from __future__ import annotations

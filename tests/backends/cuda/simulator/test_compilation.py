@@ -235,16 +235,16 @@ def test_an_unknown_intrinsic_or_kernel_is_named() -> None:
 
 @pytest.mark.compiler
 def test_the_second_time_compiles_nothing(tmp_path: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     machine = this_machine()
     for _ in range(2):  # two caches of one folder: as two processes have
-        tools = BuildTools(machine, ArtifactCache(tmp_path), told.append)
+        tools = BuildTools(machine, ArtifactCache(tmp_path), messages.append)
         artifact = compilation.compile_kernel(CudaSource(FILL), "fill", tools, checked=True)
         simulator.load(artifact).launch((1, 1, 1), (4, 1, 1), 0, [torch.zeros(4), 4])
-    assert len(told) == 2  # the runtime and the kernel, both the first time
+    assert len(messages) == 2  # the runtime and the kernel, both the first time
     compilation.compile_kernel(CudaSource(FILL), "fill", tools, checked=False)
     compilation.compile_kernel(CudaSource(FILL, options=("-DVALUE=2",)), "fill", tools, checked=True)
-    assert len(told) == 4
+    assert len(messages) == 4
 
 
 @pytest.mark.compiler

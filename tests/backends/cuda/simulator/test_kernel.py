@@ -75,7 +75,7 @@ DEFECTS: dict[str, Callable[[], dict[str, Any]]] = {
     "writes_past_static_shared": lambda: {"arguments": [f(64)]},
     "writes_past_dynamic_shared": lambda: {"arguments": [f(64)], "smem_bytes": 63 * 4},
     "indexes_past_a_local_array": lambda: {"arguments": [f(64), 4]},
-    "reads_shared_that_nobody_wrote": lambda: {"arguments": [f(64)]},
+    "reads_shared_that_was_never_written": lambda: {"arguments": [f(64)]},
     "adds_to_what_was_never_set": lambda: (lambda x: {"arguments": [x], "uninitialised": [x]})(torch.empty(1)),
     "reads_its_empty_output": lambda: (lambda x: {"arguments": [x], "uninitialised": [x]})(torch.empty(64)),
     "loads_a_misaligned_float4": lambda: {"arguments": [f(64), f(64)], "block": 8},
@@ -97,7 +97,7 @@ DEFECTS: dict[str, Callable[[], dict[str, Any]]] = {
     "mask_without_the_caller": lambda: {"arguments": [torch.zeros(64, dtype=torch.int32)]},
     "reads_a_returned_lane": lambda: {"arguments": [f(64), 20]},
     "loops_forever": lambda: {"arguments": [torch.zeros(1, dtype=torch.int32)], "time_limit_s": 0.2},
-    "waits_for_nobody": lambda: {"arguments": [torch.zeros(1, dtype=torch.int32)], "time_limit_s": 0.2},
+    "waits_forever": lambda: {"arguments": [torch.zeros(1, dtype=torch.int32)], "time_limit_s": 0.2},
     "asserts": lambda: {"arguments": [f(64)]},
     "traps": lambda: {"arguments": [64], "block": 1},
     "divides_by_zero": lambda: {"arguments": [torch.zeros(64, dtype=torch.int32), 64]},
@@ -115,11 +115,11 @@ def test_every_kernel_of_the_file_is_launched() -> None:
 def test_a_planted_defect_is_found_at_its_line(name: str, seed: int | None) -> None:
     line, kinds = expected(name)
     findings = defect(name, **DEFECTS[name](), seed=seed)
-    told = "\n".join(map(str, findings))
-    assert all(line in lines_of(finding) for finding in findings), told
+    messages = "\n".join(map(str, findings))
+    assert all(line in lines_of(finding) for finding in findings), messages
     found = {finding.kind for finding in findings}
     # Whether a value was missing or merely unordered depends on who came first.
-    assert found == kinds or (len(kinds) > 1 and "race" in found and found <= kinds), told
+    assert found == kinds or (len(kinds) > 1 and "race" in found and found <= kinds), messages
     assert all(finding.file == "defects.cu" and finding.source_line for finding in findings)
     assert all(finding.kernel == name and finding.message for finding in findings)
 
@@ -278,7 +278,7 @@ def test_sixteen_bit_arithmetic_is_exact(cpp: str, dtype: torch.dtype) -> None:
 
 
 def exact_fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """Rounded once, to even: the nearest of the float result's neighbours, told apart by exact fractions."""
+    """Rounded once, to even: the nearest of the float result's neighbours, compared by exact fractions."""
     near = torch.addcmul(c.float(), a.float(), b.float()).to(a.dtype)
     result = near.clone()
     finite = near.isfinite() & a.isfinite() & b.isfinite() & c.isfinite() & (near.abs() < torch.finfo(a.dtype).max)
@@ -374,7 +374,7 @@ def test_module_variables_can_be_read_and_written() -> None:
         "barriers_in_two_branches",
         "shuffles_while_others_wait",
         "mask_without_the_caller",
-        "waits_for_nobody",
+        "waits_forever",
         "loops_forever",
     ],
 )
@@ -393,7 +393,7 @@ def test_the_fast_build_never_hangs_on_these(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "expected_message"),
     [
         ([f(4)], "takes 5 arguments, but 1 were passed"),
         ([1.5, f(4), 1.0, f(4), 4], "takes a tensor, but float 1.5 was passed"),
@@ -404,8 +404,8 @@ def test_the_fast_build_never_hangs_on_these(name: str) -> None:
         ([f(4).double(), f(4), 1.0, f(4), 4], "got float64 elements"),
     ],
 )
-def test_arguments_that_do_not_fit(arguments: list[Any], says: str) -> None:
-    with pytest.raises(LaunchError, match=says):
+def test_arguments_of_a_wrong_type_or_size(arguments: list[Any], expected_message: str) -> None:
+    with pytest.raises(LaunchError, match=expected_message):
         run("axpy", (1,), (4,), arguments)
 
 
@@ -416,7 +416,7 @@ def test_arguments_of_numpy_and_bool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "block", "smem", "says"),
+    ("grid", "block", "smem", "expected_message"),
     [
         ((1, 65536, 1), (1, 1, 1), 0, "is too large"),
         ((1, 1, 1), (32, 64, 1), 0, "2048 threads"),
@@ -424,8 +424,8 @@ def test_arguments_of_numpy_and_bool() -> None:
         ((1, 1, 1), (1, 1, 1), 228 * 1024, "bytes of shared memory"),
     ],
 )
-def test_launches_beyond_the_limits(grid: Any, block: Any, smem: int, says: str) -> None:
-    with pytest.raises(LaunchError, match=says):
+def test_launches_beyond_the_limits(grid: Any, block: Any, smem: int, expected_message: str) -> None:
+    with pytest.raises(LaunchError, match=expected_message):
         kernel("correct.cu", "axpy").launch(grid, block, smem, [f(4), f(4), 1.0, f(4), 4])
 
 

@@ -1,6 +1,6 @@
 // Made by opwright: kernel "k" of demo::saxpy.
 // It includes the kernel's source and registers its host function saxpy with the dispatcher
-// through torch's stable ABI, under a name that holds the hash of everything it was built from.
+// through torch's stable ABI, under a name that contains the hash of everything it was built from.
 #include <torch/csrc/stable/library.h>
 
 #include "/somewhere/kernel.cpp"
@@ -13,7 +13,7 @@ STABLE_TORCH_LIBRARY_IMPL(opwright_kernels, CompositeExplicitAutograd, m) {
   m.impl("demo_saxpy_0123", TORCH_BOX(&saxpy));
 }
 
-// For calls that are like an earlier one: past the dispatcher.
+// For calls that are like an earlier one: without the dispatcher.
 #ifdef OPWRIGHT_PYTHON
 #include <python_call.h>
 

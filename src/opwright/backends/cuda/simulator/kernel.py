@@ -42,7 +42,7 @@ _RUNTIME_VARIABLES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
 _KINDS: tuple[ParameterKind, ...] = (
     "pointer", "integer", "unsigned", "floating", "floating", "floating", "struct",
 )  # fmt: skip
-# What ``Tensor.get_device`` says of a CPU tensor.
+# The result of ``Tensor.get_device`` for a CPU tensor.
 _CPU = -1
 
 

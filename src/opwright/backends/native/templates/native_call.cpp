@@ -1,6 +1,6 @@
-// Calls of a kernel that are like an earlier one, each as one function of Python's: takes the addresses of tensors,
-// allocates the outputs, and runs. Whatever is not as described goes to a Python function, which says what is wrong.
-// The numbers of a description are written by native_call.py, in the order in which they are read here.
+// Calls of a kernel that are like an earlier one, as one Python function: it takes the addresses of tensors, allocates
+// the outputs, and runs the kernel. A call that is not as described goes to a Python function, which reports the error.
+// native_call.py writes the numbers of a description in the order in which they are read here.
 #include <python_tensor.h>
 
 #include <array>
@@ -13,12 +13,12 @@ namespace {
 
 using opwright::check;
 
-// No more is asked for: kernel arguments and outputs of a call are on the stack.
+// native_call.py describes no call with more: kernel arguments and outputs of a call are on the stack.
 constexpr std::size_t most_arguments = OPWRIGHT_MOST_ARGUMENTS;
-constexpr std::size_t room = 1000;  // for what a kernel says when it raises
+constexpr std::size_t message_size = 1000;  // bytes for the message of a kernel that raises
 
-// Of a library, as mojo_source.cpu_entry_text declares it; the driver's cuLaunchKernel; torch's current stream and device.
-using Entry = int32_t (*)(const int64_t* arguments, const int64_t* sizes, char* message, int64_t room);
+// The entry of a library, as Mojo's cpu_entry_text declares it; cuLaunchKernel; torch's current stream and device.
+using Entry = int32_t (*)(const int64_t* arguments, const int64_t* sizes, char* message, int64_t message_size);
 using LaunchKernel = int (*)(void* kernel, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared,
                              void* stream, void** parameters, void** extra);
 using CurrentStream = AOTITorchError (*)(int32_t device, void** stream);
@@ -50,11 +50,11 @@ struct Output {
   std::vector<int64_t> shape, strides;
 };
 
-// A pointer is a tensor of which no guard has compared the device and the dtype.
+// A pointer is a tensor whose device and dtype no guard has compared.
 enum class Source : int64_t { output, tensor, integer, floating, constant, pointer, floating32 };
 
-// Of what the kernel is passed: where it comes from, and the position of an output or argument, or else the constant.
-// Of a tensor, the bits that its address may not have, and a bit for each dtype (none: any). Of an integer, its range.
+// An argument of the kernel: its source, and the position of the output or argument, or the constant. For a tensor: the
+// bits that its address may not have, and a bit for each dtype (none: any). For an integer: its range.
 struct KernelArgument {
   Source source;
   int64_t value, misaligned, dtypes, low, high;
@@ -115,15 +115,15 @@ Description read_description(Numbers numbers) {
   return description;
 }
 
-// False where a tensor has none, such as one of a torch.func transform.
+// False if a tensor has no address, such as one of a torch.func transform.
 bool take_address(int64_t& taken, AtenTensorHandle tensor) {
   void* address = nullptr;
-  const bool has_one = aoti_torch_get_data_ptr(tensor, &address) == AOTI_TORCH_SUCCESS;
+  const bool has_address = aoti_torch_get_data_ptr(tensor, &address) == AOTI_TORCH_SUCCESS;
   taken = reinterpret_cast<int64_t>(address);
-  return has_one;
+  return has_address;
 }
 
-// One call: its kernel arguments as 64-bit values, and the outputs until Python has them.
+// One call: its kernel arguments as 64-bit values, and the outputs until they are passed to Python.
 class Call {
  public:
   explicit Call(const Description& description) : description(description) {}
@@ -132,13 +132,13 @@ class Call {
     for (std::size_t i = 0; i < made; ++i) aoti_torch_delete_tensor_object(outputs[i]);
   }
 
-  // False where an argument is not as described.
-  bool take(PyObject* const* given) {
+  // False if an argument is not as described.
+  bool take(PyObject* const* arguments) {
     for (std::size_t i = 0; i < description.kernel_arguments.size(); ++i) {
       const KernelArgument& argument = description.kernel_arguments[i];
       if (argument.source == Source::constant) {
         values[i] = argument.value;
-      } else if (argument.source != Source::output && !take_one(values[i], argument, given[argument.value])) {
+      } else if (argument.source != Source::output && !take_one(values[i], argument, arguments[argument.value])) {
         PyErr_Clear();
         return false;
       }
@@ -146,7 +146,7 @@ class Call {
     return true;
   }
 
-  // False where there is no room, of which Python's way gives torch's own account.
+  // False if there is not enough memory: the fallback in Python then raises torch's own error.
   bool allocate() {
     for (const Output& each : description.outputs) {
       if (aoti_torch_empty_strided(each.shape.size(), each.shape.data(), each.strides.data(), each.dtype,
@@ -163,13 +163,13 @@ class Call {
     return all;
   }
 
-  // One more than the length of what the kernel said when it raised, or 0.
+  // 0, or one more than the length of the message of a kernel that raised.
   int32_t run_library(char* message) {
     opwright::WithoutGil without;
-    return description.library.entry(values, description.library.sizes.data(), message, room);
+    return description.library.entry(values, description.library.sizes.data(), message, message_size);
   }
 
-  // False where another GPU is the current one, or the driver refused, of which Python's way says why, or puts it right.
+  // False if another GPU is the current one or the driver refused. The fallback in Python corrects it or raises the error.
   bool launch_on_gpu() {
     opwright::WithoutGil without;
     int32_t current = -1;
@@ -234,7 +234,7 @@ class Call {
   static bool take_floating(int64_t& taken, const KernelArgument& argument, PyObject* object) {
     if (!PyFloat_Check(object) && !PyLong_Check(object)) return false;
     const double value = PyFloat_AsDouble(object);
-    const auto single = static_cast<float>(value);  // what it cannot hold is an infinity
+    const auto single = static_cast<float>(value);  // a value beyond its range becomes an infinity
     if (argument.source == Source::floating32) {
       taken = 0;
       std::memcpy(&taken, &single, sizeof(single));
@@ -252,10 +252,10 @@ class Call {
 
 constexpr const char* capsule_name = "opwright.native_call";
 
-// What a function of Python's holds: a tuple, so that Python's garbage collector sees whom it calls.
+// The parts of a Python function: a tuple, so that Python's garbage collector sees the functions that it calls.
 enum Held : Py_ssize_t { held_description, held_fallback, held_raised };
 
-PyObject* raise_what_the_kernel_said(PyObject* self, const char* message, int32_t length) {
+PyObject* raise_message(PyObject* self, const char* message, int32_t length) {
   PyObject* raised = PyTuple_GET_ITEM(self, held_raised);
   PyObject* returned = PyObject_CallFunction(raised, "y#", message, Py_ssize_t(length));
   if (returned != nullptr) PyErr_SetString(PyExc_RuntimeError, "a kernel raised");
@@ -263,31 +263,31 @@ PyObject* raise_what_the_kernel_said(PyObject* self, const char* message, int32_
   return nullptr;
 }
 
-PyObject* call_as_described(const Description& description, PyObject* self, PyObject* const* given, Py_ssize_t count) {
+PyObject* call_as_described(const Description& description, PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   {
     Call call(description);
-    if (count == description.arguments && call.take(given) && call.allocate()) {
+    if (count == description.arguments && call.take(arguments) && call.allocate()) {
       if (description.on_gpu) {
         if (call.launch_on_gpu()) return call.result();
       } else {
-        char message[room];
+        char message[message_size];
         const int32_t status = call.run_library(message);
-        return status == 0 ? call.result() : raise_what_the_kernel_said(self, message, status - 1);
+        return status == 0 ? call.result() : raise_message(self, message, status - 1);
       }
     }
-  }  // what was allocated is free again
-  return PyObject_Vectorcall(PyTuple_GET_ITEM(self, held_fallback), given, count, nullptr);
+  }  // the outputs are freed
+  return PyObject_Vectorcall(PyTuple_GET_ITEM(self, held_fallback), arguments, count, nullptr);
 }
 
-PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
+PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   const auto* description = static_cast<Description*>(PyCapsule_GetPointer(PyTuple_GET_ITEM(self, held_description), capsule_name));
   if (description == nullptr) return nullptr;
   if (count != description->arguments && !description->outputs.empty()) {
-    PyErr_Format(PyExc_TypeError, "%zd arguments came, not %zd", count, description->arguments);
+    PyErr_Format(PyExc_TypeError, "the kernel takes %zd arguments, but %zd were passed", description->arguments, count);
     return nullptr;
   }
   try {
-    return call_as_described(*description, self, given, count);
+    return call_as_described(*description, self, arguments, count);
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }
@@ -297,11 +297,11 @@ PyObject* call(PyObject* self, PyObject* const* given, Py_ssize_t count) {
 PyMethodDef definition = {"planned_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call)),
                           METH_FASTCALL, nullptr};
 
-void forget(PyObject* capsule) { delete static_cast<Description*>(PyCapsule_GetPointer(capsule, capsule_name)); }
+void delete_description(PyObject* capsule) { delete static_cast<Description*>(PyCapsule_GetPointer(capsule, capsule_name)); }
 
 }  // namespace
 
-// Before anything else: the types of plain tensors, and how they are reached where torch has no functions for it.
+// Called before anything else: the types of plain tensors, and how to access them if torch has no functions for it.
 extern "C" void opwright_reach_tensors(PyObject* type, PyObject* parameter, std::size_t offset,
                                        PyObject* (*wrap)(const void*)) {
   tensor_type = reinterpret_cast<PyTypeObject*>(type);
@@ -310,9 +310,9 @@ extern "C" void opwright_reach_tensors(PyObject* type, PyObject* parameter, std:
   opwright::wrap = wrap;
 }
 
-// A function for a call that is described so. `fallback` takes the same arguments; `raised` takes what a kernel said, and raises.
+// A function for the described call. `fallback` takes the same arguments; `raised` takes a kernel's message, and raises.
 extern "C" PyObject* opwright_native_call(const int64_t* numbers, PyObject* fallback, PyObject* raised) {
-  PyObject* capsule = PyCapsule_New(new Description(read_description(Numbers(numbers))), capsule_name, &forget);
+  PyObject* capsule = PyCapsule_New(new Description(read_description(Numbers(numbers))), capsule_name, &delete_description);
   PyObject* held = capsule == nullptr ? nullptr : PyTuple_Pack(3, capsule, fallback, raised);
   PyObject* function = held == nullptr ? nullptr : PyCFunction_New(&definition, held);
   Py_XDECREF(held);

@@ -1,5 +1,5 @@
-// A host function on torch::stable::Tensor as a function of Python's, past torch's dispatcher: each argument is taken
-// from its Python object, without a schema. Only for calls whose arguments were checked.
+// A host function on torch::stable::Tensor as a Python function, without torch's dispatcher: each argument is taken from
+// its Python object, without a schema. Only for calls whose arguments were checked.
 #pragma once
 #include <python_tensor.h>
 
@@ -69,18 +69,18 @@ struct Taken<std::optional<T>> {
 };
 
 template <class T>
-struct Given {
+struct Returned {
   static constexpr bool known = false;
 };
 
 template <>
-struct Given<Tensor> {
+struct Returned<Tensor> {
   static constexpr bool known = true;
   static PyObject* to_python(const Tensor& tensor) { return opwright::to_python(tensor.get()); }
 };
 
 template <class... T>
-struct Given<std::tuple<T...>> {
+struct Returned<std::tuple<T...>> {
   static constexpr bool known = (std::is_same_v<T, Tensor> && ...);
   static PyObject* to_python(const std::tuple<T...>& tensors) {
     PyObject* made = PyTuple_New(sizeof...(T));
@@ -92,7 +92,7 @@ struct Given<std::tuple<T...>> {
     return nullptr;
   }
   static bool place(PyObject* tuple, Py_ssize_t position, const Tensor& tensor) {
-    PyObject* made = Given<Tensor>::to_python(tensor);
+    PyObject* made = Returned<Tensor>::to_python(tensor);
     if (made != nullptr) PyTuple_SetItem(tuple, position, made);
     return made != nullptr;
   }
@@ -105,37 +105,38 @@ struct Call {
 
 template <auto function, class Result, class... Arguments>
 struct Call<function, Result (*)(Arguments...)> {
-  static constexpr bool known = Given<Result>::known && (Taken<std::decay_t<Arguments>>::known && ...);
+  static constexpr bool known = Returned<Result>::known && (Taken<std::decay_t<Arguments>>::known && ...);
 
-  static PyObject* call(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  static PyObject* call(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     if (count != sizeof...(Arguments)) {
-      PyErr_Format(PyExc_TypeError, "%zd arguments came, not %zd", count, Py_ssize_t(sizeof...(Arguments)));
+      PyErr_Format(PyExc_TypeError, "the kernel takes %zd arguments, but %zd were passed", Py_ssize_t(sizeof...(Arguments)),
+                   count);
       return nullptr;
     }
     try {
-      return with(given, std::index_sequence_for<Arguments...>());
+      return with(arguments, std::index_sequence_for<Arguments...>());
     } catch (const PythonError&) {
-      // It is set.
+      // Python's error is set.
     } catch (const std::out_of_range& error) {
-      // As through the dispatcher. Which types it tells apart besides depends on torch's version.
+      // As through the dispatcher. Which other types it distinguishes depends on torch's version.
       PyErr_SetString(PyExc_IndexError, error.what());
     } catch (const std::exception& error) {
       PyErr_SetString(PyExc_RuntimeError, error.what());
     } catch (...) {
-      PyErr_SetString(PyExc_RuntimeError, "the kernel threw something that is no std::exception");
+      PyErr_SetString(PyExc_RuntimeError, "the kernel threw something that is not a std::exception");
     }
     return nullptr;
   }
 
   template <std::size_t... I>
-  static PyObject* with(PyObject* const* given, std::index_sequence<I...>) {
+  static PyObject* with(PyObject* const* arguments, std::index_sequence<I...>) {
     // Braces, so that arguments are taken in their order.
-    std::tuple<std::decay_t<Arguments>...> taken{Taken<std::decay_t<Arguments>>::from(given[I])...};
+    std::tuple<std::decay_t<Arguments>...> taken{Taken<std::decay_t<Arguments>>::from(arguments[I])...};
     const Result result = [&] {
       WithoutGil without;
       return function(static_cast<Arguments>(std::get<I>(taken))...);
     }();
-    return Given<Result>::to_python(result);
+    return Returned<Result>::to_python(result);
   }
 
   static PyObject* python_function() {
@@ -145,7 +146,7 @@ struct Call<function, Result (*)(Arguments...)> {
   }
 };
 
-// The Python function; None where the host function has a type that only the dispatcher passes.
+// The Python function; None if the host function has a type that only the dispatcher passes.
 template <auto function>
 PyObject* python_function(std::size_t offset, PyObject* (*wrap_tensor)(const void*)) {
   tensor_offset = offset;

@@ -1,4 +1,4 @@
-// Tensors between Python and C++ through torch's C interface, and what else functions of Python's own share.
+// Tensors between Python and C++ through torch's C interface, and other parts that Python functions in C++ share.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -9,16 +9,16 @@
 #include <exception>
 #include <stdexcept>
 
-// Of torch 2.14 and later, though what is built here is for earlier ones as well.
+// Functions of torch 2.14 and later. A library that is built here also runs with earlier versions.
 extern "C" __attribute__((weak)) AOTITorchError torch_tensor_from_pyobject(void* object, AtenTensorHandle* made);
 extern "C" __attribute__((weak)) AOTITorchError torch_tensor_to_pyobject(AtenTensorHandle, void* type, void** made);
 
 namespace opwright {
-// Nothing here is shared with another shared object, which may hold an earlier version of the same kernel.
+// Nothing here is shared with another shared object, which may contain an earlier version of the same kernel.
 namespace {
 
-// Where a Python tensor holds its at::Tensor, or 0 where that is not known; and torch's own function that wraps one.
-// Each is known where there is no such function as above.
+// The offset of the at::Tensor in a Python tensor, or 0 if it is not known; and torch's own function that wraps one.
+// Both are known if torch does not have the functions above.
 std::size_t tensor_offset = 0;
 PyObject* (*wrap)(const void*) = nullptr;
 
@@ -50,7 +50,7 @@ AtenTensorHandle new_handle(PyObject* object) {
   return handle;
 }
 
-// A handle for as long as the object lives, and this: the object's own where it can be, as a new one costs 0.06 µs.
+// A handle that is valid while the object and this exist: the object's own if possible, because a new one costs 0.06 µs.
 struct HandleOf {
   OwnHandle own;
   AtenTensorHandle handle;
@@ -60,10 +60,10 @@ struct HandleOf {
   }
 };
 
-// The handle stays the caller's.
+// The caller keeps the handle.
 PyObject* to_python(AtenTensorHandle tensor) {
   if (!torch_tensor_to_pyobject) {
-    OwnHandle copy;  // some versions of torch's function take what they are given
+    OwnHandle copy;  // some versions of torch's function take ownership of the handle
     check(aoti_torch_new_tensor_handle(tensor, &copy.handle));
     return wrap(copy.handle);
   }
@@ -72,7 +72,7 @@ PyObject* to_python(AtenTensorHandle tensor) {
   return static_cast<PyObject*>(made);
 }
 
-// Other Python threads run meanwhile, as they do in a call through the dispatcher.
+// Other Python threads run meanwhile, as in a call through the dispatcher.
 struct WithoutGil {
   PyThreadState* state = PyEval_SaveThread();
   ~WithoutGil() { PyEval_RestoreThread(state); }

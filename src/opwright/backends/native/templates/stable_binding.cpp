@@ -1,6 +1,6 @@
 // Made by opwright: kernel "${kernel}" of ${qualname}.
 // It includes the kernel's source and registers its host function ${entry} with the dispatcher
-// through torch's stable ABI, under a name that holds the hash of everything it was built from.
+// through torch's stable ABI, under a name that contains the hash of everything it was built from.
 #include <torch/csrc/stable/library.h>
 
 #include "${source}"
@@ -13,7 +13,7 @@ STABLE_TORCH_LIBRARY_IMPL(opwright_kernels, CompositeExplicitAutograd, m) {
   m.impl("${unique}", TORCH_BOX(&${entry}));
 }
 
-// For calls that are like an earlier one: past the dispatcher.
+// For calls that are like an earlier one: without the dispatcher.
 #ifdef OPWRIGHT_PYTHON
 #include <python_call.h>
 

@@ -67,7 +67,7 @@ __global__ void indexes_past_a_local_array(float* out, int n) {
   out[threadIdx.x] = sum;
 }
 
-__global__ void reads_shared_that_nobody_wrote(float* out) {
+__global__ void reads_shared_that_was_never_written(float* out) {
   __shared__ float s[64];
   if (threadIdx.x < 32) s[threadIdx.x] = 1.0f;
   __syncthreads();
@@ -209,7 +209,7 @@ __global__ void loops_forever(int* out) {
   out[0] = i;
 }
 
-__global__ void waits_for_nobody(int* flag) {
+__global__ void waits_forever(int* flag) {
   while (atomicAdd(flag, 0) == 0) {  // ! time-limit
   }
 }

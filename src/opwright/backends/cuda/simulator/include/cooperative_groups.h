@@ -27,7 +27,7 @@ class thread_block {
 };
 OPWRIGHT_INLINE thread_block this_thread_block() { return {}; }
 
-// Some lanes of a warp, which ranks count from the lowest. All of CUDA's groups within a warp are this one here.
+// Some lanes of a warp; ranks count them from the lowest. All of CUDA's groups within a warp are this class here.
 class warp_group {
  public:
   OPWRIGHT_INLINE explicit warp_group(unsigned mask) : mask_(mask) {}
@@ -146,7 +146,7 @@ struct bit_xor {
 };
 
 namespace details {
-// The butterfly that the GPU's reduction is, so that floating sums round alike; odd groups go in the order of ranks.
+// A butterfly as in the GPU's reduction, so that floating sums round alike; odd groups are summed in the order of ranks.
 template <class Group, class T, class Operation>
 OPWRIGHT_INLINE T reduce(const Group& group, T value, Operation operation, Site site) {
   const unsigned size = group.size();

@@ -1,5 +1,5 @@
 // CUDA's device language on a CPU. The simulator includes this file before a kernel's source, so that the source
-// compiles as C++17 unchanged. What it declares is CUDA's; what it means is written in docs/simulator.md.
+// compiles as C++17 unchanged. It declares CUDA's names; docs/simulator.md describes their behaviour.
 #pragma once
 
 // The standard headers come first: below, some of their names become macros.

@@ -1,5 +1,5 @@
-// What Python and the runtime hand each other. runtime/simulator.py declares the same structures for ctypes; both
-// sides compare `abi_version`, so that neither reads the other's older form.
+// The data that Python and the runtime exchange. abi.py declares the same structures for ctypes; both sides compare
+// `abi_version`, so that neither reads the other's older form.
 #pragma once
 
 #include <stdint.h>
@@ -26,7 +26,7 @@ enum class FindingKind : uint32_t {
 
 enum class Space : uint32_t { none, global, shared, local };
 
-// What an access was, as bits of `access`.
+// The kind of an access, as bits of `access`.
 enum Access : uint32_t { access_read = 1, access_write = 2, access_atomic = 4, access_volatile = 8 };
 
 struct Finding {
@@ -35,7 +35,7 @@ struct Finding {
   uint32_t access;
   uint32_t size;
   uint64_t address;  // for shared memory: the offset in the module's thread-local storage
-  uint64_t pc;       // relative to the module, 0 where `file` and `line` say where
+  uint64_t pc;       // relative to the module; 0 if `file` and `line` are set instead
   uint64_t other_pc;
   const char* file;
   const char* other_file;
@@ -58,8 +58,8 @@ enum class RegionKind : uint32_t { tensor, variable, read_only };
 struct Region {
   uint64_t begin, end;
   uint32_t kind;
-  uint32_t granule;   // races are told apart down to this many bytes: an element
-  uint8_t* written;   // one byte for each byte: whether it holds a value; null: all do
+  uint32_t granule;   // races are tracked in units of this many bytes: an element
+  uint8_t* written;   // one byte for each byte: whether it contains a value; null: all do
   const uint8_t* inside;  // one byte for each byte: whether it is in the tensor; null: all are
 };
 
@@ -70,7 +70,7 @@ struct SharedVariable {
   uint32_t reserved;
 };
 
-// Where the machine code of the kernel is: a thread may be stopped there, but not within the runtime or a library.
+// The addresses of the kernel's machine code: a thread may be stopped there, but not within the runtime or a library.
 struct CodeRange {
   uint64_t offset, size;
 };
@@ -91,7 +91,7 @@ struct Request {
   uint64_t shared_count;
   const CodeRange* code;
   uint64_t code_count;
-  uint64_t thread_index_offset;  // of threadIdx in thread-local storage: tells where a thread's storage begins
+  uint64_t thread_index_offset;  // of threadIdx in thread-local storage, to find the beginning of a thread's storage
   Finding findings[most_findings];
   uint32_t finding_count;
 };

@@ -1,4 +1,4 @@
-// Looks at every access of a checked kernel before it is made. The compiler's instrumentation for ThreadSanitizer and
+// Checks every access of a checked kernel before it is made. The compiler's instrumentation for ThreadSanitizer and
 // UndefinedBehaviorSanitizer calls the functions at the end of this file; neither tool's own runtime is used.
 
 #include "checker.h"
@@ -16,9 +16,9 @@ Checker* active_checker = nullptr;
 
 namespace {
 
-constexpr uint32_t fuel_per_look = 4096;   // basic blocks between two looks at the clock
-constexpr uint32_t looks_before_yield = 8;  // ... and how many looks a thread may take before others get a turn
-constexpr unsigned shared_shift = 1;        // shared memory is told apart in pieces of two bytes
+constexpr uint32_t blocks_per_clock_check = 4096;   // basic blocks between two checks of the clock
+constexpr uint32_t clock_checks_before_yield = 8;  // ... and checks of the clock before other threads run
+constexpr unsigned shared_shift = 1;        // shared memory is tracked in pieces of two bytes
 
 // Zeroed pages that cost nothing until they are touched.
 Cell* map_cells(uint64_t bytes) {
@@ -91,7 +91,7 @@ Checker::~Checker() {
   }
 }
 
-// --- what happens in the block ---
+// --- events in the block ---
 
 void Checker::begin_block(Worker& worker, unsigned threads) {
   worker_ = &worker;
@@ -102,7 +102,7 @@ void Checker::begin_block(Worker& worker, unsigned threads) {
   fenced_.assign(threads, 0);
   acquired_.clear();
   spins_ = 0;
-  // No value of an earlier block may look like one of this block's: it is not-a-number, and counts as unwritten.
+  // Values of an earlier block may not be taken for this block's: they become NaN and count as unwritten.
   for (uint64_t i = 0; i < request_.shared_count; i++) {
     const SharedVariable& variable = request_.shared[i];
     if (!variable.is_shared) continue;
@@ -116,7 +116,7 @@ void Checker::barrier_passed() {
   spins_ = 0;
 }
 
-// Each of the lanes now knows what any of them knew.
+// Each of the lanes is now synchronised with all that any of them was synchronised with.
 void Checker::lanes_joined(unsigned warp, unsigned lanes) {
   const uint32_t joined = ++time_;
   uint32_t known[32] = {};
@@ -151,8 +151,8 @@ Checker::Shadow* Checker::region_of(uint64_t address) {
   return last_ = &*after;
 }
 
-// Some aligned eight bytes of the access, as far as it reaches, hold no value at all. (Fewer bytes may be the padding
-// of a structure that is copied whole.)
+// Whether some aligned eight bytes of the access contain no value at all. (Fewer bytes may be the padding of a structure
+// that is copied as a whole.)
 bool Checker::wholly_unwritten(const uint8_t* written, uint64_t begin, uint32_t size) const {
   for (uint64_t at = begin, end = begin + size; at < end;) {
     const uint64_t until = std::min(end, (at | 7) + 1);
@@ -254,8 +254,8 @@ void Checker::record(Cell* cells, uint64_t offset, uint32_t size, unsigned shift
   }
 }
 
-// Whether an earlier access happened before the running thread came here, by CUDA's rules: by the same thread, before
-// a barrier of the block, before lanes of the warp met, or through atomics after a fence.
+// Whether an earlier access happened before the running thread's, by CUDA's rules: by the same thread, before a barrier
+// of the block, before a barrier of the warp, or through atomics after a fence.
 bool Checker::ordered(const Record& earlier) const {
   if (earlier.block == block_) {
     const unsigned me = worker_->rank();
@@ -300,7 +300,7 @@ bool Checker::covers(const Release& release, const Record& earlier) const {
   return release.thread / 32 == earlier.thread / 32 && earlier.time < release.seen[earlier.thread % 32];
 }
 
-// An atomic access sees what others released there, and releases in turn what its thread did, if that has fenced.
+// An atomic access acquires the releases of others there, and releases its thread's accesses if that has fenced.
 void Checker::synchronise(uint64_t address, uint32_t what) {
   const unsigned me = worker_->rank();
   const auto known = objects_.find(address);
@@ -350,9 +350,9 @@ void Checker::fault(FindingKind kind, uint64_t pc, uint64_t address, int64_t val
 
 void Checker::block_entered(uint64_t pc) {
   if (--fuel_ != 0) return;
-  fuel_ = fuel_per_look;
+  fuel_ = blocks_per_clock_check;
   worker_->check_deadline(relative(pc));
-  if (++spins_ % looks_before_yield == 0) worker_->yield(pc);
+  if (++spins_ % clock_checks_before_yield == 0) worker_->yield(pc);
 }
 
 // In a checked launch the operation counts as one read and one write, at the line that called it.
@@ -369,40 +369,40 @@ void note_atomic(const volatile void* address, unsigned size, AtomicKind) {
 
 }  // namespace opwright_sim
 
-// --- what the compiler's instrumentation calls ---
+// --- called by the compiler's instrumentation ---
 
 #define OPWRIGHT_HOOK extern "C" __attribute__((visibility("hidden")))
 #define OPWRIGHT_HERE reinterpret_cast<uint64_t>(__builtin_return_address(0))
 
 namespace {
 using namespace opwright_sim;
-inline void look(const volatile void* address, uint64_t size, uint32_t what, uint64_t pc) {
+inline void check_access(const volatile void* address, uint64_t size, uint32_t what, uint64_t pc) {
   if (active_checker && size) active_checker->access(reinterpret_cast<uint64_t>(address), uint32_t(size), what, pc);
 }
 }  // namespace
 
 #define OPWRIGHT_SIZED(SIZE)                                                                                          \
-  OPWRIGHT_HOOK void __tsan_read##SIZE(void* p) { look(p, SIZE, access_read, OPWRIGHT_HERE); }                        \
-  OPWRIGHT_HOOK void __tsan_write##SIZE(void* p) { look(p, SIZE, access_write, OPWRIGHT_HERE); }                      \
-  OPWRIGHT_HOOK void __tsan_unaligned_read##SIZE(void* p) { look(p, SIZE, access_read, OPWRIGHT_HERE); }              \
-  OPWRIGHT_HOOK void __tsan_unaligned_write##SIZE(void* p) { look(p, SIZE, access_write, OPWRIGHT_HERE); }            \
-  OPWRIGHT_HOOK void __tsan_volatile_read##SIZE(void* p) { look(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE); } \
-  OPWRIGHT_HOOK void __tsan_volatile_write##SIZE(void* p) { look(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE); } \
+  OPWRIGHT_HOOK void __tsan_read##SIZE(void* p) { check_access(p, SIZE, access_read, OPWRIGHT_HERE); }                        \
+  OPWRIGHT_HOOK void __tsan_write##SIZE(void* p) { check_access(p, SIZE, access_write, OPWRIGHT_HERE); }                      \
+  OPWRIGHT_HOOK void __tsan_unaligned_read##SIZE(void* p) { check_access(p, SIZE, access_read, OPWRIGHT_HERE); }              \
+  OPWRIGHT_HOOK void __tsan_unaligned_write##SIZE(void* p) { check_access(p, SIZE, access_write, OPWRIGHT_HERE); }            \
+  OPWRIGHT_HOOK void __tsan_volatile_read##SIZE(void* p) { check_access(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE); } \
+  OPWRIGHT_HOOK void __tsan_volatile_write##SIZE(void* p) { check_access(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE); } \
   OPWRIGHT_HOOK void __tsan_unaligned_volatile_read##SIZE(void* p) {                                                  \
-    look(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE);                                                      \
+    check_access(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE);                                                      \
   }                                                                                                                   \
   OPWRIGHT_HOOK void __tsan_unaligned_volatile_write##SIZE(void* p) {                                                 \
-    look(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE);                                                     \
+    check_access(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE);                                                     \
   }
 OPWRIGHT_SIZED(1)
 OPWRIGHT_SIZED(2)
 OPWRIGHT_SIZED(4)
 OPWRIGHT_SIZED(8)
 OPWRIGHT_SIZED(16)
-OPWRIGHT_HOOK void __tsan_read_range(void* p, unsigned long size) { look(p, size, access_read, OPWRIGHT_HERE); }
-OPWRIGHT_HOOK void __tsan_write_range(void* p, unsigned long size) { look(p, size, access_write, OPWRIGHT_HERE); }
-OPWRIGHT_HOOK void __tsan_vptr_update(void** p, void*) { look(p, sizeof(void*), access_write, OPWRIGHT_HERE); }
-OPWRIGHT_HOOK void __tsan_vptr_read(void** p) { look(p, sizeof(void*), access_read, OPWRIGHT_HERE); }
+OPWRIGHT_HOOK void __tsan_read_range(void* p, unsigned long size) { check_access(p, size, access_read, OPWRIGHT_HERE); }
+OPWRIGHT_HOOK void __tsan_write_range(void* p, unsigned long size) { check_access(p, size, access_write, OPWRIGHT_HERE); }
+OPWRIGHT_HOOK void __tsan_vptr_update(void** p, void*) { check_access(p, sizeof(void*), access_write, OPWRIGHT_HERE); }
+OPWRIGHT_HOOK void __tsan_vptr_read(void** p) { check_access(p, sizeof(void*), access_read, OPWRIGHT_HERE); }
 OPWRIGHT_HOOK void __tsan_init() {}
 OPWRIGHT_HOOK void __tsan_func_entry(void*) {}
 OPWRIGHT_HOOK void __tsan_func_exit() {}
@@ -410,17 +410,17 @@ OPWRIGHT_HOOK void __tsan_func_exit() {}
 // Calls of these in a kernel are renamed to them, in its assembly (clang names the second kind by itself).
 #define OPWRIGHT_BULK(PREFIX)                                                                \
   OPWRIGHT_HOOK void* PREFIX##memcpy(void* to, const void* from, unsigned long size) {       \
-    look(from, size, access_read, OPWRIGHT_HERE);                                            \
-    look(to, size, access_write, OPWRIGHT_HERE);                                             \
+    check_access(from, size, access_read, OPWRIGHT_HERE);                                            \
+    check_access(to, size, access_write, OPWRIGHT_HERE);                                             \
     return memcpy(to, from, size);                                                           \
   }                                                                                          \
   OPWRIGHT_HOOK void* PREFIX##memmove(void* to, const void* from, unsigned long size) {      \
-    look(from, size, access_read, OPWRIGHT_HERE);                                            \
-    look(to, size, access_write, OPWRIGHT_HERE);                                             \
+    check_access(from, size, access_read, OPWRIGHT_HERE);                                            \
+    check_access(to, size, access_write, OPWRIGHT_HERE);                                             \
     return memmove(to, from, size);                                                          \
   }                                                                                          \
   OPWRIGHT_HOOK void* PREFIX##memset(void* to, int value, unsigned long size) {              \
-    look(to, size, access_write, OPWRIGHT_HERE);                                             \
+    check_access(to, size, access_write, OPWRIGHT_HERE);                                             \
     return memset(to, value, size);                                                          \
   }
 OPWRIGHT_BULK(opwright_checked_)
@@ -463,7 +463,7 @@ int64_t index_value(const TypeDescriptor& type, uint64_t value) {
 OPWRIGHT_HOOK void __ubsan_handle_type_mismatch_v1(TypeMismatch* data, uint64_t address) {
   const uint64_t alignment = uint64_t(1) << data->log_alignment;
   if (!active_checker || address % alignment == 0) return;
-  // A local array that is read as a vector stands in registers on the GPU, and in any place of the stack here.
+  // A local array that is read as a vector is in registers on the GPU, and at any address of the stack here.
   if (alignment <= 8 && active_checker->on_own_stack(address)) return;
   active_checker->fault(FindingKind::misaligned, OPWRIGHT_HERE, address, int64_t(alignment), data->type->name);
 }

@@ -1,4 +1,4 @@
-// The shadow of memory in a checked launch: which bytes may be touched, which hold a value, and who was there last.
+// The shadow of memory in a checked launch: which bytes may be accessed, which contain a value, and the last accesses.
 #pragma once
 
 #include <memory>
@@ -34,7 +34,7 @@ struct Acquired {
   uint32_t time;
 };
 
-// A thread that had fenced made an atomic access: what it did before is visible to who sees the access.
+// A thread that had fenced made an atomic access: its earlier accesses are visible to threads that see it.
 struct Release {
   uint32_t index;
   uint32_t block, time, barrier_time;
@@ -97,7 +97,7 @@ class Checker {
   uint32_t block_ = 0, time_ = 1, barrier_time_ = 0;
   std::vector<Shadow> regions_;
   Shadow* last_ = nullptr;
-  std::vector<uint16_t> owner_;  // of each byte of the storage: 0 nobody, else the variable's number plus one
+  std::vector<uint16_t> owner_;  // of each byte of the storage: 0 for none, else the variable's number plus one
   std::vector<uint8_t> shared_written_;
   Cell* shared_cells_ = nullptr;
   uint64_t shared_cells_bytes_ = 0;

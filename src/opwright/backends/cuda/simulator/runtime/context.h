@@ -1,4 +1,4 @@
-// Switching between stacks without a system call, which is what makes a fiber for each CUDA thread affordable.
+// Switching between stacks without a system call, so that a fiber for each CUDA thread is fast enough.
 #pragma once
 
 #include <stdint.h>
@@ -13,7 +13,7 @@ using FiberMain = void (*)();
 
 #if defined(__x86_64__)
 
-// Saves what the calling convention says a call must preserve, on the stack that is left, and takes it from the other.
+// Saves the registers that a call must preserve on the old stack, and loads those of the new stack.
 extern "C" __attribute__((visibility("hidden"))) void opwright_switch(void** from, void* to);
 __asm__(
     ".text\n"

@@ -1,4 +1,4 @@
-// Launches: blocks over OS threads, a block's threads over fibers, and the barriers where these meet.
+// Launches: blocks on OS threads, a block's threads on fibers, and the barriers between these.
 
 #include "scheduler.h"
 
@@ -23,7 +23,7 @@ __thread __attribute__((visibility("hidden"))) dim3 blockDim;
 __thread __attribute__((visibility("hidden"))) dim3 gridDim;
 __thread __attribute__((visibility("hidden"), aligned(1024))) char
     opwright_dynamic_shared[opwright_sim::most_shared_bytes];
-// The kernel, behind the text that Python puts after the source.
+// The kernel, in the text that Python appends to the source.
 __attribute__((visibility("hidden"))) void opwright_kernel_entry(void** arguments);
 uint64_t opwright_sim_module_base();
 }
@@ -137,8 +137,9 @@ uint64_t interrupted_at(const void* context) {
 #endif
 }
 
-// Runs on the stack of the fiber that was interrupted. That fiber is left where it is, handler and all, and never
-// goes on; its stack begins anew with the next block. In other code than the kernel's a lock may be held: not now.
+// Runs on the stack of the interrupted fiber. That fiber is abandoned within the handler and never continues; its stack
+// is used again from its beginning by the next block. Outside of the kernel's code a lock may be held, so nothing is
+// stopped there.
 void on_signal(int, siginfo_t*, void* context) {
   Worker* worker = worker_of_this_thread;
   const uint64_t pc = interrupted_at(context);
@@ -148,7 +149,7 @@ void on_signal(int, siginfo_t*, void* context) {
 std::mutex handler_mutex;
 int handler_users = 0;
 struct sigaction handler_before;
-constexpr int the_signal = SIGURG;  // ignored unless somebody asks for it, so one too many does no harm
+constexpr int the_signal = SIGURG;  // ignored by default, so an additional one is harmless
 
 void use_handler() {
   const std::lock_guard<std::mutex> lock(handler_mutex);
@@ -196,7 +197,7 @@ void Watchdog::forget(pthread_t thread) {
 void Watchdog::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto done = [this] { return done_; };
-  // A little later than the deadline: most threads look at the clock themselves.
+  // A little later than the deadline: most threads check the clock themselves.
   if (done_changed_.wait_until(lock, launch_.deadline() + std::chrono::milliseconds(50), done)) return;
   do {
     for (pthread_t thread : watched_) pthread_kill(thread, the_signal);
@@ -279,7 +280,7 @@ void Worker::run_block(uint64_t linear) {
   drop_fibers();
 }
 
-// Runs the warp's lanes until each has finished, waits or has yielded. Says whether any of them ran.
+// Runs the warp's lanes until each has finished, waits or has yielded. Returns whether any of them ran.
 bool Worker::run_warp(unsigned warp) {
   Warp& state = warps_[warp];
   running_warp_ = warp;
@@ -348,7 +349,7 @@ void Worker::finish(Thread& thread) {
   const unsigned bit = 1u << (rank % 32);
   warp.alive &= ~bit;
   if (!thread.returned_early) warp.fell_off |= bit;
-  if (warp.at_warp) complete_all_in_warp(rank / 32);  // the others may have waited only for this one
+  if (warp.at_warp) complete_all_in_warp(rank / 32);  // the others may wait only for this one
   if (active_checker) active_checker->progressed();
 }
 
@@ -372,7 +373,7 @@ Fiber* Worker::take_fiber() {
   return fiber;
 }
 
-// After an abandoned block every fiber begins anew; what stood on their stacks has no destructors to run.
+// After an abandoned block every fiber begins anew; objects on their stacks have no destructors that must run.
 void Worker::drop_fibers() {
   idle_ = all_;
   for (Fiber* fiber : all_) fiber->context.prepare(fiber->stack, stack_bytes, &Worker::fiber_main);
@@ -440,8 +441,8 @@ bool Worker::release_barrier() {
   return true;
 }
 
-// A thread that returned is no longer waited for, in CUDA's own words. One that ran past the barrier to the kernel's
-// end is another matter: the barrier stood in code that it did not take.
+// CUDA's barriers do not wait for a thread that returned. A thread that reached the kernel's end without the barrier is
+// different: the barrier is in code that it did not run, which is a finding.
 void Worker::report_late_threads(const Thread& waiting) {
   unsigned late = 0;
   const Thread* one = nullptr;
@@ -484,7 +485,7 @@ unsigned Worker::wait_in_warp(Wait wait) {
   return thread.wait.answer;
 }
 
-// Does what the lanes in the mask came for, if those that are alive all came, and for the same.
+// Runs the operation that the lanes in the mask wait for, if all that are alive wait for the same one.
 bool Worker::complete_in_warp(unsigned warp, const Wait& wait) {
   Warp& state = warps_[warp];
   const unsigned lanes = wait.mask & state.alive;
@@ -552,7 +553,7 @@ void Worker::exchange(unsigned warp, unsigned lanes, const Wait& wait) {
   }
 }
 
-// Lanes that the mask names and that went to the kernel's end another way. (Returned lanes are no longer meant.)
+// Lanes of the mask that reached the kernel's end without this operation. (Lanes that returned do not count.)
 void Worker::report_unheard_lanes(unsigned warp, const Wait& wait) {
   const unsigned missing = wait.mask & warps_[warp].fell_off;
   if (!missing) return;
@@ -574,7 +575,7 @@ unsigned Worker::active_mask(Site site) {
   return thread.wait.answer;
 }
 
-// The lanes that came to the same __activemask() while the warp's others went elsewhere are active together.
+// The lanes that reached the same __activemask() while the warp's others took another branch are active together.
 bool Worker::release_active(Warp& warp, unsigned first_thread) {
   const Site site = threads_[first_thread + unsigned(__builtin_ctz(warp.at_active))].wait.site;
   unsigned together = 0;
@@ -594,14 +595,14 @@ void Worker::yield(uint64_t pc) {
   switch_to_scheduler();
 }
 
-// Whoever spins on atomics waits for another thread: of this block, which then needs its turn, or of another one.
+// A thread that spins on atomics waits for another thread: of this block, which must then run, or of another one.
 void Worker::note_atomic(uint64_t pc) {
   if ((++atomics_ & 1023u) == 0) yield(pc);
 }
 
 void Worker::check_deadline(uint64_t pc) {
   if (!launch_.past_deadline()) return;
-  // After an out-of-bounds access some block is missing, and whoever waits for it is not to blame.
+  // After an out-of-bounds access a block is missing; a thread that waits for it is no finding.
   if (!launch_.any_block_abandoned.load(std::memory_order_relaxed) && current_ && !launch_.stopped()) {
     Finding found = finding(FindingKind::time_limit);
     found.pc = pc;
@@ -629,7 +630,7 @@ Finding Worker::finding(FindingKind kind) const {
   return found;
 }
 
-// Nobody in the block can go on. Each place where threads wait is told once, with one thread that waits elsewhere.
+// No thread of the block can continue. Each place where threads wait is reported once, with a thread that waits elsewhere.
 void Worker::report_deadlock() {
   const Thread* at_barrier = nullptr;
   const Thread* elsewhere = nullptr;
@@ -670,7 +671,7 @@ void Worker::report_deadlock() {
     }
     launch_.report(found);
   }
-  if (in_warp || !at_barrier) return;  // what waits at the barrier waits for those
+  if (in_warp || !at_barrier) return;  // threads at the barrier wait for those
   current_ = const_cast<Thread*>(at_barrier);
   Finding found = finding(FindingKind::barrier);
   found.file = at_barrier->wait.site.file;
@@ -684,7 +685,7 @@ void Worker::report_deadlock() {
   launch_.report(found);
 }
 
-// --- what kernels call ---
+// --- called by kernels ---
 
 unsigned block_barrier(BarrierKind kind, bool predicate, Site site) {
   return current_worker()->barrier(kind, predicate, site);
@@ -757,7 +758,7 @@ void trapped(Site site) {
 
 }  // namespace opwright_sim
 
-// --- what Python calls ---
+// --- called by Python ---
 
 extern "C" __attribute__((visibility("default"))) uint32_t opwright_sim_abi_version() {
   return opwright_sim::abi_version;
@@ -765,8 +766,8 @@ extern "C" __attribute__((visibility("default"))) uint32_t opwright_sim_abi_vers
 
 extern "C" __attribute__((visibility("default"))) void opwright_sim_launch(opwright_sim::Request* request) {
   using namespace opwright_sim;
-  // The shadow belongs to one launch. In a checked build one launch at a time, on one OS thread: what it finds then
-  // depends on nothing but the arguments and the seed.
+  // The shadow belongs to one launch. In a checked build one launch at a time, on one OS thread: its findings
+  // then depend only on the arguments and the seed.
   static std::mutex one_checked_launch;
   std::unique_lock<std::mutex> alone(one_checked_launch, std::defer_lock);
   std::unique_ptr<Checker> checker;
@@ -788,5 +789,5 @@ extern "C" __attribute__((visibility("default"))) void opwright_sim_launch(opwri
   work();
   for (std::thread& other : others) other.join();
   active_checker = nullptr;
-  fflush(stdout);  // what the kernel printed comes before what Python prints next
+  fflush(stdout);  // the kernel's output comes before Python's next output
 }

@@ -1,4 +1,4 @@
-// One block at a time on one OS thread: its CUDA threads are fibers that run until they have to wait.
+// One block at a time on one OS thread: its CUDA threads are fibers that run until they must wait.
 #pragma once
 
 #include <pthread.h>
@@ -25,7 +25,7 @@ constexpr uint64_t stack_bytes = 768 * 1024;  // CUDA allows 512 KiB of local me
 
 enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, gather, active_mask };
 
-// What a waiting thread waits for, and what it brings.
+// What a waiting thread waits for, and its values.
 struct Wait {
   Operation operation;
   Site site;
@@ -51,12 +51,12 @@ struct Thread {
 struct Warp {
   unsigned alive, unstarted, ready, yielded, at_barrier, at_warp, at_active;
   unsigned fell_off;      // finished by reaching the kernel's end
-  unsigned reported_off;  // ... and some barrier's finding has said so
+  unsigned reported_off;  // ... and some barrier's finding has reported it
 };
 
 using Clock = std::chrono::steady_clock;
 
-// What all workers of one launch share.
+// The state that all workers of one launch share.
 class Launch {
  public:
   explicit Launch(Request& request);
@@ -86,7 +86,7 @@ class Launch {
   Clock::time_point deadline_;
 };
 
-// Stops threads that come to no place where the clock is looked at, such as an empty loop, when time is up.
+// When the time is up, stops threads that never check the clock, such as those in an empty loop.
 class Watchdog {
  public:
   explicit Watchdog(const Launch& launch);
@@ -125,7 +125,7 @@ class Worker {
   // Begins a finding about the running thread.
   Finding finding(FindingKind kind) const;
   void describe(uint64_t block, unsigned rank, uint32_t out_block[3], uint32_t out_thread[3]) const;
-  // The block cannot go on: its fibers are dropped where they are.
+  // The block cannot continue: its fibers are abandoned.
   [[noreturn]] void abandon();
   void check_deadline(uint64_t pc);
 

@@ -1,5 +1,5 @@
-// Tensors for host functions on torch's stable ABI: torch::stable::contiguous, new_empty and empty_like past torch's
-// dispatcher. Results are contiguous.
+// Tensors for host functions on torch's stable ABI: torch::stable::contiguous, new_empty and empty_like without
+// torch's dispatcher. Results are contiguous.
 #pragma once
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/ops.h>
@@ -13,17 +13,17 @@
 #include <stdexcept>
 
 namespace opwright {
-namespace {  // nothing here is shared with another shared object, which may hold another version
+namespace {  // nothing here is shared with another shared object, which may contain another version
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-// Throws unless a call of torch's C interface succeeded; torch has printed why it did not.
+// Throws if a call of torch's C interface failed; torch has printed the reason.
 [[maybe_unused]] void require(AOTITorchError error, const char* what) {
   if (error != AOTI_TORCH_SUCCESS) throw std::runtime_error(what);
 }
 
-// The tensor itself where it is contiguous, else a copy that is.
+// The tensor itself if it is contiguous, else a contiguous copy.
 [[maybe_unused]] Tensor contiguous(const Tensor& x) {
   return x.is_contiguous() ? x : torch::stable::contiguous(x);
 }
@@ -32,7 +32,7 @@ using torch::stable::Tensor;
   return x ? std::optional(opwright::contiguous(*x)) : std::nullopt;
 }
 
-// An uninitialised tensor of some sizes on another one's device, and of its dtype unless another is given.
+// An uninitialised tensor of these sizes, with the device of `like` and, unless another is passed, its dtype.
 [[maybe_unused]] Tensor new_empty(const Tensor& like, const int64_t* sizes, int64_t dims,
                                   std::optional<ScalarType> dtype = std::nullopt) {
   constexpr int64_t kMostDims = 64;  // NumPy's limit too

@@ -1,4 +1,4 @@
-// Atomic functions. Each is a compare-and-swap loop over the bits, so that every type is done alike.
+// Atomic functions. Each is a compare-and-swap loop over the bits, so that all types work in the same way.
 #pragma once
 
 #include "float16.h"
@@ -22,7 +22,7 @@ struct Word<8> {
   using type = uint64_t;
 };
 
-// Outlined and uninstrumented: a checked build looks at an atomic access once, in note_atomic.
+// Outlined and uninstrumented: a checked build checks an atomic access once, in note_atomic.
 #ifdef __clang__  // which instruments atomics even where no_sanitize says otherwise
 #define OPWRIGHT_UNCHECKED __attribute__((noinline, disable_sanitizer_instrumentation, no_sanitize("coverage")))
 #else
@@ -56,7 +56,7 @@ OPWRIGHT_INLINE T atomic_update(T* address, Update update) {
   OPWRIGHT_INLINE T NAME(T* address, T value) {                                                   \
     return opwright_sim::atomic_update(address, [value](T old) -> T { return EXPRESSION; });      \
   }
-// The scopes of a block and of the system mean the same here as the device's.
+// The scopes of a block and of the system behave here like the device's.
 #define OPWRIGHT_ATOMIC(NAME, T, EXPRESSION)            \
   OPWRIGHT_ATOMIC_ONE(NAME, T, EXPRESSION)              \
   OPWRIGHT_ATOMIC_ONE(NAME##_block, T, EXPRESSION)      \

@@ -1,4 +1,4 @@
-// What Python puts after a kernel's source: how to call the kernel, and what its parameters are.
+// For the text that Python appends to a kernel's source: the call of the kernel, and its parameters.
 #pragma once
 
 #include <type_traits>
@@ -21,7 +21,7 @@ constexpr uint32_t parameter_kind() {
   return 6;
 }
 
-// The compiler puts the type's name into this string, which is the only portable way to get at it without RTTI.
+// The compiler puts the type's name into this string, the only portable way to get it without RTTI.
 template <class T>
 constexpr const char* type_in_name() {
   return __PRETTY_FUNCTION__;
@@ -42,7 +42,7 @@ struct Signature<void (*)(Parameters...)> {
     return parameters;
   }
 
-  // Not instrumented: the arguments lie in memory of the launch, which is no business of the kernel's.
+  // Not instrumented: the arguments are in memory of the launch, not of the kernel.
   template <void (*kernel)(Parameters...), std::size_t... Index>
   __attribute__((no_sanitize("thread"), no_sanitize("undefined"))) static void call(void** arguments,
                                                                                  std::index_sequence<Index...>) {

@@ -59,8 +59,8 @@ inline uint16_t encode(double value, Rounding rounding = Rounding::nearest) {
   return uint16_t(sign | magnitude);
 }
 
-// a * b + c with one rounding: the product is exact in a double, and the sum is rounded to odd, which keeps enough of
-// what was lost for the second rounding to be right.
+// a * b + c with one rounding: the product is exact in a double, and the sum is rounded to odd, which keeps
+// enough information for the second rounding to be correct.
 template <class Format>
 inline uint16_t encode_fma(float a, float b, float c, Rounding rounding = Rounding::nearest) {
   const double product = double(a) * double(b), addend = c;
@@ -140,7 +140,7 @@ using nv_half2 = __half2;
 using nv_bfloat16 = __nv_bfloat16;
 using nv_bfloat162 = __nv_bfloat162;
 
-// Names that only one of the two families has, or has under a second name.
+// Names that only one of the two types has, or has under a second name.
 OPWRIGHT_INLINE __half __float2half(float v) { return __float2half_rn(v); }
 OPWRIGHT_INLINE __half __double2half(double v) { return opwright_sim::from_value<__half>(v); }
 OPWRIGHT_INLINE __nv_bfloat16 __float2bfloat16(float v) { return __float2bfloat16_rn(v); }

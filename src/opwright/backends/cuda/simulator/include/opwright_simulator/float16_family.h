@@ -1,5 +1,5 @@
 // One 16-bit floating type and its pair, with CUDA's functions on them. float16.h includes this file once for half
-// and once for bfloat16 (hence no include guard), and says by macros which of the two it is.
+// and once for bfloat16 (hence no include guard). Macros set which of the two it is.
 
 struct OPWRIGHT_RAW {
   unsigned short x;
@@ -11,7 +11,7 @@ struct alignas(4) OPWRIGHT_RAW_PAIR {
 struct alignas(2) OPWRIGHT_SCALAR {
   unsigned short bits;
 
-  OPWRIGHT_SCALAR() = default;  // indeterminate, as on the GPU: it may stand in shared memory
+  OPWRIGHT_SCALAR() = default;  // indeterminate, as on the GPU: it may be in shared memory
   OPWRIGHT_INLINE constexpr OPWRIGHT_SCALAR(const OPWRIGHT_RAW& raw) : bits(raw.x) {}
   OPWRIGHT_INLINE OPWRIGHT_SCALAR(float v) : bits(opwright_sim::encode<OPWRIGHT_FORMAT>(v)) {}
   OPWRIGHT_INLINE OPWRIGHT_SCALAR(double v) : bits(opwright_sim::encode<OPWRIGHT_FORMAT>(v)) {}
@@ -67,7 +67,7 @@ OPWRIGHT_INLINE OPWRIGHT_SCALAR not_negative(OPWRIGHT_SCALAR v) {
   const float value = value_of(v);
   return value != value ? from_value<OPWRIGHT_SCALAR>(NAN) : value > 0.0f ? v : from_value<OPWRIGHT_SCALAR>(0.0);
 }
-// -0 is less than +0 here; a NaN loses, or wins where it is asked to.
+// -0 is less than +0 here; a NaN loses, or wins on request.
 OPWRIGHT_INLINE OPWRIGHT_SCALAR lesser(OPWRIGHT_SCALAR a, OPWRIGHT_SCALAR b, bool nan_wins) {
   const float p = value_of(a), q = value_of(b);
   if (p != p || q != q) {

@@ -1,7 +1,7 @@
 // Arithmetic: min and max, integer and bit intrinsics, conversions with a rounding, float and double intrinsics.
 //
 // Exact where CUDA is exact (IEEE operations, fma, sqrt, division, conversions, integers). Where CUDA approximates
-// (__expf, __sinf, rsqrtf, ...), the value is the correctly rounded one or what the C library gives.
+// (__expf, __sinf, rsqrtf, ...), the value is the correctly rounded one or the C library's.
 #pragma once
 
 #include <fenv.h>
@@ -24,7 +24,7 @@ OPWRIGHT_INLINE To bits_as(From from) {
   return to;
 }
 
-// CUDA's conversion: NaN gives 0 (a 64-bit target: its smallest value), what is too large the nearest limit.
+// CUDA's conversion: NaN gives 0 (a 64-bit target: its smallest value), and too large values give the nearest limit.
 template <class Integer, class Float>
 OPWRIGHT_INLINE Integer saturate(Float rounded) {
   constexpr Integer lowest = std::is_signed<Integer>::value ? Integer(Integer(1) << (sizeof(Integer) * 8 - 1)) : 0;
@@ -35,8 +35,8 @@ OPWRIGHT_INLINE Integer saturate(Float rounded) {
   return Integer(rounded);
 }
 
-// One operation in another rounding. Its operands and its result pass through memory that the compiler knows
-// nothing of, so that it can neither compute before the mode changes nor after it is back.
+// One operation in another rounding. Its operands and its result pass through memory that is opaque to
+// the compiler, so that it can neither compute before the mode changes nor after it is back.
 template <class T, class F>
 inline __attribute__((noinline)) T rounded_as(int mode, F operation) {
   const int before = fegetround();

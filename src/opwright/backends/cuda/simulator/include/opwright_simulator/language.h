@@ -2,7 +2,7 @@
 // a macro, because the standard library writes `__attribute__((__noinline__))`: it is rewritten before compiling.
 #pragma once
 
-// A kernel that is not the one asked for is parsed, but no code is made for it.
+// Other kernels than the requested one are parsed, but no code is generated for them.
 #define __global__ inline
 #define __device__
 #define __host__
@@ -10,7 +10,7 @@
 #define __managed__
 #define __grid_constant__ const
 // A block runs within one OS thread, so storage of that thread is storage of the block. Dynamic shared memory
-// (`extern __shared__`) is rewritten before compiling; see cuda_source in Python.
+// (`extern __shared__`) is rewritten before compiling; see rewriting.py.
 #define __shared__ static __thread
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))

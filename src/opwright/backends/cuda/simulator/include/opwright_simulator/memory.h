@@ -1,4 +1,4 @@
-// Loads and stores with cache hints, fences, and what is left of the memory intrinsics.
+// Loads and stores with cache hints, fences, and the other memory intrinsics.
 #pragma once
 
 #include "runtime_calls.h"

@@ -1,4 +1,4 @@
-// What a kernel asks of the runtime (runtime/*.cpp), and the built-in variables, which the runtime sets.
+// The functions of the runtime (runtime/*.cpp) that kernels call, and the built-in variables, which the runtime sets.
 #pragma once
 
 #include <stddef.h>
@@ -7,7 +7,7 @@
 #include "vector_types.h"
 
 // Declared const here, although the runtime changes them between threads: within one thread they do not change, and
-// reading what is const costs a checked build nothing.
+// reading a const variable costs a checked build nothing.
 #ifdef OPWRIGHT_RUNTIME
 #define OPWRIGHT_CONST
 #else
@@ -24,12 +24,12 @@ static constexpr int warpSize = 32;
 
 namespace opwright_sim {
 
-// 227 KiB, the most that a block may have on any device (compute capability 9.0); a launch says how much it uses.
+// 227 KiB, the most that a block may have on any device (compute capability 9.0); a launch states how much it uses.
 constexpr unsigned most_shared_bytes = 227 * 1024;
 extern "C" __thread
     __attribute__((visibility("hidden"), tls_model("local-dynamic"))) char opwright_dynamic_shared[most_shared_bytes];
 
-// What `extern __shared__ T name[];` becomes within a function: a reference to an array of unknown bound.
+// The replacement of `extern __shared__ T name[];` within a function: a reference to an array of unknown bound.
 template <class Array>
 OPWRIGHT_INLINE Array& dynamic_shared() {
   return *reinterpret_cast<Array*>(opwright_dynamic_shared);
@@ -47,27 +47,27 @@ struct Site {
 enum class BarrierKind : uint32_t { plain, count, all, any };
 enum class AtomicKind : uint32_t { read_modify_write, read, write };
 
-// Each returns when all threads that it waits for have come.
+// Each returns when all threads that it waits for have arrived.
 unsigned block_barrier(BarrierKind kind, bool predicate, Site site);
 void warp_sync(unsigned mask, Site site);
 unsigned warp_ballot(unsigned mask, bool predicate, Site site);
 unsigned warp_active_mask(Site site);
-// `result` gets the bytes at `value` of the lane `source`; its own where there is no such lane in the segment.
+// `result` gets the bytes at `value` of the lane `source`; its own if there is no such lane in the segment.
 void warp_shuffle(unsigned mask, const void* value, void* result, unsigned size, unsigned source, Site site);
-// `values` gets the 32 lanes' values; the mask returned says which of them took part.
+// `values` gets the 32 lanes' values; the returned mask has those that took part.
 unsigned warp_gather(unsigned mask, uint64_t value, uint64_t* values, Site site);
 
-// A thread that may be waiting for another one gives it the chance to go on.
+// A thread that may be waiting for another one lets it run.
 void yield_to_others();
 void fence();
 long long ticks();
 [[noreturn]] void assertion_failed(const char* condition, Site site);
 [[noreturn]] void trapped(Site site);
 
-// Said before every atomic access. In checked builds it is looked at here; the operation itself is not instrumented.
+// Called before every atomic access. Checked builds check it here; the operation itself is not instrumented.
 void note_atomic(const volatile void* address, unsigned size, AtomicKind kind);
 uint32_t lane_id();
-// What `return;` becomes in a checked build: such a thread need not come to later barriers.
+// The replacement of `return;` in a checked build: such a thread need not reach later barriers.
 void returned_early();
 
 }  // namespace opwright_sim

@@ -1,4 +1,4 @@
-// Barriers, shuffles, votes. The last parameter of each is the caller's line; nobody passes it.
+// Barriers, shuffles, votes. The last parameter of each is the caller's line, by default.
 #pragma once
 
 #include "runtime_calls.h"
@@ -40,7 +40,7 @@ OPWRIGHT_INLINE T shuffle(unsigned mask, T value, unsigned source, Site site) {
   return result;
 }
 
-// The lane that each kind of shuffle reads from; the own lane where that would leave the segment of `width` lanes.
+// The lane that each kind of shuffle reads from; the own lane if that would be outside of the segment of `width` lanes.
 OPWRIGHT_INLINE unsigned segment(unsigned lane, int width) { return lane & ~(unsigned(width) - 1u); }
 OPWRIGHT_INLINE unsigned indexed(unsigned lane, int source, int width) {
   return segment(lane, width) | (unsigned(source) & (unsigned(width) - 1u));
