@@ -28,6 +28,7 @@ class _System:
     title: str
     kernels: tuple[tuple[str, str], ...]  # target, kernel
     also: tuple[str, ...] = ()  # checks besides the basic ones
+    gpu_suffices: bool = False  # if there is a GPU, the CPU is left out: building for it takes longest
 
     @property
     def targets(self) -> list[str]:
@@ -53,6 +54,7 @@ _SYSTEMS = (
         "k-means in NumPy",
         _kernels("kmeans", "kmeans_assign:numpy_compiled", "kmeans_assign:triton")
         + _kernels("outer_sum", "outer_sum:numpy_compiled", "outer_sum:matmul"),
+        gpu_suffices=True,
     ),
     _System("elementwise add", _kernels("add", "add:f32x4", "add:f16x8_pack", "add:triton")),
 )
@@ -98,7 +100,7 @@ def run_story(progress: CheckProgress) -> Story:
 
     machine = this_machine()
     progress.plan(sum(len(system.kernels) for system in _SYSTEMS) + 1)
-    systems = tuple(_check_system(system, progress) for system in _SYSTEMS)
+    systems = tuple(_check_system(system, machine, progress) for system in _SYSTEMS)
     wrong = _check_wrong(progress)
     verdicts = tuple(v for system in systems for v in system.verdicts)
     return Story(
@@ -112,13 +114,14 @@ def run_story(progress: CheckProgress) -> Story:
     )
 
 
-def _check_system(system: _System, progress: CheckProgress) -> System:
+def _check_system(system: _System, machine: Machine, progress: CheckProgress) -> System:
     from opwright.checks.run import check
     from opwright.report.terminal.demo import System
 
     report = check(
         *system.targets,
         kernels=system.names,
+        device="cuda" if system.gpu_suffices and machine.has_gpu else None,
         checks=(*BASIC_CHECKS, *system.also),
         level="smoke",
         # A kernel may run on a GPU and on the CPU, which the first count does not include.

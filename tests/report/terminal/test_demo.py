@@ -131,6 +131,16 @@ def test_times_come_with_interval_and_verdict_and_say_on_what():
     assert "reference (torch) 40.0 µs [39.00 – 41.00]" in text
 
 
+def test_times_that_vary_too_much_say_so():
+    told = "the times vary too much to compare them"
+    assert told not in flat(shown(make_story()))
+    report = make_story().times
+    ours = dataclasses.replace(
+        report.measurements[0], comparisons={"reference": Comparison(ComparisonVerdict.UNCLEAR, 0.9, 0.2, 3.0)}
+    )
+    assert told in flat(shown(make_story(times=dataclasses.replace(report, measurements=(ours,)))))
+
+
 def test_errors_of_the_timing_are_shown_and_no_times_are_no_crash():
     story = make_story()
     broken = dataclasses.replace(story.times, errors=("its timed output is wrong",), measurements=())

@@ -13,7 +13,7 @@ from opwright.report import format
 from opwright.report.matrix import MARKS, make_matrix
 from opwright.report.terminal.bench import COMPARISON_STYLES
 from opwright.report.terminal.check import STYLES, counts_text, print_indented, show_failures, show_matrix
-from opwright.results import BenchReport, CheckReport, Measurement, Status, Verdict
+from opwright.results import BenchReport, CheckReport, ComparisonVerdict, Measurement, Status, Verdict
 
 __all__ = ["Missing", "Story", "System", "show_story"]
 
@@ -186,6 +186,9 @@ def _show_times(console: Console, report: BenchReport | None) -> None:
         samples = min(m.time_us.n for m in report.measurements)
         text = f"Medians with 95 % intervals, {samples} samples or more of each, taken in turn, warm caches."
         print_indented(console, Text(text, "dim"), 2)
+        if any(c.verdict is ComparisonVerdict.UNCLEAR for m in report.measurements for c in m.comparisons.values()):
+            text = "UNCLEAR: the times vary too much to compare them. Other programs use this machine; try again later."
+            print_indented(console, Text(text, COMPARISON_STYLES[ComparisonVerdict.UNCLEAR]), 2)
     for error in report.errors:
         print_indented(console, Text(f"✗ {error}", STYLES[Status.FAIL]), 2)
 
