@@ -99,6 +99,7 @@ def test_calls_choose_a_cuda_kernel_on_a_cpu_only_when_told_to():
     assert op(x, 2.0).tolist() == [2] * 4
 
 
+@pytest.mark.nvrtc
 def test_the_simulator_can_be_asked_for_where_there_is_a_gpu(monkeypatch):
     import dataclasses
 
