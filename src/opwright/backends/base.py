@@ -85,6 +85,9 @@ class Backend(abc.ABC):
     # The dtypes of kernels that are attached without dtypes=; None for all that the contract admits.
     dtypes: ClassVar[frozenset[torch.dtype] | None] = None
 
+    # Whether its kernels may write arguments that the contract marks as mutated.
+    mutates: ClassVar[bool] = False
+
     @abc.abstractmethod
     def available(self, machine: Machine) -> Probe:
         """Whether the language can be used on this machine at all (what ``opwright doctor`` shows)."""

@@ -15,6 +15,7 @@ class PythonBackend(Backend):
     """Calls the function as it is. torch.compile sees one opaque operator."""
 
     name = "python"
+    mutates = True
     takes = frozenset({"callable"})
     default_devices = ("cpu", "cuda")
 

@@ -300,6 +300,8 @@ def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: to
     dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
     shape = _shape(argument.tensor, env, broadcast=case.layout == "broadcast")
     kind, _, only = case.layout.partition(":")
+    if argument.mutated and kind == "expanded":
+        kind = ""  # elements that share an address cannot be written
     tensors = [
         arrange(_draw(shape, dtype, argument.values, generator), kind if only in ("", argument.name) else "", device)
         for _ in range(count)

@@ -16,12 +16,13 @@ import torch
 from opwright import tree
 from opwright.contract.dims import evaluate, names_in
 from opwright.contract.fingerprint import digest, fingerprint
+from opwright.contract.functional import functional_form
 from opwright.contract.numpy_names import lacking, what_is_wrong, what_to_write
 from opwright.contract.reference import contiguous_outputs, run_reference, run_traceable
 from opwright.contract.signature import Argument, Kind, Signature, read_signature
 from opwright.errors import ContractError
 from opwright.internals.compiler import fake_tensors
-from opwright.internals.tensors import version_of
+from opwright.internals.tensors import share_memory, version_of
 
 __all__ = ["AUTOCAST", "Contract", "make_contract"]
 
@@ -53,6 +54,11 @@ class Contract:
     def renamed(self, qualname: str) -> Contract:
         """The same operator under another name."""
         return dataclasses.replace(self, qualname=_checked_name(qualname))
+
+    def with_form(self, qualname: str, signature: Signature, function: Callable[..., Any]) -> Contract:
+        """Another operator that is made of this one."""
+        schema = _infer_schema(qualname, signature)
+        return dataclasses.replace(self, qualname=qualname, signature=signature, function=function, schema=schema)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -87,20 +93,54 @@ class Contract:
             shown.append(_show_argument(argument))
         return f"{self.qualname}({', '.join(shown)})"
 
+    @cached_property
+    def functional(self) -> Contract | None:
+        """The operator that returns new values of mutated arguments after the outputs, instead of writing them: this
+        one, if it writes none; None if it writes lists, whose length no schema of a tuple expresses."""
+        return functional_form(self) if self.signature.mutated else self
+
     def reference(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        """The reference's outputs, contiguous and freshly allocated. ``arguments`` in signature order."""
-        return self._finish(run_reference(self.function, self.signature, arguments), arguments)
+        """The reference's results: its outputs, then the new values of mutated arguments, lists flattened.
+
+        All are contiguous and freshly allocated, and no argument is written. ``arguments`` in signature order.
+        """
+        return self._results(run_reference, arguments)
 
     def traceable(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """Like ``reference``, with torch operations only: differentiable, and usable with fake tensors."""
-        return self._finish(run_traceable(self.function, self.signature, arguments), arguments)
+        return self._results(run_traceable, arguments)
+
+    def run_in_place(self, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """Run the reference on the arguments themselves, which it may write; its outputs are fresh and contiguous."""
+        return self._finish(run_reference(self.function, self.signature, arguments), arguments)
+
+    def _results(self, run: Callable[..., Any], arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        if not self.signature.mutated:
+            return self._finish(run(self.function, self.signature, arguments), arguments)
+        copies = self.with_copies(arguments)
+        outputs = self._finish(run(self.function, self.signature, copies), copies)
+        return (*outputs, *(t.contiguous() for t in self.signature.written(copies)))
+
+    def with_copies(self, arguments: Sequence[Any]) -> list[Any]:
+        """The arguments with contiguous copies in the place of mutated ones."""
+
+        def copy(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.clone(memory_format=torch.contiguous_format)
+
+        return [tree.map_tensors(copy, a) if i in self.signature.mutated else a for i, a in enumerate(arguments)]
+
+    def results(self, returned: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """What ``reference`` computes, of a call: what it returned, then its mutated arguments."""
+        return (*self.unpack(returned), *self.signature.written(arguments))
 
     def _finish(self, outputs: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         return contiguous_outputs(outputs, self.signature, arguments, self.qualname)
 
     def pack(self, outputs: Sequence[torch.Tensor]) -> Any:
-        """The outputs as the operator returns them: one tensor, or a tuple."""
-        return tuple(outputs) if self.signature.returns_tuple else outputs[0]
+        """The outputs as the operator returns them: one tensor, a tuple, or None if it has none."""
+        if self.signature.returns_tuple:
+            return tuple(outputs)
+        return outputs[0] if self.signature.returns else None
 
     def visible(self, result: Any) -> Any:
         """The result of ``pack`` without the outputs that are saved for the backward."""
@@ -111,7 +151,9 @@ class Contract:
 
     def unpack(self, result: Any) -> tuple[Any, ...]:
         """The reverse of ``pack``, for a kernel's result."""
-        return tuple(result) if self.signature.returns_tuple and isinstance(result, tuple | list) else (result,)
+        if self.signature.returns_tuple and isinstance(result, tuple | list):
+            return tuple(result)
+        return () if result is None and not self.signature.returns else (result,)
 
 
 def make_contract(
@@ -153,8 +195,18 @@ def make_contract(
         doc=inspect.getdoc(function) or "",
         autocast=autocast,
     )
+    if contract.signature.mutated and signature.language == "numpy":
+        raise ContractError(
+            f"{qualname}: a reference in NumPy is marked as writing its arguments",
+            fix="write the reference in torch, or return the new values",
+        )
+    if contract.signature.mutated and autocast is not None:
+        raise ContractError(
+            f"{qualname}: autocast={autocast!r} casts arguments, and what is written into a cast copy is lost",
+            fix="leave autocast out, and cast inside of the reference",
+        )
     if not examined:
-        _refuse_mutation(contract)
+        _compare_mutation(contract)
     return contract
 
 
@@ -181,7 +233,7 @@ def _infer_schema(qualname: str, signature: Signature) -> str:
 
     prototype.__signature__ = signature.to_python()  # type: ignore[attr-defined]
     try:
-        return torch.library.infer_schema(prototype, mutates_args=())
+        return torch.library.infer_schema(prototype, mutates_args=[a.name for a in signature.arguments if a.mutated])
     except ValueError as error:
         raise ContractError(
             f"{qualname}: torch cannot express this signature: {error}",
@@ -190,24 +242,40 @@ def _infer_schema(qualname: str, signature: Signature) -> str:
         ) from error
 
 
-def _refuse_mutation(contract: Contract) -> None:
-    """Run the reference once on fake tensors, and refuse it if an argument's version counter moved.
+def _compare_mutation(contract: Contract) -> None:
+    """Run the reference once on fake tensors, and compare what it writes with what is declared.
 
-    Nothing is computed. A reference that cannot run on fake tensors (it reads values) is accepted:
-    ``opwright check`` compares the arguments of every real run as well.
+    Nothing is computed. A reference that cannot run on fake tensors (it reads values) is accepted if it has written no
+    other argument until then: ``opwright check`` compares the arguments of every real run as well.
     """
+    where, signature = contract.qualname, contract.signature
+    completed, outputs = False, None
     with fake_tensors():
-        arguments = [_fake_argument(a) for a in contract.signature.arguments]
+        arguments = [_fake_argument(a) for a in signature.arguments]
         versions = [_versions(a) for a in arguments]
         # An exception is not a mutation (sizes that do not match, a reference that reads values), and the
         # version counters below show a mutation that came before it.
         with contextlib.suppress(Exception):
-            run_traceable(contract.function, contract.signature, arguments)
-    for argument, value, before in zip(contract.signature.arguments, arguments, versions, strict=True):
-        if _versions(value) != before:
+            outputs = run_traceable(contract.function, signature, arguments)
+            completed = True
+    for argument, value, before in zip(signature.arguments, arguments, versions, strict=True):
+        is_written = _versions(value) != before
+        if is_written and not argument.mutated:
             raise ContractError(
-                f"{contract.qualname}: the reference writes into its argument {argument.name!r}",
-                fix="work on a copy (.clone()) and return it: operators here are functional",
+                f"{where}: the reference writes into its argument {argument.name!r}",
+                fix="work on a copy (.clone()) and return it, or declare it: "
+                f"{argument.name}: Annotated[{argument.tensor}, ow.mutated]",
+            )
+        if argument.mutated and completed and not is_written and None not in before:
+            raise ContractError(
+                f"{where}: the argument {argument.name!r} is marked ow.mutated, but the reference does not write it",
+                fix="write into it (.copy_(), .add_(), x[...] = …); `x = x + 1` only binds the name to a new tensor",
+            )
+    for output in tree.tensors(outputs):
+        if any(share_memory(output, written) for written in signature.written(arguments)):
+            raise ContractError(
+                f"{where}: the reference returns an argument that it writes, or a view of it",
+                fix="leave it out of the result (-> None if nothing else is returned): the caller has it",
             )
 
 
@@ -242,5 +310,6 @@ def _show_argument(argument: Argument) -> str:
         shown = names.get(argument.scalar_type) or argument.scalar_type.__name__
     if argument.optional and "None" not in shown:
         shown += " | None"
+    shown += ", mutated" if argument.mutated else ""
     default = f" = {argument.default!r}" if argument.has_default else ""
     return f"{argument.name}: {shown}{default}"

@@ -27,7 +27,7 @@ def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Te
     Outputs are always contiguous, whatever the layout of the reference's result.
     ``new_empty(shape)`` rather than ``empty_like``: the latter copies strides.
     """
-    outputs = contract.traceable(arguments)
+    outputs = contract.traceable(arguments)[: len(contract.signature.returns)]
     return tuple(output.new_empty(output.shape) for output in outputs)
 
 
@@ -160,14 +160,15 @@ def work(contract: Contract, arguments: Sequence[Any]) -> tuple[int, int]:
 
 
 def least_bytes(contract: Contract, arguments: Sequence[Any]) -> int:
-    """The minimum of bytes that a kernel moves: each argument read once, each returned output written once.
+    """The minimum of bytes that a kernel moves: each argument read once, each returned output and each mutated argument
+    written once.
 
     An expanded tensor counts with the bytes that it occupies.
     """
     on_meta = tree.map_tensors(lambda t: t.to("meta"), list(arguments))
     outputs = fake_outputs(contract, on_meta)[: contract.signature.visible]
     inputs = tree.tensors(list(arguments))
-    return sum(map(_bytes_occupied, (*inputs, *outputs)))
+    return sum(map(_bytes_occupied, (*inputs, *outputs, *contract.signature.written(arguments))))
 
 
 def _bytes_occupied(tensor: torch.Tensor) -> int:

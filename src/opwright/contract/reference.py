@@ -121,6 +121,8 @@ def contiguous_outputs(
     outputs: Any, signature: Signature, arguments: Sequence[Any], qualname: str
 ) -> tuple[torch.Tensor, ...]:
     """The reference's outputs made contiguous, and never aliases of an argument."""
+    if outputs is None and not signature.returns:
+        return ()
     listed = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
     if len(listed) != len(signature.returns) or not all(isinstance(o, torch.Tensor) for o in listed):
         actual = ", ".join(type(o).__name__ for o in listed)

@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from jaxtyping import AbstractArray
 
+from opwright import tree
 from opwright.contract.dims import Dim, ExprDim, NamedDim, VariadicDim, names_in, parse_dims
 from opwright.errors import ContractError
 
 __all__ = [
-    "Argument", "Kind", "Return", "Saved", "Signature", "TensorType", "Values", "read_signature",
-    "saved_for_backward", "values",
+    "Argument", "Kind", "Mutated", "Return", "Saved", "Signature", "TensorType", "Values", "mutated",
+    "read_signature", "saved_for_backward", "values",
 ]  # fmt: skip
 
 Language = Literal["torch", "numpy"]
@@ -71,6 +72,21 @@ flows through them. (For a type checker, a call of such an operator returns ever
 """
 
 
+class Mutated:
+    """The type of ``ow.mutated``."""
+
+    def __repr__(self) -> str:
+        return "ow.mutated"
+
+
+mutated = Mutated()
+"""Marks a tensor argument that the operator writes, or a list of such tensors.
+
+``x: Annotated[Float[Tensor, "t d"], ow.mutated]``: the reference writes it with ordinary PyTorch, and so does every
+kernel. An operator with a mutated argument may return nothing (``-> None``). It never returns the argument itself.
+"""
+
+
 class Kind(Enum):
     """How the dispatcher treats an argument."""
 
@@ -109,6 +125,7 @@ class Argument:
     default: Any = inspect.Parameter.empty
     keyword_only: bool = False
     values: Values | None = None
+    mutated: bool = False
 
     @property
     def has_default(self) -> bool:
@@ -153,6 +170,15 @@ class Signature:
     def keyword_only(self) -> tuple[Argument, ...]:
         return tuple(a for a in self.arguments if a.keyword_only)
 
+    @cached_property
+    def mutated(self) -> tuple[int, ...]:
+        """The positions of the arguments that the operator writes."""
+        return tuple(i for i, a in enumerate(self.arguments) if a.mutated)
+
+    def written(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """The tensors of mutated arguments, lists flattened, in signature order; absent optional ones left out."""
+        return tree.tensors([arguments[i] for i in self.mutated])
+
     @property
     def language(self) -> Language:
         """``numpy`` if the reference is written on arrays."""
@@ -186,7 +212,7 @@ class Signature:
             )
             for a in self.arguments
         ]
-        out: Any = torch.Tensor
+        out: Any = torch.Tensor if self.returns else None
         if self.returns_tuple:
             out = tuple.__class_getitem__(tuple(torch.Tensor for _ in self.returns))
         return inspect.Signature(parameters, return_annotation=out)
@@ -222,7 +248,7 @@ def read_signature(function: Callable[..., Any], qualname: str, scope: Mapping[s
     """
     hints = _resolve_hints(function, qualname, scope)
     arguments = tuple(_read_argument(p, hints, qualname) for p in inspect.signature(function).parameters.values())
-    returns, is_tuple = _read_returns(hints, qualname)
+    returns, is_tuple = _read_returns(hints, qualname, may_be_none=any(a.mutated for a in arguments))
     signature = Signature(arguments, returns, is_tuple)
     if not any(a.is_tensor for a in arguments):
         raise ContractError(
@@ -230,7 +256,17 @@ def read_signature(function: Callable[..., Any], qualname: str, scope: Mapping[s
             fix="give it at least one tensor argument",
         )
     _check_dim_names(signature, qualname)
+    _refuse_saved_beside_mutated(signature, qualname)
     return signature
+
+
+def _refuse_saved_beside_mutated(signature: Signature, qualname: str) -> None:
+    if signature.mutated and signature.visible < len(signature.returns):
+        raise ContractError(
+            f"{qualname}: an output is saved for the backward, but the operator writes its argument "
+            f"{signature.arguments[signature.mutated[0]].name!r}, and its gradient is that of op.functional",
+            fix="return the output without ow.saved_for_backward, or return the new value instead of writing it",
+        )
 
 
 def _resolve_hints(function: Callable[..., Any], qualname: str, scope: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,12 +290,14 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
     if name not in hints:
         raise ContractError(f"{where} has no annotation", fix=f"annotate it: {_SUPPORTED}")
     annotation, drawn_from = _unwrap_annotated(hints[name])
+    is_mutated = _is_marked(hints[name], Mutated)
     inner, optional = _unwrap_optional(annotation)
     if parameter.default is None and not optional:
         raise ContractError(
             f"{where} has the default None, but its annotation does not allow it",
             fix="add '| None' to its annotation, or remove the default",
         )
+    is_mutated = is_mutated or _is_marked(inner, Mutated)
     inner, drawn_inside = _unwrap_annotated(inner)
     shared = {
         "name": name,
@@ -267,7 +305,13 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
         "default": parameter.default,
         "keyword_only": parameter.kind is inspect.Parameter.KEYWORD_ONLY,
         "values": drawn_from or drawn_inside,
+        "mutated": is_mutated,
     }
+    if is_mutated and not (_is_array(inner) or _is_list_of_arrays(inner)):
+        raise ContractError(
+            f"{where} is marked ow.mutated, but it is {_show(inner)}",
+            fix="only tensors and lists of tensors can be mutated",
+        )
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY and (_is_array(inner) or _is_list_of_arrays(inner)):
         raise ContractError(
             f"{where} is a keyword-only tensor, which torch.library cannot differentiate",
@@ -292,15 +336,17 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
     raise ContractError(f"{where} has type {_show(inner)}, which a schema cannot express", fix=f"use {_SUPPORTED}")
 
 
-def _read_returns(hints: dict[str, Any], qualname: str) -> tuple[tuple[Return, ...], bool]:
+def _read_returns(hints: dict[str, Any], qualname: str, *, may_be_none: bool) -> tuple[tuple[Return, ...], bool]:
     where = f"{qualname}: the return value"
     if "return" not in hints:
         raise ContractError(f"{where} has no annotation", fix='annotate it, as in -> Float[Tensor, "n"]')
     annotation, _ = _unwrap_annotated(hints["return"])
     if annotation is type(None):
+        if may_be_none:
+            return (), False
         raise ContractError(
-            f"{where} is None: an operator that only mutates has no result to compare with",
-            fix="return the result instead of writing it into an argument",
+            f"{where} is None, and no argument is marked as mutated: there is no result to compare",
+            fix="return the result, or mark what it writes: Annotated[Float[Tensor, ...], ow.mutated]",
         )
     is_tuple = typing.get_origin(annotation) is tuple
     marked = [_unwrap_saved(part) for part in (typing.get_args(annotation) if is_tuple else (hints["return"],))]
@@ -370,10 +416,12 @@ def _unwrap_annotated(annotation: Any) -> tuple[Any, Values | None]:
     return annotation.__origin__, drawn
 
 
+def _is_marked(annotation: Any, marker: type) -> bool:
+    return typing.get_origin(annotation) is Annotated and any(isinstance(m, marker) for m in annotation.__metadata__)
+
+
 def _unwrap_saved(annotation: Any) -> tuple[Any, bool]:
-    if typing.get_origin(annotation) is not Annotated:
-        return annotation, False
-    return annotation.__origin__, any(isinstance(m, Saved) for m in annotation.__metadata__)
+    return _unwrap_annotated(annotation)[0], _is_marked(annotation, Saved)
 
 
 def _unwrap_optional(annotation: Any) -> tuple[Any, bool]:

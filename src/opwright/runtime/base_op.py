@@ -20,11 +20,13 @@ from typing_extensions import ParamSpec, TypeVar
 from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest
+from opwright.contract.overlap import overlap_check
 from opwright.errors import ArgumentError, KernelError, NameClashError
 from opwright.internals.dispatch import is_intercepted
 from opwright.runtime.call.argument_utils import gpu_of
 from opwright.runtime.call.arrays import call_on_arrays, holds_arrays, traced_on_arrays
 from opwright.runtime.call.fast_path import GuardableKernel, GuardedCall, guard_call, is_plain_call, static_key
+from opwright.runtime.call.on_copies import OnCopies
 from opwright.runtime.languages import Languages
 from opwright.runtime.register import registration
 from opwright.runtime.register.autograd_function import make_tracker
@@ -58,6 +60,9 @@ class BaseOp(Languages, Generic[P, R_co]):
     contract: Contract
     # torch's handle: ``torch.ops.namespace.name.default``.
     overload: Any
+    # The operator that returns new values instead of writing its arguments; itself, if it writes none. None if what it
+    # writes is a list of tensors, or optional.
+    functional: BaseOp[..., Any] | None
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
@@ -75,6 +80,21 @@ class BaseOp(Languages, Generic[P, R_co]):
         self.overload = registration.register(
             Registrable(self, self._rules, self._run, self._traceable_kernel, lambda: self.fingerprint, self._retire)
         )
+        self.functional = self._make_functional()
+
+    def _make_functional(self) -> BaseOp[..., Any] | None:
+        form = self.contract.functional
+        if form is None or form is self.contract:
+            return self if form is not None else None
+        return FunctionalOp(self, form)
+
+    def _functional_form(self) -> BaseOp[..., Any]:
+        if self.functional is None:
+            raise KernelError(
+                f"{self.contract.qualname} writes a list of tensors or an optional one, and has no functional form",
+                fix="return the new values instead of writing them, if it needs a derivative",
+            )
+        return self.functional
 
     # -- calling ------------------------------------------------------------------------------------------------
 
@@ -118,7 +138,7 @@ class BaseOp(Languages, Generic[P, R_co]):
             self._guard(arguments, kernels, None)
             return result
         result = self._through_dispatcher(*self.contract.signature.split(arguments))
-        if is_plain_call(arguments, autograd_tracked=True):
+        if not self.contract.signature.mutated and is_plain_call(arguments, autograd_tracked=True):
             self._guard(arguments, self._applicable_kernels(arguments), self._tracker)
         return result
 
@@ -135,6 +155,8 @@ class BaseOp(Languages, Generic[P, R_co]):
         return self._run_first(self._applicable_kernels(arguments), arguments)
 
     def _run_first(self, kernels: Sequence[OperatorKernel], arguments: Sequence[Any]) -> Any:
+        if self.contract.signature.mutated:
+            overlap_check(self.contract, arguments)(*arguments)
         device = gpu_of(arguments)
         for kernel in kernels:
             if kernel.when is None or kernel.when(*arguments):
@@ -142,6 +164,8 @@ class BaseOp(Languages, Generic[P, R_co]):
         return self._run_reference(*arguments)
 
     def _run_reference(self, *arguments: Any) -> Any:
+        if self.contract.signature.mutated:
+            return self.contract.pack(self.contract.run_in_place(arguments))
         return self.contract.pack(self.contract.reference(arguments))
 
     def _guard(
@@ -151,6 +175,8 @@ class BaseOp(Languages, Generic[P, R_co]):
         if guarded is None:
             return
         signature = self.contract.signature
+        if signature.mutated:
+            guarded = guarded._replace(run=_checked(overlap_check(self.contract, arguments), guarded.run))
         if track is None and signature.visible < len(signature.returns):  # a tracker returns visible outputs only
             run, visible = guarded.run, self.contract.visible
             guarded = guarded._replace(run=lambda *arguments: visible(run(*arguments)))
@@ -221,7 +247,14 @@ class BaseOp(Languages, Generic[P, R_co]):
 
         Raises:
             SignatureMismatchError: the backward operator's parameters or outputs do not match this operator.
+
+        The backward of an operator that writes its arguments is that of its functional form, whose outputs are followed
+        by the new values.
         """
+        if self.contract.signature.mutated:
+            self._functional_form().register_autograd(backward, setup_context=setup_context)
+            self._changed()
+            return
         if isinstance(backward, BaseOp):
             if setup_context is not None:
                 raise KernelError(
@@ -236,6 +269,8 @@ class BaseOp(Languages, Generic[P, R_co]):
 
     def register_vmap(self, function: Part) -> Part:
         """Replace the derived vmap rule: ``function(info, in_dims, *args)`` returns ``(output, out_dims)``."""
+        if self.contract.signature.mutated:
+            return self._functional_form().register_vmap(function)
         self._rules.replace("vmap", function)
         self._changed()
         return function
@@ -279,6 +314,9 @@ class BaseOp(Languages, Generic[P, R_co]):
         self._guarded_calls = ()
         vars(self).pop("fingerprint", None)
         registration.changed(self)
+        functional = vars(self).get("functional")
+        if functional is not None and functional is not self:
+            functional._changed()
 
     def _retire(self) -> None:
         """Make calls raise, because another definition has replaced this one.
@@ -300,3 +338,35 @@ class BaseOp(Languages, Generic[P, R_co]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BaseOp[P, R_co]:
         return self  # like a function: a copied torch module calls the same operator
+
+
+def _checked(check: Callable[..., None], run: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*arguments: Any) -> Any:
+        check(*arguments)
+        return run(*arguments)
+
+    return checked
+
+
+class FunctionalOp(BaseOp[P, R_co]):
+    """The functional form of an operator that writes its arguments: its kernels run on copies of them."""
+
+    def __init__(self, operator: BaseOp[..., Any], contract: Contract) -> None:
+        self._operator = operator
+        super().__init__(contract)
+
+    def _find_applicable(self, binding: Binding, arguments: Sequence[Any]) -> tuple[OperatorKernel, ...]:
+        operator = self._operator
+        return tuple(OnCopies(k, operator.contract) for k in operator._find_applicable(binding, arguments))
+
+    def _kernel_fingerprints(self) -> list[str]:
+        return self._operator._kernel_fingerprints()
+
+    def _attach(self, *_: Any, **__: Any) -> Any:
+        raise KernelError(
+            f"{self.contract.qualname} has the kernels of {self._operator.contract.qualname}",
+            fix="attach it to the operator that writes its arguments",
+        )
+
+    def __repr__(self) -> str:
+        return f"<operator {self.contract.call_form}: {self._operator.contract.qualname} on copies>"

@@ -124,7 +124,7 @@ class Kernel:
         return self._prepared(launch_for_calls_like(self.load(), arguments), device)
 
     def _prepared(self, launch: Launch, device: int | None) -> Launch:
-        return prepare_launch(launch, device, returns_tuple=self.contract.signature.returns_tuple)
+        return prepare_launch(launch, device, self.contract.signature)
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if the language has one."""

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from typing_extensions import ParamSpec, TypeVar
 
-from opwright.backends import get_backend
+from opwright.backends import BACKENDS, get_backend
 from opwright.backends.build_tools import build_tools
 from opwright.contract.binding import Binding, fill
-from opwright.contract.contract import make_contract
+from opwright.contract.contract import Contract, make_contract
 from opwright.contract.fingerprint import digest
 from opwright.errors import KernelError
 from opwright.results import Accepted, Crossover, Explanation, Part
@@ -131,12 +131,20 @@ class Op(BaseOp[P, R_co]):
     @property
     def parts(self) -> dict[str, Part]:
         """The origin of each part of the operator: derived, custom or missing."""
-        return parts_of(self.contract, self._rules.custom, list(self.kernels.values()))
+        custom = dict(self._rules.custom)
+        if self._has_functional_form:
+            custom = {**self._functional_form()._rules.custom, **custom}
+        return parts_of(self.contract, custom, list(self.kernels.values()))
 
     def flops(self, *args: P.args, **kwargs: P.kwargs) -> int:
         """Floating-point operations of a call with these arguments: from ``register_flops``, else counted on the
         reference (a multiply-add is 2)."""
         return self._rules.count_flops(fill(self.contract, args, kwargs))
+
+    @property
+    def _has_functional_form(self) -> bool:
+        """Whether there is one besides this operator."""
+        return vars(self).get("functional") not in (None, self)
 
     # -- which kernel runs ------------------------------------------------------------------------------------------
 
@@ -175,6 +183,8 @@ class Op(BaseOp[P, R_co]):
         # Cached kernels are kept by restriction and stay valid; only guards and compiled code are cleared.
         self._only = name
         self._guarded_calls = ()
+        if self._has_functional_form:
+            self._functional_form()._changed()
         vars(self).pop("fingerprint", None)
         registration.changed(self)
 
@@ -231,6 +241,7 @@ class Op(BaseOp[P, R_co]):
         def attach(source: Callable[..., Any] | str | Path) -> Any:
             spec = make_spec(self.contract, language, source, options, **common)
             refuse_name(self.contract, f"op.{language}", spec.name, self.baselines, "a baseline")
+            _refuse_to_mutate(self.contract, language)
             get_backend(language).validate(spec, self.contract)
             self.kernels[spec.name] = Kernel(spec, self.contract)
             self._changed()
@@ -314,6 +325,8 @@ class Op(BaseOp[P, R_co]):
 
     def _kernel_fingerprints(self) -> list[str]:
         kernels = [f"{k.name}={k.fingerprint}" for k in self.kernels.values()]
+        if self._has_functional_form:
+            kernels += self._functional_form()._rules.fingerprint
         tables = (
             repr(self._tuned.tables) if self._tuned.tables else ""
         )  # they determine which kernel torch.compile traces into
@@ -331,11 +344,14 @@ class Op(BaseOp[P, R_co]):
         worker does not need them.
         """
         specs = tuple(k.spec for k in self.kernels.values())
-        return type(self), (self.contract,), (specs, self._rules.state())
+        functional = self._functional_form()._rules.state() if self._has_functional_form else None
+        return type(self), (self.contract,), (specs, self._rules.state(), functional)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        specs, rules = state
+        specs, rules, functional = state
         self._rules.restore(rules)
+        if functional is not None:
+            self._functional_form()._rules.restore(functional)
         self.kernels = {s.name: Kernel(s, self.contract) for s in specs}
         self._changed()
 
@@ -358,3 +374,15 @@ def defined_in(namespace: dict[str, Any]) -> list[Op[..., Any]]:
     """The operators among a module's names, in the order of their definition."""
     found = {id(v): v for v in namespace.values() if isinstance(v, Op)}
     return sorted(found.values(), key=lambda o: inspect.unwrap(o.contract.function).__code__.co_firstlineno)
+
+
+def _refuse_to_mutate(contract: Contract, language: str) -> None:
+    """Refuse a kernel in a language whose kernels only return results, for an operator that writes arguments."""
+    mutated = contract.signature.mutated
+    if mutated and not get_backend(language).mutates:
+        able = [name for name in BACKENDS if get_backend(name).mutates]
+        raise KernelError(
+            f"{contract.qualname}: op.{language} kernels return their results, but this operator writes its argument "
+            f"{contract.signature.arguments[mutated[0]].name!r}",
+            fix=f"write the kernel with {', '.join(able)}, or make the operator return the new value",
+        )

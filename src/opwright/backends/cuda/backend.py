@@ -42,6 +42,7 @@ class CudaBackend(Backend):
     """A launcher in Python, or a file for nvcc. ``options`` are nvcc's, for a file."""
 
     name = "cuda"
+    mutates = True
     takes = frozenset({"callable", "file"})
     suffixes = (".cu",)
     default_devices = ("cuda",)

@@ -24,6 +24,7 @@ class CppBackend(Backend):
     """One shared object per kernel. ``options`` are compiler flags, added after the standard ones."""
 
     name = "cpp"
+    mutates = True
     takes = frozenset({"file"})
     suffixes = (".cpp", ".cc", ".cxx")
     default_devices = ("cpu",)

@@ -103,6 +103,8 @@ def declaration(contract: Contract, entry: str) -> str:
 
 def _return_type(contract: Contract) -> str:
     tensor = "torch::stable::Tensor"
+    if not contract.signature.returns:
+        return "void"
     if not contract.signature.returns_tuple:
         return tensor
     return f"std::tuple<{', '.join([tensor] * len(contract.signature.returns))}>"

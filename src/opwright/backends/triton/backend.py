@@ -31,6 +31,7 @@ class TritonBackend(Backend):
     """Launchers around Triton kernels."""
 
     name = "triton"
+    mutates = True
     takes = frozenset({"callable", "file"})
     suffixes = (".py",)
     default_devices = ("cuda",)

@@ -62,7 +62,7 @@ class ShippedKernel:
     def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
         """The function for arguments like these; on a GPU it makes their GPU the current one."""
         launch = self._launch or self._load()
-        return prepare_launch(launch, device, returns_tuple=self.contract.signature.returns_tuple)
+        return prepare_launch(launch, device, self.contract.signature)
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if it launches Triton kernels."""

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
+from opwright.contract.signature import Signature
 from opwright.internals.cuda import current_device
 
 __all__ = ["prepare_launch"]
@@ -14,16 +16,30 @@ __all__ = ["prepare_launch"]
 Launch = Callable[..., Any]
 
 
-def prepare_launch(launch: Launch, device: int | None, *, returns_tuple: bool) -> Launch:
+def prepare_launch(launch: Launch, device: int | None, signature: Signature) -> Launch:
     """The function of a kernel in the form that an operator calls.
 
     Args:
         device: the GPU of a call's tensors; None if they are on another device.
-        returns_tuple: whether the operator has several outputs.
+        signature: the operator's.
     """
     if device is not None:
-        return _on_device(launch, device)
-    return _tuple_for_list(launch) if returns_tuple else launch
+        launch = _on_device(launch, device)
+    elif signature.returns_tuple:
+        launch = _tuple_for_list(launch)
+    return _counting_writes(launch, signature) if signature.mutated else launch
+
+
+def _counting_writes(launch: Launch, signature: Signature) -> Launch:
+    """Count what the kernel writes in the tensors' versions: a backward that has saved one of them then says that it
+    was modified, rather than use the new values."""
+
+    def launch_and_count(*arguments: Any) -> Any:
+        result = launch(*arguments)
+        increment_version([t for t in signature.written(arguments) if not t.is_inference()])
+        return result
+
+    return launch_and_count
 
 
 def _on_device(launch: Launch, device: int) -> Launch:

@@ -33,6 +33,7 @@ from opwright.runtime.register.autograd_function import (
     kernel_for_transforms,
     make_function,
 )
+from opwright.runtime.register.in_place import autograd_in_place, transforms_in_place
 from opwright.runtime.register.rules import Rules
 from opwright.runtime.register.vjp_operator import VjpOperator, vjp_name, vjp_schema
 
@@ -187,7 +188,8 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
     contract, rules = registrable.contract, registrable.rules
     signature, name = contract.signature, contract.name
     library.define(name + contract.schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _define_vjp(contract, library)
+    if not signature.mutated:
+        _define_vjp(contract, library)
     overload = getattr(getattr(torch.ops, contract.namespace), name).default
 
     def in_order(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -222,11 +224,14 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
     has_forward_mode = _has_own_function(contract)
     library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(contract.qualname, fake, lib=library)
+    torch.utils.flop_counter.register_flop_formula(overload.overloadpacket, get_raw=True)(flops)
+    if signature.mutated:
+        _register_in_place(registrable, overload, in_order, library)
+        return overload
     _register_gradient(rules, overload, in_order, library)
     if contract.autocast is not None:
         for device_type, key in KEYS.items():
             library.impl(name, kernel_for_autocast(contract, overload, device_type), key)
-    torch.utils.flop_counter.register_flop_formula(overload.overloadpacket, get_raw=True)(flops)
     torch_registration.register_decomposition(overload, decomposition)
     _trace_into_kernels(registrable, library, in_order)
     return overload
@@ -275,6 +280,24 @@ def _register_gradient(rules: Rules, overload: Any, in_order: InOrder, library: 
     qualname = contract.qualname
     torch.library.register_autograd(qualname, backward, setup_context=setup_context, lib=library)
     torch.library.register_vmap(qualname, vmap, lib=library)
+
+
+def _register_in_place(
+    registrable: Registrable, overload: Any, in_order: InOrder, library: torch.library.Library
+) -> None:
+    """What an operator that writes its arguments does under autograd and transforms. torch.compile functionalises it,
+    and writes the arguments themselves where nothing else needs their old values."""
+    contract = registrable.contract
+
+    def functional() -> Any:
+        form = registrable.operator.functional
+        return None if form is None else form.overload
+
+    if HAS_AUTOGRAD_KEYS:
+        library.impl(
+            contract.name, autograd_in_place(contract, overload, in_order, functional), "Autograd", with_keyset=True
+        )
+    library.impl(contract.name, transforms_in_place(contract, in_order, functional), "FuncTorchDynamicLayerFrontMode")
 
 
 def _trace_into_kernels(registrable: Registrable, library: torch.library.Library, in_order: InOrder) -> None:

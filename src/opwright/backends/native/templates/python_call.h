@@ -79,6 +79,11 @@ struct Returned<Tensor> {
   static PyObject* to_python(const Tensor& tensor) { return opwright::to_python(tensor.get()); }
 };
 
+template <>
+struct Returned<void> {
+  static constexpr bool known = true;
+};
+
 template <class... T>
 struct Returned<std::tuple<T...>> {
   static constexpr bool known = (std::is_same_v<T, Tensor> && ...);
@@ -132,11 +137,19 @@ struct Call<function, Result (*)(Arguments...)> {
   static PyObject* with(PyObject* const* arguments, std::index_sequence<I...>) {
     // Braces, so that arguments are taken in their order.
     std::tuple<std::decay_t<Arguments>...> taken{Taken<std::decay_t<Arguments>>::from(arguments[I])...};
-    const Result result = [&] {
-      WithoutGil without;
-      return function(static_cast<Arguments>(std::get<I>(taken))...);
-    }();
-    return Returned<Result>::to_python(result);
+    if constexpr (std::is_void_v<Result>) {
+      [&] {
+        WithoutGil without;
+        function(static_cast<Arguments>(std::get<I>(taken))...);
+      }();
+      Py_RETURN_NONE;
+    } else {
+      const Result result = [&] {
+        WithoutGil without;
+        return function(static_cast<Arguments>(std::get<I>(taken))...);
+      }();
+      return Returned<Result>::to_python(result);
+    }
   }
 
   static PyObject* python_function() {

@@ -1,0 +1,46 @@
+"""The functional form of an operator that writes its arguments: it returns the new values instead."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any
+
+from opwright.contract.signature import Kind, Return, Signature
+
+if TYPE_CHECKING:
+    from opwright.contract.contract import Contract
+
+__all__ = ["functional_form"]
+
+
+def functional_form(contract: Contract) -> Contract | None:
+    """``namespace::name_functional``: the outputs, then a new value for each mutated argument.
+
+    Gradients, vmap rules and everything else are derived from it as from any operator. None if the operator writes a
+    list of tensors or an optional one, since the number of outputs of an operator is fixed.
+    """
+    signature = contract.signature
+    written = [signature.arguments[i] for i in signature.mutated]
+    if any(a.kind is Kind.TENSOR_LIST or a.optional for a in written):
+        return None
+    tensors = [*(r.tensor for r in signature.returns), *(a.tensor for a in written if a.tensor is not None)]
+    form = Signature(
+        tuple(dataclasses.replace(a, mutated=False) for a in signature.arguments),
+        tuple(map(Return, tensors)),
+        len(tensors) > 1,
+    )
+    return contract.with_form(f"{contract.qualname}_functional", form, _reference_of(contract))
+
+
+def _reference_of(contract: Contract) -> Any:
+    signature, function = contract.signature, contract.function
+
+    @functools.wraps(function)
+    def reference(*args: Any, **kwargs: Any) -> Any:
+        arguments = contract.with_copies([*args, *(kwargs[a.name] for a in signature.keyword_only)])
+        returned = signature.call(function, arguments)
+        found = contract.results(returned, arguments)
+        return found if len(found) > 1 else found[0]
+
+    return reference

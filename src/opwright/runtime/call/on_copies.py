@@ -1,0 +1,61 @@
+"""A kernel that writes its arguments, as one that returns the new values: it runs on copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from opwright.contract.contract import Contract
+from opwright.runtime.call.fast_path import GuardableKernel
+
+__all__ = ["OnCopies"]
+
+
+class _Kernel(GuardableKernel, Protocol):
+    @property
+    def fingerprint(self) -> str: ...
+
+
+class OnCopies:
+    """One kernel of an operator, as its functional form sees it.
+
+    Args:
+        kernel: the kernel.
+        contract: that of the operator whose arguments it writes.
+    """
+
+    def __init__(self, kernel: _Kernel, contract: Contract) -> None:
+        self._kernel = kernel
+        self._contract = contract
+
+    @property
+    def when(self) -> Callable[..., bool] | None:
+        return self._kernel.when
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._kernel.is_loaded
+
+    @property
+    def fingerprint(self) -> str:
+        return self._kernel.fingerprint
+
+    def traceable(self) -> None:
+        """None: torch.compile sees the functional form as one operator."""
+
+    def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
+        copies = self._contract.with_copies(arguments)
+        return self._results(self._kernel.launch(copies, device), copies)
+
+    def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Callable[..., Any]:
+        run = self._kernel.launch_for_calls_like(self._contract.with_copies(arguments), device)
+
+        def launch(*arguments: Any) -> Any:
+            copies = self._contract.with_copies(arguments)
+            return self._results(run(*copies), copies)
+
+        return launch
+
+    def _results(self, returned: Any, copies: Sequence[Any]) -> Any:
+        found = self._contract.results(returned, copies)
+        return found if len(found) > 1 else found[0]

@@ -1,0 +1,61 @@
+"""How an operator that writes its arguments meets autograd and ``torch.func``: by its functional form, whose new values
+are copied into the arguments. Everywhere else its kernels write them directly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.contract.contract import Contract
+from opwright.errors import KernelRefusedError
+from opwright.internals.autograd import redispatch_below_autograd
+from opwright.internals.dispatch import forward_mode_is_on
+from opwright.runtime.register.autograd_function import InOrder
+
+__all__ = ["autograd_in_place", "transforms_in_place"]
+
+# The overload of the functional form, or None.
+Functional = Callable[[], Any]
+
+
+def autograd_in_place(
+    contract: Contract, overload: Any, in_order: InOrder, functional: Functional
+) -> Callable[..., Any]:
+    """The kernel for the dispatch key ``Autograd``, which also takes the key set."""
+
+    def autograd(keyset: Any, *args: Any, **keywords: Any) -> Any:
+        tracked = torch.is_grad_enabled() and any(t.requires_grad for t in tree.tensors(list(args)))
+        if tracked or forward_mode_is_on():
+            return _by_functional_form(contract, functional, in_order(args, keywords))
+        return redispatch_below_autograd(overload, keyset, args, keywords)
+
+    return autograd
+
+
+def transforms_in_place(contract: Contract, in_order: InOrder, functional: Functional) -> Callable[..., Any]:
+    """The kernel for calls inside ``torch.func`` transforms."""
+
+    def transformed(*args: Any, **keywords: Any) -> Any:
+        return _by_functional_form(contract, functional, in_order(args, keywords))
+
+    return transformed
+
+
+def _by_functional_form(contract: Contract, functional: Functional, arguments: Sequence[Any]) -> Any:
+    overload = functional()
+    if overload is None:
+        raise KernelRefusedError(
+            f"{contract.qualname} writes a list of tensors or an optional one, and has no derivative",
+            fix="call it under torch.no_grad(), on detached tensors, and outside of torch.func",
+        )
+    # Of copies, which autograd may save: the arguments themselves are about to be modified.
+    positional, keywords = contract.signature.split(contract.with_copies(arguments))
+    found = overload(*positional, **keywords)
+    results = found if isinstance(found, tuple | list) else (found,)
+    count = len(contract.signature.returns)
+    for tensor, value in zip(contract.signature.written(arguments), results[count:], strict=True):
+        tensor.copy_(value)
+    return contract.pack(results[:count])
