@@ -13,7 +13,7 @@ export PYTHONPATH="$PWD/src:${PYTHONPATH:-}" OPWRIGHT_CACHE_DIR=/tmp/opwright-ca
 doctor() { python3 -m opwright doctor --json "$out/doctor.json"; }
 tests() {
   timeout -s INT "${TESTS_LIMIT:-300}" python3 -m pytest ${TESTS:-tests} -m gpu -n "${WORKERS:-4}" -v --tb=short -p no:cacheprovider > "$out/pytest.log" 2>&1
-  grep -E '^(E  |FAILED|ERROR|SKIPPED|[0-9]+ (passed|failed)|Fatal)' "$out/pytest.log" | cut -c1-250 | tail -60
+  grep -E '^(E  |FAILED|ERROR|skipped|=* ?[0-9]+ (passed|failed)|Fatal)' "$out/pytest.log" | cut -c1-250 | tail -60
 }
 cuda() { timeout 120 python3 benchmarks/cuda_bench.py "$out" 2>&1 | grep -v '^opwright: compiling' | tail -90; }
 calls() { timeout 250 python3 benchmarks/calls.py --rounds 3 ${BEFORE:+--before "$BEFORE"} --json "$out/calls.json" 2>&1 | tail -20; }
