@@ -43,3 +43,11 @@ def test_commands_in_the_readme_exist():
 
 def test_the_readme_is_short():
     assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 110
+
+
+def test_the_page_on_contracts_runs():
+    blocks = re.findall(r"(?s)```python\n(.*?)```", (REPOSITORY / "docs" / "contracts.md").read_text())
+    assert len(blocks) > 6
+    scope: dict[str, object] = {"__name__": "contracts"}
+    for block in blocks:
+        exec(compile(block, "contracts.md", "exec"), scope)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from opwright.backends.cuda.simulator.simulate import simulator_options
     from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
     from opwright.checks.run import check
-    from opwright.contract.signature import mutated, saved_for_backward, values
+    from opwright.contract.signature import mutated, saved_for_backward
+    from opwright.contract.values import offsets, values
     from opwright.errors import (
         ArgumentError,
         CacheError,
@@ -71,7 +72,8 @@ _NAMES_OF = {
     "opwright.backends.cuda.simulator.simulate": ["simulator_options"],
     "opwright.backends.numpy.compile_numpy": ["CompiledNumpy", "compile_numpy"],
     "opwright.checks.run": ["check"],
-    "opwright.contract.signature": ["mutated", "saved_for_backward", "values"],
+    "opwright.contract.signature": ["mutated", "saved_for_backward"],
+    "opwright.contract.values": ["offsets", "values"],
     "opwright.errors": [
         "ArgumentError", "CacheError", "CheckError", "CompileError", "ContractError", "CudaGraphError", "KernelError",
         "KernelRefusedError", "LaunchError", "NameClashError", "OpwrightError", "SignatureMismatchError",
@@ -97,8 +99,8 @@ __all__ = [
     "KernelFinding", "KernelRefusedError", "LaunchError", "Measurement", "NameClashError", "NotChecked", "Op",
     "OpwrightError", "Origin", "OtherThread", "Part", "Refused", "RooflineLimit", "Shown", "SignatureMismatchError",
     "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench", "cdiv", "check",
-    "compile_numpy", "cuda_graphed", "cuda_module", "explain", "mutated", "op", "saved_for_backward",
-    "simulator_options", "tune", "values",
+    "compile_numpy", "cuda_graphed", "cuda_module", "explain", "mutated", "offsets", "op",
+    "saved_for_backward", "simulator_options", "tune", "values",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from opwright import tree
 from opwright.checks import values
-from opwright.checks.context import Context, Observation
+from opwright.checks.context import Context, Observation, same_layout
 from opwright.contract import derive
 from opwright.contract.cases import Case
 from opwright.results import Finding, NotChecked, Status
@@ -42,10 +43,10 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 
 
 def _caller(context: Context) -> Any:
-    operator, signature = context.op, context.op.contract.signature
+    operator, contract = context.op, context.op.contract
 
     def call(*arguments: Any) -> Any:
-        return signature.call(operator.with_saved, arguments)
+        return contract.results(contract.signature.call(operator.with_saved, arguments), arguments)
 
     return call
 
@@ -54,18 +55,18 @@ def _run(context: Context, compiled: Any, case: Case) -> str | None:
     run = context.observe(case)
     assert isinstance(run, Observation)  # typical_cases returns only cases that ran
 
-    def track(t: torch.Tensor) -> torch.Tensor:
-        return t.detach().requires_grad_() if derive.differentiable(t) else t
-
-    arguments = tree.map_tensors(track, list(run.arguments))
     contract = context.op.contract
+    tracked = not contract.signature.mutated  # a leaf that requires a gradient cannot be written
+
+    def track(t: torch.Tensor) -> torch.Tensor:
+        return t.detach().requires_grad_() if tracked and derive.differentiable(t) else t
+
+    arguments = tree.map_tensors(track, list(same_layout(run.arguments)))
     with context.op.only(context.kernel):
         try:
-            outputs = contract.unpack(compiled(*arguments))
-            wrong = values.find_error(
-                context, Observation(case, tuple(arguments), run.before, outputs, run.expected, run.exact)
-            )
-            if wrong is not None:
+            outputs = compiled(*arguments)
+            wrong = values.find_error(context, dataclasses.replace(run, outputs=outputs))
+            if wrong is not None or not tracked:
                 return wrong
             return _compare_gradients(
                 arguments, outputs, contract.unpack(contract.signature.call(context.op.with_saved, arguments))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.memory import same_layout_copy
 from opwright.contract import cases as case_making
 from opwright.contract import derive
 from opwright.contract.cases import Case
@@ -33,14 +34,17 @@ class Observation:
     """One run of the kernel: its arguments, its outputs, and the reference's outputs.
 
     Attributes:
-        before: copies of the arguments, taken before the run.
-        outputs: the kernel's outputs, or the exception that it raised.
-        expected: the reference's outputs in the case's own dtype, on the CPU.
-        exact: the reference's outputs with every floating argument in float64.
+        arguments: the arguments as they were before the run.
+        passed: what the kernel got, a copy of them with the same memory layout; it may have been written.
+        before: contiguous copies of the arguments.
+        outputs: the kernel's outputs, followed by the mutated arguments; or the exception that it raised.
+        expected: the reference's results (``Contract.reference``) in the case's own dtype, on the CPU.
+        exact: the reference's results with every floating argument in float64.
     """
 
     case: Case
     arguments: tuple[Any, ...]
+    passed: tuple[Any, ...]
     before: tuple[Any, ...]
     outputs: tuple[Any, ...] | Exception
     expected: tuple[torch.Tensor, ...]
@@ -88,14 +92,18 @@ class Context:
             exact = self.op.contract.reference(to_double(on_cpu))
         except Exception as error:  # the reference refuses arguments by any exception
             return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
-        before = copy_of(arguments)
+        before, passed = copy_of(arguments), same_layout(arguments)
         outputs: tuple[Any, ...] | Exception
         try:
-            outputs = self.op.contract.unpack(self.call(arguments))
+            outputs = self.results(passed)
             self.synchronize()
         except Exception as error:  # an exception of the kernel is a finding
             outputs = error
-        return Observation(case, arguments, before, outputs, expected, exact)
+        return Observation(case, arguments, passed, before, outputs, expected, exact)
+
+    def results(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """What a call returns, followed by the arguments that it has written."""
+        return self.op.contract.results(self.call(arguments), arguments)
 
     def call(self, arguments: Sequence[Any]) -> Any:
         """Call the operator like a user, restricted to this kernel; returns all its outputs."""
@@ -196,6 +204,11 @@ def to_double(values: Any) -> Any:
 def copy_of(values: Any) -> Any:
     """Tensors copied (contiguous), for comparison after the run."""
     return tree.map_tensors(lambda t: t.detach().clone(), values)
+
+
+def same_layout(values: Any) -> Any:
+    """Tensors copied with their memory layout, and with what lies around their elements."""
+    return tree.map_tensors(same_layout_copy, values)
 
 
 def reduction_length(context: Context, observation: Observation) -> int:

@@ -13,6 +13,7 @@ from opwright.checks.context import Context, Observation, SkippedCase, copy_of, 
 from opwright.checks.tolerance import allowed_error, describe_difference, first_difference
 from opwright.contract import derive
 from opwright.contract.cases import Case, arrange
+from opwright.contract.contract import Contract
 from opwright.results import Finding, NotChecked, Origin, Status
 
 __all__ = ["NAME", "check"]
@@ -22,6 +23,9 @@ NAME = "gradients"
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """A few cases in each floating dtype, with plain, strided and expanded incoming gradients."""
+    if context.op.functional is None:
+        yield NotChecked(NAME, "it writes a list of tensors or an optional one, and has no derivative")
+        return
     if context.op.parts["autograd"].origin is Origin.MISSING:
         yield NotChecked(NAME, context.op.parts["autograd"].how)
         return
@@ -74,7 +78,7 @@ def _check_pass(context: Context, case: Case, layout: str, alone: int | None = N
         inputs, outputs = _forward(context, run, alone)
     except Exception as error:  # the dispatcher, which autograd needs, may reject the kernel's outputs
         return f"the forward under autograd raised {type(error).__name__}: {error}"
-    visible = context.op.contract.signature.visible
+    visible = _contract(context).signature.visible
     floating = [o for o in outputs[:visible] if isinstance(o, torch.Tensor) and derive.differentiable(o)]
     if not floating:
         return NotChecked(NAME, "no output has a floating dtype")
@@ -101,7 +105,17 @@ def _forward(context: Context, run: Observation, alone: int | None) -> tuple[lis
         return t.detach().requires_grad_(alone is None or next(number) == alone)
 
     inputs = tree.map_tensors(track, list(run.arguments))
-    return inputs, context.op.contract.unpack(context.call(inputs))
+    # An operator that writes its arguments has the gradient of its functional form.
+    form = context.op if context.op.functional is context.op else context.op.functional
+    assert form is not None  # check() has returned
+    with context.op.only(context.kernel):
+        return inputs, form.contract.unpack(form.contract.signature.call(form.with_saved, inputs))
+
+
+def _contract(context: Context) -> Contract:
+    contract = context.op.contract.functional
+    assert contract is not None  # check() has returned
+    return contract
 
 
 def _incoming(output: torch.Tensor, layout: str) -> torch.Tensor:
@@ -115,7 +129,7 @@ def _incoming(output: torch.Tensor, layout: str) -> torch.Tensor:
 def _compare(
     context: Context, run: Observation, inputs: list[Any], grads: Sequence[Any], got: Sequence[Any]
 ) -> str | None:
-    contract = context.op.contract
+    contract = _contract(context)
     needs = [t.requires_grad for t in tree.tensors(inputs)]
     on_cpu, incoming = to_cpu(copy_of(run.before)), to_cpu(list(grads))
     rounded = derive.vjp(contract, on_cpu, incoming, needs)

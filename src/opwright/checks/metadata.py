@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from opwright import tree
-from opwright.checks.context import Context, Observation
+from opwright.checks.context import Context, Observation, same_layout
 from opwright.contract import cases as case_making
 from opwright.contract.binding import describe_outputs
 from opwright.internals.compiler import fake_tensors
@@ -27,13 +27,15 @@ def find_error(context: Context, run: Observation) -> str | None:
     """The first difference of an output from its fake, or memory that it must not share."""
     if isinstance(run.outputs, Exception):
         return None  # the check "values" reports it
-    mismatch = describe_outputs(context.op.contract, run.arguments, run.expected)
+    contract = context.op.contract
+    returned = len(contract.signature.returns)
+    mismatch = describe_outputs(contract, run.arguments, run.expected[:returned])
     if mismatch is not None:
         return f"the reference contradicts its own return annotation: {mismatch}"
     promised = _fakes(context, run)
     if isinstance(promised, str):
         return promised
-    for i, (got, fake) in enumerate(zip(run.outputs, promised, strict=False)):
+    for i, (got, fake) in enumerate(zip(run.outputs[:returned], promised, strict=False)):
         if not isinstance(got, torch.Tensor):
             return None  # the check "values" reports it
         for what, actual, expected in (
@@ -48,7 +50,8 @@ def find_error(context: Context, run: Observation) -> str | None:
                 f"output {i} of shape {list(got.shape)} has strides {list(got.stride())}, but the fake promises "
                 f"{list(fake.stride())}: allocate outputs with new_empty(shape)"
             )
-    return _aliasing(run) or _reused_memory(context, run)
+    outputs = run.outputs[:returned]
+    return _aliasing(outputs, run.passed) or _reused_memory(context, run, outputs)
 
 
 def _fakes(context: Context, run: Observation) -> tuple[torch.Tensor, ...] | str:
@@ -66,10 +69,9 @@ def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(s == t or size == 1 for size, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
 
 
-def _aliasing(run: Observation) -> str | None:
-    assert not isinstance(run.outputs, Exception)  # find_error() has returned
-    inputs = [(f"input {i}", t) for i, t in enumerate(tree.tensors(run.arguments))]
-    for i, output in enumerate(run.outputs):
+def _aliasing(outputs: Sequence[torch.Tensor], arguments: Any) -> str | None:
+    inputs = [(f"input {i}", t) for i, t in enumerate(tree.tensors(arguments))]
+    for i, output in enumerate(outputs):
         for name, other in inputs:
             if output.numel() and output.untyped_storage().data_ptr() == other.untyped_storage().data_ptr():
                 return f"output {i} shares memory with {name}: return a new tensor"
@@ -77,13 +79,12 @@ def _aliasing(run: Observation) -> str | None:
     return None
 
 
-def _reused_memory(context: Context, run: Observation) -> str | None:
+def _reused_memory(context: Context, run: Observation, outputs: Sequence[torch.Tensor]) -> str | None:
     """Whether a second call returns the memory of the first, so that the caller's earlier result changes."""
     if case_making.elements(context.op.contract, run.case) > 64:
         return None  # small cases find a reused buffer as well
-    assert not isinstance(run.outputs, Exception)  # find_error() has returned
-    earlier = {t.untyped_storage().data_ptr() for t in run.outputs if t.numel()}
-    for i, again in enumerate(context.op.contract.unpack(context.call(run.arguments))):
+    earlier = {t.untyped_storage().data_ptr() for t in outputs if t.numel()}
+    for i, again in enumerate(context.op.contract.unpack(context.call(same_layout(run.arguments)))):
         if again.numel() and again.untyped_storage().data_ptr() in earlier:
             return f"output {i} of a second call is in the memory of an earlier result: return a new tensor"
     return None

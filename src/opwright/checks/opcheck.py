@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.context import Context, Observation
+from opwright.checks.context import Context, Observation, same_layout
 from opwright.contract import derive
 from opwright.contract.cases import Case
 from opwright.results import Finding, NotChecked, Status
@@ -42,12 +42,15 @@ def _run(context: Context, case: Case) -> str | None:
     run = context.observe(case)
     assert isinstance(run, Observation)  # typical_cases returns only cases that ran
 
+    signature = context.op.contract.signature
+
     def track(t: torch.Tensor) -> torch.Tensor:
         leaf = t.detach()
+        if signature.mutated:  # a leaf that requires a gradient cannot be written
+            return leaf
         return leaf.requires_grad_() if derive.differentiable(t) and t.dtype in (torch.float32, torch.float64) else leaf
 
-    arguments: list[Any] = tree.map_tensors(track, list(run.arguments))
-    signature = context.op.contract.signature
+    arguments: list[Any] = tree.map_tensors(track, list(same_layout(run.arguments)))
     split = len(signature.positional)
     keywords = {a.name: v for a, v in zip(signature.keyword_only, arguments[split:], strict=True)}
     try:

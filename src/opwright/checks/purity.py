@@ -1,4 +1,4 @@
-"""The check "inputs unchanged": a functional operator that writes into an input corrupts the caller's data."""
+"""The check "inputs unchanged": what no mutated argument declares, and the memory around its elements, stays as it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import torch
 
 from opwright import tree
 from opwright.checks.context import Context, Observation
+from opwright.checks.memory import changed_bytes
 from opwright.checks.tolerance import describe_difference
+from opwright.contract.signature import Argument
 from opwright.results import Finding, NotChecked
 
 __all__ = ["NAME", "check"]
@@ -17,17 +19,24 @@ NAME = "inputs unchanged"
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
-    """Compare every argument of every case before and after the call, bit for bit."""
+    """Compare the memory of every argument of every case before and after the call, bit for bit."""
     return context.check_each_case(NAME, find_error)
 
 
 def find_error(context: Context, run: Observation) -> str | None:
-    """The first argument that the kernel wrote into."""
-    for argument, now, before in zip(context.op.contract.signature.arguments, run.arguments, run.before, strict=True):
-        for a, b in zip(tree.leaves([now]), tree.leaves([before]), strict=True):
-            if isinstance(a, torch.Tensor):
-                changed = (a != b) & ~(a.isnan() & b.isnan())
-                if changed.any():
-                    how = describe_difference(a.cpu(), b.cpu(), changed.cpu())
-                    return f"argument {argument.name!r} was written: {how}"
+    """The first argument that the kernel wrote, or around which it wrote; of mutated ones, around their elements."""
+    for argument, now, before in zip(context.op.contract.signature.arguments, run.passed, run.arguments, strict=True):
+        for a, b in zip(tree.tensors([now]), tree.tensors([before]), strict=True):
+            changed = changed_bytes(a, b, elements=not argument.mutated)
+            if changed:
+                return _describe(argument, a.detach().cpu(), b.detach().cpu(), changed)
     return None
+
+
+def _describe(argument: Argument, now: torch.Tensor, before: torch.Tensor, changed: int) -> str:
+    differ = (now != before) & ~(now.isnan() & before.isnan())
+    if not argument.mutated and differ.any():
+        return f"argument {argument.name!r} was written: {describe_difference(now, before, differ)}"
+    if not argument.mutated and changed_bytes(now, before, elements=False) == 0:
+        return f"argument {argument.name!r} was written: {changed} bytes differ, in NaNs or signs of zeros"
+    return f"memory around the elements of argument {argument.name!r} was written: {changed} bytes differ"

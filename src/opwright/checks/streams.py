@@ -60,7 +60,7 @@ def _on_side_stream(context: Context, run: Observation) -> tuple[Any, ...] | Exc
         keep_gpu_busy(_CYCLES)
         _copy_into(late, run.before)
         try:
-            outputs = context.op.contract.unpack(context.call(late))
+            outputs = context.results(late)
         except Exception as error:  # an exception of the kernel is a finding
             return error
     stream.synchronize()
@@ -73,7 +73,7 @@ def _from_graph(context: Context, run: Observation) -> tuple[Any, ...] | Excepti
     graph = torch.cuda.CUDAGraph()
     try:
         with capturing(graph):
-            outputs = context.op.contract.unpack(context.call(inputs))
+            outputs = context.results(inputs)
     except Exception as error:  # a kernel that waits for the GPU is correct, but cannot be captured
         torch.cuda.synchronize()
         return error

@@ -38,9 +38,12 @@ def find_error(context: Context, run: Observation, sizes: ErrorSizes | None = No
     if isinstance(run.outputs, Exception):
         return f"the kernel raised {type(run.outputs).__name__}: {run.outputs}{_raised_at(context, run.outputs)}"
     if len(run.outputs) != len(run.expected):
-        return f"the kernel returned {len(run.outputs)} outputs, expected {len(run.expected)}"
+        written = len(run.expected) - len(context.op.contract.signature.returns)
+        expected_count = len(run.expected) - written
+        return f"the kernel returned {len(run.outputs) - written} outputs, expected {expected_count}"
+    names = [f"{name}: " if name else "" for name in context.op.contract.result_names(run.arguments)]
     for i, (got, expected, exact) in enumerate(zip(run.outputs, run.expected, run.exact, strict=True)):
-        name = f"output {i}: " if len(run.outputs) > 1 else ""
+        name = names[i]
         if not isinstance(got, torch.Tensor):
             return f"{name}the kernel returned {type(got).__name__}, expected a tensor"
         if got.shape != expected.shape:

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ import torch
 from opwright.contract.contract import Contract
 from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
 from opwright.contract.dtypes import short
-from opwright.contract.signature import Argument, Kind, TensorType, Values
+from opwright.contract.signature import Argument, Kind, TensorType
+from opwright.contract.values import Values, draw, draw_range
 from opwright.errors import CheckError
 
 __all__ = ["LAYOUTS", "Case", "always_its_default", "arguments_of", "cases", "dtypes_to_check", "parse_case"]
@@ -294,7 +295,7 @@ def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: to
     if argument.optional and case.absent:
         return None
     if argument.kind is Kind.SCALAR:
-        return env[argument.name] if argument.schema_type is int else _scalar(argument, generator)
+        return env[argument.name] if argument.schema_type is int else _scalar(argument, env, generator)
     assert argument.tensor is not None  # every non-scalar argument has one
     count = 3 if argument.kind is Kind.TENSOR_LIST else 1
     dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
@@ -303,7 +304,7 @@ def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: to
     if argument.mutated and kind == "expanded":
         kind = ""  # elements that share an address cannot be written
     tensors = [
-        arrange(_draw(shape, dtype, argument.values, generator), kind if only in ("", argument.name) else "", device)
+        arrange(draw(shape, dtype, argument.values, env, generator), kind if only in ("", argument.name) else "", device)
         for _ in range(count)
     ]
     return tensors if argument.kind is Kind.TENSOR_LIST else tensors[0]
@@ -315,7 +316,7 @@ def _env(contract: Contract, case: Case) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(zlib.crc32(repr(case.sizes).encode()))
     for argument in contract.signature.arguments:
         if argument.schema_type is int:
-            env[argument.name] = _scalar(argument, generator)
+            env[argument.name] = _scalar(argument, env, generator)
     return env
 
 
@@ -342,22 +343,24 @@ def _extent(dim: Dim, env: dict[str, Any]) -> tuple[int, ...]:
             return (3,)
 
 
-def _scalar(argument: Argument, generator: torch.Generator) -> Any:
+def _scalar(argument: Argument, env: Mapping[str, Any], generator: torch.Generator) -> Any:
     def pick(options: Sequence[Any]) -> Any:
         return options[int(torch.randint(len(options), (), generator=generator))]
 
-    drawn, plain = argument.values or Values(), argument.scalar_type
+    drawn, plain = (argument.values or Values()).at(env), argument.scalar_type
     if drawn.one_of:
         return pick(drawn.one_of)
     if plain is bool:
         return pick((False, True))
     if plain is float:
-        low, high = _range(drawn, -2.0, 2.0)
+        low, high = draw_range(drawn, -2.0, 2.0)
         return round(low + (high - low) * float(torch.rand((), generator=generator)), 3)
     if always_its_default(argument):
         return argument.default if argument.has_default else None
     if plain is int:
-        low, high = _range(drawn, 1, 3)
+        low, high = draw_range(drawn, 1, 3)
+        if low > high:
+            raise CheckError(f"no value of {argument.name!r} is from {low} to {high}", fix="choose other sizes")
         return int(torch.randint(int(low), int(high) + 1, (), generator=generator))
     raise CheckError(
         f"there are no test values for the argument {argument.name!r}",
@@ -369,32 +372,6 @@ def always_its_default(argument: Argument) -> bool:
     """Whether cases use only the default (or None) of a scalar, because no other values are stated."""
     stated = argument.values is not None or argument.scalar_type in (bool, float)
     return not argument.is_tensor and not stated and (argument.has_default or argument.optional)
-
-
-def _draw(shape: tuple[int, ...], dtype: torch.dtype, drawn: Values | None, generator: torch.Generator) -> torch.Tensor:
-    drawn = drawn or Values()
-    if drawn.one_of:
-        index = torch.randint(len(drawn.one_of), shape, generator=generator)
-        return torch.tensor(drawn.one_of, dtype=dtype)[index]
-    if dtype is torch.bool:
-        return torch.rand(shape, generator=generator) < 0.5
-    if dtype.is_complex:
-        return torch.randn(shape, dtype=dtype, generator=generator)
-    if dtype.is_floating_point:
-        if drawn.low is None and drawn.high is None:
-            return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
-        low, high = _range(drawn, -math.inf, math.inf)
-        low, high = max(low, high - 4.0 if math.isinf(low) else low), min(high, low + 4.0 if math.isinf(high) else high)
-        return (low + (high - low) * torch.rand(shape, dtype=torch.float64, generator=generator)).to(dtype)
-    low, high = _range(drawn, -8 if dtype.is_signed else 0, 8)
-    return torch.randint(int(low), int(high) + 1, shape, generator=generator).to(dtype)
-
-
-def _range(drawn: Values, low: float, high: float) -> tuple[float, float]:
-    """The range to draw from: the stated bounds, with a default on an open side that keeps it non-empty."""
-    lower = drawn.low if drawn.low is not None else min(low, drawn.high if drawn.high is not None else low)
-    upper = drawn.high if drawn.high is not None else max(high, lower)
-    return lower, upper
 
 
 def arrange(values: torch.Tensor, layout: str, device: str) -> torch.Tensor:

@@ -133,6 +133,16 @@ class Contract:
         """What ``reference`` computes, of a call: what it returned, then its mutated arguments."""
         return (*self.unpack(returned), *self.signature.written(arguments))
 
+    def result_names(self, arguments: Sequence[Any]) -> list[str]:
+        """How messages call each of ``results``; "" for the only one."""
+        several = len(self.signature.returns) + len(self.signature.mutated) > 1
+        names = [f"output {i}" if several else "" for i in range(len(self.signature.returns))]
+        for i in self.signature.mutated:
+            argument, tensors = self.signature.arguments[i], tree.tensors([arguments[i]])
+            listed = [f"[{j}]" for j in range(len(tensors))] if argument.kind is Kind.TENSOR_LIST else [""]
+            names += [f"argument {argument.name + index!r} after the call" for index in listed[: len(tensors)]]
+        return names
+
     def _finish(self, outputs: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         return contiguous_outputs(outputs, self.signature, arguments, self.qualname)
 

@@ -23,37 +23,15 @@ from jaxtyping import AbstractArray
 
 from opwright import tree
 from opwright.contract.dims import Dim, ExprDim, NamedDim, VariadicDim, names_in, parse_dims
+from opwright.contract.values import Values
 from opwright.errors import ContractError
 
 __all__ = [
-    "Argument", "Kind", "Mutated", "Return", "Saved", "Signature", "TensorType", "Values", "mutated",
-    "read_signature", "saved_for_backward", "values",
+    "Argument", "Kind", "Mutated", "Return", "Saved", "Signature", "TensorType", "mutated", "read_signature",
+    "saved_for_backward",
 ]  # fmt: skip
 
 Language = Literal["torch", "numpy"]
-
-
-@dataclass(frozen=True)
-class Values:
-    """The test inputs of an argument: a closed range, or a list of choices."""
-
-    low: float | None = None
-    high: float | None = None
-    one_of: tuple[Any, ...] = ()
-
-
-def values(low: float | None = None, high: float | None = None, *, one_of: Sequence[Any] = ()) -> Values:
-    """Restrict the inputs that checks and benchmarks draw for an argument.
-
-    Used inside ``typing.Annotated``: ``x: Annotated[Float[Tensor, "n"], ow.values(0, 1)]`` draws every
-    element from [0, 1]; ``axis: Annotated[int, ow.values(one_of=(0, 1))]`` draws one of the two.
-    The operator itself accepts any value: this restricts test inputs only.
-    """
-    if one_of and (low is not None or high is not None):
-        raise ContractError("ow.values takes a range or one_of, not both", fix="drop one of them")
-    if low is not None and high is not None and low > high:
-        raise ContractError(f"ow.values({low}, {high}) is empty", fix="put the lower bound first")
-    return Values(low, high, tuple(one_of))
 
 
 class Saved:
@@ -257,6 +235,7 @@ def read_signature(function: Callable[..., Any], qualname: str, scope: Mapping[s
         )
     _check_dim_names(signature, qualname)
     _refuse_saved_beside_mutated(signature, qualname)
+    _check_names_in_values(signature, qualname)
     return signature
 
 
@@ -468,6 +447,22 @@ def _check_dim_names(signature: Signature, qualname: str) -> None:
                     f"{qualname}: {where} has the dim {str(dim)!r}, but no argument's shape has {sorted(unknown)}",
                     fix=f"known dims and int arguments are {sorted(known)}; use '_' for a size that is not known",
                 )
+
+
+def _check_names_in_values(signature: Signature, qualname: str) -> None:
+    """The bounds of test inputs are computed from single axes and int arguments."""
+    dims = {d.name for a in signature.arguments if a.tensor for d in a.tensor.dims if isinstance(d, NamedDim)}
+    integers = [a.name for a in signature.arguments if a.schema_type is int]
+    for argument in signature.arguments:
+        # The integers are drawn in their order, before everything else.
+        earlier = integers[: integers.index(argument.name)] if argument.name in integers else integers
+        known = dims | set(earlier)
+        unknown = (argument.values.names if argument.values is not None else set()) - known
+        if unknown:
+            raise ContractError(
+                f"{qualname}: the values of {argument.name!r} are computed from {sorted(unknown)}",
+                fix=f"use dims of one axis and int arguments: {sorted(known)}",
+            )
 
 
 def _names_of(dim: Dim) -> set[str]:

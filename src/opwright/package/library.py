@@ -47,7 +47,9 @@ def build_libraries(
     Raises:
         CompileError: the generated code does not compile.
     """
-    native = [k for k in shipped if k.library is not None and k.spec.when is None]
+    # Operators that write their arguments are shipped for Python only.
+    operators = [o for o in operators if not o.contract.signature.mutated]
+    native = [k for k in shipped if k.library is not None and k.spec.when is None and k.operator in operators]
     made: list[Path] = []
     for device in ("cpu", "cuda"):
         mine = [k for k in native if device in k.spec.devices]

@@ -204,6 +204,9 @@ class Op(BaseOp[P, R_co]):
         if kernel != REFERENCE:
             made.kernels[kernel] = Kernel(self.kernels[kernel].spec, contract)
         made._rules.copy_from(self._rules, lambda backward: _restricted_backward(backward, kernel))
+        if self._has_functional_form:
+            form, other = made._functional_form(), self._functional_form()
+            form._rules.copy_from(other._rules, lambda backward: _restricted_backward(backward, kernel))
         if "sharding" in self._rules.custom:
             registration.shard(contract, self._rules.custom["sharding"])
         made._changed()

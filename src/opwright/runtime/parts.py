@@ -25,7 +25,7 @@ def parts_of(
     derived = {
         "schema": "torch.library.infer_schema on the type hints",
         "fake": "the reference on fake tensors, outputs contiguous",
-        "autograd": f"VJP of the reference, recomputed ({contract.namespace}::{vjp_name(contract)})",
+        "autograd": f"VJP of the reference, recomputed ({contract.namespace}::{vjp_name(contract.functional or contract)})",
         "vmap": "vmap of the reference",
         "decomposition": "the reference",
         "sharding": "the decomposition's",
@@ -37,6 +37,12 @@ def parts_of(
         parts[name] = Part(name, Origin.CUSTOM, f"register_{name} ({_name_of(function)})")
     if contract.autocast is not None:
         parts["autocast"] = Part("autocast", Origin.CUSTOM, f"autocast={contract.autocast!r}")
+    if contract.signature.mutated:
+        for name in ("decomposition", "sharding"):
+            parts[name] = Part(name, Origin.MISSING, "the operator writes its arguments")
+    if contract.functional is None:
+        for name in ("autograd", "vmap"):
+            parts[name] = Part(name, Origin.MISSING, "it writes a list of tensors or an optional one")
     tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
     if "autograd" not in overrides and not any(d.is_floating_point or d.is_complex for t in tensors for d in t.dtypes):
         parts["autograd"] = Part("autograd", Origin.MISSING, "no argument has a floating dtype")

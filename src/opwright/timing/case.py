@@ -48,7 +48,8 @@ def time_case(session: Session, case: Case) -> Iterator[Measurement]:
     if "forward" in request.directions:
         own_sets = {s.name: sets for s in candidates}
         yield from _time_direction(session, case, "forward", candidates, own_sets, sets[0], wrong)
-    if "backward" in request.directions and session.op.parts["autograd"].origin != "missing":
+    has_backward = session.op.parts["autograd"].origin != "missing" and not session.op.contract.signature.mutated
+    if "backward" in request.directions and has_backward:
         backwards = dict(_backwards(session, case, candidates, sets[: 4 if request.quick else 8]))
         if backwards:
             prepared = {candidate.name: states for candidate, states in backwards.items()}
@@ -109,7 +110,8 @@ def _verify(
         The candidates to time, and the names of those that are wrong. A wrong kernel is still timed, for the user's
         information; a wrong baseline is not, because nothing may be compared with it.
     """
-    expected = session.op.contract.reference(arguments)[: session.op.contract.signature.visible]
+    signature, results = session.op.contract.signature, session.op.contract.reference(arguments)
+    expected = [*results[: signature.visible], *results[len(signature.returns) :]]
     wrong = {}
     for candidate in candidates:
         if why := wrong_output(session.op.contract, candidate, arguments, expected):

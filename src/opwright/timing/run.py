@@ -135,7 +135,8 @@ def _passes(operator: Op, request: Request, device: str) -> int:
     of the cache."""
     named = [k for k in operator.kernels if request.kernels is None or k in request.kernels]
     candidates = len(named) + sum(map(request.wants, (*DERIVED, *operator.baselines)))
-    backward = "backward" in request.directions and operator.parts["autograd"].origin != "missing"
+    has_backward = operator.parts["autograd"].origin != "missing" and not operator.contract.signature.mutated
+    backward = "backward" in request.directions and has_backward
     ways = 1 + sum(c == "cold" or device == "cuda" for c in request.caches)
     return candidates * ways * (("forward" in request.directions) + backward)
 

@@ -24,7 +24,10 @@ def wrong_output(
     before = tree.map_tensors(torch.clone, list(arguments))
     with candidate.prepared():
         out = candidate.run(arguments)
-    got = list(out) if isinstance(out, list | tuple) else [out]
+    written = contract.signature.written(arguments)
+    got = (list(out) if isinstance(out, list | tuple) else [] if out is None else [out]) + [t.clone() for t in written]
+    for tensor, was in zip(written, contract.signature.written(before), strict=True):
+        tensor.copy_(was)  # for the next candidate
     if len(got) != len(expected):
         return f"it returns {len(got)} outputs, not {len(expected)}"
     if any(not isinstance(a, torch.Tensor) or not _close(a, b) for a, b in zip(got, expected, strict=True)):

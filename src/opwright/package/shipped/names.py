@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from opwright.contract.signature import mutated, saved_for_backward, values
+from opwright.contract.signature import mutated, saved_for_backward
+from opwright.contract.values import offsets, values
 from opwright.errors import (
     ArgumentError,
     CacheError,
@@ -28,7 +29,7 @@ from opwright.runtime.cuda_graphs.graphed import CudaGraphed, cuda_graphed
 __all__ = [
     "ArgumentError", "CacheError", "CheckError", "CompileError", "ContractError", "CudaGraphError", "CudaGraphed",
     "KernelError", "KernelRefusedError", "LaunchError", "NameClashError", "Op", "OpwrightError",
-    "SignatureMismatchError", "SimulatorError", "TargetError", "cdiv", "cuda_graphed", "cuda_module", "mutated", "op",
+    "SignatureMismatchError", "SimulatorError", "TargetError", "cdiv", "cuda_graphed", "cuda_module", "mutated", "offsets", "op",
     "saved_for_backward", "values",
 ]  # fmt: skip
 

@@ -1,0 +1,34 @@
+"""The memory of arguments: copies with the same layout, and what was written into it."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["changed_bytes", "same_layout_copy"]
+
+
+def same_layout_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in a copy of its whole storage, with its strides and what lies around its elements."""
+    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    storage = tensor.untyped_storage().clone()
+    return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload, no-any-return]
+
+
+def changed_bytes(now: torch.Tensor, before: torch.Tensor, *, elements: bool) -> int:
+    """How many bytes of a tensor's storage differ from those of a copy of the same layout.
+
+    Args:
+        elements: count all of them; else only those around the tensor's elements, which nothing may write.
+    """
+    differ = _bytes_of(now) != _bytes_of(before)
+    if not elements and now.numel():
+        size = now.element_size()
+        strides = [*(size * s for s in now.stride()), 1]
+        inside = torch.zeros_like(differ)
+        inside.as_strided([*now.shape, size], strides, size * now.storage_offset()).fill_(True)
+        differ &= ~inside
+    return int(differ.sum())
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())  # type: ignore[call-overload, no-any-return]

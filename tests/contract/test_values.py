@@ -1,0 +1,119 @@
+"""Test inputs as annotations state them: bounds from dims, sentinels, order, offsets; what cannot be is refused."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pytest
+import torch
+from jaxtyping import Float, Int32, Int64
+from torch import Tensor
+
+import opwright as ow
+from opwright.contract.cases import arguments_of, cases, parse_case
+from opwright.contract.contract import make_contract
+from opwright.errors import CheckError
+
+
+def contract_of(function):
+    return make_contract("inputs::f", function, {})
+
+
+def drawn(function, case):
+    contract = contract_of(function)
+    return arguments_of(contract, parse_case(contract, case), "cpu")
+
+
+def losses(
+    logits: Float[Tensor, "t v"], labels: Annotated[Int64[Tensor, "t"], ow.values(0, "v-1", also=(-100,))]
+) -> Float[Tensor, "t"]:
+    return torch.nn.functional.cross_entropy(logits, labels, reduction="none", ignore_index=-100)
+
+
+def test_a_bound_follows_a_dim_and_some_elements_are_a_sentinel():
+    _, labels = drawn(losses, "t=400 v=6")
+    assert set(labels.tolist()) == {-100, 0, 1, 2, 3, 4, 5}
+    assert 0.1 < (labels == -100).float().mean() < 0.45
+
+
+def test_the_reference_runs_on_every_case_of_which_there_are_values():
+    contract = contract_of(losses)
+    ran = 0
+    for case in cases(contract, "quick"):
+        try:
+            arguments = arguments_of(contract, case, "cpu")
+        except CheckError as error:
+            assert dict(case.sizes)["v"] == 0, error
+            continue
+        if dict(case.sizes)["v"]:
+            contract.reference(arguments)
+            ran += 1
+    assert ran > 30
+
+
+def test_unique_sorted_and_a_permutation():
+    def f(
+        x: Float[Tensor, "n"],
+        order: Annotated[Int64[Tensor, "n"], ow.values(0, "n-1", unique=True)],
+        ascending: Annotated[Int64[Tensor, "2 n"], ow.values(0, 3, sorted=True)],
+    ) -> Float[Tensor, "n"]:
+        return x[order]
+
+    _, order, ascending = drawn(f, "n=50")
+    assert sorted(order.tolist()) == list(range(50))
+    assert order.tolist() != list(range(50))
+    assert (ascending.diff(dim=-1) >= 0).all()
+
+
+def test_offsets_reach_from_nought_to_the_total_and_never_descend():
+    def f(
+        x: Float[Tensor, "t d"], offsets: Annotated[Int32[Tensor, "b+1"], ow.offsets("t")], b_like: Float[Tensor, "b"]
+    ) -> Float[Tensor, "b d"]:
+        return torch.stack([x[i:j].sum(0) for i, j in zip(offsets, offsets[1:], strict=False)])
+
+    for b in (1, 2, 9):
+        _, offsets, _ = drawn(f, f"t=20 b={b}")
+        assert (offsets[0], offsets[-1], offsets.shape) == (0, 20, (b + 1,))
+        assert (offsets.diff() >= 0).all()
+    with pytest.raises(CheckError, match="cannot reach from 0 to 20"):
+        drawn(f, "t=20 b=0")
+
+
+def test_bounds_of_numbers_may_follow_dims_too():
+    def f(x: Float[Tensor, "n"], k: Annotated[int, ow.values(1, "n")]) -> Float[Tensor, "k"]:
+        return x.topk(k).values
+
+    assert all(1 <= drawn(f, f"n={n}")[1] <= n for n in range(1, 20))
+    with pytest.raises(CheckError, match="no value of 'k'"):
+        drawn(f, "n=0")
+
+
+def test_too_few_values_for_a_size_are_a_reason_to_skip_it():
+    def f(x: Annotated[Int64[Tensor, "n"], ow.values(0, 3, unique=True)]) -> Int64[Tensor, "n"]:
+        return x
+
+    assert sorted(drawn(f, "n=4")[0].tolist()) == [0, 1, 2, 3]
+    with pytest.raises(CheckError, match="5 different values are needed, and from 0 to 3 there are 4"):
+        drawn(f, "n=5")
+
+
+def test_wrong_statements_are_refused():
+    for wrong, message in (
+        (lambda: ow.values(0, "v-"), "cannot be computed"),
+        (lambda: ow.values(2, 1), "is empty"),
+        (lambda: ow.values(0, 1, one_of=(1,)), "a range or one_of"),
+        (lambda: ow.values(0, 9, unique=True, sorted=True), "neither sorted nor also"),
+        (lambda: ow.offsets("t("), "cannot be computed"),
+    ):
+        with pytest.raises(ow.ContractError, match=message):
+            wrong()
+
+    def unknown(x: Annotated[Int64[Tensor, "n"], ow.values(0, "q")]) -> Int64[Tensor, "n"]:
+        return x
+
+    def several(x: Annotated[Int64[Tensor, "*n"], ow.values(0, "n")]) -> Int64[Tensor, "*n"]:
+        return x
+
+    for function in (unknown, several):
+        with pytest.raises(ow.ContractError, match="the values of 'x' are computed from"):
+            contract_of(function)

@@ -1,0 +1,1 @@
+"""Operators of models that run, each with a right kernel and with wrong ones."""

@@ -1,0 +1,38 @@
+"""Every right kernel of the stack passes every check, every wrong one fails the check that is named."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+import opwright as ow
+from tests.operators import transformer
+from tests.operators.transformer import FAULTS
+
+OPERATORS = [value for value in vars(transformer).values() if isinstance(value, ow.Op)]
+
+
+@functools.cache
+def verdicts(operator):
+    report = ow.check(operator)
+    return {verdict.kernel: verdict for verdict in report.verdicts}
+
+
+@pytest.mark.slow  # every check of every kernel: some seconds each
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda o: o.contract.name)
+def test_the_right_kernel_passes_every_check_and_the_wrong_one_does_not(operator):
+    for kernel, verdict in verdicts(operator).items():
+        fault = FAULTS.get(f"{operator.contract.name}:{kernel}")
+        if fault is None:
+            assert verdict.status == "pass", verdict.failures
+        else:
+            assert fault in [f.check for f in verdict.failures], kernel
+
+
+def test_a_contract_is_short():
+    import inspect
+
+    for operator in OPERATORS:
+        assert len(inspect.getsource(operator.contract.function).splitlines()) <= 20
+    assert len(OPERATORS) == len(FAULTS)

@@ -1,0 +1,307 @@
+"""Operators that write their arguments: calls, autograd, transforms, torch.compile, export, overlapping arguments."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import rms_norm
+
+import opwright as ow
+
+Written = Annotated[Float[Tensor, "t d"], ow.mutated]
+
+
+@pytest.fixture
+def residual_norm(namespace):
+    @ow.op(f"{namespace}::residual_norm")
+    def residual_norm(
+        x: Annotated[Float[Tensor, "t d"], ow.mutated],
+        residual: Annotated[Float[Tensor, "t d"], ow.mutated],
+        weight: Float[Tensor, "d"],
+        eps: float = 1e-6,
+    ) -> None:
+        residual.add_(x)
+        x.copy_(residual * torch.rsqrt(residual.pow(2).mean(-1, keepdim=True) + eps) * weight)
+
+    @residual_norm.python(name="kernel")
+    def kernel(x, residual, weight, eps):
+        residual += x
+        x[:] = rms_norm(residual, (residual.shape[-1],), weight, eps)
+
+    return residual_norm
+
+
+@pytest.fixture
+def state():
+    return torch.randn(4, 8), torch.randn(4, 8), torch.rand(8)
+
+
+def expected(x, residual, weight):
+    total = residual + x
+    return rms_norm(total, (x.shape[-1],), weight, 1e-6), total
+
+
+def copies(*tensors):
+    return tuple(t.clone() for t in tensors)
+
+
+def assert_written(arguments, state):
+    for got, wanted in zip(arguments[:2], expected(*state), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_the_schema_says_what_is_written(residual_norm):
+    schema = residual_norm.overload._schema
+    assert [a.is_write for a in schema.arguments] == [True, True, False, False]
+    assert schema.returns == []
+
+
+@pytest.mark.parametrize("kernel", ["kernel", "reference"])
+def test_the_first_call_later_calls_and_torch_ops_write_the_arguments(residual_norm, state, kernel):
+    with residual_norm.only(kernel):
+        for call in (residual_norm, residual_norm, residual_norm, residual_norm.overload):
+            arguments = copies(*state)
+            assert call(*arguments) is None
+            assert_written(arguments, state)
+
+
+def test_the_functional_form_returns_the_new_values_and_writes_nothing(residual_norm, state):
+    for _ in range(3):
+        arguments = copies(*state)
+        found = residual_norm.functional(*arguments)
+        assert_written(found, state)
+        assert all(torch.equal(a, b) for a, b in zip(arguments, state, strict=True))
+    assert residual_norm.functional.functional is residual_norm.functional
+
+
+def test_gradients_flow_through_what_is_written(residual_norm, state):
+    def loss(x, residual, weight, norm):
+        x, residual = x * 1, residual * 1
+        norm(x, residual, weight)
+        return (x.sin() + residual).sum()
+
+    def in_torch(x, residual, weight):
+        new_x, new_residual = expected(x, residual, weight)
+        x.copy_(new_x)
+        residual.copy_(new_residual)
+
+    ours, theirs = ([t.clone().requires_grad_() for t in state] for _ in range(2))
+    for _ in range(2):
+        found = torch.autograd.grad(loss(*ours, residual_norm), ours)
+        wanted = torch.autograd.grad(loss(*theirs, in_torch), theirs)
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_custom_gradient_is_that_of_the_functional_form(residual_norm, state):
+    def backward(ctx, grad_x, grad_residual):
+        return torch.full_like(grad_x, 7), None, None, None
+
+    residual_norm.register_autograd(backward, setup_context=lambda ctx, inputs, output: None)
+    leaf = state[0].clone().requires_grad_()
+    x = leaf * 1
+    residual_norm(x, state[1].clone(), state[2])
+    x.sum().backward()
+    assert (leaf.grad == 7).all()
+    assert residual_norm.parts["autograd"].origin == "custom"
+
+
+def test_a_leaf_that_requires_a_gradient_is_refused_as_by_torch(residual_norm, state):
+    leaf = state[0].clone().requires_grad_()
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        residual_norm(leaf, *state[1:])
+
+
+def test_a_backward_that_saved_a_written_tensor_says_so(residual_norm, state):
+    for _ in range(3):  # the first call, and guarded ones
+        x, residual, weight = copies(*state)
+        factor = torch.ones(4, 8, requires_grad=True)
+        product = factor * x
+        residual_norm(x, residual, weight)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.compiler)])
+def test_torch_compile_writes_the_arguments_themselves(residual_norm, state, backend):
+    def step(x, residual, weight):
+        residual_norm(x, residual, weight)
+        return x + residual
+
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    for _ in range(2):
+        arguments = copies(*state)
+        out = compiled(*arguments)
+        assert_written(arguments, state)
+        torch.testing.assert_close(out, sum(expected(*state)))
+
+
+@pytest.mark.compiler
+def test_inductor_makes_no_copy_where_none_is_needed(residual_norm, state):
+    from torch._inductor.utils import run_and_get_code
+
+    def step(x, residual, weight):
+        residual_norm(x, residual, weight)
+
+    arguments = copies(*state)
+    _, (code,) = run_and_get_code(torch.compile(step, fullgraph=True), *arguments)
+    assert_written(arguments, state)
+    body = code.partition("def call(")[2].partition("def benchmark")[0]
+    assert body.count("residual_norm.default(") == 1
+    assert "empty_strided" not in body.partition("residual_norm.default(")[0], "nothing is allocated before the call"
+    assert "cpp_fused" not in body and "copy_" not in body
+
+
+def test_export_keeps_the_operator(residual_norm, state):
+    class Step(torch.nn.Module):
+        def forward(self, x, residual, weight):
+            residual_norm(x, residual, weight)
+            return x + 1
+
+    program = torch.export.export(Step(), copies(*state))
+    targets = [n.target for n in program.graph.nodes if n.op == "call_function"]
+    assert any("residual_norm" in str(t) for t in targets)
+    torch.testing.assert_close(program.module()(*copies(*state)), expected(*state)[0] + 1)
+
+
+def test_transforms_of_torch_func_go_through_the_functional_form(residual_norm, state):
+    def new_x(x, residual):
+        x, residual = x.clone(), residual.clone()
+        residual_norm(x, residual, state[2])
+        return x
+
+    stacked = torch.func.vmap(new_x)(torch.stack([state[0]] * 3), torch.stack([state[1]] * 3))
+    torch.testing.assert_close(stacked[2], expected(*state)[0])
+    torch.testing.assert_close(torch.func.functionalize(new_x)(*state[:2]), expected(*state)[0])
+    gradient = torch.func.grad(lambda x, r: new_x(x, r).sin().sum())(*state[:2])
+    wanted = torch.func.grad(lambda x, r: expected(x, r, state[2])[0].sin().sum())(*state[:2])
+    torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_what_overlaps_is_refused_and_what_only_lies_between_is_not(residual_norm, state):
+    x, residual, weight = copies(*state)
+    for _ in range(3):
+        residual_norm(x, residual, weight)
+    for call in (residual_norm, residual_norm.overload):
+        with pytest.raises(ow.ArgumentError, match="'x' is written, and shares memory with 'residual'"):
+            call(x, x, weight)
+        with pytest.raises(ow.ArgumentError, match="it is expanded"):
+            call(x, residual[:1].expand(4, 8), weight)
+    memory = torch.randn(5, 8)
+    with pytest.raises(ow.ArgumentError, match="shares memory"):
+        residual_norm(memory[:4], memory[1:], weight)
+    with pytest.raises(ow.ArgumentError, match=r"'x' is written, and shares memory with 'weight'[\s\S]*weight\.clone"):
+        residual_norm(x, residual, x[0])
+    halves = torch.stack(copies(*state[:2]), dim=1)  # rows of the two lie between each other
+    residual_norm(halves[:, 0], halves[:, 1], weight)
+    assert_written((halves[:, 0], halves[:, 1]), state)
+
+
+def test_lists_of_written_tensors_of_any_length(namespace):
+    @ow.op(f"{namespace}::decay")
+    def decay(weights: Annotated[list[Float[Tensor, "_"]], ow.mutated], rate: float) -> None:
+        for weight in weights:
+            weight.mul_(1 - rate)
+
+    @decay.python(name="foreach")
+    def foreach(weights, rate):
+        torch._foreach_mul_(weights, 1 - rate)
+
+    for _ in range(2):
+        weights = [torch.ones(3), torch.ones(5)]
+        decay(weights, 0.5)
+        assert [w.sum().item() for w in weights] == [1.5, 2.5]
+    assert decay.functional is None
+    tracked = [torch.ones(3, requires_grad=True) * 1]
+    with pytest.raises(ow.KernelRefusedError, match="has no derivative"):
+        decay(tracked, 0.5)
+
+
+def test_outputs_beside_what_is_written(namespace):
+    @ow.op(f"{namespace}::push")
+    def push(stack: Annotated[Float[Tensor, "n"], ow.mutated], value: float) -> Float[Tensor, ""]:
+        lost = stack[0].clone()
+        stack.copy_(torch.cat([stack[1:], stack.new_tensor([value])]))
+        return lost
+
+    for _ in range(2):
+        stack = torch.tensor([1.0, 2.0, 3.0])
+        assert push(stack, 4.0).item() == 1
+        assert stack.tolist() == [2, 3, 4]
+    lost, new = push.functional(torch.tensor([1.0, 2.0, 3.0]), 4.0)
+    assert (lost.item(), new.tolist()) == (1, [2, 3, 4])
+
+
+# -- what is refused at definition ---------------------------------------------------------------------------------
+
+
+def refuse(namespace, message, reference):
+    with pytest.raises(ow.ContractError, match=message):
+        ow.op(f"{namespace}::wrong")(reference)
+
+
+def test_a_declaration_must_be_what_the_reference_does(namespace):
+    def does_not_write(x: Annotated[Float[Tensor, "n"], ow.mutated]) -> None:
+        x = x + 1
+
+    def writes_another(x: Annotated[Float[Tensor, "n"], ow.mutated], y: Float[Tensor, "n"]) -> None:
+        x.add_(1)
+        y.add_(1)
+
+    def returns_it(x: Annotated[Float[Tensor, "n"], ow.mutated]) -> Float[Tensor, "n"]:
+        return x.add_(1)
+
+    def returns_a_view(x: Annotated[Float[Tensor, "n m"], ow.mutated]) -> Float[Tensor, "m"]:
+        x.add_(1)
+        return x[0]
+
+    def marks_a_number(x: Float[Tensor, "n"], k: Annotated[int, ow.mutated]) -> Float[Tensor, "n"]:
+        return x + k
+
+    def marks_nothing(x: Float[Tensor, "n"]) -> None:
+        pass
+
+    refuse(namespace, "'x' is marked ow.mutated, but the reference does not write it", does_not_write)
+    refuse(namespace, r"writes into its argument 'y'[\s\S]*Annotated\[.*ow\.mutated\]", writes_another)
+    refuse(namespace, "returns an argument that it writes", returns_it)
+    refuse(namespace, "returns an argument that it writes, or a view", returns_a_view)
+    refuse(namespace, "'k' is marked ow.mutated, but it is int", marks_a_number)
+    refuse(namespace, "no argument is marked as mutated", marks_nothing)
+
+
+def test_kernels_in_languages_that_only_return_are_refused(residual_norm):
+    with pytest.raises(ow.KernelError, match=r"op\.numpy kernels return their results[\s\S]*python"):
+        residual_norm.numpy(lambda x, residual, weight, eps: None, name="n")
+
+
+CPP = """
+#include <opwright/tensor.h>
+using torch::stable::Tensor;
+
+void scale(Tensor x, double a) {
+  float* data = x.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < x.numel(); ++i) data[i] *= a;
+}
+"""
+
+
+@pytest.mark.compiler
+def test_a_host_function_in_cpp_returns_nothing(namespace, tmp_path):
+    @ow.op(f"{namespace}::scale")
+    def scale(x: Annotated[Float[Tensor, "n"], ow.mutated], a: float) -> None:
+        x.mul_(a)
+
+    (tmp_path / "scale.cpp").write_text(CPP)
+    scale.cpp(tmp_path / "scale.cpp", dtypes=[torch.float32], when=lambda x, a: x.is_contiguous())
+    for _ in range(3):
+        x = torch.ones(3)
+        scale(x, 2.0)
+        assert x.tolist() == [2, 2, 2]
+    assert scale.explain(x, 2.0).chosen.kernel == "cpp"
+    (tmp_path / "wrong.cpp").write_text(CPP.replace("void scale", "Tensor scale"))
+    with pytest.raises(ow.SignatureMismatchError, match="returns 'Tensor', but the operator returns 'void'"):
+        scale.cpp(tmp_path / "wrong.cpp", name="wrong")
