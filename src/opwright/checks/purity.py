@@ -1,4 +1,4 @@
-"""The check "inputs unchanged": what no mutated argument declares, and the memory around its elements, stays as it is."""
+"""The check "inputs unchanged": arguments that are not marked as mutated, and the memory around the elements of all."""
 
 from __future__ import annotations
 

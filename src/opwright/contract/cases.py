@@ -304,7 +304,9 @@ def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: to
     if argument.mutated and kind == "expanded":
         kind = ""  # elements that share an address cannot be written
     tensors = [
-        arrange(draw(shape, dtype, argument.values, env, generator), kind if only in ("", argument.name) else "", device)
+        arrange(
+            draw(shape, dtype, argument.values, env, generator), kind if only in ("", argument.name) else "", device
+        )
         for _ in range(count)
     ]
     return tensors if argument.kind is Kind.TENSOR_LIST else tensors[0]

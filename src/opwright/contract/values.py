@@ -97,7 +97,11 @@ def _refuse_malformed(bound: Bound | None) -> None:
 
 
 def draw(
-    shape: tuple[int, ...], dtype: torch.dtype, stated: Values | None, env: Mapping[str, Any], generator: torch.Generator
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    stated: Values | None,
+    env: Mapping[str, Any],
+    generator: torch.Generator,
 ) -> torch.Tensor:
     """A tensor of values as they are stated.
 
@@ -122,9 +126,7 @@ def draw(
     return drawn.sort(-1).values if chosen.arrangement == "sorted" and drawn.dim() else drawn
 
 
-def _draw_each(
-    shape: tuple[int, ...], dtype: torch.dtype, chosen: Values, generator: torch.Generator
-) -> torch.Tensor:
+def _draw_each(shape: tuple[int, ...], dtype: torch.dtype, chosen: Values, generator: torch.Generator) -> torch.Tensor:
     if dtype is torch.bool:
         return torch.rand(shape, generator=generator) < 0.5
     if dtype.is_complex:
