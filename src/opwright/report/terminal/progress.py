@@ -87,14 +87,15 @@ class CheckProgress:
             self._doing.pop(task, None)
             compiled = self._compiled.pop(task, 0)
             self._done += 1
+            number = self._done
         self._bar.update(self._task, advance=1)
         if not self._console.is_terminal:
             self._console.print(
-                self._line(verdict, task, compiled, note), markup=False, highlight=False, soft_wrap=True
+                self._line(verdict, task, number, compiled, note), markup=False, highlight=False, soft_wrap=True
             )
 
-    def _line(self, verdict: Verdict, task: str, compiled: int, note: str) -> str:
-        count = f"{self._done:>{len(str(self._total))}}/{self._total} " if self._total else ""
+    def _line(self, verdict: Verdict, task: str, number: int, compiled: int, note: str) -> str:
+        count = f"{number:>{len(str(self._total))}}/{self._total} " if self._total else ""
         times = "compiled once" if compiled == 1 else f"compiled {compiled} times" if compiled else ""
         seconds = f"{verdict.seconds:.1f} s" if verdict.status is not Status.REFUSED else ""
         return ", ".join(filter(None, (f"{count}{verdict.status.upper():<7} {task}", seconds, times, note)))
