@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated
 
 import pytest
@@ -38,17 +39,18 @@ def test_a_bound_follows_a_dim_and_some_elements_are_a_sentinel():
 
 def test_the_reference_runs_on_every_case_of_which_there_are_values():
     contract = contract_of(losses)
-    ran = 0
+    ran, without = 0, []
     for case in cases(contract, "quick"):
         try:
             arguments = arguments_of(contract, case, "cpu")
-        except CheckError as error:
-            assert dict(case.sizes)["v"] == 0, error
+        except CheckError:
+            without.append(dict(case.sizes)["v"])
             continue
         if dict(case.sizes)["v"]:
             contract.reference(arguments)
             ran += 1
     assert ran > 30
+    assert set(without) == {0}
 
 
 def test_unique_sorted_and_a_permutation():
@@ -69,7 +71,7 @@ def test_offsets_reach_from_nought_to_the_total_and_never_descend():
     def f(
         x: Float[Tensor, "t d"], offsets: Annotated[Int32[Tensor, "b+1"], ow.offsets("t")], b_like: Float[Tensor, "b"]
     ) -> Float[Tensor, "b d"]:
-        return torch.stack([x[i:j].sum(0) for i, j in zip(offsets, offsets[1:], strict=False)])
+        return torch.stack([x[i:j].sum(0) for i, j in itertools.pairwise(offsets)])
 
     for b in (1, 2, 9):
         _, offsets, _ = drawn(f, f"t=20 b={b}")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated
 
 import torch
@@ -51,7 +52,7 @@ def rms_norm_without_eps(x, weight, eps):
     return (x * rstd[:, None] * weight).contiguous(), (x.pow(2).sum(-1) + eps).rsqrt()
 
 
-# -- residual add and RMSNorm, in place ------------------------------------------------------------------------------
+# -- residual add and RMSNorm, in place -----------------------------------------------------------------------------
 
 
 @ow.op("stack::add_rms_norm")
@@ -76,14 +77,14 @@ def add_rms_norm_forgets_the_residual(x, residual, weight, eps):
     x.copy_(F.rms_norm(residual + x, weight.shape, weight, eps))
 
 
-# -- rotary embedding, in place --------------------------------------------------------------------------------------
+# -- rotary embedding, in place -------------------------------------------------------------------------------------
 
 
 @ow.op("stack::rope")
 def rope(
     x: Annotated[Float[Tensor, "t h 2*k"], ow.mutated], cos: Float[Tensor, "t k"], sin: Float[Tensor, "t k"]
 ) -> None:
-    first, second = x.chunk(2, -1)
+    first, second = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
     c, s = cos[:, None], sin[:, None]
     x.copy_(torch.cat([first * c - second * s, second * c + first * s], -1))
 
@@ -104,7 +105,7 @@ def rope_reads_what_it_has_written(x, cos, sin):
     second.copy_(second * cos[:, None] + first * sin[:, None])
 
 
-# -- cross-entropy ---------------------------------------------------------------------------------------------------
+# -- cross-entropy --------------------------------------------------------------------------------------------------
 
 
 @ow.op("stack::cross_entropy")
@@ -131,12 +132,15 @@ def cross_entropy_counts_what_is_ignored(logits, labels, smoothing):
     return (-(1 - smoothing) * picked - smoothing * logs.mean(-1)).contiguous()
 
 
-# -- a matrix product of int8 with scales ----------------------------------------------------------------------------
+# -- a matrix product of int8 with scales ---------------------------------------------------------------------------
 
 
 @ow.op("stack::int8_matmul")
 def int8_matmul(
-    x: Int8[Tensor, "m k"], w: Int8[Tensor, "k n"], x_scale: Float32[Tensor, "m"], w_scale: Float32[Tensor, "n"]
+    x: Annotated[Int8[Tensor, "m k"], ow.values(-128, 127)],
+    w: Annotated[Int8[Tensor, "k n"], ow.values(-128, 127)],
+    x_scale: Float32[Tensor, "m"],
+    w_scale: Float32[Tensor, "n"],
 ) -> Float32[Tensor, "m n"]:
     return (x.double() @ w.double() * x_scale[:, None] * w_scale).float()
 
@@ -151,7 +155,7 @@ def int8_matmul_overflows(x, w, x_scale, w_scale):
     return (x[:, :, None] * w).sum(1, dtype=torch.int32) * x_scale[:, None] * w_scale
 
 
-# -- writing keys and values into a paged cache ------------------------------------------------------------------------
+# -- writing keys and values into a paged cache ---------------------------------------------------------------------
 
 
 @ow.op("stack::write_cache")
@@ -180,7 +184,7 @@ def write_cache_takes_the_cache_for_contiguous(key, value, key_cache, value_cach
         cache.reshape(-1, *cache.shape[2:])[slots] = new  # a copy, if it is not
 
 
-# -- sums over sequences that lie one after another ---------------------------------------------------------------------
+# -- sums over sequences that lie one after another -----------------------------------------------------------------
 
 
 @ow.op("stack::segment_sums")
@@ -194,7 +198,7 @@ def segment_sums(
 @segment_sums.python
 def segment_sums_right(x, offsets):
     ends = offsets.tolist()
-    return torch.stack([x[i:j].sum(0) for i, j in zip(ends[:-1], ends[1:], strict=True)]).contiguous()
+    return torch.stack([x[i:j].sum(0) for i, j in itertools.pairwise(ends)]).contiguous()
 
 
 @wrong(segment_sums, "values")
@@ -204,7 +208,7 @@ def segment_sums_forgets_empty_sequences(x, offsets):
     return torch.stack(sums).contiguous()
 
 
-# -- AdamW of several parameters, in place -------------------------------------------------------------------------------
+# -- AdamW of several parameters, in place --------------------------------------------------------------------------
 
 
 @ow.op("stack::adamw")

@@ -110,6 +110,22 @@ def test_a_custom_gradient_is_that_of_the_functional_form(residual_norm, state):
     assert residual_norm.parts["autograd"].origin == "custom"
 
 
+def test_a_reference_that_overwrites_what_its_gradient_needs_says_what_to_do(namespace):
+    @ow.op(f"{namespace}::square")
+    def square(x: Annotated[Float[Tensor, "n"], ow.mutated]) -> None:
+        x.copy_(x[:] * x[:])
+
+    @square.python(name="kernel")
+    def kernel(x):
+        x *= x
+
+    leaf = torch.ones(3, requires_grad=True)
+    x = leaf * 2
+    square(x)
+    with pytest.raises(ow.ContractError, match=r"cannot be differentiated[\s\S]*x\.clone\(\)[\s\S]*register_autograd"):
+        x.sum().backward()
+
+
 def test_a_leaf_that_requires_a_gradient_is_refused_as_by_torch(residual_norm, state):
     leaf = state[0].clone().requires_grad_()
     with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
@@ -153,7 +169,8 @@ def test_inductor_makes_no_copy_where_none_is_needed(residual_norm, state):
     body = code.partition("def call(")[2].partition("def benchmark")[0]
     assert body.count("residual_norm.default(") == 1
     assert "empty_strided" not in body.partition("residual_norm.default(")[0], "nothing is allocated before the call"
-    assert "cpp_fused" not in body and "copy_" not in body
+    assert "cpp_fused" not in body
+    assert "copy_" not in body
 
 
 def test_export_keeps_the_operator(residual_norm, state):

@@ -11,7 +11,7 @@ def same_layout_copy(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in a copy of its whole storage, with its strides and what lies around its elements."""
     copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     storage = tensor.untyped_storage().clone()
-    return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload, no-any-return]
+    return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def changed_bytes(now: torch.Tensor, before: torch.Tensor, *, elements: bool) -> int:
@@ -31,4 +31,4 @@ def changed_bytes(now: torch.Tensor, before: torch.Tensor, *, elements: bool) ->
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())  # type: ignore[call-overload, no-any-return]
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

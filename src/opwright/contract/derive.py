@@ -16,6 +16,7 @@ from torch.utils.flop_counter import flop_registry
 from opwright import tree
 from opwright.contract.contract import Contract
 from opwright.contract.reference import run_traceable
+from opwright.errors import ContractError
 from opwright.internals.compiler import DispatchMode
 
 __all__ = ["batch_rule", "differentiable", "fake_outputs", "flops", "functional_vjp", "least_bytes", "vjp", "work"]
@@ -65,20 +66,27 @@ def vjp(
             for output, grad in zip(contract.unpack(outputs), grad_outputs, strict=True)
             if not _is_absent(grad, output) and differentiable(output) and output.requires_grad
         ]
-        if pairs and wanted:
-            found = torch.autograd.grad(
-                [output for output, _ in pairs],
-                wanted,
-                [grad for _, grad in pairs],
-                allow_unused=True,
-                create_graph=create_graph,
-            )
-        else:
-            found = ()
+        found = _differentiate(contract, pairs, wanted, create_graph=create_graph) if pairs and wanted else ()
     return [
         torch.zeros_like(t, memory_format=torch.contiguous_format) if g is None else g.contiguous()
         for t, g in itertools.zip_longest(wanted, found)
     ]
+
+
+def _differentiate(
+    contract: Contract, pairs: Sequence[tuple[Any, Any]], wanted: Sequence[torch.Tensor], *, create_graph: bool
+) -> tuple[torch.Tensor | None, ...]:
+    outputs, grads = [output for output, _ in pairs], [grad for _, grad in pairs]
+    try:
+        return torch.autograd.grad(outputs, wanted, grads, allow_unused=True, create_graph=create_graph)
+    except RuntimeError as error:
+        if "inplace operation" not in str(error) and "modified inplace" not in str(error):
+            raise
+        raise ContractError(
+            f"{contract.qualname}: the reference cannot be differentiated, because it overwrites a value that its "
+            "gradient needs",
+            fix="compute from a copy in the reference (x.clone()), or define the gradient with op.register_autograd",
+        ) from error
 
 
 def functional_vjp(contract: Contract, grad_outputs: Sequence[torch.Tensor | None], *rest: Any) -> list[torch.Tensor]:

@@ -53,8 +53,8 @@ def values(
     """Restrict the inputs that checks and benchmarks draw for an argument.
 
     Used inside ``typing.Annotated``: ``x: Annotated[Float[Tensor, "n"], ow.values(0, 1)]`` draws every element from
-    [0, 1]; ``labels: Annotated[Int64[Tensor, "t"], ow.values(0, "v-1", also=(-100,))]`` from the indices of a dim ``v``,
-    with some -100 among them. The operator itself accepts any value: this restricts test inputs only.
+    [0, 1]; ``labels: Annotated[Int64[Tensor, "t"], ow.values(0, "v-1", also=(-100,))]`` from the indices of a dim
+    ``v``, with some -100 among them. The operator itself accepts any value: this restricts test inputs only.
 
     Args:
         low, high: a closed range; each a number, or an expression of dims and ``int`` arguments.
@@ -79,10 +79,10 @@ def values(
 
 
 def offsets(total: int | str) -> Values:
-    """Test inputs that divide ``total`` elements among neighbours, as ``cu_seqlens`` does: along the last axis, from 0 up
-    to ``total``, never descending. ``total`` is a number, or an expression of dims and ``int`` arguments.
+    """Test inputs that divide ``total`` elements among neighbours, as ``cu_seqlens`` does: along the last axis, from 0
+    up to ``total``, never descending. ``total`` is a number, or an expression of dims and ``int`` arguments.
 
-    ``cu_seqlens: Annotated[Int32[Tensor, "b+1"], ow.offsets("t")]`` has b sequences of t tokens together; some are empty.
+    ``cu_seqlens: Annotated[Int32[Tensor, "b"], ow.offsets("t")]`` has b-1 sequences of t tokens together, some empty.
     """
     _refuse_malformed(total)
     return Values(0, total, arrangement="offsets")
@@ -178,7 +178,7 @@ def _integers(dtype: torch.dtype, chosen: Values, shape: tuple[int, ...]) -> tup
 
 
 def _refuse_empty(low: float, high: float, shape: tuple[int, ...]) -> None:
-    if low > high and math.prod(shape):
+    if low > high and 0 not in shape:
         raise CheckError(f"no value is from {low} to {high}", fix="choose other sizes")
 
 

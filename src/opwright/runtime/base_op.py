@@ -60,9 +60,6 @@ class BaseOp(Languages, Generic[P, R_co]):
     contract: Contract
     # torch's handle: ``torch.ops.namespace.name.default``.
     overload: Any
-    # The operator that returns new values instead of writing its arguments; itself, if it writes none. None if what it
-    # writes is a list of tensors, or optional.
-    functional: BaseOp[..., Any] | None
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
@@ -80,13 +77,20 @@ class BaseOp(Languages, Generic[P, R_co]):
         self.overload = registration.register(
             Registrable(self, self._rules, self._run, self._traceable_kernel, lambda: self.fingerprint, self._retire)
         )
-        self.functional = self._make_functional()
+        self._functional = self._make_functional()
 
     def _make_functional(self) -> BaseOp[..., Any] | None:
         form = self.contract.functional
         if form is None or form is self.contract:
             return self if form is not None else None
         return FunctionalOp(self, form)
+
+    @property
+    def functional(self) -> BaseOp[..., Any] | None:
+        """The operator that returns new values instead of writing its arguments, after its other outputs. It has the
+        same kernels, which run on copies. It is the operator itself, if that writes none; None if what it writes is a
+        list of tensors, or optional."""
+        return self._functional
 
     def _functional_form(self) -> BaseOp[..., Any]:
         if self.functional is None:
@@ -314,7 +318,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         self._guarded_calls = ()
         vars(self).pop("fingerprint", None)
         registration.changed(self)
-        functional = vars(self).get("functional")
+        functional = vars(self).get("_functional")
         if functional is not None and functional is not self:
             functional._changed()
 

@@ -144,7 +144,7 @@ class Op(BaseOp[P, R_co]):
     @property
     def _has_functional_form(self) -> bool:
         """Whether there is one besides this operator."""
-        return vars(self).get("functional") not in (None, self)
+        return vars(self).get("_functional") not in (None, self)
 
     # -- which kernel runs ------------------------------------------------------------------------------------------
 

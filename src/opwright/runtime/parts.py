@@ -22,10 +22,11 @@ def parts_of(
     Args:
         overrides: the custom parts, by name.
     """
+    differentiated = vjp_name(contract.functional or contract)
     derived = {
         "schema": "torch.library.infer_schema on the type hints",
         "fake": "the reference on fake tensors, outputs contiguous",
-        "autograd": f"VJP of the reference, recomputed ({contract.namespace}::{vjp_name(contract.functional or contract)})",
+        "autograd": f"VJP of the reference, recomputed ({contract.namespace}::{differentiated})",
         "vmap": "vmap of the reference",
         "decomposition": "the reference",
         "sharding": "the decomposition's",

@@ -29,8 +29,8 @@ from opwright.runtime.cuda_graphs.graphed import CudaGraphed, cuda_graphed
 __all__ = [
     "ArgumentError", "CacheError", "CheckError", "CompileError", "ContractError", "CudaGraphError", "CudaGraphed",
     "KernelError", "KernelRefusedError", "LaunchError", "NameClashError", "Op", "OpwrightError",
-    "SignatureMismatchError", "SimulatorError", "TargetError", "cdiv", "cuda_graphed", "cuda_module", "mutated", "offsets", "op",
-    "saved_for_backward", "values",
+    "SignatureMismatchError", "SimulatorError", "TargetError", "cdiv", "cuda_graphed", "cuda_module", "mutated",
+    "offsets", "op", "saved_for_backward", "values",
 ]  # fmt: skip
 
 # The other public names: of tools, and of what tools return.
