@@ -322,3 +322,76 @@ def test_a_host_function_in_cpp_returns_nothing(namespace, tmp_path):
     (tmp_path / "wrong.cpp").write_text(CPP.replace("void scale", "Tensor scale"))
     with pytest.raises(ow.SignatureMismatchError, match="returns 'Tensor', but the operator returns 'void'"):
         scale.cpp(tmp_path / "wrong.cpp", name="wrong")
+
+
+# -- on a GPU --------------------------------------------------------------------------------------------------------
+
+CUDA = """
+__global__ void axpy(float* x, const float* y, float a, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] += a * y[i];
+}
+"""
+
+
+def axpy_on_a_gpu(namespace):
+    kernels = ow.cuda_module(CUDA)
+
+    @ow.op(f"{namespace}::axpy")
+    def axpy(
+        x: Annotated[Float[Tensor, "n"], ow.mutated], y: Float[Tensor, "n"], a: Annotated[float, ow.values(-2, 2)]
+    ) -> None:
+        x.add_(y, alpha=a)
+
+    def right(x, y, a):
+        kernels["axpy"][ow.cdiv(x.numel(), 256), 256](x, y, a, x.numel())
+
+    def wrong(x, y, a):
+        kernels["axpy"][ow.cdiv(x.numel(), 256), 256](x, y, a, max(0, x.numel() - 1))
+
+    contiguous = {"dtypes": [torch.float32], "when": lambda x, y, a: x.is_contiguous() and y.is_contiguous()}
+    axpy.cuda(right, name="right", **contiguous)
+    axpy.cuda(wrong, name="wrong", **contiguous)
+    return axpy
+
+
+@pytest.mark.nvrtc
+@pytest.mark.compiler
+def test_cuda_kernels_that_write_are_checked_in_the_simulator(namespace):
+    axpy = axpy_on_a_gpu(namespace)
+    assert ow.check(axpy, kernels=["right"], device="cpu-sim").passed
+    (verdict,) = ow.check(axpy, kernels=["wrong"], device="cpu-sim").verdicts
+    assert "argument 'x' after the call" in verdict.failures[0].message
+
+
+@pytest.mark.gpu
+def test_a_gpu_writes_the_arguments_alone_compiled_and_in_graphs(namespace):
+    from torch._inductor.utils import run_and_get_code
+
+    axpy = axpy_on_a_gpu(namespace)
+    right, wrong = (ow.check(axpy, kernels=[name], device="cuda").verdicts[0] for name in ("right", "wrong"))
+    assert right.status == "pass", right.failures
+    assert "streams" in {f.check for f in right.findings}
+    assert "argument 'x' after the call" in wrong.failures[0].message
+    x, y = torch.zeros(1000, device="cuda"), torch.ones(1000, device="cuda")
+    with axpy.only("right"):
+        for _ in range(3):
+            axpy(x, y, 2.0)
+        _, (code,) = run_and_get_code(torch.compile(lambda x, y: axpy(x, y, 2.0), fullgraph=True), x, y)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            axpy(x, y, 2.0)
+        for _ in range(2):
+            graph.replay()
+    assert x.tolist() == [12.0] * 1000
+    body = code.partition("def call(")[2]
+    assert body.count("axpy.default(") == 1
+    assert "triton_" not in body.partition("def benchmark")[0], "no copy"
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_what_is_written_is_timed_and_compared(residual_norm, device):
+    report = ow.bench(residual_norm, device=device, quick=True, sizes={"t": [64], "d": [64]}, iters=5)
+    assert not report.errors
+    assert {m.kernel for m in report.measurements} >= {"kernel", "reference"}
+    assert {m.direction for m in report.measurements} == {"forward"}

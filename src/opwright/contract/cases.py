@@ -354,9 +354,12 @@ def _scalar(argument: Argument, env: Mapping[str, Any], generator: torch.Generat
         return pick(drawn.one_of)
     if plain is bool:
         return pick((False, True))
+    if plain is float and argument.values is None and _is_number(argument.default) and pick((False, True)):
+        return argument.default
     if plain is float:
-        low, high = draw_range(drawn, -2.0, 2.0)
-        return round(low + (high - low) * float(torch.rand((), generator=generator)), 3)
+        low, high = draw_range(drawn, *_around(argument))
+        number = low + (high - low) * float(torch.rand((), generator=generator))
+        return float(f"{number:.4g}")
     if always_its_default(argument):
         return argument.default if argument.has_default else None
     if plain is int:
@@ -368,6 +371,17 @@ def _scalar(argument: Argument, env: Mapping[str, Any], generator: torch.Generat
         f"there are no test values for the argument {argument.name!r}",
         fix=f"annotate it with test values: {argument.name}: Annotated[..., ow.values(one_of=(...))]",
     )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _around(argument: Argument) -> tuple[float, float]:
+    """The range of a float for which none is stated: of a small positive default, such as an epsilon, its own size."""
+    if argument.values is None and _is_number(argument.default) and 0 < argument.default < 0.01:
+        return argument.default / 2, argument.default * 2
+    return -2.0, 2.0
 
 
 def always_its_default(argument: Argument) -> bool:

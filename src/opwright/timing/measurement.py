@@ -113,9 +113,10 @@ def with_profiler_note(session: Session, found: Measurement, candidate: Candidat
 
 
 def _first_values(candidate: Candidate, arguments: Any) -> tuple[float, ...]:
+    """Of the first output; of none, if the candidate writes its arguments and returns nothing."""
     with candidate.prepared():
-        out = tree.leaves(candidate.run(arguments))[0]
-    return tuple(float(v) for v in out.flatten()[:2].tolist()) if not out.is_complex() else ()
+        out = tree.tensors(candidate.run(arguments))
+    return tuple(float(v) for v in out[0].flatten()[:2].tolist()) if out and not out[0].is_complex() else ()
 
 
 def _how_to_reproduce(session: Session, case: Case, candidate: Candidate, direction: str) -> str:
