@@ -73,8 +73,8 @@ def test_offsets_reach_from_nought_to_the_total_and_never_descend():
     ) -> Float[Tensor, "b d"]:
         return torch.stack([x[i:j].sum(0) for i, j in itertools.pairwise(offsets)])
 
-    for b in (1, 2, 9):
-        _, offsets, _ = drawn(f, f"t=20 b={b}")
+    for b, layout in ((1, "contiguous"), (2, "contiguous"), (9, "expanded")):
+        _, offsets, _ = drawn(f, f"t=20 b={b} layout={layout}")
         assert (offsets[0], offsets[-1], offsets.shape) == (0, 20, (b + 1,))
         assert (offsets.diff() >= 0).all()
     with pytest.raises(CheckError, match="cannot reach from 0 to 20"):

@@ -301,8 +301,9 @@ def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: to
     dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
     shape = _shape(argument.tensor, env, broadcast=case.layout == "broadcast")
     kind, _, only = case.layout.partition(":")
-    if argument.mutated and kind == "expanded":
-        kind = ""  # elements that share an address cannot be written
+    arranged = argument.values is not None and argument.values.arrangement
+    if kind == "expanded" and (argument.mutated or arranged):
+        kind = ""  # elements that share an address cannot be written, and are neither unique nor offsets
     tensors = [
         arrange(
             draw(shape, dtype, argument.values, env, generator), kind if only in ("", argument.name) else "", device
