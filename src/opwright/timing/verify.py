@@ -25,9 +25,7 @@ def wrong_output(
     with candidate.prepared():
         out = candidate.run(arguments)
     written = contract.signature.written(arguments)
-    got = (
-        list(out) if isinstance(out, list | tuple) else [] if out is None and not contract.signature.returns else [out]
-    ) + [t.clone() for t in written]
+    got = [*contract.unpack(out), *(t.clone() for t in written)]
     for tensor, was in zip(written, contract.signature.written(before), strict=True):
         tensor.copy_(was)  # for the next candidate
     if len(got) != len(expected):
