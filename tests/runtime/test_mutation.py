@@ -395,3 +395,35 @@ def test_what_is_written_is_timed_and_compared(residual_norm, device):
     assert not report.errors
     assert {m.kernel for m in report.measurements} >= {"kernel", "reference"}
     assert {m.direction for m in report.measurements} == {"forward"}
+
+
+def test_without_torchs_private_names_a_gradient_is_refused_and_never_lost(run_python):
+    run_python(
+        """
+        from typing import Annotated
+        import torch
+        from jaxtyping import Float
+        from torch import Tensor
+        import opwright as ow
+
+        @ow.op("without::double")
+        def double(x: Annotated[Float[Tensor, "n"], ow.mutated]) -> None:
+            x.mul_(2)
+
+        x = torch.ones(3)
+        double(x)
+        assert x.tolist() == [2, 2, 2]
+        leaf = torch.ones(3, requires_grad=True)
+        try:
+            double(leaf * 1)
+            raise SystemExit("no error")
+        except ow.KernelRefusedError as error:
+            assert "call double.functional" in str(error)
+        double.functional(leaf).sum().backward()
+        assert leaf.grad.tolist() == [2, 2, 2]
+        with torch.no_grad():
+            double(x)
+        assert x.tolist() == [4, 4, 4]
+        """,
+        env={"OPWRIGHT_WITHOUT_INTERNALS": "below_autograd,after_autograd,guards"},
+    )

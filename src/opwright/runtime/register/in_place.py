@@ -15,7 +15,7 @@ from opwright.internals.autograd import redispatch_below_autograd
 from opwright.internals.dispatch import forward_mode_is_on
 from opwright.runtime.register.autograd_function import InOrder
 
-__all__ = ["autograd_in_place", "transforms_in_place"]
+__all__ = ["autograd_in_place", "refuse_gradients", "transforms_in_place"]
 
 # The overload of the functional form, or None.
 Functional = Callable[[], Any]
@@ -27,12 +27,25 @@ def autograd_in_place(
     """The kernel for the dispatch key ``Autograd``, which also takes the key set."""
 
     def autograd(keyset: Any, *args: Any, **keywords: Any) -> Any:
-        tracked = torch.is_grad_enabled() and any(t.requires_grad for t in tree.tensors(list(args)))
-        if tracked or forward_mode_is_on():
+        if _wants_gradients(args) or forward_mode_is_on():
             return _by_functional_form(contract, functional, in_order(args, keywords))
         return redispatch_below_autograd(overload, keyset, args, keywords)
 
     return autograd
+
+
+def refuse_gradients(contract: Contract, args: Sequence[Any]) -> None:
+    """For a torch that lacks what ``autograd_in_place`` needs: the gradient of what is written would be lost."""
+    if _wants_gradients(args):
+        raise KernelRefusedError(
+            f"{contract.qualname} writes its arguments, and torch {torch.__version__} lacks private APIs that its gradient "
+            "needs (`opwright doctor` lists them)",
+            fix=f"call {contract.name}.functional, which returns the new values",
+        )
+
+
+def _wants_gradients(args: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tree.tensors(list(args)))
 
 
 def transforms_in_place(contract: Contract, in_order: InOrder, functional: Functional) -> Callable[..., Any]:

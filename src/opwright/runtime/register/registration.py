@@ -33,7 +33,7 @@ from opwright.runtime.register.autograd_function import (
     kernel_for_transforms,
     make_function,
 )
-from opwright.runtime.register.in_place import autograd_in_place, transforms_in_place
+from opwright.runtime.register.in_place import autograd_in_place, refuse_gradients, transforms_in_place
 from opwright.runtime.register.rules import Rules
 from opwright.runtime.register.vjp_operator import VjpOperator, vjp_name, vjp_schema
 
@@ -204,6 +204,8 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
                 f"{contract.qualname} has no forward-mode derivative: {_why_no_forward_mode(contract)}\n  → "
                 f"call its reference instead, {name}.contract.function"
             )
+        if signature.mutated and not HAS_AUTOGRAD_KEYS:
+            refuse_gradients(contract, args)
         if conjugates_are_ignored():
             return run_with_lazy_conjugates(registrable.run, in_order(args, kwargs))
         return registrable.run(in_order(args, kwargs))
