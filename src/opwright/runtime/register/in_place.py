@@ -38,8 +38,8 @@ def refuse_gradients(contract: Contract, args: Sequence[Any]) -> None:
     """For a torch that lacks what ``autograd_in_place`` needs: the gradient of what is written would be lost."""
     if _wants_gradients(args):
         raise KernelRefusedError(
-            f"{contract.qualname} writes its arguments, and torch {torch.__version__} lacks private APIs that its gradient "
-            "needs (`opwright doctor` lists them)",
+            f"{contract.qualname} writes its arguments, and torch {torch.__version__} lacks private APIs that its "
+            "gradient needs (`opwright doctor` lists them)",
             fix=f"call {contract.name}.functional, which returns the new values",
         )
 
