@@ -112,3 +112,4 @@ def test_a_wrong_kernel_is_found(namespace, kernel, check, message):
     failures = report.verdicts[0].failures
     assert [f.check for f in failures] == [check]
     assert message in failures[0].message
+    assert "\nwith a=" in failures[0].message, "the number that was drawn is told"

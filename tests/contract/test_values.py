@@ -119,3 +119,14 @@ def test_wrong_statements_are_refused():
     for function in (unknown, several):
         with pytest.raises(ow.ContractError, match="the values of 'x' are computed from"):
             contract_of(function)
+
+
+def test_a_float_with_a_default_keeps_it_among_others_and_a_small_one_its_size():
+    def f(x: Float[Tensor, "n"], eps: float = 1e-6, scale: float = 1.0) -> Float[Tensor, "n"]:
+        return scale * x / (x.abs() + eps)
+
+    found = [drawn(f, f"n={n}")[1:] for n in range(40)]
+    assert 5 < sum(eps == 1e-6 for eps, _ in found) < 35
+    assert all(5e-7 <= eps <= 2e-6 for eps, _ in found)
+    assert 5 < sum(scale == 1.0 for _, scale in found) < 35
+    assert min(scale for _, scale in found) < 0

@@ -165,8 +165,19 @@ class Context:
         return case, wrong
 
     def failed(self, check: str, case: str, message: str) -> Finding:
-        """A failing finding with the command that repeats it."""
+        """A failing finding with the scalars of the case and the command that repeats it."""
+        scalars = self._scalars(case)
+        if scalars:
+            message = f"{message}\nwith {scalars}"
         return Finding(check, Status.FAIL, case, message, self.reproduce.format(check=check, case=case))
+
+    def _scalars(self, case: str) -> str:
+        """The values of the arguments that are no tensors, which follow from the case."""
+        run = next((run for observed, run in self._observed.items() if str(observed) == case), None)
+        if not isinstance(run, Observation):
+            return ""
+        pairs = zip(self.op.contract.signature.arguments, run.arguments, strict=True)
+        return ", ".join(f"{a.name}={value!r}" for a, value in pairs if not a.is_tensor)
 
     def typical_cases(self, count: int, *, layouts: Sequence[str] = ("contiguous",)) -> list[Case]:
         """A few cases of moderate size that the reference accepts, for checks that are too slow for all."""
