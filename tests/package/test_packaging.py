@@ -93,6 +93,39 @@ def test_a_wrong_library_is_refused(mixed, tmp_path):
     assert "was built for another schema" in output
 
 
+IN_PLACE = """
+
+from typing import Annotated
+
+@ow.op("NAMESPACE::scale")
+def scale(x: Annotated[Float[Tensor, "n"], ow.mutated], a: float) -> None:
+    x.mul_(a)
+
+@scale.python
+def by_torch(x, a):
+    x *= a
+"""
+
+
+def test_an_operator_that_writes_its_argument_is_shipped_with_its_functional_form(plain, namespace, tmp_path):
+    make_package(plain(IN_PLACE.replace("NAMESPACE", f"{namespace}_in_place")), "in_place_ops", tmp_path / "out")
+    python_with(tmp_path / "out")(
+        """
+        import torch, in_place_ops
+        x = torch.ones(2)
+        for _ in range(3):
+            assert in_place_ops.scale(x, 2.0) is None
+        assert x.tolist() == [8, 8]
+        leaf = torch.ones(2, requires_grad=True)
+        written = leaf * 1
+        in_place_ops.scale(written, 3.0)
+        written.sum().backward()
+        assert leaf.grad.tolist() == [3, 3]
+        assert in_place_ops.scale.functional(torch.ones(1), 5.0).tolist() == [5]
+        """
+    )
+
+
 def test_an_edited_operator_is_refused(plain, tmp_path):
     made = make_package(plain(), "edited_ops", tmp_path / "out")
     assert made.shipped == ()
