@@ -113,3 +113,71 @@ def test_a_wrong_kernel_is_found(namespace, kernel, check, message):
     assert [f.check for f in failures] == [check]
     assert message in failures[0].message
     assert "\nwith a=" in failures[0].message, "the number that was drawn is told"
+
+
+def masked_with(namespace, kernel):
+    @ow.op(f"{namespace}::masked")
+    def masked(
+        x: Float[Tensor, "n"], count: Annotated[Float[Tensor, "n"] | None, ow.mutated] = None
+    ) -> Float[Tensor, "n"]:
+        if count is not None:
+            count += x > 0
+        return x.clamp(min=0)
+
+    masked.python(kernel, name="kernel")
+    return masked
+
+
+def test_an_optional_argument_is_written_only_where_it_is_given(namespace):
+    def kernel(x, count=None):
+        if count is not None:
+            count += x > 0
+        return x.clamp(min=0).contiguous()
+
+    masked = masked_with(namespace, kernel)
+    x, count = torch.tensor([1.0, -1.0]), torch.zeros(2)
+    assert masked(x).tolist() == [1, 0]
+    assert masked(x, count).tolist() == [1, 0]
+    assert count.tolist() == [1, 0]
+    assert ow.check(masked, device="cpu").passed
+
+
+def test_an_optional_argument_that_is_not_written_is_found(namespace):
+    report = ow.check(masked_with(namespace, lambda x, count=None: x.clamp(min=0).contiguous()), device="cpu")
+    assert not report.passed
+
+
+TRITON = """
+from typing import Annotated
+import torch, triton, triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+import opwright as ow
+
+@ow.op("{namespace}::axpy")
+def axpy(x: Float[Tensor, "n"], y: Annotated[Float[Tensor, "n"], ow.mutated], a: float) -> None:
+    y.add_(x, alpha=a)
+
+@triton.jit
+def axpy_kernel(x, y, a, n, x_stride, y_stride, BLOCK: tl.constexpr):
+    i = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
+    old = tl.load(y + i * y_stride, mask=i < n, other=0.0)
+    tl.store(y + i * y_stride, old + a * tl.load(x + i * x_stride, mask=i < n, other=0.0), mask={mask})
+
+@axpy.triton(name="right")
+def launch(x, y, a):
+    n = x.numel()
+    if n:
+        axpy_kernel[(triton.cdiv(n, 64),)](x, y, a, n, x.stride(0), y.stride(0), BLOCK=64)
+"""
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize(("mask", "passes"), [("i < n", True), ("i < n - 1", False)])
+def test_a_triton_kernel_that_writes_is_checked_in_the_interpreter(tmp_path, namespace, mask, passes):
+    file = tmp_path / f"{namespace}.py"
+    file.write_text(TRITON.format(namespace=namespace, mask=mask))
+    report = ow.check(str(file), device="cpu", level="quick")
+    assert [v.kernel for v in report.verdicts] == ["right"]
+    assert report.passed == passes, report.verdicts[0].findings
+    assert passes or "values" in {f.check for f in report.verdicts[0].failures}

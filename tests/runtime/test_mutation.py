@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Annotated
 
 import pytest
@@ -11,6 +13,8 @@ from torch import Tensor
 from torch.nn.functional import rms_norm
 
 import opwright as ow
+from opwright.timing.request import Request
+from opwright.timing.run import measure
 
 Written = Annotated[Float[Tensor, "t d"], ow.mutated]
 
@@ -206,16 +210,36 @@ def test_what_overlaps_is_refused_and_what_only_lies_between_is_not(residual_nor
     for call in (residual_norm, residual_norm.overload):
         with pytest.raises(ow.ArgumentError, match="'x' is written, and shares memory with 'residual'"):
             call(x, x, weight)
-        with pytest.raises(ow.ArgumentError, match="it is expanded"):
+        with pytest.raises(ow.ArgumentError, match="several of its elements share an address"):
             call(x, residual[:1].expand(4, 8), weight)
     memory = torch.randn(5, 8)
     with pytest.raises(ow.ArgumentError, match="shares memory"):
         residual_norm(memory[:4], memory[1:], weight)
     with pytest.raises(ow.ArgumentError, match=r"'x' is written, and shares memory with 'weight'[\s\S]*weight\.clone"):
         residual_norm(x, residual, x[0])
+    with pytest.raises(ow.ArgumentError, match="share an address"):
+        residual_norm(torch.randn(11).unfold(0, 8, 1), residual, weight)
+    tracked = x.clone().requires_grad_() * 1
+    with pytest.raises(ow.ArgumentError, match="shares memory with 'residual'"):
+        residual_norm(tracked, tracked, weight)
+    with pytest.raises(ow.ArgumentError, match="shares memory with 'residual'"):
+        torch.func.vmap(lambda a: residual_norm(a, a, weight))(x[None])
+    columns = torch.randn(8, 4).mT  # each axis steps over what the other reaches, in another order
+    residual_norm(columns, residual, weight)
     halves = torch.stack(copies(*state[:2]), dim=1)  # rows of the two lie between each other
     residual_norm(halves[:, 0], halves[:, 1], weight)
     assert_written((halves[:, 0], halves[:, 1]), state)
+
+
+def test_what_is_remembered_of_a_call_keeps_no_tensor_alive(residual_norm, state):
+    arguments = copies(*state)
+    alive = [weakref.ref(t) for t in arguments]
+    for _ in range(3):
+        residual_norm(*arguments)
+    residual_norm.functional(*arguments)
+    del arguments
+    gc.collect()
+    assert [reference() for reference in alive] == [None] * 3
 
 
 def test_lists_of_written_tensors_of_any_length(namespace):
@@ -232,7 +256,8 @@ def test_lists_of_written_tensors_of_any_length(namespace):
         weights = [torch.ones(3), torch.ones(5)]
         decay(weights, 0.5)
         assert [w.sum().item() for w in weights] == [1.5, 2.5]
-    assert decay.functional is None
+    with pytest.raises(ow.KernelError, match=r"has no functional form[\s\S]*return the new values"):
+        decay.functional(weights, 0.5)
     tracked = [torch.ones(3, requires_grad=True) * 1]
     with pytest.raises(ow.KernelRefusedError, match="has no derivative"):
         decay(tracked, 0.5)
@@ -391,7 +416,9 @@ def test_a_gpu_writes_the_arguments_alone_compiled_and_in_graphs(namespace):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_what_is_written_is_timed_and_compared(residual_norm, device):
-    report = ow.bench(residual_norm, device=device, quick=True, sizes={"t": [64], "d": [64]}, iters=5)
+    report = measure(
+        Request([residual_norm], device=device, quick=True, sizes={"t": [64], "d": [64]}, iters=5, limits=False)
+    )
     assert not report.errors
     assert {m.kernel for m in report.measurements} >= {"kernel", "reference"}
     assert {m.direction for m in report.measurements} == {"forward"}

@@ -24,7 +24,7 @@ NAME = "gradients"
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """A few cases in each floating dtype, with plain, strided and expanded incoming gradients."""
-    if context.op.functional is None:
+    if context.op.contract.functional is None:
         yield NotChecked(NAME, "it writes a list of tensors or an optional one, and has no derivative")
         return
     if context.op.parts["autograd"].origin is Origin.MISSING:
@@ -109,8 +109,7 @@ def _forward(context: Context, run: Observation, alone: int | None) -> tuple[lis
 
     inputs = tree.map_tensors(track, list(run.arguments))
     # An operator that writes its arguments has the gradient of its functional form.
-    form = context.op if context.op.functional is context.op else context.op.functional
-    assert form is not None  # check() has returned
+    form = context.op.functional
     with context.op.only(context.kernel):
         return inputs, form.contract.unpack(form.contract.signature.call(form.with_saved, inputs))
 

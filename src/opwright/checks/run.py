@@ -107,12 +107,7 @@ def check(
     Raises:
         TargetError, CheckError: a target, kernel, check, level, backend or case does not exist.
     """
-    if level not in LEVELS:
-        raise CheckError(f"there is no level {level!r}", fix=f"use {' or '.join(LEVELS)}")
-    if unknown := [c for c in checks if c not in CHECKS]:
-        raise CheckError(f"there is no check {unknown[0]!r}", fix=f"there are {', '.join(CHECKS)}")
-    if unknown := [b for b in require if b not in LANGUAGES]:
-        raise CheckError(f"there is no backend {unknown[0]!r}", fix=f"there are {', '.join(LANGUAGES)}")
+    _refuse_unknown(level, checks, require)
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
     for operator in operators if case else ():
         parse_case(operator.contract, case)  # an invalid case is the caller's mistake, not a kernel's
@@ -140,6 +135,15 @@ def check(
             end_workers()  # else the pool would wait for them, also for a hang
             raise
     return CheckReport(machine.to_json(), (*(verdicts[i] for i in range(len(tasks))), *unmet))
+
+
+def _refuse_unknown(level: str, checks: Sequence[str], require: Sequence[str]) -> None:
+    if level not in LEVELS:
+        raise CheckError(f"there is no level {level!r}", fix=f"use {' or '.join(LEVELS)}")
+    if unknown := [c for c in checks if c not in CHECKS]:
+        raise CheckError(f"there is no check {unknown[0]!r}", fix=f"there are {', '.join(CHECKS)}")
+    if unknown := [b for b in require if b not in LANGUAGES]:
+        raise CheckError(f"there is no backend {unknown[0]!r}", fix=f"there are {', '.join(LANGUAGES)}")
 
 
 def _unmet(operator: Op, require: Sequence[str], tasks: Sequence[Task], machine: Machine) -> Iterator[Verdict]:

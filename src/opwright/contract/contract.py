@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.contract.annotations import read_signature
 from opwright.contract.dims import evaluate, names_in
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.contract.functional import functional_form
-from opwright.contract.numpy_names import lacking, what_is_wrong, what_to_write
+from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
 from opwright.contract.reference import contiguous_outputs, run_reference, run_traceable
-from opwright.contract.signature import Argument, Kind, Signature, read_signature
+from opwright.contract.signature import Argument, Kind, Signature
 from opwright.errors import ContractError
 from opwright.internals.compiler import fake_tensors
 from opwright.internals.tensors import share_memory, version_of
@@ -177,10 +178,10 @@ def make_contract(
         function: the reference.
         scope: the names visible at its definition.
         autocast: one of ``AUTOCAST``, or None.
-        examined: the function was found to be functional before, when it was packaged.
+        examined: what the function writes was compared with what it declares before, when it was packaged.
 
     Raises:
-        ContractError: the name, an annotation or the body cannot be expressed as a functional operator.
+        ContractError: the name or an annotation cannot be expressed, or the body writes what is not declared.
     """
     _checked_name(qualname)
     if autocast is not None and autocast not in AUTOCAST:

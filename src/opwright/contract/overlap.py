@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from opwright import tree
+from opwright.contract.contract import Contract
 from opwright.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from opwright.contract.contract import Contract
+from opwright.internals.dispatch import is_functorch_tensor
 
 __all__ = ["overlap_check"]
 
@@ -22,52 +24,92 @@ _MOST_WORK = 100_000
 
 def overlap_check(contract: Contract, like: Sequence[Any]) -> Callable[..., None]:
     """A function of arguments with the sizes and strides of ``like``, which raises ArgumentError for a mutated argument
-    that shares memory with another one: kernels read and write them in any order.
+    that shares elements with another one: kernels read and write them in any order.
+
+    Tensors without an address (fake ones, those of a transform, of a subclass) are compared by identity only.
 
     Raises:
         ArgumentError: a mutated argument has several elements at one address.
     """
-    signature = contract.signature
+    mutated = contract.signature.mutated
     tensors = [
-        (argument.name, i, j, tensor)
-        for i, argument in enumerate(signature.arguments)
-        for j, tensor in enumerate(tree.tensors([like[i]]))
+        (i, j, tensor)
+        for i, value in enumerate(like)
+        for j, tensor in enumerate(tree.tensors([value]))
         if tensor.numel()
     ]
-    for name, i, _, tensor in tensors:
-        if i in signature.mutated and any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True)):
-            raise ArgumentError(
-                f"{contract.qualname}: the argument {name!r} is written, but it is expanded: several of its elements "
-                f"share an address (shape {list(tensor.shape)}, strides {list(tensor.stride())})",
-                fix="pass a tensor of its own, for example with .contiguous()",
-            )
-    pairs = [
-        (a, b)
-        for n, a in enumerate(tensors)
-        for b in tensors[n + 1 :]
-        if a[1] in signature.mutated or b[1] in signature.mutated
-    ]
-    extents = {(i, j): _extent(tensor) for _, i, j, tensor in tensors}
+    for i, _, tensor in tensors:
+        if i in mutated and _overlaps_itself(tensor):
+            raise _internal_error(contract, i, tensor)
+    places = [_Place(i, j, _device_of_address(tensor), _extent(tensor)) for i, j, tensor in tensors]
+    pairs = [(a, b) for a, b in itertools.combinations(places, 2) if a.argument in mutated or b.argument in mutated]
+    by_address = [(a, b) for a, b in pairs if a.device is not None and a.device == b.device]
+    by_identity = [(a, b) for a, b in pairs if a.device is None or b.device is None]
 
     def check(*arguments: Any) -> None:
-        for (name, i, k, _), (other, j, m, _) in pairs:
-            x, y = _pick(arguments[i], k), _pick(arguments[j], m)
+        for a, b in by_address:
+            x, y = a.of(arguments), b.of(arguments)
             first, second = x.data_ptr(), y.data_ptr()
-            if first < second + extents[j, m] and second < first + extents[i, k] and _share_elements(x, y):
-                raise _error(contract, name, other)
+            if first < second + b.extent and second < first + a.extent and _share_elements(x, y):
+                raise _error(contract, a, b)
+        for a, b in by_identity:
+            if a.of(arguments) is b.of(arguments):
+                raise _error(contract, a, b)
 
     return check
 
 
-def _pick(argument: Any, index: int) -> torch.Tensor:
-    tensor: torch.Tensor = argument[index] if isinstance(argument, list | tuple) else argument
-    return tensor
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor stands among the arguments, and how many bytes it reaches over. It holds no tensor: a guard that
+    has it outlives the call."""
+
+    argument: int
+    index: int  # in a list
+    device: torch.device | None  # None if it has no address
+    extent: int
+
+    def of(self, arguments: Sequence[Any]) -> torch.Tensor:
+        argument = arguments[self.argument]
+        tensor: torch.Tensor = argument[self.index] if isinstance(argument, list | tuple) else argument
+        return tensor
+
+
+def _device_of_address(tensor: torch.Tensor) -> torch.device | None:
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not is_functorch_tensor(tensor)
+    return tensor.device if is_plain and tensor.device.type != "meta" else None
 
 
 def _extent(tensor: torch.Tensor) -> int:
     """The bytes from the first to the last element of a non-empty tensor."""
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return (last + 1) * tensor.element_size()
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether two of its elements have one address; exact for small tensors, and for all in which each axis steps over
+    what the smaller steps reach."""
+    reached = 1
+    for stride, size in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1):
+        if stride == 0:
+            return True
+        if stride < reached:
+            return tensor.numel() > _MOST_WORK or _counts_an_address_twice(tensor)
+        reached = stride * (size - 1) + reached
+    return False
+
+
+def _counts_an_address_twice(tensor: torch.Tensor) -> bool:
+    axes = [np.arange(n) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
+    offsets = functools.reduce(np.add.outer, axes)
+    return bool(np.unique(offsets).size < tensor.numel())
+
+
+def _share_elements(x: torch.Tensor, y: torch.Tensor) -> bool:
+    try:
+        return np.shares_memory(_as_array(x), _as_array(y), max_work=_MOST_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
 
 
 class _Memory:
@@ -81,19 +123,22 @@ class _Memory:
         }  # fmt: skip
 
 
-def _share_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.device != b.device:
-        return False
-    try:
-        return np.shares_memory(np.asarray(_Memory(a)), np.asarray(_Memory(b)), max_work=_MOST_WORK)  # type: ignore[arg-type]  # NumPy's stubs know 0 and -1 only
-    except np.exceptions.TooHardError:
-        return True
+def _as_array(tensor: torch.Tensor) -> Any:
+    return np.asarray(_Memory(tensor))
 
 
-def _error(contract: Contract, name: str, other: str) -> ArgumentError:
-    mutated = {contract.signature.arguments[i].name for i in contract.signature.mutated}
-    written, read = (name, other) if name in mutated else (other, name)
+def _internal_error(contract: Contract, argument: int, tensor: torch.Tensor) -> ArgumentError:
     return ArgumentError(
-        f"{contract.qualname}: the argument {written!r} is written, and shares memory with {read!r}",
-        fix=f"pass a copy for one of them: {read}.clone()",
+        f"{contract.qualname}: the argument {contract.signature.arguments[argument].name!r} is written, but several of "
+        f"its elements share an address (shape {list(tensor.shape)}, strides {list(tensor.stride())})",
+        fix="pass a tensor of its own, for example with .contiguous()",
+    )
+
+
+def _error(contract: Contract, a: _Place, b: _Place) -> ArgumentError:
+    written, other = (a, b) if a.argument in contract.signature.mutated else (b, a)
+    names = [contract.signature.arguments[place.argument].name for place in (written, other)]
+    return ArgumentError(
+        f"{contract.qualname}: the argument {names[0]!r} is written, and shares memory with {names[1]!r}",
+        fix=f"pass a copy for one of them: {names[1]}.clone()",
     )

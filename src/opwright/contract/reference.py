@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from opwright import tree
-from opwright.contract.numpy_rules import numpy_rules
+from opwright.contract.numpy.rules import numpy_rules
 from opwright.contract.signature import Signature
 from opwright.errors import ContractError
 from opwright.internals import numpy_layer

@@ -86,19 +86,19 @@ class BaseOp(Languages, Generic[P, R_co]):
         return FunctionalOp(self, form)
 
     @property
-    def functional(self) -> BaseOp[..., Any] | None:
+    def functional(self) -> BaseOp[..., Any]:
         """The operator that returns new values instead of writing its arguments, after its other outputs. It has the
-        same kernels, which run on copies. It is the operator itself, if that writes none; None if what it writes is a
-        list of tensors, or optional."""
-        return self._functional
+        same kernels, which run on copies. An operator that writes none is its own functional form.
 
-    def _functional_form(self) -> BaseOp[..., Any]:
-        if self.functional is None:
+        Raises:
+            KernelError: what it writes is a list of tensors, or optional, so that the number of results is not fixed.
+        """
+        if self._functional is None:
             raise KernelError(
                 f"{self.contract.qualname} writes a list of tensors or an optional one, and has no functional form",
                 fix="return the new values instead of writing them, if it needs a derivative",
             )
-        return self.functional
+        return self._functional
 
     # -- calling ------------------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         by the new values.
         """
         if self.contract.signature.mutated:
-            self._functional_form().register_autograd(backward, setup_context=setup_context)
+            self.functional.register_autograd(backward, setup_context=setup_context)
             self._changed()
             return
         if isinstance(backward, BaseOp):
@@ -274,7 +274,7 @@ class BaseOp(Languages, Generic[P, R_co]):
     def register_vmap(self, function: Part) -> Part:
         """Replace the derived vmap rule: ``function(info, in_dims, *args)`` returns ``(output, out_dims)``."""
         if self.contract.signature.mutated:
-            return self._functional_form().register_vmap(function)
+            return self.functional.register_vmap(function)
         self._rules.replace("vmap", function)
         self._changed()
         return function

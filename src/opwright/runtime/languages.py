@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 import torch
 
-from opwright.contract.numpy_rules import DefaultFloatDtype
+from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.errors import KernelError
 
 if TYPE_CHECKING:

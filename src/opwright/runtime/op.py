@@ -133,7 +133,7 @@ class Op(BaseOp[P, R_co]):
         """The origin of each part of the operator: derived, custom or missing."""
         custom = dict(self._rules.custom)
         if self._has_functional_form:
-            custom = {**self._functional_form()._rules.custom, **custom}
+            custom = {**self.functional._rules.custom, **custom}
         return parts_of(self.contract, custom, list(self.kernels.values()))
 
     def flops(self, *args: P.args, **kwargs: P.kwargs) -> int:
@@ -184,7 +184,7 @@ class Op(BaseOp[P, R_co]):
         self._only = name
         self._guarded_calls = ()
         if self._has_functional_form:
-            self._functional_form()._changed()
+            self.functional._changed()
         vars(self).pop("fingerprint", None)
         registration.changed(self)
 
@@ -205,7 +205,7 @@ class Op(BaseOp[P, R_co]):
             made.kernels[kernel] = Kernel(self.kernels[kernel].spec, contract)
         made._rules.copy_from(self._rules, lambda backward: _restricted_backward(backward, kernel))
         if self._has_functional_form:
-            form, other = made._functional_form(), self._functional_form()
+            form, other = made.functional, self.functional
             form._rules.copy_from(other._rules, lambda backward: _restricted_backward(backward, kernel))
         if "sharding" in self._rules.custom:
             registration.shard(contract, self._rules.custom["sharding"])
@@ -329,7 +329,7 @@ class Op(BaseOp[P, R_co]):
     def _kernel_fingerprints(self) -> list[str]:
         kernels = [f"{k.name}={k.fingerprint}" for k in self.kernels.values()]
         if self._has_functional_form:
-            kernels += self._functional_form()._rules.fingerprint
+            kernels += self.functional._rules.fingerprint
         tables = (
             repr(self._tuned.tables) if self._tuned.tables else ""
         )  # they determine which kernel torch.compile traces into
@@ -347,14 +347,14 @@ class Op(BaseOp[P, R_co]):
         worker does not need them.
         """
         specs = tuple(k.spec for k in self.kernels.values())
-        functional = self._functional_form()._rules.state() if self._has_functional_form else None
+        functional = self.functional._rules.state() if self._has_functional_form else None
         return type(self), (self.contract,), (specs, self._rules.state(), functional)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         specs, rules, functional = state
         self._rules.restore(rules)
         if functional is not None:
-            self._functional_form()._rules.restore(functional)
+            self.functional._rules.restore(functional)
         self.kernels = {s.name: Kernel(s, self.contract) for s in specs}
         self._changed()
 

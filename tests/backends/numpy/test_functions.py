@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opwright.backends.numpy import tracing
-from opwright.contract.numpy_names import _INSTEAD, lacking
+from opwright.contract.numpy.names import _INSTEAD, lacking
 from tests.backends.numpy import numpy_functions
 from tests.backends.numpy.numpy_functions import (
     Finding,

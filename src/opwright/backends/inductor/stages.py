@@ -27,7 +27,7 @@ from opwright.backends.numpy import tracing
 from opwright.backends.numpy.placement import arrays_made_on
 from opwright.backends.triton.stages import STAGES, CompiledKernel
 from opwright.contract.contract import Contract
-from opwright.contract.numpy_rules import DefaultFloatDtype
+from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.contract.signature import Language
 from opwright.errors import KernelRefusedError, OpwrightError
 from opwright.import_file import import_file

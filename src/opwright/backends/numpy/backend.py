@@ -17,7 +17,7 @@ from opwright.backends.numpy import tracing
 from opwright.backends.numpy.placement import arrays_made_on
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
-from opwright.contract.numpy_rules import check_default_float_dtype
+from opwright.contract.numpy.rules import check_default_float_dtype
 from opwright.internals.compiler import can_compile_graphs, is_recompile_limit
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused

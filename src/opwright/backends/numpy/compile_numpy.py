@@ -19,7 +19,7 @@ from opwright.backends.numpy import tracing
 from opwright.backends.numpy.arrays import borrow
 from opwright.backends.numpy.placement import arrays_made_on, place_of_arrays
 from opwright.contract.dtypes import short
-from opwright.contract.numpy_rules import DefaultFloatDtype, check_default_float_dtype
+from opwright.contract.numpy.rules import DefaultFloatDtype, check_default_float_dtype
 from opwright.internals.compiler import graph_break_reasons, is_recompile_limit
 from opwright.internals.numpy_layer import default_device_is_chosen
 

@@ -1,6 +1,6 @@
 """Compiles a NumPy function as one on tensors with torch.compile, for ``op.numpy`` and ``ow.compile_numpy``.
 
-Every NumPy call in the traced graph follows NumPy's dtype rules (``contract/numpy_rules.py``). Code that cannot be
+Every NumPy call in the traced graph follows NumPy's dtype rules (``contract/numpy/rules.py``). Code that cannot be
 traced is an error with function, file, line and cause, and with what to write instead.
 """
 
@@ -18,8 +18,8 @@ import torch
 
 from opwright import tree
 from opwright.backends.numpy.placement import place_of_arrays, run_call
-from opwright.contract.numpy_names import lacking, what_is_wrong, what_to_write
-from opwright.contract.numpy_rules import DefaultFloatDtype, numpy_rules
+from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
+from opwright.contract.numpy.rules import DefaultFloatDtype, numpy_rules
 from opwright.errors import CompileError
 from opwright.internals.compiler import can_compile_graphs, compile_graph, is_tracing_error
 

@@ -5,32 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from opwright import errors
 from opwright.contract.signature import mutated, saved_for_backward
 from opwright.contract.values import offsets, values
-from opwright.errors import (
-    ArgumentError,
-    CacheError,
-    CheckError,
-    CompileError,
-    ContractError,
-    CudaGraphError,
-    KernelError,
-    KernelRefusedError,
-    LaunchError,
-    NameClashError,
-    OpwrightError,
-    SignatureMismatchError,
-    SimulatorError,
-    TargetError,
-)
+from opwright.errors import KernelRefusedError
 from opwright.package.shipped.operator import Op, op
 from opwright.runtime.cuda_graphs.graphed import CudaGraphed, cuda_graphed
 
 __all__ = [
-    "ArgumentError", "CacheError", "CheckError", "CompileError", "ContractError", "CudaGraphError", "CudaGraphed",
-    "KernelError", "KernelRefusedError", "LaunchError", "NameClashError", "Op", "OpwrightError",
-    "SignatureMismatchError", "SimulatorError", "TargetError", "cdiv", "cuda_graphed", "cuda_module", "mutated",
-    "offsets", "op", "saved_for_backward", "values",
+    "CudaGraphed", "Op", "cdiv", "cuda_graphed", "cuda_module", "mutated", "offsets", "op", "saved_for_backward",
+    "values",
 ]  # fmt: skip
 
 # The other public names: of tools, and of what tools return.
@@ -75,6 +59,8 @@ def cuda_module(*_: Any, **__: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
+    if name in errors.__all__:
+        return getattr(errors, name)
     if name in NOT_SHIPPED:
         return NotShipped(f"ow.{name}")
     raise AttributeError(f"opwright has no {name!r} in a shipped package")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
-from opwright.contract.signature import Signature
+from opwright.contract.signature import Kind, Signature
 from opwright.internals.cuda import current_device
 
 __all__ = ["prepare_launch"]
@@ -33,13 +34,24 @@ def prepare_launch(launch: Launch, device: int | None, signature: Signature) -> 
 def _counting_writes(launch: Launch, signature: Signature) -> Launch:
     """Count what the kernel writes in the tensors' versions: a backward that has saved one of them then says that it
     was modified, rather than use the new values."""
+    written = _picking_written(signature)
 
     def launch_and_count(*arguments: Any) -> Any:
         result = launch(*arguments)
-        increment_version([t for t in signature.written(arguments) if not t.is_inference()])
+        increment_version([t for t in written(arguments) if not t.is_inference()])
         return result
 
     return launch_and_count
+
+
+def _picking_written(signature: Signature) -> Callable[[Sequence[Any]], Sequence[torch.Tensor]]:
+    """``signature.written``, at a fraction of its time where every mutated argument is one tensor."""
+    mutated = signature.mutated
+    if any(signature.arguments[i].kind is not Kind.TENSOR or signature.arguments[i].optional for i in mutated):
+        return signature.written
+    if len(mutated) == 1:
+        return lambda arguments: (arguments[mutated[0]],)
+    return itemgetter(*mutated)
 
 
 def _on_device(launch: Launch, device: int) -> Launch:

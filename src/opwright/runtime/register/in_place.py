@@ -10,6 +10,7 @@ import torch
 
 from opwright import tree
 from opwright.contract.contract import Contract
+from opwright.contract.overlap import overlap_check
 from opwright.errors import KernelRefusedError
 from opwright.internals.autograd import redispatch_below_autograd
 from opwright.internals.dispatch import forward_mode_is_on
@@ -64,6 +65,7 @@ def _by_functional_form(contract: Contract, functional: Functional, arguments: S
             f"{contract.qualname} writes a list of tensors or an optional one, and has no derivative",
             fix="call it under torch.no_grad(), on detached tensors, and outside of torch.func",
         )
+    overlap_check(contract, arguments)(*arguments)
     # Of copies, which autograd may save: the arguments themselves are about to be modified.
     positional, keywords = contract.signature.split(contract.with_copies(arguments))
     found = overload(*positional, **keywords)

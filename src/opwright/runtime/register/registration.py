@@ -292,8 +292,7 @@ def _register_in_place(
     contract = registrable.contract
 
     def functional() -> Any:
-        form = registrable.operator.functional
-        return None if form is None else form.overload
+        return None if contract.functional is None else registrable.operator.functional.overload
 
     if HAS_AUTOGRAD_KEYS:
         library.impl(

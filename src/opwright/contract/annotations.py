@@ -1,0 +1,302 @@
+"""Reads the operator's signature from a Python function's annotations.
+
+Annotations that cannot be expressed are refused here, at definition, with one error that names the
+argument and what to write instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from jaxtyping import AbstractArray
+
+from opwright.contract.dims import Dim, ExprDim, NamedDim, VariadicDim, names_in, parse_dims
+from opwright.contract.signature import (
+    Argument,
+    Kind,
+    Language,
+    Mutated,
+    Return,
+    Saved,
+    Signature,
+    TensorType,
+    unwrap_optional,
+)  # fmt: skip
+from opwright.contract.values import Values
+from opwright.errors import ContractError
+
+__all__ = ["read_signature"]
+
+# The supported scalar annotations, each with its type in torch's schema.
+_SCALARS: dict[Any, Any] = {
+    int: int, float: float, bool: bool, str: str,
+    torch.dtype: torch.dtype, torch.device: torch.device,
+    list[int]: Sequence[int], list[float]: Sequence[float], list[bool]: Sequence[bool],
+    Sequence[int]: Sequence[int], Sequence[float]: Sequence[float], Sequence[bool]: Sequence[bool],
+}  # fmt: skip
+_SUPPORTED = (
+    'Float[Tensor, "n k"] (or any jaxtyping array on torch.Tensor or np.ndarray), list[...] of one, '
+    "int, float, bool, str, torch.dtype, torch.device, list[int], list[float], list[bool], and any of these | None"
+)
+
+
+def read_signature(function: Callable[..., Any], qualname: str, scope: Mapping[str, Any]) -> Signature:
+    """Read a reference function's annotations.
+
+    Args:
+        function: the reference.
+        qualname: the operator's name, for errors.
+        scope: names visible where the function was defined (its annotations may be strings).
+
+    Raises:
+        ContractError: an annotation is missing or cannot be expressed.
+    """
+    hints = _resolve_hints(function, qualname, scope)
+    arguments = tuple(_read_argument(p, hints, qualname) for p in inspect.signature(function).parameters.values())
+    returns, is_tuple = _read_returns(hints, qualname, may_be_none=any(a.mutated for a in arguments))
+    signature = Signature(arguments, returns, is_tuple)
+    if not any(a.is_tensor for a in arguments):
+        raise ContractError(
+            f"{qualname}: no argument is a tensor, so no device can be chosen",
+            fix="give it at least one tensor argument",
+        )
+    _check_dim_names(signature, qualname)
+    _refuse_saved_beside_mutated(signature, qualname)
+    _check_names_in_values(signature, qualname)
+    return signature
+
+
+def _refuse_saved_beside_mutated(signature: Signature, qualname: str) -> None:
+    if signature.mutated and signature.visible < len(signature.returns):
+        raise ContractError(
+            f"{qualname}: an output is saved for the backward, but the operator writes its argument "
+            f"{signature.arguments[signature.mutated[0]].name!r}, and its gradient is that of op.functional",
+            fix="return the output without ow.saved_for_backward, or return the new value instead of writing it",
+        )
+
+
+def _resolve_hints(function: Callable[..., Any], qualname: str, scope: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, localns=dict(scope), include_extras=True)
+    except NameError as error:
+        raise ContractError(
+            f"{qualname}: an annotation uses the name {error.name!r}, which is not known where the function is defined",
+            fix=f"import {error.name!r} at run time, not only under TYPE_CHECKING",
+        ) from None
+    except (TypeError, SyntaxError, ValueError) as error:
+        raise ContractError(f"{qualname}: an annotation cannot be read: {error}", fix=f"use {_SUPPORTED}") from error
+
+
+def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname: str) -> Argument:
+    name, where = parameter.name, f"{qualname}: argument {parameter.name!r}"
+    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise ContractError(f"{where} is variadic, which a schema cannot express", fix="name every argument")
+    if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise ContractError(f"{where} is positional-only", fix="remove the '/'")
+    if name not in hints:
+        raise ContractError(f"{where} has no annotation", fix=f"annotate it: {_SUPPORTED}")
+    annotation, drawn_from = _unwrap_annotated(hints[name])
+    is_mutated = _is_marked(hints[name], Mutated)
+    inner, optional = unwrap_optional(annotation)
+    if parameter.default is None and not optional:
+        raise ContractError(
+            f"{where} has the default None, but its annotation does not allow it",
+            fix="add '| None' to its annotation, or remove the default",
+        )
+    is_mutated = is_mutated or _is_marked(inner, Mutated)
+    inner, drawn_inside = _unwrap_annotated(inner)
+    shared = {
+        "name": name,
+        "optional": optional,
+        "default": parameter.default,
+        "keyword_only": parameter.kind is inspect.Parameter.KEYWORD_ONLY,
+        "values": drawn_from or drawn_inside,
+        "mutated": is_mutated,
+    }
+    if is_mutated and not (_is_array(inner) or _is_list_of_arrays(inner)):
+        raise ContractError(
+            f"{where} is marked ow.mutated, but it is {_show(inner)}",
+            fix="only tensors and lists of tensors can be mutated",
+        )
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY and (_is_array(inner) or _is_list_of_arrays(inner)):
+        raise ContractError(
+            f"{where} is a keyword-only tensor, which torch.library cannot differentiate",
+            fix="put it before the '*'; numbers, bools and strings may be keyword-only",
+        )
+    if _is_array(inner):
+        schema_type = torch.Tensor | None if optional else torch.Tensor
+        return Argument(kind=Kind.TENSOR, schema_type=schema_type, tensor=_read_tensor(inner, where), **shared)
+    if _is_list_of_arrays(inner):
+        if optional:
+            raise ContractError(f"{where} is an optional list of tensors", fix="use an empty list instead of None")
+        tensor = _read_tensor(typing.get_args(inner)[0], where)
+        return Argument(kind=Kind.TENSOR_LIST, schema_type=list[torch.Tensor], tensor=tensor, **shared)
+    if inner in _SCALARS:
+        schema_type = _SCALARS[inner] | None if optional else _SCALARS[inner]
+        return Argument(kind=Kind.SCALAR, schema_type=schema_type, **shared)
+    if inner in (torch.Tensor, np.ndarray):
+        raise ContractError(
+            f"{where} is a bare {inner.__name__}: its shape and dtype are not stated",
+            fix=f'write {name}: Float[{inner.__name__}, "n k"], or Shaped[{inner.__name__}, "..."] for any',
+        )
+    raise ContractError(f"{where} has type {_show(inner)}, which a schema cannot express", fix=f"use {_SUPPORTED}")
+
+
+def _read_returns(hints: dict[str, Any], qualname: str, *, may_be_none: bool) -> tuple[tuple[Return, ...], bool]:
+    where = f"{qualname}: the return value"
+    if "return" not in hints:
+        raise ContractError(f"{where} has no annotation", fix='annotate it, as in -> Float[Tensor, "n"]')
+    annotation, _ = _unwrap_annotated(hints["return"])
+    if annotation is type(None):
+        if may_be_none:
+            return (), False
+        raise ContractError(
+            f"{where} is None, and no argument is marked as mutated: there is no result to compare",
+            fix="return the result, or mark what it writes: Annotated[Float[Tensor, ...], ow.mutated]",
+        )
+    is_tuple = typing.get_origin(annotation) is tuple
+    marked = [_unwrap_saved(part) for part in (typing.get_args(annotation) if is_tuple else (hints["return"],))]
+    parts = [part for part, _ in marked]
+    flags = [is_saved for _, is_saved in marked]
+    if flags != sorted(flags) or all(flags):
+        raise ContractError(
+            f"{where} has ow.saved_for_backward before an output that is returned to the caller",
+            fix="return at least one tensor for the caller first, and the saved outputs last",
+        )
+    for part in parts:
+        if not _is_array(part):
+            raise ContractError(
+                f"{where} has type {_show(part)}",
+                fix='return tensors: Float[Tensor, "n"], or tuple[Float[Tensor, "n"], Int[Tensor, "n"]]',
+            )
+    return tuple(Return(_read_tensor(p, where), s) for p, s in zip(parts, flags, strict=True)), is_tuple
+
+
+def _is_array(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, AbstractArray)
+
+
+def _is_list_of_arrays(annotation: Any) -> bool:
+    arguments = typing.get_args(annotation)
+    listed = typing.get_origin(annotation) in (list, typing.get_origin(Sequence[int]))
+    return listed and bool(arguments) and _is_array(arguments[0])
+
+
+def _read_tensor(annotation: Any, where: str) -> TensorType:
+    if annotation.array_type not in (torch.Tensor, np.ndarray):
+        raise ContractError(
+            f"{where} is a jaxtyping array on {_show(annotation.array_type)}",
+            fix="use torch.Tensor or np.ndarray",
+        )
+    try:
+        dims = parse_dims(annotation.dim_str)
+    except ValueError as error:
+        raise ContractError(f"{where}: {error}", fix='write a shape such as "*batch n k"') from None
+    language: Language = "numpy" if annotation.array_type is np.ndarray else "torch"
+    dtypes = _torch_dtypes(annotation.dtypes, language)
+    if not dtypes:
+        raise ContractError(f"{where}: torch has no dtype of class {annotation.dtype.__name__}", fix="use Float or Int")
+    return TensorType(dims, annotation.dtype.__name__, dtypes, language)
+
+
+_ALL_DTYPES = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+
+
+def _torch_dtypes(names: Any, language: Language) -> tuple[torch.dtype, ...]:
+    listed = names if isinstance(names, tuple | list) else _ALL_DTYPES  # Shaped holds a marker, not names
+    found = [getattr(torch, name) for name in listed if isinstance(getattr(torch, name, None), torch.dtype)]
+    # torch has names for integers of less than a byte, but no operation on them.
+    found = [d for d in found if not re.fullmatch(r"torch\.u?int[1-7]", str(d))]
+    if language == "numpy":  # NumPy itself has no bfloat16 and no float8
+        found = [d for d in found if d is not torch.bfloat16 and "float8" not in str(d) and "float4" not in str(d)]
+    return tuple(dict.fromkeys(found))
+
+
+def _unwrap_annotated(annotation: Any) -> tuple[Any, Values | None]:
+    if typing.get_origin(annotation) is not Annotated:
+        return annotation, None
+    drawn = next((m for m in annotation.__metadata__ if isinstance(m, Values)), None)
+    return annotation.__origin__, drawn
+
+
+def _is_marked(annotation: Any, marker: type) -> bool:
+    return typing.get_origin(annotation) is Annotated and any(isinstance(m, marker) for m in annotation.__metadata__)
+
+
+def _unwrap_saved(annotation: Any) -> tuple[Any, bool]:
+    return _unwrap_annotated(annotation)[0], _is_marked(annotation, Saved)
+
+
+def _show(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+
+
+def _check_dim_names(signature: Signature, qualname: str) -> None:
+    """Every dim of an output, and every name in an expression, must be known from the arguments."""
+    integers = {a.name for a in signature.arguments if a.schema_type is int}
+    known, variadic = set(integers), set[str]()
+    for argument in signature.arguments:
+        if argument.tensor is None:
+            continue
+        for dim in argument.tensor.dims:
+            if isinstance(dim, NamedDim | VariadicDim) and dim.name:
+                if dim.name in integers:
+                    raise ContractError(
+                        f"{qualname}: {dim.name!r} names both an argument and a dim of {argument.name!r}",
+                        fix="rename one of them",
+                    )
+                known.add(dim.name)
+                if isinstance(dim, VariadicDim):
+                    variadic.add(dim.name)
+    everywhere = [(f"argument {a.name!r}", a.tensor) for a in signature.arguments if a.tensor]
+    everywhere += [("the return value", r.tensor) for r in signature.returns]
+    for where, tensor in everywhere:
+        for dim in tensor.dims:
+            several = _names_of(dim) & variadic if isinstance(dim, ExprDim) else set()
+            if several:
+                raise ContractError(
+                    f"{qualname}: {where} computes {str(dim)!r} from {sorted(several)}, which stands for several axes",
+                    fix="use a dim that is one axis, or '_'",
+                )
+            unknown = _names_of(dim) - known
+            if unknown:
+                raise ContractError(
+                    f"{qualname}: {where} has the dim {str(dim)!r}, but no argument's shape has {sorted(unknown)}",
+                    fix=f"known dims and int arguments are {sorted(known)}; use '_' for a size that is not known",
+                )
+
+
+def _check_names_in_values(signature: Signature, qualname: str) -> None:
+    """The bounds of test inputs are computed from single axes and int arguments."""
+    dims = {d.name for a in signature.arguments if a.tensor for d in a.tensor.dims if isinstance(d, NamedDim)}
+    integers = [a.name for a in signature.arguments if a.schema_type is int]
+    for argument in signature.arguments:
+        # The integers are drawn in their order, before everything else.
+        earlier = integers[: integers.index(argument.name)] if argument.name in integers else integers
+        known = dims | set(earlier)
+        unknown = (argument.values.names if argument.values is not None else set()) - known
+        if unknown:
+            raise ContractError(
+                f"{qualname}: the values of {argument.name!r} are computed from {sorted(unknown)}",
+                fix=f"use dims of one axis and int arguments: {sorted(known)}",
+            )
+
+
+def _names_of(dim: Dim) -> set[str]:
+    match dim:
+        case NamedDim(name=name):
+            return {name}
+        case VariadicDim(name=str(name)):
+            return {name}
+        case ExprDim(text=text):
+            return names_in(text)
+    return set()

@@ -1,0 +1,1 @@
+"""NumPy in references: its dtype rules, and which of its functions torch lacks."""
