@@ -11,8 +11,9 @@ from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 import opwright as ow
-from opwright.contract.cases import arguments_of, cases, parse_case
 from opwright.contract.contract import make_contract
+from opwright.contract.inputs.arguments import arguments_of
+from opwright.contract.inputs.cases import cases, parse_case
 from opwright.errors import CheckError
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.checks.context import Context
 from opwright.checks.table import CHECKS
-from opwright.contract.cases import cases
+from opwright.contract.inputs.cases import cases
 from opwright.internals.lookup import problems
 from opwright.runtime.kernel import under_check
 

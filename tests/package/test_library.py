@@ -39,6 +39,7 @@ calls = {
     "index columns": (x, y, p, index[:, :2]), "pair dtype": (x, y, p, None, pair.long()),
     "pair size": (x, y, p, None, pair.repeat(1, 2, 1)), "sparse": (x.to_sparse(), y, p),
     "k changes": (x, y, p, index, None, 2), "k breaks": (x, y, p, index, None, 4), "meta": (x, y.to("meta"), p),
+    "where": (x, y, p, None, None, 3), "where not": (torch.zeros(2, 5), torch.zeros(5), []),
 }
 for name, call in calls.items():
     try:
@@ -63,15 +64,18 @@ def test_checks_in_cpp_are_those_in_python(shapes):
     library = shapes / "shape_ops" / "native" / "libshape_ops.so"
     python = outcomes(python_with(shapes)("import shape_ops\n" + CALLS))
     cpp = outcomes(python_with()(f"import torch\ntorch.ops.load_library({str(library)!r})\n" + CALLS))
-    assert len(python) == 24
+    assert len(python) == 26
     # Where no native kernel takes the dtype, Python runs the reference; C++ has none.
     assert python.pop("half") == "0.0"
     assert cpp.pop("half") == ("error", None)
+    assert python.pop("where not") == ("error", "x")  # C++ does not name the argument of a size
+    assert cpp.pop("where not") == ("error", None)
     for other in ("meta", "sparse"):  # another implementation is asked for: in C++ the dispatcher's own error
         assert python.pop(other)[0] == cpp.pop(other)[0] == "error"
     assert cpp == python
     assert [python[n] for n in ("plain", "double", "k", "empty")] == ["1.0", "2.0", "1.0", "nothing"]
     assert python["index size"] == ("error", "index")
+    assert python["where"] == ("error", None)
 
 
 def test_the_library_alone_runs_saved_outputs_lists_and_defaults(mixed):

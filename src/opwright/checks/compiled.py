@@ -12,7 +12,7 @@ from opwright import tree
 from opwright.checks import values
 from opwright.checks.context import Context, Observation, same_layout
 from opwright.contract import derive
-from opwright.contract.cases import Case
+from opwright.contract.inputs.case import Case
 from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]

@@ -12,9 +12,10 @@ import torch
 
 from opwright import tree
 from opwright.checks.memory import same_layout_copy
-from opwright.contract import cases as case_making
 from opwright.contract import derive
-from opwright.contract.cases import Case
+from opwright.contract.inputs import cases as case_making
+from opwright.contract.inputs.arguments import arguments_of
+from opwright.contract.inputs.case import Case
 from opwright.errors import CheckError
 from opwright.results import Finding, NotChecked, Status
 from opwright.runtime.op import Op
@@ -81,7 +82,7 @@ class Context:
 
     def _run(self, case: Case) -> Observation | SkippedCase:
         try:
-            arguments = case_making.arguments_of(self.op.contract, case, self.device)
+            arguments = arguments_of(self.op.contract, case, self.device)
         except CheckError as error:
             return SkippedCase(error.message)
         if self._explain(arguments) != self.kernel:

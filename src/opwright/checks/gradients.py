@@ -12,8 +12,9 @@ from opwright import tree
 from opwright.checks.context import Context, Observation, SkippedCase, copy_of, reduction_length, to_cpu, to_double
 from opwright.checks.tolerance import allowed_error, describe_difference, first_difference
 from opwright.contract import derive
-from opwright.contract.cases import Case, arrange
 from opwright.contract.contract import Contract
+from opwright.contract.inputs.arguments import arrange
+from opwright.contract.inputs.case import Case
 from opwright.errors import ContractError
 from opwright.results import Finding, NotChecked, Origin, Status
 

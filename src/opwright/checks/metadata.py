@@ -9,8 +9,8 @@ import torch
 
 from opwright import tree
 from opwright.checks.context import Context, Observation, same_layout
-from opwright.contract import cases as case_making
 from opwright.contract.binding import describe_outputs
+from opwright.contract.inputs import cases as case_making
 from opwright.internals.compiler import fake_tensors
 from opwright.results import Finding, NotChecked
 

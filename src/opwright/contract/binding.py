@@ -25,8 +25,10 @@ from opwright.contract.dims import (
     rank_range,
 )
 from opwright.contract.dtypes import short
+from opwright.contract.relations import Relation, broken
 from opwright.contract.signature import Argument, Kind, TensorType
 from opwright.errors import ArgumentError
+from opwright.internals.tensors import is_true
 
 if TYPE_CHECKING:
     from opwright.contract.contract import Contract
@@ -108,6 +110,8 @@ def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
             postponed += _bind_shape(contract, where, spec.tensor.dims, tensor, binding)
     for where, dim, size in postponed:
         _bind_expression(contract, where, dim, size, binding)
+    if (relation := broken(contract.where, binding.sizes)) is not None:
+        raise _relation_error(contract, relation, binding)
     if binding.device is None:
         raise ArgumentError(
             f"{contract.qualname}: no tensor was passed, so no device can be chosen",
@@ -138,7 +142,7 @@ def _bind_expression(contract: Contract, where: str, dim: ExprDim, size: Any, bi
         expected = evaluate(dim.text, binding.sizes)
     except ZeroDivisionError:
         expected = f"{dim}, which divides by zero"
-    if size != expected:
+    if isinstance(expected, str) or _differ(size, expected):
         raise _size_error(contract, where, dim, expected, size, f"{dim} with {_known(dim, binding)}")
 
 
@@ -250,7 +254,7 @@ def _bind_shape(
                 if not (broadcast and size == 1):
                     _bind_name(contract, where, name, dim, size, binding)
             case FixedDim(size=expected):
-                if size != expected:
+                if _differ(size, expected):
                     raise _size_error(contract, where, dim, expected, size, "fixed by the contract")
             case ExprDim():
                 postponed.append((where, dim, size))
@@ -270,8 +274,8 @@ def _bind_name(contract: Contract, where: str, name: str, dim: Dim, size: Any, b
 def _differ(a: Any, b: Any) -> bool:
     # Tuples of symbolic sizes are compared one by one, so that each comparison becomes a guard.
     if isinstance(a, tuple):
-        return len(a) != len(b) or any(bool(x != y) for x, y in zip(a, b, strict=True))
-    return bool(a != b)
+        return len(a) != len(b) or not all(is_true(x == y) for x, y in zip(a, b, strict=True))
+    return not is_true(a == b)
 
 
 def _known(dim: ExprDim, binding: Binding) -> str:
@@ -282,6 +286,17 @@ def _size_error(contract: Contract, where: str, dim: Dim, expected: Any, actual:
     return ArgumentError(
         f"{contract.qualname}: dim {str(dim)!r} of argument {where!r} should be {_plain(expected)} ({why}), "
         f"but it is {_plain(actual)}",
+        fix=f"the contract is {contract.call_form}",
+    )
+
+
+def _relation_error(contract: Contract, relation: Relation, binding: Binding) -> ArgumentError:
+    known = []
+    for name in sorted(relation.names):
+        argument = binding.bound_by.get(name)
+        known.append(f"{name}={binding.sizes[name]}" + (f" (from argument {argument!r})" if argument else ""))
+    return ArgumentError(
+        f"{contract.qualname}: {relation} should hold, but {' and '.join(known)}",
         fix=f"the contract is {contract.call_form}",
     )
 

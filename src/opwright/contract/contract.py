@@ -20,6 +20,7 @@ from opwright.contract.fingerprint import digest, fingerprint
 from opwright.contract.functional import functional_form
 from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
 from opwright.contract.reference import contiguous_outputs, run_reference, run_traceable
+from opwright.contract.relations import Relation, nearest, parse_relation
 from opwright.contract.signature import Argument, Kind, Signature
 from opwright.errors import ContractError
 from opwright.internals.compiler import fake_tensors
@@ -43,6 +44,7 @@ class Contract:
     file: str | None
     doc: str
     autocast: str | None = None
+    where: tuple[Relation, ...] = ()
 
     @property
     def namespace(self) -> str:
@@ -65,7 +67,12 @@ class Contract:
     def fingerprint(self) -> str:
         """Changes when the schema or anything that the reference reaches changes."""
         return digest(
-            self.qualname, self.schema, str(self.signature.visible), str(self.autocast), fingerprint(self.function)
+            self.qualname,
+            self.schema,
+            str(self.signature.visible),
+            str(self.autocast),
+            *map(str, self.where),
+            fingerprint(self.function),
         )
 
     @cached_property
@@ -92,7 +99,8 @@ class Contract:
             if argument.keyword_only and "*" not in shown:
                 shown.append("*")
             shown.append(_show_argument(argument))
-        return f"{self.qualname}({', '.join(shown)})"
+        where = f" where {', '.join(map(str, self.where))}" if self.where else ""
+        return f"{self.qualname}({', '.join(shown)}){where}"
 
     @cached_property
     def functional(self) -> Contract | None:
@@ -169,7 +177,7 @@ class Contract:
 
 def make_contract(
     qualname: str, function: Callable[..., Any], scope: Mapping[str, Any], autocast: str | None = None,
-    *, examined: bool = False,
+    *, where: Sequence[str] | str = (), examined: bool = False,
 ) -> Contract:  # fmt: skip
     """Make a contract from a typed function.
 
@@ -178,6 +186,7 @@ def make_contract(
         function: the reference.
         scope: the names visible at its definition.
         autocast: one of ``AUTOCAST``, or None.
+        where: conditions on sizes and ``int`` arguments.
         examined: what the function writes was compared with what it declares before, when it was packaged.
 
     Raises:
@@ -205,6 +214,7 @@ def make_contract(
         file=inspect.getsourcefile(function),
         doc=inspect.getdoc(function) or "",
         autocast=autocast,
+        where=_read_relations(qualname, signature, [where] if isinstance(where, str) else where),
     )
     if contract.signature.mutated and signature.language == "numpy":
         raise ContractError(
@@ -227,6 +237,26 @@ def _checked_name(qualname: str) -> str:
             f"{qualname!r} is not an operator name", fix='use "namespace::name", each a Python identifier'
         )
     return qualname
+
+
+def _read_relations(qualname: str, signature: Signature, texts: Sequence[str]) -> tuple[Relation, ...]:
+    known, found = signature.single_sizes, []
+    for text in texts:
+        try:
+            relation = parse_relation(text)
+        except ValueError as error:
+            raise ContractError(f"{qualname}: where: {error}", fix="compare dims and int arguments") from None
+        if unknown := relation.names - known:
+            raise ContractError(
+                f"{qualname}: where={text!r} uses {sorted(unknown)}, which is no dim of one axis and no int argument",
+                fix=f"there are {sorted(known)}",
+            )
+        found.append(relation)
+    if nearest(found, dict.fromkeys({n for r in found for n in r.names}, 4)) is None:
+        raise ContractError(
+            f"{qualname}: no sizes were found for which {' and '.join(map(str, found))}", fix="remove a condition"
+        )
+    return tuple(found)
 
 
 def _refuse_lacking(qualname: str, function: Callable[..., Any]) -> None:

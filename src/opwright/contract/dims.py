@@ -147,9 +147,9 @@ def _reject_unless_known(node: ast.AST, expression: str) -> None:
         raise ValueError(f"the axis {expression!r} uses more than + - * // % ** min max abs on names and integers")
 
 
-def evaluate(expression: str, env: Mapping[str, Size]) -> Size:
+def evaluate(expression: str | ast.expr, env: Mapping[str, Size]) -> Size:
     """The value of an expression (KeyError for a name that ``env`` lacks). Sizes may be symbolic."""
-    return _evaluate(_parse_expression(expression), env)
+    return _evaluate(_parse_expression(expression) if isinstance(expression, str) else expression, env)
 
 
 def _evaluate(node: ast.expr, env: Mapping[str, Size]) -> Size:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Union
 import torch
 
 from opwright import tree
-from opwright.contract.dims import Dim
+from opwright.contract.dims import Dim, NamedDim
 from opwright.contract.values import Values
 
 __all__ = [
@@ -148,6 +148,13 @@ class Signature:
     def written(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """The tensors of mutated arguments, lists flattened, in signature order; absent optional ones left out."""
         return tree.tensors([arguments[i] for i in self.mutated])
+
+    @cached_property
+    def single_sizes(self) -> frozenset[str]:
+        """The names of dims of one axis and of int arguments, from which sizes and conditions are computed."""
+        dims = (d for a in self.arguments if a.tensor for d in a.tensor.dims)
+        named = {d.name for d in dims if isinstance(d, NamedDim)}
+        return frozenset(named | {a.name for a in self.arguments if a.schema_type is int})
 
     @property
     def language(self) -> Language:

@@ -149,6 +149,12 @@ INTERNALS: tuple[Internal, ...] = (
         "writes are found by comparing values; no CUDA graphs",
     ),
     Internal(
+        "check",
+        "torch._check",
+        "comparisons of sizes that depend on data",
+        "an operator that compares such sizes is refused under torch.compile",
+    ),
+    Internal(
         "storage_identity", "torch.UntypedStorage._cdata", "do two tensors share memory", "their addresses are compared"
     ),
     Internal(

@@ -8,7 +8,7 @@ import torch
 
 from opwright.internals.lookup import find
 
-__all__ = ["address_in_object", "share_memory", "version_of", "was_written"]
+__all__ = ["address_in_object", "is_true", "share_memory", "version_of", "was_written"]
 
 
 def _counts_writes(version: Any) -> bool:
@@ -26,6 +26,7 @@ def _identifies_storages(identity: Any) -> bool:
 
 _version = find("version", _counts_writes)
 _identity = find("storage_identity", _identifies_storages)
+_check = find("check")
 _address = find("tensor_address", lambda address: address.__get__(torch.empty(0)) > 0)
 
 
@@ -55,3 +56,14 @@ def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 def address_in_object(tensor: torch.Tensor) -> int | None:
     """The address of the C++ tensor of a Python tensor; None if it is not available."""
     return None if _address is None else int(_address.__get__(tensor))
+
+
+def is_true(condition: Any) -> bool:
+    """Whether a comparison of sizes holds. One of a size that depends on data is compared when the code runs."""
+    if not isinstance(condition, torch.SymBool) or _check is None:
+        return bool(condition)
+    try:
+        _check(condition)
+    except RuntimeError:
+        return False
+    return True

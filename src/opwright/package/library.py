@@ -18,6 +18,7 @@ from opwright.backends.native import stable_abi
 from opwright.backends.native.host_function import TORCH
 from opwright.contract.contract import Contract
 from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim
+from opwright.contract.relations import Relation
 from opwright.contract.signature import Argument, Kind, TensorType
 from opwright.errors import CompileError
 from opwright.machine import Machine
@@ -91,6 +92,7 @@ def _checked_function(contract: Contract, kernels: Sequence[ShippedKernel]) -> s
     lines = [f"{declared} {{", f'  opwright::Call call("{contract.qualname}");']
     lines += [f"  {check}" for argument in contract.signature.arguments for check in _checks(argument)]
     lines.append("  call.finish();")
+    lines += [f"  {_condition_check(relation)}" for relation in contract.where]
     for kernel in kernels:
         mask = _mask(kernel.spec.dtypes) if kernel.spec.dtypes is not None else _ALL
         name = f"opwright_shipped::{kernel.record['symbol']}"
@@ -136,6 +138,38 @@ def _dim(dim: Dim) -> str:
             )
         case AnyDim():
             return f"{{opwright::Dim::ANY, {text}}}"
+
+
+def _condition_check(relation: Relation) -> str:
+    """A condition on sizes, compared if all its names are known."""
+    body = _condition(ast.parse(relation.text, mode="eval").body)
+    names = ", ".join(f'"{name}"' for name in sorted(relation.names))
+    holds = f"[](const opwright::Sizes& sizes) -> bool {{ return {body}; }}"
+    return f'call.where("{_escaped(relation.text)}", {{{names}}}, {holds});'
+
+
+_COMPARISONS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+
+
+def _condition(node: ast.expr) -> str:
+    """A condition of ``where`` (``contract/relations.py``) as C++ on ``sizes``."""
+    match node:
+        case ast.BoolOp(op=op, values=values):
+            return "(" + (" && " if isinstance(op, ast.And) else " || ").join(map(_condition, values)) + ")"
+        case ast.UnaryOp(operand=operand):
+            return f"!{_condition(operand)}"
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            sides = [left, *comparators]
+            parts = [_comparison(a, op, b) for a, op, b in zip(sides, ops, sides[1:], strict=False)]
+            return f"({' && '.join(parts)})"
+    raise ValueError(f"{ast.unparse(node)} is not a condition")
+
+
+def _comparison(left: ast.expr, op: ast.cmpop, right: ast.expr) -> str:
+    if isinstance(right, ast.Tuple | ast.List | ast.Set):
+        equal = [f"{_expression(left)} == {_expression(each)}" for each in right.elts]
+        return f"{'!' * isinstance(op, ast.NotIn)}({' || '.join(equal)})"
+    return f"{_expression(left)} {_COMPARISONS[type(op)]} {_expression(right)}"
 
 
 _OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}

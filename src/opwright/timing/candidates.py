@@ -12,7 +12,8 @@ import torch
 
 from opwright import tree
 from opwright.contract import derive
-from opwright.contract.cases import Case, arguments_of
+from opwright.contract.inputs.arguments import arguments_of
+from opwright.contract.inputs.case import Case
 from opwright.runtime.baselines import Baseline
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op

@@ -9,7 +9,7 @@ import torch
 
 from opwright import tree
 from opwright.contract import derive
-from opwright.contract.cases import Case
+from opwright.contract.inputs.case import Case
 from opwright.results import Accepted, Measurement
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op

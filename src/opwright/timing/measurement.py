@@ -8,8 +8,8 @@ from typing import Any
 
 from opwright import tree
 from opwright.contract import derive
-from opwright.contract.cases import Case
 from opwright.contract.dtypes import short
+from opwright.contract.inputs.case import Case
 from opwright.results import Measurement
 from opwright.runtime.baselines import DERIVED
 from opwright.runtime.targets import name_target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from opwright.contract.cases import Case, Size
+from opwright.contract.inputs.case import Case, Size
 from opwright.results import Measurement, RooflineLimit
 from opwright.runtime.op import Op
 from opwright.timing.analysis.crossover import Point

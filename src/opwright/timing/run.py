@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from opwright.contract.cases import Case, Size
+from opwright.contract.inputs.case import Case, Size
 from opwright.errors import CheckError
 from opwright.machine import this_machine
 from opwright.results import BenchReport, Crossover, Measurement

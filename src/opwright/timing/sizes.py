@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from opwright.contract.cases import Case, Size, cases, dtypes_to_check, elements
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
+from opwright.contract.inputs.case import Case, Size
+from opwright.contract.inputs.cases import admissible, cases, dtypes_to_check, elements
 from opwright.errors import CheckError
 
 __all__ = ["bench_cases"]
@@ -56,7 +57,19 @@ def bench_cases(
         found = [_grown(contract, base, n) for n in _SWEEP[device][:: 2 if quick else 1]]
     else:
         found = [_grown(contract, base, n) for n in (_QUICK if quick else _ELEMENTS)[device]]
-    return [Case(c.sizes, d) for d in chosen for c in dict.fromkeys(found)]
+    fitted = [_fitted(contract, c, sizes or declared) for c in found]
+    return [Case(c.sizes, d) for d in chosen for c in dict.fromkeys(fitted)]
+
+
+def _fitted(contract: Contract, case: Case, requested: Collection[str]) -> Case:
+    """The case with sizes that satisfy the contract's conditions; what was requested stays."""
+    fitted = admissible(contract, case, keep=requested)
+    if fitted is None:
+        raise CheckError(
+            f"{contract.qualname}: no sizes satisfy {' and '.join(map(str, contract.where))} in the case {case}",
+            fix="choose other sizes",
+        )
+    return fitted
 
 
 def _dtypes(contract: Contract, names: Sequence[str]) -> list[tuple[tuple[str, torch.dtype], ...]]:

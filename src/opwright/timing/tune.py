@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from opwright.contract.cases import Size
+from opwright.contract.inputs.case import Size
 from opwright.errors import CacheError
 from opwright.machine import this_machine
 from opwright.results import BenchReport, Crossover, Measurement

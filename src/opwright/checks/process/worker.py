@@ -27,8 +27,9 @@ from opwright.checks.process.messages import (
     write_message,
 )
 from opwright.checks.table import CHECKS
-from opwright.contract.cases import Case, cases, parse_case
 from opwright.contract.dtypes import short
+from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.cases import cases, parse_case
 from opwright.errors import CompileError, OpwrightError
 from opwright.results import Finding, NotChecked, Refused, Status
 from opwright.runtime import serialization

@@ -8,7 +8,7 @@ opwright's tools: building, tuning, checking, timing.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import ParamSpec, TypeVar
@@ -29,14 +29,16 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True, default=Any)
 
 
-def op(qualname: str, *, autocast: str | None = None) -> Callable[[Callable[P, R]], Op[P, R]]:
+def op(
+    qualname: str, *, where: Sequence[str] | str = (), autocast: str | None = None
+) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Define an operator by a typed function, its reference, like ``opwright.op``."""
     frame = inspect.currentframe()
     caller = frame.f_back if frame is not None else None
     scope = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
 
     def decorate(function: Callable[..., Any]) -> Any:
-        return Op(make_contract(qualname, function, scope, autocast, examined=True))
+        return Op(make_contract(qualname, function, scope, autocast, where=where, examined=True))
 
     return decorate
 

@@ -27,8 +27,12 @@ struct Dim {
   int64_t (*compute)(const Sizes&) = nullptr;  // COMPUTED; throws std::out_of_range if a name is not known
 };
 
+struct division_by_zero : std::runtime_error {
+  division_by_zero() : std::runtime_error("a dim of the contract divides by zero") {}
+};
+
 inline int64_t floor_divide(int64_t a, int64_t b) {
-  if (b == 0) throw std::runtime_error("a dim of the contract divides by zero");
+  if (b == 0) throw division_by_zero();
   return a / b - ((a % b != 0) && ((a < 0) != (b < 0)));
 }
 
@@ -75,6 +79,20 @@ class Call {
       }
       if (size != expected) fail_size(argument, dim.text, expected, size);
     }
+  }
+
+  // A condition on sizes, which is compared if all its sizes are known.
+  void where(const char* text, std::initializer_list<const char*> names, bool (*holds)(const Sizes&)) const {
+    for (const char* name : names) {
+      if (!sizes_.count(name)) return;
+    }
+    bool does;
+    try {
+      does = holds(sizes_);
+    } catch (const division_by_zero&) {
+      does = false;
+    }
+    if (!does) fail(std::string(text) + " should hold");
   }
 
   // Whether a kernel takes the floating dtypes of the call (or, if there are none, all its dtypes).

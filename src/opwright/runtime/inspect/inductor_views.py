@@ -13,9 +13,10 @@ from opwright.backends.build_tools import build_tools
 from opwright.backends.inductor.stages import Generated, compiled, kernels_in
 from opwright.backends.inductor.target_gpus import target_gpu
 from opwright.backends.triton.stages import CompiledKernel
-from opwright.contract.cases import arguments_of, parse_case
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
+from opwright.contract.inputs.arguments import arguments_of
+from opwright.contract.inputs.cases import parse_case
 from opwright.errors import CheckError, KernelRefusedError
 from opwright.internals.compiler import run_and_get_code
 from opwright.results import Shown

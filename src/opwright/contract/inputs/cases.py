@@ -1,4 +1,4 @@
-"""Test inputs derived from the contract: sizes, dtypes and layouts, boundaries first.
+"""The cases of a contract: sizes, dtypes and layouts, boundaries first.
 
 A case is a short text that stands for one call's arguments, such as ``n=5 k=3 dtype=float32
 layout=sliced``; the same text always gives the same values, so a failure can be repeated from it.
@@ -9,21 +9,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import torch
 
 from opwright.contract.contract import Contract
-from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
+from opwright.contract.dims import NamedDim, VariadicDim
 from opwright.contract.dtypes import short
-from opwright.contract.signature import Argument, Kind, TensorType
-from opwright.contract.values import Values, draw, draw_range
+from opwright.contract.inputs.arguments import env_of, shape_of
+from opwright.contract.inputs.case import Case, Size
+from opwright.contract.relations import nearest
 from opwright.errors import CheckError
 
-__all__ = ["LAYOUTS", "Case", "always_its_default", "arguments_of", "cases", "dtypes_to_check", "parse_case"]
+__all__ = ["LAYOUTS", "admissible", "cases", "dtypes_to_check", "elements", "parse_case", "smaller"]
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "offset", "expanded")
 _QUICK = (0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 127, 128, 129, 1023, 1024, 1025)
@@ -41,37 +39,6 @@ _CHECKED = (
     torch.complex64, torch.uint8, torch.int16, torch.int8, torch.complex128,
 )  # fmt: skip
 
-Size = int | tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call's inputs. ``sizes`` gives each dim (a tuple for ``*name``), ``dtypes`` each dtype class."""
-
-    sizes: tuple[tuple[str, Size], ...]
-    dtypes: tuple[tuple[str, torch.dtype], ...]
-    layout: str = "contiguous"
-    absent: bool = False
-
-    def __str__(self) -> str:
-        parts = [f"{name}={_show_size(size)}" for name, size in self.sizes]
-        if len(self.dtypes) == 1:
-            parts.append(f"dtype={short(self.dtypes[0][1])}")
-        else:
-            parts += [f"{name}={short(dtype)}" for name, dtype in self.dtypes]
-        parts.append(f"layout={self.layout}")
-        return " ".join(parts + ["optional=absent"] * self.absent)
-
-    @property
-    def dtype(self) -> torch.dtype | None:
-        """The floating dtype if there is one, else the first."""
-        found = [d for _, d in self.dtypes]
-        return next((d for d in found if d.is_floating_point or d.is_complex), found[0] if found else None)
-
-    def with_size(self, name: str, size: Size) -> Case:
-        """The same case with another size of one dim."""
-        return dataclasses.replace(self, sizes=tuple((n, size if n == name else s) for n, s in self.sizes))
-
 
 def parse_case(contract: Contract, text: str) -> Case:
     """The reverse of ``str(case)``; missing parts are filled in from the contract. Raises CheckError."""
@@ -84,6 +51,7 @@ def parse_case(contract: Contract, text: str) -> Case:
             )
         values[name] = value
     case = _base_case(contract)
+    given = [n for n, _ in case.sizes if n in values]
     sizes = tuple((n, _parse_size(values.pop(n), s, text) if n in values else s) for n, s in case.sizes)
     classes = [name for name, _ in case.dtypes]
     if "dtype" in values and len(classes) == 1:
@@ -98,7 +66,12 @@ def parse_case(contract: Contract, text: str) -> Case:
             fix=f"it knows {', '.join(known)}; layouts are {', '.join(_layouts(contract))}",
         )
     _refuse_other_dtypes(contract, dtypes, text)
-    return Case(sizes, dtypes, layout, absent)
+    fitted = admissible(contract, Case(sizes, dtypes, layout, absent), keep=given)
+    if fitted is None:
+        raise CheckError(
+            f"no sizes of the case {text!r} satisfy {' and '.join(map(str, contract.where))}", fix="choose other sizes"
+        )
+    return fitted
 
 
 def _parse_size(text: str, like: Size, case: str) -> Size:
@@ -141,10 +114,6 @@ def _layouts(contract: Contract) -> tuple[str, ...]:
     return (*LAYOUTS, *alone, *["broadcast"] * broadcasts)
 
 
-def _show_size(size: Size) -> str:
-    return ("x".join(map(str, size)) or "-") if isinstance(size, tuple) else str(size)
-
-
 # -- which cases ------------------------------------------------------------------------------------
 
 
@@ -181,11 +150,13 @@ def cases(contract: Contract, level: str, allowed: Sequence[torch.dtype] | None 
         return []
     base = dataclasses.replace(_base_case(contract), dtypes=combinations[0])
     if level == "smoke":
-        return _smoke(contract, base)
+        return [c for case in _smoke(contract, base) if (c := admissible(contract, case)) is not None]
     boundaries = _QUICK if level == "quick" else _FULL
-    found = [base.with_size(name, size) for name, _ in base.sizes for size in _sizes_of(name, base, boundaries)]
-    large = [base.with_size(name, _like(size, new)) for name, size in base.sizes for new in (128, 129)] or [base]
-    large += _tiled(contract, base)
+    varied = [(name, size) for name, _ in base.sizes for size in _sizes_of(name, base, boundaries)]
+    found = [c for name, size in varied if (c := _varied(contract, base, name, size)) is not None]
+    longer = (_varied(contract, base, name, _like(size, new)) for name, size in base.sizes for new in (128, 129))
+    tiled = (admissible(contract, case) for case in _tiled(contract, base))
+    large = [c for c in (*longer, *tiled) if c is not None] or [base]
     layouts = _layouts(contract)
     for layout in layouts[1:]:
         found += [dataclasses.replace(c, layout=layout) for c in (base, *large)]
@@ -193,7 +164,8 @@ def cases(contract: Contract, level: str, allowed: Sequence[torch.dtype] | None 
     if any(a.optional for a in contract.signature.arguments):
         found.append(dataclasses.replace(base, absent=True))
     for dtypes in combinations[1:]:
-        few = [base, *large, *(base.with_size(name, _like(size, 0)) for name, size in base.sizes)]
+        empty = (_varied(contract, base, name, _like(size, 0)) for name, size in base.sizes)
+        few = [base, *large, *(c for c in empty if c is not None)]
         if level == "full":
             few = list(found)
         few.append(dataclasses.replace(base, layout="sliced"))
@@ -229,7 +201,7 @@ def _tiled(contract: Contract, base: Case) -> list[Case]:
 def elements(contract: Contract, case: Case) -> int:
     """The number of elements in the largest tensor of a case (0 if its sizes contradict each other)."""
     try:
-        shapes = [_shape(a.tensor, _env(contract, case)) for a in contract.signature.arguments if a.tensor]
+        shapes = [shape_of(a.tensor, env_of(contract, case)) for a in contract.signature.arguments if a.tensor]
     except CheckError:
         return 0
     return max((math.prod(s) for s in shapes), default=0)
@@ -245,7 +217,8 @@ def smaller(contract: Contract, case: Case) -> Iterator[Case]:
             for i, part in enumerate(size):
                 yield from (case.with_size(name, (*size[:i], s, *size[i + 1 :])) for s in _below(part))
         else:
-            yield from (case.with_size(name, s) for s in _below(size))
+            fitted = (admissible(contract, case.with_size(name, s), keep=[name]) for s in _below(size))
+            yield from (c for c in fitted if c is not None and elements(contract, c) <= elements(contract, case))
 
 
 def _below(size: int) -> list[int]:
@@ -261,7 +234,40 @@ def _base_case(contract: Contract) -> Case:
             elif isinstance(dim, NamedDim):
                 sizes.setdefault(dim.name, _BASE[len(sizes) % len(_BASE)])
     dtypes = dtypes_to_check(contract, None)
-    return Case(tuple(sizes.items()), dtypes[0] if dtypes else ())
+    case = Case(tuple(sizes.items()), dtypes[0] if dtypes else ())
+    return admissible(contract, case) or case
+
+
+def _varied(contract: Contract, base: Case, name: str, size: Size) -> Case | None:
+    """The base with another size of one dim, and of others if the contract's conditions need that, or if the case would
+    be too large."""
+    found = None
+    for most in (None, 2, 1):
+        case = base if most is None else _at_most(base, most)
+        case = case.with_size(name, size)
+        found = admissible(contract, case, keep=[name]) or admissible(contract, case)
+        if found is None or elements(contract, found) <= _MOST_ELEMENTS["quick"]:
+            break
+    return found
+
+
+def _at_most(case: Case, most: int) -> Case:
+    sizes = (
+        tuple(min(s, most) for s in size) if isinstance(size, tuple) else min(size, most) for _, size in case.sizes
+    )
+    return dataclasses.replace(case, sizes=tuple(zip((name for name, _ in case.sizes), sizes, strict=True)))
+
+
+def admissible(contract: Contract, case: Case, keep: Collection[str] = ()) -> Case | None:
+    """The case with the nearest sizes that satisfy the contract's conditions, except that those of ``keep`` stay; None
+    if there are none."""
+    if not contract.where:
+        return case
+    wanted = {name: size for name, size in case.sizes if isinstance(size, int)}
+    found = nearest(contract.where, wanted, keep)
+    if found is None:
+        return None
+    return dataclasses.replace(case, sizes=tuple((name, found.get(name, size)) for name, size in case.sizes))
 
 
 def _sizes_of(name: str, base: Case, boundaries: Iterable[int]) -> list[Size]:
@@ -272,145 +278,3 @@ def _sizes_of(name: str, base: Case, boundaries: Iterable[int]) -> list[Size]:
 
 def _like(size: Size, new: int) -> Size:
     return (3, new) if isinstance(size, tuple) else new
-
-
-# -- from a case to arguments -----------------------------------------------------------------------------
-
-
-def arguments_of(contract: Contract, case: Case, device: str) -> tuple[Any, ...]:
-    """The arguments of a case, in signature order, on a device.
-
-    Values are drawn on the CPU, so that a case has the same values on every device. Memory around sliced and
-    offset tensors is poisoned (NaN, or the largest integer), so that a kernel that reads it gives wrong results.
-
-    Raises:
-        CheckError: the case's sizes contradict the contract.
-    """
-    generator = torch.Generator().manual_seed(zlib.crc32(str(case).encode()))
-    env = _env(contract, case)
-    return tuple(_argument(a, case, env, generator, device) for a in contract.signature.arguments)
-
-
-def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: torch.Generator, device: str) -> Any:
-    if argument.optional and case.absent:
-        return None
-    if argument.kind is Kind.SCALAR:
-        return env[argument.name] if argument.schema_type is int else _scalar(argument, env, generator)
-    assert argument.tensor is not None  # every non-scalar argument has one
-    count = 3 if argument.kind is Kind.TENSOR_LIST else 1
-    dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
-    shape = _shape(argument.tensor, env, broadcast=case.layout == "broadcast")
-    kind, _, only = case.layout.partition(":")
-    arranged = argument.values is not None and argument.values.arrangement
-    if kind == "expanded" and (argument.mutated or arranged):
-        kind = ""  # elements that share an address cannot be written, and are neither unique nor offsets
-    tensors = [
-        arrange(
-            draw(shape, dtype, argument.values, env, generator), kind if only in ("", argument.name) else "", device
-        )
-        for _ in range(count)
-    ]
-    return tensors if argument.kind is Kind.TENSOR_LIST else tensors[0]
-
-
-def _env(contract: Contract, case: Case) -> dict[str, Any]:
-    """Sizes by name, with a value for each int argument (which dims may depend on)."""
-    env: dict[str, Any] = dict(case.sizes)
-    generator = torch.Generator().manual_seed(zlib.crc32(repr(case.sizes).encode()))
-    for argument in contract.signature.arguments:
-        if argument.schema_type is int:
-            env[argument.name] = _scalar(argument, env, generator)
-    return env
-
-
-def _shape(tensor: TensorType, env: dict[str, Any], *, broadcast: bool = False) -> tuple[int, ...]:
-    shape: list[int] = []
-    for dim in tensor.dims:
-        shape += (1,) if broadcast and isinstance(dim, NamedDim) and dim.broadcast else _extent(dim, env)
-    if any(size < 0 for size in shape):
-        raise CheckError(f"these sizes give {tensor} the shape {shape}", fix="choose larger ones")
-    return tuple(shape)
-
-
-def _extent(dim: Dim, env: dict[str, Any]) -> tuple[int, ...]:
-    match dim:
-        case VariadicDim(name=name):
-            return tuple(env[name or "..."])
-        case NamedDim(name=name):
-            return (env[name],)
-        case FixedDim(size=size):
-            return (size,)
-        case ExprDim(text=text):
-            return (int(evaluate(text, env)),)
-        case AnyDim():
-            return (3,)
-
-
-def _scalar(argument: Argument, env: Mapping[str, Any], generator: torch.Generator) -> Any:
-    def pick(options: Sequence[Any]) -> Any:
-        return options[int(torch.randint(len(options), (), generator=generator))]
-
-    drawn, plain = (argument.values or Values()).at(env), argument.scalar_type
-    if drawn.one_of:
-        return pick(drawn.one_of)
-    if plain is bool:
-        return pick((False, True))
-    if plain is float and argument.values is None and _is_number(argument.default) and pick((False, True)):
-        return argument.default
-    if plain is float:
-        low, high = draw_range(drawn, *_around(argument))
-        number = low + (high - low) * float(torch.rand((), generator=generator))
-        return float(f"{number:.4g}")
-    if always_its_default(argument):
-        return argument.default if argument.has_default else None
-    if plain is int:
-        low, high = draw_range(drawn, 1, 3)
-        if low > high:
-            raise CheckError(f"no value of {argument.name!r} is from {low} to {high}", fix="choose other sizes")
-        return int(torch.randint(int(low), int(high) + 1, (), generator=generator))
-    raise CheckError(
-        f"there are no test values for the argument {argument.name!r}",
-        fix=f"annotate it with test values: {argument.name}: Annotated[..., ow.values(one_of=(...))]",
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _around(argument: Argument) -> tuple[float, float]:
-    """The range of a float for which none is stated: of a small positive default, such as an epsilon, its own size."""
-    if argument.values is None and _is_number(argument.default) and 0 < argument.default < 0.01:
-        return argument.default / 2, argument.default * 2
-    return -2.0, 2.0
-
-
-def always_its_default(argument: Argument) -> bool:
-    """Whether cases use only the default (or None) of a scalar, because no other values are stated."""
-    stated = argument.values is not None or argument.scalar_type in (bool, float)
-    return not argument.is_tensor and not stated and (argument.has_default or argument.optional)
-
-
-def arrange(values: torch.Tensor, layout: str, device: str) -> torch.Tensor:
-    """The same values in another memory layout, on a device; contiguous if the rank does not allow the layout."""
-    if layout == "transposed" and values.dim() >= 2:
-        return values.to(device).mT.contiguous().mT
-    if layout == "expanded" and any(size > 1 for size in values.shape):
-        axis = next(i for i, size in enumerate(values.shape) if size > 1)
-        return values.to(device).narrow(axis, 0, 1).clone().expand(values.shape)
-    if layout in ("sliced", "transposed") and values.dim() >= 1:
-        memory = _poisoned((*values.shape[:-1], 2 * values.shape[-1]), values.dtype, device)
-        view = memory[..., ::2]
-        return view.copy_(values)
-    if layout == "offset":
-        memory = _poisoned((values.numel() + 2,), values.dtype, device)
-        view = memory[1 : 1 + values.numel()].view(values.shape)
-        return view.copy_(values)
-    return values.to(device, copy=True)
-
-
-def _poisoned(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
-    if dtype.is_floating_point or dtype.is_complex:
-        return torch.full(shape, math.nan, dtype=dtype, device=device)
-    largest = True if dtype is torch.bool else torch.iinfo(dtype).max
-    return torch.full(shape, largest, dtype=dtype, device=device)

@@ -1,0 +1,182 @@
+"""From a case to arguments: values of scalars, tensors in a memory layout."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from opwright.contract.contract import Contract
+from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
+from opwright.contract.inputs.case import Case
+from opwright.contract.relations import broken, nearest
+from opwright.contract.signature import Argument, Kind, TensorType
+from opwright.contract.values import Values, draw, draw_range
+from opwright.errors import CheckError
+
+__all__ = ["always_its_default", "arguments_of", "arrange", "env_of", "shape_of"]
+
+
+def arguments_of(contract: Contract, case: Case, device: str) -> tuple[Any, ...]:
+    """The arguments of a case, in signature order, on a device.
+
+    Values are drawn on the CPU, so that a case has the same values on every device. Memory around sliced and
+    offset tensors is poisoned (NaN, or the largest integer), so that a kernel that reads it gives wrong results.
+
+    Raises:
+        CheckError: the case's sizes contradict the contract.
+    """
+    generator = torch.Generator().manual_seed(zlib.crc32(str(case).encode()))
+    env = env_of(contract, case)
+    return tuple(_argument(a, case, env, generator, device) for a in contract.signature.arguments)
+
+
+def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: torch.Generator, device: str) -> Any:
+    if argument.optional and case.absent:
+        return None
+    if argument.kind is Kind.SCALAR:
+        return env[argument.name] if argument.schema_type is int else _scalar(argument, env, generator)
+    assert argument.tensor is not None  # every non-scalar argument has one
+    count = 3 if argument.kind is Kind.TENSOR_LIST else 1
+    dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
+    shape = shape_of(argument.tensor, env, broadcast=case.layout == "broadcast")
+    kind, _, only = case.layout.partition(":")
+    arranged = argument.values is not None and argument.values.arrangement
+    if kind == "expanded" and (argument.mutated or arranged):
+        kind = ""  # elements that share an address cannot be written, and are neither unique nor offsets
+    tensors = [
+        arrange(
+            draw(shape, dtype, argument.values, env, generator), kind if only in ("", argument.name) else "", device
+        )
+        for _ in range(count)
+    ]
+    return tensors if argument.kind is Kind.TENSOR_LIST else tensors[0]
+
+
+def env_of(contract: Contract, case: Case) -> dict[str, Any]:
+    """Sizes by name, with a value for each int argument (which dims may depend on)."""
+    env: dict[str, Any] = dict(case.sizes)
+    generator = torch.Generator().manual_seed(zlib.crc32(repr(case.sizes).encode()))
+    for argument in contract.signature.arguments:
+        if argument.schema_type is int:
+            env[argument.name] = _scalar(argument, env, generator)
+    return _with_integers_where(contract, env, case)
+
+
+def _with_integers_where(contract: Contract, env: dict[str, Any], case: Case) -> dict[str, Any]:
+    """Int arguments that satisfy the contract's conditions with the sizes of a case."""
+    if broken(contract.where, env) is None:
+        return env
+    known = {name: value for name, value in env.items() if isinstance(value, int)}
+    free = [a for a in contract.signature.arguments if a.schema_type is int]
+    found = nearest(contract.where, known, known.keys() - {a.name for a in free})
+    if found is None or not all(_may_be(a, found[a.name], env) for a in free):
+        raise CheckError(f"the sizes {case} do not satisfy {broken(contract.where, env)}", fix="choose other sizes")
+    return {**env, **found}
+
+
+def _may_be(argument: Argument, value: int, env: Mapping[str, Any]) -> bool:
+    """Whether the stated test values of an int argument contain a value."""
+    if argument.values is None:
+        return True
+    drawn = argument.values.at(env)
+    if drawn.one_of:
+        return value in drawn.one_of
+    low, high = draw_range(drawn, -math.inf, math.inf)
+    return low <= value <= high
+
+
+def shape_of(tensor: TensorType, env: dict[str, Any], *, broadcast: bool = False) -> tuple[int, ...]:
+    shape: list[int] = []
+    for dim in tensor.dims:
+        shape += (1,) if broadcast and isinstance(dim, NamedDim) and dim.broadcast else _extent(dim, env)
+    if any(size < 0 for size in shape):
+        raise CheckError(f"these sizes give {tensor} the shape {shape}", fix="choose larger ones")
+    return tuple(shape)
+
+
+def _extent(dim: Dim, env: dict[str, Any]) -> tuple[int, ...]:
+    match dim:
+        case VariadicDim(name=name):
+            return tuple(env[name or "..."])
+        case NamedDim(name=name):
+            return (env[name],)
+        case FixedDim(size=size):
+            return (size,)
+        case ExprDim(text=text):
+            return (int(evaluate(text, env)),)
+        case AnyDim():
+            return (3,)
+
+
+def _scalar(argument: Argument, env: Mapping[str, Any], generator: torch.Generator) -> Any:
+    def pick(options: Sequence[Any]) -> Any:
+        return options[int(torch.randint(len(options), (), generator=generator))]
+
+    drawn, plain = (argument.values or Values()).at(env), argument.scalar_type
+    if drawn.one_of:
+        return pick(drawn.one_of)
+    if plain is bool:
+        return pick((False, True))
+    if plain is float and argument.values is None and _is_number(argument.default) and pick((False, True)):
+        return argument.default
+    if plain is float:
+        low, high = draw_range(drawn, *_around(argument))
+        number = low + (high - low) * float(torch.rand((), generator=generator))
+        return float(f"{number:.4g}")
+    if always_its_default(argument):
+        return argument.default if argument.has_default else None
+    if plain is int:
+        low, high = draw_range(drawn, 1, 3)
+        if low > high:
+            raise CheckError(f"no value of {argument.name!r} is from {low} to {high}", fix="choose other sizes")
+        return int(torch.randint(int(low), int(high) + 1, (), generator=generator))
+    raise CheckError(
+        f"there are no test values for the argument {argument.name!r}",
+        fix=f"annotate it with test values: {argument.name}: Annotated[..., ow.values(one_of=(...))]",
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _around(argument: Argument) -> tuple[float, float]:
+    """The range of a float for which none is stated: of a small positive default, such as an epsilon, its own size."""
+    if argument.values is None and _is_number(argument.default) and 0 < argument.default < 0.01:
+        return argument.default / 2, argument.default * 2
+    return -2.0, 2.0
+
+
+def always_its_default(argument: Argument) -> bool:
+    """Whether cases use only the default (or None) of a scalar, because no other values are stated."""
+    stated = argument.values is not None or argument.scalar_type in (bool, float)
+    return not argument.is_tensor and not stated and (argument.has_default or argument.optional)
+
+
+def arrange(values: torch.Tensor, layout: str, device: str) -> torch.Tensor:
+    """The same values in another memory layout, on a device; contiguous if the rank does not allow the layout."""
+    if layout == "transposed" and values.dim() >= 2:
+        return values.to(device).mT.contiguous().mT
+    if layout == "expanded" and any(size > 1 for size in values.shape):
+        axis = next(i for i, size in enumerate(values.shape) if size > 1)
+        return values.to(device).narrow(axis, 0, 1).clone().expand(values.shape)
+    if layout in ("sliced", "transposed") and values.dim() >= 1:
+        memory = _poisoned((*values.shape[:-1], 2 * values.shape[-1]), values.dtype, device)
+        view = memory[..., ::2]
+        return view.copy_(values)
+    if layout == "offset":
+        memory = _poisoned((values.numel() + 2,), values.dtype, device)
+        view = memory[1 : 1 + values.numel()].view(values.shape)
+        return view.copy_(values)
+    return values.to(device, copy=True)
+
+
+def _poisoned(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.full(shape, math.nan, dtype=dtype, device=device)
+    largest = True if dtype is torch.bool else torch.iinfo(dtype).max
+    return torch.full(shape, largest, dtype=dtype, device=device)

@@ -1,0 +1,47 @@
+"""A test case: a short text that stands for one call's arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+
+from opwright.contract.dtypes import short
+
+__all__ = ["Case", "Size", "show_size"]
+
+Size = int | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call's inputs. ``sizes`` gives each dim (a tuple for ``*name``), ``dtypes`` each dtype class."""
+
+    sizes: tuple[tuple[str, Size], ...]
+    dtypes: tuple[tuple[str, torch.dtype], ...]
+    layout: str = "contiguous"
+    absent: bool = False
+
+    def __str__(self) -> str:
+        parts = [f"{name}={show_size(size)}" for name, size in self.sizes]
+        if len(self.dtypes) == 1:
+            parts.append(f"dtype={short(self.dtypes[0][1])}")
+        else:
+            parts += [f"{name}={short(dtype)}" for name, dtype in self.dtypes]
+        parts.append(f"layout={self.layout}")
+        return " ".join(parts + ["optional=absent"] * self.absent)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The floating dtype if there is one, else the first."""
+        found = [d for _, d in self.dtypes]
+        return next((d for d in found if d.is_floating_point or d.is_complex), found[0] if found else None)
+
+    def with_size(self, name: str, size: Size) -> Case:
+        """The same case with another size of one dim."""
+        return dataclasses.replace(self, sizes=tuple((n, size if n == name else s) for n, s in self.sizes))
+
+
+def show_size(size: Size) -> str:
+    return ("x".join(map(str, size)) or "-") if isinstance(size, tuple) else str(size)
