@@ -8,7 +8,7 @@ from typing import Annotated
 
 import pytest
 import torch
-from jaxtyping import Float
+from jaxtyping import Complex, Float
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
@@ -259,7 +259,7 @@ def test_lists_of_written_tensors_of_any_length(namespace):
     with pytest.raises(ow.KernelError, match=r"has no functional form[\s\S]*return the new values"):
         decay.functional(weights, 0.5)
     tracked = [torch.ones(3, requires_grad=True) * 1]
-    with pytest.raises(ow.KernelRefusedError, match="has no derivative"):
+    with pytest.raises(ow.KernelRefusedError, match="has no functional form"):
         decay(tracked, 0.5)
 
 
@@ -422,6 +422,68 @@ def test_what_is_written_is_timed_and_compared(residual_norm, device):
     assert not report.errors
     assert {m.kernel for m in report.measurements} >= {"kernel", "reference"}
     assert {m.direction for m in report.measurements} == {"forward"}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("call", [lambda op, x: op(x, x), lambda op, x: op(x[:4], x[1:5])])
+def test_overlapping_arguments_are_refused_under_torch_compile(shifted, backend, call):
+    with pytest.raises(Exception, match="is written, and shares memory with"):
+        torch.compile(lambda x: call(shifted, x), backend=backend)(torch.ones(6))
+    x = torch.ones(6)
+    torch.compile(lambda x: shifted(x[::2], x[1::2]), backend=backend, dynamic=True)(x)
+    assert x.tolist() == [2, 1, 2, 1, 2, 1]
+
+
+@pytest.fixture
+def shifted(namespace):
+    @ow.op(f"{namespace}::shifted")
+    def shifted(x: Annotated[Float[Tensor, "n"], ow.mutated], by: Float[Tensor, "n"]) -> None:
+        x.add_(by)
+
+    return shifted
+
+
+def test_the_functional_forms_name_belongs_to_one_operator(namespace):
+    def double(x: Annotated[Float[Tensor, "n"], ow.mutated]) -> None:
+        x.mul_(2)
+
+    def other(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return 2 * x
+
+    first = ow.op(f"{namespace}::first_functional")(other)
+    with pytest.raises(ow.NameClashError, match=r"the functional form of .*::first would have this name"):
+        ow.op(f"{namespace}::first")(double)
+    assert first(torch.ones(1)).item() == 2
+    assert not hasattr(getattr(torch.ops, namespace), "first")
+    second = ow.op(f"{namespace}::second")(double)
+    with pytest.raises(ow.NameClashError, match="is the functional form of"):
+        ow.op(f"{namespace}::second_functional")(other)
+    assert second.functional(torch.ones(1)).item() == 2
+    again = ow.op(f"{namespace}::second")(double)
+    assert again.functional(torch.ones(1)).item() == 2
+    ow.op(f"{namespace}::second")(other)  # writes nothing any more: the form goes with it
+    assert not hasattr(getattr(torch.ops, namespace), "second_functional")
+
+
+def test_a_kernel_that_returns_something_is_refused(shifted):
+    shifted.python(lambda x, by: x.add_(by), name="kernel")
+    for call in (shifted, shifted.overload):
+        with pytest.raises(ow.KernelError, match="returned Tensor, but the operator only writes its arguments"):
+            call(torch.ones(2), torch.ones(2))
+
+
+def test_a_lazy_conjugate_is_refused(namespace):
+    @ow.op(f"{namespace}::conjugates")
+    def double(x: Annotated[Complex[Tensor, "n"], ow.mutated]) -> None:
+        x.mul_(2)
+
+    with pytest.raises(ow.ArgumentError, match="is a view that conjugates"):
+        double(torch.ones(2, dtype=torch.complex64).conj())
+
+
+def test_the_functional_form_is_checked_with_its_operator(shifted):
+    with pytest.raises(ow.TargetError, match="its functional form is checked with it"):
+        ow.check(shifted.functional)
 
 
 def test_without_torchs_private_names_a_gradient_is_refused_and_never_lost(run_python):

@@ -87,6 +87,8 @@ class Backend(abc.ABC):
 
     # Whether its kernels may write arguments that the contract marks as mutated.
     mutates: ClassVar[bool] = False
+    # Whether its kernels (or their launchers) allocate their outputs, whose sizes may then depend on data.
+    allocates_itself: ClassVar[bool] = True
 
     @abc.abstractmethod
     def available(self, machine: Machine) -> Probe:

@@ -40,7 +40,7 @@ def find_error(context: Context, run: Observation) -> str | None:
         if not isinstance(got, torch.Tensor):
             return None  # the check "values" reports it
         for what, actual, expected in (
-            ("shape", tuple(got.shape), tuple(fake.shape)),
+            ("shape", tuple(got.shape), _known_sizes(fake, got)),
             ("dtype", got.dtype, fake.dtype),
             ("device", got.device.type, fake.device.type),
         ):
@@ -56,7 +56,7 @@ def find_error(context: Context, run: Observation) -> str | None:
 
 
 def _fakes(context: Context, run: Observation) -> tuple[torch.Tensor, ...] | str:
-    with fake_tensors() as as_fake:
+    with fake_tensors(data_dependent=bool(context.op.contract.signature.data_dependent)) as as_fake:
         fakes = tree.map_tensors(as_fake, run.arguments)
         try:
             result = context.op.contract.signature.call(context.op.with_saved, fakes)
@@ -65,9 +65,20 @@ def _fakes(context: Context, run: Observation) -> tuple[torch.Tensor, ...] | str
     return context.op.contract.unpack(result)
 
 
-def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether strides are equal, except in dims of size 1, where they have no effect."""
-    return all(s == t or size == 1 for size, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
+def _known_sizes(fake: torch.Tensor, actual: torch.Tensor) -> tuple[int, ...]:
+    """The fake's shape; a size that depends on data is the actual one."""
+    same_rank = fake.dim() == actual.dim()
+    return tuple(
+        size if isinstance(size, int) or not same_rank else actual.shape[i] for i, size in enumerate(fake.shape)
+    )
+
+
+def _same_strides(actual: torch.Tensor, fake: torch.Tensor) -> bool:
+    """Whether strides are equal, except in dims of size 1, where they have no effect, and those that depend on data."""
+    return all(
+        not isinstance(promised, int) or stride == promised or size == 1
+        for size, stride, promised in zip(actual.shape, actual.stride(), fake.stride(), strict=True)
+    )
 
 
 def _aliasing(outputs: Sequence[torch.Tensor], arguments: Any) -> str | None:

@@ -59,6 +59,7 @@ def read_signature(function: Callable[..., Any], qualname: str, scope: Mapping[s
     """
     hints = _resolve_hints(function, qualname, scope)
     arguments = tuple(_read_argument(p, hints, qualname) for p in inspect.signature(function).parameters.values())
+    _refuse_saved_beside_mutated(arguments, hints, qualname)
     returns, is_tuple = _read_returns(hints, qualname, may_be_none=any(a.mutated for a in arguments))
     signature = Signature(arguments, returns, is_tuple)
     if not any(a.is_tensor for a in arguments):
@@ -67,16 +68,18 @@ def read_signature(function: Callable[..., Any], qualname: str, scope: Mapping[s
             fix="give it at least one tensor argument",
         )
     _check_dim_names(signature, qualname)
-    _refuse_saved_beside_mutated(signature, qualname)
     _check_names_in_values(signature, qualname)
     return signature
 
 
-def _refuse_saved_beside_mutated(signature: Signature, qualname: str) -> None:
-    if signature.mutated and signature.visible < len(signature.returns):
+def _refuse_saved_beside_mutated(arguments: Sequence[Argument], hints: dict[str, Any], qualname: str) -> None:
+    returned = hints.get("return")
+    parts = typing.get_args(returned) if typing.get_origin(returned) is tuple else (returned,)
+    written = next((a.name for a in arguments if a.mutated), None)
+    if written is not None and any(_is_marked(part, Saved) for part in parts):
         raise ContractError(
-            f"{qualname}: an output is saved for the backward, but the operator writes its argument "
-            f"{signature.arguments[signature.mutated[0]].name!r}, and its gradient is that of op.functional",
+            f"{qualname}: an output is saved for the backward, but the operator writes its argument {written!r}, and "
+            "its gradient is that of op.functional",
             fix="return the output without ow.saved_for_backward, or return the new value instead of writing it",
         )
 
@@ -259,6 +262,7 @@ def _check_dim_names(signature: Signature, qualname: str) -> None:
                     variadic.add(dim.name)
     everywhere = [(f"argument {a.name!r}", a.tensor) for a in signature.arguments if a.tensor]
     everywhere += [("the return value", r.tensor) for r in signature.returns]
+    known |= signature.data_dependent
     for where, tensor in everywhere:
         for dim in tensor.dims:
             several = _names_of(dim) & variadic if isinstance(dim, ExprDim) else set()

@@ -107,6 +107,12 @@ def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
         for where, tensor in _tensors_of(contract, spec, value):
             assert spec.tensor is not None  # every non-scalar argument has one
             _bind_dtype_and_device(contract, where, spec.tensor, tensor, binding)
+            if spec.mutated and (tensor.is_conj() or tensor.is_neg()):
+                raise ArgumentError(
+                    f"{contract.qualname}: argument {where!r} is written, but it is a view that conjugates or negates "
+                    "when it is read",
+                    fix=f"pass {where}.resolve_conj().resolve_neg(), and copy it back",
+                )
             postponed += _bind_shape(contract, where, spec.tensor.dims, tensor, binding)
     for where, dim, size in postponed:
         _bind_expression(contract, where, dim, size, binding)
@@ -127,6 +133,12 @@ def describe_outputs(contract: Contract, arguments: Sequence[Any], outputs: Sequ
         name = f"output {i}"
         if output.dtype not in spec.tensor.dtypes:
             return f"{name} should be {spec.tensor.dtype_class}, but it is {short(output.dtype)}"
+        shared = binding.dtypes.setdefault(spec.tensor.dtype_class, output.dtype)
+        if len(spec.tensor.dtypes) > 1 and shared != output.dtype:
+            return (
+                f"{name} is {short(output.dtype)}, but the arguments annotated with {spec.tensor.dtype_class} are "
+                f"{short(shared)}: annotate it with its dtype, such as {str(short(output.dtype)).capitalize()}"
+            )
         try:
             for where, dim, size in _bind_shape(contract, name, spec.tensor.dims, output, binding):
                 _bind_expression(contract, where, dim, size, binding)

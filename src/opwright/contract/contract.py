@@ -15,7 +15,7 @@ import torch
 
 from opwright import tree
 from opwright.contract.annotations import read_signature
-from opwright.contract.dims import evaluate, names_in
+from opwright.contract.dims import VariadicDim, evaluate, names_in
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.contract.functional import functional_form
 from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
@@ -45,6 +45,8 @@ class Contract:
     doc: str
     autocast: str | None = None
     where: tuple[Relation, ...] = ()
+    # The operator of which this one is the functional form, if it is one.
+    functional_of: str = ""
 
     @property
     def namespace(self) -> str:
@@ -291,7 +293,7 @@ def _compare_mutation(contract: Contract) -> None:
     """
     where, signature = contract.qualname, contract.signature
     completed, outputs = False, None
-    with fake_tensors():
+    with fake_tensors(data_dependent=bool(signature.data_dependent)):
         arguments = [_fake_argument(a) for a in signature.arguments]
         versions = [_versions(a) for a in arguments]
         # An exception is not a mutation (sizes that do not match, a reference that reads values), and the
@@ -312,12 +314,30 @@ def _compare_mutation(contract: Contract) -> None:
                 f"{where}: the argument {argument.name!r} is marked ow.mutated, but the reference does not write it",
                 fix="write into it (.copy_(), .add_(), x[...] = …); `x = x + 1` only binds the name to a new tensor",
             )
+    if completed:
+        _compare_sizes(contract, tree.tensors(outputs))
     for output in tree.tensors(outputs):
         if any(share_memory(output, written) for written in signature.written(arguments)):
             raise ContractError(
                 f"{where}: the reference returns an argument that it writes, or a view of it",
                 fix="leave it out of the result (-> None if nothing else is returned): the caller has it",
             )
+
+
+def _compare_sizes(contract: Contract, outputs: Sequence[torch.Tensor]) -> None:
+    """Refuse an output dim that no argument has, if its size does not depend on data: it is a typing error."""
+    for returned, output in zip(contract.signature.returns, outputs, strict=False):
+        dims = returned.tensor.dims
+        if any(isinstance(d, VariadicDim) for d in dims) or len(dims) != output.dim():
+            continue
+        for dim, size in zip(dims, output.shape, strict=True):
+            if str(dim) in contract.signature.data_dependent and isinstance(size, int):
+                known = sorted(contract.signature.single_sizes)
+                raise ContractError(
+                    f"{contract.qualname}: the return value has the dim {str(dim)!r}, but no argument's shape has it, "
+                    "and the size does not depend on data",
+                    fix=f"compute it from {known}, or write '_' for a size that is not stated",
+                )
 
 
 def _versions(argument: Any) -> list[int | None]:

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import flop_registry
 
 from opwright import tree
 from opwright.contract.contract import Contract
+from opwright.contract.output_types import stated_outputs
 from opwright.contract.reference import run_traceable
 from opwright.errors import ContractError
 from opwright.internals.compiler import DispatchMode
@@ -23,13 +24,23 @@ __all__ = ["batch_rule", "differentiable", "fake_outputs", "flops", "functional_
 
 
 def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-    """The outputs' shapes, dtypes and device, by running the reference on fake (or meta) tensors.
+    """Empty outputs, of the shapes and dtypes that their annotations state; where these leave something open, of those
+    that the reference has on the arguments (fake or meta tensors).
 
-    Outputs are always contiguous, whatever the layout of the reference's result.
-    ``new_empty(shape)`` rather than ``empty_like``: the latter copies strides.
+    Outputs are always contiguous, whatever the layout of the reference's result. Sizes that depend on data are new
+    symbols, which torch has only while it calls an operator's fake.
     """
-    outputs = contract.traceable(arguments)[: len(contract.signature.returns)]
-    return tuple(output.new_empty(output.shape) for output in outputs)
+    signature = contract.signature
+    new_size = torch.library.get_ctx().new_dynamic_size if signature.data_dependent else None
+    stated, device = stated_outputs(contract, arguments, new_size)
+    complete = [(s.shape, s.dtype) for s in stated if s.shape is not None and s.dtype is not None]
+    if len(complete) == len(stated):
+        return tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype in complete)
+    outputs = contract.traceable(arguments)[: len(signature.returns)]
+    return tuple(
+        output.new_empty(output.shape if s.shape is None else s.shape, dtype=s.dtype or output.dtype)
+        for s, output in zip(stated, outputs, strict=True)
+    )
 
 
 def differentiable(value: Any) -> bool:
@@ -140,7 +151,17 @@ def _tensors(leaves: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def batch_rule(contract: Contract, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
-    """The vmap rule: vmap of the reference. Returns the outputs and the dim of each that is the batch."""
+    """The vmap rule: vmap of the reference. Returns the outputs and the dim of each that is the batch.
+
+    Raises:
+        ContractError: an output's size depends on data, so that it may differ within the batch.
+    """
+    if contract.signature.data_dependent:
+        raise ContractError(
+            f"{contract.qualname} has no vmap rule: the size {min(contract.signature.data_dependent)!r} depends on "
+            "data, so that each call of a batch may have another one",
+            fix="call it in a loop, or define the rule with op.register_vmap",
+        )
 
     def positional(*values: Any) -> tuple[torch.Tensor, ...]:
         return contract.unpack(run_traceable(contract.function, contract.signature, values))
@@ -150,7 +171,7 @@ def batch_rule(contract: Contract, in_dims: Sequence[Any], arguments: Sequence[A
 
 
 def flops(contract: Contract, arguments: Sequence[Any]) -> int:
-    """Floating-point operations of the reference, counted on meta tensors.
+    """Floating-point operations of the reference, counted on meta tensors (on the values, if sizes depend on them).
 
     Matrix products and convolutions by torch's formulas (a multiply-add is 2), elementwise operations
     one for each output element, reductions one for each input element, data movement none.
@@ -161,9 +182,10 @@ def flops(contract: Contract, arguments: Sequence[Any]) -> int:
 def work(contract: Contract, arguments: Sequence[Any]) -> tuple[int, int]:
     """FLOPs of the reference as ``flops`` counts them, and the number of terms in its longest sum or scan."""
     counter = _FlopCounter()
-    on_meta = tree.map_tensors(lambda t: t.to("meta"), list(arguments))
+    place = "cpu" if contract.signature.data_dependent else "meta"
+    placed = tree.map_tensors(lambda t: t.detach().to(place), list(arguments))
     with counter:
-        run_traceable(contract.function, contract.signature, on_meta)
+        run_traceable(contract.function, contract.signature, contract.with_copies(placed))
     return counter.total, counter.longest
 
 
@@ -173,8 +195,11 @@ def least_bytes(contract: Contract, arguments: Sequence[Any]) -> int:
 
     An expanded tensor counts with the bytes that it occupies.
     """
-    on_meta = tree.map_tensors(lambda t: t.to("meta"), list(arguments))
-    outputs = fake_outputs(contract, on_meta)[: contract.signature.visible]
+    if contract.signature.data_dependent:
+        outputs = contract.reference(arguments)[: contract.signature.visible]
+    else:
+        on_meta = tree.map_tensors(lambda t: t.to("meta"), list(arguments))
+        outputs = fake_outputs(contract, on_meta)[: contract.signature.visible]
     inputs = tree.tensors(list(arguments))
     return sum(map(_bytes_occupied, (*inputs, *outputs, *contract.signature.written(arguments))))
 

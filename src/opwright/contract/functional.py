@@ -30,7 +30,8 @@ def functional_form(contract: Contract) -> Contract | None:
         tuple(map(Return, tensors)),
         len(tensors) > 1,
     )
-    return contract.with_form(f"{contract.qualname}_functional", form, _reference_of(contract))
+    made = contract.with_form(f"{contract.qualname}_functional", form, _reference_of(contract))
+    return dataclasses.replace(made, functional_of=contract.qualname)
 
 
 def _reference_of(contract: Contract) -> Any:

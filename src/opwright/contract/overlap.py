@@ -13,8 +13,10 @@ import torch
 
 from opwright import tree
 from opwright.contract.contract import Contract
+from opwright.contract.signature import Kind
 from opwright.errors import ArgumentError
 from opwright.internals.dispatch import is_functorch_tensor
+from opwright.internals.tensors import share_memory
 
 __all__ = ["overlap_check"]
 
@@ -26,7 +28,8 @@ def overlap_check(contract: Contract, like: Sequence[Any]) -> Callable[..., None
     """A function of arguments with the sizes and strides of ``like``, which raises ArgumentError for a mutated argument
     that shares elements with another one: kernels read and write them in any order.
 
-    Tensors without an address (fake ones, those of a transform, of a subclass) are compared by identity only.
+    Tensors without an address (fake ones, on meta) are compared by their storage; those of a transform or a subclass,
+    which have none, by identity.
 
     Raises:
         ArgumentError: a mutated argument has several elements at one address.
@@ -36,15 +39,15 @@ def overlap_check(contract: Contract, like: Sequence[Any]) -> Callable[..., None
         (i, j, tensor)
         for i, value in enumerate(like)
         for j, tensor in enumerate(tree.tensors([value]))
-        if tensor.numel()
+        if not _is_static(tensor) or tensor.numel()
     ]
     for i, _, tensor in tensors:
-        if i in mutated and _overlaps_itself(tensor):
+        if i in mutated and _is_static(tensor) and _overlaps_itself(tensor):
             raise _internal_error(contract, i, tensor)
-    places = [_Place(i, j, _device_of_address(tensor), _extent(tensor)) for i, j, tensor in tensors]
+    places = [_Place(i, j, _device_of_address(t), _extent(t) if _is_static(t) else 0) for i, j, t in tensors]
     pairs = [(a, b) for a, b in itertools.combinations(places, 2) if a.argument in mutated or b.argument in mutated]
     by_address = [(a, b) for a, b in pairs if a.device is not None and a.device == b.device]
-    by_identity = [(a, b) for a, b in pairs if a.device is None or b.device is None]
+    by_storage = [(a, b) for a, b in pairs if a.device is None or b.device is None]
 
     def check(*arguments: Any) -> None:
         for a, b in by_address:
@@ -52,8 +55,9 @@ def overlap_check(contract: Contract, like: Sequence[Any]) -> Callable[..., None
             first, second = x.data_ptr(), y.data_ptr()
             if first < second + b.extent and second < first + a.extent and _share_elements(x, y):
                 raise _error(contract, a, b)
-        for a, b in by_identity:
-            if a.of(arguments) is b.of(arguments):
+        for a, b in by_storage:
+            x, y = a.of(arguments), b.of(arguments)
+            if x is y or (share_memory(x, y) and _share_elements(x, y)):
                 raise _error(contract, a, b)
 
     return check
@@ -69,6 +73,10 @@ class _Place:
     device: torch.device | None  # None if it has no address
     extent: int
 
+    def name(self, contract: Contract) -> str:
+        argument = contract.signature.arguments[self.argument]
+        return f"{argument.name}[{self.index}]" if argument.kind is Kind.TENSOR_LIST else argument.name
+
     def of(self, arguments: Sequence[Any]) -> torch.Tensor:
         argument = arguments[self.argument]
         tensor: torch.Tensor = argument[self.index] if isinstance(argument, list | tuple) else argument
@@ -78,6 +86,18 @@ class _Place:
 def _device_of_address(tensor: torch.Tensor) -> torch.device | None:
     is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not is_functorch_tensor(tensor)
     return tensor.device if is_plain and tensor.device.type != "meta" else None
+
+
+def _is_static(tensor: torch.Tensor) -> bool:
+    """Whether sizes and strides are numbers, and not symbols of torch.compile."""
+    return all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Where its first element lies; of a tensor without an address, counted from a start that is not 0."""
+    if _device_of_address(tensor) is not None:
+        return tensor.data_ptr()
+    return (1 << 12) + int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _extent(tensor: torch.Tensor) -> int:
@@ -106,6 +126,9 @@ def _counts_an_address_twice(tensor: torch.Tensor) -> bool:
 
 
 def _share_elements(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two tensors with addresses, or with one storage, have an element in common."""
+    if not (_is_static(x) and _is_static(y)):
+        return False  # the call that runs has numbers, and is checked too
     try:
         return np.shares_memory(_as_array(x), _as_array(y), max_work=_MOST_WORK)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
@@ -118,7 +141,7 @@ class _Memory:
     def __init__(self, tensor: torch.Tensor) -> None:
         size = tensor.element_size()
         self.__array_interface__ = {
-            "data": (tensor.data_ptr(), False), "shape": tuple(tensor.shape), "typestr": f"|V{size}", "version": 3,
+            "data": (_address(tensor), False), "shape": tuple(tensor.shape), "typestr": f"|V{size}", "version": 3,
             "strides": tuple(size * s for s in tensor.stride()),
         }  # fmt: skip
 
@@ -137,7 +160,7 @@ def _internal_error(contract: Contract, argument: int, tensor: torch.Tensor) -> 
 
 def _error(contract: Contract, a: _Place, b: _Place) -> ArgumentError:
     written, other = (a, b) if a.argument in contract.signature.mutated else (b, a)
-    names = [contract.signature.arguments[place.argument].name for place in (written, other)]
+    names = [place.name(contract) for place in (written, other)]
     return ArgumentError(
         f"{contract.qualname}: the argument {names[0]!r} is written, and shares memory with {names[1]!r}",
         fix=f"pass a copy for one of them: {names[1]}.clone()",

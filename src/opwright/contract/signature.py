@@ -156,6 +156,13 @@ class Signature:
         named = {d.name for d in dims if isinstance(d, NamedDim)}
         return frozenset(named | {a.name for a in self.arguments if a.schema_type is int})
 
+    @cached_property
+    def data_dependent(self) -> frozenset[str]:
+        """The dims of outputs that no argument has: sizes that depend on values."""
+        known = {d.name for a in self.arguments if a.tensor for d in a.tensor.dims if isinstance(d, NamedDim)}
+        dims = (d for r in self.returns for d in r.tensor.dims)
+        return frozenset(d.name for d in dims if isinstance(d, NamedDim)) - known - self.single_sizes
+
     @property
     def language(self) -> Language:
         """``numpy`` if the reference is written on arrays."""

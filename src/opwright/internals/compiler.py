@@ -47,15 +47,21 @@ DispatchMode: Any = find("dispatch_mode") or _NoDispatchMode
 
 
 @contextlib.contextmanager
-def fake_tensors() -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+def fake_tensors(*, data_dependent: bool = False) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
     """A block in which new tensors have no memory; yields a function that makes a fake tensor from a real one.
 
     If torch has no fake tensors, they are on ``meta`` instead of on the real tensor's device.
+
+    Args:
+        data_dependent: sizes may depend on data; such a size is a symbol.
     """
-    mode = find("fake_mode")
+    mode, shapes = find("fake_mode"), find("shape_env") if data_dependent else None
     if mode is None:
         with torch.device("meta"):
             yield lambda tensor: tensor.to("meta")
+    elif shapes is not None:
+        with mode(shape_env=shapes(), allow_non_fake_inputs=True) as active:
+            yield lambda tensor: active.from_tensor(tensor, static_shapes=True)
     else:
         with mode(allow_non_fake_inputs=True) as active:
             yield active.from_tensor

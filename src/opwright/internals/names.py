@@ -164,6 +164,12 @@ INTERNALS: tuple[Internal, ...] = (
         "kernels are called from Python",
     ),
     Internal(
+        "shape_env",
+        "torch.fx.experimental.symbolic_shapes.ShapeEnv",
+        "fakes with sizes that depend on data",
+        "the fakes of such operators are not compared with their outputs",
+    ),
+    Internal(
         "fake_mode",
         "torch._subclasses.fake_tensor.FakeTensorMode",
         "shapes without memory",

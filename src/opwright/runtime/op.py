@@ -244,9 +244,9 @@ class Op(BaseOp[P, R_co]):
 
     def _attach(self, language: str, source: Any, options: Mapping[str, Any], **common: Any) -> Any:
         def attach(source: Callable[..., Any] | str | Path) -> Any:
+            _refuse_language(self.contract, language)
             spec = make_spec(self.contract, language, source, options, **common)
             refuse_name(self.contract, f"op.{language}", spec.name, self.baselines, "a baseline")
-            _refuse_to_mutate(self.contract, language)
             get_backend(language).validate(spec, self.contract)
             self.kernels[spec.name] = Kernel(spec, self.contract)
             self._changed()
@@ -381,9 +381,17 @@ def defined_in(namespace: dict[str, Any]) -> list[Op[..., Any]]:
     return sorted(found.values(), key=lambda o: inspect.unwrap(o.contract.function).__code__.co_firstlineno)
 
 
-def _refuse_to_mutate(contract: Contract, language: str) -> None:
-    """Refuse a kernel in a language whose kernels only return results, for an operator that writes arguments."""
-    mutated = contract.signature.mutated
+def _refuse_language(contract: Contract, language: str) -> None:
+    """Refuse a kernel in a language that cannot write arguments, or whose outputs are allocated before it runs, for an
+    operator that needs that."""
+    mutated, data_dependent = contract.signature.mutated, contract.signature.data_dependent
+    able = [name for name in BACKENDS if get_backend(name).allocates_itself]
+    if data_dependent and language not in able:
+        raise KernelError(
+            f"{contract.qualname}: op.{language} kernels get their outputs allocated, but the size "
+            f"{min(data_dependent)!r} is known only when they have run",
+            fix=f"write the kernel with {', '.join(able)}",
+        )
     if mutated and not get_backend(language).mutates:
         able = [name for name in BACKENDS if get_backend(name).mutates]
         raise KernelError(

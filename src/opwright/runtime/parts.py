@@ -25,7 +25,7 @@ def parts_of(
     differentiated = vjp_name(contract.functional or contract)
     derived = {
         "schema": "torch.library.infer_schema on the type hints",
-        "fake": "the reference on fake tensors, outputs contiguous",
+        "fake": "annotations; where they leave something open, the reference on fake tensors",
         "autograd": f"VJP of the reference, recomputed ({contract.namespace}::{differentiated})",
         "vmap": "vmap of the reference",
         "decomposition": "the reference",
@@ -41,6 +41,10 @@ def parts_of(
     if contract.signature.mutated:
         for name in ("decomposition", "sharding"):
             parts[name] = Part(name, Origin.MISSING, "the operator writes its arguments")
+    if contract.signature.data_dependent:
+        for name in ("decomposition", "sharding", "vmap"):
+            if name not in overrides:
+                parts[name] = Part(name, Origin.MISSING, "sizes of outputs depend on data")
     if contract.functional is None:
         for name in ("autograd", "vmap"):
             parts[name] = Part(name, Origin.MISSING, "it writes a list of tensors or an optional one")

@@ -35,6 +35,11 @@ def load_target(target: str) -> list[Op]:
     Raises:
         TargetError: there is no such file, module or operator, or importing it failed.
     """
+    if not isinstance(target, str):
+        raise TargetError(
+            f"{target!r} is not an operator that @ow.op has defined",
+            fix="pass the operator; its functional form is checked with it",
+        )
     location, _, name = target.partition(":")
     module = (
         _import_file(Path(location))

@@ -57,6 +57,7 @@ class MojoBackend(Backend):
     """
 
     name = "mojo"
+    allocates_itself = False
     takes = frozenset({"file"})
     suffixes = (".mojo",)
     default_devices = ("cpu",)

@@ -51,6 +51,7 @@ class MaxBackend(Backend):
     """
 
     name = "max"
+    allocates_itself = False
     takes = frozenset({"file"})
     suffixes = (".mojo",)
     default_devices = ("cpu",)

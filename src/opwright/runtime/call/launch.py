@@ -10,6 +10,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from opwright.contract.signature import Kind, Signature
+from opwright.errors import KernelError
 from opwright.internals.cuda import current_device
 
 __all__ = ["prepare_launch"]
@@ -34,10 +35,15 @@ def prepare_launch(launch: Launch, device: int | None, signature: Signature) -> 
 def _counting_writes(launch: Launch, signature: Signature) -> Launch:
     """Count what the kernel writes in the tensors' versions: a backward that has saved one of them then says that it
     was modified, rather than use the new values."""
-    written = _picking_written(signature)
+    written, returns_nothing = _picking_written(signature), not signature.returns
 
     def launch_and_count(*arguments: Any) -> Any:
         result = launch(*arguments)
+        if returns_nothing and result is not None:
+            raise KernelError(
+                f"the kernel returned {type(result).__name__}, but the operator only writes its arguments",
+                fix="return nothing",
+            )
         increment_version([t for t in written(arguments) if not t.is_inference()])
         return result
 

@@ -62,7 +62,8 @@ def _by_functional_form(contract: Contract, functional: Functional, arguments: S
     overload = functional()
     if overload is None:
         raise KernelRefusedError(
-            f"{contract.qualname} writes a list of tensors or an optional one, and has no derivative",
+            f"{contract.qualname} writes a list of tensors or an optional one, so it has no functional form, which "
+            "gradients and torch.func need",
             fix="call it under torch.no_grad(), on detached tensors, and outside of torch.func",
         )
     overlap_check(contract, arguments)(*arguments)

@@ -15,6 +15,7 @@ import torch
 
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest
+from opwright.contract.overlap import overlap_check
 from opwright.contract.signature import Kind
 from opwright.errors import NameClashError
 from opwright.internals import registration as torch_registration
@@ -107,13 +108,8 @@ def register(registrable: Registrable) -> Any:
         NameClashError: the name belongs to another library, or to an operator in another file.
     """
     contract = registrable.contract
-    earlier = _registered.get(contract.qualname)
-    if earlier is not None:
-        _refuse_other_file(earlier.registrable.contract, contract)
-        earlier.destroy()
-        del _registered[contract.qualname]
-    else:
-        _refuse_taken(contract)
+    _refuse_taken(contract)
+    _destroy_earlier(contract)
     library = torch.library.Library(contract.namespace, "FRAGMENT")
     try:
         overload = _define(registrable, library)
@@ -124,22 +120,50 @@ def register(registrable: Registrable) -> Any:
     return overload
 
 
-def _refuse_other_file(earlier: Contract, new: Contract) -> None:
+def _destroy_earlier(contract: Contract) -> None:
+    """Undo an earlier definition of an operator, and that of its functional form."""
+    forms = [name for name, r in _registered.items() if r.registrable.contract.functional_of == contract.qualname]
+    for name in (contract.qualname, *forms):
+        if name in _registered:
+            _registered.pop(name).destroy()
+
+
+def _parts_of(contract: Contract) -> dict[str, str]:
+    """The names that an operator registers, with what each one is."""
+    names = {contract.name: "", vjp_name(contract): "the gradient"}
+    form = contract.functional
+    if form is not None and form is not contract:
+        names |= {form.name: "the functional form", vjp_name(form): "the gradient of the functional form"}
+    return names
+
+
+def _refuse_taken(contract: Contract) -> None:
+    """Refuse an operator if its name, or that of a part of it, belongs to another one."""
+    earlier = _registered.get(contract.qualname)
+    if earlier is not None:
+        _refuse_other_origin(earlier.registrable.contract, contract)
+    own = _parts_of(earlier.registrable.contract) if earlier is not None else {}
+    for name, part in _parts_of(contract).items():
+        if name not in own and hasattr(getattr(torch.ops, contract.namespace), name):
+            needed = f" ({part} of {contract.qualname} would have this name)" if part else ""
+            raise NameClashError(
+                f"{contract.namespace}::{name} is already registered with torch{needed}",
+                fix="choose another name, preferably in your own namespace",
+            )
+
+
+def _refuse_other_origin(earlier: Contract, new: Contract) -> None:
+    if earlier.functional_of != new.functional_of:
+        raise NameClashError(
+            f"{new.qualname} is the functional form of {earlier.functional_of or new.functional_of}, and an operator "
+            "of its own",
+            fix="rename one of them",
+        )
     if earlier.module != new.module and earlier.file != new.file:
         raise NameClashError(
             f"{new.qualname} is defined twice: in {earlier.file} and in {new.file}",
             fix="rename one of them, or import the existing one",
         )
-
-
-def _refuse_taken(contract: Contract) -> None:
-    for name in (contract.name, vjp_name(contract)):
-        if hasattr(getattr(torch.ops, contract.namespace), name):
-            needed = "" if name == contract.name else f" (the gradient of {contract.qualname} would have this name)"
-            raise NameClashError(
-                f"{contract.namespace}::{name} is already registered with torch{needed}",
-                fix="choose another name, preferably in your own namespace",
-            )
 
 
 def find(qualname: str) -> Any | None:
@@ -212,7 +236,10 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         _prepare_for_tracing(registrable, overload)
-        return rules.fake(in_order(args, kwargs))
+        arguments = in_order(args, kwargs)
+        if signature.mutated:
+            overlap_check(contract, arguments)(*arguments)
+        return rules.fake(arguments)
 
     def decomposition(*args: Any, **kwargs: Any) -> Any:
         # DTensor derives placements from it, and ``run_decompositions`` uses it. Fake tensors with symbolic sizes use
@@ -234,7 +261,8 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
     if contract.autocast is not None:
         for device_type, key in KEYS.items():
             library.impl(name, kernel_for_autocast(contract, overload, device_type), key)
-    torch_registration.register_decomposition(overload, decomposition)
+    if not signature.data_dependent:  # fake tensors with symbolic sizes would use it instead of the fake
+        torch_registration.register_decomposition(overload, decomposition)
     _trace_into_kernels(registrable, library, in_order)
     return overload
 
