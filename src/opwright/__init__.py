@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
     from opwright.checks.run import check
     from opwright.contract.signature import mutated, saved_for_backward
-    from opwright.contract.values import offsets, values
+    from opwright.contract.values import (
+        drawn_by,
+        offsets,
+        positive_definite,
+        probabilities,
+        values,
+        well_conditioned,
+    )
     from opwright.errors import (
         ArgumentError,
         CacheError,
@@ -73,7 +80,9 @@ _NAMES_OF = {
     "opwright.backends.numpy.compile_numpy": ["CompiledNumpy", "compile_numpy"],
     "opwright.checks.run": ["check"],
     "opwright.contract.signature": ["mutated", "saved_for_backward"],
-    "opwright.contract.values": ["offsets", "values"],
+    "opwright.contract.values": [
+        "drawn_by", "offsets", "positive_definite", "probabilities", "values", "well_conditioned",
+    ],
     "opwright.errors": [
         "ArgumentError", "CacheError", "CheckError", "CompileError", "ContractError", "CudaGraphError", "KernelError",
         "KernelRefusedError", "LaunchError", "NameClashError", "OpwrightError", "SignatureMismatchError",
@@ -99,8 +108,9 @@ __all__ = [
     "KernelFinding", "KernelRefusedError", "LaunchError", "Measurement", "NameClashError", "NotChecked", "Op",
     "OpwrightError", "Origin", "OtherThread", "Part", "Refused", "RooflineLimit", "Shown", "SignatureMismatchError",
     "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench", "cdiv", "check",
-    "compile_numpy", "cuda_graphed", "cuda_module", "explain", "mutated", "offsets", "op",
-    "saved_for_backward", "simulator_options", "tune", "values",
+    "compile_numpy", "cuda_graphed", "cuda_module", "drawn_by", "explain", "mutated", "offsets", "op",
+    "positive_definite", "probabilities", "saved_for_backward", "simulator_options", "tune", "values",
+    "well_conditioned",
 ]  # fmt: skip
 
 

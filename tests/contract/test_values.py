@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 import torch
-from jaxtyping import Float, Int32, Int64
+from jaxtyping import Bool, Complex, Float, Int, Int32, Int64, UInt8
 from torch import Tensor
 
 import opwright as ow
@@ -15,6 +15,7 @@ from opwright.contract.contract import make_contract
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.cases import cases, parse_case
 from opwright.errors import CheckError
+from opwright.timing.candidates import input_sets
 
 
 def contract_of(function):
@@ -107,6 +108,11 @@ def test_wrong_statements_are_refused():
         (lambda: ow.values(0, 1, one_of=(1,)), "a range or one_of"),
         (lambda: ow.values(0, 9, unique=True, sorted=True), "neither sorted nor also"),
         (lambda: ow.offsets("t("), "cannot be computed"),
+        (lambda: ow.offsets(-3), "nothing to divide"),
+        (lambda: ow.values(one_of=(1,), also=(2,)), "a range or one_of"),
+        (lambda: ow.values(0, float("nan")), "is not a number"),
+        (lambda: ow.values([0], 3), "is not a number"),
+        (lambda: ow.values(zeros=2), "is not a share"),
     ):
         with pytest.raises(ow.ContractError, match=message):
             wrong()
@@ -120,6 +126,114 @@ def test_wrong_statements_are_refused():
     for function in (unknown, several):
         with pytest.raises(ow.ContractError, match="the values of 'x' are computed from"):
             contract_of(function)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "message"),
+    [
+        (Annotated[Int64[Tensor, "n"], ow.values(0, 3), ow.offsets("n")], "states values twice"),
+        (Annotated[Int64[Tensor, "n"], ow.values(0, 3, also=(1.5,))], "1.5 is no value of torch.int64"),
+        (Annotated[UInt8[Tensor, "n"], ow.values(0, 3, also=(-1,))], "-1 is no value of torch.uint8"),
+        (Annotated[Int64[Tensor, "n"], ow.values(one_of=(0, "n-1"))], "'n-1' is no value"),
+        (Annotated[Bool[Tensor, "n"], ow.values(unique=True)], "unique is not possible in torch.bool"),
+        (Annotated[Complex[Tensor, "n"], ow.values(sorted=True)], "sorted is not possible"),
+        (Annotated[Float[Tensor, "n"], ow.offsets("n")], "offsets is not possible"),
+        (Annotated[Int64[Tensor, "n"], ow.probabilities()], "probabilities is not possible in torch.int64"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_at_definition(annotation, message):
+    def f(x, k=1):
+        return x
+
+    f.__annotations__ = {"x": annotation, "k": int, "return": Float[Tensor, "n"]}
+    with pytest.raises(ow.ContractError) as error:
+        contract_of(f)
+    assert message in str(error.value)
+
+
+def test_one_number_is_not_arranged():
+    def f(x: Float[Tensor, "n"], k: Annotated[int, ow.offsets("n")]) -> Float[Tensor, "n"]:
+        return x
+
+    with pytest.raises(ow.ContractError, match="offsets is of tensors, and this is one number"):
+        contract_of(f)
+
+
+def test_integers_never_wrap():
+    def f(
+        x: Float[Tensor, "n"],
+        index: Annotated[Int[Tensor, "m"], ow.values(0, "n-1")],
+        ends: Annotated[Int[Tensor, "m"], ow.offsets("n")],
+    ) -> Float[Tensor, "m"]:
+        return x[index]
+
+    for n in (100, 1000, 100_000):
+        for name, dtype in (
+            ("int8", torch.int8),
+            ("int16", torch.int16),
+            ("int64", torch.int64),
+        ):
+            case = f"n={n} m=50 Float=float32 Int={name}"
+            if n - 1 > torch.iinfo(dtype).max:
+                with pytest.raises(CheckError, match=f"{name} cannot hold the values from 0"):
+                    drawn(f, case)
+            elif n <= torch.iinfo(dtype).max:
+                _, index, ends = drawn(f, case)
+                assert 0 <= index.min() <= index.max() < n
+                assert ends[-1] == n
+
+
+def test_a_bound_that_cannot_be_computed_is_a_reason_to_skip_the_case():
+    def f(x: Annotated[Int64[Tensor, "n"], ow.values(0, "10//(n-n)")]) -> Int64[Tensor, "n"]:
+        return x
+
+    with pytest.raises(CheckError, match="a bound of the values cannot be computed"):
+        drawn(f, "n=3")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])
+def test_unique_floats_and_few_of_many_integers(dtype):
+    def f(
+        x: Annotated[Float[Tensor, "n"], ow.values(unique=True)],
+        ids: Annotated[Int64[Tensor, "n"], ow.values(0, 10**12, unique=True)],
+    ) -> Float[Tensor, "n"]:
+        return x
+
+    x, ids = drawn(f, f"n=1025 dtype={dtype}")
+    assert x.unique().numel() == ids.unique().numel() == 1025
+
+
+def test_distributions_and_matrices():
+    def f(
+        p: Annotated[Float[Tensor, "n k"], ow.probabilities()],
+        spd: Annotated[Float[Tensor, "b m m"], ow.positive_definite()],
+        a: Annotated[Float[Tensor, "m k"], ow.well_conditioned()],
+        sparse: Annotated[Float[Tensor, "n k"], ow.values(zeros=0.9)],
+        mask: Annotated[Bool[Tensor, "k k"], ow.drawn_by(lambda shape, generator: torch.ones(shape).tril())],
+    ) -> Float[Tensor, "n k"]:
+        return p
+
+    p, spd, a, sparse, mask = drawn(f, "n=40 k=20 b=3 m=6 dtype=float64 layout=expanded")
+    torch.testing.assert_close(p.sum(-1), torch.ones(40, dtype=torch.float64))
+    assert (p > 0).all()
+    torch.testing.assert_close(spd, spd.mT)
+    eigenvalues = torch.linalg.eigvalsh(spd)
+    assert 0.49 < eigenvalues.min() <= eigenvalues.max() < 2.01
+    assert 0.49 < torch.linalg.svdvals(a).min() <= torch.linalg.svdvals(a).max() < 2.01
+    assert 0.85 < (sparse == 0).float().mean() <= 1
+    assert torch.equal(mask, torch.ones(20, 20).tril().bool())
+
+
+def test_what_goes_together_stays_together_in_a_benchmark():
+    def f(x: Float[Tensor, "n"], ends: Annotated[Int64[Tensor, "m"], ow.offsets("n")]) -> Float[Tensor, "n"]:
+        return x
+
+    operator = ow.op("inputs::stays")(f)
+    sets = input_sets(operator, parse_case(operator.contract, "n=64 m=5"), "cpu", 1 << 12, 1 << 20)
+    assert len(sets) > 3
+    assert all(ends[0] == 0 and ends[-1] == 64 and (ends.diff() >= 0).all() for _, ends in sets)
+    assert len({ends.data_ptr() for _, ends in sets}) == len(sets)
+    assert not torch.equal(sets[0][0], sets[1][0])
 
 
 def test_a_float_with_a_default_keeps_it_among_others_and_a_small_one_its_size():

@@ -28,7 +28,7 @@ from opwright.contract.signature import (
     TensorType,
     unwrap_optional,
 )  # fmt: skip
-from opwright.contract.values import Values
+from opwright.contract.values import Values, contradiction
 from opwright.errors import ContractError
 
 __all__ = ["read_signature"]
@@ -69,6 +69,7 @@ def read_signature(function: Callable[..., Any], qualname: str, scope: Mapping[s
         )
     _check_dim_names(signature, qualname)
     _check_names_in_values(signature, qualname)
+    _refuse_impossible_values(signature, qualname)
     return signature
 
 
@@ -227,8 +228,12 @@ def _torch_dtypes(names: Any, language: Language) -> tuple[torch.dtype, ...]:
 def _unwrap_annotated(annotation: Any) -> tuple[Any, Values | None]:
     if typing.get_origin(annotation) is not Annotated:
         return annotation, None
-    drawn = next((m for m in annotation.__metadata__ if isinstance(m, Values)), None)
-    return annotation.__origin__, drawn
+    stated = [m for m in annotation.__metadata__ if isinstance(m, Values)]
+    if len(stated) > 1:
+        raise ContractError(
+            f"an annotation states values twice: {' and '.join(map(str, stated))}", fix="put both into one ow.values"
+        )
+    return annotation.__origin__, stated[0] if stated else None
 
 
 def _is_marked(annotation: Any, marker: type) -> bool:
@@ -277,6 +282,23 @@ def _check_dim_names(signature: Signature, qualname: str) -> None:
                     f"{qualname}: {where} has the dim {str(dim)!r}, but no argument's shape has {sorted(unknown)}",
                     fix=f"known dims and int arguments are {sorted(known)}; use '_' for a size that is not known",
                 )
+
+
+# What stands for the dtype of a number, where its test values are compared with its type.
+_DTYPE_OF = {int: torch.int64, float: torch.float64, bool: torch.bool}
+
+
+def _refuse_impossible_values(signature: Signature, qualname: str) -> None:
+    for argument in signature.arguments:
+        if argument.values is None or not (argument.is_tensor or argument.scalar_type in _DTYPE_OF):
+            continue
+        dtypes = argument.tensor.dtypes if argument.tensor else (_DTYPE_OF[argument.scalar_type],)
+        why = contradiction(argument.values, dtypes, is_tensor=argument.is_tensor)
+        if why is not None:
+            raise ContractError(
+                f"{qualname}: the test values of {argument.name!r} cannot be: {why}",
+                fix="change them, or the annotation",
+            )
 
 
 def _check_names_in_values(signature: Signature, qualname: str) -> None:

@@ -1,34 +1,50 @@
-"""The values of test inputs: what an annotation says of them, and drawing them."""
+"""What annotations say of the values of test inputs: ranges, choices, orders, distributions."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from opwright.contract.dims import evaluate, names_in
-from opwright.errors import CheckError, ContractError
+from opwright.errors import ContractError
 
-__all__ = ["Values", "draw", "draw_range", "offsets", "values"]
+__all__ = [
+    "Values", "contradiction", "draw_range", "drawn_by", "is_representable", "offsets", "positive_definite",
+    "probabilities", "values", "well_conditioned",
+]  # fmt: skip
 
 # A number, or an expression of dims and int arguments.
 Bound = float | str
-Arrangement = Literal["", "sorted", "unique", "offsets"]
+# How the elements of a tensor go together; "" if each is drawn by itself.
+Arrangement = Literal["", "sorted", "unique", "offsets", "probabilities", "positive definite", "well conditioned"]
+# Takes a shape and a seeded generator on the CPU, and returns a tensor on the CPU.
+Draw = Callable[[tuple[int, ...], torch.Generator], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Values:
-    """The test inputs of an argument: a closed range or a list of choices, other values besides, and their order."""
+    """The test inputs of an argument: a closed range or a list of choices, other values besides, and their order.
+
+    ``zeros`` is the share of elements that are 0; ``draw`` a function that draws the tensor instead of all the rest.
+    """
 
     low: Bound | None = None
     high: Bound | None = None
     one_of: tuple[Any, ...] = ()
     also: tuple[Any, ...] = ()
     arrangement: Arrangement = ""
+    zeros: float = 0.0
+    draw: Draw | None = None
+
+    @property
+    def is_arranged(self) -> bool:
+        """Whether a tensor's elements go together, so that they cannot be moved or repeated."""
+        return bool(self.arrangement) or self.draw is not None
 
     @property
     def names(self) -> set[str]:
@@ -49,6 +65,7 @@ def values(
     also: Sequence[Any] = (),
     sorted: bool = False,
     unique: bool = False,
+    zeros: float = 0.0,
 ) -> Values:
     """Restrict the inputs that checks and benchmarks draw for an argument.
 
@@ -62,20 +79,25 @@ def values(
         also: values that a few elements have instead.
         sorted: ascending along the last axis.
         unique: no value twice in a tensor; with a range of as many integers, a permutation.
+        zeros: the share of elements that are 0, from 0 to 1.
 
     Raises:
         ContractError: what is asked for cannot be.
     """
-    if one_of and (low is not None or high is not None or sorted or unique):
+    if one_of and (low is not None or high is not None or sorted or unique or also):
         raise ContractError("ow.values takes a range or one_of, not both", fix="leave one of them out")
-    if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
-        raise ContractError(f"ow.values({low}, {high}) is empty", fix="put the lower bound first")
-    if unique and (sorted or also):
-        raise ContractError("ow.values: unique goes with neither sorted nor also", fix="leave one of them out")
     for bound in (low, high):
         _refuse_malformed(bound)
+    if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
+        raise ContractError(f"ow.values({low}, {high}) is empty", fix="put the lower bound first")
+    if unique and (sorted or also or zeros):
+        raise ContractError(
+            "ow.values: unique goes with neither sorted nor also nor zeros", fix="leave one of them out"
+        )
+    if not 0 <= zeros <= 1:
+        raise ContractError(f"ow.values: zeros={zeros} is not a share", fix="use a number from 0 to 1")
     arrangement: Arrangement = "sorted" if sorted else "unique" if unique else ""
-    return Values(low, high, tuple(one_of), tuple(also), arrangement)
+    return Values(low, high, tuple(one_of), tuple(also), arrangement, zeros)
 
 
 def offsets(total: int | str) -> Values:
@@ -85,7 +107,33 @@ def offsets(total: int | str) -> Values:
     ``cu_seqlens: Annotated[Int32[Tensor, "b"], ow.offsets("t")]`` has b-1 sequences of t tokens together, some empty.
     """
     _refuse_malformed(total)
+    if isinstance(total, int) and total < 0:
+        raise ContractError(f"ow.offsets({total}) has nothing to divide", fix="use a total of at least 0")
     return Values(0, total, arrangement="offsets")
+
+
+def probabilities() -> Values:
+    """Test inputs that are distributions: positive, with sum 1 along the last axis."""
+    return Values(arrangement="probabilities")
+
+
+def positive_definite() -> Values:
+    """Test inputs that are symmetric positive definite matrices in the last two axes; eigenvalues from 0.5 to 2."""
+    return Values(arrangement="positive definite")
+
+
+def well_conditioned() -> Values:
+    """Test inputs that are matrices in the last two axes, with singular values from 0.5 to 2."""
+    return Values(arrangement="well conditioned")
+
+
+def drawn_by(function: Draw) -> Values:
+    """Test inputs from a function of one's own: ``function(shape, generator)`` returns a tensor of that shape on the
+    CPU, drawn with the generator, so that a case has the same values each time. It is converted to the case's dtype.
+
+    ``mask: Annotated[Bool[Tensor, "n n"], ow.drawn_by(lambda shape, generator: torch.ones(shape).tril() > 0)]``
+    """
+    return Values(draw=function)
 
 
 def _refuse_malformed(bound: Bound | None) -> None:
@@ -94,92 +142,61 @@ def _refuse_malformed(bound: Bound | None) -> None:
             names_in(bound)
         except ValueError as error:
             raise ContractError(f"the bound {bound!r} cannot be computed: {error}", fix="write it like 'v-1'") from None
+    elif bound is not None and (not isinstance(bound, int | float) or bound != bound):
+        raise ContractError(f"the bound {bound!r} is not a number", fix="use a number, or an expression such as 'v-1'")
 
 
-def draw(
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    stated: Values | None,
-    env: Mapping[str, Any],
-    generator: torch.Generator,
-) -> torch.Tensor:
-    """A tensor of values as they are stated.
+def contradiction(stated: Values, dtypes: Sequence[torch.dtype], *, is_tensor: bool) -> str | None:
+    """Why an argument cannot have the values that are stated of it, or None.
 
     Args:
-        env: sizes of dims and values of int arguments.
-
-    Raises:
-        CheckError: there are no such values for these sizes.
+        dtypes: those of a tensor; of a number, the one that stands for its type.
     """
-    chosen = (stated or Values()).at(env)
-    if chosen.one_of:
-        index = torch.randint(len(chosen.one_of), shape, generator=generator)
-        return torch.tensor(chosen.one_of, dtype=dtype)[index]
-    if chosen.arrangement == "offsets":
-        return _draw_offsets(shape, dtype, chosen, generator)
-    drawn = _draw_unique(shape, dtype, chosen, generator) if chosen.arrangement == "unique" else None
-    drawn = drawn if drawn is not None else _draw_each(shape, dtype, chosen, generator)
-    if chosen.also and drawn.numel():
-        instead = torch.tensor(chosen.also, dtype=dtype)
-        picked = torch.rand(shape, generator=generator) < 0.25
-        drawn = torch.where(picked, instead[torch.randint(len(chosen.also), shape, generator=generator)], drawn)
-    return drawn.sort(-1).values if chosen.arrangement == "sorted" and drawn.dim() else drawn
+    if not is_tensor and (stated.is_arranged or stated.zeros):
+        return f"{stated.arrangement or 'what a function draws'} is of tensors, and this is one number"
+    needed = _NEEDED.get(stated.arrangement)
+    if needed is not None and not any(map(needed, dtypes)):
+        return f"{stated.arrangement} is not possible in {', '.join(map(str, dtypes))}"
+    for value in (*stated.one_of, *stated.also):
+        if not any(is_representable(value, dtype) for dtype in dtypes):
+            return f"{value!r} is no value of {', '.join(map(str, dtypes))}"
+    return None
 
 
-def _draw_each(shape: tuple[int, ...], dtype: torch.dtype, chosen: Values, generator: torch.Generator) -> torch.Tensor:
-    if dtype is torch.bool:
-        return torch.rand(shape, generator=generator) < 0.5
+def is_representable(value: Any, dtype: torch.dtype) -> bool:
+    """Whether a dtype has a value (a float, up to rounding)."""
     if dtype.is_complex:
-        return torch.randn(shape, dtype=dtype, generator=generator)
+        return isinstance(value, int | float | complex)
+    if not isinstance(value, int | float):
+        return False
+    if dtype is torch.bool:
+        return value in (False, True)
     if dtype.is_floating_point:
-        if chosen.low is None and chosen.high is None:
-            return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
-        low, high = draw_range(chosen, -math.inf, math.inf)
-        low, high = max(low, high - 4.0 if math.isinf(low) else low), min(high, low + 4.0 if math.isinf(high) else high)
-        _refuse_empty(low, high, shape)
-        return (low + (high - low) * torch.rand(shape, dtype=torch.float64, generator=generator)).to(dtype)
-    first, last = _integers(dtype, chosen, shape)
-    return torch.randint(first, max(first, last) + 1, shape, generator=generator).to(dtype)
+        return not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max
+    return value == value and not math.isinf(value) and value == int(value) and _fits(value, dtype)
 
 
-def _draw_unique(
-    shape: tuple[int, ...], dtype: torch.dtype, chosen: Values, generator: torch.Generator
-) -> torch.Tensor | None:
-    """Integers without a repetition; None for floats, of which two are hardly ever equal."""
-    if dtype.is_floating_point or dtype.is_complex:
-        return None
-    first, last = _integers(dtype, chosen, shape)
-    count = math.prod(shape)
-    if last - first + 1 < count:
-        raise CheckError(
-            f"{count} different values are needed, and from {first} to {last} there are {max(0, last - first + 1)}",
-            fix="choose other sizes",
-        )
-    return (torch.randperm(last - first + 1, generator=generator)[:count] + first).view(shape).to(dtype)
+def _fits(value: float, dtype: torch.dtype) -> bool:
+    return torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max
 
 
-def _draw_offsets(
-    shape: tuple[int, ...], dtype: torch.dtype, chosen: Values, generator: torch.Generator
-) -> torch.Tensor:
-    total = int(chosen.high or 0)
-    if not shape or shape[-1] == 0 or (shape[-1] == 1 and total > 0):
-        raise CheckError(f"offsets of the shape {list(shape)} cannot reach from 0 to {total}", fix="choose other sizes")
-    ends = torch.zeros((*shape[:-1], 1), dtype=torch.int64)
-    if shape[-1] == 1:
-        return ends.to(dtype)
-    between = torch.randint(0, total + 1, (*shape[:-1], shape[-1] - 2), generator=generator).sort(-1).values
-    return torch.cat([ends, between, ends + total], -1).to(dtype)
+def _is_float(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point
 
 
-def _integers(dtype: torch.dtype, chosen: Values, shape: tuple[int, ...]) -> tuple[int, int]:
-    low, high = draw_range(chosen, -8 if dtype.is_signed else 0, 8)
-    _refuse_empty(low, high, shape)
-    return int(low), int(high)
+def _is_integer(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and not dtype.is_complex and dtype is not torch.bool
 
 
-def _refuse_empty(low: float, high: float, shape: tuple[int, ...]) -> None:
-    if low > high and 0 not in shape:
-        raise CheckError(f"no value is from {low} to {high}", fix="choose other sizes")
+def _is_ordered(dtype: torch.dtype) -> bool:
+    return not dtype.is_complex and dtype is not torch.bool
+
+
+# What a dtype must be for an arrangement.
+_NEEDED: dict[str, Callable[[torch.dtype], bool]] = {
+    "offsets": _is_integer, "probabilities": _is_float, "positive definite": _is_float, "well conditioned": _is_float,
+    "sorted": _is_ordered, "unique": _is_ordered,
+}  # fmt: skip
 
 
 def draw_range(chosen: Values, low: float, high: float) -> tuple[float, float]:

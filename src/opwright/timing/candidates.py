@@ -12,6 +12,7 @@ import torch
 
 from opwright import tree
 from opwright.contract import derive
+from opwright.contract.contract import Contract
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case
 from opwright.runtime.baselines import Baseline
@@ -108,16 +109,21 @@ def input_sets(operator: Op, case: Case, device: str, cache_bytes: int, most_byt
     first = arguments_of(operator.contract, case, device)
     each = max(1, derive.least_bytes(operator.contract, first))
     count = max(2, min(64, -(-5 * cache_bytes // each), most_bytes // each))
-    return [first, *(_fresh_values(first, seed) for seed in range(1, count))]
+    return [first, *(_fresh_values(operator.contract, first, seed) for seed in range(1, count))]
 
 
-def _fresh_values(arguments: Arguments, seed: int) -> Arguments:
-    """Other values from the same distribution, at another address: the same elements, rolled."""
+def _fresh_values(contract: Contract, arguments: Arguments, seed: int) -> Arguments:
+    """Other values from the same distribution, at another address: the same elements, rolled; the same tensor, if its
+    elements go together (offsets, sorted ones)."""
 
     def roll(t: torch.Tensor) -> torch.Tensor:
         return t.flatten().roll(37 * seed).view(t.shape)
 
-    return tuple(tree.map_tensors(roll, list(arguments)))
+    arranged = [a.values is not None and a.values.is_arranged for a in contract.signature.arguments]
+    return tuple(
+        tree.map_tensors(torch.clone if together else roll, argument)
+        for argument, together in zip(arguments, arranged, strict=True)
+    )
 
 
 class BackwardState(NamedTuple):

@@ -12,9 +12,10 @@ import torch
 from opwright.contract.contract import Contract
 from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
 from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.draw import draw
 from opwright.contract.relations import broken, nearest
 from opwright.contract.signature import Argument, Kind, TensorType
-from opwright.contract.values import Values, draw, draw_range
+from opwright.contract.values import Values, draw_range
 from opwright.errors import CheckError
 
 __all__ = ["always_its_default", "arguments_of", "arrange", "env_of", "shape_of"]
@@ -44,7 +45,7 @@ def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: to
     dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
     shape = shape_of(argument.tensor, env, broadcast=case.layout == "broadcast")
     kind, _, only = case.layout.partition(":")
-    arranged = argument.values is not None and argument.values.arrangement
+    arranged = argument.values is not None and argument.values.is_arranged
     if kind == "expanded" and (argument.mutated or arranged):
         kind = ""  # elements that share an address cannot be written, and are neither unique nor offsets
     tensors = [

@@ -1,0 +1,193 @@
+"""Draws the values of test inputs as annotations state them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from opwright.contract.dtypes import short
+from opwright.contract.values import Values, draw_range, is_representable
+from opwright.errors import CheckError
+
+__all__ = ["draw"]
+
+Shape = tuple[int, ...]
+
+
+def draw(
+    shape: Shape, dtype: torch.dtype, stated: Values | None, env: Mapping[str, Any], generator: torch.Generator
+) -> torch.Tensor:
+    """A tensor of values as they are stated.
+
+    Args:
+        env: sizes of dims and values of int arguments.
+
+    Raises:
+        CheckError: there are no such values for these sizes, or in this dtype.
+    """
+    try:
+        chosen = (stated or Values()).at(env)
+    except (ZeroDivisionError, OverflowError) as error:
+        raise CheckError(f"a bound of the values cannot be computed: {error}", fix="choose other sizes") from None
+    if chosen.draw is not None:
+        return _drawn_by(chosen.draw, shape, dtype, generator)
+    for value in (*chosen.one_of, *chosen.also):
+        if not is_representable(value, dtype):
+            raise CheckError(f"{short(dtype)} has no value {value!r}", fix="choose another dtype")
+    if chosen.one_of:
+        index = torch.randint(len(chosen.one_of), shape, generator=generator)
+        return torch.tensor(chosen.one_of, dtype=dtype)[index]
+    if chosen.arrangement in _ARRANGED:
+        return _ARRANGED[chosen.arrangement](shape, dtype, chosen, generator)
+    drawn = _draw_each(shape, dtype, chosen, generator)
+    if chosen.also and drawn.numel():
+        instead = torch.tensor(chosen.also, dtype=dtype)
+        picked = torch.rand(shape, generator=generator) < 0.25
+        drawn = torch.where(picked, instead[torch.randint(len(chosen.also), shape, generator=generator)], drawn)
+    if chosen.zeros:
+        drawn = drawn.masked_fill(torch.rand(shape, generator=generator) < chosen.zeros, 0)
+    return _sorted(drawn) if chosen.arrangement == "sorted" else drawn
+
+
+def _sorted(drawn: torch.Tensor) -> torch.Tensor:
+    if not drawn.dim():
+        return drawn
+    wide = drawn.double() if drawn.is_floating_point() else drawn  # torch sorts no float8
+    return wide.sort(-1).values.to(drawn.dtype)
+
+
+def _drawn_by(
+    function: Callable[[Shape, torch.Generator], torch.Tensor],
+    shape: Shape,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    drawn = function(shape, generator)
+    if not isinstance(drawn, torch.Tensor) or drawn.shape != torch.Size(shape):
+        got = f"shape {list(drawn.shape)}" if isinstance(drawn, torch.Tensor) else type(drawn).__name__
+        raise CheckError(
+            f"the function of ow.drawn_by returned {got}, expected a tensor of shape {list(shape)}",
+            fix="return a tensor of the shape that it is given",
+        )
+    return drawn.detach().cpu().to(dtype)
+
+
+def _draw_each(shape: Shape, dtype: torch.dtype, chosen: Values, generator: torch.Generator) -> torch.Tensor:
+    if dtype is torch.bool:
+        low, high = draw_range(chosen, 0, 1)
+        return torch.randint(int(low > 0), int(high >= 1) + 1, shape, generator=generator).bool()
+    if dtype.is_complex:
+        return torch.randn(shape, dtype=dtype, generator=generator)
+    if dtype.is_floating_point:
+        return _draw_floats(shape, chosen, generator).to(dtype)
+    first, last = _integers(dtype, chosen, shape)
+    # The upper end of torch.randint is exclusive, and must be an int64.
+    end = min(max(first, last) + 1, torch.iinfo(torch.int64).max)
+    return torch.randint(first, end, shape, generator=generator).to(dtype)
+
+
+def _draw_floats(shape: Shape, chosen: Values, generator: torch.Generator) -> torch.Tensor:
+    if chosen.low is None and chosen.high is None:
+        return torch.randn(shape, dtype=torch.float64, generator=generator)
+    low, high = draw_range(chosen, -math.inf, math.inf)
+    low, high = max(low, high - 4.0 if math.isinf(low) else low), min(high, low + 4.0 if math.isinf(high) else high)
+    _refuse_empty(low, high, shape)
+    return low + (high - low) * torch.rand(shape, dtype=torch.float64, generator=generator)
+
+
+def _draw_unique(shape: Shape, dtype: torch.dtype, chosen: Values, generator: torch.Generator) -> torch.Tensor:
+    count = math.prod(shape)
+    if not dtype.is_floating_point:
+        first, last = _integers(dtype, chosen, shape)
+        if last - first + 1 < count:
+            raise CheckError(
+                f"{count} different values are needed, and from {first} to {last} there are {max(0, last - first + 1)}",
+                fix="choose other sizes",
+            )
+        if last - first < 4 * count + 4096:
+            return (torch.randperm(last - first + 1, generator=generator)[:count] + first).view(shape).to(dtype)
+    found: torch.Tensor = torch.empty(0, dtype=torch.float64 if dtype.is_floating_point else torch.int64)
+    for _ in range(20):  # a few draws are enough, unless the dtype has hardly more values than are needed
+        more = _draw_each((2 * count + 16,), dtype, chosen, generator)
+        found = torch.unique(torch.cat([found, more.to(found.dtype)]))
+        if found.numel() >= count:
+            return found[torch.randperm(found.numel(), generator=generator)[:count]].view(shape).to(dtype)
+    raise CheckError(
+        f"{count} different values are needed, and {found.numel()} were found in {short(dtype)}",
+        fix="choose other sizes",
+    )
+
+
+def _draw_offsets(shape: Shape, dtype: torch.dtype, chosen: Values, generator: torch.Generator) -> torch.Tensor:
+    total = int(chosen.high or 0)
+    if not shape or shape[-1] == 0 or (shape[-1] == 1 and total > 0) or total < 0:
+        raise CheckError(f"offsets of the shape {list(shape)} cannot reach from 0 to {total}", fix="choose other sizes")
+    _refuse_too_large(0, total, dtype)
+    ends = torch.zeros((*shape[:-1], 1), dtype=torch.int64)
+    if shape[-1] == 1:
+        return ends.to(dtype)
+    between = torch.randint(0, total + 1, (*shape[:-1], shape[-1] - 2), generator=generator).sort(-1).values
+    return torch.cat([ends, between, ends + total], -1).to(dtype)
+
+
+def _draw_probabilities(shape: Shape, dtype: torch.dtype, chosen: Values, generator: torch.Generator) -> torch.Tensor:
+    drawn = torch.randn(shape, dtype=torch.float64, generator=generator)
+    return (drawn.softmax(-1) if shape else torch.ones(())).to(dtype)
+
+
+def _draw_well_conditioned(
+    shape: Shape, dtype: torch.dtype, chosen: Values, generator: torch.Generator
+) -> torch.Tensor:
+    if len(shape) < 2:
+        raise CheckError(f"the shape {list(shape)} is no matrix", fix="give the argument at least two axes")
+    *batch, rows, columns = shape
+    rank = min(rows, columns)
+
+    def orthogonal(rows: int) -> torch.Tensor:
+        drawn = torch.randn((*batch, rows, rank), dtype=torch.float64, generator=generator)
+        basis: torch.Tensor = torch.linalg.qr(drawn).Q
+        return basis
+
+    left, right = orthogonal(rows), orthogonal(columns)
+    if chosen.arrangement == "positive definite":
+        if rows != columns:
+            raise CheckError(f"the shape {list(shape)} is not of square matrices", fix="use one dim for both axes")
+        right = left
+    exponent = 2 * torch.rand((*batch, 1, rank), dtype=torch.float64, generator=generator) - 1
+    return ((left * exponent.exp2()) @ right.mT).to(dtype)  # singular values from 0.5 to 2
+
+
+_ARRANGED: dict[str, Callable[[Shape, torch.dtype, Values, torch.Generator], torch.Tensor]] = {
+    "unique": _draw_unique,
+    "offsets": _draw_offsets,
+    "probabilities": _draw_probabilities,
+    "positive definite": _draw_well_conditioned,
+    "well conditioned": _draw_well_conditioned,
+}
+
+
+def _integers(dtype: torch.dtype, chosen: Values, shape: Shape) -> tuple[int, int]:
+    """The first and the last integer to draw; a bound that is stated must be one of the dtype."""
+    limits = torch.iinfo(dtype)
+    low, high = draw_range(chosen, -8 if dtype.is_signed else 0, 8)
+    _refuse_empty(low, high, shape)
+    low, high = (limits.min if math.isinf(low) else low), (limits.max if math.isinf(high) else high)
+    first, last = math.ceil(low), math.floor(high)
+    if 0 not in shape:
+        _refuse_empty(first, last, shape)
+        _refuse_too_large(first, last, dtype)
+    return first, last
+
+
+def _refuse_too_large(first: int, last: int, dtype: torch.dtype) -> None:
+    limits = torch.iinfo(dtype)
+    if first < limits.min or last > limits.max:
+        raise CheckError(f"{short(dtype)} cannot hold the values from {first} to {last}", fix="choose another dtype")
+
+
+def _refuse_empty(low: float, high: float, shape: Shape) -> None:
+    if low > high and 0 not in shape:
+        raise CheckError(f"no value is from {low:g} to {high:g}", fix="choose other sizes")
