@@ -375,7 +375,7 @@ def test_an_operator_without_a_tensor_is_refused() -> None:
         (list[str], "list[str]"),
         (Sequence, "Sequence"),
         (list, "list"),
-        (tuple[int, int], "tuple[int, int]"),
+        (tuple[int, str], "tuple[int, str]"),
         (Callable[[int], int], "Callable"),
     ],
 )
@@ -406,7 +406,7 @@ def test_a_default_of_none_needs_an_optional_annotation() -> None:
 
 
 def test_a_default_that_torch_cannot_express_is_refused() -> None:
-    def f(x: Float[Tensor, "n"], s: list[int] = [1, 2]) -> Float[Tensor, "n"]:  # noqa: B006
+    def f(x: Float[Tensor, "n"], s: list[int] = {1: 2}) -> Float[Tensor, "n"]:  # type: ignore[assignment]  # noqa: B006
         return x
 
     assert "Parameter s" in refusal(f).message

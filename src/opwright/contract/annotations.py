@@ -10,7 +10,8 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from enum import Enum
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -42,7 +43,8 @@ _SCALARS: dict[Any, Any] = {
 }  # fmt: skip
 _SUPPORTED = (
     'Float[Tensor, "n k"] (or any jaxtyping array on torch.Tensor or np.ndarray), list[...] of one, '
-    "int, float, bool, str, torch.dtype, torch.device, list[int], list[float], list[bool], and any of these | None"
+    "int, float, bool, str, Literal[...] and StrEnum, torch.dtype, torch.device, list[int], list[float], list[bool], "
+    "tuple[int, int] and the like, and any of these | None"
 )
 
 
@@ -141,15 +143,36 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
             raise ContractError(f"{where} is an optional list of tensors", fix="use an empty list instead of None")
         tensor = _read_tensor(typing.get_args(inner)[0], where)
         return Argument(kind=Kind.TENSOR_LIST, schema_type=list[torch.Tensor], tensor=tensor, **shared)
-    if inner in _SCALARS:
-        schema_type = _SCALARS[inner] | None if optional else _SCALARS[inner]
-        return Argument(kind=Kind.SCALAR, schema_type=schema_type, **shared)
+    plain, choices, length = _read_scalar(inner)
+    if plain in _SCALARS:
+        schema_type = _SCALARS[plain] | None if optional else _SCALARS[plain]
+        return Argument(kind=Kind.SCALAR, schema_type=schema_type, choices=choices, length=length, **shared)
     if inner in (torch.Tensor, np.ndarray):
         raise ContractError(
             f"{where} is a bare {inner.__name__}: its shape and dtype are not stated",
             fix=f'write {name}: Float[{inner.__name__}, "n k"], or Shaped[{inner.__name__}, "..."] for any',
         )
     raise ContractError(f"{where} has type {_show(inner)}, which a schema cannot express", fix=f"use {_SUPPORTED}")
+
+
+def _read_scalar(annotation: Any) -> tuple[Any, tuple[Any, ...], int | None]:
+    """The annotation of a number or a string as one of ``_SCALARS``, its only values, and its length."""
+    parts = typing.get_args(annotation)
+    if typing.get_origin(annotation) is Literal:
+        kinds = {type(value) for value in parts}
+        return (kinds.pop(), parts, None) if len(kinds) == 1 and kinds <= {str, int} else (annotation, (), None)
+    if isinstance(annotation, type) and issubclass(annotation, Enum) and issubclass(annotation, str):
+        return str, tuple(annotation), None
+    if typing.get_origin(annotation) is tuple and parts:
+        is_open = len(parts) == 2 and parts[1] is Ellipsis
+        same = set(parts) - {Ellipsis}
+        if len(same) == 1 and same <= {int, float, bool}:
+            return list.__class_getitem__(same.pop()), (), None if is_open else len(parts)
+    try:
+        hash(annotation)
+    except TypeError:
+        return None, (), None
+    return annotation, (), None
 
 
 def _read_returns(hints: dict[str, Any], qualname: str, *, may_be_none: bool) -> tuple[tuple[Return, ...], bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -192,12 +193,22 @@ def _bind_scalar(contract: Contract, spec: Argument, value: Any, binding: Bindin
         items = _LIST_TYPES[plain]
         if not isinstance(value, list | tuple):
             raise _kind_error(contract, spec.name, f"a list of {items.__name__}s", value)
+        if spec.length is not None and len(value) != spec.length:
+            raise _kind_error(contract, spec.name, f"{spec.length} {items.__name__}s", value)
         for i, item in enumerate(value):
             _check_scalar(contract, f"{spec.name}[{i}]", items, item)
         return
     _check_scalar(contract, spec.name, plain, value)
+    if spec.choices and value not in spec.choices:
+        raise _kind_error(
+            contract, spec.name, f"one of {', '.join(repr(_plain_value(c)) for c in spec.choices)}", value
+        )
     if spec.schema_type is int:
         binding.sizes[spec.name] = value
+
+
+def _plain_value(choice: Any) -> Any:
+    return choice.value if isinstance(choice, Enum) else choice
 
 
 def _check_scalar(contract: Contract, where: str, plain: Any, value: Any) -> None:

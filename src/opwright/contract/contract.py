@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import re
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -276,13 +277,19 @@ def _infer_schema(qualname: str, signature: Signature) -> str:
 
     prototype.__signature__ = signature.to_python()  # type: ignore[attr-defined]
     try:
-        return torch.library.infer_schema(prototype, mutates_args=[a.name for a in signature.arguments if a.mutated])
+        schema = torch.library.infer_schema(prototype, mutates_args=[a.name for a in signature.arguments if a.mutated])
     except ValueError as error:
         raise ContractError(
             f"{qualname}: torch cannot express this signature: {error}",
             fix="change the type or default that it names; "
-            "a default must be None, a number, a bool, a str, a dtype or a device",
+            "a default must be None, a number, a bool, a str, a dtype or a device, or a list of numbers",
         ) from error
+    for argument in signature.arguments:
+        if argument.has_list_default:  # infer_schema takes none
+            listed = f"{argument.name}=[{', '.join(str(v) for v in argument.default)}]"
+            mark = "?" if argument.optional else ""
+            schema = schema.replace(f"[]? {argument.name}=None", f"[]{mark} {listed}")
+    return schema
 
 
 def _compare_mutation(contract: Contract) -> None:
@@ -346,8 +353,13 @@ def _versions(argument: Any) -> list[int | None]:
 
 def _fake_argument(argument: Argument) -> Any:
     if argument.kind is Kind.SCALAR:
-        plain = {int: 1, float: 1.0, bool: False, str: ""}
-        return argument.default if argument.has_default else plain.get(argument.schema_type)
+        plain: dict[Any, Any] = {int: 1, float: 1.0, bool: False, str: "", Sequence[int]: 1, Sequence[float]: 1.0}
+        if argument.has_default or argument.optional:
+            return argument.default if argument.has_default else None
+        if argument.choices:
+            return argument.choices[0]
+        value = plain.get(argument.schema_type)
+        return [value] * (argument.length or 1) if isinstance(argument.schema_type, types.GenericAlias) else value
     assert argument.tensor is not None  # every argument that is not a scalar has one
     shape = [_fake_size(str(dim).lstrip("*#")) for dim in argument.tensor.dims if str(dim) != "..."]
     dtypes = argument.tensor.dtypes
@@ -361,14 +373,22 @@ def _fake_size(dim: str) -> int:
     return int(evaluate(dim, dict.fromkeys(names_in(dim), 4)))
 
 
+def _show_scalar(argument: Argument) -> str:
+    if argument.choices:
+        return " | ".join(repr(str(c) if isinstance(c, str) else c) for c in argument.choices)
+    items = {Sequence[int]: "int", Sequence[float]: "float", Sequence[bool]: "bool"}.get(argument.scalar_type)
+    if items is None:
+        return str(argument.scalar_type.__name__)
+    return f"list[{items}]" if argument.length is None else f"tuple[{', '.join([items] * argument.length)}]"
+
+
 def _show_argument(argument: Argument) -> str:
     if argument.tensor is not None:
         shown = str(argument.tensor)
         if argument.kind is Kind.TENSOR_LIST:
             shown = f"list[{shown}]"
     else:
-        names = {Sequence[int]: "list[int]", Sequence[float]: "list[float]", Sequence[bool]: "list[bool]"}
-        shown = names.get(argument.scalar_type) or argument.scalar_type.__name__
+        shown = _show_scalar(argument)
     if argument.optional and "None" not in shown:
         shown += " | None"
     shown += ", mutated" if argument.mutated else ""

@@ -96,10 +96,17 @@ class Argument:
     keyword_only: bool = False
     values: Values | None = None
     mutated: bool = False
+    # The only values that a ``Literal`` or a ``StrEnum`` admits, and the length of a ``tuple[int, int]``.
+    choices: tuple[Any, ...] = ()
+    length: int | None = None
 
     @property
     def has_default(self) -> bool:
         return self.default is not inspect.Parameter.empty
+
+    @property
+    def has_list_default(self) -> bool:
+        return isinstance(self.default, list | tuple)
 
     @property
     def is_tensor(self) -> bool:
@@ -186,13 +193,14 @@ class Signature:
         return tuple(arguments[:count]), {a.name: v for a, v in zip(self.keyword_only, arguments[count:], strict=True)}
 
     def to_python(self) -> inspect.Signature:
-        """The signature with torch's plain types, for ``torch.library.infer_schema``."""
+        """The signature with torch's plain types, for ``torch.library.infer_schema``. It takes no default for a list:
+        such an argument is optional here."""
         parameters = [
             inspect.Parameter(
                 a.name,
                 inspect.Parameter.KEYWORD_ONLY if a.keyword_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                default=a.default,
-                annotation=a.schema_type,
+                default=None if a.has_list_default else a.default,
+                annotation=a.schema_type | None if a.has_list_default else a.schema_type,
             )
             for a in self.arguments
         ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -113,13 +115,19 @@ def _extent(dim: Dim, env: dict[str, Any]) -> tuple[int, ...]:
             return (3,)
 
 
+_ITEMS: dict[Any, type] = {Sequence[int]: int, Sequence[float]: float, Sequence[bool]: bool}
+
+
 def _scalar(argument: Argument, env: Mapping[str, Any], generator: torch.Generator) -> Any:
     def pick(options: Sequence[Any]) -> Any:
         return options[int(torch.randint(len(options), (), generator=generator))]
 
     drawn, plain = (argument.values or Values()).at(env), argument.scalar_type
-    if drawn.one_of:
-        return pick(drawn.one_of)
+    if choices := drawn.one_of or argument.choices:
+        return pick(choices)
+    if argument.length is not None and not (argument.has_default and argument.values is None):
+        item = dataclasses.replace(argument, schema_type=_ITEMS[plain], length=None, default=inspect.Parameter.empty)
+        return tuple(_scalar(item, env, generator) for _ in range(argument.length))
     if plain is bool:
         return pick((False, True))
     if plain is float and argument.values is None and _is_number(argument.default) and pick((False, True)):
@@ -154,7 +162,7 @@ def _around(argument: Argument) -> tuple[float, float]:
 
 def always_its_default(argument: Argument) -> bool:
     """Whether cases use only the default (or None) of a scalar, because no other values are stated."""
-    stated = argument.values is not None or argument.scalar_type in (bool, float)
+    stated = argument.values is not None or argument.choices or argument.scalar_type in (bool, float)
     return not argument.is_tensor and not stated and (argument.has_default or argument.optional)
 
 
