@@ -368,7 +368,8 @@ def _list_unchecked(operator: Op, report: _WorkerReport, settings: _Settings) ->
     custom = {p.name for p in operator.parts.values() if p.origin is Origin.CUSTOM}
     for name in sorted(_CHECKED_BY_NONE & custom):
         report.not_checked.append(NotChecked(name, "custom, and no check compares it with the reference yet"))
-    for argument in filter(always_its_default, operator.contract.signature.arguments):
+    arguments = [a for a in operator.contract.signature.arguments if a.name != operator.contract.random]
+    for argument in filter(always_its_default, arguments):
         tried = f"only its default {argument.default!r}" if argument.has_default else "only None"
         why = f"{tried} was tried: add other values with Annotated[..., ow.values(...)]"
         report.not_checked.append(NotChecked(f"argument {argument.name!r}", why))

@@ -15,11 +15,13 @@ import torch
 
 from opwright import tree
 from opwright.checks.context import Context, Observation, reduction_length, to_cpu, to_double
+from opwright.checks.random_values import difference_of_distributions, not_repeatable, sampled_cases
+from opwright.checks.statistics import ERROR_RATE
 from opwright.checks.tolerance import ErrorSizes, allowed_error, describe_difference, discrete_choices, first_difference
 from opwright.errors import OpwrightError
 from opwright.internals.compiler import DispatchMode
 from opwright.internals.registration import writes_arguments
-from opwright.results import Finding, NotChecked
+from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]
 
@@ -28,9 +30,53 @@ NAME = "values"
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Check every output element of every case. The finding contains a histogram of the errors."""
+    if context.op.contract.random:
+        yield from _check_distributions(context)
+        return
+    if (why := _different_each_time(context)) is not None:
+        yield why
+        return
     sizes = ErrorSizes()
     for found in context.check_each_case(NAME, functools.partial(find_error, sizes=sizes)):
         yield dataclasses.replace(found, error_histogram=sizes.histogram()) if isinstance(found, Finding) else found
+
+
+def _check_distributions(context: Context) -> Iterator[Finding | NotChecked]:
+    """Each case runs; a few are sampled, and the distributions of their results compared."""
+    found = list(context.check_each_case(NAME, find_error))
+    yield from (f for f in found if isinstance(f, NotChecked) or f.status is Status.FAIL)
+    if any(isinstance(f, Finding) and f.status is Status.FAIL for f in found):
+        return
+    sampled = sampled_cases(context)
+    for case in sampled:
+        run = context.observe(case)
+        assert isinstance(run, Observation)  # typical_cases returns only cases that ran
+        wrong = not_repeatable(context, run) or difference_of_distributions(context, run, NAME)
+        if wrong is not None:
+            yield context.failed(NAME, str(case), wrong)
+            return
+    if sampled:
+        yield Finding(NAME, Status.PASS, message=f"{len(sampled)} distributions, error rate {ERROR_RATE:g} each")
+    else:
+        yield NotChecked(NAME, "no case could be sampled")
+
+
+def _different_each_time(context: Context) -> Finding | None:
+    """A finding if the reference gives different results for the same arguments, which nothing can equal."""
+    for case in context.typical_cases(1):
+        run = context.observe(case)
+        assert isinstance(run, Observation)  # typical_cases returns only cases that ran
+        torch.manual_seed(torch.initial_seed() + 1)
+        again = context.op.contract.reference(to_cpu(run.before))
+        for i, (a, b) in enumerate(zip(run.expected, again, strict=True)):
+            if a.shape != b.shape or not torch.allclose(a.double(), b.double(), rtol=0.05, atol=1e-3, equal_nan=True):
+                return context.failed(
+                    NAME,
+                    str(case),
+                    f"the reference gives different results for the same arguments (output {i}): declare it with "
+                    "@ow.op(..., random=True), or draw with a generator that an argument seeds",
+                )
+    return None
 
 
 def find_error(context: Context, run: Observation, sizes: ErrorSizes | None = None) -> str | None:
@@ -48,6 +94,8 @@ def find_error(context: Context, run: Observation, sizes: ErrorSizes | None = No
             return f"{name}the kernel returned {type(got).__name__}, expected a tensor"
         if got.shape != expected.shape:
             return f"{name}shape {list(got.shape)}, expected {list(expected.shape)}"
+        if context.op.contract.random:
+            continue  # its distribution is compared, over many runs
         wrong = _wrong_elements(context, run, i, got.detach().cpu(), expected, exact, sizes)
         if wrong.any():
             return name + describe_difference(got.detach().cpu(), expected, wrong)

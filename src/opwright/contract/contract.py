@@ -20,6 +20,7 @@ from opwright.contract.dims import VariadicDim, evaluate, names_in
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.contract.functional import functional_form
 from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
+from opwright.contract.randomness import RandomOperations
 from opwright.contract.reference import contiguous_outputs, run_reference, run_traceable
 from opwright.contract.relations import Relation, nearest, parse_relation
 from opwright.contract.signature import Argument, Kind, Signature
@@ -46,6 +47,8 @@ class Contract:
     doc: str
     autocast: str | None = None
     where: tuple[Relation, ...] = ()
+    # Whether results are random; the name of the int argument that is the seed, if there is one.
+    random: bool | str = False
     # The operator of which this one is the functional form, if it is one.
     functional_of: str = ""
 
@@ -75,6 +78,7 @@ class Contract:
             str(self.signature.visible),
             str(self.autocast),
             *map(str, self.where),
+            str(self.random),
             fingerprint(self.function),
         )
 
@@ -180,7 +184,7 @@ class Contract:
 
 def make_contract(
     qualname: str, function: Callable[..., Any], scope: Mapping[str, Any], autocast: str | None = None,
-    *, where: Sequence[str] | str = (), examined: bool = False,
+    *, where: Sequence[str] | str = (), random: bool | str = False, examined: bool = False,
 ) -> Contract:  # fmt: skip
     """Make a contract from a typed function.
 
@@ -190,6 +194,7 @@ def make_contract(
         scope: the names visible at its definition.
         autocast: one of ``AUTOCAST``, or None.
         where: conditions on sizes and ``int`` arguments.
+        random: whether results are random, or the name of the argument that is the seed.
         examined: what the function writes was compared with what it declares before, when it was packaged.
 
     Raises:
@@ -217,6 +222,7 @@ def make_contract(
         file=inspect.getsourcefile(function),
         doc=inspect.getdoc(function) or "",
         autocast=autocast,
+        random=_checked_random(qualname, signature, random),
         where=_read_relations(qualname, signature, [where] if isinstance(where, str) else where),
     )
     if contract.signature.mutated and signature.language == "numpy":
@@ -240,6 +246,16 @@ def _checked_name(qualname: str) -> str:
             f"{qualname!r} is not an operator name", fix='use "namespace::name", each a Python identifier'
         )
     return qualname
+
+
+def _checked_random(qualname: str, signature: Signature, random: bool | str) -> bool | str:
+    integers = [a.name for a in signature.arguments if a.schema_type is int]
+    if isinstance(random, str) and random not in integers:
+        raise ContractError(
+            f"{qualname}: random={random!r} names no int argument",
+            fix=f"name the seed, one of {integers}, or write random=True if there is none",
+        )
+    return random
 
 
 def _read_relations(qualname: str, signature: Signature, texts: Sequence[str]) -> tuple[Relation, ...]:
@@ -300,7 +316,7 @@ def _compare_mutation(contract: Contract) -> None:
     """
     where, signature = contract.qualname, contract.signature
     completed, outputs = False, None
-    with fake_tensors(data_dependent=bool(signature.data_dependent)):
+    with fake_tensors(data_dependent=bool(signature.data_dependent)), RandomOperations() as drawn:
         arguments = [_fake_argument(a) for a in signature.arguments]
         versions = [_versions(a) for a in arguments]
         # An exception is not a mutation (sizes that do not match, a reference that reads values), and the
@@ -308,6 +324,13 @@ def _compare_mutation(contract: Contract) -> None:
         with contextlib.suppress(Exception):
             outputs = run_traceable(contract.function, signature, arguments)
             completed = True
+    if drawn.first and not contract.random:
+        raise ContractError(
+            f"{where}: the reference draws random numbers ({drawn.first}), so that it gives different results for the "
+            "same arguments",
+            fix="declare it, @ow.op(..., random=True), and results are compared by their statistics; or draw with a "
+            'torch.Generator that an argument seeds, and declare random="seed" if kernels may draw other numbers',
+        )
     for argument, value, before in zip(signature.arguments, arguments, versions, strict=True):
         is_written = _versions(value) != before
         if is_written and not argument.mutated:

@@ -49,13 +49,22 @@ class Decorator(Protocol):
     def __call__(self, reference: Callable[P, R], /) -> Op[P, R]: ...
 
 
-def op(qualname: str, *, where: Sequence[str] | str = (), autocast: Autocast | None = None) -> Decorator:
+def op(
+    qualname: str,
+    *,
+    where: Sequence[str] | str = (),
+    random: bool | str = False,
+    autocast: Autocast | None = None,
+) -> Decorator:
     """Define an operator by a typed function, its reference implementation.
 
     Args:
         qualname: ``"namespace::name"``, the name in torch.
         where: conditions that sizes and ``int`` arguments satisfy, such as ``"hq % hk == 0"``, ``"k <= n"`` or
             ``"d in (64, 128)"``. Other calls are refused, and test inputs are chosen among those that satisfy them.
+        random: True if the same arguments give different results; the name of an ``int`` argument if that is the seed,
+            and kernels may draw other numbers from it than the reference. Results are compared by their statistics, and
+            no gradient is derived.
         autocast: what it does with floating arguments under ``torch.autocast``: ``"lower"`` casts them to autocast's
             dtype (as for a matrix product), ``"float32"`` to float32, ``"promote"`` to the widest among them (float64
             stays). None leaves them unchanged.
@@ -96,7 +105,7 @@ def op(qualname: str, *, where: Sequence[str] | str = (), autocast: Autocast | N
     scope = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
 
     def decorate(reference: Callable[..., Any], /) -> Any:
-        return Op(make_contract(qualname, reference, scope, autocast, where=where))
+        return Op(make_contract(qualname, reference, scope, autocast, where=where, random=random))
 
     return decorate
 

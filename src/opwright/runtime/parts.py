@@ -41,6 +41,10 @@ def parts_of(
     if contract.signature.mutated:
         for name in ("decomposition", "sharding"):
             parts[name] = Part(name, Origin.MISSING, "the operator writes its arguments")
+    if contract.random:
+        for name in ("decomposition", "sharding"):
+            if name not in overrides:
+                parts[name] = Part(name, Origin.MISSING, "results are random")
     if contract.signature.data_dependent:
         for name in ("decomposition", "sharding", "vmap"):
             if name not in overrides:
@@ -51,6 +55,10 @@ def parts_of(
     tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
     if "autograd" not in overrides and not any(d.is_floating_point or d.is_complex for t in tensors for d in t.dtypes):
         parts["autograd"] = Part("autograd", Origin.MISSING, "no argument has a floating dtype")
+    if contract.random and "autograd" not in overrides:
+        parts["autograd"] = Part(
+            "autograd", Origin.MISSING, "results are random: return what was drawn, and register one"
+        )
     for device in ("cpu", "cuda"):
         own = [k.name for k in kernels if device in k.spec.devices]
         origin = Origin.CUSTOM if own else Origin.DERIVED

@@ -30,7 +30,7 @@ R_co = TypeVar("R_co", covariant=True, default=Any)
 
 
 def op(
-    qualname: str, *, where: Sequence[str] | str = (), autocast: str | None = None
+    qualname: str, *, where: Sequence[str] | str = (), random: bool | str = False, autocast: str | None = None
 ) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Define an operator by a typed function, its reference, like ``opwright.op``."""
     frame = inspect.currentframe()
@@ -38,7 +38,7 @@ def op(
     scope = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
 
     def decorate(function: Callable[..., Any]) -> Any:
-        return Op(make_contract(qualname, function, scope, autocast, where=where, examined=True))
+        return Op(make_contract(qualname, function, scope, autocast, where=where, random=random, examined=True))
 
     return decorate
 

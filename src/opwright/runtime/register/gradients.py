@@ -13,6 +13,7 @@ from opwright import tree
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.signature import Kind
+from opwright.errors import ContractError
 from opwright.internals.dispatch import transforms_are_on
 from opwright.runtime.register.saved_values import CustomContext, save_values, saved_values
 from opwright.runtime.register.vjp_operator import gradient_in_form_of, vjp_name
@@ -44,6 +45,12 @@ class DerivedGradient:
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
         contract, arguments = self.contract, saved_values(ctx)
+        if contract.random:
+            raise ContractError(
+                f"{contract.qualname} is random: no gradient is derived, because the reference would draw other "
+                "numbers than the forward",
+                fix="return what was drawn (ow.saved_for_backward), and define the gradient with op.register_autograd",
+            )
         needs = _needs(arguments, ctx.needs_input_grad)
         incoming = _without_none(grads, contract, arguments)
         found, remaining = iter(self._vjp_for(arguments)(incoming, *arguments, needs)), iter(needs)

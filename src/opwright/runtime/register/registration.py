@@ -211,7 +211,8 @@ def _prepare_for_tracing(registrable: Registrable, overload: Any) -> None:
 def _define(registrable: Registrable, library: torch.library.Library) -> Any:
     contract, rules = registrable.contract, registrable.rules
     signature, name = contract.signature, contract.name
-    library.define(name + contract.schema, tags=(torch.Tag.pt2_compliant_tag,))
+    tags = (torch.Tag.pt2_compliant_tag, *[torch.Tag.nondeterministic_seeded] * (contract.random is True))
+    library.define(name + contract.schema, tags=tags)
     if not signature.mutated:
         _define_vjp(contract, library)
     overload = getattr(getattr(torch.ops, contract.namespace), name).default
@@ -261,7 +262,9 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
     if contract.autocast is not None:
         for device_type, key in KEYS.items():
             library.impl(name, kernel_for_autocast(contract, overload, device_type), key)
-    if not signature.data_dependent:  # fake tensors with symbolic sizes would use it instead of the fake
+    if (
+        not signature.data_dependent and not contract.random
+    ):  # fake tensors with symbolic sizes would use it instead of the fake
         torch_registration.register_decomposition(overload, decomposition)
     _trace_into_kernels(registrable, library, in_order)
     return overload

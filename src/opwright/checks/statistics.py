@@ -1,0 +1,159 @@
+"""Compares two samples of random results: of a reference, and of a kernel that should have the same distribution.
+
+Every comparison is one of means: of the elements, their squares and cubes, the shares below some values, the products
+of elements some distance apart and of successive calls; by element, by slice along each axis, and over all. A
+difference of means is compared with Bernstein's bound (Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013,
+section 2.8), which holds for any distribution, with the variance and the range of both samples together. The error rate
+is divided among all comparisons.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["ERROR_RATE", "Difference", "first_difference"]
+
+# The probability that two samples of one distribution are said to differ.
+ERROR_RATE = 1e-6
+_SHARES = 15
+# Distances at which elements are compared: neighbours, warps, and what one block may repeat.
+_LAGS = (1, 2, 32)
+_FLAT_LAGS = (64, 128, 256, 512, 1024, 2048)
+# An element that has one value this often has no density there.
+_ATOM = 0.02
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean that differs by more than chance explains. ``place`` is "" if it is over all elements."""
+
+    what: str
+    place: str
+    actual: float
+    expected: float
+    allowed: float
+    runs: int
+
+    def __str__(self) -> str:
+        where = f" of {self.place}" if self.place else ""
+        return (
+            f"{self.what}{where} is {self.actual:.4g}, expected {self.expected:.4g} ± {self.allowed:.2g} "
+            f"({self.runs} runs of each, error rate {ERROR_RATE:g})"
+        )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Two samples of some means, ``[runs, positions]`` each, and a name for each position."""
+
+    what: str
+    place: Callable[[int], str]
+    actual: torch.Tensor
+    expected: torch.Tensor
+    rounding: torch.Tensor | float
+
+
+def first_difference(actual: torch.Tensor, expected: torch.Tensor, rounding: float = 0.0) -> Difference | None:
+    """The first difference of two samples in float64, of shape ``[runs, *shape]`` each.
+
+    Args:
+        rounding: the relative difference of a value that rounding may cause.
+    """
+    if actual[0].numel() == 0:
+        return None
+    comparisons = list(_comparisons(actual, expected, rounding))
+    count = sum(c.actual.shape[1] for c in comparisons)
+    return next((d for c in comparisons if (d := _compare(c, count)) is not None), None)
+
+
+def _comparisons(actual: torch.Tensor, expected: torch.Tensor, rounding: float) -> Iterator[_Comparison]:
+    both = torch.cat([actual, expected]).nan_to_num()
+    near = rounding * both.abs().amax(0) + 1e-12
+    spread = both.std(0)
+    is_random = spread > 4 * near
+    scale = torch.where(is_random, 1 / spread.clamp(min=1e-300), 0)
+    ours, theirs = ((t.nan_to_num() - both.mean(0)) * scale for t in (actual, expected))
+    blurred = near * scale
+    yield from _by_place("the mean", actual, expected, near)
+    for power, what in ((2, "the variance"), (3, "the skewness")):
+        yield from _by_place(f"{what}, in units of both samples',", ours**power, theirs**power, 4 * blurred)
+    for level in _levels(both):
+        has_atom = ((both - level).abs() <= near).double().mean(0) > _ATOM
+        below, also_below = (torch.where(has_atom, 0, (t <= level).double()) for t in (actual, expected))
+        yield from _by_place(f"the share of values up to {level:.4g}", below, also_below, torch.zeros_like(near))
+    for axis in range(1, actual.dim()):
+        for lag in sorted({lag for lag in (*_LAGS, actual.shape[axis] // 2) if 0 < lag < actual.shape[axis]}):
+            what = f"the correlation of elements {lag} apart along axis {axis - 1}"
+            yield _over_all(what, _products(ours, axis, lag), _products(theirs, axis, lag))
+    for lag in (lag for lag in _FLAT_LAGS if lag < ours[0].numel()):
+        what = f"the correlation of elements {lag} apart in memory"
+        yield _over_all(what, _products(ours.flatten(1), 1, lag), _products(theirs.flatten(1), 1, lag))
+    yield _over_all("the correlation of successive calls", _successive(ours), _successive(theirs))
+
+
+def _levels(both: torch.Tensor) -> list[float]:
+    """Values at regular shares of the sample, and the middles between them."""
+    values = both.flatten()
+    values = values[:: max(1, values.numel() // (1 << 20))]
+    shares = torch.linspace(0, 1, _SHARES, dtype=torch.float64)
+    found = sorted(set(torch.quantile(values[: 1 << 24], shares).tolist()))
+    return sorted({*found, *((a + b) / 2 for a, b in itertools.pairwise(found))})
+
+
+def _by_place(what: str, a: torch.Tensor, b: torch.Tensor, rounding: torch.Tensor) -> Iterator[_Comparison]:
+    """Over all elements, over each slice along each axis, and each element."""
+    yield _over_all(what, a, b, float(rounding.mean()))
+    shape = a.shape[1:]
+    for axis in range(len(shape)) if len(shape) > 1 else ():
+        others = [i for i in range(len(shape)) if i != axis]
+        kept = [i + 1 for i in others]
+        yield _Comparison(what, _slice_of(axis), a.mean(kept), b.mean(kept), rounding.mean(others))
+    yield _Comparison(what, _element_of(shape), a.flatten(1), b.flatten(1), rounding.flatten())
+
+
+def _slice_of(axis: int) -> Callable[[int], str]:
+    return lambda i: f"the slice {i} along axis {axis}"
+
+
+def _element_of(shape: torch.Size) -> Callable[[int], str]:
+    return lambda i: f"the element {[int(n) for n in torch.unravel_index(torch.tensor(i), shape)]}"
+
+
+def _over_all(what: str, a: torch.Tensor, b: torch.Tensor, rounding: float = 0.0) -> _Comparison:
+    return _Comparison(what, lambda i: "", a.flatten(1).mean(1, True), b.flatten(1).mean(1, True), rounding)
+
+
+def _products(sample: torch.Tensor, axis: int, lag: int) -> torch.Tensor:
+    count = sample.shape[axis] - lag
+    return sample.narrow(axis, 0, count) * sample.narrow(axis, lag, count)
+
+
+def _successive(sample: torch.Tensor) -> torch.Tensor:
+    """The products of two calls, one after the other; each call is in one of them."""
+    pairs = sample[: len(sample) // 2 * 2]
+    return pairs[::2] * pairs[1::2]
+
+
+def _compare(comparison: _Comparison, count: int) -> Difference | None:
+    """The largest excess over what chance explains in one of ``count`` comparisons."""
+    a, b = comparison.actual, comparison.expected
+    both = torch.cat([a, b])
+    means = a.mean(0), b.mean(0)
+    variance = both.var(0) * (1 / len(a) + 1 / len(b))
+    reach = (both - both.mean(0)).abs().amax(0) / min(len(a), len(b))
+    log = math.log(2 * count / ERROR_RATE)
+    # Bernstein: P(|S| > sqrt(2 v log) + reach log / 3) <= 2 exp(-log)
+    allowed = torch.sqrt(2 * variance * log) + reach * log / 3 + comparison.rounding + 1e-12
+    excess = (means[0] - means[1]).abs() - allowed
+    excess = torch.where(a.isnan().any(0) != b.isnan().any(0), math.inf, excess.nan_to_num(-1))
+    i = int(excess.argmax())
+    if not excess[i] > 0:
+        return None
+    return Difference(
+        comparison.what, comparison.place(i), float(means[0][i]), float(means[1][i]), float(allowed[i]), len(a)
+    )
