@@ -54,9 +54,15 @@ def test_an_operator_has_a_users_names_only(namespace):
         "python", "triton", "cuda", "cpp", "mojo", "max", "numpy", "kernels", "only", "restricted_to",
         "register_autograd", "register_fake", "register_flops", "register_sharding", "register_vmap",
         "contract", "overload", "parts", "fingerprint", "explain", "flops", "functional", "with_saved",
-        "baseline", "baselines", "bench_sizes", "sizes_to_time", "apply_tuning", "clear_tuning",
+        "baseline", "baselines", "samples", "sizes", "property", "properties", "apply_tuning", "clear_tuning",
     }  # fmt: skip
-    for name in public - {"contract", "overload", "kernels", "baselines"}:  # which the class's docstring explains
+    for name in public - {
+        "contract",
+        "overload",
+        "kernels",
+        "baselines",
+        "properties",
+    }:  # which the class's docstring explains
         assert inspect.getdoc(getattr(ow.Op, name)), f"Op.{name} has no docstring"
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from opwright.backends.cuda.simulator.simulate import simulator_options
     from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
     from opwright.checks.run import check
-    from opwright.contract.signature import mutated, saved_for_backward
+    from opwright.contract.signature import by_property, mutated, saved_for_backward
     from opwright.contract.values import (
         drawn_by,
         offsets,
@@ -79,7 +79,7 @@ _NAMES_OF = {
     "opwright.backends.cuda.simulator.simulate": ["simulator_options"],
     "opwright.backends.numpy.compile_numpy": ["CompiledNumpy", "compile_numpy"],
     "opwright.checks.run": ["check"],
-    "opwright.contract.signature": ["mutated", "saved_for_backward"],
+    "opwright.contract.signature": ["by_property", "mutated", "saved_for_backward"],
     "opwright.contract.values": [
         "drawn_by", "offsets", "positive_definite", "probabilities", "values", "well_conditioned",
     ],
@@ -107,8 +107,8 @@ __all__ = [
     "CudaGraphed", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Finding", "Kernel", "KernelError",
     "KernelFinding", "KernelRefusedError", "LaunchError", "Measurement", "NameClashError", "NotChecked", "Op",
     "OpwrightError", "Origin", "OtherThread", "Part", "Refused", "RooflineLimit", "Shown", "SignatureMismatchError",
-    "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench", "cdiv", "check",
-    "compile_numpy", "cuda_graphed", "cuda_module", "drawn_by", "explain", "mutated", "offsets", "op",
+    "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench", "by_property", "cdiv",
+    "check", "compile_numpy", "cuda_graphed", "cuda_module", "drawn_by", "explain", "mutated", "offsets", "op",
     "positive_definite", "probabilities", "saved_for_backward", "simulator_options", "tune", "values",
     "well_conditioned",
 ]  # fmt: skip

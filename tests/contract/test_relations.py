@@ -131,7 +131,7 @@ def test_a_case_as_text_keeps_its_sizes_or_is_refused():
 
 def test_sizes_to_time_satisfy_them():
     of = contract(attention, *ATTENTION)
-    options = {"dtypes": (), "declared": {}, "quick": False}
+    options = {"dtypes": (), "quick": False}
     for case in bench_cases(of, "cpu", sizes={}, **options):
         sizes = dict(case.sizes)
         assert sizes["hq"] % sizes["hk"] == 0

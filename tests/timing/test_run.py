@@ -241,7 +241,7 @@ def elementwise(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
 
 def sizes_of(function, **options):
     contract = make_contract("sizes::f", function, {})
-    options = {"sizes": {}, "dtypes": (), "declared": {}, "quick": False, **options}
+    options = {"sizes": {}, "dtypes": (), "quick": False, **options}
     return [dict(c.sizes) for c in bench_cases(contract, "cpu", **options)]
 
 
@@ -265,16 +265,17 @@ def test_default_sizes_reach_from_launch_bound_to_past_the_cache():
     assert len(sizes_of(elementwise, quick=True)) == 1
 
 
-def test_declared_sizes_are_taken_in_step(namespace):
-    assert sizes_of(matmul, declared={"m": (1, 2, 3), "k": (4,)})[1:] == [
-        {"m": 2, "k": 4, "n": sizes_of(matmul, declared={"m": (1,)})[0]["n"]},
-        {"m": 3, "k": 4, "n": sizes_of(matmul, declared={"m": (1,)})[0]["n"]},
-    ]
+def test_the_authors_sizes_are_taken_in_step(namespace):
     scale = scale_op(namespace)
-    scale.bench_sizes(n=(3, 4))
-    assert scale.sizes_to_time == {"n": (3, 4)}
+    scale.sizes(n=(3, 4))
+    options = {"sizes": {}, "dtypes": ()}
+    assert [dict(c.sizes)["n"] for c in bench_cases(scale.contract, "cpu", quick=False, **options)] == [(3,), (4,)]
+    product = ow.op(f"{namespace}::matmul")(matmul)
+    product.sizes(m=(1, 2, 3), k=(4,))
+    found = [dict(c.sizes) for c in bench_cases(product.contract, "cpu", quick=False, **options)]
+    assert [(s["m"], s["k"]) for s in found] == [(1, 4), (2, 4), (3, 4)]
     with pytest.raises(KernelError, match="has no dim 'q'"):
-        scale.bench_sizes(q=(1,))
+        scale.sizes(q=(1,))
 
 
 def test_the_nearest_limit_is_named():
@@ -291,7 +292,7 @@ def test_the_nearest_limit_is_named():
 
 def test_input_sets_are_distinct_and_together_larger_than_the_cache(namespace):
     scale = scale_op(namespace)
-    (case,) = bench_cases(scale.contract, "cpu", sizes={"n": [1000]}, dtypes=(), declared={}, quick=True)
+    (case,) = bench_cases(scale.contract, "cpu", sizes={"n": [1000]}, dtypes=(), quick=True)
     sets = input_sets(scale, case, "cpu", cache_bytes=40_000, most_bytes=1 << 30)
     assert len(sets) * 8000 >= 5 * 40_000
     assert len({s[0].data_ptr() for s in sets}) == len(sets)
@@ -308,7 +309,7 @@ def test_a_backward_subject_does_only_the_backward(namespace):
         calls.append(1)
         return (x * a).contiguous()
 
-    (case,) = bench_cases(scale.contract, "cpu", sizes={"n": [10]}, dtypes=(), declared={}, quick=True)
+    (case,) = bench_cases(scale.contract, "cpu", sizes={"n": [10]}, dtypes=(), quick=True)
     sets = input_sets(scale, case, "cpu", 1000, 10_000)
     made = backward_of(kernel_candidate(scale, "counted"), sets[:2])
     assert made is not None

@@ -68,7 +68,7 @@ def fake(x: Tensor, y: Tensor, a: float) -> Tensor:
 
 
 saxpy.register_autograd(lambda ctx, grad: (grad, grad, None))
-saxpy.bench_sizes(n=(1024, 2048))
+saxpy.sizes(n=(1024, 2048))
 kernel: ow.Kernel = saxpy.kernels["by_addition"]
 with saxpy.only("other"):
     pass

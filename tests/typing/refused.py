@@ -30,7 +30,7 @@ scaled.cuda("scaled.cu", options=["-DTILE=32"], dtypes=["float32"])  # refused
 scaled.mojo("scaled.mojo", parms={"tile": 128})  # refused
 scaled.python(name="other", when=True)  # refused
 scaled.register_fkae(lambda x, a: x)  # refused
-scaled.bench_sizes(n=1024)  # refused
+scaled.sizes(n=1024)  # refused
 scaled.kernels = 3  # refused
 ow.check(3)  # refused
 ow.chek(scaled)  # refused

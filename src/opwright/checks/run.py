@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from opwright.checks import properties
 from opwright.checks.process.isolation import Ending, end_workers, fork_server, run_job
 from opwright.checks.process.messages import Doing, Found, Job, Message, Notice, NotRunnable, Unavailable, Unchecked
 from opwright.checks.table import CHECKS
@@ -361,6 +362,8 @@ def _list_unchecked(operator: Op, report: _WorkerReport, settings: _Settings) ->
     reported = {f.check for f in report.findings} | {n.check for n in report.not_checked}
     last = report.findings[-1].check if report.findings else "the start"
     for name in CHECKS:
+        if name == properties.NAME and not operator.properties:
+            continue  # none is stated
         if name not in reported:
             selected = not settings.checks or name in settings.checks
             why = f"the worker ended at {last!r}" if selected else "not selected"

@@ -24,6 +24,7 @@ _SHARES = 15
 # Distances at which elements are compared: neighbours, warps, and what one block may repeat.
 _LAGS = (1, 2, 32)
 _FLAT_LAGS = (64, 128, 256, 512, 1024, 2048)
+_CALL_LAGS = (1, 2, 4, 8, 16, 32)
 # An element that has one value this often has no density there.
 _ATOM = 0.02
 
@@ -93,7 +94,10 @@ def _comparisons(actual: torch.Tensor, expected: torch.Tensor, rounding: float) 
     for lag in (lag for lag in _FLAT_LAGS if lag < ours[0].numel()):
         what = f"the correlation of elements {lag} apart in memory"
         yield _over_all(what, _products(ours.flatten(1), 1, lag), _products(theirs.flatten(1), 1, lag))
-    yield _over_all("the correlation of successive calls", _successive(ours), _successive(theirs))
+    for lag in (lag for lag in _CALL_LAGS if 4 * lag < len(ours)):
+        for offset in (0, lag):
+            what = f"the correlation of calls {lag} apart"
+            yield _over_all(what, _of_calls(ours, lag, offset), _of_calls(theirs, lag, offset))
 
 
 def _levels(both: torch.Tensor) -> list[float]:
@@ -133,10 +137,12 @@ def _products(sample: torch.Tensor, axis: int, lag: int) -> torch.Tensor:
     return sample.narrow(axis, 0, count) * sample.narrow(axis, lag, count)
 
 
-def _successive(sample: torch.Tensor) -> torch.Tensor:
-    """The products of two calls, one after the other; each call is in one of them."""
-    pairs = sample[: len(sample) // 2 * 2]
-    return pairs[::2] * pairs[1::2]
+def _of_calls(sample: torch.Tensor, lag: int, offset: int) -> torch.Tensor:
+    """The products of two calls; each call is in one product at most, so that they are independent."""
+    rest = sample[offset:]
+    blocks = rest[: len(rest) // (2 * lag) * 2 * lag].unflatten(0, (-1, 2, lag))
+    products: torch.Tensor = blocks[:, 0] * blocks[:, 1]
+    return products.flatten(0, 1)
 
 
 def _compare(comparison: _Comparison, count: int) -> Difference | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from opwright.checks import compiled, gradients, metadata, opcheck, purity, streams, values
+from opwright.checks import compiled, gradients, metadata, opcheck, properties, purity, streams, values
 from opwright.checks.context import Check
 
 __all__ = ["CHECKS"]
 
 CHECKS: dict[str, Check] = {
     values.NAME: values.check,
+    properties.NAME: properties.check,
     metadata.NAME: metadata.check,
     purity.NAME: purity.check,
     streams.NAME: streams.check,

@@ -20,6 +20,7 @@ from jaxtyping import AbstractArray
 from opwright.contract.dims import Dim, ExprDim, NamedDim, VariadicDim, names_in, parse_dims
 from opwright.contract.signature import (
     Argument,
+    ByProperty,
     Kind,
     Language,
     Mutated,
@@ -188,7 +189,9 @@ def _read_returns(hints: dict[str, Any], qualname: str, *, may_be_none: bool) ->
             fix="return the result, or mark what it writes: Annotated[Float[Tensor, ...], ow.mutated]",
         )
     is_tuple = typing.get_origin(annotation) is tuple
-    marked = [_unwrap_saved(part) for part in (typing.get_args(annotation) if is_tuple else (hints["return"],))]
+    listed = typing.get_args(annotation) if is_tuple else (hints["return"],)
+    free = [_is_marked(part, ByProperty) for part in listed]
+    marked = [_unwrap_saved(part) for part in listed]
     parts = [part for part, _ in marked]
     flags = [is_saved for _, is_saved in marked]
     if flags != sorted(flags) or all(flags):
@@ -202,7 +205,8 @@ def _read_returns(hints: dict[str, Any], qualname: str, *, may_be_none: bool) ->
                 f"{where} has type {_show(part)}",
                 fix='return tensors: Float[Tensor, "n"], or tuple[Float[Tensor, "n"], Int[Tensor, "n"]]',
             )
-    return tuple(Return(_read_tensor(p, where), s) for p, s in zip(parts, flags, strict=True)), is_tuple
+    tensors = [_read_tensor(part, where) for part in parts]
+    return tuple(Return(*each) for each in zip(tensors, flags, free, strict=True)), is_tuple
 
 
 def _is_array(annotation: Any) -> bool:

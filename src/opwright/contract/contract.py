@@ -8,7 +8,7 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from opwright.contract.dims import VariadicDim, evaluate, names_in
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.contract.functional import functional_form
 from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
+from opwright.contract.own_inputs import OwnInputs
 from opwright.contract.randomness import RandomOperations
 from opwright.contract.reference import contiguous_outputs, run_reference, run_traceable
 from opwright.contract.relations import Relation, nearest, parse_relation
@@ -51,6 +52,7 @@ class Contract:
     random: bool | str = False
     # The operator of which this one is the functional form, if it is one.
     functional_of: str = ""
+    own_inputs: OwnInputs = field(default_factory=OwnInputs)
 
     @property
     def namespace(self) -> str:

@@ -171,7 +171,7 @@ def batch_rule(contract: Contract, in_dims: Sequence[Any], arguments: Sequence[A
 
 
 def flops(contract: Contract, arguments: Sequence[Any]) -> int:
-    """Floating-point operations of the reference, counted on meta tensors (on the values, if sizes depend on them).
+    """Floating-point operations of the reference, counted on meta tensors, or on the arguments if it reads values.
 
     Matrix products and convolutions by torch's formulas (a multiply-add is 2), elementwise operations
     one for each output element, reductions one for each input element, data movement none.
@@ -181,11 +181,17 @@ def flops(contract: Contract, arguments: Sequence[Any]) -> int:
 
 def work(contract: Contract, arguments: Sequence[Any]) -> tuple[int, int]:
     """FLOPs of the reference as ``flops`` counts them, and the number of terms in its longest sum or scan."""
+    on_meta = tree.map_tensors(lambda t: t.to("meta"), list(arguments))
+    try:
+        return _count(contract, on_meta)
+    except Exception:  # a reference that reads values raises anything on meta tensors, and runs on its arguments
+        return _count(contract, tree.map_tensors(torch.Tensor.detach, list(arguments)))
+
+
+def _count(contract: Contract, arguments: Sequence[Any]) -> tuple[int, int]:
     counter = _FlopCounter()
-    place = "cpu" if contract.signature.data_dependent else "meta"
-    placed = tree.map_tensors(lambda t: t.detach().to(place), list(arguments))
     with counter:
-        run_traceable(contract.function, contract.signature, contract.with_copies(placed))
+        run_traceable(contract.function, contract.signature, contract.with_copies(arguments))
     return counter.total, counter.longest
 
 

@@ -19,7 +19,7 @@ from opwright.contract.dims import Dim, NamedDim
 from opwright.contract.values import Values
 
 __all__ = [
-    "Argument", "Kind", "Mutated", "Return", "Saved", "Signature", "TensorType", "mutated",
+    "Argument", "ByProperty", "Kind", "Mutated", "Return", "Saved", "Signature", "TensorType", "by_property", "mutated",
     "saved_for_backward", "unwrap_optional",
 ]  # fmt: skip
 
@@ -39,6 +39,21 @@ saved_for_backward = Saved()
 ``-> tuple[Float[Tensor, "b n"], Annotated[Float[Tensor, "b m"], ow.saved_for_backward]]``: the last outputs of a tuple.
 The reference and every kernel return them; ``torch.ops`` and ``setup_context``'s ``output`` include them; no gradient
 flows through them. (For a type checker, a call of such an operator returns everything that the reference returns.)
+"""
+
+
+class ByProperty:
+    """The type of ``ow.by_property``."""
+
+    def __repr__(self) -> str:
+        return "ow.by_property"
+
+
+by_property = ByProperty()
+"""Marks an output of which several values are right: the indices of equal elements, a factorisation.
+
+``-> tuple[Float[Tensor, "n k"], Annotated[Int64[Tensor, "n k"], ow.by_property]]``: checks compare only its shape and
+dtype with the reference's. What must hold of its values is stated with ``op.property``.
 """
 
 
@@ -120,10 +135,12 @@ class Argument:
 
 @dataclass(frozen=True)
 class Return:
-    """One output of the operator. ``saved``: it is saved for the backward, and not returned to the caller."""
+    """One output of the operator. ``saved``: it is saved for the backward, and not returned to the caller;
+    ``by_property``: several values are right, so that only its shape and dtype are compared with the reference's."""
 
     tensor: TensorType
     saved: bool = False
+    by_property: bool = False
 
 
 @dataclass(frozen=True)

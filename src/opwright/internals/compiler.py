@@ -27,6 +27,7 @@ __all__ = [
     "inductor_parts",
     "is_recompile_limit",
     "is_tracing_error",
+    "only_shapes_are_wanted",
     "reset_compiled",
     "run_and_get_code",
 ]  # fmt: skip
@@ -65,6 +66,12 @@ def fake_tensors(*, data_dependent: bool = False) -> Iterator[Callable[[torch.Te
     else:
         with mode(allow_non_fake_inputs=True) as active:
             yield active.from_tensor
+
+
+def only_shapes_are_wanted() -> bool:
+    """Whether fake tensors are the only mode: nothing traces, counts or places the operations that would run."""
+    stack, fake = find("mode_stack"), find("fake_mode")
+    return stack is not None and fake is not None and [type(mode) for mode in stack()] == [fake]
 
 
 # -- torch.compile: errors, reasons, generated code ---------------------------------------------------------------

@@ -164,6 +164,12 @@ INTERNALS: tuple[Internal, ...] = (
         "kernels are called from Python",
     ),
     Internal(
+        "mode_stack",
+        "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
+        "are only shapes wanted, of symbolic sizes",
+        "the reference runs on symbolic sizes, instead of the fake",
+    ),
+    Internal(
         "shape_env",
         "torch.fx.experimental.symbolic_shapes.ShapeEnv",
         "fakes with sizes that depend on data",

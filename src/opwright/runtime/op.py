@@ -18,6 +18,7 @@ from opwright.backends.build_tools import build_tools
 from opwright.contract.binding import Binding, fill
 from opwright.contract.contract import Contract, make_contract
 from opwright.contract.fingerprint import digest
+from opwright.contract.own_inputs import Samples
 from opwright.errors import KernelError
 from opwright.results import Accepted, Crossover, Explanation, Part
 from opwright.runtime import selection, tuned
@@ -27,6 +28,7 @@ from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
 from opwright.runtime.kernel import Kernel
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.parts import parts_of
+from opwright.runtime.properties import Property, make_property
 from opwright.runtime.register import registration
 
 __all__ = ["Op", "defined_in", "explain", "op"]
@@ -123,15 +125,17 @@ class Op(BaseOp[P, R_co]):
         overload: torch's handle, ``torch.ops.namespace.name.default``.
         kernels: by name, in the order in which they are tried.
         baselines: functions that ``opwright bench`` compares with besides the reference, by name.
+        properties: what ``opwright check`` verifies besides equality with the reference, by name.
     """
 
     kernels: dict[str, Kernel]
     baselines: dict[str, Baseline]
+    properties: dict[str, Property]
 
     def __init__(self, contract: Any) -> None:
         self.kernels = {}
         self.baselines = {}
-        self._bench_sizes: dict[str, tuple[int, ...]] = {}
+        self.properties = {}
         super().__init__(contract)
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
@@ -311,10 +315,14 @@ class Op(BaseOp[P, R_co]):
 
         return attach if function is None else attach(function)
 
-    def bench_sizes(self, **sizes: Sequence[int]) -> None:
-        """The sizes that ``opwright bench`` times by default: lists by dim, taken in step.
+    def sizes(self, **sizes: Sequence[int]) -> None:
+        """Typical sizes, and large ones: lists by dim, taken in step. ``opwright bench`` times them by default, and
+        ``opwright check`` runs those that are not too large for it.
 
-        ``kmeans.bench_sizes(n=(10**4, 10**6), d=(2,), k=(8,))`` times two cases; a shorter list repeats its last.
+        ``kmeans.sizes(n=(10**4, 10**6), d=(2,), k=(8,))`` states two cases; a shorter list repeats its last.
+
+        Raises:
+            KernelError: there is no such dim, or no size.
         """
         known = {
             d.name for a in self.contract.signature.arguments if a.tensor for d in a.tensor.dims if hasattr(d, "name")
@@ -325,15 +333,18 @@ class Op(BaseOp[P, R_co]):
                     f"{self.contract.qualname} has no dim {name!r}", fix=f"its dims are {sorted(map(str, known))}"
                 )
             if not listed:
-                raise KernelError(
-                    f"{self.contract.qualname}: bench_sizes got no size for {name!r}", fix="pass at least one"
-                )
-        self._bench_sizes = {name: tuple(listed) for name, listed in sizes.items()}
+                raise KernelError(f"{self.contract.qualname}: sizes got none for {name!r}", fix="pass at least one")
+        self.contract.own_inputs.sizes = {name: tuple(listed) for name, listed in sizes.items()}
 
-    @property
-    def sizes_to_time(self) -> dict[str, tuple[int, ...]]:
-        """The sizes from ``bench_sizes``, by dim."""
-        return dict(self._bench_sizes)
+    def samples(self, function: Samples, /) -> Samples:
+        """Add realistic inputs, which checks and benchmarks use besides the derived ones; a decorator.
+
+        Args:
+            function: takes nothing; yields the arguments of one call after another, with tensors on the CPU: a tuple,
+                or a dictionary by name. It is called with a fixed seed, so that a sample is the same each time.
+        """
+        self.contract.own_inputs.samples = function
+        return function
 
     # -- identity ---------------------------------------------------------------------------------------------------
 
@@ -359,18 +370,50 @@ class Op(BaseOp[P, R_co]):
         """
         specs = tuple(k.spec for k in self.kernels.values())
         functional = self.functional._rules.state() if self._has_functional_form else None
-        return type(self), (self.contract,), (specs, self._rules.state(), functional)
+        return type(self), (self.contract,), (specs, self._rules.state(), functional, self.properties)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        specs, rules, functional = state
+        specs, rules, functional, properties = state
         self._rules.restore(rules)
         if functional is not None:
             self.functional._rules.restore(functional)
         self.kernels = {s.name: Kernel(s, self.contract) for s in specs}
+        self.properties = properties
         self._changed()
 
     def __repr__(self) -> str:
         return f"<operator {self.contract.call_form}, kernels: {', '.join(self.kernels) or 'none'}>"
+
+    # -- properties: the last method, because its name hides the decorator of the others ------------------------------
+
+    @overload
+    def property(self, function: Function, /, *, name: str | None = None) -> Function: ...
+    @overload
+    def property(self, /, *, name: str | None = None) -> Callable[[Function], Function]: ...
+
+    def property(self, function: Any = None, /, *, name: str | None = None) -> Any:
+        """State what holds for every right result, where equality with one reference is not the truth; a decorator.
+
+        Args:
+            function: its parameters are some of the operator's arguments, by name, and ``result`` (``result0``,
+                ``result1``, … of a tuple), ``new_x`` for the new value of a mutated argument ``x``, and ``call``, which
+                calls the operator again with the same kernel. It returns a bool or a tensor of bools, or raises an
+                AssertionError, as ``torch.testing.assert_close`` does.
+            name: its name in reports; the function's by default.
+
+        Raises:
+            KernelError: a parameter has another name.
+
+        ``opwright check`` evaluates it for the reference and for every kernel, on every case. An output that is not to
+        be compared with the reference's is annotated with ``ow.by_property``.
+        """
+
+        def attach(function: Function) -> Function:
+            found = make_property(self.contract, function, name)
+            self.properties[found.name] = found
+            return function
+
+        return attach if function is None else attach(function)
 
 
 def _restricted_backward(backward: BaseOp[..., Any], kernel: str) -> BaseOp[..., Any]:

@@ -124,7 +124,6 @@ def _cases(operator: Op, request: Request, device: str) -> list[Case]:
         device,
         sizes=request.sizes,
         dtypes=request.dtypes,
-        declared=operator.sizes_to_time,
         quick=request.quick,
         sweep=request.sweep,
     )

@@ -11,7 +11,8 @@ import torch
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case, Size
-from opwright.contract.inputs.cases import admissible, cases, dtypes_to_check, elements
+from opwright.contract.inputs.cases import admissible, base_case, dtypes_to_check, elements, in_step
+from opwright.contract.inputs.samples import sample_cases
 from opwright.errors import CheckError
 
 __all__ = ["bench_cases"]
@@ -29,36 +30,42 @@ def bench_cases(
     *,
     sizes: Mapping[str, Sequence[Size]],
     dtypes: Sequence[str],
-    declared: Mapping[str, Sequence[int]],
     quick: bool,
     sweep: bool = False,
 ) -> list[Case]:
-    """The cases to time.
+    """The cases to time: the requested sizes; else the author's (``op.sizes``, in step, or ``op.samples``); else a few.
 
     Args:
         sizes: requested sizes by dim; every combination is timed. A ``*name`` dim gets one axis of that size, several
             if the size is a tuple, or as many axes as there are dims S, K … that the contract does not know
             (``S=1024 K=1024`` for ``*n``).
         dtypes: requested dtypes; by default the first of the contract.
-        declared: the operator's own sizes (``op.bench_sizes``), taken in step, not combined.
-        sweep: without these, more sizes, from launch-bound to larger than the cache (``quick``: every second).
+        sweep: without sizes, more of them, from launch-bound to larger than the cache (``quick``: every second).
 
     Raises:
         CheckError: a dim or dtype that the contract does not have.
     """
-    base = cases(contract, "quick")[-1]
+    base, declared = base_case(contract), contract.own_inputs.sizes
     chosen = _dtypes(contract, dtypes)
     if sizes:
         found = _combinations(contract, base, sizes)
     elif declared:
-        found = _in_step(base, declared)
+        found = in_step(base, declared)
         found = [found[len(found) // 2]] if quick and not sweep else found
+    elif contract.own_inputs.samples and not sweep:
+        return _samples(contract, chosen)
     elif sweep:
         found = [_grown(contract, base, n) for n in _SWEEP[device][:: 2 if quick else 1]]
     else:
         found = [_grown(contract, base, n) for n in (_QUICK if quick else _ELEMENTS)[device]]
     fitted = [_fitted(contract, c, sizes or declared) for c in found]
     return [Case(c.sizes, d) for d in chosen for c in dict.fromkeys(fitted)]
+
+
+def _samples(contract: Contract, chosen: Sequence[tuple[tuple[str, torch.dtype], ...]]) -> list[Case]:
+    """The author's samples, those in the requested dtypes if there are any."""
+    found = sample_cases(contract)
+    return [c for c in found if c.dtypes in chosen] or found
 
 
 def _fitted(contract: Contract, case: Case, requested: Collection[str]) -> Case:
@@ -106,17 +113,6 @@ def _combinations(contract: Contract, base: Case, sizes: Mapping[str, Sequence[S
 
 def _axes(sizes: Sequence[Size]) -> tuple[int, ...]:
     return tuple(axis for size in sizes for axis in (size if isinstance(size, tuple) else (size,)))
-
-
-def _in_step(base: Case, declared: Mapping[str, Sequence[int]]) -> list[Case]:
-    found = []
-    for i in range(max(len(v) for v in declared.values())):
-        case = base
-        for name, listed in declared.items():
-            size = listed[min(i, len(listed) - 1)]
-            case = case.with_size(name, (size,) if isinstance(dict(base.sizes)[name], tuple) else size)
-        found.append(case)
-    return found
 
 
 def _grown(contract: Contract, base: Case, target: int) -> Case:

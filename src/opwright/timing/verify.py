@@ -31,9 +31,11 @@ def wrong_output(
         tensor.copy_(was)  # for the next candidate
     if len(got) != len(expected):
         return f"it returns {len(got)} outputs, not {len(expected)}"
-    close = _same_form if contract.random else _close
-    if any(not isinstance(a, torch.Tensor) or not close(a, b) for a, b in zip(got, expected, strict=True)):
-        return "its timed output is wrong"
+    free = [contract.random or r.by_property for r in contract.signature.returns[: contract.signature.visible]]
+    free += [bool(contract.random)] * (len(got) - len(free))
+    for a, b, is_free in zip(got, expected, free, strict=True):
+        if not isinstance(a, torch.Tensor) or not (_same_form(a, b) if is_free else _close(a, b)):
+            return "its timed output is wrong"
     pairs = zip(tree.leaves(before), tree.leaves(list(arguments)), strict=True)
     if any(isinstance(was, torch.Tensor) and not _same(was, now) for was, now in pairs):
         return "it changes its inputs, on which the other candidates are timed"
@@ -49,7 +51,7 @@ def wrong_gradients(candidate: Candidate, state: Any, expected: Sequence[torch.T
 
 
 def _same_form(got: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Of random results, of which `opwright check` compares the distributions."""
+    """Of results that may differ: `opwright check` compares their distributions, or properties."""
     return got.shape == expected.shape and got.dtype == expected.dtype
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
+from opwright import tree
 from opwright.contract.contract import Contract
 from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.draw import draw
+from opwright.contract.inputs.samples import sample_arguments
 from opwright.contract.relations import broken, nearest
 from opwright.contract.signature import Argument, Kind, TensorType
 from opwright.contract.values import Values, draw_range
@@ -32,6 +34,9 @@ def arguments_of(contract: Contract, case: Case, device: str) -> tuple[Any, ...]
     Raises:
         CheckError: the case's sizes contradict the contract.
     """
+    if case.sample is not None:
+        own = list(sample_arguments(contract, case.sample))
+        return tuple(tree.map_tensors(lambda t: _placed(t, case.layout, device), own))
     generator = torch.Generator().manual_seed(zlib.crc32(str(case).encode()))
     env = env_of(contract, case)
     return tuple(_argument(a, case, env, generator, device) for a in contract.signature.arguments)
@@ -182,6 +187,11 @@ def arrange(values: torch.Tensor, layout: str, device: str) -> torch.Tensor:
         view = memory[1 : 1 + values.numel()].view(values.shape)
         return view.copy_(values)
     return values.to(device, copy=True)
+
+
+def _placed(tensor: torch.Tensor, layout: str, device: str) -> torch.Tensor:
+    """A tensor of a sample: as it is, or in another layout."""
+    return tensor.to(device) if layout == "contiguous" else arrange(tensor, layout, device)
 
 
 def _poisoned(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:

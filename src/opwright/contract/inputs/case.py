@@ -22,9 +22,11 @@ class Case:
     dtypes: tuple[tuple[str, torch.dtype], ...]
     layout: str = "contiguous"
     absent: bool = False
+    sample: int | None = None
 
     def __str__(self) -> str:
-        parts = [f"{name}={show_size(size)}" for name, size in self.sizes]
+        parts = [] if self.sample is None else [f"sample={self.sample}"]
+        parts += [f"{name}={show_size(size)}" for name, size in self.sizes]
         if len(self.dtypes) == 1:
             parts.append(f"dtype={short(self.dtypes[0][1])}")
         else:

@@ -9,19 +9,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
+from opwright import tree
 from opwright.contract.contract import Contract
 from opwright.contract.dims import NamedDim, VariadicDim
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.arguments import env_of, shape_of
 from opwright.contract.inputs.case import Case, Size
+from opwright.contract.inputs.samples import sample_arguments, sample_cases
 from opwright.contract.relations import nearest
 from opwright.errors import CheckError
 
-__all__ = ["LAYOUTS", "admissible", "cases", "dtypes_to_check", "elements", "parse_case", "smaller"]
+__all__ = [
+    "LAYOUTS", "admissible", "base_case", "cases", "dtypes_to_check", "elements", "in_step", "parse_case", "smaller",
+]  # fmt: skip
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "offset", "expanded")
 _QUICK = (0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 127, 128, 129, 1023, 1024, 1025)
@@ -32,6 +36,8 @@ _BASE = (5, 7, 3, 6, 4, 11, 13)
 # All dims larger than a tile at once: a bug in the corner tile needs two long dims.
 _TILED = ((67, 71, 73, 79), (35, 37, 39, 41), (17, 19, 18, 21))
 _TILED_ELEMENTS = 1 << 17
+# The maximum number of elements in one argument of a case of ``op.sizes``.
+_TYPICAL_ELEMENTS = 1 << 16
 # The maximum number of elements in one argument of a derived case.
 _MOST_ELEMENTS = {"smoke": 1 << 18, "quick": 1 << 18, "full": 1 << 22}
 _CHECKED = (
@@ -50,7 +56,9 @@ def parse_case(contract: Contract, text: str) -> Case:
                 f"{part!r} in the case {text!r} is not name=value", fix='write it like "n=5 dtype=float32"'
             )
         values[name] = value
-    case = _base_case(contract)
+    if "sample" in values:
+        return _parse_sample(contract, values, text)
+    case = base_case(contract)
     given = [n for n, _ in case.sizes if n in values]
     sizes = tuple((n, _parse_size(values.pop(n), s, text) if n in values else s) for n, s in case.sizes)
     classes = [name for name, _ in case.dtypes]
@@ -72,6 +80,19 @@ def parse_case(contract: Contract, text: str) -> Case:
             f"no sizes of the case {text!r} satisfy {' and '.join(map(str, contract.where))}", fix="choose other sizes"
         )
     return fitted
+
+
+def _parse_sample(contract: Contract, values: dict[str, str], text: str) -> Case:
+    """A sample has its own sizes; those that are given must be the same."""
+    number, layout = values.pop("sample"), values.pop("layout", "contiguous")
+    known = sample_cases(contract)
+    if not number.isdigit() or int(number) >= len(known) or layout not in _layouts(contract):
+        raise CheckError(f"the case {text!r} is of no sample", fix=f"{contract.qualname} has {len(known)}, from 0")
+    found = dataclasses.replace(known[int(number)], layout=layout)
+    other = [f"{name}={value}" for name, value in values.items() if f"{name}={value}" not in str(found).split()]
+    if other:
+        raise CheckError(f"the case {text!r} has {other[0]}, but the sample is {found}", fix="leave it out")
+    return found
 
 
 def _parse_size(text: str, like: Size, case: str) -> Size:
@@ -148,7 +169,7 @@ def cases(contract: Contract, level: str, allowed: Sequence[torch.dtype] | None 
     combinations = dtypes_to_check(contract, allowed)
     if not combinations:
         return []
-    base = dataclasses.replace(_base_case(contract), dtypes=combinations[0])
+    base = dataclasses.replace(base_case(contract), dtypes=combinations[0])
     if level == "smoke":
         return [c for case in _smoke(contract, base) if (c := admissible(contract, case)) is not None]
     boundaries = _QUICK if level == "quick" else _FULL
@@ -170,11 +191,37 @@ def cases(contract: Contract, level: str, allowed: Sequence[torch.dtype] | None 
             few = list(found)
         few.append(dataclasses.replace(base, layout="sliced"))
         found += [dataclasses.replace(c, dtypes=dtypes) for c in few]
+    found += _typical(contract, base)
     found.append(base)
     small_enough = [c for c in dict.fromkeys(found) if elements(contract, c) <= _MOST_ELEMENTS[level]]
-    return sorted(
+    derived = sorted(
         small_enough, key=lambda c: (combinations.index(c.dtypes), layouts.index(c.layout), elements(contract, c))
     )
+    return [*derived, *_samples(contract, allowed)]
+
+
+def _typical(contract: Contract, base: Case) -> list[Case]:
+    """The sizes of ``op.sizes`` that are not too large for a check."""
+    found = (admissible(contract, case) for case in in_step(base, contract.own_inputs.sizes))
+    return [c for c in found if c is not None and elements(contract, c) <= _TYPICAL_ELEMENTS]
+
+
+def _samples(contract: Contract, allowed: Sequence[torch.dtype] | None) -> list[Case]:
+    """The author's samples in the dtypes of a kernel, as they are and with gaps between elements."""
+    found = [c for c in sample_cases(contract) if allowed is None or c.dtype in allowed]
+    return [*found, *(dataclasses.replace(c, layout="sliced") for c in found)]
+
+
+def in_step(base: Case, sizes: Mapping[str, Sequence[int]]) -> list[Case]:
+    """A case for each position of some lists of sizes by dim; a shorter list repeats its last."""
+    found = []
+    for i in range(max((len(listed) for listed in sizes.values()), default=0)):
+        case = base
+        for name, listed in sizes.items():
+            size = listed[min(i, len(listed) - 1)]
+            case = case.with_size(name, (size,) if isinstance(dict(base.sizes)[name], tuple) else size)
+        found.append(case)
+    return found
 
 
 def _smoke(contract: Contract, base: Case) -> list[Case]:
@@ -200,6 +247,8 @@ def _tiled(contract: Contract, base: Case) -> list[Case]:
 
 def elements(contract: Contract, case: Case) -> int:
     """The number of elements in the largest tensor of a case (0 if its sizes contradict each other)."""
+    if case.sample is not None:
+        return max((t.numel() for t in tree.tensors(list(sample_arguments(contract, case.sample)))), default=0)
     try:
         shapes = [shape_of(a.tensor, env_of(contract, case)) for a in contract.signature.arguments if a.tensor]
     except CheckError:
@@ -211,6 +260,8 @@ def smaller(contract: Contract, case: Case) -> Iterator[Case]:
     """Simpler neighbours of a case, for shrinking a failure: plain layout first, then smaller sizes."""
     if case.layout != "contiguous":
         yield dataclasses.replace(case, layout="contiguous")
+    if case.sample is not None:
+        return  # its sizes are the author's
     for name, size in case.sizes:
         if isinstance(size, tuple):
             yield from (case.with_size(name, size[:i] + size[i + 1 :]) for i in range(len(size)))
@@ -225,7 +276,7 @@ def _below(size: int) -> list[int]:
     return sorted({s for s in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, size // 4, size // 2, size - 1) if 0 <= s < size})
 
 
-def _base_case(contract: Contract) -> Case:
+def base_case(contract: Contract) -> Case:
     sizes: dict[str, Size] = {}
     for tensor in (a.tensor for a in contract.signature.arguments if a.tensor):
         for dim in tensor.dims:

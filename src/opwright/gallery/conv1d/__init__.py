@@ -138,7 +138,7 @@ def save_tensors(ctx, inputs, output):
 conv1d.register_autograd(backward, setup_context=save_inputs)
 conv1d_taps.register_autograd(taps_backward, setup_context=save_tensors)
 
-conv1d.bench_sizes(n=(1_000, 100_000, 10_000_000, 100_000_000), m=(4,))
+conv1d.sizes(n=(1_000, 100_000, 10_000_000, 100_000_000), m=(4,))
 
 
 # -- one command that runs it in NumPy, as a PyTorch operator and in a MAX graph -------------------------------------

@@ -50,7 +50,7 @@ def flops(X, means):
     return n * k * (3 * d + 1)
 
 
-kmeans_assign.bench_sizes(n=(10_000, 1_000_000), d=(2,), k=(8,))
+kmeans_assign.sizes(n=(10_000, 1_000_000), d=(2,), k=(8,))
 
 
 @ow.op("gallery::kmeans_sums")
@@ -81,4 +81,4 @@ def sums_flops(X, means):
     return flops(X, means) + X.numel()
 
 
-kmeans_sums.bench_sizes(n=(10_000, 1_000_000), d=(2,), k=(8,))
+kmeans_sums.sizes(n=(10_000, 1_000_000), d=(2,), k=(8,))

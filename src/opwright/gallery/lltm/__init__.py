@@ -175,9 +175,9 @@ lltm.triton("lltm_triton.py", entry="lltm", dtypes=FLOATS)
 lltm_backward.triton("lltm_triton.py", entry="lltm_backward", dtypes=FLOATS)
 lltm_backward_pointwise.triton("lltm_triton.py", entry="lltm_backward_pointwise", dtypes=FLOATS)
 
-lltm.bench_sizes(b=(16, 256, 4096), i=(32, 512, 1024), s=(128, 512, 1024))
-lltm_backward.bench_sizes(b=(16, 256, 4096), n=(160, 1024, 2048), m=(160, 1024, 2048), s=(128, 512, 1024))
-lltm_backward_pointwise.bench_sizes(b=(16, 256, 4096), s=(128, 512, 1024))
+lltm.sizes(b=(16, 256, 4096), i=(32, 512, 1024), s=(128, 512, 1024))
+lltm_backward.sizes(b=(16, 256, 4096), n=(160, 1024, 2048), m=(160, 1024, 2048), s=(128, 512, 1024))
+lltm_backward_pointwise.sizes(b=(16, 256, 4096), s=(128, 512, 1024))
 
 
 # -- one kernel only ----------------------------------------------------------------------------------------

@@ -38,4 +38,4 @@ def flops(X, Y):
     return 2 * X.shape[0] * X.shape[1] * Y.shape[1]
 
 
-outer_sum.bench_sizes(n=(10_000, 1_000_000), i=(8,), j=(8,))
+outer_sum.sizes(n=(10_000, 1_000_000), i=(8,), j=(8,))

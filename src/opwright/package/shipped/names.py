@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 from opwright import errors
-from opwright.contract.signature import mutated, saved_for_backward
+from opwright.contract.signature import by_property, mutated, saved_for_backward
 from opwright.contract.values import drawn_by, offsets, positive_definite, probabilities, values, well_conditioned
 from opwright.errors import KernelRefusedError
 from opwright.package.shipped.operator import Op, op
 from opwright.runtime.cuda_graphs.graphed import CudaGraphed, cuda_graphed
 
 __all__ = [
-    "CudaGraphed", "Op", "cdiv", "cuda_graphed", "cuda_module", "drawn_by", "mutated", "offsets", "op",
+    "CudaGraphed", "Op", "by_property", "cdiv", "cuda_graphed", "cuda_module", "drawn_by", "mutated", "offsets", "op",
     "positive_definite", "probabilities", "saved_for_backward", "values", "well_conditioned",
 ]  # fmt: skip
 

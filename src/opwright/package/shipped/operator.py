@@ -90,8 +90,16 @@ class Op(BaseOp[P, R_co]):
         """Ignored: a shipped package has no benchmarks."""
         return function if function is not None else lambda function: function
 
-    def bench_sizes(self, **_: Any) -> None:
+    def sizes(self, **_: Any) -> None:
         """Ignored: a shipped package has no benchmarks."""
+
+    def samples(self, function: Any, /) -> Any:
+        """Ignored: a shipped package has no checks."""
+        return function
+
+    def property(self, function: Any = None, /, **_: Any) -> Any:
+        """Ignored: a shipped package has no checks."""
+        return function if function is not None else lambda function: function
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return _find, (self.contract.module, self.contract.qualname)

@@ -122,8 +122,8 @@ def typical(contract: Contract, dtypes: Any) -> tuple[Any, ...]:
 
 def _cases(contract: Contract, dtypes: Any, dynamic: bool) -> tuple[str, ...]:
     """The case to call; for dynamic sizes, preceded by one of other sizes. As in torch.compile, sizes
-    for which ``bench_sizes`` has one value stay constant."""
-    declared = _operator(contract).sizes_to_time if _operator(contract) is not None else {}
+    for which ``sizes`` has one value stay constant."""
+    declared = contract.own_inputs.sizes
     later = {name: sizes[-1] for name, sizes in declared.items()}
     earlier = {name: sizes[-2] if len(sizes) > 1 else sizes[-1] for name, sizes in declared.items()}
     last = _case(contract, dtypes, later, 1024)

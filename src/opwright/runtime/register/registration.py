@@ -20,7 +20,7 @@ from opwright.contract.signature import Kind
 from opwright.errors import NameClashError
 from opwright.internals import registration as torch_registration
 from opwright.internals.autograd import HAS_AUTOGRAD_KEYS, without_enclosing_transforms
-from opwright.internals.compiler import export_is_tracing, functional_tracing, reset_compiled
+from opwright.internals.compiler import export_is_tracing, functional_tracing, only_shapes_are_wanted, reset_compiled
 from opwright.internals.dispatch import (
     conjugates_are_ignored,
     forward_mode_is_on,
@@ -244,8 +244,10 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
 
     def decomposition(*args: Any, **kwargs: Any) -> Any:
         # DTensor derives placements from it, and ``run_decompositions`` uses it. Fake tensors with symbolic sizes use
-        # it instead of the fake, so tracing is prepared here too.
+        # it instead of the fake, so tracing is prepared here too, and the fake answers if only shapes are wanted.
         _prepare_for_tracing(registrable, overload)
+        if only_shapes_are_wanted():
+            return rules.fake(in_order(args, kwargs))
         return contract.pack(contract.traceable(in_order(args, kwargs)))
 
     def flops(*args: Any, out_val: Any = None, **kwargs: Any) -> int:

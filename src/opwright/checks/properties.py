@@ -1,0 +1,79 @@
+"""The check "properties": what ``op.property`` states of inputs and outputs, of the reference's and of the kernel's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from opwright.checks.context import Context, Observation, copy_of, to_cpu
+from opwright.contract.binding import fill
+from opwright.results import Finding, NotChecked, Status
+from opwright.runtime.properties import Property
+
+__all__ = ["NAME", "check"]
+
+NAME = "properties"
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """Every property on every case; the finding is the first that does not hold."""
+    returns = context.op.contract.signature.returns
+    excepted = [f"output {i}" for i, returned in enumerate(returns) if returned.by_property]
+    if not context.op.properties:
+        if excepted:
+            yield NotChecked(NAME, f"{', '.join(excepted)}: compared by properties only, and op.property states none")
+        return
+    for found in context.check_each_case(NAME, find_error):
+        if isinstance(found, Finding) and found.status is Status.PASS:
+            yield Finding(NAME, Status.PASS, message=f"{', '.join(context.op.properties)}: {found.message}")
+        else:
+            yield found
+
+
+def find_error(context: Context, run: Observation) -> str | None:
+    """The first property that does not hold for a run."""
+    if isinstance(run.outputs, Exception):
+        return None  # the check "values" reports it
+    contract = context.op.contract
+    returned = len(contract.signature.returns)
+    for stated in context.op.properties.values():
+        # A property that the reference lacks is wrong itself, and would accuse every kernel.
+        wrong = _why_not(context, stated, to_cpu(copy_of(run.before)), run.expected, returned, on_kernel=False)
+        if wrong is not None:
+            return f"{stated.name}: the reference itself does not have the property: {wrong}"
+        wrong = _why_not(context, stated, run.before, run.outputs, returned, on_kernel=True)
+        if wrong is not None:
+            return f"{stated.name}: {wrong}"
+    return None
+
+
+def _why_not(
+    context: Context, stated: Property, before: Sequence[Any], results: Sequence[Any], returned: int, *, on_kernel: bool
+) -> str | None:
+    contract = context.op.contract
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        """The operator with the kernel that is checked, or the reference."""
+        arguments = fill(contract, args, kwargs)
+        result = context.call(arguments) if on_kernel else contract.pack(contract.run_in_place(arguments))
+        return contract.visible(result)
+
+    try:
+        result = contract.visible(contract.pack(results[:returned]))
+        holds = stated.of(before, result, results[returned:], call)
+    except AssertionError as error:
+        return str(error).strip() or "an assertion of it failed"
+    except Exception as error:  # the author's function may raise anything
+        return f"it raised {type(error).__name__}: {error}"
+    if isinstance(holds, torch.Tensor) and holds.dim():
+        return _first_false(holds)
+    return None if holds is None or bool(holds) else "it does not hold"
+
+
+def _first_false(holds: torch.Tensor) -> str | None:
+    false = (~holds.bool()).nonzero()
+    if not len(false):
+        return None
+    return f"it does not hold at {false[0].tolist()} ({len(false)} of {holds.numel()} positions)"

@@ -1,0 +1,46 @@
+"""The inputs that an author states of an operator, besides what annotations say: samples, and typical sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from opwright.errors import CheckError
+
+__all__ = ["OwnInputs", "Samples"]
+
+# Yields the arguments of one call after another: a tuple, or a dictionary by name.
+Samples = Callable[[], Iterable[Any]]
+
+
+@dataclass(eq=False)
+class OwnInputs:
+    """What is added to a contract after its definition.
+
+    Attributes:
+        samples: the function of ``op.samples``.
+        sizes: the sizes of ``op.sizes``, by dim, in step.
+    """
+
+    samples: Samples | None = None
+    sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def draw(self, qualname: str) -> list[Any]:
+        """The arguments of every sample, on the CPU; the same ones each time.
+
+        Raises:
+            CheckError: the author's function raised an exception.
+        """
+        if self.samples is None:
+            return []
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            try:
+                return list(self.samples())
+            except Exception as error:  # the author's function may raise anything
+                raise CheckError(
+                    f"{qualname}: op.samples raised {type(error).__name__}: {error}", fix="correct the function"
+                ) from error

@@ -1,0 +1,186 @@
+"""Random operators: found at definition, compared by their statistics; faults are found, right kernels pass."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
+
+import opwright as ow
+from opwright.checks.statistics import first_difference
+
+
+@pytest.fixture
+def dropout(namespace):
+    @ow.op(f"{namespace}::dropout", random=True)
+    def dropout(x: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
+        return torch.nn.functional.dropout(x, 0.25)
+
+    return dropout
+
+
+@pytest.fixture
+def seeded(namespace):
+    @ow.op(f"{namespace}::seeded", random="seed")
+    def seeded(x: Float[Tensor, "n m"], seed: int) -> tuple[Float[Tensor, "n m"], Bool[Tensor, "n m"]]:
+        keep = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed)).to(x.device) >= 0.25
+        return torch.where(keep, x / 0.75, 0), keep
+
+    return seeded
+
+
+def drop(x, p=0.25, scale=None, generator=None):
+    keep = torch.rand(x.shape, generator=generator, device=x.device) >= p
+    return torch.where(keep, x / (1 - p if scale is None else scale), torch.zeros((), dtype=x.dtype))
+
+
+def same_for_all_rows(x):
+    keep = torch.rand(x.shape[1:], device=x.device) >= 0.25
+    return torch.where(keep, x / 0.75, torch.zeros((), dtype=x.dtype))
+
+
+def never_drops_the_last_column(x):
+    result = drop(x)
+    result[:, -1] = (x / 0.75)[:, -1]
+    return result
+
+
+def by_a_clock(x):
+    return drop(x, generator=torch.Generator().manual_seed(time.perf_counter_ns()))
+
+
+def always_the_same(x):
+    return drop(x, generator=torch.Generator().manual_seed(3))
+
+
+def neighbours_together(x):
+    keep = torch.rand((x.shape[0], (x.shape[1] + 1) // 2)).repeat_interleave(2, 1)[:, : x.shape[1]] >= 0.25
+    return torch.where(keep, x / 0.75, torch.zeros((), dtype=x.dtype))
+
+
+def verdict(operator, kernel, **options):
+    operator.python(kernel, name="kernel")
+    return ow.check(operator, device="cpu", level="smoke", **options).verdicts[0]
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        lambda x: drop(x),
+        lambda x: (drop(x.double())).to(x.dtype),
+        lambda x: torch.nn.functional.dropout(x.contiguous(), 0.25),
+        lambda x: drop(x.mT.contiguous()).mT.contiguous(),
+    ],
+)
+def test_a_kernel_with_the_same_distribution_passes_every_check(dropout, right):
+    result = verdict(dropout, right)
+    assert result.status.value == "pass", result.failures
+    assert "distributions, error rate 1e-06 each" in next(f for f in result.findings if f.check == "values").message
+    assert {n.check for n in result.not_checked} <= {"streams", "gradients"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda x: drop(x, 0.3), ""),
+        (lambda x: drop(x, 0.25, scale=1), "the mean"),
+        (same_for_all_rows, ""),
+        (never_drops_the_last_column, ""),
+        (neighbours_together, "apart along axis 1"),
+        (always_the_same, ""),
+        (by_a_clock, "two calls with the same torch.manual_seed differs"),
+        (lambda x: drop(x)[:-1], "shape"),
+    ],
+)
+def test_a_wrong_distribution_is_found(dropout, wrong, message):
+    result = verdict(dropout, wrong, checks=["values"])
+    assert result.status.value == "fail"
+    assert message in result.failures[0].message
+
+
+def keeps_by_another_generator(x, seed):
+    keep = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed ^ 0x5EED), dtype=torch.float64) >= 0.25
+    return torch.where(keep, x / 0.75, torch.zeros((), dtype=x.dtype)), keep
+
+
+def test_another_generator_for_the_same_seed_is_right(seeded):
+    result = verdict(seeded, keeps_by_another_generator)
+    assert result.status.value == "pass", result.failures
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda x, seed: keeps_by_another_generator(x, 0), ""),
+        (lambda x, seed: keeps_by_another_generator(x, seed // 2), "the correlation of calls 1 apart"),
+        (lambda x, seed: keeps_by_another_generator(x, seed % 16), ""),
+        (lambda x, seed: keeps_by_another_generator(x, int(torch.randint(1 << 30, ()))), "with the same seed differs"),
+        (lambda x, seed: (x / 0.75, keeps_by_another_generator(x, seed)[1]), "output 0"),
+    ],
+)
+def test_a_seed_that_is_used_wrongly_is_found(seeded, wrong, message):
+    result = verdict(seeded, wrong, checks=["values"])
+    assert result.status.value == "fail"
+    assert message in result.failures[0].message
+
+
+def test_an_undeclared_random_reference_is_refused_at_definition(namespace):
+    with pytest.raises(ow.ContractError, match="the reference draws random numbers"):
+
+        @ow.op(f"{namespace}::undeclared")
+        def undeclared(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+            return torch.nn.functional.dropout(x, 0.5)
+
+
+def test_one_that_hides_it_is_refused_by_the_check(namespace):
+    @ow.op(f"{namespace}::hidden")
+    def hidden(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * torch.from_numpy(np.random.rand(*x.shape)).to(x)
+
+    report = ow.check(hidden, device="cpu", checks=["values"])
+    assert "the reference gives different results for the same arguments" in report.verdicts[0].failures[0].message
+
+
+def test_a_generator_that_an_argument_seeds_is_not_random(namespace):
+    @ow.op(f"{namespace}::noise")
+    def noise(x: Float64[Tensor, "n"], seed: int) -> Float64[Tensor, "n"]:
+        drawn = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return x + drawn.to(x.device)
+
+    assert ow.check(noise, device="cpu", level="smoke").passed
+
+
+def test_the_seed_is_an_argument(namespace):
+    with pytest.raises(ow.ContractError, match="random='key' names no int argument"):
+        ow.op(f"{namespace}::plain", random="key")(plain)
+
+
+def plain(x: Float[Tensor, "n"], seed: int) -> Float[Tensor, "n"]:
+    return x
+
+
+def test_no_gradient_is_derived(dropout):
+    x = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(ow.ContractError, match="no gradient is derived"):
+        dropout(x).sum().backward()
+
+
+def test_torch_compile_does_not_merge_two_calls(dropout):
+    x = torch.ones(20, 30)
+    assert torch.compile(lambda x: dropout(x) - dropout(x), fullgraph=True)(x).abs().sum() > 0
+
+
+@pytest.mark.parametrize("p", [0.01, 0.5, 0.99])
+def test_samples_of_one_distribution_do_not_differ_and_rounding_does_not_matter(p):
+    generator = torch.Generator().manual_seed(5)
+    scale = torch.linspace(0.5, 2, 200, dtype=torch.float64).view(10, 20)
+    for dtype in (torch.float16, torch.float32):
+        eps = torch.finfo(dtype).eps
+        for _ in range(10):
+            a, b = (scale * (torch.rand((256, 10, 20), generator=generator) >= p) / (1 - p) for _ in range(2))
+            found = first_difference((a * (1 + 0.9 * eps)).to(dtype).double(), b.to(dtype).double(), 8 * eps)
+            assert found is None, found
