@@ -1,7 +1,4 @@
-"""Operators of a language model's stack, written as a user would: a contract, a right kernel, and wrong kernels.
-
-``FAULTS`` names, for each wrong kernel, the check that has to find it.
-"""
+"""Operators of a language model's stack, written as a user would: a contract, a right kernel, and a wrong one."""
 
 from __future__ import annotations
 
@@ -14,19 +11,7 @@ from jaxtyping import Float, Float32, Int8, Int32, Int64
 from torch import Tensor
 
 import opwright as ow
-
-FAULTS: dict[str, str] = {}
-
-
-def wrong(operator, check):
-    """Attach a kernel that is wrong, and has to be found by a check."""
-
-    def attach(function):
-        FAULTS[f"{operator.contract.name}:{function.__name__}"] = check
-        return operator.python(function)
-
-    return attach
-
+from tests.operators.faults import wrong
 
 # -- RMSNorm that keeps the reciprocal of its root mean square ------------------------------------------------------
 

@@ -44,8 +44,10 @@ def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Te
 
 
 def differentiable(value: Any) -> bool:
-    """Whether gradients can flow to a value."""
-    return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex)
+    """Whether gradients can flow to a value. (torch has no arithmetic on floats of a byte, so none to those.)"""
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.dtype.is_complex or (value.dtype.is_floating_point and value.dtype.itemsize > 1)
 
 
 def vjp(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from opwright.contract.contract import Contract
 from opwright.results import Origin, Part
 from opwright.runtime.kernel import Kernel
@@ -53,7 +55,7 @@ def parts_of(
         for name in ("autograd", "vmap"):
             parts[name] = Part(name, Origin.MISSING, "it writes a list of tensors or an optional one")
     tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
-    if "autograd" not in overrides and not any(d.is_floating_point or d.is_complex for t in tensors for d in t.dtypes):
+    if "autograd" not in overrides and not any(_has_gradient(d) for t in tensors for d in t.dtypes):
         parts["autograd"] = Part("autograd", Origin.MISSING, "no argument has a floating dtype")
     if contract.random and "autograd" not in overrides:
         parts["autograd"] = Part(
@@ -64,6 +66,10 @@ def parts_of(
         origin = Origin.CUSTOM if own else Origin.DERIVED
         parts[device] = Part(device, origin, ", ".join(own) if own else "the reference itself")
     return parts
+
+
+def _has_gradient(dtype: torch.dtype) -> bool:
+    return dtype.is_complex or (dtype.is_floating_point and dtype.itemsize > 1)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -7,10 +7,11 @@ import functools
 import pytest
 
 import opwright as ow
-from tests.operators import transformer
-from tests.operators.transformer import FAULTS
+from tests.operators import attention, numeric, transformer
+from tests.operators.faults import FAULTS
 
-OPERATORS = [value for value in vars(transformer).values() if isinstance(value, ow.Op)]
+MODULES = (transformer, attention, numeric)
+OPERATORS = [value for module in MODULES for value in vars(module).values() if isinstance(value, ow.Op)]
 
 
 @functools.cache
