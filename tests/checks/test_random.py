@@ -136,6 +136,23 @@ def test_an_undeclared_random_reference_is_refused_at_definition(namespace):
             return torch.nn.functional.dropout(x, 0.5)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x),
+        lambda x: torch.nn.functional.dropout(x, 0.5, training=False),
+        lambda x: torch.nn.functional.rrelu(x),
+        lambda x: torch.nn.functional.dropout(x, 0.0),
+    ],
+)
+def test_an_operation_that_could_draw_and_does_not_is_left_alone(namespace, function):
+    @ow.op(f"{namespace}::quiet")
+    def quiet(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h n d"]:
+        return function(x)
+
+    quiet(torch.ones(1, 1, 2, 2))
+
+
 def test_one_that_hides_it_is_refused_by_the_check(namespace):
     @ow.op(f"{namespace}::hidden")
     def hidden(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:

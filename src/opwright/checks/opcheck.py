@@ -40,8 +40,8 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 
 
 def _tests_for(context: Context, arguments: Sequence[Any]) -> tuple[str, ...]:
-    """Those of torch's tests that can be run. One compares the results of two runs, which differ if they are random; one
-    compares arguments by arithmetic, which torch lacks on floats of a byte."""
+    """Those of torch's tests that can be run. One compares the results of two runs, which differ if they are random;
+    one compares arguments by arithmetic, which torch lacks on floats of a byte."""
     left_out = set()
     if context.op.contract.random is True:
         left_out.add("test_aot_dispatch_dynamic")

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from opwright import tree
 from opwright.internals.compiler import DispatchMode
+from opwright.internals.registration import named_arguments
 
 __all__ = ["RandomOperations"]
 
@@ -21,7 +21,17 @@ class RandomOperations(DispatchMode):  # type: ignore[misc]
         self.first = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_seeded = any(isinstance(v, torch.Generator) for v in tree.leaves([*args, *(kwargs or {}).values()]))
-        if torch.Tag.nondeterministic_seeded in func.tags and not is_seeded:
-            self.first = self.first or func.overloadpacket.__name__
+        if not self.first and torch.Tag.nondeterministic_seeded in func.tags and _draws(func, args, kwargs or {}):
+            self.first = func.overloadpacket.__name__
         return func(*args, **(kwargs or {}))
+
+
+# Arguments of operations, such as attention and rrelu, with which they draw nothing.
+_SWITCHES = {"dropout_p": 0, "dropout": 0, "p": 0, "train": False, "training": False}
+
+
+def _draws(func: Any, args: Any, kwargs: Any) -> bool:
+    named = named_arguments(func, args, kwargs)
+    is_seeded = any(isinstance(value, torch.Generator) for value in (*args, *named.values()))
+    is_off = any(name in named and named[name] == off for name, off in _SWITCHES.items())
+    return not is_seeded and not is_off

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ __all__ = [
     "call_directly",
     "destroy",
     "keep_opaque_in_inductor",
+    "named_arguments",
     "register_decomposition",
     "remove_decomposition",
     "remove_sharding",
@@ -93,6 +94,15 @@ def writes_arguments(overload: Any) -> bool:
     if _overload_schema is None:
         return bool(overload.overloadpacket.__name__.endswith("_") or overload.name().endswith("out"))
     return bool(overload._schema.is_mutable)
+
+
+def named_arguments(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """An operation's arguments by name, with defaults; only the keywords, if names are not known."""
+    if _overload_schema is None:
+        return dict(kwargs)
+    declared = overload._schema.arguments
+    defaults = {a.name: a.default_value for a in declared if a.has_default_value()}
+    return {**defaults, **dict(zip((a.name for a in declared), args, strict=False)), **kwargs}
 
 
 def schema_differs(overload: Any, schema: str) -> bool:
