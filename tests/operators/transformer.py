@@ -198,10 +198,10 @@ def segment_sums_forgets_empty_sequences(x, offsets):
 
 @ow.op("stack::adamw")
 def adamw(
-    weights: Annotated[list[Float[Tensor, "_"]], ow.mutated],
-    grads: list[Float[Tensor, "_"]],
-    means: Annotated[list[Float[Tensor, "_"]], ow.mutated],
-    squares: Annotated[list[Float[Tensor, "_"]], ow.mutated, ow.values(0, 1)],
+    weights: Annotated[list[Float[Tensor, "?n"]], ow.mutated],
+    grads: list[Float[Tensor, "?n"]],
+    means: Annotated[list[Float[Tensor, "?n"]], ow.mutated],
+    squares: Annotated[list[Float[Tensor, "?n"]], ow.mutated, ow.values(0, 1)],
     rate: Annotated[float, ow.values(1e-4, 1e-1)],
 ) -> None:
     for weight, grad, mean, square in zip(weights, grads, means, squares, strict=True):

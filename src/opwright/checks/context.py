@@ -16,7 +16,7 @@ from opwright.contract import derive
 from opwright.contract.inputs import cases as case_making
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case
-from opwright.errors import CheckError
+from opwright.errors import ArgumentError, CheckError
 from opwright.results import Finding, NotChecked, Status
 from opwright.runtime.op import Op
 
@@ -83,9 +83,10 @@ class Context:
     def _run(self, case: Case) -> Observation | SkippedCase:
         try:
             arguments = arguments_of(self.op.contract, case, self.device)
-        except CheckError as error:
+            applicable = self._explain(arguments)
+        except (CheckError, ArgumentError) as error:  # no values of these sizes; lists without a tensor
             return SkippedCase(error.message)
-        if self._explain(arguments) != self.kernel:
+        if applicable != self.kernel:
             return SkippedCase("the kernel is not applicable (dtypes, when)")
         on_cpu = to_cpu(arguments)
         try:

@@ -29,7 +29,7 @@ def find_error(context: Context, run: Observation) -> str | None:
     if isinstance(run.outputs, Exception):
         return None  # the check "values" reports it
     contract = context.op.contract
-    returned = len(contract.signature.returns)
+    returned = contract.signature.output_count(run.expected)
     mismatch = describe_outputs(contract, run.arguments, run.expected[:returned])
     if mismatch is not None:
         return f"the reference contradicts its own return annotation: {mismatch}"

@@ -37,7 +37,7 @@ def find_error(context: Context, run: Observation) -> str | None:
     if isinstance(run.outputs, Exception):
         return None  # the check "values" reports it
     contract = context.op.contract
-    returned = len(contract.signature.returns)
+    returned = contract.signature.output_count(run.expected)
     for stated in context.op.properties.values():
         # A property that the reference lacks is wrong itself, and would accuse every kernel.
         wrong = _why_not(context, stated, to_cpu(copy_of(run.before)), run.expected, returned, on_kernel=False)

@@ -63,8 +63,8 @@ def _compare(context: Context, run: Observation, check: str, first_seed: int) ->
         if i % _STEP == 0:
             context.progress(check, f"{run.case} (reference {i} of {runs})")
         theirs.append(_wide(context.op.contract.reference(_with_seed(context, on_cpu, first_seed + runs + i))))
-    names = context.op.contract.result_names(run.arguments)
-    returns = context.op.contract.signature.returns
+    names = context.op.contract.result_names(run.arguments, run.expected)
+    returns = context.op.contract.signature.stated_returns(len(run.expected))
     for i, expected in enumerate(run.expected):
         if i < len(returns) and returns[i].by_property:
             continue

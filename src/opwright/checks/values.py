@@ -84,10 +84,10 @@ def find_error(context: Context, run: Observation, sizes: ErrorSizes | None = No
     if isinstance(run.outputs, Exception):
         return f"the kernel raised {type(run.outputs).__name__}: {run.outputs}{_raised_at(context, run.outputs)}"
     if len(run.outputs) != len(run.expected):
-        written = len(run.expected) - len(context.op.contract.signature.returns)
+        written = len(context.op.contract.signature.written(run.arguments))
         expected_count = len(run.expected) - written
         return f"the kernel returned {len(run.outputs) - written} outputs, expected {expected_count}"
-    names = [f"{name}: " if name else "" for name in context.op.contract.result_names(run.arguments)]
+    names = [f"{name}: " if name else "" for name in context.op.contract.result_names(run.arguments, run.expected)]
     for i, (got, expected, exact) in enumerate(zip(run.outputs, run.expected, run.exact, strict=True)):
         name = names[i]
         if not isinstance(got, torch.Tensor):
@@ -104,7 +104,7 @@ def find_error(context: Context, run: Observation, sizes: ErrorSizes | None = No
 
 def _is_free(context: Context, i: int) -> bool:
     """Whether several values of an output are right."""
-    returns = context.op.contract.signature.returns
+    returns = context.op.contract.signature.stated_returns(i + 1)
     return i < len(returns) and returns[i].by_property
 
 

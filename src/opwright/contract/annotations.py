@@ -64,13 +64,16 @@ def read_signature(function: Callable[..., Any], qualname: str, scope: Mapping[s
     arguments = tuple(_read_argument(p, hints, qualname) for p in inspect.signature(function).parameters.values())
     _refuse_saved_beside_mutated(arguments, hints, qualname)
     returns, is_tuple = _read_returns(hints, qualname, may_be_none=any(a.mutated for a in arguments))
-    signature = Signature(arguments, returns, is_tuple)
+    is_list = _is_list_of_arrays(_unwrap_annotated(hints["return"])[0])
+    signature = Signature(arguments, returns, is_tuple, is_list)
+    _refuse_list_beside_mutated(signature, qualname)
     if not any(a.is_tensor for a in arguments):
         raise ContractError(
             f"{qualname}: no argument is a tensor, so no device can be chosen",
             fix="give it at least one tensor argument",
         )
     _check_dim_names(signature, qualname)
+    _refuse_each_outside_of_lists(signature, qualname)
     _check_names_in_values(signature, qualname)
     _refuse_impossible_values(signature, qualname)
     return signature
@@ -85,6 +88,15 @@ def _refuse_saved_beside_mutated(arguments: Sequence[Argument], hints: dict[str,
             f"{qualname}: an output is saved for the backward, but the operator writes its argument {written!r}, and "
             "its gradient is that of op.functional",
             fix="return the output without ow.saved_for_backward, or return the new value instead of writing it",
+        )
+
+
+def _refuse_list_beside_mutated(signature: Signature, qualname: str) -> None:
+    if signature.returns_list and signature.mutated:
+        raise ContractError(
+            f"{qualname}: it returns a list, and writes its argument "
+            f"{signature.arguments[signature.mutated[0]].name!r}",
+            fix="return new tensors for what it writes, or pass the list as an argument that is written",
         )
 
 
@@ -192,7 +204,8 @@ def _read_returns(hints: dict[str, Any], qualname: str, *, may_be_none: bool) ->
     listed = typing.get_args(annotation) if is_tuple else (hints["return"],)
     free = [_is_marked(part, ByProperty) for part in listed]
     marked = [_unwrap_saved(part) for part in listed]
-    parts = [part for part, _ in marked]
+    is_list = not is_tuple and _is_list_of_arrays(marked[0][0])
+    parts = [typing.get_args(part)[0] if is_list else part for part, _ in marked]
     flags = [is_saved for _, is_saved in marked]
     if flags != sorted(flags) or all(flags):
         raise ContractError(
@@ -203,7 +216,8 @@ def _read_returns(hints: dict[str, Any], qualname: str, *, may_be_none: bool) ->
         if not _is_array(part):
             raise ContractError(
                 f"{where} has type {_show(part)}",
-                fix='return tensors: Float[Tensor, "n"], or tuple[Float[Tensor, "n"], Int[Tensor, "n"]]',
+                fix='return tensors: Float[Tensor, "n"], tuple[Float[Tensor, "n"], Int[Tensor, "n"]], or one list of '
+                'them, list[Float[Tensor, "?n"]]; an empty tensor for one that may be absent',
             )
     tensors = [_read_tensor(part, where) for part in parts]
     return tuple(Return(*each) for each in zip(tensors, flags, free, strict=True)), is_tuple
@@ -344,10 +358,21 @@ def _check_names_in_values(signature: Signature, qualname: str) -> None:
             )
 
 
+def _refuse_each_outside_of_lists(signature: Signature, qualname: str) -> None:
+    tensors = [(a.name, a.tensor) for a in signature.arguments if a.tensor and a.kind is not Kind.TENSOR_LIST]
+    tensors += [("the return value", r.tensor) for r in signature.returns if not signature.returns_list]
+    for where, tensor in tensors:
+        if any(isinstance(d, NamedDim) and d.each for d in tensor.dims):
+            raise ContractError(
+                f"{qualname}: {where} is no list, but has a dim of each tensor of a list: {tensor}",
+                fix="write the dim without '?'",
+            )
+
+
 def _names_of(dim: Dim) -> set[str]:
     match dim:
-        case NamedDim(name=name):
-            return {name}
+        case NamedDim(name=name, each=each):
+            return set() if each else {name}
         case VariadicDim(name=str(name)):
             return {name}
         case ExprDim(text=text):

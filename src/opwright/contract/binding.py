@@ -105,7 +105,7 @@ def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
         if spec.kind is Kind.SCALAR:
             _bind_scalar(contract, spec, value, binding)
             continue
-        for where, tensor in _tensors_of(contract, spec, value):
+        for index, (where, tensor) in enumerate(_tensors_of(contract, spec, value)):
             assert spec.tensor is not None  # every non-scalar argument has one
             _bind_dtype_and_device(contract, where, spec.tensor, tensor, binding)
             if spec.mutated and (tensor.is_conj() or tensor.is_neg()):
@@ -114,7 +114,9 @@ def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
                     "when it is read",
                     fix=f"pass {where}.resolve_conj().resolve_neg(), and copy it back",
                 )
-            postponed += _bind_shape(contract, where, spec.tensor.dims, tensor, binding)
+            postponed += _bind_shape(contract, where, spec.tensor.dims, tensor, binding, index)
+        if spec.kind is Kind.TENSOR_LIST:
+            _bind_lengths(contract, spec, value, binding)
     for where, dim, size in postponed:
         _bind_expression(contract, where, dim, size, binding)
     if (relation := broken(contract.where, binding.sizes)) is not None:
@@ -130,7 +132,8 @@ def bind(contract: Contract, arguments: Sequence[Any]) -> Binding:
 def describe_outputs(contract: Contract, arguments: Sequence[Any], outputs: Sequence[torch.Tensor]) -> str | None:
     """The first difference of the outputs from the contract's return annotation, or None."""
     binding = bind(contract, arguments)
-    for i, (spec, output) in enumerate(zip(contract.signature.returns, outputs, strict=True)):
+    stated = contract.signature.stated_returns(len(outputs))
+    for i, (spec, output) in enumerate(zip(stated, outputs, strict=True)):
         name = f"output {i}"
         if output.dtype not in spec.tensor.dtypes:
             return f"{name} should be {spec.tensor.dtype_class}, but it is {short(output.dtype)}"
@@ -141,7 +144,7 @@ def describe_outputs(contract: Contract, arguments: Sequence[Any], outputs: Sequ
                 f"{short(shared)}: annotate it with its dtype, such as {str(short(output.dtype)).capitalize()}"
             )
         try:
-            for where, dim, size in _bind_shape(contract, name, spec.tensor.dims, output, binding):
+            for where, dim, size in _bind_shape(contract, name, spec.tensor.dims, output, binding, i):
                 _bind_expression(contract, where, dim, size, binding)
         except ArgumentError as error:
             return error.message.removeprefix(f"{contract.qualname}: ").replace(f"argument {name!r}", name)
@@ -157,6 +160,21 @@ def _bind_expression(contract: Contract, where: str, dim: ExprDim, size: Any, bi
         expected = f"{dim}, which divides by zero"
     if isinstance(expected, str) or _differ(size, expected):
         raise _size_error(contract, where, dim, expected, size, f"{dim} with {_known(dim, binding)}")
+
+
+def _bind_lengths(contract: Contract, spec: Argument, value: Sequence[Any], binding: Binding) -> None:
+    """Lists with a dim ``?n`` are as long as one another."""
+    assert spec.tensor is not None  # every list of tensors has one
+    for dim in spec.tensor.dims:
+        if isinstance(dim, NamedDim) and dim.each:
+            expected = binding.sizes.setdefault(f"len {dim}", len(value))
+            first = binding.bound_by.setdefault(f"len {dim}", spec.name)
+            if expected != len(value):
+                raise ArgumentError(
+                    f"{contract.qualname}: argument {spec.name!r} has {len(value)} tensors, but {first!r} has "
+                    f"{expected}, and both have the dim {dim}",
+                    fix=f"the contract is {contract.call_form}",
+                )
 
 
 def _tensors_of(contract: Contract, spec: Argument, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -251,7 +269,7 @@ def _bind_dtype_and_device(
 
 
 def _bind_shape(
-    contract: Contract, where: str, dims: Sequence[Dim], tensor: torch.Tensor, binding: Binding
+    contract: Contract, where: str, dims: Sequence[Dim], tensor: torch.Tensor, binding: Binding, index: int
 ) -> list[tuple[str, ExprDim, Any]]:
     """Bind each axis; return the axes that have an expression, to be compared when all names are known."""
     shape = tensor.shape
@@ -273,9 +291,9 @@ def _bind_shape(
         size = shape[axis]
         axis += 1
         match dim:
-            case NamedDim(name=name, broadcast=broadcast):
+            case NamedDim(broadcast=broadcast):
                 if not (broadcast and size == 1):
-                    _bind_name(contract, where, name, dim, size, binding)
+                    _bind_name(contract, where, dim.at(index), dim, size, binding)
             case FixedDim(size=expected):
                 if _differ(size, expected):
                     raise _size_error(contract, where, dim, expected, size, "fixed by the contract")

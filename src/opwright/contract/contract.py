@@ -151,10 +151,11 @@ class Contract:
         """What ``reference`` computes, of a call: what it returned, then its mutated arguments."""
         return (*self.unpack(returned), *self.signature.written(arguments))
 
-    def result_names(self, arguments: Sequence[Any]) -> list[str]:
+    def result_names(self, arguments: Sequence[Any], results: Sequence[Any]) -> list[str]:
         """How messages call each of ``results``; "" for the only one."""
-        several = len(self.signature.returns) + len(self.signature.mutated) > 1
-        names = [f"output {i}" if several else "" for i in range(len(self.signature.returns))]
+        count = self.signature.output_count(results)
+        several = self.signature.returns_list or count + len(self.signature.mutated) > 1
+        names = [f"output {i}" if several else "" for i in range(count)]
         for i in self.signature.mutated:
             argument, tensors = self.signature.arguments[i], tree.tensors([arguments[i]])
             listed = [f"[{j}]" for j in range(len(tensors))] if argument.kind is Kind.TENSOR_LIST else [""]
@@ -165,7 +166,9 @@ class Contract:
         return contiguous_outputs(outputs, self.signature, arguments, self.qualname)
 
     def pack(self, outputs: Sequence[torch.Tensor]) -> Any:
-        """The outputs as the operator returns them: one tensor, a tuple, or None if it has none."""
+        """The outputs as the operator returns them: one tensor, a tuple, a list, or None if it has none."""
+        if self.signature.returns_list:
+            return list(outputs)
         if self.signature.returns_tuple:
             return tuple(outputs)
         return outputs[0] if self.signature.returns else None
@@ -173,13 +176,13 @@ class Contract:
     def visible(self, result: Any) -> Any:
         """The result of ``pack`` without the outputs that are saved for the backward."""
         count = self.signature.visible
-        if count == len(self.signature.returns):
+        if count >= len(self.signature.returns):
             return result
         return result[0] if count == 1 else tuple(result[:count])
 
     def unpack(self, result: Any) -> tuple[Any, ...]:
         """The reverse of ``pack``, for a kernel's result."""
-        if self.signature.returns_tuple and isinstance(result, tuple | list):
+        if (self.signature.returns_tuple or self.signature.returns_list) and isinstance(result, tuple | list):
             return tuple(result)
         return () if result is None and not self.signature.returns else (result,)
 
@@ -358,7 +361,7 @@ def _compare_mutation(contract: Contract) -> None:
 
 def _compare_sizes(contract: Contract, outputs: Sequence[torch.Tensor]) -> None:
     """Refuse an output dim that no argument has, if its size does not depend on data: it is a typing error."""
-    for returned, output in zip(contract.signature.returns, outputs, strict=False):
+    for returned, output in zip(contract.signature.stated_returns(len(outputs)), outputs, strict=False):
         dims = returned.tensor.dims
         if any(isinstance(d, VariadicDim) for d in dims) or len(dims) != output.dim():
             continue
@@ -386,7 +389,7 @@ def _fake_argument(argument: Argument) -> Any:
         value = plain.get(argument.schema_type)
         return [value] * (argument.length or 1) if isinstance(argument.schema_type, types.GenericAlias) else value
     assert argument.tensor is not None  # every argument that is not a scalar has one
-    shape = [_fake_size(str(dim).lstrip("*#")) for dim in argument.tensor.dims if str(dim) != "..."]
+    shape = [_fake_size(str(dim).lstrip("*#?")) for dim in argument.tensor.dims if str(dim) != "..."]
     dtypes = argument.tensor.dtypes
     dtype = next((d for d in (torch.float32, torch.int64, torch.complex64) if d in dtypes), dtypes[0])
     fake = torch.empty(shape, dtype=dtype)

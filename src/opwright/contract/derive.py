@@ -31,6 +31,8 @@ def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Te
     symbols, which torch has only while it calls an operator's fake.
     """
     signature = contract.signature
+    if signature.returns_list:  # how many there are, only the reference says
+        return tuple(output.new_empty(output.shape) for output in contract.traceable(arguments))
     new_size = torch.library.get_ctx().new_dynamic_size if signature.data_dependent else None
     stated, device = stated_outputs(contract, arguments, new_size)
     complete = [(s.shape, s.dtype) for s in stated if s.shape is not None and s.dtype is not None]
@@ -169,6 +171,8 @@ def batch_rule(contract: Contract, in_dims: Sequence[Any], arguments: Sequence[A
         return contract.unpack(run_traceable(contract.function, contract.signature, values))
 
     outputs = torch.vmap(positional, in_dims=tuple(in_dims), out_dims=0)(*arguments)
+    if contract.signature.returns_list:
+        return contract.pack(outputs), [0] * len(outputs)
     return contract.pack(outputs), 0 if not contract.signature.returns_tuple else (0,) * len(outputs)
 
 

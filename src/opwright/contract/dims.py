@@ -1,4 +1,4 @@
-"""The shape language: ``"*batch n k"``, ``"n+1"``, ``"3"``, ``"_"``, ``"..."``.
+"""The shape language: ``"*batch n k"``, ``"n+1"``, ``"3"``, ``"?n"``, ``"_"``, ``"..."``.
 
 The syntax is jaxtyping's (https://docs.kidger.site/jaxtyping/api/array/): axes are separated by
 spaces, so an expression has none inside. A name stands for one size throughout the contract; an
@@ -43,13 +43,19 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs}
 
 @dataclass(frozen=True)
 class NamedDim:
-    """One axis whose size has a name. ``broadcast`` (written ``#n``) also takes size 1."""
+    """One axis whose size has a name. ``broadcast`` (written ``#n``) also takes size 1; ``each`` (written ``?n``) is of
+    its own size in each tensor of a list, the same one at the same place of every list."""
 
     name: str
     broadcast: bool = False
+    each: bool = False
 
     def __str__(self) -> str:
-        return f"#{self.name}" if self.broadcast else self.name
+        return f"{'#' * self.broadcast}{'?' * self.each}{self.name}"
+
+    def at(self, index: int) -> str:
+        """The name of its size in a tensor of a list."""
+        return f"?{self.name}[{index}]" if self.each else self.name
 
 
 @dataclass(frozen=True)
@@ -111,9 +117,9 @@ def _parse_axis(axis: str) -> Dim:
         axis = axis.split("=", 1)[1]
     if re.fullmatch(r"\d+", axis):
         return FixedDim(int(axis))
-    if match := re.fullmatch(r"([*#]?)([A-Za-z]\w*)", axis):
+    if match := re.fullmatch(r"([*#?]?)([A-Za-z]\w*)", axis):
         prefix, name = match.groups()
-        return VariadicDim(name) if prefix == "*" else NamedDim(name, broadcast=prefix == "#")
+        return VariadicDim(name) if prefix == "*" else NamedDim(name, broadcast=prefix == "#", each=prefix == "?")
     if re.fullmatch(r"_\w*", axis):
         return AnyDim()
     names_in(axis)  # raises if it is not a supported expression

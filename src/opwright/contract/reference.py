@@ -124,11 +124,12 @@ def contiguous_outputs(
     if outputs is None and not signature.returns:
         return ()
     listed = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
-    if len(listed) != len(signature.returns) or not all(isinstance(o, torch.Tensor) for o in listed):
+    is_counted = isinstance(outputs, tuple | list) if signature.returns_list else len(listed) == len(signature.returns)
+    if not is_counted or not all(isinstance(o, torch.Tensor) for o in listed):
         actual = ", ".join(type(o).__name__ for o in listed)
         raise ContractError(
             f"{qualname}: the reference returned ({actual}), but its annotation promises "
-            f"{len(signature.returns)} tensor(s)",
+            + ("a list of tensors" if signature.returns_list else f"{len(signature.returns)} tensor(s)"),
             fix="make the return annotation and the returned values agree",
         )
     return fresh_outputs(listed, arguments)

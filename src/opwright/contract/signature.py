@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Sequence
@@ -150,10 +151,23 @@ class Signature:
     arguments: tuple[Argument, ...]
     returns: tuple[Return, ...]
     returns_tuple: bool
+    # A list of tensors, of any length; ``returns`` has what is stated of each.
+    returns_list: bool = False
+
+    def output_count(self, results: Sequence[Any]) -> int:
+        """How many of a call's results are outputs; mutated arguments follow."""
+        return len(results) if self.returns_list else len(self.returns)
+
+    def stated_returns(self, count: int) -> tuple[Return, ...]:
+        """What is stated of each of a number of outputs."""
+        return self.returns * count if self.returns_list else self.returns
 
     @cached_property
     def visible(self) -> int:
-        """The number of outputs returned to the caller; later ones are saved for the backward."""
+        """The number of outputs returned to the caller; later ones are saved for the backward. Of a list, whose length
+        no signature knows, a number that none reaches."""
+        if self.returns_list:
+            return sys.maxsize
         return sum(not r.saved for r in self.returns)
 
     @cached_property
@@ -177,7 +191,7 @@ class Signature:
     def single_sizes(self) -> frozenset[str]:
         """The names of dims of one axis and of int arguments, from which sizes and conditions are computed."""
         dims = (d for a in self.arguments if a.tensor for d in a.tensor.dims)
-        named = {d.name for d in dims if isinstance(d, NamedDim)}
+        named = {d.name for d in dims if isinstance(d, NamedDim) and not d.each}
         return frozenset(named | {a.name for a in self.arguments if a.schema_type is int})
 
     @cached_property
@@ -185,7 +199,7 @@ class Signature:
         """The dims of outputs that no argument has: sizes that depend on values."""
         known = {d.name for a in self.arguments if a.tensor for d in a.tensor.dims if isinstance(d, NamedDim)}
         dims = (d for r in self.returns for d in r.tensor.dims)
-        return frozenset(d.name for d in dims if isinstance(d, NamedDim)) - known - self.single_sizes
+        return frozenset(d.name for d in dims if isinstance(d, NamedDim) and not d.each) - known - self.single_sizes
 
     @property
     def language(self) -> Language:
@@ -222,7 +236,9 @@ class Signature:
             for a in self.arguments
         ]
         out: Any = torch.Tensor if self.returns else None
-        if self.returns_tuple:
+        if self.returns_list:
+            out = list[torch.Tensor]
+        elif self.returns_tuple:
             out = tuple.__class_getitem__(tuple(torch.Tensor for _ in self.returns))
         return inspect.Signature(parameters, return_annotation=out)
 

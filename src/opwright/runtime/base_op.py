@@ -142,7 +142,8 @@ class BaseOp(Languages, Generic[P, R_co]):
             self._guard(arguments, kernels, None)
             return result
         result = self._through_dispatcher(*self.contract.signature.split(arguments))
-        if not self.contract.signature.mutated and is_plain_call(arguments, autograd_tracked=True):
+        signature = self.contract.signature
+        if not signature.mutated and not signature.returns_list and is_plain_call(arguments, autograd_tracked=True):
             self._guard(arguments, self._applicable_kernels(arguments), self._tracker)
         return result
 

@@ -257,7 +257,7 @@ class Op(BaseOp[P, R_co]):
 
     def _attach(self, language: str, source: Any, options: Mapping[str, Any], **common: Any) -> Any:
         def attach(source: Callable[..., Any] | str | Path) -> Any:
-            _refuse_language(self.contract, language)
+            _refuse_language(self.contract, language, source)
             spec = make_spec(self.contract, language, source, options, **common)
             refuse_name(self.contract, f"op.{language}", spec.name, self.baselines, "a baseline")
             get_backend(language).validate(spec, self.contract)
@@ -433,7 +433,7 @@ def defined_in(namespace: dict[str, Any]) -> list[Op[..., Any]]:
     return sorted(found.values(), key=lambda o: inspect.unwrap(o.contract.function).__code__.co_firstlineno)
 
 
-def _refuse_language(contract: Contract, language: str) -> None:
+def _refuse_language(contract: Contract, language: str, source: Any) -> None:
     """Refuse a kernel in a language that cannot write arguments, or whose outputs are allocated before it runs, for an
     operator that needs that."""
     mutated, data_dependent = contract.signature.mutated, contract.signature.data_dependent
@@ -443,6 +443,11 @@ def _refuse_language(contract: Contract, language: str) -> None:
             f"{contract.qualname}: op.{language} kernels get their outputs allocated, but the size "
             f"{min(data_dependent)!r} is known only when they have run",
             fix=f"write the kernel with {', '.join(able)}",
+        )
+    if contract.signature.returns_list and not callable(source) and language != "triton":
+        raise KernelError(
+            f"{contract.qualname}: an op.{language} kernel in a file returns tensors, and this operator a list of them",
+            fix="write the kernel as a Python function, or launch it from one",
         )
     if mutated and not get_backend(language).mutates:
         able = [name for name in BACKENDS if get_backend(name).mutates]

@@ -111,7 +111,7 @@ def _verify(
         information; a wrong baseline is not, because nothing may be compared with it.
     """
     signature, results = session.op.contract.signature, session.op.contract.reference(arguments)
-    expected = [*results[: signature.visible], *results[len(signature.returns) :]]
+    expected = [*results[: signature.visible], *results[signature.output_count(results) :]]
     wrong = {}
     for candidate in candidates:
         if why := wrong_output(session.op.contract, candidate, arguments, expected):

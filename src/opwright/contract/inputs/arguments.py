@@ -48,9 +48,9 @@ def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: to
     if argument.kind is Kind.SCALAR:
         return env[argument.name] if argument.schema_type is int else _scalar(argument, env, generator)
     assert argument.tensor is not None  # every non-scalar argument has one
-    count = 3 if argument.kind is Kind.TENSOR_LIST else 1
+    count = case.lists if argument.kind is Kind.TENSOR_LIST else 1
     dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
-    shape = shape_of(argument.tensor, env, broadcast=case.layout == "broadcast")
+    shapes = [shape_of(argument.tensor, env, index=i, broadcast=case.layout == "broadcast") for i in range(count)]
     kind, _, only = case.layout.partition(":")
     arranged = argument.values is not None and argument.values.is_arranged
     if kind == "expanded" and (argument.mutated or arranged):
@@ -59,7 +59,7 @@ def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: to
         arrange(
             draw(shape, dtype, argument.values, env, generator), kind if only in ("", argument.name) else "", device
         )
-        for _ in range(count)
+        for shape in shapes
     ]
     return tensors if argument.kind is Kind.TENSOR_LIST else tensors[0]
 
@@ -97,27 +97,34 @@ def _may_be(argument: Argument, value: int, env: Mapping[str, Any]) -> bool:
     return low <= value <= high
 
 
-def shape_of(tensor: TensorType, env: dict[str, Any], *, broadcast: bool = False) -> tuple[int, ...]:
+def shape_of(tensor: TensorType, env: dict[str, Any], *, index: int = 0, broadcast: bool = False) -> tuple[int, ...]:
+    """The shape of a tensor in a case; ``index`` is its place in a list."""
     shape: list[int] = []
-    for dim in tensor.dims:
-        shape += (1,) if broadcast and isinstance(dim, NamedDim) and dim.broadcast else _extent(dim, env)
+    for axis, dim in enumerate(tensor.dims):
+        is_one = broadcast and isinstance(dim, NamedDim) and dim.broadcast
+        shape += (1,) if is_one else _extent(dim, env, index, axis)
     if any(size < 0 for size in shape):
         raise CheckError(f"these sizes give {tensor} the shape {shape}", fix="choose larger ones")
     return tuple(shape)
 
 
-def _extent(dim: Dim, env: dict[str, Any]) -> tuple[int, ...]:
+# The sizes of ``_``, by place in a list and axis.
+_ANY = (3, 4, 1, 2, 5)
+
+
+def _extent(dim: Dim, env: dict[str, Any], index: int, axis: int) -> tuple[int, ...]:
     match dim:
         case VariadicDim(name=name):
             return tuple(env[name or "..."])
-        case NamedDim(name=name):
-            return (env[name],)
+        case NamedDim(name=name, each=each):
+            size = env[name]
+            return ((size, size // 2, size + 1, 1, 0)[index % 5],) if each else (size,)
         case FixedDim(size=size):
             return (size,)
         case ExprDim(text=text):
             return (int(evaluate(text, env)),)
         case AnyDim():
-            return (3,)
+            return (_ANY[(index + axis) % len(_ANY)],)
 
 
 _ITEMS: dict[Any, type] = {Sequence[int]: int, Sequence[float]: float, Sequence[bool]: bool}

@@ -9,7 +9,10 @@ import torch
 
 from opwright.contract.dtypes import short
 
-__all__ = ["Case", "Size", "show_size"]
+__all__ = ["MOST_LISTS", "Case", "Size", "show_size"]
+
+# The length of lists of tensors, except in a few cases.
+MOST_LISTS = 3
 
 Size = int | tuple[int, ...]
 
@@ -23,6 +26,8 @@ class Case:
     layout: str = "contiguous"
     absent: bool = False
     sample: int | None = None
+    # The length of every list of tensors.
+    lists: int = MOST_LISTS
 
     def __str__(self) -> str:
         parts = [] if self.sample is None else [f"sample={self.sample}"]
@@ -32,6 +37,7 @@ class Case:
         else:
             parts += [f"{name}={short(dtype)}" for name, dtype in self.dtypes]
         parts.append(f"layout={self.layout}")
+        parts += [f"lists={self.lists}"] * (self.lists != MOST_LISTS)
         return " ".join(parts + ["optional=absent"] * self.absent)
 
     @property

@@ -18,9 +18,10 @@ from opwright.contract.contract import Contract
 from opwright.contract.dims import NamedDim, VariadicDim
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.arguments import env_of, shape_of
-from opwright.contract.inputs.case import Case, Size
+from opwright.contract.inputs.case import MOST_LISTS, Case, Size
 from opwright.contract.inputs.samples import sample_arguments, sample_cases
 from opwright.contract.relations import nearest
+from opwright.contract.signature import Kind
 from opwright.errors import CheckError
 
 __all__ = [
@@ -66,6 +67,7 @@ def parse_case(contract: Contract, text: str) -> Case:
         values[classes[0]] = values.pop("dtype")
     dtypes = tuple((n, _parse_dtype(values.pop(n), text) if n in values else d) for n, d in case.dtypes)
     layout, absent = values.pop("layout", "contiguous"), values.pop("optional", "") == "absent"
+    lists = int(_parse_size(values.pop("lists", str(MOST_LISTS)), MOST_LISTS, text))  # type: ignore[arg-type]
     if values or layout not in _layouts(contract):
         known = [*(n for n, _ in case.sizes), "dtype" if len(classes) == 1 else " ".join(classes), "layout", "optional"]
         wrong = next(iter(values), layout)
@@ -74,7 +76,7 @@ def parse_case(contract: Contract, text: str) -> Case:
             fix=f"it knows {', '.join(known)}; layouts are {', '.join(_layouts(contract))}",
         )
     _refuse_other_dtypes(contract, dtypes, text)
-    fitted = admissible(contract, Case(sizes, dtypes, layout, absent), keep=given)
+    fitted = admissible(contract, Case(sizes, dtypes, layout, absent, lists=lists), keep=given)
     if fitted is None:
         raise CheckError(
             f"no sizes of the case {text!r} satisfy {' and '.join(map(str, contract.where))}", fix="choose other sizes"
@@ -191,6 +193,8 @@ def cases(contract: Contract, level: str, allowed: Sequence[torch.dtype] | None 
             few = list(found)
         few.append(dataclasses.replace(base, layout="sliced"))
         found += [dataclasses.replace(c, dtypes=dtypes) for c in few]
+    if _has_lists(contract):
+        found += [dataclasses.replace(base, lists=count) for count in (0, 1, 2, 5)]
     found += _typical(contract, base)
     found.append(base)
     small_enough = [c for c in dict.fromkeys(found) if elements(contract, c) <= _MOST_ELEMENTS[level]]
@@ -260,6 +264,8 @@ def smaller(contract: Contract, case: Case) -> Iterator[Case]:
     """Simpler neighbours of a case, for shrinking a failure: plain layout first, then smaller sizes."""
     if case.layout != "contiguous":
         yield dataclasses.replace(case, layout="contiguous")
+    if _has_lists(contract):
+        yield from (dataclasses.replace(case, lists=count) for count in range(case.lists))
     if case.sample is not None:
         return  # its sizes are the author's
     for name, size in case.sizes:
@@ -270,6 +276,10 @@ def smaller(contract: Contract, case: Case) -> Iterator[Case]:
         else:
             fitted = (admissible(contract, case.with_size(name, s), keep=[name]) for s in _below(size))
             yield from (c for c in fitted if c is not None and elements(contract, c) <= elements(contract, case))
+
+
+def _has_lists(contract: Contract) -> bool:
+    return any(a.kind is Kind.TENSOR_LIST for a in contract.signature.arguments)
 
 
 def _below(size: int) -> list[int]:

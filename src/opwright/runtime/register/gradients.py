@@ -51,6 +51,8 @@ class DerivedGradient:
                 "numbers than the forward",
                 fix="return what was drawn (ow.saved_for_backward), and define the gradient with op.register_autograd",
             )
+        if contract.signature.returns_list:
+            (grads,) = grads  # torch gives the gradients of a list as a list
         needs = _needs(arguments, ctx.needs_input_grad)
         incoming = _without_none(grads, contract, arguments)
         found, remaining = iter(self._vjp_for(arguments)(incoming, *arguments, needs)), iter(needs)

@@ -279,7 +279,8 @@ def _has_own_function(contract: Contract) -> bool:
 
 
 def _has_list(contract: Contract) -> bool:
-    return any(a.kind is Kind.TENSOR_LIST for a in contract.signature.arguments)
+    lists = (a.kind is Kind.TENSOR_LIST for a in contract.signature.arguments)
+    return contract.signature.returns_list or any(lists)
 
 
 def _why_no_forward_mode(contract: Contract) -> str:
