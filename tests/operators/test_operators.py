@@ -7,11 +7,8 @@ import functools
 import pytest
 
 import opwright as ow
-from tests.operators import attention, numeric, transformer
 from tests.operators.faults import FAULTS
-
-MODULES = (transformer, attention, numeric)
-OPERATORS = [value for module in MODULES for value in vars(module).values() if isinstance(value, ow.Op)]
+from tests.operators.verdicts import OPERATORS
 
 
 @functools.cache

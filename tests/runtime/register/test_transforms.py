@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tests.runtime.register import transforms_of_forms as forms
 from tests.runtime.register.transforms import OPERATORS, ROWS, Row, outcome, recorded, render
 
 
@@ -21,6 +22,17 @@ def test_a_row_is_as_the_page_says(row: Row, name: str) -> None:
     assert outcome(row, name) == recorded()[row.what][name]
 
 
+def test_the_page_has_every_row_of_the_other_forms() -> None:
+    assert list(forms.recorded()) == list(forms.ROWS)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", forms.FORMS)
+@pytest.mark.parametrize("what", forms.ROWS, ids=lambda what: forms.ROWS[what].__name__)
+def test_a_row_of_another_form_is_as_the_page_says(what: str, name: str) -> None:
+    assert forms.outcome(what, name) == forms.recorded()[what][name]
+
+
 @pytest.mark.gpu
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", OPERATORS)
@@ -30,6 +42,15 @@ def test_a_row_is_the_same_on_a_gpu(row: Row, name: str, needs_aot_packages: Cal
         needs_aot_packages("cuda")
     found, expected = outcome(row, name, "cuda"), recorded()[row.what][name]
     # torch's refusals name devices.
+    assert found == expected or (found.startswith("refused") and expected.startswith("refused")), found
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", forms.FORMS)
+@pytest.mark.parametrize("what", forms.ROWS, ids=lambda what: forms.ROWS[what].__name__)
+def test_a_row_of_another_form_is_the_same_on_a_gpu(what: str, name: str) -> None:
+    found, expected = forms.outcome(what, name, on="cuda"), forms.recorded()[what][name]
     assert found == expected or (found.startswith("refused") and expected.startswith("refused")), found
 
 

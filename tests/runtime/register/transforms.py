@@ -630,9 +630,12 @@ def outcome(run: Row, name: str, device: str = "cpu") -> str:
         with contextlib.redirect_stderr(io.StringIO()):
             remark = run.run(OPERATORS[name])
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        return f"refused: {type(error).__name__}: {first}"[:160].replace("|", "\\|")
+        return f"refused: {type(error).__name__}: {first_line(error)}"[:160].replace("|", "\\|")
     return "works" + (f"; {remark}" if remark else "")
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 def render(outcomes: dict[str, dict[str, str]]) -> str:
