@@ -472,6 +472,52 @@ def test_a_kernel_that_returns_something_is_refused(shifted):
             call(torch.ones(2), torch.ones(2))
 
 
+def test_an_out_argument(namespace):
+    @ow.op(f"{namespace}::add_out")
+    def add_out(
+        x: Float[Tensor, "n"],
+        y: Float[Tensor, "n"],
+        *,
+        alpha: float = 1.0,
+        out: Annotated[Float[Tensor, "n"], ow.mutated],
+    ) -> None:
+        out.copy_(x + alpha * y)
+
+    @add_out.python(name="kernel")
+    def kernel(x, y, *, alpha, out):
+        out.copy_(x + alpha * y)
+
+    assert "Tensor(a2!) out" in add_out.contract.schema or "!) out" in add_out.contract.schema
+    x, y, out = torch.ones(3), torch.arange(3.0), torch.empty(3)
+    for call in (add_out, add_out.overload, torch.compile(add_out, fullgraph=True)):
+        assert call(x, y, out=out.zero_(), alpha=2.0) is None
+        assert out.tolist() == [1, 3, 5]
+    y.requires_grad_()
+    written = torch.zeros(3)
+    add_out(x, y, alpha=3.0, out=written)
+    written.sum().backward()
+    assert y.grad.tolist() == [3, 3, 3]
+    assert add_out.functional(x, x, 2.0, out).tolist() == [3, 3, 3]
+    batch = torch.stack([x, 2 * x])
+    assert torch.vmap(lambda x: add_out.functional(x, x, 1.0, x))(batch).tolist() == [[2] * 3, [4] * 3]
+    report = ow.check(add_out, device="cpu")
+    assert report.passed, report.verdicts[0].failures
+
+
+def test_a_reference_that_writes_with_out_has_no_gradient_and_says_so(namespace):
+    @ow.op(f"{namespace}::exp_out")
+    def exp_out(x: Float[Tensor, "n"], *, out: Annotated[Float[Tensor, "n"], ow.mutated]) -> None:
+        torch.exp(x, out=out)
+
+    x = torch.zeros(2, requires_grad=True)
+    out = torch.empty(2)
+    exp_out(x.detach(), out=out)
+    assert out.tolist() == [1, 1]
+    with pytest.raises(ow.ContractError, match="because it writes with out="):
+        exp_out.functional(x, out).sum().backward()
+    assert ow.check(exp_out, device="cpu", level="smoke").passed
+
+
 def test_a_lazy_conjugate_is_refused(namespace):
     @ow.op(f"{namespace}::conjugates")
     def double(x: Annotated[Complex[Tensor, "n"], ow.mutated]) -> None:

@@ -143,10 +143,11 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
             f"{where} is marked ow.mutated, but it is {_show(inner)}",
             fix="only tensors and lists of tensors can be mutated",
         )
-    if parameter.kind is inspect.Parameter.KEYWORD_ONLY and (_is_array(inner) or _is_list_of_arrays(inner)):
+    is_array = _is_array(inner) or _is_list_of_arrays(inner)
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY and is_array and not is_mutated:
         raise ContractError(
             f"{where} is a keyword-only tensor, which torch.library cannot differentiate",
-            fix="put it before the '*'; numbers, bools and strings may be keyword-only",
+            fix="put it before the '*'; numbers, bools, strings and tensors that are written may be keyword-only",
         )
     if _is_array(inner):
         schema_type = torch.Tensor | None if optional else torch.Tensor

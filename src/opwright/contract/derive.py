@@ -74,7 +74,7 @@ def vjp(
     leaves = tree.leaves(list(arguments))
     with torch.enable_grad():
         inputs = _as_inputs(leaves, needs, create_graph)
-        outputs = run_traceable(contract.function, contract.signature, tree.rebuild(list(arguments), inputs))
+        outputs = _run_to_differentiate(contract, tree.rebuild(list(arguments), inputs))
         wanted = [t for t, need in zip(_tensors(inputs), needs, strict=True) if need]
         pairs = [
             (output, grad)
@@ -86,6 +86,18 @@ def vjp(
         torch.zeros_like(t, memory_format=torch.contiguous_format) if g is None else g.contiguous()
         for t, g in itertools.zip_longest(wanted, found)
     ]
+
+
+def _run_to_differentiate(contract: Contract, arguments: Sequence[Any]) -> Any:
+    try:
+        return run_traceable(contract.function, contract.signature, arguments)
+    except RuntimeError as error:
+        if "out=" not in str(error):
+            raise
+        raise ContractError(
+            f"{contract.qualname}: the reference cannot be differentiated, because it writes with out=",
+            fix="write with out.copy_(...) in the reference, or define the gradient with op.register_autograd",
+        ) from error
 
 
 def _differentiate(
