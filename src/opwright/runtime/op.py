@@ -436,9 +436,10 @@ def defined_in(namespace: dict[str, Any]) -> list[Op[..., Any]]:
 def _refuse_language(contract: Contract, language: str, source: Any) -> None:
     """Refuse a kernel in a language that cannot write arguments, or whose outputs are allocated before it runs, for an
     operator that needs that."""
-    mutated, data_dependent = contract.signature.mutated, contract.signature.data_dependent
-    able = [name for name in BACKENDS if get_backend(name).allocates_itself]
-    if data_dependent and language not in able:
+    backend, signature = get_backend(language), contract.signature
+    mutated, data_dependent = signature.mutated, signature.data_dependent
+    if data_dependent and not backend.allocates_itself:
+        able = [name for name in BACKENDS if get_backend(name).allocates_itself]
         raise KernelError(
             f"{contract.qualname}: op.{language} kernels get their outputs allocated, but the size "
             f"{min(data_dependent)!r} is known only when they have run",
@@ -449,7 +450,7 @@ def _refuse_language(contract: Contract, language: str, source: Any) -> None:
             f"{contract.qualname}: an op.{language} kernel in a file returns tensors, and this operator a list of them",
             fix="write the kernel as a Python function, or launch it from one",
         )
-    if mutated and not get_backend(language).mutates:
+    if mutated and not backend.mutates:
         able = [name for name in BACKENDS if get_backend(name).mutates]
         raise KernelError(
             f"{contract.qualname}: op.{language} kernels return their results, but this operator writes its argument "
