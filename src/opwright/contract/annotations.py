@@ -166,7 +166,8 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
             f"{where} is a bare {inner.__name__}: its shape and dtype are not stated",
             fix=f'write {name}: Float[{inner.__name__}, "n k"], or Shaped[{inner.__name__}, "..."] for any',
         )
-    raise ContractError(f"{where} has type {_show(inner)}, which a schema cannot express", fix=f"use {_SUPPORTED}")
+    fix = "take a seed: int, and make the generator of it" if inner is torch.Generator else f"use {_SUPPORTED}"
+    raise ContractError(f"{where} has type {_show(inner)}, which a schema cannot express", fix=fix)
 
 
 def _read_scalar(annotation: Any) -> tuple[Any, tuple[Any, ...], int | None]:

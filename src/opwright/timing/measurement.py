@@ -123,9 +123,11 @@ def _how_to_reproduce(session: Session, case: Case, candidate: Candidate, direct
     target = name_target(session.op)
     if target is None:
         return ""
-    sizes = " ".join(
-        f"--size {name}={'x'.join(map(str, size)) if isinstance(size, tuple) else size}" for name, size in case.sizes
+    sizes = "".join(
+        f" --size {name}={'x'.join(map(str, size)) if isinstance(size, tuple) else size}" for name, size in case.sizes
     )
+    if case.sample is not None:
+        sizes = ""  # without sizes, the samples are timed
     kernel = f" --kernel {candidate.name}" if candidate.name in session.op.kernels else ""
     dtype = f" --dtype {short(case.dtype)}" if case.dtype else ""
-    return f"opwright bench {target}{kernel} --device {session.device} {sizes}{dtype} --direction {direction}"
+    return f"opwright bench {target}{kernel} --device {session.device}{sizes}{dtype} --direction {direction}"
