@@ -59,7 +59,7 @@ def parts_of(
         parts["autograd"] = Part("autograd", Origin.MISSING, "no argument has a floating dtype")
     if contract.random and "autograd" not in overrides:
         parts["autograd"] = Part(
-            "autograd", Origin.MISSING, "results are random: return what was drawn, and register one"
+            "autograd", Origin.MISSING, "results are random: return what was drawn, and register a gradient"
         )
     for device in ("cpu", "cuda"):
         own = [k.name for k in kernels if device in k.spec.devices]
