@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Complex, Float, Float64
 from torch import Tensor
 
 import opwright as ow
@@ -90,7 +90,7 @@ def test_a_kernel_with_the_same_distribution_passes_every_check(dropout, right):
         (lambda x: drop(x, 0.25, scale=1), "the mean"),
         (same_for_all_rows, ""),
         (never_drops_the_last_column, ""),
-        (neighbours_together, "apart along axis 1"),
+        (neighbours_together, "apart in memory"),
         (always_the_same, ""),
         (by_a_clock, "two calls with the same torch.manual_seed differs"),
         (lambda x: drop(x)[:-1], "shape"),
@@ -189,6 +189,59 @@ def test_no_gradient_is_derived(dropout):
 def test_torch_compile_does_not_merge_two_calls(dropout):
     x = torch.ones(20, 30)
     assert torch.compile(lambda x: dropout(x) - dropout(x), fullgraph=True)(x).abs().sum() > 0
+
+
+def sampled(function, generator):
+    return torch.stack([function(torch.rand(300, generator=generator, dtype=torch.float64)) for _ in range(512)])
+
+
+def gauss(u):
+    return torch.special.ndtri(u.clamp(1e-12, 1 - 1e-12))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (lambda u: torch.where(u >= 0.1, 3.0 + u, -torch.inf), lambda u: torch.where(u >= 0.1, 1.0 + u, -torch.inf)),
+        (lambda u: torch.where(u >= 0.2, u, torch.inf), lambda u: torch.where(u >= 0.1, u, torch.inf)),
+        (lambda u: torch.where(u >= 0.2, u, torch.nan), lambda u: torch.where(u >= 0.1, u, torch.nan)),
+        (lambda u: torch.where(u >= 0.105, 1.0, 0.0), lambda u: torch.where(u >= 0.095, 1.0, 0.0)),
+        (lambda u: torch.cat([u[:137], u[:137], u[274:]]), lambda u: u),  # repeated at no usual distance
+        (lambda u: gauss(u[:1]).abs() * (u - 0.5).sign(), gauss),  # one magnitude for each call
+        (lambda u: gauss(u).sum() * 2, lambda u: gauss(u).sum()),  # one number
+    ],
+)
+def test_two_samples_differ(wrong, right):
+    generator = torch.Generator().manual_seed(7)
+    expected, again, found = (sampled(function, generator) for function in (right, right, wrong))
+    assert first_difference(found, expected) is not None
+    assert first_difference(again, expected) is None
+
+
+def test_complex_and_infinite_results(namespace):
+    @ow.op(f"{namespace}::noise", random=True)
+    def noise(x: Complex[Tensor, "n"]) -> Complex[Tensor, "n"]:
+        return x + torch.randn_like(x)
+
+    result = verdict(noise, lambda x: torch.complex(x.real + torch.randn_like(x.real), x.imag), checks=["values"])
+    assert result.status.value == "fail"
+
+
+def test_a_random_number_of_a_call(namespace):
+    @ow.op(f"{namespace}::loss", random=True)
+    def loss(x: Float[Tensor, "n"]) -> Float[Tensor, ""]:
+        return (x + torch.randn_like(x)).sum()
+
+    assert verdict(loss, lambda x: x.sum() + torch.randn_like(x).sum(), checks=["values"]).status.value == "pass"
+    assert verdict(loss, lambda x: x.sum() + torch.randn_like(x).mean(), checks=["values"]).status.value == "fail"
+
+
+def test_a_random_size_is_refused(namespace):
+    with pytest.raises(ow.ContractError, match="each call has other sizes"):
+
+        @ow.op(f"{namespace}::thinned", random=True)
+        def thinned(x: Float[Tensor, "n"]) -> Float[Tensor, "m"]:
+            return x[torch.rand(x.shape) > 0.5]
 
 
 @pytest.mark.parametrize("p", [0.01, 0.5, 0.99])

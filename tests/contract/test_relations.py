@@ -57,6 +57,8 @@ def test_a_condition(text, env, holds):
         ("n in 5", "write `in` with several sizes"),
         ("n == len(x)", "uses more than"),
         ("3 == 4", "names no dim"),
+        ("n is k", "uses more than"),
+        ("min(n) > k", "uses more than"),
         ("b == 2", "uses ['b'], which is no dim of one axis"),
         ("heads == 2", "uses ['heads']"),
         ("n > 5 and n < 3", "no sizes were found"),
@@ -89,6 +91,14 @@ def test_an_int_argument_is_validated_in_each_call(namespace):
         assert operator(x, k).shape == (k,)
     with pytest.raises(ow.ArgumentError, match="k <= n should hold, but k=4 and n=3"):
         operator(x, 4)
+
+
+def test_each_example_of_a_batch_is_validated(namespace):
+    operator = ow.op(f"{namespace}::attention", where=ATTENTION)(attention)
+    q, k = torch.ones(3, 1, 4, 2, 64), torch.ones(3, 1, 2, 2, 64)
+    assert torch.vmap(operator)(q, k).shape == q.shape
+    with pytest.raises(ow.ArgumentError, match="d in"):
+        torch.vmap(operator)(q[..., :32], k[..., :32])
 
 
 def test_compiled_with_symbolic_sizes(namespace):

@@ -101,7 +101,7 @@ def test_cases_have_lists_of_every_length_and_of_different_sizes(add_all):
     lengths = {len(arguments_of(contract, case, "cpu")[0]) for case in cases(contract, "quick")}
     assert lengths == {0, 1, 2, 3, 5}
     xs, ys, _ = arguments_of(contract, parse_case(contract, "n=6 d=2 lists=5"), "cpu")
-    assert [tuple(x.shape) for x in xs] == [tuple(y.shape) for y in ys] == [(6, 2), (3, 2), (7, 2), (1, 2), (0, 2)]
+    assert [tuple(x.shape) for x in xs] == [tuple(y.shape) for y in ys] == [(6, 2), (3, 2), (7, 2), (0, 2), (8, 2)]
 
 
 def right(xs, ys, a):
@@ -119,6 +119,7 @@ def test_a_right_kernel_passes_every_check(add_all, halves):
     ("wrong", "check", "case"),
     [
         (lambda xs, ys, a: right(xs[:4], ys[:4], a), "values", "lists=5"),
+        (lambda xs, ys, a: [t * (i < 4) for i, t in enumerate(right(xs, ys, a))], "values", "lists=5"),
         (lambda xs, ys, a: right(xs, [ys[0][:1], *ys[1:]] if len(ys) > 1 else ys, a), "values", ""),
         (lambda xs, ys, a: [t.mT.contiguous().mT for t in right(xs, ys, a)], "metadata", ""),
         (lambda xs, ys, a: [x if i else x + a * ys[0] for i, x in enumerate(xs)], "values", ""),
@@ -130,6 +131,17 @@ def test_a_wrong_kernel_is_found(add_all, wrong, check, case):
     report = ow.check(add_all, device="cpu", checks=["values", "metadata", "inputs unchanged"])
     found = next(f for f in report.verdicts[0].failures if f.check == check)
     assert case in found.case
+
+
+def test_a_list_may_have_properties(halves):
+    @halves.property
+    def parts_cover_it(x, result):
+        assert torch.equal(torch.cat(result), x)
+
+    halves.python(lambda x, parts: [t.clone() for t in x.tensor_split(parts)], name="kernel")
+    halves.python(lambda x, parts: [t.flip(0) for t in x.tensor_split(parts)], name="wrong")
+    report = ow.check(halves, device="cpu", checks=["properties"])
+    assert [v.status.value for v in report.verdicts] == ["pass", "fail"]
 
 
 def test_it_is_timed(halves):

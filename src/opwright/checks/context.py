@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
@@ -179,7 +180,7 @@ class Context:
         if not isinstance(run, Observation):
             return ""
         pairs = zip(self.op.contract.signature.arguments, run.arguments, strict=True)
-        return ", ".join(f"{a.name}={value!r}" for a, value in pairs if not a.is_tensor)
+        return ", ".join(f"{a.name}={_plain(value)!r}" for a, value in pairs if not a.is_tensor)
 
     def typical_cases(self, count: int, *, layouts: Sequence[str] = ("contiguous",)) -> list[Case]:
         """A few cases of moderate size that the reference accepts, for checks that are too slow for all."""
@@ -196,6 +197,10 @@ class Context:
             if len(found) == count:
                 break
         return found
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
 
 
 def to_cpu(values: Any) -> Any:

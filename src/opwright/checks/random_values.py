@@ -87,8 +87,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def _rounding(run: Observation, output: torch.Tensor) -> float:
-    dtypes = [d for d in (run.case.dtype, output.dtype) if d is not None and d.is_floating_point]
-    return 8 * max((torch.finfo(d).eps for d in dtypes), default=0.0) if output.is_floating_point() else 0.0
+    dtypes = [d for d in (run.case.dtype, output.dtype) if d is not None and (d.is_floating_point or d.is_complex)]
+    is_rounded = output.is_floating_point() or output.is_complex()
+    return 8 * max((torch.finfo(d).eps for d in dtypes), default=0.0) if is_rounded else 0.0
 
 
 def _sample(outputs: Sequence[Sequence[torch.Tensor]], i: int) -> torch.Tensor:
@@ -103,7 +104,7 @@ def _outputs(context: Context, run: Observation, *, seed: int, advance: bool) ->
 
 
 def _wide(outputs: Sequence[Any]) -> list[torch.Tensor]:
-    return [t.detach().double() for t in tree.tensors(list(outputs))]
+    return [(torch.view_as_real(t) if t.is_complex() else t).detach().double() for t in tree.tensors(list(outputs))]
 
 
 def _with_seed(context: Context, arguments: Sequence[Any], seed: int) -> list[Any]:

@@ -1,7 +1,8 @@
 """Compares two samples of random results: of a reference, and of a kernel that should have the same distribution.
 
-Every comparison is one of means: of the elements, their squares and cubes, the shares below some values, the products
-of elements some distance apart and of successive calls; by element, by slice along each axis, and over all. A
+Every comparison is one of means: of the elements, their squares and cubes, the shares of zeros, of infinities and below
+some values, by element, by slice along each axis, and over all; of the products of elements at every distance, and of
+calls at some. A
 difference of means is compared with Bernstein's bound (Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013,
 section 2.8), which holds for any distribution, with the variance and the range of both samples together. The error rate
 is divided among all comparisons.
@@ -21,9 +22,6 @@ __all__ = ["ERROR_RATE", "Difference", "first_difference"]
 # The probability that two samples of one distribution are said to differ.
 ERROR_RATE = 1e-6
 _SHARES = 15
-# Distances at which elements are compared: neighbours, warps, and what one block may repeat.
-_LAGS = (1, 2, 32)
-_FLAT_LAGS = (64, 128, 256, 512, 1024, 2048)
 _CALL_LAGS = (1, 2, 4, 8, 16, 32)
 # An element that has one value this often has no density there.
 _ATOM = 0.02
@@ -67,37 +65,66 @@ def first_difference(actual: torch.Tensor, expected: torch.Tensor, rounding: flo
     """
     if actual[0].numel() == 0:
         return None
-    comparisons = list(_comparisons(actual, expected, rounding))
+    if actual.dim() == 1:  # a number for each run
+        actual, expected = actual[:, None], expected[:, None]
+    comparisons = list(_comparisons(actual.double(), expected.double(), rounding))
     count = sum(c.actual.shape[1] for c in comparisons)
     return next((d for c in comparisons if (d := _compare(c, count)) is not None), None)
 
 
 def _comparisons(actual: torch.Tensor, expected: torch.Tensor, rounding: float) -> Iterator[_Comparison]:
-    both = torch.cat([actual, expected]).nan_to_num()
+    exactly = torch.zeros(actual.shape[1:], dtype=torch.float64)
+    for value, what in ((math.nan, "NaN"), (math.inf, "infinity"), (-math.inf, "minus infinity")):
+        shares = [(t.isnan() if math.isnan(value) else t == value).double() for t in (actual, expected)]
+        if any(bool(share.any()) for share in shares):
+            yield from _by_place(f"the share of {what}", shares[0], shares[1], exactly)
+    actual, expected = (torch.where(t.isfinite(), t, 0) for t in (actual, expected))
+    both = torch.cat([actual, expected])
     near = rounding * both.abs().amax(0) + 1e-12
     spread = both.std(0)
     is_random = spread > 4 * near
     scale = torch.where(is_random, 1 / spread.clamp(min=1e-300), 0)
-    ours, theirs = ((t.nan_to_num() - both.mean(0)) * scale for t in (actual, expected))
+    ours, theirs = ((t - both.mean(0)) * scale for t in (actual, expected))
     blurred = near * scale
     yield from _by_place("the mean", actual, expected, near)
     for power, what in ((2, "the variance"), (3, "the skewness")):
         yield from _by_place(f"{what}, in units of both samples',", ours**power, theirs**power, 4 * blurred)
-    for level in _levels(both):
-        has_atom = ((both - level).abs() <= near).double().mean(0) > _ATOM
-        below, also_below = (torch.where(has_atom, 0, (t <= level).double()) for t in (actual, expected))
-        yield from _by_place(f"the share of values up to {level:.4g}", below, also_below, torch.zeros_like(near))
-    for axis in range(1, actual.dim()):
-        for lag in sorted({lag for lag in (*_LAGS, actual.shape[axis] // 2) if 0 < lag < actual.shape[axis]}):
-            what = f"the correlation of elements {lag} apart along axis {axis - 1}"
-            yield _over_all(what, _products(ours, axis, lag), _products(theirs, axis, lag))
-    for lag in (lag for lag in _FLAT_LAGS if lag < ours[0].numel()):
-        what = f"the correlation of elements {lag} apart in memory"
-        yield _over_all(what, _products(ours.flatten(1), 1, lag), _products(theirs.flatten(1), 1, lag))
+    zeros, also_zeros = ((t.abs() <= near).double() for t in (actual, expected))
+    yield from _by_place("the share of zeros", zeros, also_zeros, exactly)
+    yield from _by_share("values", actual, expected, near)
+    if actual[0].numel() > 1:
+        yield _Comparison("the correlation of elements", _apart, _correlations(ours), _correlations(theirs), 0.0)
+        # Elements that are drawn together make some calls large and others small.
+        for power, what in ((1, "means"), (2, "mean squares")):
+            of_calls, of_others = (_over_all("", t**power, t**power).actual for t in (ours, theirs))
+            yield from _by_share(f"calls' {what}", of_calls, of_others, 4 * blurred.mean().reshape(1))
     for lag in (lag for lag in _CALL_LAGS if 4 * lag < len(ours)):
         for offset in (0, lag):
             what = f"the correlation of calls {lag} apart"
             yield _over_all(what, _of_calls(ours, lag, offset), _of_calls(theirs, lag, offset))
+
+
+def _by_share(what: str, a: torch.Tensor, b: torch.Tensor, near: torch.Tensor) -> Iterator[_Comparison]:
+    """The shares up to several levels. What has one value often, and near the level, may lie on either side of it by
+    rounding, and is left out."""
+    both = torch.cat([a, b])
+    for level in _levels(both):
+        has_atom = ((both - level).abs() <= near + 1e-12).double().mean(0) > _ATOM
+        below, also_below = (torch.where(has_atom, 0, (t <= level).double()) for t in (a, b))
+        yield from _by_place(f"the share of {what} up to {level:.4g}", below, also_below, torch.zeros_like(near))
+
+
+def _correlations(sample: torch.Tensor) -> torch.Tensor:
+    """The mean products of elements 1, 2, … apart in memory, for each run (Wiener–Khinchin)."""
+    flat = sample.flatten(1)
+    size = flat.shape[1]
+    power = torch.fft.rfft(flat, n=2 * size).abs() ** 2
+    sums: torch.Tensor = torch.fft.irfft(power, n=2 * size)[:, 1:size]
+    return sums / torch.arange(size - 1, 0, -1)
+
+
+def _apart(i: int) -> str:
+    return f"those {i + 1} apart in memory"
 
 
 def _levels(both: torch.Tensor) -> list[float]:
@@ -130,11 +157,6 @@ def _element_of(shape: torch.Size) -> Callable[[int], str]:
 
 def _over_all(what: str, a: torch.Tensor, b: torch.Tensor, rounding: float = 0.0) -> _Comparison:
     return _Comparison(what, lambda i: "", a.flatten(1).mean(1, True), b.flatten(1).mean(1, True), rounding)
-
-
-def _products(sample: torch.Tensor, axis: int, lag: int) -> torch.Tensor:
-    count = sample.shape[axis] - lag
-    return sample.narrow(axis, 0, count) * sample.narrow(axis, lag, count)
 
 
 def _of_calls(sample: torch.Tensor, lag: int, offset: int) -> torch.Tensor:

@@ -260,6 +260,12 @@ def _checked_random(qualname: str, signature: Signature, random: bool | str) -> 
             f"{qualname}: random={random!r} names no int argument",
             fix=f"name the seed, one of {integers}, or write random=True if there is none",
         )
+    if random and signature.data_dependent:
+        raise ContractError(
+            f"{qualname}: its results are random, and the size {min(signature.data_dependent)!r} depends on data, so "
+            "that each call has other sizes",
+            fix="return a mask of what is kept, of a size that the arguments determine",
+        )
     return random
 
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from opwright import tree
+from opwright.contract.binding import bind
 from opwright.contract.contract import Contract
 from opwright.contract.output_types import stated_outputs
 from opwright.contract.reference import run_traceable
@@ -180,6 +181,7 @@ def batch_rule(contract: Contract, in_dims: Sequence[Any], arguments: Sequence[A
         )
 
     def positional(*values: Any) -> tuple[torch.Tensor, ...]:
+        bind(contract, values)
         return contract.unpack(run_traceable(contract.function, contract.signature, values))
 
     outputs = torch.vmap(positional, in_dims=tuple(in_dims), out_dims=0)(*arguments)

@@ -147,10 +147,16 @@ def _reject_unless_known(node: ast.AST, expression: str) -> None:
         isinstance(node, ast.Name | ast.BinOp | ast.expr_context | ast.USub | ast.UnaryOp)
         or (isinstance(node, ast.Constant) and type(node.value) is int)
         or type(node) in _OPERATORS
-        or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS)
+        or (isinstance(node, ast.Call) and _is_call_of_function(node))
     )
     if not known:
         raise ValueError(f"the axis {expression!r} uses more than + - * // % ** min max abs on names and integers")
+
+
+def _is_call_of_function(node: ast.Call) -> bool:
+    if not isinstance(node.func, ast.Name) or node.keywords or node.func.id not in _FUNCTIONS:
+        return False
+    return len(node.args) == 1 if node.func.id == "abs" else len(node.args) >= 2
 
 
 def evaluate(expression: str | ast.expr, env: Mapping[str, Size]) -> Size:

@@ -88,6 +88,8 @@ def _names(node: ast.expr, text: str) -> set[str]:
             found = names_in(ast.unparse(left))
             for op, right in zip(ops, comparators, strict=True):
                 is_membership = isinstance(op, ast.In | ast.NotIn)
+                if not is_membership and type(op) not in _COMPARISONS:
+                    raise ValueError(f"{text!r} uses more than == != < <= > >= in, and, or, not")
                 listed = isinstance(right, ast.Tuple | ast.List | ast.Set)
                 if is_membership != listed:
                     raise ValueError(f"{text!r}: write `in` with several sizes, as in 'd in (64, 128)'")

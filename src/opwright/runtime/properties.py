@@ -62,6 +62,6 @@ def names_for(contract: Contract) -> list[str]:
     """The names that a property may use."""
     signature = contract.signature
     arguments = [a.name for a in signature.arguments]
-    results = ["result", *(f"result{i}" for i in range(signature.visible) if signature.returns_tuple)]
+    results = ["result", *(f"result{i}" for i in range(signature.visible if signature.returns_tuple else 0))]
     written = [f"new_{signature.arguments[i].name}" for i in signature.mutated]
     return [*arguments, *(r for r in (*results, *written, "call") if r not in arguments)]

@@ -118,7 +118,7 @@ def _extent(dim: Dim, env: dict[str, Any], index: int, axis: int) -> tuple[int, 
             return tuple(env[name or "..."])
         case NamedDim(name=name, each=each):
             size = env[name]
-            return ((size, size // 2, size + 1, 1, 0)[index % 5],) if each else (size,)
+            return ((size, size // 2, size + 1, 0, size + 2)[index % 5],) if each else (size,)
         case FixedDim(size=size):
             return (size,)
         case ExprDim(text=text):
