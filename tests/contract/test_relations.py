@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import pytest
 import torch
 from jaxtyping import Float, Int64
@@ -127,6 +129,20 @@ def test_int_arguments_of_cases_satisfy_them():
     drawn = [(dict(case.sizes)["n"], arguments_of(of, case, "cpu")[1]) for case in cases(of, "quick")]
     assert all(k <= n for n, k in drawn)
     assert {k for _, k in drawn} >= {0, 1, 2, 3}
+
+
+def test_a_condition_on_an_absent_int_is_left_out(namespace):
+    @ow.op(f"{namespace}::head", where="k <= n")
+    def head(x: Float[Tensor, "n"], k: Annotated[int | None, ow.values(0, 5)] = None) -> Float[Tensor, "_"]:
+        return x[:k].clone()
+
+    assert head(torch.ones(3)).shape == (3,)
+    assert head(torch.ones(3), 2).shape == (2,)
+    with pytest.raises(ow.ArgumentError, match="k <= n should hold, but k=4"):
+        head(torch.ones(3), 4)
+    found = [(dict(c.sizes)["n"], arguments_of(head.contract, c, "cpu")[1]) for c in cases(head.contract, "quick")]
+    assert all(k is None or k <= n for n, k in found)
+    assert {None, 0, 1, 2} <= {k for _, k in found}
 
 
 def test_a_case_as_text_keeps_its_sizes_or_is_refused():

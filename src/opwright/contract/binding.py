@@ -221,7 +221,7 @@ def _bind_scalar(contract: Contract, spec: Argument, value: Any, binding: Bindin
         raise _kind_error(
             contract, spec.name, f"one of {', '.join(repr(_plain_value(c)) for c in spec.choices)}", value
         )
-    if spec.schema_type is int:
+    if plain is int:
         binding.sizes[spec.name] = value
 
 

@@ -270,7 +270,8 @@ def _checked_random(qualname: str, signature: Signature, random: bool | str) -> 
 
 
 def _read_relations(qualname: str, signature: Signature, texts: Sequence[str]) -> tuple[Relation, ...]:
-    known, found = signature.single_sizes, []
+    optional = {a.name for a in signature.arguments if a.scalar_type is int}  # left out of a call, no condition on it
+    known, found = signature.single_sizes | optional, []
     for text in texts:
         try:
             relation = parse_relation(text)

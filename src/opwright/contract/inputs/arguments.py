@@ -46,7 +46,7 @@ def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: to
     if argument.optional and case.absent:
         return None
     if argument.kind is Kind.SCALAR:
-        return env[argument.name] if argument.schema_type is int else _scalar(argument, env, generator)
+        return env.get(argument.name) if argument.scalar_type is int else _scalar(argument, env, generator)
     assert argument.tensor is not None  # every non-scalar argument has one
     count = case.lists if argument.kind is Kind.TENSOR_LIST else 1
     dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
@@ -69,8 +69,9 @@ def env_of(contract: Contract, case: Case) -> dict[str, Any]:
     env: dict[str, Any] = dict(case.sizes)
     generator = torch.Generator().manual_seed(zlib.crc32(repr(case.sizes).encode()))
     for argument in contract.signature.arguments:
-        if argument.schema_type is int:
-            env[argument.name] = _scalar(argument, env, generator)
+        value = _scalar(argument, env, generator) if argument.scalar_type is int else None
+        if value is not None and not (argument.optional and case.absent):
+            env[argument.name] = value
     return _with_integers_where(contract, env, case)
 
 
@@ -79,7 +80,7 @@ def _with_integers_where(contract: Contract, env: dict[str, Any], case: Case) ->
     if broken(contract.where, env) is None:
         return env
     known = {name: value for name, value in env.items() if isinstance(value, int)}
-    free = [a for a in contract.signature.arguments if a.schema_type is int]
+    free = [a for a in contract.signature.arguments if a.scalar_type is int and a.name in known]
     found = nearest(contract.where, known, known.keys() - {a.name for a in free})
     if found is None or not all(_may_be(a, found[a.name], env) for a in free):
         raise CheckError(f"the sizes {case} do not satisfy {broken(contract.where, env)}", fix="choose other sizes")

@@ -325,7 +325,7 @@ def admissible(contract: Contract, case: Case, keep: Collection[str] = ()) -> Ca
     if not contract.where:
         return case
     # Of an int argument, some value must satisfy them; which one, is drawn with the arguments.
-    wanted = {a.name: 2 for a in contract.signature.arguments if a.schema_type is int}
+    wanted = {a.name: 2 for a in contract.signature.arguments if a.scalar_type is int}
     wanted |= {name: size for name, size in case.sizes if isinstance(size, int)}
     found = nearest(contract.where, wanted, keep)
     if found is None:
