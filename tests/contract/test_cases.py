@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 
 import opwright as ow
-from opwright.contract.contract import make_contract
+from opwright.contract.define import make_contract
 from opwright.contract.inputs.arguments import always_its_default, arguments_of
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.cases import LAYOUTS, cases, elements, parse_case, smaller

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from opwright.contract.contract import make_contract
+from opwright.contract.define import make_contract
 
 
 def two(x: Float[Tensor, "n"], k: int = 2) -> tuple[Float[Tensor, "n"], Int[Tensor, ""]]:

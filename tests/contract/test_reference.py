@@ -9,7 +9,8 @@ from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 import opwright as ow
-from opwright.contract.contract import Contract, make_contract
+from opwright.contract.contract import Contract
+from opwright.contract.define import make_contract
 from opwright.contract.reference import fresh_outputs, replace_globals
 from opwright.errors import ContractError
 

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 import opwright as ow
-from opwright.contract.contract import make_contract
+from opwright.contract.define import make_contract
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.cases import cases, parse_case, smaller
 from opwright.contract.relations import nearest, parse_relation

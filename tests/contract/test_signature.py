@@ -15,7 +15,8 @@ from jaxtyping import Bool, Complex, Float, Float32, Int, Num, Shaped
 from torch import Tensor
 
 import opwright as ow
-from opwright.contract.contract import Contract, make_contract
+from opwright.contract.contract import Contract
+from opwright.contract.define import make_contract
 from opwright.contract.signature import Kind
 from opwright.errors import ContractError
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Complex, Float, Int, Int32, Int64, UInt8
 from torch import Tensor
 
 import opwright as ow
-from opwright.contract.contract import make_contract
+from opwright.contract.define import make_contract
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.cases import cases, parse_case
 from opwright.errors import CheckError

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import opwright as ow
-from opwright.contract.contract import make_contract
+from opwright.contract.define import make_contract
 from opwright.errors import CheckError, KernelError
 from opwright.results import BenchReport, ComparisonVerdict, Estimate, Measurement, RooflineLimit
 from opwright.timing import run as engine

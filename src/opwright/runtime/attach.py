@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from opwright.backends import get_backend
+from opwright.backends import BACKENDS, get_backend
 from opwright.backends.base import KernelSpec
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
@@ -37,6 +37,7 @@ def make_spec(
     Raises:
         KernelError: an invalid source or file, with the valid ones.
     """
+    _refuse_language(contract, language, source)
     backend, where = get_backend(language), f"{contract.qualname}: op.{language}"
     kind = "callable" if callable(source) else "file"
     if kind not in backend.takes:
@@ -69,3 +70,29 @@ def _find_file(contract: Contract, source: str | Path, suffixes: tuple[str, ...]
             f"{where} takes {' or '.join(suffixes)} files, not {found.name!r}", fix="use its own language"
         )
     return found
+
+
+def _refuse_language(contract: Contract, language: str, source: Any) -> None:
+    """Refuse a kernel in a language that cannot write arguments, or whose outputs are allocated before it runs, for an
+    operator that needs that."""
+    backend, signature = get_backend(language), contract.signature
+    mutated, data_dependent = signature.mutated, signature.data_dependent
+    if data_dependent and not backend.allocates_itself:
+        able = [name for name in BACKENDS if get_backend(name).allocates_itself]
+        raise KernelError(
+            f"{contract.qualname}: op.{language} kernels get their outputs allocated, but the size "
+            f"{min(data_dependent)!r} is known only when they have run",
+            fix=f"write the kernel with {', '.join(able)}",
+        )
+    if contract.signature.returns_list and not callable(source) and language != "triton":
+        raise KernelError(
+            f"{contract.qualname}: an op.{language} kernel in a file returns tensors, and this operator a list of them",
+            fix="write the kernel as a Python function, or launch it from one",
+        )
+    if mutated and not backend.mutates:
+        able = [name for name in BACKENDS if get_backend(name).mutates]
+        raise KernelError(
+            f"{contract.qualname}: op.{language} kernels return their results, but this operator writes its argument "
+            f"{contract.signature.arguments[mutated[0]].name!r}",
+            fix=f"write the kernel with {', '.join(able)}, or make the operator return the new value",
+        )

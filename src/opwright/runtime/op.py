@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from typing_extensions import ParamSpec, TypeVar
 
-from opwright.backends import BACKENDS, get_backend
+from opwright.backends import get_backend
 from opwright.backends.build_tools import build_tools
 from opwright.contract.binding import Binding, fill
-from opwright.contract.contract import Contract, make_contract
+from opwright.contract.define import make_contract
 from opwright.contract.fingerprint import digest
 from opwright.contract.own_inputs import Samples
 from opwright.errors import KernelError
@@ -257,7 +257,6 @@ class Op(BaseOp[P, R_co]):
 
     def _attach(self, language: str, source: Any, options: Mapping[str, Any], **common: Any) -> Any:
         def attach(source: Callable[..., Any] | str | Path) -> Any:
-            _refuse_language(self.contract, language, source)
             spec = make_spec(self.contract, language, source, options, **common)
             refuse_name(self.contract, f"op.{language}", spec.name, self.baselines, "a baseline")
             get_backend(language).validate(spec, self.contract)
@@ -431,29 +430,3 @@ def defined_in(namespace: dict[str, Any]) -> list[Op[..., Any]]:
     """The operators among a module's names, in the order of their definition."""
     found = {id(v): v for v in namespace.values() if isinstance(v, Op)}
     return sorted(found.values(), key=lambda o: inspect.unwrap(o.contract.function).__code__.co_firstlineno)
-
-
-def _refuse_language(contract: Contract, language: str, source: Any) -> None:
-    """Refuse a kernel in a language that cannot write arguments, or whose outputs are allocated before it runs, for an
-    operator that needs that."""
-    backend, signature = get_backend(language), contract.signature
-    mutated, data_dependent = signature.mutated, signature.data_dependent
-    if data_dependent and not backend.allocates_itself:
-        able = [name for name in BACKENDS if get_backend(name).allocates_itself]
-        raise KernelError(
-            f"{contract.qualname}: op.{language} kernels get their outputs allocated, but the size "
-            f"{min(data_dependent)!r} is known only when they have run",
-            fix=f"write the kernel with {', '.join(able)}",
-        )
-    if contract.signature.returns_list and not callable(source) and language != "triton":
-        raise KernelError(
-            f"{contract.qualname}: an op.{language} kernel in a file returns tensors, and this operator a list of them",
-            fix="write the kernel as a Python function, or launch it from one",
-        )
-    if mutated and not backend.mutates:
-        able = [name for name in BACKENDS if get_backend(name).mutates]
-        raise KernelError(
-            f"{contract.qualname}: op.{language} kernels return their results, but this operator writes its argument "
-            f"{contract.signature.arguments[mutated[0]].name!r}",
-            fix=f"write the kernel with {', '.join(able)}, or make the operator return the new value",
-        )

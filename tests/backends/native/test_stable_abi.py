@@ -13,7 +13,8 @@ from torch import Tensor
 from opwright.backends.base import KernelSpec
 from opwright.backends.c_text import included_files
 from opwright.backends.native import stable_abi
-from opwright.contract.contract import Contract, make_contract
+from opwright.contract.contract import Contract
+from opwright.contract.define import make_contract
 from opwright.errors import KernelError, SignatureMismatchError
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -14,7 +14,7 @@ from typing import Any
 from typing_extensions import ParamSpec, TypeVar
 
 from opwright.contract.binding import Binding
-from opwright.contract.contract import make_contract
+from opwright.contract.define import make_contract
 from opwright.errors import NameClashError
 from opwright.package.shipped.kernel import ShippedKernel
 from opwright.package.shipped.manifest import read_manifest
