@@ -2,10 +2,9 @@
 
 Every comparison is one of means: of the elements, their squares and cubes, the shares of zeros, of infinities and below
 some values, by element, by slice along each axis, and over all; of the products of elements at every distance, and of
-calls at some. A
-difference of means is compared with Bernstein's bound (Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013,
-section 2.8), which holds for any distribution, with the variance and the range of both samples together. The error rate
-is divided among all comparisons.
+calls at some. A difference of means is compared with Bernstein's bound (Boucheron, Lugosi, Massart, *Concentration
+Inequalities*, 2013, section 2.8), which holds for any distribution, with the variance and the range of both samples
+together. The error rate is divided among all comparisons.
 """
 
 from __future__ import annotations
