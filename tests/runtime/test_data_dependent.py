@@ -129,6 +129,8 @@ def test_a_dim_that_does_not_depend_on_data_is_a_typing_error(namespace):
 def test_what_is_not_possible_says_so(nonzero, compact):
     with pytest.raises(ow.ContractError, match="the size 'm' depends on data"):
         torch.vmap(compact)(torch.randn(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
+    with pytest.raises(ow.ContractError, match="the size 'm' depends on data, and meta tensors have none"):
+        nonzero(X.to("meta"))
     with pytest.raises(ow.KernelError, match="get their outputs allocated, but the size 'm' is known only when"):
         nonzero.mojo("nonzero.mojo")
     assert {name for name, part in nonzero.parts.items() if part.origin.value == "missing"} == {

@@ -7,7 +7,7 @@ Every function here takes a contract and arguments in signature order and uses t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -34,8 +34,7 @@ def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Te
     signature = contract.signature
     if signature.returns_list:  # how many there are, only the reference says
         return tuple(output.new_empty(output.shape) for output in contract.traceable(arguments))
-    new_size = torch.library.get_ctx().new_dynamic_size if signature.data_dependent else None
-    stated, device = stated_outputs(contract, arguments, new_size)
+    stated, device = stated_outputs(contract, arguments, _new_size(contract) if signature.data_dependent else None)
     complete = [(s.shape, s.dtype) for s in stated if s.shape is not None and s.dtype is not None]
     if len(complete) == len(stated):
         return tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype in complete)
@@ -44,6 +43,18 @@ def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Te
         output.new_empty(output.shape if s.shape is None else s.shape, dtype=s.dtype or output.dtype)
         for s, output in zip(stated, outputs, strict=True)
     )
+
+
+def _new_size(contract: Contract) -> Callable[[], Any]:
+    """A function that gives a new symbol for a size."""
+    try:
+        return torch.library.get_ctx().new_dynamic_size
+    except RuntimeError:
+        size = min(contract.signature.data_dependent)
+        raise ContractError(
+            f"{contract.qualname}: the size {size!r} depends on data, and meta tensors have none",
+            fix="call it on real tensors, or trace it with torch.compile or torch.export",
+        ) from None
 
 
 def differentiable(value: Any) -> bool:
