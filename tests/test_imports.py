@@ -203,9 +203,9 @@ def test_the_package_keeps_the_rules() -> None:
 @pytest.mark.parametrize(
     ("modules", "message"),
     [
-        ({"opwright.contract.dims": "from opwright.runtime.op import Op"}, "contract is below runtime"),
-        ({"opwright.contract.dims": "def f():\n    import opwright.runtime.op"}, "contract is below runtime"),
-        ({"opwright.contract.dims": "from ..runtime import op"}, "contract is below runtime"),
+        ({"opwright.contract.binding": "from opwright.runtime.op import Op"}, "contract is below runtime"),
+        ({"opwright.contract.binding": "def f():\n    import opwright.runtime.op"}, "contract is below runtime"),
+        ({"opwright.contract.binding": "from ..runtime import op"}, "contract is below runtime"),
         ({"opwright.cache": "from opwright.machine import Machine"}, "cache is a leaf"),
         ({"opwright.errors": "from opwright.results import Refused"}, "errors is a leaf"),
         ({"opwright.checks.run": "from opwright.backends import get_backend"}, "checks knows no backend"),
@@ -257,7 +257,7 @@ def test_a_planted_violation_is_caught(modules: dict[str, str], message: str) ->
 
 def test_what_is_allowed_is_not_flagged() -> None:
     fine = {
-        "opwright.contract.dims": "import torch\nfrom opwright.errors import ContractError",
+        "opwright.contract.binding": "import torch\nfrom opwright.errors import ContractError",
         "opwright.contract.a": "if TYPE_CHECKING:\n    from opwright.contract.b import x",
         "opwright.contract.b": "from opwright.contract.a import y",
         "opwright.backends.native.cpp": "from opwright.backends.native import stable_abi",

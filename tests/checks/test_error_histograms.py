@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.tolerance import ErrorSizes
+from opwright.checks.comparison.tolerance import ErrorSizes
 
 
 def values_of(report):

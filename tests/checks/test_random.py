@@ -11,7 +11,7 @@ from jaxtyping import Bool, Complex, Float, Float64
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.statistics import first_difference
+from opwright.checks.comparison.statistics import first_difference
 
 
 @pytest.fixture
@@ -150,7 +150,8 @@ def test_an_operation_that_could_draw_and_does_not_is_left_alone(namespace, func
     def quiet(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h n d"]:
         return function(x)
 
-    quiet(torch.ones(1, 1, 2, 2))
+    x = torch.arange(4.0).view(1, 1, 2, 2)
+    assert torch.equal(quiet(x), function(x))
 
 
 def test_one_that_hides_it_is_refused_by_the_check(namespace):
@@ -160,6 +161,16 @@ def test_one_that_hides_it_is_refused_by_the_check(namespace):
 
     report = ow.check(hidden, device="cpu", checks=["values"])
     assert "the reference gives different results for the same arguments" in report.verdicts[0].failures[0].message
+
+
+@pytest.mark.parametrize("noise", [0.01, 1e-4j])
+def test_one_with_a_little_noise_is_refused_too(namespace, noise):
+    @ow.op(f"{namespace}::noisy")
+    def noisy(x: Complex[Tensor, "n"]) -> Complex[Tensor, "n"]:
+        return x * (1 + noise * float(np.random.rand()))
+
+    report = ow.check(noisy, device="cpu", checks=["values"])
+    assert "gives different results for the same arguments" in report.verdicts[0].failures[0].message
 
 
 def test_a_generator_that_an_argument_seeds_is_not_random(namespace):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opwright.contract.dims import (
+from opwright.contract.shapes.dims import (
     AnyDim,
     ExprDim,
     FixedDim,

@@ -13,7 +13,7 @@ import opwright as ow
 from opwright.contract.define import make_contract
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.cases import cases, parse_case, smaller
-from opwright.contract.relations import nearest, parse_relation
+from opwright.contract.shapes.relations import nearest, parse_relation
 from opwright.timing.sizes import bench_cases
 
 

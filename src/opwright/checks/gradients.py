@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.comparison.tolerance import allowed_error, describe_difference, first_difference
 from opwright.checks.context import Context, Observation, SkippedCase, copy_of, reduction_length, to_cpu, to_double
-from opwright.checks.tolerance import allowed_error, describe_difference, first_difference
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.arguments import arrange

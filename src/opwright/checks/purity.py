@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 
 from opwright import tree
+from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context, Observation
 from opwright.checks.memory import changed_bytes
-from opwright.checks.tolerance import describe_difference
 from opwright.contract.signature import Argument
 from opwright.results import Finding, NotChecked
 

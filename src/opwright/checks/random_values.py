@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.comparison.statistics import first_difference
 from opwright.checks.context import Context, Observation, same_layout, to_cpu
-from opwright.checks.statistics import first_difference
 from opwright.contract.inputs.case import Case
 
 __all__ = ["difference_of_distributions", "not_repeatable", "sampled_cases"]
@@ -33,7 +33,7 @@ def sampled_cases(context: Context) -> list[Case]:
 def not_repeatable(context: Context, run: Observation) -> str | None:
     """Whether two calls with the same seed give different results."""
     # With a seed of its own, an operator does not depend on torch's generator.
-    first, again = (_outputs(context, run, seed=0, advance=bool(_seed(context))) for _ in range(2))
+    first, again = (_outputs(context, run, seed=0, reseed=not _seed(context)) for _ in range(2))
     for i, (a, b) in enumerate(zip(first, again, strict=True)):
         if not torch.equal(a.nan_to_num(), b.nan_to_num()):
             how = f"the same {_seed(context)}" if _seed(context) else "the same torch.manual_seed"
@@ -56,7 +56,7 @@ def _compare(context: Context, run: Observation, check: str, first_seed: int) ->
     for i in range(runs):
         if i % _STEP == 0:
             context.progress(check, f"{run.case} (sample {i} of {runs})")
-        ours.append(_outputs(context, run, seed=first_seed + i, advance=True))
+        ours.append(_outputs(context, run, seed=first_seed + i, reseed=False))
     torch.manual_seed(first_seed + (1 << 10))
     on_cpu = to_cpu(run.arguments)
     for i in range(runs):
@@ -96,9 +96,9 @@ def _sample(outputs: Sequence[Sequence[torch.Tensor]], i: int) -> torch.Tensor:
     return torch.stack([each[i] for each in outputs])
 
 
-def _outputs(context: Context, run: Observation, *, seed: int, advance: bool) -> list[torch.Tensor]:
-    """The results of one call, in float64 on the CPU."""
-    if not advance:
+def _outputs(context: Context, run: Observation, *, seed: int, reseed: bool) -> list[torch.Tensor]:
+    """The results of one call, in float64 on the CPU. ``reseed``: seed torch's generators too."""
+    if reseed:
         torch.manual_seed(seed)
     return _wide(to_cpu(context.results(_with_seed(context, same_layout(run.arguments), seed))))
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from jaxtyping import AbstractArray
 
-from opwright.contract.dims import Dim, ExprDim, NamedDim, VariadicDim, names_in, parse_dims
+from opwright.contract.shapes.dims import Dim, ExprDim, NamedDim, VariadicDim, names_in, parse_dims
 from opwright.contract.signature import (
     Argument,
     ByProperty,

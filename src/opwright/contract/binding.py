@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from opwright.contract.dims import (
+from opwright.contract.dtypes import short
+from opwright.contract.shapes.dims import (
     AnyDim,
     Dim,
     ExprDim,
@@ -25,8 +26,7 @@ from opwright.contract.dims import (
     names_in,
     rank_range,
 )
-from opwright.contract.dtypes import short
-from opwright.contract.relations import Relation, broken
+from opwright.contract.shapes.relations import Relation, broken
 from opwright.contract.signature import Argument, Kind, TensorType
 from opwright.errors import ArgumentError
 from opwright.internals.tensors import is_true

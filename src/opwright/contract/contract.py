@@ -17,7 +17,7 @@ from opwright import tree
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.contract.own_inputs import OwnInputs
 from opwright.contract.reference import contiguous_outputs, run_reference, run_traceable
-from opwright.contract.relations import Relation
+from opwright.contract.shapes.relations import Relation
 from opwright.contract.signature import Argument, Kind, Return, Signature
 from opwright.errors import ContractError
 

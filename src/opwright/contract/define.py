@@ -13,11 +13,11 @@ import torch
 from opwright import tree
 from opwright.contract.annotations import read_signature
 from opwright.contract.contract import Contract, checked_name, infer_schema
-from opwright.contract.dims import VariadicDim, evaluate, names_in
 from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
 from opwright.contract.randomness import RandomOperations
 from opwright.contract.reference import run_traceable
-from opwright.contract.relations import Relation, nearest, parse_relation
+from opwright.contract.shapes.dims import VariadicDim, evaluate, names_in
+from opwright.contract.shapes.relations import Relation, nearest, parse_relation
 from opwright.contract.signature import Argument, Kind, Signature
 from opwright.errors import ContractError
 from opwright.internals.compiler import fake_tensors

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.contract.binding import Binding, bind
-from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate, names_in
+from opwright.contract.shapes.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate, names_in
 from opwright.contract.signature import TensorType
 
 if TYPE_CHECKING:

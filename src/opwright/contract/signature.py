@@ -16,7 +16,7 @@ from typing import Any, Literal, Union
 import torch
 
 from opwright import tree
-from opwright.contract.dims import Dim, NamedDim
+from opwright.contract.shapes.dims import Dim, NamedDim
 from opwright.contract.values import Values
 
 __all__ = [

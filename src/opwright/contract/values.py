@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from opwright.contract.dims import evaluate, names_in
+from opwright.contract.shapes.dims import evaluate, names_in
 from opwright.errors import ContractError
 
 __all__ = [

@@ -17,8 +17,8 @@ import torch
 from opwright.backends.native import stable_abi
 from opwright.backends.native.host_function import TORCH
 from opwright.contract.contract import Contract
-from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim
-from opwright.contract.relations import Relation
+from opwright.contract.shapes.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim
+from opwright.contract.shapes.relations import Relation
 from opwright.contract.signature import Argument, Kind, TensorType
 from opwright.errors import CompileError
 from opwright.machine import Machine
@@ -152,7 +152,7 @@ _COMPARISONS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.G
 
 
 def _condition(node: ast.expr) -> str:
-    """A condition of ``where`` (``contract/relations.py``) as C++ on ``sizes``."""
+    """A condition of ``where`` (``contract/shapes/relations.py``) as C++ on ``sizes``."""
     match node:
         case ast.BoolOp(op=op, values=values):
             return "(" + (" && " if isinstance(op, ast.And) else " || ").join(map(_condition, values)) + ")"
@@ -177,7 +177,7 @@ _CALLS = {ast.FloorDiv: "opwright::floor_divide", ast.Mod: "opwright::modulo", a
 
 
 def _expression(node: ast.expr) -> str:
-    """An expression of the shape language (``contract/dims.py``) as C++ on ``sizes``."""
+    """An expression of the shape language (``contract/shapes/dims.py``) as C++ on ``sizes``."""
     match node:
         case ast.Constant(value=int(value)):
             return f"int64_t{{{value}}}"

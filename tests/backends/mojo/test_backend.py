@@ -16,7 +16,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.backends.mojo.backend import MojoBackend
 from opwright.backends.mojo.source import Slot, literal, modules_imported, read_declaration
-from opwright.contract.dims import parse_dims
+from opwright.contract.shapes.dims import parse_dims
 from opwright.contract.signature import TensorType
 from opwright.errors import (
     ArgumentError,

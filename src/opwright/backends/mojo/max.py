@@ -26,9 +26,9 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.mojo.call import Outputs, outputs_for
 from opwright.backends.mojo.source import DTYPES, Declaration, literal, read_declaration, size_condition
 from opwright.contract.contract import Contract
-from opwright.contract.dims import FixedDim, NamedDim
 from opwright.contract.dtypes import short
 from opwright.contract.fingerprint import digest
+from opwright.contract.shapes.dims import FixedDim, NamedDim
 from opwright.contract.signature import Kind, TensorType
 from opwright.errors import CompileError, KernelError, KernelRefusedError, SignatureMismatchError
 from opwright.machine import Machine

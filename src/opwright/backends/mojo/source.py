@@ -18,7 +18,7 @@ import torch
 
 from opwright.backends.c_text import closing_bracket, outside_brackets, split_commas
 from opwright.contract.contract import Contract
-from opwright.contract.dims import VariadicDim
+from opwright.contract.shapes.dims import VariadicDim
 from opwright.contract.signature import Kind, TensorType
 from opwright.errors import KernelError, SignatureMismatchError
 from opwright.results import Accepted, Probe, Refused

@@ -13,11 +13,11 @@ import torch
 
 from opwright import tree
 from opwright.contract.contract import Contract
-from opwright.contract.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.draw import draw
 from opwright.contract.inputs.samples import sample_arguments
-from opwright.contract.relations import broken, nearest
+from opwright.contract.shapes.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
+from opwright.contract.shapes.relations import broken, nearest
 from opwright.contract.signature import Argument, Kind, TensorType
 from opwright.contract.values import Values, draw_range
 from opwright.errors import CheckError

@@ -15,12 +15,12 @@ import torch
 
 from opwright import tree
 from opwright.contract.contract import Contract
-from opwright.contract.dims import NamedDim, VariadicDim
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.arguments import env_of, shape_of
 from opwright.contract.inputs.case import MOST_LISTS, Case, Size
 from opwright.contract.inputs.samples import sample_arguments, sample_cases
-from opwright.contract.relations import nearest
+from opwright.contract.shapes.dims import NamedDim, VariadicDim
+from opwright.contract.shapes.relations import nearest
 from opwright.contract.signature import Kind
 from opwright.errors import CheckError
 

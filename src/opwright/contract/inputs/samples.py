@@ -7,8 +7,8 @@ from typing import Any
 from opwright import tree
 from opwright.contract.binding import bind, fill
 from opwright.contract.contract import Contract
-from opwright.contract.dims import NamedDim, VariadicDim
 from opwright.contract.inputs.case import Case
+from opwright.contract.shapes.dims import NamedDim, VariadicDim
 from opwright.errors import ArgumentError, CheckError
 
 __all__ = ["sample_arguments", "sample_cases"]

@@ -95,8 +95,8 @@ def _comparisons(actual: torch.Tensor, expected: torch.Tensor, rounding: float) 
         yield _Comparison("the correlation of elements", _apart, _correlations(ours), _correlations(theirs), 0.0)
         # Elements that are drawn together make some calls large and others small.
         for power, what in ((1, "means"), (2, "mean squares")):
-            of_calls, of_others = (_over_all("", t**power, t**power).actual for t in (ours, theirs))
-            yield from _by_share(f"calls' {what}", of_calls, of_others, 4 * blurred.mean().reshape(1))
+            near_mean = 4 * blurred.mean().reshape(1)
+            yield from _by_share(f"calls' {what}", _each_call(ours**power), _each_call(theirs**power), near_mean)
     for lag in (lag for lag in _CALL_LAGS if 4 * lag < len(ours)):
         for offset in (0, lag):
             what = f"the correlation of calls {lag} apart"
@@ -155,7 +155,12 @@ def _element_of(shape: torch.Size) -> Callable[[int], str]:
 
 
 def _over_all(what: str, a: torch.Tensor, b: torch.Tensor, rounding: float = 0.0) -> _Comparison:
-    return _Comparison(what, lambda i: "", a.flatten(1).mean(1, True), b.flatten(1).mean(1, True), rounding)
+    return _Comparison(what, lambda i: "", _each_call(a), _each_call(b), rounding)
+
+
+def _each_call(sample: torch.Tensor) -> torch.Tensor:
+    """The mean over the elements of each run, ``[runs, 1]``."""
+    return sample.flatten(1).mean(1, keepdim=True)
 
 
 def _of_calls(sample: torch.Tensor, lag: int, offset: int) -> torch.Tensor:

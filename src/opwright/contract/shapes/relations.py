@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from opwright.contract.dims import evaluate, names_in
+from opwright.contract.shapes.dims import evaluate, names_in
 from opwright.internals.tensors import is_true
 
 __all__ = ["Relation", "broken", "nearest", "parse_relation"]

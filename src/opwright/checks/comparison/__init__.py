@@ -1,0 +1,1 @@
+"""Comparing results: element by element within a tolerance, and by statistics."""

@@ -1,0 +1,1 @@
+"""Shapes: the language of dims, and relations of sizes."""
