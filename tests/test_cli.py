@@ -66,7 +66,7 @@ def test_a_right_operator_exits_0_and_its_record_matches_the_table(script, tmp_p
     run = opwright("check", script(RIGHT), "--json", "out.json", cwd=tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
     record = json.loads((tmp_path / "out.json").read_text())
-    assert record["schema"] == "opwright.check/2"
+    assert record["schema"] == "opwright.check/3"
     assert {"torch", "cpu", "cores", "python"} <= record["machine"].keys()
     (verdict,) = record["verdicts"]
     assert (verdict["op"], verdict["kernel"], verdict["backend"], verdict["device"]) == (

@@ -51,7 +51,7 @@ def test_the_page_says_what_the_records_say():
         "n=5 dtype=float32 layout=contiguous",
         "at (4,): expected 1.0, got 0.0", "gradients", "no floating output", "no Mojo here", "33 cases",
         "cuda_vec4", "n=16384x16384", "FASTER", "itself", "12 of 492 samples discarded", "-0.0207704, 1.3144712",
-        "custom", "missing", "g++ 12.2.0", "opwright.check/2, opwright.bench/2", "690 TFLOP/s (float16)",
+        "custom", "missing", "g++ 12.2.0", "opwright.check/3, opwright.bench/2", "690 TFLOP/s (float16)",
         "79.2 GiB", "below 2^21 elements", "from 2^21 elements", "triton_autotuned", "2026-11-20: calls use this",
         "TF32 in cuBLAS", "reset before each cold sample",
     ):  # fmt: skip
@@ -188,7 +188,7 @@ def test_ids_are_unique():
 @pytest.mark.parametrize("schema", ["opwright.doctor/1", "opwright.bench/3", None])
 def test_an_unknown_schema_is_refused_with_the_known_ones(schema):
     record = {"schema": schema} if schema else {}
-    with pytest.raises(OpwrightError, match=r"opwright.check/2, opwright.bench/2") as caught:
+    with pytest.raises(OpwrightError, match=r"opwright.check/3, opwright.bench/2") as caught:
         html.render([make_check(), record])
     assert (schema or "no schema") in str(caught.value)
 
@@ -205,7 +205,7 @@ def test_an_unknown_schema_is_refused_with_the_known_ones(schema):
 def test_a_record_that_breaks_its_schema_is_refused(spoil):
     record = make_check()
     spoil(record)
-    with pytest.raises(OpwrightError, match=r"has the schema opwright.check/2, but does not conform"):
+    with pytest.raises(OpwrightError, match=r"has the schema opwright.check/3, but does not conform"):
         html.render([record])
 
 

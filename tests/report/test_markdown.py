@@ -107,5 +107,5 @@ def test_long_messages_are_cut_and_long_tables_counted():
 
 
 def test_an_unknown_schema_is_refused():
-    with pytest.raises(OpwrightError, match=r"opwright.show/1.*\n.*opwright.check/2, opwright.bench/2"):
+    with pytest.raises(OpwrightError, match=r"opwright.show/1.*\n.*opwright.check/3, opwright.bench/2"):
         markdown.render([{"schema": "opwright.show/1"}])

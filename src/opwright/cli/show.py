@@ -125,7 +125,7 @@ def report(
     from opwright.report import markdown as comment
     from opwright.report.files import read_json, write_text
 
-    records = [read_json(file, ["opwright.check/2", "opwright.bench/2"]) for file in files]
+    records = [read_json(file, ["opwright.check/3", "opwright.bench/2"]) for file in files]
     if html is None and markdown is None and pictures is None:
         raise CheckError("no output was chosen", fix="add --html FILE, --markdown FILE or --pictures FOLDER")
     if html is not None:

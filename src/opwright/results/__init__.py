@@ -17,6 +17,7 @@ from opwright.results.bench import (
 )
 from opwright.results.check import (
     CheckReport,
+    Coverage,
     ErrorHistogram,
     Finding,
     KernelFinding,
@@ -24,12 +25,13 @@ from opwright.results.check import (
     OtherThread,
     Status,
     Verdict,
+    worst,
 )
 from opwright.results.outcomes import Accepted, Choice, Explanation, Origin, Part, Probe, Refused
 from opwright.results.shown import Shown
 
 __all__ = [
-    "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "Crossover",
+    "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "Coverage", "Crossover",
     "ErrorHistogram", "Estimate", "Explanation", "Finding", "KernelFinding", "Measurement", "NotChecked", "Origin",
-    "OtherThread", "Part", "Probe", "Refused", "RooflineLimit", "Shown", "SizeRange", "Status", "Verdict",
+    "OtherThread", "Part", "Probe", "Refused", "RooflineLimit", "Shown", "SizeRange", "Status", "Verdict", "worst",
 ]  # fmt: skip

@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 __all__ = [
-    "CheckReport", "ErrorHistogram", "Finding", "KernelFinding", "NotChecked", "OtherThread", "Status", "Verdict",
+    "CheckReport", "Coverage", "ErrorHistogram", "Finding", "KernelFinding", "NotChecked", "OtherThread", "Status",
+    "Verdict", "worst",
 ]  # fmt: skip
 
 
 class Status(StrEnum):
-    """The outcome of a finding or a verdict."""
+    """The outcome of a finding or a verdict, the worst first.
 
-    PASS = "pass"
+    ``INCONCLUSIVE``: it did not end in time, so that neither is known. ``THIN``: nothing wrong was found, but too
+    little ran. ``WARNING``: results are right, and something else should be known. ``REFUSED``: it cannot run here.
+    """
+
     FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    THIN = "thin"
+    WARNING = "warning"
+    PASS = "pass"
     REFUSED = "refused"
+
+
+def worst(statuses: Iterable[Status]) -> Status:
+    """The first of the statuses in the order of ``Status``; REFUSED if there is none."""
+    found = set(statuses)
+    return next((status for status in Status if status in found), Status.REFUSED)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The number of cases that a check ran, of those that it would have run if every one had been applicable."""
+
+    run: int
+    generated: int
+
+    def __str__(self) -> str:
+        return f"{self.run} of {self.generated} cases"
 
 
 @dataclass(frozen=True)
@@ -35,7 +60,13 @@ class ErrorHistogram:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check of one kernel. ``case`` is the smallest failing input."""
+    """The result of one check of one kernel.
+
+    Attributes:
+        case: the smallest failing input; empty if it is not about one.
+        coverage: the cases that the check ran; None if it has no cases.
+        remedy: for a warning or too little coverage, what to do about it.
+    """
 
     check: str
     status: Status
@@ -43,6 +74,8 @@ class Finding:
     message: str = ""
     reproduce: str = ""
     error_histogram: ErrorHistogram | None = None
+    coverage: Coverage | None = None
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -146,6 +179,16 @@ class Verdict:
     def failures(self) -> tuple[Finding, ...]:
         return tuple(f for f in self.findings if f.status is Status.FAIL)
 
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings that ``--strict`` counts as failures: warnings, and too little coverage."""
+        return tuple(f for f in self.findings if f.status in (Status.WARNING, Status.THIN))
+
+    @property
+    def inconclusive(self) -> tuple[Finding, ...]:
+        """The steps that did not end in time."""
+        return tuple(f for f in self.findings if f.status is Status.INCONCLUSIVE)
+
 
 @dataclass(frozen=True)
 class CheckReport:
@@ -153,13 +196,21 @@ class CheckReport:
 
     machine: dict[str, Any]
     verdicts: tuple[Verdict, ...]
-    schema: str = "opwright.check/2"
+    schema: str = "opwright.check/3"
 
     @property
     def passed(self) -> bool:
-        """True if something was checked and nothing failed. Refused kernels do not fail a report."""
-        ran = [v for v in self.verdicts if v.status is not Status.REFUSED]
-        return bool(ran) and all(v.status is Status.PASS for v in ran)
+        """True if something was checked, and nothing failed or did not end in time. Refused kernels do not fail a
+        report, nor do warnings and too little coverage (see ``strictly_passed``)."""
+        return self.ran_anything and not self._has(Status.FAIL, Status.INCONCLUSIVE)
+
+    @property
+    def strictly_passed(self) -> bool:
+        """True if it passed without a warning and with enough coverage."""
+        return self.passed and not self._has(Status.THIN, Status.WARNING)
+
+    def _has(self, *statuses: Status) -> bool:
+        return any(v.status in statuses for v in self.verdicts)
 
     @property
     def ran_anything(self) -> bool:
@@ -177,8 +228,8 @@ class CheckReport:
     def __str__(self) -> str:
         lines = []
         for v in self.verdicts:
-            lines.append(f"{v.status.upper():<8} {v.op} {v.kernel} [{v.backend}, {v.device}] {v.reason}".rstrip())
-            for finding in v.failures:
+            lines.append(f"{v.status.upper():<12} {v.op} {v.kernel} [{v.backend}, {v.device}] {v.reason}".rstrip())
+            for finding in (*v.failures, *v.inconclusive, *v.warnings):
                 lines.append(f"    {finding.check}: {finding.message}")
                 if finding.reproduce:
                     lines.append(f"    reproduce: {finding.reproduce}")
