@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +13,10 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.memory import same_layout_copy
 from opwright.contract import derive
+from opwright.contract.contract import Contract
 from opwright.contract.inputs import cases as case_making
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case
@@ -40,8 +43,7 @@ class Observation:
         passed: what the kernel got, a copy of them with the same memory layout; it may have been written.
         before: contiguous copies of the arguments.
         outputs: the kernel's outputs, followed by the mutated arguments; or the exception that it raised.
-        expected: the reference's results (``Contract.reference``) in the case's own dtype, on the CPU.
-        exact: the reference's results with every floating argument in float64.
+        reference: what the reference returns (``Contract.reference``), on the CPU.
     """
 
     case: Case
@@ -49,10 +51,12 @@ class Observation:
     passed: tuple[Any, ...]
     before: tuple[Any, ...]
     outputs: tuple[Any, ...] | Exception
-    expected: tuple[torch.Tensor, ...]
-    exact: tuple[torch.Tensor, ...]
-    # The result of ``reduction_length``, which several checkers use.
-    terms: int | None = None
+    reference: Computation
+
+    @property
+    def expected(self) -> tuple[torch.Tensor, ...]:
+        """The reference's results in the case's own dtypes."""
+        return self.reference.rounded
 
 
 # A checker examines one observation and returns a description of the error, or None.
@@ -90,9 +94,10 @@ class Context:
         if applicable != self.kernel:
             return SkippedCase("the kernel is not applicable (dtypes, when)")
         on_cpu = to_cpu(arguments)
+        terms = functools.cache(lambda: reduction_length(self.op.contract, on_cpu, reference.rounded))
+        reference = Computation(self.op.contract.reference, on_cpu, lambda i: terms())
         try:
-            expected = self.op.contract.reference(on_cpu)
-            exact = self.op.contract.reference(to_double(on_cpu))
+            _ = reference.rounded, reference.exact
         except Exception as error:  # the reference refuses arguments by any exception
             return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
         before, passed = copy_of(arguments), same_layout(arguments)
@@ -102,7 +107,7 @@ class Context:
             self.synchronize()
         except Exception as error:  # an exception of the kernel is a finding
             outputs = error
-        return Observation(case, arguments, passed, before, outputs, expected, exact)
+        return Observation(case, arguments, passed, before, outputs, reference)
 
     def results(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """What a call returns, followed by the arguments that it has written."""
@@ -208,17 +213,6 @@ def to_cpu(values: Any) -> Any:
     return tree.map_tensors(lambda t: t.detach().cpu(), values)
 
 
-def to_double(values: Any) -> Any:
-    """Floating tensors as float64 (complex as complex128)."""
-
-    def convert(t: torch.Tensor) -> torch.Tensor:
-        if t.is_complex():
-            return t.to(torch.complex128)
-        return t.double() if t.is_floating_point() else t
-
-    return tree.map_tensors(convert, values)
-
-
 def copy_of(values: Any) -> Any:
     """Tensors copied (contiguous), for comparison after the run."""
     return tree.map_tensors(lambda t: t.detach().clone(), values)
@@ -229,21 +223,14 @@ def same_layout(values: Any) -> Any:
     return tree.map_tensors(same_layout_copy, values)
 
 
-def reduction_length(context: Context, observation: Observation) -> int:
+def reduction_length(contract: Contract, arguments: Sequence[Any], results: Sequence[torch.Tensor]) -> int:
     """The approximate number of terms in one output element: FLOPs of the reference per output element, or its
     longest sum; all elements, if the reference cannot be traced (NumPy functions that torch lacks)."""
-    if observation.terms is None:
-        observation.terms = _terms(context, observation)
-    return observation.terms
-
-
-def _terms(context: Context, observation: Observation) -> int:
-    outputs = sum(e.numel() for e in observation.exact)
-    arguments = to_cpu(observation.arguments)
+    outputs = sum(result.numel() for result in results)
     try:
-        work, longest = derive.work(context.op.contract, arguments)
+        work, longest = derive.work(contract, arguments)
     except Exception:  # the reference may raise anything on meta tensors
-        return max(1, *(t.numel() for t in tree.tensors(arguments)))
+        return max(1, *(t.numel() for t in tree.tensors(list(arguments))))
     return max(1, longest, math.ceil(work / max(outputs, 1)))
 
 
