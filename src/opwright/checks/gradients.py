@@ -14,8 +14,8 @@ from opwright.checks.comparison.tolerance import Computation, describe_differenc
 from opwright.checks.context import Context, Observation, SkippedCase, copy_of, to_cpu
 from opwright.contract import derive
 from opwright.contract.contract import Contract
-from opwright.contract.inputs.arguments import arrange
 from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.layouts import arrange
 from opwright.errors import ContractError
 from opwright.results import Finding, NotChecked, Origin, Status
 
