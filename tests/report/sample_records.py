@@ -9,6 +9,7 @@ from opwright.results import (
     CheckReport,
     Comparison,
     ComparisonVerdict,
+    Coverage,
     Crossover,
     Estimate,
     Finding,
@@ -70,6 +71,61 @@ def make_check(*verdicts: Verdict) -> dict[str, Any]:
             make_verdict(kernel="mojo", backend="mojo", status=Status.REFUSED, reason="no Mojo here", findings=()),
         ),
     ).to_json()
+
+
+UNCAPTURED = Finding(
+    "streams",
+    Status.WARNING,
+    "n=1024 dtype=float32 layout=contiguous",
+    "the kernel cannot be captured in a CUDA graph: it calls cudaStreamSynchronize",
+    "opwright check add.py:add --kernel vec4 --only 'streams' --case 'n=1024 dtype=float32'",
+    remedy="Leave the synchronisation to the caller.",
+)
+LEAKING = Finding("memory", Status.WARNING, message="each call leaves 4,096 bytes", remedy="Free the workspace.")
+HARDLY_RAN = Finding(
+    "values",
+    Status.THIN,
+    message="152 of 164 cases were skipped: no values satisfy where=['n == 7 * m']",
+    coverage=Coverage(12, 164),
+    remedy="State sizes that satisfy it: op.sizes(n=14, m=2).",
+)
+ENDLESS = Finding(
+    "gradients",
+    Status.INCONCLUSIVE,
+    "n=1025 dtype=float64 layout=transposed",
+    "the step did not end within 60 s",
+    "opwright check add.py:sin --kernel cpp --only 'gradients' --case 'n=1025 dtype=float64 layout=transposed'",
+    remedy="Allow more time with --timeout 300.",
+)
+
+
+def every_status() -> tuple[Verdict, ...]:
+    """Verdicts of all statuses, those that passed first."""
+    values = Finding("values", Status.PASS, coverage=Coverage(152, 164))
+    compiled = Finding("torch.compile", Status.PASS, message="fullgraph, static and dynamic", coverage=Coverage(2, 2))
+    wrong = Finding(
+        "values",
+        Status.FAIL,
+        "n=5 dtype=float32 layout=contiguous",
+        "1 of 5 elements differ\n  at (4,): expected 1.0, got 0.0",
+        "opwright check add.py:add --kernel forgets_tail --only 'values' --case 'n=5 dtype=float32'",
+        coverage=Coverage(3, 164),
+    )
+    skipped = (NotChecked("bfloat16", "the simulator computes in float32"),)
+    simulated = {"backend": "cuda", "device": "cpu-sim", "reason": "in the CUDA simulator", "not_checked": skipped}
+    return (
+        make_verdict(findings=(values, compiled)),
+        make_verdict(kernel="vec4", findings=(values, UNCAPTURED), status=Status.WARNING, **simulated),
+        make_verdict(kernel="mojo", backend="mojo", device="cpu", status=Status.REFUSED, reason="no Mojo here",
+                     findings=(), seconds=0),
+        make_verdict(op="gallery::sin", findings=(values, UNCAPTURED, LEAKING), status=Status.WARNING),
+        make_verdict(op="gallery::sin", kernel="cpp", backend="cpp", device="cpu", status=Status.INCONCLUSIVE,
+                     reason="did not end in time: gradients", findings=(values, compiled, ENDLESS), seconds=61.2),
+        make_verdict(op="gallery::conv1d", kernel="tiled", status=Status.THIN, reason=HARDLY_RAN.message,
+                     findings=(HARDLY_RAN, compiled)),
+        make_verdict(op="gallery::conv1d", kernel="forgets_tail", backend="cpp", device="cpu", status=Status.FAIL,
+                     reason="failed: values", findings=(wrong, compiled)),
+    )  # fmt: skip
 
 
 def make_measurement(**changes: Any) -> Measurement:
