@@ -209,3 +209,41 @@ def make_bench(*measurements: Measurement, errors: tuple[str, ...] = ()) -> dict
     )
     settings = {"TF32 in cuBLAS": "off", "persisting lines of the L2": "reset before each cold sample"}
     return BenchReport({**MACHINE, "power_w": 311.5}, found, roofline, errors, crossovers, settings).to_json()
+
+
+def many_verdicts(count: int = 60) -> list[Verdict]:
+    """Kernels that passed, and one that failed."""
+    wrong = Finding("values", Status.FAIL, "n=5", "differs", "opwright check x")
+    passing = [make_verdict(kernel=f"right_{i}", not_checked=(NotChecked("opcheck", "slow"),)) for i in range(count)]
+    return [*passing, make_verdict(kernel="wrong", status=Status.FAIL, findings=(wrong,))]
+
+
+# Text of a kernel that tries to change the page.
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{7*7}}</style></pre>"
+
+
+def hostile_records() -> list[dict[str, Any]]:
+    """Records with such text wherever a kernel's text may be."""
+    verdicts = [
+        make_verdict(op=HOSTILE, kernel=HOSTILE, backend=HOSTILE, device=HOSTILE, status=status, reason=HOSTILE,
+                     findings=tuple(Finding(HOSTILE, s, HOSTILE, HOSTILE, HOSTILE, remedy=HOSTILE) for s in Status),
+                     not_checked=(NotChecked(HOSTILE, HOSTILE),), parts={HOSTILE: HOSTILE})
+        for status in Status
+    ]  # fmt: skip
+    comparisons = {HOSTILE: Comparison(ComparisonVerdict.SAME, 1.0, 0.99, 1.01)}
+    measured = [
+        make_measurement(op=HOSTILE, kernel=HOSTILE, backend=HOSTILE, device=HOSTILE, direction=HOSTILE, bytes=1 << p,
+                         case={HOSTILE: 1 << p, "dtype": HOSTILE}, comparisons=comparisons, notes=(HOSTILE,),
+                         reproduce=HOSTILE,
+                         bound=HOSTILE, roofline_fraction=0.5)
+        for p in (20, 22)
+    ]  # fmt: skip
+    machine = {**MACHINE, HOSTILE: HOSTILE, "gpus": [{"name": HOSTILE}]}
+    check, bench = make_check(*verdicts), {**make_bench(*measured), "errors": [HOSTILE]}
+    check["verdicts"][0]["findings"][0]["error_histogram"] = {"edges": [0, 1], "counts": [3], "unit": HOSTILE}
+    bench["settings"] = {HOSTILE: HOSTILE}
+    bench["crossovers"] = [
+        {"op": HOSTILE, "device": HOSTILE, "device_name": HOSTILE, "dtype": HOSTILE, "measured": HOSTILE,
+         "ranges": [{"least": 0, "below": None, "kernel": HOSTILE}]}
+    ]  # fmt: skip
+    return [{**check, "machine": machine}, {**bench, "machine": machine}]

@@ -46,6 +46,7 @@ def demo(
         json,
         html,
         verbose,
+        strict=None,
         reference=True,
         **({} if everything else {"checks": BASIC_CHECKS, "level": "smoke"}),
     )
