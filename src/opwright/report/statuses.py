@@ -34,7 +34,7 @@ LOOKS = {
     Status.FAIL: Look("failed", "a check found a defect", "✗", "bold red", "❌"),
     Status.INCONCLUSIVE: Look(
         "inconclusive",
-        "a step did not end in time, so that neither right nor wrong is known",
+        "a step did not end in time, so neither right nor wrong is known",
         "?",
         "bold magenta",
         "⏳",

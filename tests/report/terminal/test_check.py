@@ -270,7 +270,7 @@ def row_of(text, kernel):
 def test_a_row_has_the_cases_of_values_and_the_checks_that_decided():
     text = shown(*every_status())
     assert row_of(text, "tiled").endswith("12 of 164 cases   values")
-    assert row_of(text, "cpp").endswith("INCONCLUSIVE   61.2 s  152 of 164 cases  gradients")
+    assert row_of(text, "cpp").endswith("INCONCLUSIVE  61.2 s  152 of 164 cases  gradients")
     assert row_of(text, "mojo").split() == ["mojo", "mojo", "cpu", "REFUSED", "see", "below"]
     assert "cases" not in row_of(shown(verdict()), "k"), "no coverage is known"
 
@@ -306,4 +306,15 @@ def test_every_status_fits_the_terminal(width, verbose):
 def test_a_long_row_continues_in_the_next_line():
     findings = (Finding("values", Status.PASS, coverage=Coverage(152, 164)), UNCAPTURED)
     text = shown(warned(kernel="a_name_of_thirty_characters___", findings=findings), width=70)
-    assert "WARNING    0.0 s\n      152 of 164 cases  streams\n" in text
+    assert "WARNING  0.0 s\n      152 of 164 cases  streams\n" in text
+
+
+def test_a_remark_never_takes_a_line_of_its_own():
+    values = Finding("values", Status.PASS, coverage=Coverage(152, 164))
+    passing = [
+        verdict(kernel=f"a_long_name_{i}", device="cpu-sim", findings=(values,), reason="in the CUDA simulator")
+        for i in range(3)
+    ]
+    for width, ending in ((120, "cases  in the CUDA simulator"), (74, "cases  in the CUDA…"), (62, "164 cases")):
+        rows = [line for line in shown(*passing, width=width).splitlines() if line.startswith("  a_long_name")]
+        assert [row.endswith(ending) for row in rows] == [True] * 3, (width, rows)

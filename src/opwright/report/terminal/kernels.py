@@ -18,6 +18,8 @@ __all__ = ["show_kernels"]
 
 # A list of more kernels than this shows those that failed or did not end in time, and counts the others.
 MOST_ROWS = 12
+# The fewest characters of a remark that say something.
+_LEAST_REMARK = 10
 
 
 def show_kernels(console: Console, found: Sequence[Verdict], *, verbose: bool) -> None:
@@ -50,7 +52,9 @@ class _Widths:
 
     kernel: int
     language: int
+    device: int
     status: int
+    seconds: int
     cases: int
 
     @classmethod
@@ -61,30 +65,45 @@ class _Widths:
         return cls(
             widest([one_line(v.kernel) for v in rows]),
             widest([v.backend for v in rows]),
+            widest([v.device for v in rows]),
             widest([v.status for v in rows]),
+            widest([_seconds(v) for v in rows]),
             widest([_cases(v) for v in rows]),
         )
 
 
 def _row(verdict: Verdict, widths: _Widths, available: int) -> Iterator[Text]:
-    """One kernel, in two lines if it is too long for one."""
-    seconds = f"{verdict.seconds:.1f} s" if verdict.status is not Status.REFUSED else ""
+    """One kernel, in two lines if its cases and checks are too long for one."""
     row = Text.assemble(
-        f"  {one_line(verdict.kernel):<{widths.kernel}}  {verdict.backend:<{widths.language}}  {verdict.device:<7}  ",
+        f"  {one_line(verdict.kernel):<{widths.kernel}}  {verdict.backend:<{widths.language}}  ",
+        f"{verdict.device:<{widths.device}}  ",
         (f"{verdict.status.upper():<{widths.status}}", LOOKS[verdict.status].style),
-        f"  {seconds:>7}",
+        f"  {_seconds(verdict):>{widths.seconds}}",
     )
     below: list[Text] = []
-    for column, width in ((Text(_cases(verdict)), widths.cases), (_summary(verdict), 0)):
+    for column, width in ((Text(_cases(verdict)), widths.cases), (_checks(verdict), 0)):
         if below or row.cell_len + 2 + column.cell_len > available:
             below.append(column)
         elif column or width:
             column.pad_right(width - column.cell_len)
             row.append("  ").append(column)
+    remark = Text(one_line(verdicts.remark(verdict)), "dim")
+    if any(below):
+        row.rstrip()
+        yield row
+        yield Text("      ").append(Text("  ").join(filter(None, (*below, remark))))
+        return
+    # Most kernels on one machine have the same remark: a part of it is better than another line for each.
+    room = available - row.cell_len - 2
+    if room >= _LEAST_REMARK:
+        remark.truncate(room, overflow="ellipsis")
+        row.append("  ").append(remark)
     row.rstrip()
     yield row
-    if any(below):
-        yield Text("      ").append(Text("  ").join(filter(None, below)))
+
+
+def _seconds(verdict: Verdict) -> str:
+    return f"{verdict.seconds:.1f} s" if verdict.status is not Status.REFUSED else ""
 
 
 def _cases(verdict: Verdict) -> str:
@@ -94,11 +113,9 @@ def _cases(verdict: Verdict) -> str:
     return str(verdicts.values_coverage(verdict) or "")
 
 
-def _summary(verdict: Verdict) -> Text:
-    """The checks that gave the verdict its status, and how the kernel was run."""
-    checks = Text(", ".join(map(one_line, verdicts.decisive_checks(verdict))), LOOKS[verdict.status].style)
-    remark = Text(one_line(verdicts.remark(verdict)), "dim")
-    return Text("  ").join(filter(None, (checks, remark)))
+def _checks(verdict: Verdict) -> Text:
+    """The checks that gave the verdict its status."""
+    return Text(", ".join(map(one_line, verdicts.decisive_checks(verdict))), LOOKS[verdict.status].style)
 
 
 def _show_checks(console: Console, verdict: Verdict) -> None:
