@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from opwright.contract.contract import Contract
-from opwright.contract.shapes.dims import NamedDim
+from opwright.contract.shapes.dims import Dim, NamedDim, VariadicDim
 
 __all__ = ["FAR", "LAYOUTS", "arrange", "layouts_of"]
 
@@ -32,7 +32,13 @@ def layouts_of(contract: Contract) -> tuple[str, ...]:
     alone = [f"{layout}:{a.name}" for layout in ("sliced", "offset") for a in tensors] if len(tensors) > 1 else []
     broadcasts = any(isinstance(d, NamedDim) and d.broadcast for a in tensors if a.tensor for d in a.tensor.dims)
     far = any(a.tensor is not None and len(a.tensor.dims) > 1 for a in tensors)
-    return (*LAYOUTS, *[FAR] * far, *alone, *["broadcast"] * broadcasts)
+    flat = all(len(a.tensor.dims) < 3 and not _is_variadic(a.tensor.dims) for a in tensors if a.tensor)
+    usual = [layout for layout in LAYOUTS if layout != "permuted" or not flat]  # of a matrix, it is "transposed"
+    return (*usual, *[FAR] * far, *alone, *["broadcast"] * broadcasts)
+
+
+def _is_variadic(dims: Sequence[Dim]) -> bool:
+    return any(isinstance(dim, VariadicDim) for dim in dims)
 
 
 def arrange(values: torch.Tensor, layout: str, device: str, place: int = 0) -> torch.Tensor:
@@ -50,8 +56,8 @@ def arrange(values: torch.Tensor, layout: str, device: str, place: int = 0) -> t
     rank = values.dim()
     if layout == "transposed" and rank >= 2:
         return values.to(device).mT.contiguous().mT
-    if layout == "permuted" and rank >= 2:  # as channels_last: the second axis is the innermost
-        order = (0, *range(2, rank), 1) if rank > 2 else (1, 0)
+    if layout == "permuted" and rank >= 2:  # channels_last, or all axes reversed
+        order = (0, *range(2, rank), 1) if rank > 3 else tuple(reversed(range(rank)))
         return values.to(device).permute(order).contiguous().permute([order.index(i) for i in range(rank)])
     if layout == "expanded" and any(size > 1 for size in values.shape):
         axis = next(i for i, size in enumerate(values.shape) if size > 1)
