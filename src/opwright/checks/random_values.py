@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from opwright import tree
+from opwright.checks.comparison.rounding import one_thread
 from opwright.checks.comparison.statistics import first_difference
 from opwright.checks.context import Context, Observation, same_layout, to_cpu
 from opwright.contract.inputs.case import Case
@@ -68,22 +68,11 @@ def _compare(context: Context, run: Observation, check: str, first_seed: int) ->
     for i, expected in enumerate(run.expected):
         if i < len(returns) and returns[i].by_property:
             continue
-        with _one_thread():
+        with one_thread():
             found = first_difference(_sample(ours, i), _sample(theirs, i), _rounding(run, expected))
         if found is not None:
             return f"{names[i]}: {found}" if names[i] else str(found)
     return None
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Several kernels are checked at a time; threads of many small operations would wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _rounding(run: Observation, output: torch.Tensor) -> float:

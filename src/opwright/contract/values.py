@@ -40,6 +40,12 @@ class Values:
     arrangement: Arrangement = ""
     zeros: float = 0.0
     draw: Draw | None = None
+    finite: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is stated but that values are finite."""
+        return self == Values(finite=self.finite)
 
     @property
     def is_arranged(self) -> bool:
@@ -66,6 +72,7 @@ def values(
     sorted: bool = False,
     unique: bool = False,
     zeros: float = 0.0,
+    finite: bool = False,
 ) -> Values:
     """Restrict the inputs that checks and benchmarks draw for an argument.
 
@@ -80,6 +87,7 @@ def values(
         sorted: ascending along the last axis.
         unique: no value twice in a tensor; with a range of as many integers, a permutation.
         zeros: the share of elements that are 0, from 0 to 1.
+        finite: no infinities and NaN, which checks try in a few cases if no values are stated.
 
     Raises:
         ContractError: what is asked for cannot be.
@@ -97,7 +105,7 @@ def values(
     if not 0 <= zeros <= 1:
         raise ContractError(f"ow.values: zeros={zeros} is not a share", fix="use a number from 0 to 1")
     arrangement: Arrangement = "sorted" if sorted else "unique" if unique else ""
-    return Values(low, high, tuple(one_of), tuple(also), arrangement, zeros)
+    return Values(low, high, tuple(one_of), tuple(also), arrangement, zeros, finite=finite)
 
 
 def offsets(total: int | str) -> Values:

@@ -15,7 +15,7 @@ from opwright import tree
 from opwright.internals.compiler import DispatchMode
 from opwright.internals.registration import writes_arguments
 
-__all__ = ["Operations", "exactly", "lowered", "perturbed", "recorded", "to_double"]
+__all__ = ["Operations", "exactly", "lowered", "one_thread", "perturbed", "recorded", "to_double"]
 
 # The result's dtype of every operation that computes something, with its name, in order.
 Operations = Sequence[tuple[str, torch.dtype]]
@@ -72,6 +72,18 @@ def lowered(round_to: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
     """A block like ``exactly``, in which a function rounds each floating result."""
     with _default_double(), _Lowered(round_to):
         yield
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """A block in which torch uses one thread: several kernels are checked at a time, and threads of many small
+    operations would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager
@@ -136,8 +148,7 @@ class _Perturbed(_Exactly):
     def disturb(self, t: torch.Tensor, relative: float) -> torch.Tensor:
         if not _is_floating(t):
             return t
-        random = torch.rand(t.shape, dtype=torch.float64, generator=self._generator)
-        return (t * (1 + relative * (2 * random - 1))).to(t.dtype)
+        return (t * (1 + relative * self._noise(t.shape))).to(t.dtype)
 
     def after(self, func: Any, out: Any) -> Any:
         if not any(map(_is_floating, tree.tensors(out))):
@@ -147,10 +158,33 @@ class _Perturbed(_Exactly):
             return out
         return tree.map_tensors(lambda t: self.disturb(t, relative), out)
 
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        name = func.overloadpacket.__name__
+        if name in _BOUNDED and _is_floating(out):
+            out = out + self._noise(out.shape) * self._finest
+        elif name.endswith("_backward") and _is_elementwise(args, out):
+            # The derivative of an activation may be computed from its result, to an absolute error.
+            out = out + self._noise(out.shape) * self._finest * args[0].abs()
+        return out
+
+    def _noise(self, shape: torch.Size) -> torch.Tensor:
+        """Random numbers from -1 to 1."""
+        return 2 * torch.rand(shape, dtype=torch.float64, generator=self._generator) - 1
+
     def _error_of(self, name: str) -> float:
         recorded_name, dtype = next(self._remaining, ("", torch.float32))
         self._same = self._same and recorded_name == name
         return max(self._finest, torch.finfo(dtype).eps if self._same else self._fallback)
+
+
+# Functions with results of about 1, which many kernels compute to an absolute error, as 1 - sigmoid(-x).
+_BOUNDED = frozenset({"sigmoid", "tanh", "erf", "erfc", "exp", "sin", "cos"})
+
+
+def _is_elementwise(args: Sequence[Any], out: Any) -> bool:
+    first = args[0] if args else None
+    return isinstance(out, torch.Tensor) and isinstance(first, torch.Tensor) and out.shape == first.shape
 
 
 class _Lowered(_Exactly):

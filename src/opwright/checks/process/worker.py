@@ -34,7 +34,7 @@ from opwright.contract.inputs.text import parse_case
 from opwright.errors import CompileError, OpwrightError
 from opwright.results import Finding, NotChecked, Refused, Status
 from opwright.runtime import serialization
-from opwright.runtime.kernel import Kernel, under_check
+from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.targets import import_operator
@@ -169,18 +169,16 @@ def _choose_cases(context: Context, job: Job) -> tuple[list[Case], list[NotCheck
         return cases(contract, job.level, admits=context.admits), []
     kernel = context.op.kernels[job.kernel]
     reasons = kernel.unchecked_dtypes(job.device)
-    derived = cases(contract, job.level, kernel.spec.dtypes, admits=context.admits, longest=_longest(kernel, job))
+    # An interpreter or a simulator takes long for many programs, and keeps books on all memory.
+    runs_slowly = job.device == "cpu" and kernel.spec.devices == ("cuda",)
+    longest = (2049 if kernel.backend == "triton" else 65_537) if runs_slowly else 1 << 22
+    derived = cases(
+        contract, job.level, kernel.spec.dtypes, admits=context.admits, longest=longest, far=not runs_slowly
+    )
     chosen = [c for c in derived if not reasons.keys() & {dtype for _, dtype in c.dtypes}]
     drawn = {dtype for c in derived for _, dtype in c.dtypes}
     unchecked = [NotChecked(short(d), why) for d, why in reasons.items() if d in drawn]
     return chosen, unchecked
-
-
-def _longest(kernel: Kernel, job: Job) -> int:
-    """The longest dim where an interpreter or a simulator runs the kernel, as it takes long for many programs."""
-    if job.device == "cpu" and kernel.spec.devices == ("cuda",):
-        return 2049 if kernel.backend == "triton" else 65_537
-    return 1 << 22
 
 
 def _failed(check: str, message: str) -> Finding:

@@ -23,8 +23,8 @@ Admits = Callable[[Case], bool]
 _STEPS = (0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 192, 200, 240, 256,
           384, 512, 640, 768, 1000, 1024, 1152, 2048, 2304, 4096, 66_048, 264_192)  # fmt: skip
 _ALIKE = (16, 32, 64, 128, 8, 4, 2, 1, 256, 6, 12, 24, 48, 96, 512, 3, 9, 1024)
-_DRAWN = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 6, 12)
-_TRIES = 800
+_FEW, _MANY = (1, 2, 3, 4), (8, 16, 32, 64, 128, 256)
+_TRIES = 2000
 # With fewer sizes of a dim alone, it is varied together with others; no more than so many are needed.
 _ENOUGH, _MOST_SIZES = 4, 16
 # The sizes of a base, if they are taken.
@@ -96,7 +96,7 @@ def _candidates(contract: Contract, bases: Sequence[Case], own: Iterable[Case]) 
         yield from _admissible(contract, _with_all(base, [size] * len(base.sizes)))
     generator = random.Random(0)  # not for cryptography
     for start in itertools.islice(itertools.cycle(starts), _TRIES):
-        drawn = [generator.choice(_DRAWN) for _ in start.sizes]
+        drawn = [generator.choice(_FEW if generator.random() < 0.4 else _MANY) for _ in start.sizes]
         if len(drawn) > 1 and generator.random() < 0.4:  # one is as another, or a multiple of it
             a, b = generator.sample(range(len(drawn)), 2)
             drawn[a] = drawn[b] * generator.choice((1, 1, 2, 3, 4, drawn[generator.randrange(len(drawn))]))
@@ -150,7 +150,7 @@ def _of_dim(
     if 2 * len(taken) >= len(usual):
         return (name,), tuple(taken)
     steps = [s for s in _STEPS if s <= longest]
-    more: list[Size] = [*((s,) for s in steps), (2, 3), (2, 4), (4, 8), (2, 16), (4, 64)]
+    more: list[Size] = [*((s,) for s in steps), *((2, s) for s in steps), *((2, 3, s) for s in (4, 16, 64))]
     if not isinstance(size, tuple):
         more = [*steps]
     alone = _some(s for s in more if s not in taken and _is_taken(contract, base, (name,), s, asked))

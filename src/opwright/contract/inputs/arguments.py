@@ -143,7 +143,7 @@ def _extent(dim: Dim, env: dict[str, Any], index: int, axis: int) -> tuple[int, 
 
 def has_free_tensors(contract: Contract) -> bool:
     """Whether some floating tensor has no stated values, so that those of a case decide."""
-    tensors = [a for a in contract.signature.arguments if a.tensor is not None and a.values is None]
+    tensors = [a for a in contract.signature.arguments if a.tensor and (a.values is None or a.values.is_free)]
     return any(d.is_floating_point and d.itemsize > 1 for a in tensors if a.tensor for d in a.tensor.dtypes)
 
 

@@ -47,6 +47,7 @@ def cases(
     *,
     admits: Admits | None = None,
     longest: int = 1 << 22,
+    far: bool = True,
 ) -> list[Case]:
     """The derived cases, smallest first within a dtype and layout.
 
@@ -55,6 +56,7 @@ def cases(
         allowed: the kernel's dtypes, or None for all of the contract's.
         admits: whether a case can be run; where the usual sizes cannot, others are searched for.
         longest: no dim is longer.
+        far: include views whose rows lie far apart, in memory that is hardly used.
     """
     combinations = dtypes_to_check(contract, allowed)
     if not combinations:
@@ -66,7 +68,8 @@ def cases(
         reach = find_reach(contract, level, bases, admits, longest, _with_own_sizes(contract, bases[0]))
     if level == "smoke":
         return list(dict.fromkeys(c for case in _smoke(contract, reach) if (c := admissible(contract, case))))
-    return _all(contract, level, allowed, reach, combinations)
+    found = _all(contract, level, allowed, reach, combinations)
+    return [case for case in found if far or case.layout != FAR]
 
 
 def _all(

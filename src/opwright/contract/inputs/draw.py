@@ -34,7 +34,9 @@ def draw(
     Raises:
         CheckError: there are no such values for these sizes, or in this dtype.
     """
-    if stated is None and unstated and dtype.is_floating_point and dtype.itemsize > 1:
+    if stated is not None and stated.finite and unstated in ("inf", "nan"):
+        unstated = ""
+    if (stated is None or stated.is_free) and unstated and dtype.is_floating_point and dtype.itemsize > 1:
         return _UNSTATED[unstated](torch.randn(shape, dtype=torch.float64, generator=generator), dtype, generator)
     try:
         chosen = (stated or Values()).at(env)

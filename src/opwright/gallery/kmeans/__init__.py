@@ -1,5 +1,7 @@
 """K-means: its assignment step and its sums in NumPy, compiled unchanged, and written in C++ and Triton."""
 
+from typing import Annotated
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
@@ -55,7 +57,8 @@ kmeans_assign.sizes(n=(10_000, 1_000_000), d=(2,), k=(8,))
 
 @ow.op("gallery::kmeans_sums")
 def kmeans_sums(
-    X: Float[np.ndarray, "n d"], means: Float[np.ndarray, "k d"]
+    X: Annotated[Float[np.ndarray, "n d"], ow.values(finite=True)],
+    means: Annotated[Float[np.ndarray, "k d"], ow.values(finite=True)],
 ) -> tuple[Float[np.ndarray, "k d"], Int64[np.ndarray, "k"]]:
     """The sum, and the number, of the points that are nearest to each of k means: one iteration of K-means, in one
     pass over the points. (The new means are sums / counts.)"""

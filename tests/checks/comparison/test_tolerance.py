@@ -1,0 +1,174 @@
+"""Tolerances: what rounding explains passes in every dtype, the next lower precision and small faults do not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from opwright.checks.comparison.tolerance import Computation, next_lower
+
+
+def computation(function, *arguments, terms=1):
+    return Computation(lambda values: (function(*values).contiguous(),), list(arguments), lambda i: terms)
+
+
+def wrong(expected, got):
+    return int(expected.wrong(0, got).sum())
+
+
+def normal(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def summed_in(dtype, a, b):
+    """A product of matrices with an accumulator of a dtype, one term after the other."""
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=dtype)
+    for k in range(a.shape[1]):
+        total = total + a[:, k : k + 1].to(dtype) * b[k].to(dtype)
+    return total.to(a.dtype)
+
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64])
+def test_a_sum_in_any_order_is_right_and_one_without_a_term_is_not(dtype):
+    a, b = normal(9, 1000, dtype=dtype), normal(1000, 11, dtype=dtype, seed=1)
+    expected = computation(torch.matmul, a, b, terms=2000)
+    wide = torch.float32 if dtype in HALVES else dtype
+    assert wrong(expected, summed_in(wide, a, b)) == 0
+    assert wrong(expected, summed_in(wide, a.flip(1), b.flip(0))) == 0
+    assert wrong(expected, summed_in(wide, a[:, 1:], b[1:])) > 50 or dtype is torch.bfloat16
+
+
+def test_accumulators_of_half_are_wrong():
+    a, b = normal(32, 1500, dtype=torch.float16), normal(1500, 32, dtype=torch.float16, seed=1)
+    assert wrong(computation(torch.matmul, a, b, terms=3000), summed_in(torch.float16, a, b)) > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALVES])
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.exp(), lambda x: torch.softmax(x, -1), lambda x: x * torch.sigmoid(x), lambda x: x @ x.mT],
+    ids=["exp", "softmax", "silu", "product"],
+)
+def test_the_next_lower_precision_is_wrong(dtype, function):
+    expected = computation(function, normal(40, 40, dtype=dtype), terms=80)
+    assert wrong(expected, expected.lowered(next_lower(dtype)[1])[0]) > 0
+    assert wrong(expected, function(normal(40, 40, dtype=dtype))) == 0
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_computed_in_float32_or_rounded_after_each_step_both_are_right(dtype):
+    x, w = normal(64, 200, dtype=dtype), normal(200, dtype=dtype, seed=1)
+
+    def rms(x, w):
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * w
+
+    expected = computation(rms, x, w, terms=400)
+    assert wrong(expected, rms(x.float(), w.float()).to(dtype)) == 0
+    assert wrong(expected, rms(x, w)) == 0
+
+
+def test_a_reference_in_float32_does_not_excuse_a_kernel_in_half():
+    x = normal(64, 300, dtype=torch.float16)
+
+    def wide(x):
+        return (x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True))).to(x.dtype)
+
+    expected = computation(wide, x, terms=600)
+    assert wrong(expected, wide(x)) == 0
+    assert wrong(expected, (x.bfloat16() * torch.rsqrt(x.bfloat16().square().mean(-1, keepdim=True))).half()) > 0
+
+
+def test_a_small_column_beside_a_large_one_has_its_own_tolerance():
+    x = normal(100, 2).abs() + 1
+    scale = torch.tensor([1.0, 1e6])
+    expected = computation(lambda x: x * scale, x)
+    assert wrong(expected, x * scale) == 0
+    assert wrong(expected, x * scale + torch.tensor([1e-4, 0.0])) == 100
+
+
+@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 1e-4), (torch.float16, 2e-2), (torch.float64, 1e-9)])
+def test_small_values_that_are_flushed_to_zero_are_wrong(dtype, least):
+    x = normal(3000, dtype=dtype)
+    x[:50] *= least
+    expected = computation(torch.sin, x)
+    assert wrong(expected, torch.where(x.abs() < least, 0, x.sin())) > 20
+
+
+@pytest.mark.parametrize(
+    ("function", "other"),
+    [
+        (lambda x: torch.sigmoid(-x), lambda x: 1 - torch.sigmoid(x)),
+        (lambda x: torch.exp(x.clamp(max=0)), lambda x: torch.expm1(x.clamp(max=0)) + 1),
+        (lambda x: torch.exp(40 * x), lambda x: torch.exp2(x * (40 * 1.4426950408889634))),
+        (lambda x: x.var(-1), lambda x: (x - x.mean(-1, keepdim=True)).square().sum(-1) / (x.shape[-1] - 1)),
+        (lambda x: torch.logsumexp(x, -1), lambda x: x.exp().sum(-1).log()),
+        (lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+         lambda x: x * torch.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))),
+        (lambda x: torch.sin(x), lambda x: torch.cos(x - 1.5707963267948966)),
+    ],
+    ids=["complement", "expm1", "steep", "variance", "logsumexp", "gelu", "shifted"],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_another_formula_is_right(function, other, dtype):
+    x = 5 * normal(300, 40, dtype=dtype)
+    assert wrong(computation(function, x, terms=80), other(x).contiguous()) == 0
+
+
+def test_a_cancelling_formula_is_wrong():
+    x = normal(50, 40) + 1000
+    expected = computation(lambda x: x.var(-1), x, terms=80)
+    naive = (x.square().mean(-1) - x.mean(-1).square()) * 40 / 39
+    assert wrong(expected, naive) > 0
+
+
+def test_results_narrower_than_the_arguments_have_the_results_precision():
+    x = normal(500, dtype=torch.float64)
+    expected = computation(lambda x: x.float().exp(), x)
+    assert wrong(expected, x.exp().float()) == 0
+    assert wrong(expected, x.bfloat16().exp().float()) > 0
+
+
+def test_constants_of_another_dtype_are_widened_too():
+    x = normal(4, 4, dtype=torch.float64)
+    table = normal(4, 4)
+    expected = computation(lambda x: x @ table.to(x.dtype) @ torch.eye(4, dtype=x.dtype), x, terms=8)
+    assert expected.exact[0].dtype is torch.float64
+    single = computation(lambda x: x @ table @ torch.eye(4), x.float(), terms=8)
+    assert single.exact[0].dtype is torch.float64
+    assert wrong(single, x.float() @ table) == 0
+
+
+def test_overflow_in_a_step_of_the_reference_excuses_overflow_and_nothing_else():
+    x = torch.tensor([300.0, 2.0], dtype=torch.float16)
+    expected = computation(lambda x: (x * x) / x, x)  # 300 * 300 is infinite in float16
+    assert expected.rounded[0].tolist() == [float("inf"), 2.0]
+    assert wrong(expected, torch.tensor([300.0, 2.0], dtype=torch.float16)) == 0
+    assert wrong(expected, torch.tensor([float("nan"), 2.0], dtype=torch.float16)) == 0
+    assert wrong(expected, torch.tensor([5.0, 2.0], dtype=torch.float16)) == 1
+    assert wrong(expected, torch.tensor([300.0, float("inf")], dtype=torch.float16)) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_either_of_equal_values_may_be_chosen_and_no_other(dtype):
+    x = normal(200, 300, dtype=dtype)
+    expected = computation(lambda x: x.argmax(-1), x, terms=300)
+    last = x.shape[1] - 1 - x.flip(1).argmax(-1)
+    assert wrong(expected, last) == 0
+    assert wrong(expected, x.topk(2).indices[:, 1]) > 80  # bfloat16 has many ties
+
+
+def test_denormal_results_may_be_zero_in_float32_and_not_in_float16():
+    tiny = torch.full((3,), 1e-39)
+    assert wrong(computation(lambda x: x * 1, tiny), torch.zeros(3)) == 0
+    tiny = torch.full((3,), 3e-5, dtype=torch.float16)
+    assert wrong(computation(lambda x: x * 1, tiny), torch.zeros(3, dtype=torch.float16)) == 3
+
+
+def test_a_numpy_reference_has_the_precision_of_its_arguments():
+    x = normal(2000, dtype=torch.float16)
+    expected = computation(lambda x: torch.from_numpy((x.numpy() * x.numpy() + x.numpy()) * x.numpy()), x)
+    assert wrong(expected, ((x.float() * x.float() + x.float()) * x.float()).half()) == 0
+    assert wrong(expected, ((x.bfloat16() * x.bfloat16() + x.bfloat16()) * x.bfloat16()).half()) > 0
