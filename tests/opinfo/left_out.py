@@ -1,0 +1,32 @@
+"""Functions that are not made into operators, each with the reason. Others are left out by what making them raises."""
+
+from __future__ import annotations
+
+__all__ = ["reason"]
+
+_UNINITIALISED = "its result is not initialised"
+_NOT_UNIQUE = "several results are right (signs, phases or bases)"
+_RANDOM = "its result is random"
+_PRIVATE = "compiles a kernel of its own"
+
+_BY_NAME = {
+    **dict.fromkeys(("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"), _UNINITIALISED),
+    **dict.fromkeys(("new_empty_strided", "resize_", "resize_as_"), _UNINITIALISED),
+    **dict.fromkeys(("svd", "svd_lowrank", "pca_lowrank", "linalg.svd", "linalg.eig", "linalg.eigh"), _NOT_UNIQUE),
+    **dict.fromkeys(("geqrf", "linalg.ldl_factor", "linalg.ldl_factor_ex"), _NOT_UNIQUE),
+    **dict.fromkeys(("rand_like", "randn_like", "randint_like", "multinomial", "bernoulli", "normal"), _RANDOM),
+    **dict.fromkeys(("cauchy", "exponential", "geometric", "log_normal", "uniform"), _RANDOM),
+    "nn.functional.rrelu": _RANDOM,
+    "to_sparse": "its result is sparse",
+    "torch.ops.aten._flash_attention_forward": "of a GPU only, with a random state among its results",
+    "torch.ops.aten._efficient_attention_forward": "of a GPU only, with a random state among its results",
+}
+
+
+def reason(name: str) -> str:
+    """Why a function is left out; empty if it is not."""
+    if name.startswith("jiterator") or name == "bmm.triton_optimized":
+        return _PRIVATE
+    if "dropout" in name or "fractional_max_pool" in name:
+        return _RANDOM
+    return _BY_NAME.get(name, "")
