@@ -23,8 +23,10 @@ def bind_constants(function: Function, leaves: Sequence[Any], spec: TreeSpec, sl
         slots: the places of tensors among the leaves.
     """
 
+    constants = [None if i in slots else leaf for i, leaf in enumerate(leaves)]
+
     def call(*tensors: torch.Tensor) -> Any:
-        filled = list(leaves)
+        filled = list(constants)
         for place, tensor in zip(slots, tensors, strict=True):
             filled[place] = tensor
         first, positional, named = tree_unflatten(filled, spec)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["reason"]
+__all__ = ["UNCHECKED_SIZES", "reason"]
+
+# Functions that take sizes which do not match, and read or write past the end of memory (in torch 2.13). Their
+# contracts have the sizes of a sample.
+UNCHECKED_SIZES = frozenset({"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"})
 
 _UNINITIALISED = "its result is not initialised"
 _NOT_UNIQUE = "several results are right (signs, phases or bases)"
@@ -16,6 +20,7 @@ _BY_NAME = {
     **dict.fromkeys(("geqrf", "linalg.ldl_factor", "linalg.ldl_factor_ex"), _NOT_UNIQUE),
     **dict.fromkeys(("rand_like", "randn_like", "randint_like", "multinomial", "bernoulli", "normal"), _RANDOM),
     **dict.fromkeys(("cauchy", "exponential", "geometric", "log_normal", "uniform"), _RANDOM),
+    **dict.fromkeys(("as_strided", "as_strided_copy", "as_strided_scatter"), "it reads memory, not the elements"),
     "nn.functional.rrelu": _RANDOM,
     "to_sparse": "its result is sparse",
     "torch.ops.aten._flash_attention_forward": "of a GPU only, with a random state among its results",

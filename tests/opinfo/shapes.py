@@ -17,7 +17,7 @@ import torch
 from tests.opinfo.functions import as_tensors
 from tests.opinfo.structures import Group, Sample
 
-__all__ = ["ELEMENTWISE", "Layout", "find_layout"]
+__all__ = ["ELEMENTWISE", "Layout", "find_layout", "fixed_layout"]
 
 # The dims of all tensors of an elementwise function.
 ELEMENTWISE = "*n"
@@ -71,7 +71,11 @@ def find_layout(group: Group, call: Callable[..., Any], draw: Callable[..., torc
                 return Layout(dims, bounds, outputs, is_list, verified=True)
             if tries > _MOST_TRIES:
                 break
-    example = group.example
+    return fixed_layout(group.example, call)
+
+
+def fixed_layout(example: Sample, call: Callable[..., Any]) -> Layout:
+    """The sizes of a sample, and no others."""
     dims = tuple(tuple(map(str, shape)) for shape in example.shapes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -75,7 +75,7 @@ class Group:
 def first_dtype(info: OpInfo, device: str = "cpu") -> torch.dtype:
     """The dtype whose samples are grouped: float32 where it is supported."""
     supported = info.supported_dtypes(device)
-    return next((d for d in _PREFERRED if d in supported), min(supported, key=str))
+    return next((d for d in _PREFERRED if d in supported), min(supported, key=str, default=torch.float32))
 
 
 def read_samples(info: OpInfo, dtype: torch.dtype) -> list[Sample]:
