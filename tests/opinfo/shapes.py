@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from tests.opinfo.functions import as_tensors
 from tests.opinfo.structures import Group, Sample
@@ -68,6 +69,8 @@ def find_layout(group: Group, call: Callable[..., Any], draw: Callable[..., torc
             found = _run_all(dims, bounds, call, draw)
             if found is not None:
                 dims, (outputs, is_list) = _split(dims, bounds, found, call, draw)
+                if not is_list and _depends_on_data(group.example, call):
+                    outputs = tuple(_named_by_data(i, output) for i, output in enumerate(outputs))
                 return Layout(dims, bounds, outputs, is_list, verified=True)
             if tries > _MOST_TRIES:
                 break
@@ -82,6 +85,22 @@ def fixed_layout(example: Sample, call: Callable[..., Any]) -> Layout:
         result = call(*(t.clone() for t in example.tensors))
     outputs = tuple(("_",) * t.dim() for t in as_tensors(result))
     return Layout(dims, (None,) * len(dims), outputs, isinstance(result, list), verified=False)
+
+
+def _depends_on_data(example: Sample, call: Callable[..., Any]) -> bool:
+    """Whether the sizes of outputs do, so that fake tensors have none."""
+    with FakeTensorMode() as mode:
+        try:
+            call(*(mode.from_tensor(t) for t in example.tensors))
+        except (DynamicOutputShapeException, DataDependentOutputException):
+            return True
+        except Exception:  # opwright reports what else goes wrong on fake tensors
+            return False
+    return False
+
+
+def _named_by_data(i: int, output: Dims) -> Dims:
+    return tuple(f"kept{i}x{axis}" if d == "_" else d for axis, d in enumerate(output))
 
 
 def _split(
@@ -218,4 +237,4 @@ def _output_dims(
 
 def _dim_of(sizes: tuple[int, ...], assignments: Sequence[dict[str, int]]) -> str:
     same = [n for n in assignments[0] if all(a[n] == size for a, size in zip(assignments, sizes, strict=True))]
-    return same[0] if same else "_"
+    return same[0] if same else str(sizes[0]) if len(set(sizes)) == 1 else "_"
