@@ -37,11 +37,11 @@ _TRIED = 12
 _ANY = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
         "complex64", "complex128", "uint16", "uint32", "uint64", "complex32")  # fmt: skip
 # What derived matrices are, for functions that refuse or magnify others.
-_MATRICES: dict[str, Callable[[], Any]] = {
-    **dict.fromkeys(("cholesky", "linalg.cholesky", "linalg.cholesky_ex", "logdet"), ow.positive_definite),
-    **dict.fromkeys(("linalg.inv", "linalg.inv_ex", "linalg.det", "linalg.slogdet", "linalg.cond"), ow.well_conditioned),
-    **dict.fromkeys(("linalg.solve", "linalg.solve_ex", "linalg.matrix_rank", "linalg.pinv"), ow.well_conditioned),
-}
+_POSITIVE_DEFINITE = {"cholesky", "linalg.cholesky", "linalg.cholesky_ex", "logdet"}
+_WELL_CONDITIONED = {
+    "linalg.inv", "linalg.inv_ex", "linalg.det", "linalg.slogdet", "linalg.cond", "linalg.solve", "linalg.solve_ex",
+    "linalg.matrix_rank", "linalg.pinv",
+}  # fmt: skip
 
 
 class LeftOut(Exception):
@@ -144,28 +144,35 @@ def _function(info: OpInfo) -> Callable[..., Any]:
         cloudpickle.dumps(info.op)
     except Exception:  # pickling raises anything
         return function_of_aten(str(info.name).rpartition(".")[2])
-    return info.op  # type: ignore[no-any-return]
+    return info.op
 
 
 def _supported(info: OpInfo, device: str) -> list[torch.dtype]:
     return sorted(info.supported_dtypes(device), key=lambda d: (d is not first_dtype(info), str(d)))
 
 
-def _draw_to_probe(info: OpInfo, example: Sample, dtype: torch.dtype, i: int, shape: tuple[int, ...], high: Any) -> Tensor:
-    own = example.dtypes[i] or dtype
+def _draw_to_probe(
+    info: OpInfo, example: Sample, dtype: torch.dtype, i: int, shape: tuple[int, ...], high: Any
+) -> Tensor:
+    """A tensor with which a function is tried with other sizes."""
+    own, stated = example.dtypes[i] or dtype, _stated(info, i, None)
     generator = torch.Generator().manual_seed(i)
-    stated = _stated(info, i, None)
-    if stated is not None and stated.is_arranged and len(shape) > 1:
-        n = min(shape[-2:])
-        square = torch.randn(*shape[:-2], n, n, generator=generator)
-        return (square @ square.mT + torch.eye(n)).to(own)
-    if own.is_floating_point or own.is_complex:
-        values = torch.rand(shape, generator=generator) if stated else torch.randn(shape, generator=generator)
-        low = float(stated.low) if stated and stated.low is not None else -1.0 if stated and stated.high is None else 0.0
-        return (values + low if stated else values).to(own)
+    if stated is not None and stated.is_arranged:
+        drawn = torch.randn(shape, generator=generator)
+        is_square = len(shape) > 1 and shape[-1] == shape[-2]
+        return (drawn @ drawn.mT + torch.eye(shape[-1]) if is_square else drawn).to(own)
     if own is torch.bool:
         return torch.rand(shape, generator=generator) > 0.5
-    return torch.randint(0 if high is not None else 1, 4 if high is None else high + 1, shape, generator=generator).to(own)
+    if own.is_floating_point or own.is_complex:
+        drawn = torch.randn(shape, generator=generator) if stated is None else _within(stated, shape, generator)
+        return drawn.to(own)
+    low, end = (1, 4) if high is None else (0, high + 1)
+    return torch.randint(low, end, shape, generator=generator).to(own)
+
+
+def _within(stated: Any, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    low = stated.low if stated.low is not None else stated.high - 1
+    return float(low) + torch.rand(shape, generator=generator)
 
 
 def _samples_in(info: OpInfo, group: Group, dtype: torch.dtype, most: int) -> Iterator[tuple[torch.dtype, Sample]]:
@@ -254,8 +261,10 @@ def _stated(info: OpInfo, i: int, bound: Any) -> Any:
     """The values of an argument: indices, the domain of an elementwise function, or matrices."""
     if bound is not None:
         return ow.values(0, bound)
-    if i == 0 and full_name(info) in _MATRICES:
-        return _MATRICES[full_name(info)]()
+    if i == 0 and full_name(info) in _POSITIVE_DEFINITE:
+        return ow.positive_definite()
+    if i == 0 and full_name(info) in _WELL_CONDITIONED:
+        return ow.well_conditioned()
     low, high = getattr(info, "domain", None) or (None, None)
     if low is None and high is None:
         return None

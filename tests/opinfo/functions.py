@@ -39,7 +39,7 @@ def function_of_aten(name: str) -> Function:
     """One of ``torch.ops.aten``, or of the functions that ``torch.nn.functional`` calls, by name."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        aten = getattr(torch, "ops").aten  # noqa: B009: cloudpickle cannot send a function that says torch.ops
+        aten = getattr(torch, "ops").aten  # noqa: B009  # cloudpickle cannot send a function that says torch.ops
         found = getattr(torch._C._nn, name, None) or getattr(aten, name)
         return found(*args, **kwargs)
 

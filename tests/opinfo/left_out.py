@@ -6,11 +6,12 @@ __all__ = ["UNCHECKED_SIZES", "reason"]
 
 # Functions that take sizes which do not match, and read or write past the end of memory (in torch 2.13). Their
 # contracts have the sizes of a sample.
-UNCHECKED_SIZES = frozenset({"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"})
+UNCHECKED_SIZES = frozenset({"nn.functional.batch_norm", "nn.functional.batch_norm.without_cudnn"})
 
 _UNINITIALISED = "its result is not initialised"
 _NOT_UNIQUE = "several results are right (signs, phases or bases)"
 _RANDOM = "its result is random"
+_WRITES = "it writes its arguments"
 _PRIVATE = "compiles a kernel of its own"
 
 _BY_NAME = {
@@ -21,6 +22,7 @@ _BY_NAME = {
     **dict.fromkeys(("rand_like", "randn_like", "randint_like", "multinomial", "bernoulli", "normal"), _RANDOM),
     **dict.fromkeys(("cauchy", "exponential", "geometric", "log_normal", "uniform"), _RANDOM),
     **dict.fromkeys(("as_strided", "as_strided_copy", "as_strided_scatter"), "it reads memory, not the elements"),
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"), _WRITES),
     "nn.functional.rrelu": _RANDOM,
     "to_sparse": "its result is sparse",
     "torch.ops.aten._flash_attention_forward": "of a GPU only, with a random state among its results",

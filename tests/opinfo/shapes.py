@@ -22,11 +22,18 @@ __all__ = ["ELEMENTWISE", "Layout", "find_layout", "fixed_layout"]
 
 # The dims of all tensors of an elementwise function.
 ELEMENTWISE = "*n"
-_SIZES = ((5, 7, 3, 6, 4, 11, 13, 9, 8, 10, 12), (8, 4, 9, 7, 10, 6, 5, 12, 14, 11, 3), (6, 9, 5, 8, 3, 4, 7, 15, 10, 11, 2))
+_SIZES = (
+    (5, 7, 3, 6, 4, 11, 13, 9, 8, 10, 12),
+    (8, 4, 9, 7, 10, 6, 5, 12, 14, 11, 3),
+    (6, 9, 5, 8, 3, 4, 7, 15, 10, 11, 2),
+)
 _VARIADIC = ((3, 5), (7,), (), (2, 3, 4))
 _MOST_TRIES = 120
 Dims = tuple[str, ...]
 # The dims of outputs, and whether they are a list.
+Call = Callable[..., Any]
+# Gives a tensor for a slot, of a shape, with a largest integer.
+Draw = Callable[..., torch.Tensor]
 Ran = tuple[tuple[tuple[str, ...], ...], bool]
 # For each tensor, the upper end of its integers: a dim's expression or a number.
 Bounds = tuple[str | int | None, ...]
@@ -56,7 +63,7 @@ class Layout:
         return self.verified, not any(d.isdigit() for d in names), len({d for d in names if not d.isdigit()})
 
 
-def find_layout(group: Group, call: Callable[..., Any], draw: Callable[..., torch.Tensor], *, elementwise: bool) -> Layout:
+def find_layout(group: Group, call: Call, draw: Draw, *, elementwise: bool) -> Layout:
     """The dims with the most free sizes that the function takes.
 
     Args:
@@ -70,14 +77,14 @@ def find_layout(group: Group, call: Callable[..., Any], draw: Callable[..., torc
             if found is not None:
                 dims, (outputs, is_list) = _split(dims, bounds, found, call, draw)
                 if not is_list and _depends_on_data(group.example, call):
-                    outputs = tuple(_named_by_data(i, output) for i, output in enumerate(outputs))
+                    outputs = _named_by_data(outputs, group.example, call)
                 return Layout(dims, bounds, outputs, is_list, verified=True)
             if tries > _MOST_TRIES:
                 break
     return fixed_layout(group.example, call)
 
 
-def fixed_layout(example: Sample, call: Callable[..., Any]) -> Layout:
+def fixed_layout(example: Sample, call: Call) -> Layout:
     """The sizes of a sample, and no others."""
     dims = tuple(tuple(map(str, shape)) for shape in example.shapes)
     with warnings.catch_warnings():
@@ -87,7 +94,7 @@ def fixed_layout(example: Sample, call: Callable[..., Any]) -> Layout:
     return Layout(dims, (None,) * len(dims), outputs, isinstance(result, list), verified=False)
 
 
-def _depends_on_data(example: Sample, call: Callable[..., Any]) -> bool:
+def _depends_on_data(example: Sample, call: Call) -> bool:
     """Whether the sizes of outputs do, so that fake tensors have none."""
     with FakeTensorMode() as mode:
         try:
@@ -99,13 +106,18 @@ def _depends_on_data(example: Sample, call: Callable[..., Any]) -> bool:
     return False
 
 
-def _named_by_data(i: int, output: Dims) -> Dims:
-    return tuple(f"kept{i}x{axis}" if d == "_" else d for axis, d in enumerate(output))
+def _named_by_data(outputs: tuple[Dims, ...], example: Sample, call: Call) -> tuple[Dims, ...]:
+    """The dims of outputs in which sizes that depend on data have a name: those that differ for zeros."""
+    ran = [as_tensors(call(*tensors)) for tensors in (example.tensors, map(torch.zeros_like, example.tensors))]
+
+    def name(i: int, axis: int, dim: str) -> str:
+        size, of_zeros = (tensors[i].shape[axis] for tensors in ran)
+        return dim if dim != "_" else str(size) if size == of_zeros else f"kept{i}x{axis}"
+
+    return tuple(tuple(name(i, axis, dim) for axis, dim in enumerate(dims)) for i, dims in enumerate(outputs))
 
 
-def _split(
-    dims: tuple[Dims, ...], bounds: Bounds, found: Ran, call: Callable[..., Any], draw: Callable[..., torch.Tensor]
-) -> tuple[tuple[Dims, ...], Ran]:
+def _split(dims: tuple[Dims, ...], bounds: Bounds, found: Ran, call: Call, draw: Draw) -> tuple[tuple[Dims, ...], Ran]:
     """Give one or two axes of a name a name of their own, as long as the function takes other sizes there."""
     for count in (1, 2, 3):
         places = [(i, axis) for i, tensor in enumerate(dims) for axis, d in enumerate(tensor) if d.isalpha()]
@@ -115,13 +127,17 @@ def _split(
             if len(old) > 1 or names.count(*old) <= count:
                 continue
             new = next(letter for letter in string.ascii_lowercase if letter not in names)
-            other = tuple(
-                tuple(new if (i, axis) in chosen else d for axis, d in enumerate(tensor)) for i, tensor in enumerate(dims)
-            )
+            other = _renamed(dims, chosen, new)
             again = _run_all(other, bounds, call, draw)
             if again is not None:
                 dims, found = other, again
     return dims, found
+
+
+def _renamed(dims: tuple[Dims, ...], places: Sequence[tuple[int, int]], new: str) -> tuple[Dims, ...]:
+    return tuple(
+        tuple(new if (i, axis) in places else d for axis, d in enumerate(tensor)) for i, tensor in enumerate(dims)
+    )
 
 
 def _namings(group: Group, *, elementwise: bool) -> Iterator[tuple[Dims, ...]]:
@@ -178,17 +194,10 @@ def _bounds(group: Group, dims: tuple[Dims, ...]) -> Iterator[Bounds]:
     yield from itertools.islice(itertools.product(*choices), 40)
 
 
-def _run_all(
-    dims: tuple[Dims, ...], bounds: Bounds, call: Callable[..., Any], draw: Callable[..., torch.Tensor]
-) -> Ran | None:
+def _run_all(dims: tuple[Dims, ...], bounds: Bounds, call: Call, draw: Draw) -> Ran | None:
     """The dims of outputs, and whether they are a list; None if the function refuses some sizes."""
     if dims[0] == (ELEMENTWISE,):
-        ran = [_run([shape] * len(dims), bounds, call, draw) for shape in _VARIADIC]
-        shapes = [shape for shape in _VARIADIC]
-        if any(r is None for r in ran) or len({len(r[0]) for r in ran if r}) != 1:
-            return None
-        same = [all(r[0][i] == shape for r, shape in zip(ran, shapes, strict=True) if r) for i in range(len(ran[0][0]))]  # type: ignore[index]
-        return tuple((ELEMENTWISE,) if s else ("...",) for s in same), ran[0][1]  # type: ignore[index]
+        return _run_elementwise(len(dims), bounds, call, draw)
     names = list(dict.fromkeys(d for tensor in dims for d in tensor if d.isalpha()))
     assignments = [dict(zip(names, sizes, strict=False)) for sizes in _SIZES]
     if len(names) > len(_SIZES[0]):
@@ -203,8 +212,16 @@ def _run_all(
     return _output_dims([r for r in ran if r], assignments)
 
 
+def _run_elementwise(count: int, bounds: Bounds, call: Call, draw: Draw) -> Ran | None:
+    ran = [r for shape in _VARIADIC if (r := _run([shape] * count, bounds, call, draw)) is not None]
+    if len(ran) < len(_VARIADIC) or len({len(shapes) for shapes, _ in ran}) != 1:
+        return None
+    by_output = zip(*(shapes for shapes, _ in ran), strict=True)
+    return tuple((ELEMENTWISE,) if shapes == _VARIADIC else ("...",) for shapes in by_output), ran[0][1]
+
+
 def _run(
-    shapes: Sequence[tuple[int, ...]], highs: Sequence[Any], call: Callable[..., Any], draw: Callable[..., torch.Tensor]
+    shapes: Sequence[tuple[int, ...]], highs: Sequence[Any], call: Call, draw: Draw
 ) -> tuple[list[tuple[int, ...]], bool] | None:
     tensors = [draw(i, shape, high) for i, (shape, high) in enumerate(zip(shapes, highs, strict=True))]
     try:
@@ -226,7 +243,7 @@ def _output_dims(
     shapes = [r[0] for r in ran]
     if len({len(s) for s in shapes}) != 1:
         return ((),), True  # a list whose length depends on sizes
-    outputs = []
+    outputs: list[Dims] = []
     for each in zip(*shapes, strict=True):
         if len({len(shape) for shape in each}) != 1:
             outputs.append(("...",))
@@ -237,4 +254,4 @@ def _output_dims(
 
 def _dim_of(sizes: tuple[int, ...], assignments: Sequence[dict[str, int]]) -> str:
     same = [n for n in assignments[0] if all(a[n] == size for a, size in zip(assignments, sizes, strict=True))]
-    return same[0] if same else str(sizes[0]) if len(set(sizes)) == 1 else "_"
+    return same[0] if same else "_"

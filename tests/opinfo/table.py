@@ -1,6 +1,7 @@
 """Checks torch's own functions as kernels, and records every verdict.
 
-``python -m tests.opinfo.table cpu OUT.json`` checks all of them; ``--only``, ``--limit`` and ``--resume`` restrict that.
+``python -m tests.opinfo.table cpu OUT.json`` checks all of them, or those of ``--only``, or the first of ``--limit``;
+``--resume`` continues a run that ended early.
 """
 
 from __future__ import annotations
@@ -53,9 +54,7 @@ def _row_of(name: str, verdict: ow.Verdict, contract: str) -> Row:
         verdict.status.value,
         verdict.seconds,
         contract=contract,
-        findings=[
-            {"check": f.check, "status": f.status.value, "case": f.case, "message": f.message[:400] if f.check != "load" else f.message[-400:]} for f in found
-        ],
+        findings=[_finding(f) for f in found],
         passed={f.check: f.message for f in verdict.findings if f.status.value == "pass"},
         not_checked=len(verdict.not_checked),
         why_not=sorted({f"{n.check}: {n.reason[:150]}" for n in verdict.not_checked}),
@@ -63,6 +62,12 @@ def _row_of(name: str, verdict: ow.Verdict, contract: str) -> Row:
     if found and (bug := known_bug(name, verdict.device, [f.check for f in found])):
         row["known"] = bug
     return row
+
+
+def _finding(finding: ow.Finding) -> dict[str, str]:
+    # The end of a traceback says more than its start.
+    text = finding.message[-400:] if finding.check in ("load", "build") else finding.message[:400]
+    return {"check": finding.check, "status": finding.status.value, "case": finding.case, "message": text}
 
 
 def _line(row: Row) -> str:
