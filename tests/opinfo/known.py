@@ -25,7 +25,16 @@ class Bug:
     evidence: str
 
 
-KNOWN: tuple[Bug, ...] = ()
+KNOWN: tuple[Bug, ...] = (
+    Bug(
+        ("nn.functional.max_unpool2d",),
+        "",
+        ("gradients", "opcheck"),
+        "max_unpool2d(x, indices, 2, 2).sum().backward() with indices = arange(4).view(1, 1, 2, 2).expand(5, 2, 2, 2)"
+        ".contiguous().mT.contiguous().mT raises 'view size is not compatible with input tensor's size and stride'; "
+        "the forward takes the same indices, and with contiguous ones the backward is right (torch 2.13, CPU).",
+    ),
+)
 
 
 def known_bug(function: str, device: str, checks: Sequence[str]) -> str:
