@@ -9,9 +9,14 @@ import textwrap
 import time
 
 import pytest
+from typer.testing import CliRunner
 
+from opwright.cli import app
+from opwright.cli.common import exit_code
 from opwright.cli.timing import parse_size
 from opwright.errors import CheckError
+from opwright.results import CheckReport, Status
+from tests.report.sample_records import MACHINE, every_status, make_verdict
 from tests.warm import run_module
 
 RIGHT = """
@@ -60,6 +65,7 @@ def test_help_answers_without_torch():
     )
     assert not [line for line in run.stderr.splitlines() if line.split("|")[-1].strip() in ("torch", "triton", "numpy")]
     assert "Exit codes" in run.stdout
+    assert "4 nothing failed" in " ".join(run.stdout.split())
 
 
 def test_a_right_operator_exits_0_and_its_record_matches_the_table(script, tmp_path):
@@ -151,6 +157,97 @@ def test_a_kernel_that_can_run_nowhere_here_exits_3_and_1_if_it_is_required(scri
     assert "required, but" in required.stdout
 
 
+# -- exit codes of statuses that a right or wrong kernel has seldom ---------------------------------------------
+
+
+def report_of(*statuses):
+    return CheckReport({}, tuple(make_verdict(kernel=s.value, status=s, reason=f"it is {s}") for s in statuses))
+
+
+PASS, THIN, WARNING, INCONCLUSIVE, FAIL, REFUSED = (
+    Status.PASS, Status.THIN, Status.WARNING, Status.INCONCLUSIVE, Status.FAIL, Status.REFUSED,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code", "strict_code"),
+    [
+        ([PASS], 0, 0),
+        ([PASS, REFUSED], 0, 0),
+        ([PASS, WARNING], 0, 1),
+        ([THIN], 0, 1),
+        ([WARNING, REFUSED], 0, 1),
+        ([PASS, INCONCLUSIVE], 4, 4),
+        ([INCONCLUSIVE, THIN], 4, 1),
+        ([INCONCLUSIVE, REFUSED], 4, 4),
+        ([FAIL, INCONCLUSIVE, WARNING, THIN, PASS], 1, 1),
+        ([FAIL], 1, 1),
+        ([REFUSED], 3, 3),
+        ([], 3, 3),
+    ],
+)
+def test_the_exit_code_follows_from_the_statuses(statuses, code, strict_code):
+    assert exit_code(report_of(*statuses)) == code
+    assert exit_code(report_of(*statuses), strict=True) == strict_code
+
+
+@pytest.mark.parametrize(
+    "statuses", [[PASS, WARNING], [THIN], [INCONCLUSIVE, WARNING], [FAIL, WARNING], [PASS], [REFUSED]]
+)
+def test_the_exit_code_agrees_with_the_report(statuses):
+    report = report_of(*statuses)
+    assert report.passed == (exit_code(report) == 0)
+    assert report.strictly_passed == (exit_code(report, strict=True) == 0)
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """A function that runs ``opwright check`` as if it had found these verdicts."""
+    from opwright.checks import run
+
+    def check(verdicts, *options):
+        monkeypatch.setattr(run, "check", lambda *targets, **settings: CheckReport(MACHINE, tuple(verdicts)))
+        return CliRunner().invoke(app, ["check", "x.py", *options], env={"COLUMNS": "100"})
+
+    return check
+
+
+def test_warnings_exit_0_and_the_last_line_says_what_strict_would_do(checked):
+    done = checked(report_of(THIN, THIN, WARNING, PASS))
+    assert done.exit_code == 0, done.output
+    assert done.stdout.endswith("\n2 thin, 1 with warnings: --strict counts them as failures\n")
+
+
+def test_strict_counts_warnings_as_failures(checked):
+    done = checked(report_of(WARNING, PASS), "--strict")
+    assert done.exit_code == 1, done.output
+    assert done.stdout.endswith("\n1 with warnings: it counts as a failure, because of --strict\n")
+    right = checked(report_of(PASS), "--strict")
+    assert right.exit_code == 0, right.output
+    assert "--strict" not in right.stdout
+
+
+def test_what_did_not_end_exits_4_with_its_command(checked):
+    done = checked([v for v in every_status() if v.status is not FAIL])
+    assert done.exit_code == 4, done.output
+    assert "again: opwright check add.py:sin --kernel cpp --only 'gradients'" in done.stdout
+    assert checked(every_status()).exit_code == 1, "a failure is worse"
+
+
+def test_verbose_shows_how_many_cases_each_check_ran(checked):
+    line = "      ✓ torch.compile  2 of 2 cases; fullgraph, static and dynamic\n"
+    assert line in checked(every_status(), "-v").stdout
+    assert line not in checked(every_status()).stdout
+
+
+def test_the_record_of_a_check_has_coverage_and_remedies(checked, tmp_path):
+    checked(every_status(), "--json", str(tmp_path / "out.json"), "--html", str(tmp_path / "out.html"))
+    thin = next(v for v in json.loads((tmp_path / "out.json").read_text())["verdicts"] if v["status"] == "thin")
+    assert thin["findings"][0]["coverage"] == {"run": 12, "generated": 164}
+    assert thin["findings"][0]["remedy"].startswith("State sizes")
+    assert "12 <span" in (tmp_path / "out.html").read_text()
+
+
 def test_doctor_names_every_language_and_writes_a_record(tmp_path):
     from opwright.backends import BACKENDS
 
@@ -208,7 +305,7 @@ def test_records_become_a_page_and_a_comment(script, tmp_path):
 
 def test_a_report_shows_itself_in_a_notebook():
     import opwright as ow
-    from opwright.results import CheckReport, Status, Verdict
+    from opwright.results import Verdict
 
     assert ow.check is not None
     shown = CheckReport({}, (Verdict("a::b", "<k>", "cpp", "cpu", Status.FAIL),))._repr_html_()

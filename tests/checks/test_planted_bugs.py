@@ -133,10 +133,10 @@ def test_a_wrong_kernel_is_caught_by_the_intended_check(kernel, check, expected_
     report = ow.check(scale, timeout=3, checks=["values", "metadata", "inputs unchanged"])
     (verdict,) = report.verdicts
     assert not report.passed
-    found = {f.check: f for f in verdict.failures}
-    assert check in found, report
-    assert expected_message in found[check].message
-    assert "ow.check(scale" in found[check].reproduce or found[check].case == ""
+    found = [f for f in verdict.failures if f.check == check]
+    assert found, report
+    assert expected_message in found[0].message
+    assert "ow.check(scale" in found[0].reproduce or found[0].case == ""
 
 
 def test_a_right_kernel_passes_every_check():
@@ -227,7 +227,7 @@ def test_near_ties_of_an_argmin_are_no_failure_but_a_wrong_index_is():
 
     @nearest.python(name="squared")
     def _(x, y):
-        return (x[:, None] - y).square().sum(2).argmin(1)
+        return (x[:, None].float() - y.float()).square().sum(2).argmin(1)
 
     @nearest.python(name="second")
     def _(x, y):
@@ -332,6 +332,11 @@ def in_order(x):
     return torch.stack(sums, -1) if sums else wide
 
 
+def log_of_sum(x):
+    wide = x.double()
+    return (wide.exp().sum(-1, keepdim=True).log() - wide).to(x.dtype).contiguous()
+
+
 def softmax_by_exp2(x):
     shifted = (x.float() if x.itemsize < 4 else x) * 1.4426950408889634
     powers = torch.exp2(shifted - shifted.amax(-1, keepdim=True)) if x.shape[-1] else shifted
@@ -344,7 +349,7 @@ def softmax_by_exp2(x):
         (lambda x: x.cumsum(-1), lambda x: in_order(x).to(x.dtype).contiguous()),
         (lambda x: x.softmax(-1), softmax_by_exp2),
         (lambda x: torch.exp(40 * x), lambda x: torch.exp2(x * (40 * 1.4426950408889634)).contiguous()),
-        (lambda x: x.logsumexp(-1, keepdim=True) - x, lambda x: (x.exp().sum(-1, keepdim=True).log() - x).contiguous()),
+        (lambda x: x.logsumexp(-1, keepdim=True) - x, log_of_sum),
     ],
     ids=["cumsum", "softmax", "steep", "cancelling"],
 )

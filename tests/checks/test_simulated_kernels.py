@@ -69,7 +69,7 @@ def test_a_right_kernel_passes_and_says_where_it_ran():
 )
 def test_a_wrong_kernel_is_caught_at_its_line(fault, line, expected_message):
     verdict = verdict_of(scale_with(**fault))
-    (failure,) = verdict.failures
+    failure = verdict.failures[0]
     assert expected_message in failure.message.lower()
     assert line is None or f":{line}" in failure.message or f"line {line}" in failure.message
     assert "cpu-sim" in failure.reproduce

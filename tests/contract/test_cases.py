@@ -12,7 +12,10 @@ import opwright as ow
 from opwright.contract.define import make_contract
 from opwright.contract.inputs.arguments import always_its_default, arguments_of
 from opwright.contract.inputs.case import Case
-from opwright.contract.inputs.cases import LAYOUTS, cases, elements, parse_case, smaller
+from opwright.contract.inputs.cases import cases
+from opwright.contract.inputs.layouts import LAYOUTS
+from opwright.contract.inputs.sizes import elements, smaller
+from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
 
 
@@ -39,7 +42,11 @@ def test_dims_differ_so_that_swapped_ones_show():
 def test_every_dtype_and_layout_is_there_and_a_kernels_dtypes_restrict_them():
     everything = cases(contract_of(matmul), "quick")
     assert {c.dtype for c in everything} == {torch.float32, torch.float16, torch.bfloat16, torch.float64}
-    assert {c.layout for c in everything} == {*LAYOUTS, "sliced:a", "sliced:b"}
+    assert {c.layout for c in everything} == {
+        *LAYOUTS,
+        "far",
+        *(f"{k}:{a}" for k in ("sliced", "offset") for a in "ab"),
+    }
     assert {c.dtype for c in cases(contract_of(matmul), "quick", [torch.float64])} == {torch.float64}
     assert cases(contract_of(matmul), "quick", [torch.int8]) == []
 
@@ -86,6 +93,8 @@ def test_a_layout_changes_memory_and_not_values(layout):
     expected = {
         "contiguous": lambda: a.is_contiguous() and a.storage_offset() == 0,
         "transposed": lambda: a.stride() == (20, 1, 4),
+        "padded": lambda: a.stride() == (32, 8, 1),
+        "permuted": lambda: a.stride() == (1, 2, 8),
         "sliced": lambda: a.stride()[-1] == 2,
         "offset": lambda: a.storage_offset() == 1,
         "expanded": lambda: 0 in a.stride(),
@@ -129,8 +138,10 @@ def test_scalars_vary_unless_only_their_default_is_known():
     drawn = [arguments_of(contract, c, "cpu")[1:] for c in cases(contract, "quick")]
     assert {type(scale) for scale, *_ in drawn} == {float, type(None)}
     assert {times for _, times, *_ in drawn} == {2, 3, 4}
-    assert {(dim, mode) for _, _, dim, mode in drawn} == {(0, None)}
-    assert [a.name for a in contract.signature.arguments if always_its_default(a)] == ["dim", "mode"]
+    assert {scale for scale, *_ in drawn} >= {0.0, -1.375, 7.5}
+    assert {dim for *_, dim, _ in drawn} == {0, -1, 6}
+    assert {mode for *_, mode in drawn} == {None}
+    assert [a.name for a in contract.signature.arguments if always_its_default(a)] == ["mode"]
 
 
 def test_memory_around_sliced_and_offset_tensors_is_poisoned():
@@ -140,7 +151,12 @@ def test_memory_around_sliced_and_offset_tensors_is_poisoned():
     contract = contract_of(f)
     x, i = arguments_of(contract, parse_case(contract, "n=4 Float=float32 Int=int32 layout=sliced"), "cpu")
     assert torch.as_strided(x, (8,), (1,))[1::2].isnan().all()
-    assert (torch.as_strided(i, (8,), (1,))[1::2] == torch.iinfo(torch.int32).max).all()
+    largest = torch.iinfo(torch.int32).max
+    assert i.stride() == (3,)
+    assert (torch.as_strided(i, (4, 2), (3, 1), 1) == largest).all()
+    x, i = arguments_of(contract, parse_case(contract, "n=4 Float=float32 Int=int32 layout=offset"), "cpu")
+    assert (x.storage_offset(), i.storage_offset()) == (1, 2)
+    assert torch.as_strided(x, (6,), (1,), 0)[[0, -1]].isnan().all()
 
 
 def test_values_are_drawn_from_where_the_author_said():
@@ -204,7 +220,7 @@ def test_numpy_contracts_have_no_bfloat16():
 
 def test_no_derived_case_is_larger_than_its_level_allows():
     contract = contract_of(matmul)
-    assert max(elements(contract, c) for c in cases(contract, "quick")) <= 1 << 18
+    assert max(elements(contract, c) for c in cases(contract, "quick")) <= 1 << 19
 
 
 def test_shrinking_proposes_only_simpler_cases():

@@ -12,7 +12,9 @@ from torch import Tensor
 import opwright as ow
 from opwright.contract.define import make_contract
 from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.cases import cases, parse_case, smaller
+from opwright.contract.inputs.cases import cases
+from opwright.contract.inputs.sizes import smaller
+from opwright.contract.inputs.text import parse_case
 from opwright.contract.shapes.relations import nearest, parse_relation
 from opwright.timing.sizes import bench_cases
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.cases import cases, parse_case
+from opwright.contract.inputs.cases import cases
+from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
 from opwright.timing.request import Request
 from opwright.timing.run import measure

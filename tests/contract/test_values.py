@@ -13,7 +13,8 @@ from torch import Tensor
 import opwright as ow
 from opwright.contract.define import make_contract
 from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.cases import cases, parse_case
+from opwright.contract.inputs.cases import cases
+from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
 from opwright.timing.candidates import input_sets
 

@@ -9,6 +9,7 @@ from opwright.results import (
     CheckReport,
     Comparison,
     ComparisonVerdict,
+    Coverage,
     Crossover,
     Estimate,
     Finding,
@@ -70,6 +71,61 @@ def make_check(*verdicts: Verdict) -> dict[str, Any]:
             make_verdict(kernel="mojo", backend="mojo", status=Status.REFUSED, reason="no Mojo here", findings=()),
         ),
     ).to_json()
+
+
+UNCAPTURED = Finding(
+    "streams",
+    Status.WARNING,
+    "n=1024 dtype=float32 layout=contiguous",
+    "the kernel cannot be captured in a CUDA graph: it calls cudaStreamSynchronize",
+    "opwright check add.py:add --kernel vec4 --only 'streams' --case 'n=1024 dtype=float32'",
+    remedy="Leave the synchronisation to the caller.",
+)
+LEAKING = Finding("memory", Status.WARNING, message="each call leaves 4,096 bytes", remedy="Free the workspace.")
+HARDLY_RAN = Finding(
+    "values",
+    Status.THIN,
+    message="152 of 164 cases were skipped: no values satisfy where=['n == 7 * m']",
+    coverage=Coverage(12, 164),
+    remedy="State sizes that satisfy it: op.sizes(n=14, m=2).",
+)
+ENDLESS = Finding(
+    "gradients",
+    Status.INCONCLUSIVE,
+    "n=1025 dtype=float64 layout=transposed",
+    "the step did not end within 60 s",
+    "opwright check add.py:sin --kernel cpp --only 'gradients' --case 'n=1025 dtype=float64 layout=transposed'",
+    remedy="Allow more time with --timeout 300.",
+)
+
+
+def every_status() -> tuple[Verdict, ...]:
+    """Verdicts of all statuses, those that passed first."""
+    values = Finding("values", Status.PASS, coverage=Coverage(152, 164))
+    compiled = Finding("torch.compile", Status.PASS, message="fullgraph, static and dynamic", coverage=Coverage(2, 2))
+    wrong = Finding(
+        "values",
+        Status.FAIL,
+        "n=5 dtype=float32 layout=contiguous",
+        "1 of 5 elements differ\n  at (4,): expected 1.0, got 0.0",
+        "opwright check add.py:add --kernel forgets_tail --only 'values' --case 'n=5 dtype=float32'",
+        coverage=Coverage(3, 164),
+    )
+    skipped = (NotChecked("bfloat16", "the simulator computes in float32"),)
+    simulated = {"backend": "cuda", "device": "cpu-sim", "reason": "in the CUDA simulator", "not_checked": skipped}
+    return (
+        make_verdict(findings=(values, compiled)),
+        make_verdict(kernel="vec4", findings=(values, UNCAPTURED), status=Status.WARNING, **simulated),
+        make_verdict(kernel="mojo", backend="mojo", device="cpu", status=Status.REFUSED, reason="no Mojo here",
+                     findings=(), seconds=0),
+        make_verdict(op="gallery::sin", findings=(values, UNCAPTURED, LEAKING), status=Status.WARNING),
+        make_verdict(op="gallery::sin", kernel="cpp", backend="cpp", device="cpu", status=Status.INCONCLUSIVE,
+                     reason="did not end in time: gradients", findings=(values, compiled, ENDLESS), seconds=61.2),
+        make_verdict(op="gallery::conv1d", kernel="tiled", status=Status.THIN, reason=HARDLY_RAN.message,
+                     findings=(HARDLY_RAN, compiled)),
+        make_verdict(op="gallery::conv1d", kernel="forgets_tail", backend="cpp", device="cpu", status=Status.FAIL,
+                     reason="failed: values", findings=(wrong, compiled)),
+    )  # fmt: skip
 
 
 def make_measurement(**changes: Any) -> Measurement:
@@ -153,3 +209,41 @@ def make_bench(*measurements: Measurement, errors: tuple[str, ...] = ()) -> dict
     )
     settings = {"TF32 in cuBLAS": "off", "persisting lines of the L2": "reset before each cold sample"}
     return BenchReport({**MACHINE, "power_w": 311.5}, found, roofline, errors, crossovers, settings).to_json()
+
+
+def many_verdicts(count: int = 60) -> list[Verdict]:
+    """Kernels that passed, and one that failed."""
+    wrong = Finding("values", Status.FAIL, "n=5", "differs", "opwright check x")
+    passing = [make_verdict(kernel=f"right_{i}", not_checked=(NotChecked("opcheck", "slow"),)) for i in range(count)]
+    return [*passing, make_verdict(kernel="wrong", status=Status.FAIL, findings=(wrong,))]
+
+
+# Text of a kernel that tries to change the page.
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{7*7}}</style></pre>"
+
+
+def hostile_records() -> list[dict[str, Any]]:
+    """Records with such text wherever a kernel's text may be."""
+    verdicts = [
+        make_verdict(op=HOSTILE, kernel=HOSTILE, backend=HOSTILE, device=HOSTILE, status=status, reason=HOSTILE,
+                     findings=tuple(Finding(HOSTILE, s, HOSTILE, HOSTILE, HOSTILE, remedy=HOSTILE) for s in Status),
+                     not_checked=(NotChecked(HOSTILE, HOSTILE),), parts={HOSTILE: HOSTILE})
+        for status in Status
+    ]  # fmt: skip
+    comparisons = {HOSTILE: Comparison(ComparisonVerdict.SAME, 1.0, 0.99, 1.01)}
+    measured = [
+        make_measurement(op=HOSTILE, kernel=HOSTILE, backend=HOSTILE, device=HOSTILE, direction=HOSTILE, bytes=1 << p,
+                         case={HOSTILE: 1 << p, "dtype": HOSTILE}, comparisons=comparisons, notes=(HOSTILE,),
+                         reproduce=HOSTILE,
+                         bound=HOSTILE, roofline_fraction=0.5)
+        for p in (20, 22)
+    ]  # fmt: skip
+    machine = {**MACHINE, HOSTILE: HOSTILE, "gpus": [{"name": HOSTILE}]}
+    check, bench = make_check(*verdicts), {**make_bench(*measured), "errors": [HOSTILE]}
+    check["verdicts"][0]["findings"][0]["error_histogram"] = {"edges": [0, 1], "counts": [3], "unit": HOSTILE}
+    bench["settings"] = {HOSTILE: HOSTILE}
+    bench["crossovers"] = [
+        {"op": HOSTILE, "device": HOSTILE, "device_name": HOSTILE, "dtype": HOSTILE, "measured": HOSTILE,
+         "ranges": [{"least": 0, "below": None, "kernel": HOSTILE}]}
+    ]  # fmt: skip
+    return [{**check, "machine": machine}, {**bench, "machine": machine}]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -14,10 +12,19 @@ import pytest
 from opwright.errors import OpwrightError
 from opwright.report import html
 from opwright.report.pictures import figures
-from opwright.results import BenchReport, Comparison, ComparisonVerdict, Estimate, Finding, NotChecked, Status
-from tests.report.sample_records import MACHINE, make_bench, make_check, make_measurement, make_verdict
-
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{7*7}}</style></pre>"
+from opwright.results import BenchReport, Estimate, Status
+from tests.report.sample_records import (
+    HOSTILE,
+    MACHINE,
+    UNCAPTURED,
+    every_status,
+    hostile_records,
+    make_bench,
+    make_check,
+    make_measurement,
+    make_verdict,
+    many_verdicts,
+)
 
 
 class Tags(HTMLParser):
@@ -33,10 +40,6 @@ class Tags(HTMLParser):
 
     def count(self, tag):
         return sum(name == tag for name, _ in self.found)
-
-
-def bench_of(*measurements, **changes):
-    return {**make_bench(*measurements), **changes}
 
 
 def text_of(page):
@@ -93,12 +96,6 @@ def test_hostile_names_stay_in_their_cell_of_the_matrix():
     assert "&lt;script&gt;" in rows[0][0]
 
 
-def many_verdicts(count=60):
-    wrong = Finding("values", Status.FAIL, "n=5", "differs", "opwright check x")
-    passing = [make_verdict(kernel=f"right_{i}", not_checked=(NotChecked("opcheck", "slow"),)) for i in range(count)]
-    return [*passing, make_verdict(kernel="wrong", status=Status.FAIL, findings=(wrong,))]
-
-
 def test_a_long_list_is_folded_and_reasons_are_counted():
     page = html.render([make_check(*many_verdicts())])
     assert '<table class="rows folded"' in page
@@ -108,6 +105,75 @@ def test_a_long_list_is_folded_and_reasons_are_counted():
     assert "60 of 61 kernels: slow" in output
     assert "gallery::add:right_3, … and 56 more" in output
     assert 'class="rows folded"' not in html.render([make_check(*many_verdicts(5))])
+
+
+def warnings_of(page):
+    """The section of warnings as text."""
+    start = page.index('<section id="notes"')
+    return text_of("<body>" + page[start : page.index("</section>", start)])
+
+
+def test_warnings_and_thin_coverage_are_a_section_with_remedies():
+    section = warnings_of(html.render([make_check(*every_status())]))
+    order = [
+        "◔ thin nothing wrong was found, but too little ran", "gallery::conv1d:tiled: 152 of 164 cases were skipped",
+        "State sizes that satisfy it", "! with warnings results are right", "2 of 6 kernels: the kernel cannot",
+        "Leave the synchronisation to the caller.", "n=1024 dtype=float32 layout=contiguous",
+        "opwright check add.py:add --kernel vec4", "each call leaves 4,096 bytes",
+    ]  # fmt: skip
+    found = [section.index(part) for part in order]
+    assert found == sorted(found)
+    assert "did not end" not in section
+    assert 'id="notes"' not in html.render([make_check()])
+
+
+def test_sixty_kernels_with_one_warning_have_one_entry():
+    verdicts = [make_verdict(kernel=f"k{i}", status=Status.WARNING, findings=(UNCAPTURED,)) for i in range(60)]
+    section = warnings_of(html.render([make_check(*verdicts)]))
+    assert section.count("cannot be captured") == 1
+    assert "all kernels: the kernel cannot be captured" in section
+
+
+def details_of(page, number):
+    start = page.index(f'<tr class="details" id="v{number}">')
+    return page[start : page.index("</tbody>", start)]
+
+
+def test_details_have_each_check_with_its_cases():
+    page = html.render([make_check(*every_status())])
+    failed, hung, thin, warned = (text_of("<body>" + details_of(page, number)) for number in (1, 2, 3, 5))
+    assert "✗ values 3 of 164 cases smallest failing case n=5" in failed
+    assert "✓ torch.compile 2 of 2 cases; fullgraph, static and dynamic" in failed
+    assert "? gradients case n=1025 dtype=float64 layout=transposed the step did not end within 60 s" in hung
+    assert "Allow more time with --timeout 300. opwright check add.py:sin --kernel cpp" in hung
+    assert "◔ values 12 of 164 cases" in thin
+    assert "! streams case n=1024" in warned
+    assert "! memory each call leaves 4,096 bytes Free the workspace." in warned
+    assert "✓ values 152 of 164 cases" in warned
+
+
+def test_rows_are_sorted_by_status_and_say_how_many_cases_ran():
+    page = html.render([make_check(*every_status())])
+    rows = [text_of("<body>" + row).strip() for row in re.findall(r'<tr class="row">(.*?)</tr>', page, re.DOTALL)]
+    words = ["FAIL", "INCONCLUSIVE", "THIN", "WARNING", "WARNING", "PASS", "REFUSED"]
+    assert [next(w for w in row.split() if w.isupper()) for row in rows] == words
+    assert rows[2] == "gallery::conv1d tiled triton cuda THIN 12 of 164 values 1.2"
+    assert rows[3] == "gallery::add vec4 cuda cpu-sim WARNING 152 of 164 streams in the CUDA simulator 1.2"
+    assert re.findall(r'class="status" data-value="(\d)"', page) == ["0", "1", "2", "3", "3", "4", "5"]
+
+
+def test_what_did_not_end_is_open_and_never_folded():
+    endless = make_verdict(kernel="endless", status=Status.INCONCLUSIVE, reason="no end within 60 s", findings=())
+    page = html.render([make_check(*many_verdicts(), endless)])
+    assert re.findall(r'<tbody class="(\w+) open" data-unfolded', page) == ["fail", "inconclusive"]
+    assert "no end within 60 s" in details_of(page, 2)
+    assert "show 60 passed<" in page
+
+
+def test_a_legend_explains_the_marks():
+    assert "✗ failed ? inconclusive ◔ thin ! with warnings ✓ passed – cannot run here" in text_of(
+        html.render([make_check(*every_status())])
+    )
 
 
 def test_what_was_not_passed_leaves_no_section():
@@ -124,32 +190,6 @@ def test_what_was_not_passed_leaves_no_section():
     assert 'id="parts"' not in sections["bench"]
     assert "no verdicts and no times" in sections["nothing"]
     assert not any('id="errors"' in page or 'id="histograms"' in page for page in sections.values())
-
-
-def hostile_records():
-    finding = Finding(HOSTILE, Status.FAIL, HOSTILE, HOSTILE, HOSTILE)
-    verdicts = [
-        make_verdict(op=HOSTILE, kernel=HOSTILE, backend=HOSTILE, device=HOSTILE, status=status, reason=HOSTILE,
-                     findings=(finding,), not_checked=(NotChecked(HOSTILE, HOSTILE),), parts={HOSTILE: HOSTILE})
-        for status in Status
-    ]  # fmt: skip
-    comparisons = {HOSTILE: Comparison(ComparisonVerdict.SAME, 1.0, 0.99, 1.01)}
-    measured = [
-        make_measurement(op=HOSTILE, kernel=HOSTILE, backend=HOSTILE, device=HOSTILE, direction=HOSTILE, bytes=1 << p,
-                         case={HOSTILE: 1 << p, "dtype": HOSTILE}, comparisons=comparisons, notes=(HOSTILE,),
-                         reproduce=HOSTILE,
-                         bound=HOSTILE, roofline_fraction=0.5)
-        for p in (20, 22)
-    ]  # fmt: skip
-    machine = {**MACHINE, HOSTILE: HOSTILE, "gpus": [{"name": HOSTILE}]}
-    check, bench = make_check(*verdicts), bench_of(*measured, errors=[HOSTILE])
-    check["verdicts"][0]["findings"][0]["error_histogram"] = {"edges": [0, 1], "counts": [3], "unit": HOSTILE}
-    bench["settings"] = {HOSTILE: HOSTILE}
-    bench["crossovers"] = [
-        {"op": HOSTILE, "device": HOSTILE, "device_name": HOSTILE, "dtype": HOSTILE, "measured": HOSTILE,
-         "ranges": [{"least": 0, "below": None, "kernel": HOSTILE}]}
-    ]  # fmt: skip
-    return [{**check, "machine": machine}, {**bench, "machine": machine}]
 
 
 def test_text_from_kernels_is_shown_and_not_obeyed():
@@ -239,7 +279,7 @@ def test_a_measurement_taken_twice_is_shown_twice():
 
 def test_notes_and_errors_and_impossible_shares_stand_out():
     measured = make_measurement(bound="bandwidth", roofline_fraction=1.3, notes=("timers disagree",))
-    page = html.render([bench_of(measured, errors=["add triton: its timed output is wrong"])])
+    page = html.render([make_bench(measured, errors=("add triton: its timed output is wrong",))])
     assert '<span class="note">timers disagree</span>' in page
     assert 'class="bar over"' in page
     assert "its timed output is wrong" in page
@@ -300,6 +340,13 @@ def test_a_notebook_shows_a_table_without_scripts():
         assert "<script" not in fragment
         assert "<style" not in fragment
     assert "forgets_tail" in html.notebook(found.checks[0])
+    (every,) = read([make_check(*every_status())]).checks
+    fragment = html.notebook(every)
+    for part in (
+        "1 failed, 1 inconclusive, 1 thin, 2 with warnings", ">12 of 164 cases<", "? gallery::sin cpp: gradients",
+        "! with warnings: 2 of 6 kernels (streams)", "→ Free the workspace.",
+    ):  # fmt: skip
+        assert part in fragment
     assert "FASTER 0.953 [" in html.notebook(found.benches[0])
     assert isinstance(html.notebook(BenchReport({}, ())), str)
 
@@ -311,130 +358,3 @@ def test_a_report_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
-
-
-# -- in a browser -----------------------------------------------------------------------------------------------
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the PATH")
-
-# A reader's actions and the page's contents after them, written into the page's title.
-DRIVE = """
-const shown = (id) => [...document.querySelectorAll(`#${id} tbody`)].filter((t) => t.checkVisibility())
-  .map((t) => t.querySelector("strong").textContent);
-const click = (what) => { const e = document.querySelector(what); e.click(); return e; };
-const header = (id, name) => [...document.querySelectorAll(`#${id} thead button`)].find((b) => b.textContent === name);
-const search = (id, text) => {
-  const box = document.querySelector(`#${id} input`); box.value = text; box.dispatchEvent(new Event("input"));
-};
-const seen = {};
-seen.start = shown("verdicts");
-seen.failure = document.querySelector("#v1").checkVisibility();
-seen.closed = document.querySelector("#v2").checkVisibility();
-click("#verdicts .pass .opener"); seen.opened = document.querySelector("#v2").checkVisibility();
-seen.expanded = document.querySelector("#verdicts .pass .opener").getAttribute("aria-expanded");
-header("verdicts", "operator and kernel").click(); seen.by_name = shown("verdicts");
-header("verdicts", "operator and kernel").click(); seen.by_name_down = shown("verdicts");
-seen.sorted = header("verdicts", "operator and kernel").parentElement.getAttribute("aria-sort");
-click("#verdicts .chip[data-status=refused]"); seen.refused = shown("verdicts");
-search("verdicts", "nothing like it"); seen.none = shown("verdicts");
-seen.none_left = document.querySelector("#verdicts .none-left").checkVisibility();
-click("#verdicts .chip[data-status='']"); search("verdicts", "GALLERY trit"); seen.found = shown("verdicts");
-search("times", "backward 16384x16384"); header("times", "warm").click(); seen.fastest = shown("times");
-click("#times .chip[data-status=slower]"); seen.slower = shown("times");
-const copied = click("#v1 [data-copy]"); seen.copied = copied.dataset.copy.slice(0, 14);
-document.title = JSON.stringify(seen);
-"""
-
-
-DRIVE_FOLDED = """
-const shown = () => [...document.querySelectorAll("#verdicts tbody")].filter((t) => t.checkVisibility()).length;
-const seen = { folded: shown(), failure: document.querySelector("#v1").checkVisibility() };
-const box = document.querySelector("#verdicts input");
-if (HOW === "search") { box.value = "right_7"; box.dispatchEvent(new Event("input")); }
-else document.querySelector("[data-unfold]").click();
-seen.unfolded = shown();
-seen.button = document.querySelector("[data-unfold]").checkVisibility();
-document.title = JSON.stringify(seen);
-"""
-
-
-def browse(page, file):
-    """The page after its scripts ran, and what the browser logged meanwhile."""
-    file.write_text(page)
-    done = subprocess.run(
-        [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-            "--disable-dev-shm-usage", f"--user-data-dir={file.parent / 'profile'}", "--enable-logging=stderr",
-            "--virtual-time-budget=3000", "--window-size=1280,900", "--dump-dom", file.as_uri(),
-        ],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-
-
-@pytest.mark.slow
-@in_a_browser
-def test_the_page_logs_no_error_and_its_script_runs(tmp_path):
-    shown, console = browse(html.render([make_check(), make_bench()]), tmp_path / "page.html")
-    assert console == []
-    assert re.search(r'<html[^>]*class="js"', shown)
-
-
-@pytest.mark.slow
-@in_a_browser
-def test_hostile_text_does_not_run_in_a_browser(tmp_path):
-    shown, console = browse(html.render(hostile_records(), title=HOSTILE), tmp_path / "page.html")
-    assert console == []
-    assert "<img" not in shown
-    assert re.search(r'<html[^>]*class="js"', shown)
-
-
-@pytest.mark.slow
-@in_a_browser
-def test_the_policy_stops_a_script_that_got_in(tmp_path):
-    page = html.render([make_check()]).replace("</body>", "<script>document.title = 'owned'</script></body>")
-    shown, console = browse(page, tmp_path / "page.html")
-    assert "<title>owned" not in shown
-    assert any("Content Security Policy" in line for line in console)
-
-
-@pytest.mark.slow
-@in_a_browser
-def test_a_reader_opens_sorts_and_filters(tmp_path):
-    page = html.render([make_check(), make_bench()])
-    # The policy would rightly stop the test's own script.
-    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
-    shown, console = browse(page.replace("</body>", f"<script>{DRIVE}</script></body>"), tmp_path / "page.html")
-    assert console == []
-    output = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
-    assert output == {
-        "start": ["forgets_tail", "triton", "mojo"],
-        "failure": True,
-        "closed": False,
-        "opened": True,
-        "expanded": "true",
-        "by_name": ["forgets_tail", "mojo", "triton"],
-        "by_name_down": ["triton", "mojo", "forgets_tail"],
-        "sorted": "descending",
-        "refused": ["mojo"],
-        "none": [],
-        "none_left": True,
-        "found": ["triton", "forgets_tail"],
-        "fastest": ["cuda_vec4", "triton_autotuned", "triton", "torch.compile", "reference"],
-        "slower": [],
-        "copied": "opwright check",
-    }
-
-
-@pytest.mark.slow
-@in_a_browser
-@pytest.mark.parametrize(("how", "unfolded"), [("button", 61), ("search", 1)])
-def test_what_failed_is_never_folded_and_the_rest_unfolds(tmp_path, how, unfolded):
-    page = html.render([make_check(*many_verdicts())])
-    page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
-    script = f"<script>const HOW = '{how}'; {DRIVE_FOLDED}</script></body>"
-    shown, console = browse(page.replace("</body>", script), tmp_path / "page.html")
-    assert console == []
-    output = json.loads(re.search(r"<title>(.*?)</title>", shown)[1])
-    assert output == {"folded": 1, "failure": True, "unfolded": unfolded, "button": False}

@@ -10,7 +10,7 @@ import pytest
 from opwright.errors import OpwrightError
 from opwright.report import markdown
 from opwright.results import Comparison, ComparisonVerdict, Finding, NotChecked, Status
-from tests.report.sample_records import make_bench, make_check, make_measurement, make_verdict
+from tests.report.sample_records import UNCAPTURED, every_status, make_bench, make_check, make_measurement, make_verdict
 
 
 def test_failures_come_with_case_and_command():
@@ -26,6 +26,58 @@ def test_failures_come_with_case_and_command():
         assert part in row
     assert "- `gallery::add:mojo`: `no Mojo here`" in text
     assert "- `gallery::add:triton`: `no floating output` (gradients)" in text
+
+
+def test_every_status_has_a_mark_and_a_word():
+    text = markdown.render([make_check(*every_status())])
+    assert (
+        "**❌ 1 failed · ⏳ 1 inconclusive · 🌘 1 thin · ⚠️ 2 with warnings · ✅ 1 passed · ➖ 1 cannot run here**"
+        in text
+    )
+    assert "| `sin` | ⚠️ 1 |  |  | ⏳ 1 |" in text
+
+
+def test_what_did_not_end_has_case_remedy_and_command():
+    text = markdown.render([make_check(*every_status())])
+    assert "⏳ **inconclusive**: a step did not end in time" in text
+    row = next(line for line in text.splitlines() if "gallery::sin cpp" in line)
+    for part in ("gradients", "`n=1025 dtype=float64 layout=transposed`", "<br>→ Allow more time with --timeout 300.",
+                 "`opwright check add.py:sin --kernel cpp"):  # fmt: skip
+        assert part in row
+
+
+def test_warnings_and_thin_coverage_are_not_folded_and_have_remedies():
+    text = markdown.render([make_check(*every_status())])
+    shown = text[: text.index("<details>")]
+    assert "🌘 **thin**: nothing wrong was found, but too little ran" in shown
+    assert "- `gallery::conv1d:tiled`: `152 of 164 cases were skipped" in shown
+    assert "→ State sizes that satisfy it: op.sizes(n=14, m=2)." in shown
+    assert "- 2 of 6 kernels: `the kernel cannot be captured" in shown
+    assert shown.count("cannot be captured") == 1
+    assert "**thin**" not in markdown.render([make_check()])
+
+
+def test_coverage_is_a_table():
+    text = markdown.render([make_check(*every_status())])
+    assert "| `gallery::conv1d tiled` | cuda | 🌘 | 12 of 164 cases |" in text
+    assert "Cases that ran" not in markdown.render([make_check()]), "no coverage is known"
+
+
+def test_sixty_kernels_with_one_warning_have_one_line():
+    verdicts = [make_verdict(kernel=f"k{i}", status=Status.WARNING, findings=(UNCAPTURED,)) for i in range(60)]
+    text = markdown.render([make_check(*verdicts)])
+    assert "- all kernels: `the kernel cannot be captured" in text
+    assert "k7" not in text
+
+
+def test_many_warnings_are_counted():
+    verdicts = [
+        make_verdict(kernel=f"k{i}", status=Status.WARNING, findings=(Finding("a", Status.WARNING, message=f"w{i}"),))
+        for i in range(60)
+    ]
+    text = markdown.render([make_check(*verdicts)])
+    assert "… and 20 more" in text
+    assert "w59" not in text
 
 
 def test_a_benchmark_shows_time_share_and_verdicts():
@@ -74,9 +126,10 @@ def test_what_was_not_passed_is_not_mentioned():
 def test_hostile_text_stays_in_its_code_span():
     hostile = "a|b `x` ``y``\n\n# @everyone <img src=x> </details> | c |"
     finding = Finding("values", Status.FAIL, hostile, hostile, hostile)
-    verdict = make_verdict(
-        op=hostile, kernel=hostile, status=Status.FAIL, findings=(finding,), not_checked=(NotChecked("v", hostile),)
-    )
+    others = tuple(Finding(hostile, status, hostile, hostile, hostile, remedy=hostile)
+                   for status in (Status.INCONCLUSIVE, Status.THIN, Status.WARNING))  # fmt: skip
+    verdict = make_verdict(op=hostile, kernel=hostile, status=Status.FAIL, findings=(finding, *others),
+                           not_checked=(NotChecked("v", hostile),))  # fmt: skip
     measured = make_measurement(op=hostile, kernel=hostile, roofline_fraction=0.5, case={"n": hostile},
                                 notes=(hostile,),
                                 comparisons={hostile: Comparison(ComparisonVerdict.SAME, 1, 1, 1)})  # fmt: skip

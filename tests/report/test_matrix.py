@@ -24,12 +24,21 @@ def test_cells_count_what_passed_failed_and_was_refused():
 
 
 def test_one_kernel_is_a_mark_and_one_of_each_are_marks():
-    assert str(Cell(passed=1)) == "✓"
-    assert str(Cell(passed=1, failed=1)) == "✗ ✓"
-    assert str(Cell(passed=9)) == "9✓"
-    assert str(Cell(refused=2)) == "2–"
-    assert Cell(refused=2).status is Status.REFUSED
+    assert str(Cell.of([Status.PASS])) == "✓"
+    assert str(Cell.of([Status.PASS, Status.FAIL])) == "✗ ✓"
+    assert str(Cell.of([Status.PASS] * 9)) == "9✓"
+    assert str(Cell.of([Status.REFUSED] * 2)) == "2–"
+    assert Cell.of([Status.REFUSED] * 2).status is Status.REFUSED
     assert str(Cell()) == ""
+    assert Cell().status is None
+
+
+def test_a_cell_shows_every_status_the_worst_first():
+    cell = Cell.of([*reversed(Status), Status.WARNING])
+    assert str(cell) == "1✗ 1? 1◔ 2! 1✓ 1–"
+    assert cell.status is Status.FAIL
+    assert Cell.of([Status.PASS, Status.THIN, Status.INCONCLUSIVE]).status is Status.INCONCLUSIVE
+    assert Cell.of([Status.REFUSED, Status.PASS, Status.WARNING]).status is Status.WARNING
 
 
 def test_a_language_has_a_column_for_each_device_that_it_ran_on():

@@ -11,7 +11,8 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.cases import cases, parse_case
+from opwright.contract.inputs.cases import cases
+from opwright.contract.inputs.text import parse_case
 from opwright.timing.request import Request
 from opwright.timing.run import measure
 
@@ -99,7 +100,7 @@ def test_export_and_vmap(add_all, halves):
 def test_cases_have_lists_of_every_length_and_of_different_sizes(add_all):
     contract = add_all.contract
     lengths = {len(arguments_of(contract, case, "cpu")[0]) for case in cases(contract, "quick")}
-    assert lengths == {0, 1, 2, 3, 5}
+    assert lengths == {0, 1, 2, 3, 5, 33}
     xs, ys, _ = arguments_of(contract, parse_case(contract, "n=6 d=2 lists=5"), "cpu")
     assert [tuple(x.shape) for x in xs] == [tuple(y.shape) for y in ys] == [(6, 2), (3, 2), (7, 2), (0, 2), (8, 2)]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -12,16 +15,18 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.memory import same_layout_copy
 from opwright.contract import derive
-from opwright.contract.inputs import cases as case_making
+from opwright.contract.contract import Contract
 from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.case import Case, Size
+from opwright.contract.inputs.sizes import elements, smaller
 from opwright.errors import ArgumentError, CheckError
-from opwright.results import Finding, NotChecked, Status
+from opwright.results import Coverage, Finding, NotChecked, Status
 from opwright.runtime.op import Op
 
-__all__ = ["Check", "Checker", "Context", "Observation", "SkippedCase"]
+__all__ = ["Check", "Checker", "Context", "Observation", "SkippedCase", "kind_of"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,7 @@ class Observation:
         passed: what the kernel got, a copy of them with the same memory layout; it may have been written.
         before: contiguous copies of the arguments.
         outputs: the kernel's outputs, followed by the mutated arguments; or the exception that it raised.
-        expected: the reference's results (``Contract.reference``) in the case's own dtype, on the CPU.
-        exact: the reference's results with every floating argument in float64.
+        reference: what the reference returns (``Contract.reference``), on the CPU.
     """
 
     case: Case
@@ -49,10 +53,12 @@ class Observation:
     passed: tuple[Any, ...]
     before: tuple[Any, ...]
     outputs: tuple[Any, ...] | Exception
-    expected: tuple[torch.Tensor, ...]
-    exact: tuple[torch.Tensor, ...]
-    # The result of ``reduction_length``, which several checkers use.
-    terms: int | None = None
+    reference: Computation
+
+    @property
+    def expected(self) -> tuple[torch.Tensor, ...]:
+        """The reference's results in the case's own dtypes."""
+        return self.reference.rounded
 
 
 # A checker examines one observation and returns a description of the error, or None.
@@ -73,15 +79,29 @@ class Context:
     progress: Callable[[str, str], None]
     # The command that repeats a failing case, with the placeholders {check} and {case}.
     reproduce: str = ""
+    # A case that was asked for is shown as it is, not replaced by a smaller one.
+    shrinks: bool = True
     _observed: dict[Case, Observation | SkippedCase] = field(default_factory=dict)
+    _elements: int = 0
 
     def observe(self, case: Case) -> Observation | SkippedCase:
-        """Run the kernel and the reference on a case. The same case is not run twice."""
+        """Run the kernel and the reference on a case. What was run lately is not run again."""
         if case not in self._observed:
+            self._elements += elements(self.op.contract, case)
+            while self._elements > _MOST_KEPT and self._observed:
+                oldest = next(iter(self._observed))
+                self._elements -= elements(self.op.contract, oldest)
+                del self._observed[oldest]
             self._observed[case] = self._run(case)
         return self._observed[case]
 
-    def _run(self, case: Case) -> Observation | SkippedCase:
+    def admits(self, case: Case) -> bool:
+        """Whether a case can be run: the kernel is applicable, and the reference defined."""
+        self.progress("inputs", str(case))
+        return not isinstance(self._prepare(case), SkippedCase)
+
+    def _prepare(self, case: Case) -> tuple[tuple[Any, ...], Computation] | SkippedCase:
+        """The arguments of a case, and what the reference gives."""
         try:
             arguments = arguments_of(self.op.contract, case, self.device)
             applicable = self._explain(arguments)
@@ -90,11 +110,23 @@ class Context:
         if applicable != self.kernel:
             return SkippedCase("the kernel is not applicable (dtypes, when)")
         on_cpu = to_cpu(arguments)
+        terms = functools.cache(lambda: reduction_length(self.op.contract, on_cpu, reference.rounded))
+        reference = Computation(self.op.contract.reference, on_cpu, lambda i: terms())
         try:
-            expected = self.op.contract.reference(on_cpu)
-            exact = self.op.contract.reference(to_double(on_cpu))
+            _ = reference.rounded
         except Exception as error:  # the reference refuses arguments by any exception
             return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
+        return arguments, reference
+
+    def _run(self, case: Case) -> Observation | SkippedCase:
+        prepared = self._prepare(case)
+        if isinstance(prepared, SkippedCase):
+            return prepared
+        arguments, reference = prepared
+        try:
+            _ = reference.exact
+        except Exception as error:
+            return SkippedCase(f"the reference raises {type(error).__name__} in float64: {_first_line(error)}")
         before, passed = copy_of(arguments), same_layout(arguments)
         outputs: tuple[Any, ...] | Exception
         try:
@@ -102,7 +134,7 @@ class Context:
             self.synchronize()
         except Exception as error:  # an exception of the kernel is a finding
             outputs = error
-        return Observation(case, arguments, passed, before, outputs, expected, exact)
+        return Observation(case, arguments, passed, before, outputs, reference)
 
     def results(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """What a call returns, followed by the arguments that it has written."""
@@ -123,46 +155,59 @@ class Context:
         if self.device == "cuda":
             torch.cuda.synchronize()
 
-    def check_each_case(self, check: str, checker: Checker) -> Iterator[Finding | NotChecked]:
-        """Apply a checker to every case; yield one finding: the smallest failure, or the number of passed cases."""
+    def check_each_case(
+        self, check: str, checker: Checker, *, cases: Sequence[Case] | None = None
+    ) -> Iterator[Finding | NotChecked]:
+        """Apply a checker to every case (or some); yield each kind of failure with its smallest case, or one finding
+        with the number of passed cases."""
+        chosen = self.cases if cases is None else cases
         skipped: dict[str, list[tuple[Case, str]]] = {}
-        passed = passed_empty = 0
-        for case in self.cases:
+        failures: list[tuple[str, Case]] = []
+        passed = passed_empty = ran = 0
+        for case in chosen:
             self.progress(check, str(case))
             observation = self.observe(case)
             if isinstance(observation, SkippedCase):
                 skipped.setdefault(_kind(observation.why), []).append((case, observation.why))
                 continue
+            ran += 1
             wrong = checker(self, observation)
-            if wrong is not None:
+            if wrong is None:
+                passed += 1
+                passed_empty += elements(self.op.contract, case) == 0
+            elif not any(_explains(known, (kind_of(wrong), case)) for known in failures):
                 case, wrong = self._shrink(check, checker, case, wrong)
-                yield self.failed(check, str(case), wrong)
-                return
-            passed += 1
-            passed_empty += case_making.elements(self.op.contract, case) == 0
+                failures.append((kind_of(wrong), case))
+                coverage = Coverage(ran, len(chosen))
+                yield dataclasses.replace(self.failed(check, str(case), wrong), coverage=coverage)
+                if len(failures) == _MOST_FAILURES:
+                    break
         for group in skipped.values():
             example, why = group[0]
             yield NotChecked.in_cases(check, len(group), str(example), why)
-        if passed > passed_empty or (passed and len(self.cases) == 1):
-            yield Finding(check, Status.PASS, message=f"{passed} cases")
+        if failures:
+            return
+        if passed > passed_empty or (passed and len(chosen) == 1):
+            yield Finding(check, Status.PASS, message=f"{passed} cases", coverage=Coverage(ran, len(chosen)))
         elif passed:
             yield NotChecked(check, "only empty inputs could be run, which verify nothing")
         else:
             yield NotChecked(check, "no case could be run")
 
     def _shrink(self, check: str, checker: Checker, case: Case, wrong: str, tries: int = 60) -> tuple[Case, str]:
-        """Replace the case by simpler ones as long as they fail too."""
-        improved = True
+        """Replace the case by simpler ones as long as they fail in the same way."""
+        kind = kind_of(wrong)
+        improved = self.shrinks
         while improved and tries > 0:
             improved = False
-            for candidate in case_making.smaller(self.op.contract, case):
+            for candidate in smaller(self.op.contract, case):
                 tries -= 1
                 self.progress(check, str(candidate))
                 if tries < 0:
                     break
                 observation = self.observe(candidate)
                 again = None if isinstance(observation, SkippedCase) else checker(self, observation)
-                if again is not None:
+                if again is not None and kind_of(again) == kind:
                     case, wrong, improved = candidate, again, True
                     break
         return case, wrong
@@ -183,20 +228,61 @@ class Context:
         return ", ".join(f"{a.name}={_plain(value)!r}" for a, value in pairs if not a.is_tensor)
 
     def typical_cases(self, count: int, *, layouts: Sequence[str] = ("contiguous",)) -> list[Case]:
-        """A few cases of moderate size that the reference accepts, for checks that are too slow for all."""
+        """A few cases of moderate size with ordinary values that run, for checks that are too slow for all."""
         wanted = [
-            c for c in self.cases if c.layout in layouts and 0 < case_making.elements(self.op.contract, c) <= 4096
+            c
+            for c in self.cases
+            if c.layout in layouts and c.is_plain and 0 < elements(self.op.contract, c) <= _MODERATE
         ]
-        wanted.sort(key=lambda c: -case_making.elements(self.op.contract, c))
-        usable = (
-            c for c in wanted if isinstance(o := self.observe(c), Observation) and not isinstance(o.outputs, Exception)
-        )
-        found: list[Case] = []
-        for case in usable:
-            found.append(case)
-            if len(found) == count:
-                break
-        return found
+        if not wanted and layouts == ("contiguous",):  # the kernel takes other layouts only
+            wanted = [c for c in self.cases if c.is_plain and 0 < elements(self.op.contract, c) <= _MODERATE]
+        wanted.sort(key=lambda c: -elements(self.op.contract, c))
+        return list(itertools.islice((c for c in wanted if self._runs(c)), count))
+
+    def long_cases(self) -> list[Case]:
+        """For each dim, the case in which it is longest and the others small, in the first dtype that runs."""
+        found: dict[str, Case] = {}
+        for case in self.cases:
+            if case.layout == "contiguous" and case.is_plain and case.sample is None and self._is_first_dtype(case):
+                for name, size in case.sizes:
+                    if _length(size) > max(_LONG, _length(dict(found[name].sizes)[name]) if name in found else 0):
+                        found[name] = case
+        return [case for case in dict.fromkeys(found.values()) if self._runs(case)]
+
+    def _is_first_dtype(self, case: Case) -> bool:
+        return case.dtypes == self.cases[0].dtypes
+
+    def _runs(self, case: Case) -> bool:
+        found = self.observe(case)
+        return isinstance(found, Observation) and not isinstance(found.outputs, Exception)
+
+
+# The maximum number of elements in the observations that are kept, and in a case for slow checks.
+_MOST_KEPT, _MODERATE = 1 << 22, 4096
+_LONG = 2048
+# A checker stops after so many kinds of failures.
+_MOST_FAILURES = 4
+
+
+def _length(size: Size) -> int:
+    return max(size, default=0) if isinstance(size, tuple) else size
+
+
+def kind_of(wrong: str) -> str:
+    """What a message says, without numbers and places, so that equal kinds are probably one defect."""
+    first = (wrong.splitlines() or [""])[0]
+    return re.sub(r"#(, #)+", "#", re.sub(r"\d+([.e+-]+\d+)*", "#", first)).split(", ")[0]
+
+
+def _explains(known: tuple[str, Case], other: tuple[str, Case]) -> bool:
+    """Whether a failure that was found is as simple as another one of its kind."""
+    (kind, simple), (other_kind, case) = known, other
+    return (
+        kind == other_kind
+        and (simple.layout == "contiguous" or case.layout != "contiguous")
+        and simple.values in ("", case.values)
+        and simple.scalars in ("", case.scalars)
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -206,17 +292,6 @@ def _plain(value: Any) -> Any:
 def to_cpu(values: Any) -> Any:
     """Tensors copied to the CPU, with their layout."""
     return tree.map_tensors(lambda t: t.detach().cpu(), values)
-
-
-def to_double(values: Any) -> Any:
-    """Floating tensors as float64 (complex as complex128)."""
-
-    def convert(t: torch.Tensor) -> torch.Tensor:
-        if t.is_complex():
-            return t.to(torch.complex128)
-        return t.double() if t.is_floating_point() else t
-
-    return tree.map_tensors(convert, values)
 
 
 def copy_of(values: Any) -> Any:
@@ -229,21 +304,14 @@ def same_layout(values: Any) -> Any:
     return tree.map_tensors(same_layout_copy, values)
 
 
-def reduction_length(context: Context, observation: Observation) -> int:
+def reduction_length(contract: Contract, arguments: Sequence[Any], results: Sequence[torch.Tensor]) -> int:
     """The approximate number of terms in one output element: FLOPs of the reference per output element, or its
     longest sum; all elements, if the reference cannot be traced (NumPy functions that torch lacks)."""
-    if observation.terms is None:
-        observation.terms = _terms(context, observation)
-    return observation.terms
-
-
-def _terms(context: Context, observation: Observation) -> int:
-    outputs = sum(e.numel() for e in observation.exact)
-    arguments = to_cpu(observation.arguments)
+    outputs = sum(result.numel() for result in results)
     try:
-        work, longest = derive.work(context.op.contract, arguments)
+        work, longest = derive.work(contract, arguments)
     except Exception:  # the reference may raise anything on meta tensors
-        return max(1, *(t.numel() for t in tree.tensors(arguments)))
+        return max(1, *(t.numel() for t in tree.tensors(list(arguments))))
     return max(1, longest, math.ceil(work / max(outputs, 1)))
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from opwright import tree
-from opwright.checks.comparison.tolerance import allowed_error, describe_difference, first_difference
-from opwright.checks.context import Context, Observation, SkippedCase, copy_of, reduction_length, to_cpu, to_double
+from opwright.checks.comparison.tolerance import Computation, describe_difference
+from opwright.checks.context import Context, Observation, SkippedCase, copy_of, to_cpu
 from opwright.contract import derive
 from opwright.contract.contract import Contract
-from opwright.contract.inputs.arguments import arrange
 from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.layouts import arrange
 from opwright.errors import ContractError
 from opwright.results import Finding, NotChecked, Origin, Status
 
@@ -92,6 +93,7 @@ def _check_pass(context: Context, case: Case, layout: str, alone: int | None = N
         return "an output is not connected to the inputs: the kernel's result carries no gradient"
     grads = [_incoming(o, layout) if derive.differentiable(o) else None for o in outputs[:visible]]
     grads += [None] * (len(outputs) - visible)
+    before = to_cpu(copy_of(grads))
     try:
         got = torch.autograd.grad(floating, wanted, [g for g in grads if g is not None], allow_unused=True)
         context.synchronize()
@@ -99,7 +101,20 @@ def _check_pass(context: Context, case: Case, layout: str, alone: int | None = N
         return NotChecked(NAME, error.message)
     except Exception as error:  # an exception of the backward is a finding
         return f"the backward raised {type(error).__name__}: {error}"
-    return _compare(context, run, inputs, grads, got)
+    return _written(inputs, run, grads, before) or _compare(context, run, inputs, outputs[:visible], before, got)
+
+
+def _written(inputs: list[Any], run: Observation, grads: Sequence[Any], before: Sequence[Any]) -> str | None:
+    """Whether the backward wrote what is not its own: the incoming gradient, or an input (a saved tensor)."""
+    for what, now, then in (("the incoming gradient", grads, before), ("an input", inputs, run.before)):
+        for a, b in zip(tree.tensors(list(now)), tree.tensors(list(then)), strict=True):
+            if not torch.equal(_bits(a), _bits(b)):
+                return f"the backward wrote {what}"
+    return None
+
+
+def _bits(t: torch.Tensor) -> torch.Tensor:
+    return t.detach().cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
 
 
 def _forward(context: Context, run: Observation, alone: int | None) -> tuple[list[Any], tuple[Any, ...]]:
@@ -133,27 +148,48 @@ def _incoming(output: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def _compare(
-    context: Context, run: Observation, inputs: list[Any], grads: Sequence[Any], got: Sequence[Any]
+    context: Context,
+    run: Observation,
+    inputs: list[Any],
+    outputs: Sequence[torch.Tensor],
+    incoming: Sequence[Any],
+    got: Sequence[Any],
 ) -> str | None:
     contract = _contract(context)
-    needs = [t.requires_grad for t in tree.tensors(inputs)]
-    on_cpu, incoming = to_cpu(copy_of(run.before)), to_cpu(list(grads))
-    rounded = derive.vjp(contract, on_cpu, incoming, needs)
-    exact = derive.vjp(contract, to_double(on_cpu), to_double(incoming), needs)
-    operations = 2 * reduction_length(context, run) + max((t.numel() for t in tree.tensors(inputs)), default=1)
+    tracked = [t for t in tree.tensors(inputs) if t.requires_grad]
+    reference = _expected(context, run, inputs, outputs, incoming)
     names = [
         a.name
         for a, value in zip(contract.signature.arguments, inputs, strict=True)
         for t in tree.tensors([value])
         if t.requires_grad
     ]
-    tracked = [t for t in tree.tensors(inputs) if t.requires_grad]
-    for name, tensor, grad, expected, precise in zip(names, tracked, got, rounded, exact, strict=True):
+    for i, (name, tensor, grad) in enumerate(zip(names, tracked, got, strict=True)):
+        expected = reference.rounded[i]
         actual = torch.zeros_like(expected) if grad is None else grad.detach().cpu()
-        if actual.shape != precise.shape:
-            return f"the gradient of {name!r} has shape {list(actual.shape)}, expected {list(precise.shape)}"
-        tolerance = allowed_error(precise, expected, tensor.dtype, operations)
-        wrong = first_difference(actual, precise, expected, tolerance)
+        if actual.shape != tensor.shape:
+            return f"the gradient of {name!r} has shape {list(actual.shape)}, expected {list(tensor.shape)}"
+        wrong = reference.wrong(i, actual)
         if wrong.any():
             return f"the gradient of {name!r} is wrong: {describe_difference(actual, expected, wrong)}"
     return None
+
+
+def _expected(
+    context: Context, run: Observation, inputs: list[Any], outputs: Sequence[torch.Tensor], incoming: Sequence[Any]
+) -> Computation:
+    """The reference's VJP, with the number of terms in each gradient: those of an output, for each output element
+    that an element of the input contributes to."""
+    contract = _contract(context)
+    needs = [t.requires_grad for t in tree.tensors(inputs)]
+    tracked = [t for t in tree.tensors(inputs) if t.requires_grad]
+    results = sum(o.numel() for o in outputs)
+
+    def terms(i: int) -> int:
+        return 2 * run.reference.terms(0) + math.ceil(results / max(1, tracked[i].numel()))
+
+    def vjp(values: Sequence[Any]) -> list[torch.Tensor]:
+        arguments, grads = values
+        return derive.vjp(contract, arguments, grads, needs)
+
+    return Computation(vjp, (to_cpu(copy_of(run.before)), incoming), terms)

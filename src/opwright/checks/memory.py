@@ -6,10 +6,16 @@ import torch
 
 __all__ = ["changed_bytes", "same_layout_copy"]
 
+# In a larger storage that a tensor hardly uses, only its elements are copied and compared.
+_MOST_BYTES = 1 << 30
+
 
 def same_layout_copy(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in a copy of its whole storage, with its strides and what lies around its elements."""
     copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    if _is_mostly_unused(tensor):
+        storage = torch.UntypedStorage(tensor.untyped_storage().nbytes(), device=tensor.device)
+        return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride()).copy_(tensor)
     storage = tensor.untyped_storage().clone()
     return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
@@ -20,6 +26,8 @@ def changed_bytes(now: torch.Tensor, before: torch.Tensor, *, elements: bool) ->
     Args:
         elements: count all of them; else only those around the tensor's elements, which nothing may write.
     """
+    if _is_mostly_unused(before):
+        return int((_bytes_of_elements(now) != _bytes_of_elements(before)).sum()) if elements else 0
     differ = _bytes_of(now) != _bytes_of(before)
     if not elements and now.numel():
         size = now.element_size()
@@ -30,5 +38,14 @@ def changed_bytes(now: torch.Tensor, before: torch.Tensor, *, elements: bool) ->
     return int(differ.sum())
 
 
+def _is_mostly_unused(tensor: torch.Tensor) -> bool:
+    stored = tensor.untyped_storage().nbytes()
+    return stored > _MOST_BYTES and stored > 64 * tensor.numel() * tensor.element_size()
+
+
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def _bytes_of_elements(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)

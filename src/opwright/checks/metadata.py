@@ -10,7 +10,7 @@ import torch
 from opwright import tree
 from opwright.checks.context import Context, Observation, same_layout
 from opwright.contract.binding import describe_outputs
-from opwright.contract.inputs import cases as case_making
+from opwright.contract.inputs.sizes import elements
 from opwright.internals.compiler import fake_tensors
 from opwright.results import Finding, NotChecked
 
@@ -93,7 +93,7 @@ def _aliasing(outputs: Sequence[torch.Tensor], arguments: Any) -> str | None:
 
 def _reused_memory(context: Context, run: Observation, outputs: Sequence[torch.Tensor]) -> str | None:
     """Whether a second call returns the memory of the first, so that the caller's earlier result changes."""
-    if case_making.elements(context.op.contract, run.case) > 64:
+    if elements(context.op.contract, run.case) > 64:
         return None  # small cases find a reused buffer as well
     earlier = {t.untyped_storage().data_ptr() for t in outputs if t.numel()}
     for i, again in enumerate(context.op.contract.unpack(context.call(same_layout(run.arguments)))):

@@ -25,7 +25,8 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         if excepted:
             yield NotChecked(NAME, f"{', '.join(excepted)}: compared by properties only, and op.property states none")
         return
-    for found in context.check_each_case(NAME, find_error):
+    plain = [case for case in context.cases if case.is_plain]  # no property is meant for infinities
+    for found in context.check_each_case(NAME, find_error, cases=plain):
         if isinstance(found, Finding) and found.status is Status.PASS:
             yield Finding(NAME, Status.PASS, message=f"{', '.join(context.op.properties)}: {found.message}")
         else:

@@ -14,7 +14,7 @@ from opwright.checks.process.isolation import Ending, end_workers, fork_server, 
 from opwright.checks.process.messages import Doing, Found, Job, Message, Notice, NotRunnable, Unavailable, Unchecked
 from opwright.checks.table import CHECKS
 from opwright.contract.inputs.arguments import always_its_default
-from opwright.contract.inputs.cases import parse_case
+from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
 from opwright.machine import Machine, this_machine
 from opwright.results import (

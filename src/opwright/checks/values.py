@@ -5,28 +5,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import linecache
-import math
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from opwright import tree
 from opwright.checks.comparison.statistics import ERROR_RATE
-from opwright.checks.comparison.tolerance import (
-    ErrorSizes,
-    allowed_error,
-    describe_difference,
-    discrete_choices,
-    first_difference,
-)
-from opwright.checks.context import Context, Observation, reduction_length, to_cpu, to_double
+from opwright.checks.comparison.tolerance import ErrorSizes, describe_difference
+from opwright.checks.context import Context, Observation, to_cpu
 from opwright.checks.random_values import difference_of_distributions, not_repeatable, sampled_cases
 from opwright.errors import OpwrightError
-from opwright.internals.compiler import DispatchMode
-from opwright.internals.registration import writes_arguments
 from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]
@@ -103,7 +92,7 @@ def find_error(context: Context, run: Observation, sizes: ErrorSizes | None = No
         expected_count = len(run.expected) - written
         return f"the kernel returned {len(run.outputs) - written} outputs, expected {expected_count}"
     names = [f"{name}: " if name else "" for name in context.op.contract.result_names(run.arguments, run.expected)]
-    for i, (got, expected, exact) in enumerate(zip(run.outputs, run.expected, run.exact, strict=True)):
+    for i, (got, expected) in enumerate(zip(run.outputs, run.expected, strict=True)):
         name = names[i]
         if not isinstance(got, torch.Tensor):
             return f"{name}the kernel returned {type(got).__name__}, expected a tensor"
@@ -111,7 +100,7 @@ def find_error(context: Context, run: Observation, sizes: ErrorSizes | None = No
             return f"{name}shape {list(got.shape)}, expected {list(expected.shape)}"
         if context.op.contract.random or _is_free(context, i):
             continue  # its distribution, or its properties, are compared
-        wrong = _wrong_elements(context, run, i, got.detach().cpu(), expected, exact, sizes)
+        wrong = run.reference.wrong(i, got.detach().cpu(), sizes)
         if wrong.any():
             return name + describe_difference(got.detach().cpu(), expected, wrong)
     return None
@@ -134,73 +123,3 @@ def _raised_at(context: Context, error: Exception) -> str:
     if not lines:
         return ""
     return f"\n{Path(file).name}:{lines[-1]}:\n    {linecache.getline(file, lines[-1]).strip()}"
-
-
-def _wrong_elements(
-    context: Context,
-    run: Observation,
-    i: int,
-    got: torch.Tensor,
-    expected: torch.Tensor,
-    exact: torch.Tensor,
-    sizes: ErrorSizes | None,
-) -> torch.Tensor:
-    if expected.is_floating_point() or expected.is_complex():
-        dtype = run.case.dtype if run.case.dtype and run.case.dtype.is_floating_point else expected.dtype
-        tolerance = allowed_error(exact, expected, dtype, reduction_length(context, run))
-        wrong = first_difference(got, exact, expected, tolerance)
-        if wrong.any():  # allow the effect of rounding the inputs on the exact result
-            tolerance = tolerance + _conditioning(context, run, i, exact, dtype)
-            wrong = first_difference(got, exact, expected, tolerance)
-        if sizes is not None:
-            sizes.count((got.to(exact.dtype) - exact).abs().double(), tolerance, wrong)
-        return wrong
-    wrong = got != expected
-    if not wrong.any():
-        return wrong
-
-    def rerun(relative: float) -> list[torch.Tensor]:
-        return [_perturbed(context, run, i, relative, seed) for seed in range(12)]
-
-    for choice in discrete_choices(exact, rerun, run.case.dtype):
-        wrong &= got != choice
-    return wrong
-
-
-def _conditioning(context: Context, run: Observation, i: int, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """How far the exact result moves when inputs and intermediate results are rounded as often as an output element."""
-    relative = torch.finfo(dtype).eps * (4 + math.sqrt(reduction_length(context, run)))
-    moved = torch.zeros(exact.shape, dtype=torch.float64)
-    for seed in range(12):
-        change = (_perturbed(context, run, i, relative, seed) - exact).abs().double()
-        moved = torch.maximum(moved, torch.where(torch.isfinite(change), change, 0.0))
-    return moved
-
-
-def _perturbed(context: Context, run: Observation, i: int, relative: float, seed: int) -> torch.Tensor:
-    """The exact result with a small rounding error in every input and every intermediate result."""
-    rounding = _Rounding(relative, seed)
-    inputs = tree.map_tensors(rounding.round, to_double(to_cpu(run.before)))
-    with rounding:
-        return context.op.contract.reference(inputs)[i]
-
-
-class _Rounding(DispatchMode):  # type: ignore[misc]
-    """Adds a random relative error to each new floating tensor (in a NumPy reference, only to the inputs)."""
-
-    def __init__(self, relative: float, seed: int) -> None:
-        super().__init__()
-        self._relative = relative
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def round(self, t: torch.Tensor) -> torch.Tensor:
-        if not (t.is_floating_point() or t.is_complex()):
-            return t
-        random = torch.rand(t.shape, dtype=torch.float64, generator=self._generator)
-        return (t * (1 + self._relative * (2 * random - 1))).to(t.dtype)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func.is_view or writes_arguments(func):
-            return out
-        return tree.map_tensors(self.round, out)

@@ -1,6 +1,7 @@
 """The command line: arguments and exit codes. Everything else is imported when a command runs.
 
-Exit codes: 0 all passed; 1 something failed; 2 the contract or the call is wrong; 3 nothing could run.
+Exit codes: 0 passed; 1 something failed; 2 the contract or the call is wrong; 3 nothing could run; 4 nothing failed,
+but something did not end in time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 all passed, 1 something failed, 2 the contract or the call is wrong, 3 nothing could run.",
+    epilog="Exit codes: 0 passed, 1 something failed, 2 the contract or the call is wrong, 3 nothing could run, "
+    "4 nothing failed, but something did not end in time.",
 )
 # In the order of ``opwright --help``.
 for command in (check, demo, bench, tune, report, doctor, prebuild, package, show):

@@ -39,7 +39,8 @@ def check(
     require: Annotated[
         list[str] | None, typer.Option(help="A backend whose refusal is a failure (repeatable).")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds after which a step counts as hung.")] = 60.0,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings and thin coverage, too.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that one step may take.")] = 60.0,
     jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
     verbose: Verbose = False,
     json: Json = None,
@@ -51,6 +52,7 @@ def check(
         json,
         html,
         verbose,
+        strict,
         kernels=kernel,
         device=device,
         level=level.value,
@@ -60,13 +62,21 @@ def check(
         timeout=timeout,
         jobs=jobs,
     )
-    raise typer.Exit(exit_code(report))
+    raise typer.Exit(exit_code(report, strict=strict))
 
 
 def run_and_show(
-    targets: Sequence[str], json: Path | None, html: Path | None, verbose: bool, **options: Any
+    targets: Sequence[str],
+    json: Path | None,
+    html: Path | None,
+    verbose: bool,
+    strict: bool | None = None,
+    **options: Any,
 ) -> CheckReport:
-    """Check, with the progress on stderr and the report on stdout; ``options`` are those of ``ow.check``."""
+    """Check, with the progress on stderr and the report on stdout; ``options`` are those of ``ow.check``.
+
+    ``strict`` is None if the command has no such option.
+    """
     from opwright.report.files import refuse_unwritable
     from opwright.report.terminal.check import show_check
     from opwright.report.terminal.progress import CheckProgress
@@ -76,6 +86,6 @@ def run_and_show(
         from opwright.checks.run import check as run_check
 
         report = run_check(*targets, on_plan=progress.plan, progress=progress.step, on_verdict=progress.done, **options)
-    show_check(console(), report, verbose=verbose)
+    show_check(console(), report, verbose=verbose, strict=strict)
     write_records(report.to_json(), json, html)
     return report

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from opwright.results import CheckReport
 
 __all__ = [
-    "FAILED", "NOTHING_RAN", "PASSED", "WRONG_CALL", "Html", "Json", "Targets", "Verbose", "console", "exit_code",
-    "log_to", "write_records",
+    "FAILED", "NOTHING_RAN", "PASSED", "UNFINISHED", "WRONG_CALL", "Html", "Json", "Targets", "Verbose", "console",
+    "exit_code", "log_to", "write_records",
 ]  # fmt: skip
 
-PASSED, FAILED, WRONG_CALL, NOTHING_RAN = 0, 1, 2, 3
+PASSED, FAILED, WRONG_CALL, NOTHING_RAN, UNFINISHED = 0, 1, 2, 3, 4
 
 Targets = Annotated[list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the records to FILE.")]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a report page to FILE.")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="List every kernel, and print a line for each compilation.")
+    bool, typer.Option("--verbose", "-v", help="List every kernel and check, and print a line for each compilation.")
 ]
 
 
@@ -42,9 +42,15 @@ def write_records(record: dict[str, Any], json: Path | None, html: Path | None, 
         write_text(render([record, *others]), html)
 
 
-def exit_code(report: CheckReport) -> int:
-    if any(v.status == "fail" for v in report.verdicts):
+def exit_code(report: CheckReport, *, strict: bool = False) -> int:
+    """The exit code of a check; ``strict`` counts warnings and thin coverage as failures."""
+    from opwright.results import Status
+
+    found = {v.status for v in report.verdicts}
+    if found & ({Status.FAIL, Status.THIN, Status.WARNING} if strict else {Status.FAIL}):
         return FAILED
+    if Status.INCONCLUSIVE in found:
+        return UNFINISHED
     return PASSED if report.ran_anything else NOTHING_RAN
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from opwright.cli.check import run_and_show
-from opwright.cli.common import FAILED, NOTHING_RAN, PASSED, Html, Json, Verbose, console, exit_code, write_records
+from opwright.cli.common import FAILED, Html, Json, Verbose, console, exit_code, write_records
 from opwright.cli.story import BASIC_CHECKS, run_story
 from opwright.errors import TargetError
 
@@ -46,6 +46,7 @@ def demo(
         json,
         html,
         verbose,
+        strict=None,
         reference=True,
         **({} if everything else {"checks": BASIC_CHECKS, "level": "smoke"}),
     )
@@ -69,7 +70,5 @@ def _run_story(verbose: bool, json: Path | None, html: Path | None) -> int:
         story = run_story(progress)
     show_story(console(), story)
     write_records(story.checked.to_json(), json, html, *([story.times.to_json()] if story.times else []))
-    if not story.checked.ran_anything:
-        return NOTHING_RAN
-    succeeded = story.checked.passed and story.wrong.found and not (story.times and story.times.errors)
-    return PASSED if succeeded else FAILED
+    failed = not story.wrong.found or (story.times and story.times.errors)
+    return FAILED if failed and story.checked.ran_anything else exit_code(story.checked)

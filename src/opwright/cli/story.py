@@ -70,7 +70,7 @@ class _Comparison:
     sizes: dict[str, list[int]]
 
 
-# The first with a kernel that passed and can be timed here is used; the last needs no compiler.
+# The first with a kernel that is right and can be timed here is used; the last needs no compiler.
 _COMPARISONS = (
     _Comparison(
         "opwright.gallery.conv1d:conv1d",
@@ -167,7 +167,8 @@ def _check_wrong(progress: CheckProgress) -> WrongOnPurpose:
 
 
 def _compare_times(verdicts: Sequence[Verdict], progress: CheckProgress) -> BenchReport | None:
-    """Time kernels that passed, in turn with their reference, in this process; None if there are none."""
+    """Time kernels that are right, in turn with their reference, in this process; None if there are none."""
+    from opwright.results import Status
     from opwright.runtime.targets import load_target
     from opwright.timing.request import Request
     from opwright.timing.run import measure
@@ -175,15 +176,16 @@ def _compare_times(verdicts: Sequence[Verdict], progress: CheckProgress) -> Benc
     for comparison in _COMPARISONS:
         for device, names in comparison.kernels.items():
             operator = load_target(comparison.target)[0]
-            passed = [
+            right = [
                 v.kernel for v in verdicts
-                if (v.op, v.device, v.status) == (operator.contract.qualname, device, "pass") and v.kernel in names
+                if (v.op, v.device) == (operator.contract.qualname, device) and v.kernel in names
+                and v.status in (Status.PASS, Status.WARNING, Status.THIN)
             ]  # fmt: skip
-            if passed:
+            if right:
                 with log_to(progress.on_message):
                     return measure(
                         Request(
-                            [operator], passed, device, comparison.sizes, directions=["forward"],
+                            [operator], right, device, comparison.sizes, directions=["forward"],
                             baselines=["reference"], quick=True, caches=["warm"], limits=False,
                             progress=progress.on_message,
                         )

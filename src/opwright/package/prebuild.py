@@ -11,7 +11,8 @@ import torch
 from opwright.backends.build_tools import build_tools
 from opwright.backends.mojo import backend as mojo
 from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.cases import dtypes_to_check, parse_case
+from opwright.contract.inputs.sizes import dtypes_to_check
+from opwright.contract.inputs.text import parse_case
 from opwright.errors import KernelError
 from opwright.runtime.op import Op
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from opwright.report.records import STATE
-from opwright.results import BenchReport, Comparison, ComparisonVerdict, Estimate, Finding, Measurement, Status, Verdict
+from opwright.results import BenchReport, Comparison, ComparisonVerdict, Estimate, Measurement
 
 __all__ = [
     "IMPOSSIBLE",
-    "STATUS_WORDS",
     "BenchRow",
     "bandwidth",
     "baselines",
@@ -22,64 +21,27 @@ __all__ = [
     "bins",
     "bytes_text",
     "case_text",
-    "counts",
     "differing_facts",
     "estimate_interval",
     "estimate_text",
-    "failures",
     "flop_rate",
     "flops_text",
     "is_number",
     "machine_facts",
     "machine_name",
-    "parts_by_op",
     "percent",
     "ratio_text",
     "short_name",
     "significant",
     "time_text",
     "versus_counts",
-    "worst_first",
 ]
 
 # A share of a measured limit above which the time, the work or the limit itself must be wrong.
 IMPOSSIBLE = 1.05
 
-STATUS_WORDS = {Status.PASS: "passed", Status.FAIL: "failed", Status.REFUSED: "cannot run here"}
-_WORST_FIRST = (Status.FAIL, Status.PASS, Status.REFUSED)
-
 
 # -- grouping ---------------------------------------------------------------------------------------------------
-
-
-def counts(verdicts: Iterable[Verdict]) -> dict[Status, int]:
-    """The number of verdicts by status, the worst first, without zeros."""
-    found = Counter(v.status for v in verdicts)
-    return {s: found[s] for s in _WORST_FIRST if found[s]}
-
-
-def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Failures, then passes, then refusals; each in the given order."""
-    return sorted(verdicts, key=lambda v: _WORST_FIRST.index(v.status))
-
-
-def failures(verdicts: Iterable[Verdict]) -> list[tuple[Verdict, Finding]]:
-    """Each failing finding with its verdict; a failure without a finding gets one from its reason."""
-    return [
-        (v, f)
-        for v in verdicts
-        if v.status is Status.FAIL
-        for f in v.failures or (Finding("check", Status.FAIL, message=v.reason),)
-    ]
-
-
-def parts_by_op(verdicts: Iterable[Verdict]) -> dict[str, dict[str, str]]:
-    """Operator → part → derived, custom or missing."""
-    found: dict[str, dict[str, str]] = {}
-    for v in verdicts:
-        if v.parts:
-            found.setdefault(v.op, {}).update(v.parts)
-    return found
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from opwright.report import format, reasons
+from opwright.report import format, reasons, verdicts
 from opwright.report.format import BenchRow
 from opwright.report.matrix import make_matrix
 from opwright.report.pictures import figures
+from opwright.report.reasons import Reason
 from opwright.report.records import Records, read
+from opwright.report.statuses import GROUPED, LOOKS, ONE_BY_ONE, rank
 from opwright.results import BenchReport, CheckReport, Measurement, RooflineLimit, Status
 
 __all__ = ["notebook", "render"]
 
-# A list of more kernels than this shows the failures first, and the others on request.
+# A list of more kernels than this shows those that failed or did not end in time, and the others on request.
 MOST_ROWS = 12
 
 
@@ -65,6 +67,7 @@ def _contents(found: Records, content: Mapping[str, Any]) -> list[tuple[str, str
     """The sections that the page has, as (anchor, name)."""
     sections = {
         ("matrix", "Operators and languages"): content["verdicts"],
+        ("notes", "Warnings"): any(found for _, found in content["notes"]),
         ("verdicts", "Verdicts"): content["verdicts"],
         ("errors", "Errors of the benchmark"): content["errors"],
         ("times", "Times"): content["rows"],
@@ -79,14 +82,16 @@ def _contents(found: Records, content: Mapping[str, Any]) -> list[tuple[str, str
 
 
 def _checks_of(found: Records) -> dict[str, Any]:
-    counts = format.counts(found.verdicts)
-    parts = format.parts_by_op(found.verdicts)
+    counts = verdicts.counts(found.verdicts)
+    others = verdicts.counted(found.verdicts, *ONE_BY_ONE)
+    parts = verdicts.parts_by_op(found.verdicts)
     return {
-        "verdicts": format.worst_first(found.verdicts),
+        "verdicts": verdicts.worst_first(found.verdicts),
         "matrix": make_matrix(found.verdicts),
-        "folds": len(found.verdicts) > MOST_ROWS and any(s is not Status.FAIL for s in counts),
+        "folded": others if len(found.verdicts) > MOST_ROWS else "",
         "counts": counts,
-        "status_chips": [(s.value, format.STATUS_WORDS[s], n) for s, n in counts.items()],
+        "status_chips": [(s.value, LOOKS[s].word, n) for s, n in counts.items()],
+        "notes": [(status, reasons.noted(found.verdicts, status)) for status in GROUPED],
         "parts_by_op": parts,
         "part_names": list(dict.fromkeys(name for origins in parts.values() for name in origins)),
         "not_checked": reasons.not_checked(found.verdicts),
@@ -192,19 +197,27 @@ def _inline(svg: str, prefix: str, label: str) -> Markup:
 
 
 def _notebook_check(report: CheckReport) -> dict[str, Any]:
-    counts = format.counts(report.verdicts)
     return {
-        "heading": ", ".join(f"{n} {format.STATUS_WORDS[s]}" for s, n in counts.items()) or "nothing to check",
-        "columns": ("operator", "kernel", "language", "device", "verdict", "found"),
+        "heading": verdicts.counted(report.verdicts) or "nothing to check",
+        "columns": ("operator", "kernel", "language", "device", "verdict", "cases", "found"),
         "rows": [
-            (v.op, v.kernel, v.backend, v.device, v.status.upper(), v.reason)
-            for v in format.worst_first(report.verdicts)
+            (v.op, v.kernel, v.backend, v.device, v.status.upper(), verdicts.values_coverage(v) or "", v.reason)
+            for v in verdicts.worst_first(report.verdicts)
         ],
         "below": [
-            f"✗ {v.op} {v.kernel}: {f.check}\n{f.case}\n{f.message}\n{f.reproduce}".rstrip()
-            for v, f in format.failures(report.verdicts)
+            *(
+                f"{LOOKS[f.status].mark} {v.op} {v.kernel}: {f.check}\n{f.case}\n{f.message}\n{f.reproduce}".rstrip()
+                for v, f in verdicts.problems(report.verdicts)
+            ),
+            *(_note_text(status, note) for status in GROUPED for note in reasons.noted(report.verdicts, status)),
         ],
     }
+
+
+def _note_text(status: Status, note: Reason) -> str:
+    remedy = f"→ {note.remedy}" if note.remedy else ""
+    lines = (f"{LOOKS[status].mark} {LOOKS[status].word}: {note.who} ({', '.join(note.checks)})", note.why, remedy)
+    return "\n".join(filter(None, (*lines, note.again)))
 
 
 def _notebook_bench(report: BenchReport) -> dict[str, Any]:
@@ -258,8 +271,8 @@ def _environment() -> Environment:
     )
     environment.filters.update(_FILTERS)
     environment.globals.update(
-        status_words=format.STATUS_WORDS,
-        loop_order={s: i for i, s in enumerate((Status.FAIL, Status.REFUSED, Status.PASS))},
+        looks=LOOKS,
+        one_by_one=ONE_BY_ONE,
         impossible=format.IMPOSSIBLE,
     )
     return environment
@@ -293,9 +306,12 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "bins": format.bins,
     "bytes_text": format.bytes_text,
     "case_text": format.case_text,
+    "coverage": verdicts.values_coverage,
+    "decisive_checks": verdicts.decisive_checks,
     "limit_text": _limit_text,
     "estimate_interval": format.estimate_interval,
     "estimate_text": format.estimate_text,
+    "findings": verdicts.findings_of,
     "flop_rate": format.flop_rate,
     "gigabytes": _giga(format.bandwidth),
     "gigaflops": _giga(format.flop_rate),
@@ -303,6 +319,9 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "left_out": lambda verdict: reasons.not_checked([verdict]),
     "machine_facts": format.machine_facts,
     "machine_name": format.machine_name,
+    "outcome": verdicts.outcome,
     "percent": format.percent,
+    "rank": rank,
+    "remark": verdicts.remark,
     "ratio_text": format.ratio_text,
 }

@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from opwright.report import format, reasons
+from opwright.report import format, reasons, verdicts
 from opwright.report.format import BenchRow
 from opwright.report.matrix import Cell, make_matrix
 from opwright.report.reasons import Reason
 from opwright.report.records import Records, read
+from opwright.report.statuses import GROUPED, LOOKS, ONE_BY_ONE
 from opwright.results import ComparisonVerdict, Status
 
 __all__ = ["render"]
@@ -21,7 +22,6 @@ __all__ = ["render"]
 # A comment on GitHub has at most 65,536 characters; the page and the terminal show messages in full.
 _MOST_FAILURES, _MOST_ROWS, _MOST_CHARACTERS = 40, 120, 240
 _MOST_COMMAND = 4000  # a truncated command would be useless
-_STATUS_MARKS = {Status.PASS: "✅", Status.FAIL: "❌", Status.REFUSED: "➖"}
 _VERSUS_MARKS = {
     ComparisonVerdict.FASTER: "🟢",
     ComparisonVerdict.SLOWER: "🔴",
@@ -44,27 +44,68 @@ def render(records: Sequence[Mapping[str, Any]], title: str = "Kernel report") -
 def _checks(found: Records) -> list[str]:
     if not found.checks:
         return []
-    counts = format.counts(found.verdicts)
-    summary = " · ".join(f"{_STATUS_MARKS[s]} {n} {format.STATUS_WORDS[s]}" for s, n in counts.items())
-    failures = [
+    counts = verdicts.counts(found.verdicts)
+    summary = " · ".join(f"{LOOKS[s].emoji} {n} {LOOKS[s].word}" for s, n in counts.items())
+    return [
+        f"**{summary or 'nothing to check'}**",
+        _matrix(found),
+        *(_problems(found, status) for status in ONE_BY_ONE),
+        *(_notes(found, status) for status in GROUPED),
+        _cases(found),
+        _folded("Cannot run here", map(_reason, reasons.refused(found.verdicts))),
+        _folded("Not checked", map(_reason, reasons.not_checked(found.verdicts))),
+    ]
+
+
+def _problems(found: Records, status: Status) -> str:
+    """A table of what failed, or of what did not end in time, which has a heading."""
+    rows = [
         (
             _code(f"{v.op} {v.kernel}"),
             _plain(v.device),
             _plain(f.check),
             _code(f.case),
-            _code(f.message),
+            "<br>".join(filter(None, (_code(f.message), _remedy(f.remedy)))),
             _code(f.reproduce, _MOST_COMMAND),
         )
-        for v, f in format.failures(found.verdicts)
+        for v, f in verdicts.problems(found.verdicts)
+        if f.status is status
     ]
-    table = _table(("kernel", "device", "check", "smallest case", "found", "reproduce"), failures, _MOST_FAILURES)
-    return [
-        f"**{summary or 'nothing to check'}**",
-        _matrix(found),
-        table,
-        _folded("Cannot run here", map(_reason, reasons.refused(found.verdicts))),
-        _folded("Not checked", map(_reason, reasons.not_checked(found.verdicts))),
+    case = "smallest case" if status is Status.FAIL else "case"
+    table = _table(("kernel", "device", "check", case, "found", "reproduce"), rows, _MOST_FAILURES)
+    return table if status is Status.FAIL or not table else f"{_heading(status)}\n\n{table}"
+
+
+def _heading(status: Status) -> str:
+    return f"{LOOKS[status].emoji} **{LOOKS[status].word}**: {LOOKS[status].meaning}"
+
+
+def _notes(found: Records, status: Status) -> str:
+    """Warnings, or thin coverage: each text once."""
+    notes = reasons.noted(found.verdicts, status)
+    items = "\n".join(f"- {_note(note)}" for note in notes[:_MOST_FAILURES])
+    more = f"\n\n… and {len(notes) - _MOST_FAILURES} more" if len(notes) > _MOST_FAILURES else ""
+    return f"{_heading(status)}\n\n{items}{more}" if items else ""
+
+
+def _note(note: Reason) -> str:
+    return "<br>".join(filter(None, (_reason(note), _remedy(note.remedy), _code(note.again, _MOST_COMMAND))))
+
+
+def _remedy(text: str) -> str:
+    return f"→ {_plain(text)}" if text else ""
+
+
+def _cases(found: Records) -> str:
+    """How many of the generated cases each kernel ran."""
+    rows = [
+        (_code(f"{v.op} {v.kernel}"), _plain(v.device), LOOKS[v.status].emoji, str(coverage))
+        for v in verdicts.worst_first(found.verdicts)
+        if (coverage := verdicts.values_coverage(v))
     ]
+    return _details(
+        "Cases that ran in the check values", _table(("kernel", "device", "verdict", "cases"), rows, _MOST_ROWS)
+    )
 
 
 def _matrix(found: Records) -> str:
@@ -75,12 +116,12 @@ def _matrix(found: Records) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    return " ".join(f"{_STATUS_MARKS[status]} {n}" for status, n in cell.counts)
+    return " ".join(f"{LOOKS[status].emoji} {n}" for status, n in cell.counts)
 
 
 def _reason(reason: Reason) -> str:
     who = reason.who if reason.who not in reason.names else _code(reason.who)
-    more = [", ".join(map(_plain, reason.checks)), _code(reason.skipped), _code(reason.listed())]
+    more = [", ".join(map(_plain, reason.checks)), _code(reason.case), _code(reason.skipped), _code(reason.listed())]
     details = "; ".join(filter(None, more))
     return f"{who}: {_code(reason.why)}" + (f" ({details})" if details else "")
 
@@ -160,7 +201,11 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int) -> 
 
 def _folded(name: str, lines: Iterable[str]) -> str:
     items = "\n".join(f"- {line}" for line in lines)
-    return f"<details><summary>{name}</summary>\n\n{items}\n\n</details>" if items else ""
+    return _details(name, items)
+
+
+def _details(name: str, content: str) -> str:
+    return f"<details><summary>{name}</summary>\n\n{content}\n\n</details>" if content else ""
 
 
 def _code(text: str, most: int = _MOST_CHARACTERS) -> str:

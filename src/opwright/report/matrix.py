@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from opwright.report.statuses import LOOKS, count_statuses
 from opwright.results import Status, Verdict
 
 __all__ = ["Cell", "Column", "Matrix", "make_matrix"]
 
-MARKS = {Status.PASS: "✓", Status.FAIL: "✗", Status.REFUSED: "–"}
 # The reference's name in verdicts; its column is the last one, in whatever language it is written.
 REFERENCE = "reference"
 
@@ -24,17 +24,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """The number of an operator's kernels in one language by status; all zero if it has none."""
+    """The numbers of an operator's kernels in one language by status, the worst first; empty if it has none."""
 
-    passed: int = 0
-    failed: int = 0
-    refused: int = 0
+    counts: tuple[tuple[Status, int], ...] = ()
 
-    @property
-    def counts(self) -> tuple[tuple[Status, int], ...]:
-        """The statuses that occurred, the worst first."""
-        every = ((Status.FAIL, self.failed), (Status.PASS, self.passed), (Status.REFUSED, self.refused))
-        return tuple((status, n) for status, n in every if n)
+    @classmethod
+    def of(cls, statuses: Iterable[Status]) -> Cell:
+        """The cell of kernels with these statuses."""
+        return cls(tuple(count_statuses(statuses).items()))
 
     @property
     def status(self) -> Status | None:
@@ -45,7 +42,7 @@ class Cell:
     def marks(self) -> tuple[tuple[Status, str], ...]:
         """``✓``, ``✗`` and ``✓``, ``3✓`` and ``1–``: with counts unless all of them are one."""
         alone = all(n == 1 for _, n in self.counts)
-        return tuple((status, MARKS[status] if alone else f"{n}{MARKS[status]}") for status, n in self.counts)
+        return tuple((status, f"{'' if alone else n}{LOOKS[status].mark}") for status, n in self.counts)
 
     def __str__(self) -> str:
         return " ".join(mark for _, mark in self.marks)
@@ -83,7 +80,7 @@ def make_matrix(verdicts: Iterable[Verdict]) -> Matrix:
     for verdict in verdicts:
         cells.setdefault((verdict.op, _column_of(verdict, columns)), []).append(verdict.status)
     rows = tuple(
-        (op.removeprefix(namespace), tuple(_count(cells.get((op, column), ())) for column in columns))
+        (op.removeprefix(namespace), tuple(Cell.of(cells.get((op, column), ())) for column in columns))
         for op in operators
     )
     return Matrix(namespace, columns, rows)
@@ -112,7 +109,3 @@ def _common_namespace(operators: Sequence[str]) -> str:
     """``gallery::`` if every operator is in it."""
     namespaces = {op[: op.find("::") + 2] if "::" in op else "" for op in operators}
     return namespaces.pop() if len(namespaces) == 1 else ""
-
-
-def _count(statuses: Sequence[Status]) -> Cell:
-    return Cell(*(statuses.count(s) for s in (Status.PASS, Status.FAIL, Status.REFUSED)))

@@ -1,14 +1,16 @@
-"""The reasons why something was not checked or cannot run: each once, with the number of kernels."""
+"""What many kernels have in common, each text once: reasons why something did not run, warnings, thin coverage."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from opwright.results import Status, Verdict
+from opwright.report.verdicts import findings_of
+from opwright.results import Finding, Status, Verdict
 
-__all__ = ["Reason", "not_checked", "refused"]
+__all__ = ["Reason", "not_checked", "noted", "refused"]
 
 # The number of names in a list; the others are only counted.
 MOST_NAMES = 4
@@ -16,17 +18,19 @@ MOST_NAMES = 4
 
 @dataclass(frozen=True)
 class Reason:
-    """One reason, and the kernels that it applies to.
+    """One text of a record, and the kernels that it applies to.
 
     Attributes:
         why: the reason as text.
-        checks: the checks that were skipped for it; empty if nothing was checked.
+        checks: the checks that it is about, or that were skipped for it; empty if nothing was checked.
         kernels: the number of kernels that it applies to.
         of: the number of kernels that it could apply to.
         names: those kernels, abbreviated: an operator's name for all of its kernels.
         named: for each of ``names``, the number of kernels.
         cases: the number of cases that were skipped for it, if it applies to single cases.
         example: one of these cases.
+        remedy: what to do about it; empty if it is not known.
+        finding: of several findings with this text, the first; its case and command are an example.
     """
 
     why: str
@@ -37,6 +41,8 @@ class Reason:
     named: tuple[int, ...]
     cases: int = 0
     example: str = ""
+    remedy: str = ""
+    finding: Finding | None = None
 
     @property
     def who(self) -> str:
@@ -44,6 +50,16 @@ class Reason:
         if self.kernels == 1:
             return self.names[0]
         return "all kernels" if self.kernels == self.of else f"{self.kernels} of {self.of} kernels"
+
+    @property
+    def case(self) -> str:
+        """A case that shows it; empty if it is not about one."""
+        return self.finding.case if self.finding else ""
+
+    @property
+    def again(self) -> str:
+        """The command that repeats it for one of the kernels."""
+        return self.finding.reproduce if self.finding else ""
 
     @property
     def skipped(self) -> str:
@@ -74,6 +90,39 @@ def not_checked(verdicts: Sequence[Verdict]) -> list[Reason]:
             examples.setdefault(key, items[0].example)
     found = [_reason(*key, group, verdicts, ran, cases[key], examples[key]) for key, group in groups.items()]
     return sorted(found, key=lambda reason: -reason.kernels)
+
+
+def noted(verdicts: Sequence[Verdict], status: Status) -> list[Reason]:
+    """The findings of a status in kernels that ran, each text once. Those for the most kernels come first."""
+    ran = [v for v in verdicts if v.status is not Status.REFUSED]
+    groups: dict[_Text, list[Verdict]] = {}
+    first: dict[_Text, Finding] = {}
+    for verdict in ran:
+        for text, finding in _texts(verdict, status).items():
+            groups.setdefault(text, []).append(verdict)
+            first.setdefault(text, finding)
+    found = [
+        replace(_reason(text.why, text.checks, group, verdicts, ran), remedy=text.remedy, finding=first[text])
+        for text, group in groups.items()
+    ]
+    return sorted(found, key=lambda reason: -reason.kernels)
+
+
+class _Text(NamedTuple):
+    """What findings have in common that are shown once."""
+
+    why: str
+    remedy: str
+    checks: tuple[str, ...]
+
+
+def _texts(verdict: Verdict, status: Status) -> dict[_Text, Finding]:
+    """The texts of one kernel's findings, each with the first of them: checks with the same text are joined."""
+    same: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings_of(verdict):
+        if finding.status is status:
+            same.setdefault((finding.message, finding.remedy), []).append(finding)
+    return {_Text(*text, tuple(dict.fromkeys(f.check for f in found))): found[0] for text, found in same.items()}
 
 
 def refused(verdicts: Sequence[Verdict]) -> list[Reason]:

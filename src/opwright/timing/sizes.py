@@ -11,8 +11,8 @@ import torch
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case, Size
-from opwright.contract.inputs.cases import admissible, base_case, dtypes_to_check, elements, in_step
 from opwright.contract.inputs.samples import sample_cases
+from opwright.contract.inputs.sizes import admissible, base_case, dtypes_to_check, elements, in_step
 from opwright.errors import CheckError
 
 __all__ = ["bench_cases"]

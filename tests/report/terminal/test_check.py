@@ -2,9 +2,12 @@
 
 import io
 
+import pytest
+
 from opwright.report.terminal.check import show_check
 from opwright.report.terminal.console import make_console
-from opwright.results import CheckReport, Finding, NotChecked, Status, Verdict
+from opwright.results import CheckReport, Coverage, Finding, NotChecked, Status, Verdict
+from tests.report.sample_records import ENDLESS, UNCAPTURED, every_status
 
 
 def shown(*verdicts, width=100, **options):
@@ -147,3 +150,171 @@ def test_everything_but_commands_fits_a_narrow_terminal():
         assert text == "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
         matrix = text[: text.index("passed")]
         assert matrix.count("✓") == len(verdicts) + 1, "every cell, and the legend"
+
+
+# -- warnings, thin coverage, and what did not end in time ------------------------------------------------------
+
+
+def warned(**changes):
+    return verdict(**{"status": Status.WARNING, "findings": (UNCAPTURED,), **changes})
+
+
+def test_the_legend_names_every_status_that_occurs_and_no_other():
+    legend = "✗ failed   ? inconclusive   ◔ thin   ! with warnings   ✓ passed   – cannot run here\n"
+    assert legend in shown(*every_status())
+    assert "\n✓ passed\n" in shown(verdict())
+
+
+def test_a_step_that_did_not_end_is_shown_as_a_failure_is():
+    text = shown(verdict(status=Status.INCONCLUSIVE, findings=(ENDLESS,)))
+    assert "? demo::f k on cpu: gradients\n  case: n=1025 dtype=float64 layout=transposed\n" in text
+    assert "the step did not end within 60 s\n  → Allow more time with --timeout 300.\n  again: opwright" in text
+    assert "smallest failing case" not in text
+    assert text.endswith("\n1 inconclusive\n")
+
+
+def test_failures_come_before_what_did_not_end_and_both_before_warnings():
+    text = shown(*every_status())
+    order = [
+        text.index(part) for part in ("✗ gallery", "? gallery", "\n◔ thin: ", "\n! with warnings: ", "not checked")
+    ]
+    assert order == sorted(order)
+
+
+def test_a_warning_has_a_text_a_remedy_and_an_example():
+    text = flat(shown(warned(kernel="a"), warned(kernel="b"), verdict()))
+    assert "! with warnings: results are right, but something else needs attention" in text
+    assert (
+        "2 of 3 kernels: the kernel cannot be captured in a CUDA graph: it calls cudaStreamSynchronize (streams)"
+        in text
+    )
+    assert "→ Leave the synchronisation to the caller. case: n=1024 dtype=float32 layout=contiguous" in text
+    assert "demo::f:a, demo::f:b again: opwright check add.py:add --kernel vec4" in text
+
+
+def test_sixty_kernels_with_one_warning_have_one_entry():
+    text = flat(shown(*(warned(kernel=f"k{i}") for i in range(60))))
+    assert text.count("cannot be captured") == 1
+    assert "all kernels: the kernel cannot be captured" in text
+    assert "k7" not in text
+    assert "not listed: 60 with warnings; -v lists every kernel" in text
+
+
+def test_warnings_with_other_texts_or_remedies_have_entries_of_their_own():
+    def about(message, remedy, check="streams"):
+        return warned(findings=(Finding(check, Status.WARNING, message=message, remedy=remedy),))
+
+    text = flat(shown(about("leaks", "free it"), about("leaks", "keep it"), about("waits", "free it")))
+    assert text.count("1 of 3") == 0, "one kernel is named"
+    assert [text.count(part) for part in ("leaks (streams) → free it", "leaks (streams) → keep it", "waits")] == [1] * 3
+
+
+def test_checks_of_one_kernel_with_one_warning_are_joined():
+    findings = tuple(Finding(check, Status.THIN, message="one case ran") for check in ("values", "metadata"))
+    assert "demo::f:k: one case ran (values, metadata)" in shown(verdict(status=Status.THIN, findings=findings))
+
+
+def test_a_warning_of_a_kernel_that_fails_is_not_lost():
+    findings = (*failing().findings, UNCAPTURED)
+    text = shown(failing(findings=findings))
+    assert "✗ demo::f k on cpu: values" in text
+    assert "demo::f:k: the kernel cannot be captured" in text
+
+
+def test_what_passed_has_no_warnings():
+    text = shown(verdict(), verdict(kernel="b", status=Status.REFUSED, reason="no GPU", findings=()), strict=False)
+    for part in ("with warnings", "thin", "inconclusive", "--strict", "→"):
+        assert part not in text
+
+
+def test_markup_in_a_warning_is_shown_and_not_obeyed():
+    hostile = "[red]x[/red] [/]"
+    finding = Finding(hostile, Status.WARNING, hostile, hostile, hostile, remedy=hostile)
+    text = shown(warned(kernel=hostile, findings=(finding,)), verbose=True)
+    assert text.count(hostile) >= 6
+
+
+# -- the last lines ---------------------------------------------------------------------------------------------
+
+
+def test_the_last_line_says_what_strict_would_do():
+    thin = verdict(status=Status.THIN, reason="too little")
+    report = (thin, thin, warned(), verdict())
+    assert shown(*report, strict=False).endswith(
+        "2 thin, 1 with warnings, 1 passed\n2 thin, 1 with warnings: --strict counts them as failures\n"
+    )
+    assert shown(*report, strict=True).endswith(
+        "\n2 thin, 1 with warnings: they count as failures, because of --strict\n"
+    )
+    assert shown(thin, strict=False).endswith("1 thin\n1 thin: --strict counts it as a failure\n")
+
+
+def test_commands_without_the_option_do_not_name_it():
+    assert "--strict" not in shown(*every_status())
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_strict_has_nothing_to_say_about_failures(strict):
+    text = shown(failing(), verdict(status=Status.INCONCLUSIVE, findings=(ENDLESS,)), verdict(), strict=strict)
+    assert "--strict" not in text
+    assert text.endswith("1 failed, 1 inconclusive, 1 passed\n")
+
+
+# -- the list of kernels ----------------------------------------------------------------------------------------
+
+
+def row_of(text, kernel):
+    return next(line for line in text.splitlines() if line.startswith(f"  {kernel} "))
+
+
+def test_a_row_has_the_cases_of_values_and_the_checks_that_decided():
+    text = shown(*every_status())
+    assert row_of(text, "tiled").endswith("12 of 164 cases   values")
+    assert row_of(text, "cpp").endswith("INCONCLUSIVE  61.2 s  152 of 164 cases  gradients")
+    assert row_of(text, "mojo").split() == ["mojo", "mojo", "cpu", "REFUSED", "see", "below"]
+    assert "cases" not in row_of(shown(verdict()), "k"), "no coverage is known"
+
+
+def test_verbose_has_a_line_for_each_check():
+    lines = shown(*every_status(), verbose=True, width=120).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("  tiled "))
+    assert lines[at + 1 : at + 3] == [
+        "      ◔ values         12 of 164 cases; 152 of 164 cases were skipped: no values satisfy where=['n == 7 * m']",
+        "      ✓ torch.compile  2 of 2 cases; fullgraph, static and dynamic",
+    ]
+    assert not [line for line in shown(*every_status()).splitlines() if line.startswith("      ✓")]
+
+
+def test_what_did_not_end_is_never_folded():
+    endless = verdict(kernel="endless", status=Status.INCONCLUSIVE, findings=(ENDLESS,))
+    text = shown(*(verdict(kernel=f"right_{i}") for i in range(60)), endless)
+    assert "  endless " in text
+    assert "right_" not in text
+    assert "not listed: 60 passed; -v lists every kernel" in text
+
+
+@pytest.mark.parametrize("width", [50, 80, 100, 160])
+@pytest.mark.parametrize("verbose", [True, False])
+def test_every_status_fits_the_terminal(width, verbose):
+    verbatim = ("again:", "smallest failing case:", "  case: ")
+    lines = shown(*every_status(), width=width, verbose=verbose, strict=False).splitlines()
+    narrow = 60 if width == 50 else width  # a row's columns up to the seconds stay together
+    assert not [x for x in lines if len(x) > narrow and not any(v in x for v in verbatim)]
+    assert not [x for x in lines if x != x.rstrip()]
+
+
+def test_a_long_row_continues_in_the_next_line():
+    findings = (Finding("values", Status.PASS, coverage=Coverage(152, 164)), UNCAPTURED)
+    text = shown(warned(kernel="a_name_of_thirty_characters___", findings=findings), width=70)
+    assert "WARNING  0.0 s\n      152 of 164 cases  streams\n" in text
+
+
+def test_a_remark_never_takes_a_line_of_its_own():
+    values = Finding("values", Status.PASS, coverage=Coverage(152, 164))
+    passing = [
+        verdict(kernel=f"a_long_name_{i}", device="cpu-sim", findings=(values,), reason="in the CUDA simulator")
+        for i in range(3)
+    ]
+    for width, ending in ((120, "cases  in the CUDA simulator"), (74, "cases  in the CUDA…"), (62, "164 cases")):
+        rows = [line for line in shown(*passing, width=width).splitlines() if line.startswith("  a_long_name")]
+        assert [row.endswith(ending) for row in rows] == [True] * 3, (width, rows)

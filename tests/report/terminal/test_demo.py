@@ -118,6 +118,21 @@ def test_a_system_of_which_nothing_runs_is_not_marked_as_passed():
     )
 
 
+def test_kernels_with_warnings_ran_and_say_so():
+    warning = Finding("streams", Status.WARNING, message="it synchronises", remedy="leave it to the caller")
+    endless = Finding("values", Status.INCONCLUSIVE, message="no end within 60 s")
+    warned = verdict("cuda", device="cpu-sim", status=Status.WARNING, findings=(warning,))
+    hung = verdict("mojo", status=Status.INCONCLUSIVE, findings=(endless,))
+    systems = (System("sine", (warned, verdict("cpp"))), System("cosine", (warned, hung)))
+    text = shown(make_story(systems=systems, checked=CheckReport(MACHINE, (warned, hung, verdict("cpp")))))
+    assert "! sine    C++; CUDA simulated: with warnings" in text
+    assert "? cosine  CUDA simulated: with warnings; Mojo: inconclusive" in text
+    assert "gallery::add:cuda: it synchronises (streams)\n      → leave it to the caller" in text
+    assert "? gallery::add mojo on cpu: values" in text
+    assert "1 inconclusive, 1 with warnings, 1 passed; the wrong one was found" in flat(text)
+    assert "--strict" not in text, "the demo has no such option"
+
+
 def test_a_wrong_kernel_that_is_not_found_is_said_to_be_missed():
     text = shown(make_story(wrong=wrong(Finding("values", Status.PASS))))
     assert "✗ It was not found (pass)" in text

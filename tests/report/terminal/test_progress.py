@@ -74,3 +74,12 @@ def test_what_takes_long_in_a_benchmark_is_told_once_on_a_plain_stream():
     assert stream.getvalue().splitlines() == [
         f"opwright: {COMPILING}", "opwright: measuring what this machine can do [cpu]",
     ]  # fmt: skip
+
+
+def test_every_status_has_a_line():
+    def drive(progress):
+        for status in Status:
+            progress.done(verdict(status.value, status))
+
+    words = [line.split()[0] for line in output(drive).splitlines()]
+    assert words == ["FAIL", "INCONCLUSIVE", "THIN", "WARNING", "PASS", "REFUSED"]

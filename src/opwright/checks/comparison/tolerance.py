@@ -1,54 +1,229 @@
-"""The allowed difference of a correct kernel from the reference.
+"""What a correct kernel may return: the reference's results, and the allowed difference of each element.
 
-The reference is computed twice: in float64 (``exact``) and in the case's own dtype (``rounded``). With eps the
-dtype's unit roundoff and K the number of operations behind one output element, an element may be off by
+The computation (the reference, or its VJP) runs in float64, ``exact``, and in the case's own dtypes, ``rounded``. An
+element may differ from ``exact`` by
 
-    eps · (4 + √K) · (|exact| + m) + 4 · e
+    2 · ulp + max(1, 2 · f) · m
 
-where m is the mean magnitude of the output (cancellation is between numbers of that size) and e
-the largest error of the reference itself in that dtype. √K is the expected growth of rounding errors
-that are independent (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 2.8).
+``ulp`` is the distance of neighbouring numbers of the output's dtype at this element: the kernel has to round its
+result. ``m`` is what rounding inside the computation does to this element: the largest change in some runs in which
+every input and every intermediate result has a random relative error. That error is eps · (4 + √K) of the dtype in
+which sums are accumulated (float32 for narrower ones), with K operations behind the element: √K is the expected growth
+of independent rounding errors (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 2.8). An
+intermediate result that the reference itself rounds to a narrower dtype has that dtype's eps. ``f`` is how far the
+reference's own errors exceed ``m``, at most ``MOST_OWN``.
 
-If that is not enough, the reference's condition is added: how far the exact result moves when every input and
-intermediate result has a relative error of eps · (4 + √K) (``values._conditioning``). exp(40 x), or a difference that
-cancels, magnifies the rounding errors of any correct kernel.
+So each element has a tolerance of its own: small elements beside large ones are not covered by these, and float16
+does not cover what bfloat16 does. The runs with errors are made only where a result is further from ``exact`` than
+simple rounding explains.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import torch
 
+from opwright import tree
+from opwright.checks.comparison.rounding import exactly, lowered, perturbed, recorded, to_double
 from opwright.results import ErrorHistogram
 
-__all__ = ["ErrorSizes", "allowed_error", "describe_difference", "discrete_choices", "first_difference"]
+__all__ = ["Computation", "ErrorSizes", "describe_difference", "next_lower"]
+
+# The maximum of f: the reference's own error counts up to this many times what rounding explains.
+MOST_OWN = 8.0
+_RUNS = 12
+# An integer that follows from floats, such as an argmax, may be any of those that so many runs with errors give.
+_RUNS_OF_INTEGERS = 24
 
 
-def allowed_error(exact: torch.Tensor, rounded: torch.Tensor, dtype: torch.dtype, operations: int) -> torch.Tensor:
-    """The allowed absolute error of each element; 0 for outputs that are not floating."""
+@dataclass
+class Computation:
+    """The reference, or its VJP, on some arguments.
+
+    Attributes:
+        run: arguments → results, all on the CPU.
+        arguments: on the CPU, in their own dtypes and layout.
+        terms: for each result, the number of operations behind one element.
+    """
+
+    run: Callable[[Any], Sequence[torch.Tensor]]
+    arguments: Any
+    terms: Callable[[int], int]
+    _moved: list[torch.Tensor] = field(default_factory=list)
+    _runs: int = 0
+
+    @cached_property
+    def rounded(self) -> tuple[torch.Tensor, ...]:
+        """The results in the arguments' own dtypes."""
+        return tuple(self.run(self.arguments))
+
+    @cached_property
+    def exact(self) -> tuple[torch.Tensor, ...]:
+        """The results with every floating value in float64."""
+        with exactly():
+            found = self.run(to_double(self.arguments))
+        # Sizes that depend on data may depend on rounding.
+        return tuple(e if e.shape == r.shape else to_double(r) for e, r in zip(found, self.rounded, strict=True))
+
+    def wrong(self, i: int, got: torch.Tensor, sizes: ErrorSizes | None = None) -> torch.Tensor:
+        """A mask of the elements of a result that rounding does not explain, for results of the same shape.
+
+        NaN equals NaN; an infinity may also be the rounded reference's. ``sizes`` counts the errors.
+        """
+        if not (self.rounded[i].is_floating_point() or self.rounded[i].is_complex()):
+            return self._wrong_integers(i, got)
+        tolerance = self.allowed(i)
+        wrong = self._beyond(i, got, tolerance)
+        while wrong.any() and self._runs < _RUNS:
+            self._perturb()
+            tolerance = self.allowed(i)
+            wrong = self._beyond(i, got, tolerance)
+        if sizes is not None:
+            sizes.count(_distance(got, self.exact[i]), tolerance, wrong)
+        return wrong
+
+    def allowed(self, i: int) -> torch.Tensor:
+        """The allowed absolute difference of each element from ``exact``, with the runs made until now."""
+        exact, rounded = self.exact[i], self.rounded[i]
+        last = 2 * _ulp(exact, rounded.dtype)
+        inner = self._finest(i) * exact.abs().double()
+        if self._moved:
+            inner = inner + self._moved[i]
+        own = _distance(rounded, exact)
+        share = (own / (last + inner)).nan_to_num(0, 0, 0)
+        factor = float(share.max()) if share.numel() and self._runs == _RUNS else 0.0
+        tolerance = last + max(1.0, min(MOST_OWN, 2 * factor)) * inner
+        return torch.where(torch.isfinite(tolerance), tolerance, 0.0)
+
+    def all_allowed(self, i: int) -> torch.Tensor:
+        """``allowed`` after all runs."""
+        while self._runs < _RUNS:
+            self._perturb()
+        return self.allowed(i)
+
+    def lowered(self, round_to: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The results if inputs and every intermediate result are rounded by a function."""
+        with lowered(round_to):
+            return tuple(self.run(tree.map_tensors(round_to, to_double(self.arguments))))
+
+    def _beyond(self, i: int, got: torch.Tensor, tolerance: torch.Tensor) -> torch.Tensor:
+        exact, rounded = self.exact[i], self.rounded[i]
+        close = _distance(got, exact) <= tolerance
+        same = (got.to(exact.dtype) == exact) | (got == rounded) | (got.isnan() & (exact.isnan() | rounded.isnan()))
+        return ~(close | same)
+
+    def _wrong_integers(self, i: int, got: torch.Tensor) -> torch.Tensor:
+        """Those that neither the reference nor a run with rounding errors gives."""
+        wrong = (got != self.rounded[i]) & (got != self.exact[i])
+        if not any(map(_computes, {t.dtype for t in tree.tensors(self.arguments)})):
+            return wrong
+        for seed in range(_RUNS_OF_INTEGERS):
+            if not wrong.any():
+                break
+            also = self._with_errors(seed)[i]
+            wrong = wrong & (got != also) if also.shape == got.shape else wrong
+        return wrong
+
+    def _perturb(self) -> None:
+        """One more run with errors, which may enlarge what rounding explains."""
+        changes = [
+            _distance(a, b).nan_to_num(0, 0, 0) if a.shape == b.shape else torch.zeros(b.shape, dtype=torch.float64)
+            for a, b in zip(self._with_errors(self._runs), self.exact, strict=True)
+        ]
+        before = self._moved or [torch.zeros_like(c) for c in changes]
+        self._moved = [torch.maximum(a, b) for a, b in zip(before, changes, strict=True)]
+        self._runs += 1
+
+    def _with_errors(self, seed: int) -> tuple[torch.Tensor, ...]:
+        finest = max(map(self._finest, range(len(self.rounded))), default=self._accumulator)
+        if not self._operations:  # NumPy's own: one step, all of which is in the arguments' dtypes
+            finest = max(finest, 4 * self._coarsest)
+        try:
+            with perturbed(self._operations, self._coarsest, finest, seed) as disturb:
+                return tuple(self.run(disturb(to_double(self.arguments))))
+        except Exception:  # a reference may refuse arguments that are off a little, by any exception
+            return self.exact
+
+    def _finest(self, i: int) -> float:
+        """The relative error of a result's sum in the accumulator's dtype."""
+        return self._accumulator * (4 + math.sqrt(max(1, self.terms(i))))
+
+    @cached_property
+    def _accumulator(self) -> float:
+        return min(torch.finfo(torch.float32).eps, self._coarsest)
+
+    @cached_property
+    def _coarsest(self) -> float:
+        """The eps of the narrowest dtype of arguments and results, of those in which one can compute."""
+        dtypes = {t.dtype for t in tree.tensors([self.arguments, self.rounded])}
+        return max((torch.finfo(d).eps for d in dtypes if _computes(d)), default=torch.finfo(torch.float32).eps)
+
+    @cached_property
+    def _operations(self) -> list[tuple[str, torch.dtype]]:
+        found: list[tuple[str, torch.dtype]] = []
+        with recorded(found):
+            self.run(self.arguments)
+        return found
+
+
+def _computes(dtype: torch.dtype) -> bool:
+    """Whether arithmetic is done in a dtype; floats of a byte are only stored."""
+    return dtype.is_complex or (dtype.is_floating_point and dtype.itemsize > 1)
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The absolute difference of two tensors in float64; 0 for integers, which are compared exactly."""
+    if not (b.is_floating_point() or b.is_complex()):
+        return torch.zeros(b.shape, dtype=torch.float64)
+    return (a.to(b.dtype) - b).abs().double()
+
+
+def _ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The distance of neighbouring numbers of a dtype at some values.
+
+    Below the smallest normal number of a dtype with the exponents of float32 or float64, results may be flushed to
+    zero, as GPUs do in approximate functions.
+    """
     if not (dtype.is_floating_point or dtype.is_complex):
-        return torch.zeros(exact.shape, dtype=torch.float64)
-    size = exact.abs().double()
-    finite = size[torch.isfinite(size)]
-    typical = float(finite.mean()) if finite.numel() else 0.0
-    own = (rounded.to(exact.dtype) - exact).abs().double()
-    own = own[torch.isfinite(own)]
-    own_error = float(own.max()) if own.numel() else 0.0
-    unit = torch.finfo(dtype).eps
-    tolerance = unit * (4 + math.sqrt(operations)) * (size + typical) + 4 * own_error
-    return torch.where(torch.isfinite(tolerance), tolerance, torch.zeros_like(tolerance))
+        return torch.zeros(values.shape, dtype=torch.float64)
+    limits = torch.finfo(dtype)
+    exponent = torch.frexp(values.abs().double()).exponent
+    flushes = limits.tiny < 1e-30
+    spacing = torch.ldexp(torch.tensor(limits.eps / 2, dtype=torch.float64), exponent)
+    return spacing.clamp_min(limits.tiny if flushes else limits.tiny * limits.eps)
 
 
-def first_difference(
-    got: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor, tolerance: torch.Tensor
-) -> torch.Tensor:
-    """A mask of the elements that are wrong. NaN equals NaN; an infinity may also be the rounded reference's."""
-    wide = got.to(exact.dtype)
-    close = (wide - exact).abs().double() <= tolerance
-    same = (wide == exact) | (got == rounded) | (wide.isnan() & (exact.isnan() | rounded.isnan()))
-    return ~(close | same)
+def next_lower(dtype: torch.dtype) -> tuple[str, Callable[[torch.Tensor], torch.Tensor]] | None:
+    """The precision that a kernel in a dtype must not have: its name, and a function that rounds to it."""
+    if dtype not in _LOWER:
+        return None
+    name, bits = _LOWER[dtype]
+
+    def round_to(t: torch.Tensor) -> torch.Tensor:
+        if t.is_complex():
+            return torch.view_as_complex(round_to(torch.view_as_real(t.contiguous())))
+        if not t.is_floating_point():
+            return t
+        mantissa, exponent = torch.frexp(t)
+        return torch.ldexp((mantissa * 2 ** (bits + 1)).round() / 2 ** (bits + 1), exponent).to(t.dtype)
+
+    return name, round_to
+
+
+# The bits of the mantissa, without the leading one.
+_LOWER = {
+    torch.float64: ("float32", 23),
+    torch.complex128: ("complex64", 23),
+    torch.float32: ("TF32", 10),
+    torch.complex64: ("TF32", 10),
+    torch.float16: ("bfloat16", 7),
+    torch.bfloat16: ("float8", 3),
+}
 
 
 class ErrorSizes:
@@ -72,19 +247,6 @@ class ErrorSizes:
         if not int(self._counts.sum()):
             return None
         return ErrorHistogram(self._EDGES, tuple(self._counts.tolist()), "share of the allowed error")
-
-
-def discrete_choices(
-    exact: torch.Tensor, rerun: Callable[[float], list[torch.Tensor]], dtype: torch.dtype | None
-) -> list[torch.Tensor]:
-    """Every result that rounding of the inputs could explain, for an integer output of floating inputs.
-
-    An argmin between two distances that agree to the last bits may choose either. The reference is run
-    again with inputs and intermediate results off by a few units of roundoff; those results are accepted too.
-    """
-    if dtype is None or not dtype.is_floating_point:
-        return [exact]
-    return [exact, *rerun(8 * torch.finfo(dtype).eps)]
 
 
 def describe_difference(got: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:

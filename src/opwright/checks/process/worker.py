@@ -29,11 +29,12 @@ from opwright.checks.process.messages import (
 from opwright.checks.table import CHECKS
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case
-from opwright.contract.inputs.cases import cases, parse_case
+from opwright.contract.inputs.cases import cases
+from opwright.contract.inputs.text import parse_case
 from opwright.errors import CompileError, OpwrightError
 from opwright.results import Finding, NotChecked, Refused, Status
 from opwright.runtime import serialization
-from opwright.runtime.kernel import under_check
+from opwright.runtime.kernel import Kernel, under_check
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.targets import import_operator
@@ -138,10 +139,12 @@ def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotCheck
     def progress(check: str, case: str) -> None:
         pipe.send(Doing(check, case))
 
-    chosen, unchecked = _choose_cases(operator, job)
-    yield from unchecked
-    context = Context(operator, job.kernel, job.device, job.level, chosen, progress, reproduce=job.reproduce)
+    context = Context(
+        operator, job.kernel, job.device, job.level, [], progress, reproduce=job.reproduce, shrinks=not job.case
+    )
     with operator.only(job.kernel), under_check():
+        context.cases, unchecked = _choose_cases(context, job)
+        yield from unchecked
         yield from _run_checks(context, job)
 
 
@@ -158,18 +161,26 @@ def _run_checks(context: Context, job: Job) -> Iterator[Finding | NotChecked]:
             context.synchronize()
 
 
-def _choose_cases(operator: Op, job: Job) -> tuple[list[Case], list[NotChecked]]:
+def _choose_cases(context: Context, job: Job) -> tuple[list[Case], list[NotChecked]]:
+    contract = context.op.contract
     if job.case:
-        return [parse_case(operator.contract, job.case)], []
+        return [parse_case(contract, job.case)], []
     if job.kernel == REFERENCE:
-        return cases(operator.contract, job.level), []
-    kernel = operator.kernels[job.kernel]
+        return cases(contract, job.level, admits=context.admits), []
+    kernel = context.op.kernels[job.kernel]
     reasons = kernel.unchecked_dtypes(job.device)
-    derived = cases(operator.contract, job.level, kernel.spec.dtypes)
+    derived = cases(contract, job.level, kernel.spec.dtypes, admits=context.admits, longest=_longest(kernel, job))
     chosen = [c for c in derived if not reasons.keys() & {dtype for _, dtype in c.dtypes}]
     drawn = {dtype for c in derived for _, dtype in c.dtypes}
     unchecked = [NotChecked(short(d), why) for d, why in reasons.items() if d in drawn]
     return chosen, unchecked
+
+
+def _longest(kernel: Kernel, job: Job) -> int:
+    """The longest dim where an interpreter or a simulator runs the kernel, as it takes long for many programs."""
+    if job.device == "cpu" and kernel.spec.devices == ("cuda",):
+        return 2049 if kernel.backend == "triton" else 65_537
+    return 1 << 22
 
 
 def _failed(check: str, message: str) -> Finding:

@@ -15,6 +15,7 @@ from opwright import tree
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.draw import draw
+from opwright.contract.inputs.layouts import arrange
 from opwright.contract.inputs.samples import sample_arguments
 from opwright.contract.shapes.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
 from opwright.contract.shapes.relations import broken, nearest
@@ -22,31 +23,39 @@ from opwright.contract.signature import Argument, Kind, TensorType
 from opwright.contract.values import Values, draw_range
 from opwright.errors import CheckError
 
-__all__ = ["always_its_default", "arguments_of", "arrange", "env_of", "shape_of"]
+__all__ = ["always_its_default", "arguments_of", "env_of", "has_free_numbers", "has_free_tensors", "shape_of"]
 
 
 def arguments_of(contract: Contract, case: Case, device: str) -> tuple[Any, ...]:
     """The arguments of a case, in signature order, on a device.
 
-    Values are drawn on the CPU, so that a case has the same values on every device. Memory around sliced and
-    offset tensors is poisoned (NaN, or the largest integer), so that a kernel that reads it gives wrong results.
+    Values are drawn on the CPU, so that a case has the same values on every device.
 
     Raises:
-        CheckError: the case's sizes contradict the contract.
+        CheckError: the case's sizes contradict the contract, or there is not enough memory for its layout.
     """
     if case.sample is not None:
         own = list(sample_arguments(contract, case.sample))
         return tuple(tree.map_tensors(lambda t: _placed(t, case.layout, device), own))
     generator = torch.Generator().manual_seed(zlib.crc32(str(case).encode()))
     env = env_of(contract, case)
-    return tuple(_argument(a, case, env, generator, device) for a in contract.signature.arguments)
+    try:
+        return tuple(
+            _argument(a, case, env, generator, device, place) for place, a in enumerate(contract.signature.arguments)
+        )
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise CheckError(f"there is not enough memory for the case {case}", fix="use a larger machine") from error
 
 
-def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: torch.Generator, device: str) -> Any:
+def _argument(
+    argument: Argument, case: Case, env: dict[str, Any], generator: torch.Generator, device: str, place: int
+) -> Any:
     if argument.optional and case.absent:
         return None
     if argument.kind is Kind.SCALAR:
-        return env.get(argument.name) if argument.scalar_type is int else _scalar(argument, env, generator)
+        return (
+            env.get(argument.name) if argument.scalar_type is int else _number(argument, env, generator, case.scalars)
+        )
     assert argument.tensor is not None  # every non-scalar argument has one
     count = case.lists if argument.kind is Kind.TENSOR_LIST else 1
     dtype = dict(case.dtypes).get(argument.tensor.dtype_class, argument.tensor.dtypes[0])
@@ -57,9 +66,12 @@ def _argument(argument: Argument, case: Case, env: dict[str, Any], generator: to
         kind = ""  # elements that share an address cannot be written, and are neither unique nor offsets
     tensors = [
         arrange(
-            draw(shape, dtype, argument.values, env, generator), kind if only in ("", argument.name) else "", device
+            draw(shape, dtype, argument.values, env, generator, case.values),
+            kind if only in ("", argument.name) else "",
+            device,
+            place + i,
         )
-        for shape in shapes
+        for i, shape in enumerate(shapes)
     ]
     return tensors if argument.kind is Kind.TENSOR_LIST else tensors[0]
 
@@ -69,7 +81,7 @@ def env_of(contract: Contract, case: Case) -> dict[str, Any]:
     env: dict[str, Any] = dict(case.sizes)
     generator = torch.Generator().manual_seed(zlib.crc32(repr(case.sizes).encode()))
     for argument in contract.signature.arguments:
-        value = _scalar(argument, env, generator) if argument.scalar_type is int else None
+        value = _number(argument, env, generator, case.scalars) if argument.scalar_type is int else None
         if value is not None and not (argument.optional and case.absent):
             env[argument.name] = value
     return _with_integers_where(contract, env, case)
@@ -109,8 +121,8 @@ def shape_of(tensor: TensorType, env: dict[str, Any], *, index: int = 0, broadca
     return tuple(shape)
 
 
-# The sizes of ``_``, by place in a list and axis.
-_ANY = (3, 4, 1, 2, 5)
+# The sizes of ``_``: each case has others, the same for tensors at one place in a list.
+_ANY = (3, 4, 1, 2, 5, 8, 17, 33, 129)
 
 
 def _extent(dim: Dim, env: dict[str, Any], index: int, axis: int) -> tuple[int, ...]:
@@ -125,7 +137,40 @@ def _extent(dim: Dim, env: dict[str, Any], index: int, axis: int) -> tuple[int, 
         case ExprDim(text=text):
             return (int(evaluate(text, env)),)
         case AnyDim():
-            return (_ANY[(index + axis) % len(_ANY)],)
+            sizes = sorted((name, size) for name, size in env.items() if isinstance(size, int | tuple))
+            return (_ANY[(zlib.crc32(repr(sizes).encode()) + index + axis) % len(_ANY)],)
+
+
+def has_free_tensors(contract: Contract) -> bool:
+    """Whether some floating tensor has no stated values, so that those of a case decide."""
+    tensors = [a for a in contract.signature.arguments if a.tensor is not None and a.values is None]
+    return any(d.is_floating_point and d.itemsize > 1 for a in tensors if a.tensor for d in a.tensor.dtypes)
+
+
+def has_free_numbers(contract: Contract) -> bool:
+    """Whether some int or float has no stated values."""
+    return any(_is_free(argument) for argument in contract.signature.arguments)
+
+
+def _is_free(argument: Argument) -> bool:
+    return argument.scalar_type in (int, float) and argument.values is None and not argument.choices
+
+
+# What a case's ``scalars`` mean for an int and for a float.
+_NUMBERS: dict[str, tuple[int, float]] = {"zero": (0, 0.0), "negative": (-1, -1.375), "large": (6, 7.5)}
+
+
+def _number(argument: Argument, env: Mapping[str, Any], generator: torch.Generator, scalars: str) -> Any:
+    """The value of a scalar in a case."""
+    drawn = _scalar(argument, env, generator)
+    if scalars == "default":
+        return argument.default if argument.has_default and argument.values is None else drawn
+    if not scalars or not _is_free(argument):
+        return drawn
+    integer, real = _NUMBERS[scalars]
+    # Of a small positive default, such as an epsilon, neither its negative nor a large value is meant.
+    is_epsilon = _around(argument) != _AROUND
+    return drawn if is_epsilon else integer if argument.scalar_type is int else real
 
 
 _ITEMS: dict[Any, type] = {Sequence[int]: int, Sequence[float]: float, Sequence[bool]: bool}
@@ -149,7 +194,7 @@ def _scalar(argument: Argument, env: Mapping[str, Any], generator: torch.Generat
         low, high = draw_range(drawn, *_around(argument))
         number = low + (high - low) * float(torch.rand((), generator=generator))
         return float(f"{number:.4g}")
-    if always_its_default(argument):
+    if _has_no_values(argument):
         return argument.default if argument.has_default else None
     if plain is int:
         low, high = draw_range(drawn, 1, 3)
@@ -170,40 +215,22 @@ def _around(argument: Argument) -> tuple[float, float]:
     """The range of a float for which none is stated: of a small positive default, such as an epsilon, its own size."""
     if argument.values is None and _is_number(argument.default) and 0 < argument.default < 0.01:
         return argument.default / 2, argument.default * 2
-    return -2.0, 2.0
+    return _AROUND
+
+
+_AROUND = (-2.0, 2.0)
 
 
 def always_its_default(argument: Argument) -> bool:
-    """Whether cases use only the default (or None) of a scalar, because no other values are stated."""
+    """Whether cases use only the default (or None) of an argument, because no other values are stated."""
+    return _has_no_values(argument) and argument.scalar_type is not int
+
+
+def _has_no_values(argument: Argument) -> bool:
     stated = argument.values is not None or argument.choices or argument.scalar_type in (bool, float)
     return not argument.is_tensor and not stated and (argument.has_default or argument.optional)
-
-
-def arrange(values: torch.Tensor, layout: str, device: str) -> torch.Tensor:
-    """The same values in another memory layout, on a device; contiguous if the rank does not allow the layout."""
-    if layout == "transposed" and values.dim() >= 2:
-        return values.to(device).mT.contiguous().mT
-    if layout == "expanded" and any(size > 1 for size in values.shape):
-        axis = next(i for i, size in enumerate(values.shape) if size > 1)
-        return values.to(device).narrow(axis, 0, 1).clone().expand(values.shape)
-    if layout in ("sliced", "transposed") and values.dim() >= 1:
-        memory = _poisoned((*values.shape[:-1], 2 * values.shape[-1]), values.dtype, device)
-        view = memory[..., ::2]
-        return view.copy_(values)
-    if layout == "offset":
-        memory = _poisoned((values.numel() + 2,), values.dtype, device)
-        view = memory[1 : 1 + values.numel()].view(values.shape)
-        return view.copy_(values)
-    return values.to(device, copy=True)
 
 
 def _placed(tensor: torch.Tensor, layout: str, device: str) -> torch.Tensor:
     """A tensor of a sample: as it is, or in another layout."""
     return tensor.to(device) if layout == "contiguous" else arrange(tensor, layout, device)
-
-
-def _poisoned(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
-    if dtype.is_floating_point or dtype.is_complex:
-        return torch.full(shape, math.nan, dtype=dtype, device=device)
-    largest = True if dtype is torch.bool else torch.iinfo(dtype).max
-    return torch.full(shape, largest, dtype=dtype, device=device)

@@ -9,12 +9,17 @@ import torch
 
 from opwright.contract.dtypes import short
 
-__all__ = ["MOST_LISTS", "Case", "Size", "show_size"]
+__all__ = ["MOST_LISTS", "SCALARS", "VALUES", "Case", "Size", "show_size"]
 
 # The length of lists of tensors, except in a few cases.
 MOST_LISTS = 3
 
 Size = int | tuple[int, ...]
+
+# Which values numbers without stated values have in a case; drawn, if it does not say.
+SCALARS = ("default", "zero", "negative", "large")
+# Which values floating tensors without stated values have in a case; from a normal distribution, if it does not say.
+VALUES = ("large", "confident", "shifted", "inf", "nan", "tiny")
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,9 @@ class Case:
     sample: int | None = None
     # The length of every list of tensors.
     lists: int = MOST_LISTS
+    # One of SCALARS and one of VALUES, or empty.
+    scalars: str = ""
+    values: str = ""
 
     def __str__(self) -> str:
         parts = [] if self.sample is None else [f"sample={self.sample}"]
@@ -38,6 +46,7 @@ class Case:
             parts += [f"{name}={short(dtype)}" for name, dtype in self.dtypes]
         parts.append(f"layout={self.layout}")
         parts += [f"lists={self.lists}"] * (self.lists != MOST_LISTS)
+        parts += [f"scalars={self.scalars}"] * bool(self.scalars) + [f"values={self.values}"] * bool(self.values)
         return " ".join(parts + ["optional=absent"] * self.absent)
 
     @property
@@ -45,6 +54,11 @@ class Case:
         """The floating dtype if there is one, else the first."""
         found = [d for _, d in self.dtypes]
         return next((d for d in found if d.is_floating_point or d.is_complex), found[0] if found else None)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether numbers and tensors have ordinary values."""
+        return not self.values and self.scalars in ("", "default")
 
     def with_size(self, name: str, size: Size) -> Case:
         """The same case with another size of one dim."""

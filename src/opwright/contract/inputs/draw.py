@@ -18,16 +18,24 @@ Shape = tuple[int, ...]
 
 
 def draw(
-    shape: Shape, dtype: torch.dtype, stated: Values | None, env: Mapping[str, Any], generator: torch.Generator
+    shape: Shape,
+    dtype: torch.dtype,
+    stated: Values | None,
+    env: Mapping[str, Any],
+    generator: torch.Generator,
+    unstated: str = "",
 ) -> torch.Tensor:
     """A tensor of values as they are stated.
 
     Args:
         env: sizes of dims and values of int arguments.
+        unstated: one of the case's VALUES, for floats of which none are stated.
 
     Raises:
         CheckError: there are no such values for these sizes, or in this dtype.
     """
+    if stated is None and unstated and dtype.is_floating_point and dtype.itemsize > 1:
+        return _UNSTATED[unstated](torch.randn(shape, dtype=torch.float64, generator=generator), dtype, generator)
     try:
         chosen = (stated or Values()).at(env)
     except (ZeroDivisionError, OverflowError) as error:
@@ -159,6 +167,45 @@ def _draw_well_conditioned(
     exponent = 2 * torch.rand((*batch, 1, rank), dtype=torch.float64, generator=generator) - 1
     return ((left * exponent.exp2()) @ right.mT).to(dtype)  # singular values from 0.5 to 2
 
+
+def _large(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Magnitudes from a hundredth to half of what a square of them can have."""
+    most = math.log10(torch.finfo(dtype).max) / 2 if dtype is torch.float16 else 5.0
+    exponent = torch.rand(normal.shape, dtype=torch.float64, generator=generator) * (most + 2) - 2
+    return (normal.sign() * 10**exponent).to(dtype)
+
+
+def _sprinkled(*extremes: float) -> Callable[[torch.Tensor, torch.dtype, torch.Generator], torch.Tensor]:
+    """Normal values, about one in twenty of which, and the last, is one of some others."""
+
+    def values(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+        instead = torch.tensor(extremes, dtype=torch.float64)[
+            torch.randint(len(extremes), normal.shape, generator=generator)
+        ]
+        chosen = torch.rand(normal.shape, generator=generator) < 0.05
+        if chosen.numel():
+            chosen.view(-1)[-1] = True
+        return torch.where(chosen, instead, normal).to(dtype)
+
+    return values
+
+
+def _tiny(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Zeros of both signs, denormal numbers, and the smallest normal one."""
+    limits = torch.finfo(dtype)
+    return _sprinkled(-0.0, 0.0, limits.tiny / 4, -limits.tiny / 4, limits.tiny)(normal, dtype, generator)
+
+
+_UNSTATED: dict[str, Callable[[torch.Tensor, torch.dtype, torch.Generator], torch.Tensor]] = {
+    "large": _large,
+    # As logits of a sure model: exp of them overflows, and its largest term is nearly all of a sum.
+    "confident": lambda normal, dtype, generator: (30 * normal).to(dtype),
+    # Differences from the mean are small beside the values.
+    "shifted": lambda normal, dtype, generator: (normal + 100).to(dtype),
+    "inf": _sprinkled(math.inf, -math.inf),
+    "nan": _sprinkled(math.nan),
+    "tiny": _tiny,
+}
 
 _ARRANGED: dict[str, Callable[[Shape, torch.dtype, Values, torch.Generator], torch.Tensor]] = {
     "unique": _draw_unique,

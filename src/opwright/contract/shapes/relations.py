@@ -203,4 +203,4 @@ def _candidates(name: str, sizes: Mapping[str, int], relations: Sequence[Relatio
 
 def _distance(size: int, wanted: int) -> float:
     """How far a size is from the wanted one: by its ratio, with a step for any change."""
-    return 0.0 if size == wanted else 1.0 + abs(math.log2((size + 1) / (wanted + 1)))
+    return 0.0 if size == wanted else 1.0 + abs(math.log2((size + 1) / (max(wanted, 0) + 1)))

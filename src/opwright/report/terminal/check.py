@@ -2,51 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from opwright.report import format, reasons
-from opwright.report.matrix import MARKS, Cell, Matrix, make_matrix
+from opwright.report import reasons, verdicts
+from opwright.report.matrix import Cell, Matrix, make_matrix
 from opwright.report.reasons import Reason
+from opwright.report.statuses import GROUPED, LOOKS
+from opwright.report.terminal.kernels import show_kernels
+from opwright.report.terminal.lines import one_line, print_indented
 from opwright.results import CheckReport, Finding, Status, Verdict
 
-__all__ = ["counts_text", "print_indented", "show_check", "show_failures", "show_matrix", "show_reasons"]
+__all__ = ["counts_text", "show_check", "show_matrix", "show_notes", "show_problems", "show_reasons"]
 
-STYLES = {Status.PASS: "bold green", Status.FAIL: "bold red", Status.REFUSED: "yellow"}
-# A list of more kernels than this shows the failures, and counts the others.
-MOST_ROWS = 12
 # The maximum share of the terminal's width for the operators' names in the matrix.
 _MOST_OF_WIDTH = 0.45
 
 
-def show_check(console: Console, report: CheckReport, *, verbose: bool = False) -> None:
-    """Print the matrix, each failure with its smallest case, the kernels, and what was not checked or cannot run.
+def show_check(console: Console, report: CheckReport, *, verbose: bool = False, strict: bool | None = None) -> None:
+    """Print the matrix, what failed or did not end in time, warnings, the kernels, and what was not checked.
 
-    ``verbose`` lists all kernels, however many there are.
+    Args:
+        verbose: list all kernels and their checks, however many there are.
+        strict: whether warnings and thin coverage count as failures; None if the command has no such option.
     """
-    if not report.verdicts:
+    found = report.verdicts
+    if not found:
         console.print("nothing to check")
         return
-    show_matrix(console, make_matrix(report.verdicts))
-    show_failures(console, report.verdicts)
-    _show_kernels(console, report.verdicts, MOST_ROWS if not verbose else None)
-    show_reasons(console, "not checked", reasons.not_checked(report.verdicts))
-    show_reasons(console, "cannot run here", reasons.refused(report.verdicts))
+    show_matrix(console, make_matrix(found))
+    show_problems(console, found)
+    show_notes(console, found)
+    show_kernels(console, found, verbose=verbose)
+    show_reasons(console, "not checked", reasons.not_checked(found))
+    show_reasons(console, "cannot run here", reasons.refused(found))
     console.print()
-    checks = list(dict.fromkeys(f.check for v in report.verdicts for f in v.findings))
+    checks = list(dict.fromkeys(f.check for v in found for f in v.findings))
     if checks:
-        console.print(f"[dim]checks: {escape(', '.join(checks))}[/]", highlight=False)
-    console.print(counts_text(report.verdicts))
+        print_indented(console, Text(f"checks: {', '.join(checks)}", "dim"), 0)
+    console.print(counts_text(found))
+    if strict is not None:
+        _show_strictness(console, found, strict)
 
 
-def counts_text(verdicts: Iterable[Verdict]) -> Text:
+def counts_text(found: Iterable[Verdict]) -> Text:
     """``1 failed, 58 passed, 7 cannot run here``."""
-    texts = [(f"{n} {format.STATUS_WORDS[s]}", STYLES[s]) for s, n in format.counts(verdicts).items()]
-    return Text(", ").join(Text(*text) for text in texts)
+    texts = [Text(f"{n} {LOOKS[s].word}", LOOKS[s].style) for s, n in verdicts.counts(found).items()]
+    return Text(", ").join(texts)
+
+
+def _show_strictness(console: Console, found: Sequence[Verdict], strict: bool) -> None:
+    """Say what ``--strict`` does, or would do, to the exit code."""
+    counts = verdicts.counts(found)
+    concerned = ", ".join(f"{counts[s]} {LOOKS[s].word}" for s in GROUPED if s in counts)
+    if not concerned:
+        return
+    one = sum(counts.get(s, 0) for s in GROUPED) == 1
+    if strict:
+        text = f"{concerned}: {'it counts as a failure' if one else 'they count as failures'}, because of --strict"
+    else:
+        text = f"{concerned}: --strict counts {'it as a failure' if one else 'them as failures'}"
+    print_indented(console, Text(text), 0)
 
 
 # -- the matrix -------------------------------------------------------------------------------------------------
@@ -64,8 +84,20 @@ def show_matrix(console: Console, matrix: Matrix) -> None:
         for line in _lines(matrix, block, width, [widths[i] for i in block], " " * gap):
             console.print(line, soft_wrap=True)
     present = {status for _, cells in matrix.rows for cell in cells for status, _ in cell.counts}
-    legend = [Text.assemble((MARKS[s], STYLES[s]), f" {format.STATUS_WORDS[s]}") for s in MARKS if s in present]
-    console.print(Text("   ").join(legend))
+    for line in _legend(present, console.width):
+        console.print(line, soft_wrap=True)
+
+
+def _legend(present: Collection[Status], width: int) -> Iterator[Text]:
+    """``✗ failed   ✓ passed``, in several lines if they are too long for one."""
+    line = Text()
+    for status in (s for s in Status if s in present):
+        entry = Text.assemble((LOOKS[status].mark, LOOKS[status].style), f" {LOOKS[status].word}")
+        if line and line.cell_len + 3 + entry.cell_len > width:
+            yield line
+            line = Text()
+        line = Text("   ").join(filter(None, (line, entry)))
+    yield line
 
 
 def _blocks(widths: Sequence[int], available: int, gap: int) -> Iterator[list[int]]:
@@ -100,7 +132,7 @@ def _lines(matrix: Matrix, block: Sequence[int], name: int, widths: Sequence[int
         yield line(Text(matrix.corner, "dim"), [Text(c.language, "bold") for c in columns])
     for name_of_row, cells in matrix.rows:
         if any(cells[i].counts for i in block):
-            yield line(Text(_one_line(name_of_row)), [_cell_text(cells[i]) for i in block])
+            yield line(Text(one_line(name_of_row)), [_cell_text(cells[i]) for i in block])
 
 
 def _width(matrix: Matrix, i: int) -> int:
@@ -110,77 +142,51 @@ def _width(matrix: Matrix, i: int) -> int:
 
 
 def _cell_text(cell: Cell) -> Text:
-    return Text(" ").join(Text(mark, STYLES[status]) for status, mark in cell.marks)
+    return Text(" ").join(Text(mark, LOOKS[status].style) for status, mark in cell.marks)
 
 
-def _one_line(name: str) -> str:
-    """A name for a table, without line breaks and control characters."""
-    return " ".join("".join(c if c.isprintable() else " " for c in name).split())
+# -- failures, and what did not end in time ---------------------------------------------------------------------
 
 
-# -- failures ---------------------------------------------------------------------------------------------------
-
-
-def show_failures(console: Console, verdicts: Iterable[Verdict]) -> None:
-    """Print every failure, with its smallest case and the command that repeats it."""
-    for verdict, finding in format.failures(verdicts):
+def show_problems(console: Console, found: Iterable[Verdict]) -> None:
+    """Print every failure and every step that did not end in time, with its case and the command that repeats it."""
+    for verdict, finding in verdicts.problems(found):
         console.print()
-        _show_failure(console, verdict, finding)
+        _show_problem(console, verdict, finding)
 
 
-def _show_failure(console: Console, verdict: Verdict, finding: Finding) -> None:
+def _show_problem(console: Console, verdict: Verdict, finding: Finding) -> None:
+    look = LOOKS[finding.status]
     console.print(
-        f"[bold red]✗[/] [bold]{escape(verdict.op)}[/] {escape(verdict.kernel)} on {escape(verdict.device)}: "
-        f"{escape(finding.check)}",
+        f"[{look.style}]{look.mark}[/] [bold]{escape(verdict.op)}[/] {escape(verdict.kernel)} "
+        f"on {escape(verdict.device)}: {escape(finding.check)}",
         highlight=False,
     )
     if finding.case:
-        console.print(f"  smallest failing case: {escape(finding.case)}", soft_wrap=True, highlight=False)
+        label = "smallest failing case" if finding.status is Status.FAIL else "case"
+        console.print(f"  {label}: {escape(finding.case)}", soft_wrap=True, highlight=False)
     for line in finding.message.splitlines():
         console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
+    if finding.remedy:
+        print_indented(console, Text(f"→ {finding.remedy}"), 2)
     if finding.reproduce:
         console.print(f"  [dim]again:[/] {escape(finding.reproduce)}", soft_wrap=True, highlight=False)
 
 
-# -- kernels ----------------------------------------------------------------------------------------------------
+# -- warnings and thin coverage ---------------------------------------------------------------------------------
 
 
-def _show_kernels(console: Console, verdicts: Sequence[Verdict], most: int | None) -> None:
-    """Print a row for each kernel; if there are more than ``most``, only the failures and the number of the others."""
-    folds = most is not None and len(verdicts) > most
-    rows = [v for v in verdicts if not folds or v.status is Status.FAIL]
-    kernel_width = max((cell_len(v.kernel) for v in rows), default=0)
-    language_width = max((cell_len(v.backend) for v in rows), default=0)
-    last = ""
-    for verdict in rows:
-        if verdict.op != last:
+def show_notes(console: Console, found: Sequence[Verdict]) -> None:
+    """Print each text of thin coverage, and then of warnings, once: what, why, what to do, and which kernels."""
+    for status in GROUPED:
+        look = LOOKS[status]
+        notes = reasons.noted(found, status)
+        if notes:
             console.print()
-            console.print(Text(_one_line(verdict.op), "bold"), soft_wrap=True)
-            last = verdict.op
-        console.print(_row(verdict, kernel_width, language_width), soft_wrap=True)
-    if folds:
-        others = ", ".join(f"{n} {format.STATUS_WORDS[s]}" for s, n in format.counts(verdicts).items() if s != "fail")
-        if others:
-            console.print(f"\n[dim]not listed: {others}; -v lists every kernel[/]", highlight=False)
-
-
-def _row(verdict: Verdict, kernel: int, language: int) -> Text:
-    """One kernel. Columns have the same width in each row, so that operators' names need no column of their own."""
-    seconds = f"{verdict.seconds:.1f} s" if verdict.status is not Status.REFUSED else ""
-    row = Text.assemble(
-        f"  {_one_line(verdict.kernel):<{kernel}}  {verdict.backend:<{language}}  {verdict.device:<7}  ",
-        (f"{verdict.status.upper():<7}", STYLES[verdict.status]),
-        f"  {seconds:>7}  ",
-        _summary(verdict),
-    )
-    row.rstrip()
-    return row
-
-
-def _summary(verdict: Verdict) -> Text:
-    if verdict.failures:
-        return Text(", ".join(dict.fromkeys(f.check for f in verdict.failures)), "red")
-    return Text("see below" if verdict.status is Status.REFUSED else verdict.reason, "dim")
+            mark = f"{look.mark} ", look.style
+            print_indented(console, Text.assemble(mark, (look.word, "bold"), (f": {look.meaning}", "dim")), 0)
+        for note in notes:
+            _show_reason(console, note)
 
 
 # -- reasons ----------------------------------------------------------------------------------------------------
@@ -192,14 +198,16 @@ def show_reasons(console: Console, title: str, found: Sequence[Reason]) -> None:
         return
     console.print(f"\n[bold]{title}[/]")
     for reason in found:
-        aside = f" ({', '.join(reason.checks)})" if reason.checks else ""
-        print_indented(console, Text.assemble((f"{reason.who}: ", "bold"), reason.why, (aside, "dim")), 2)
-        for more in filter(None, (reason.skipped, reason.listed())):
-            print_indented(console, Text(more, "dim"), 6)
+        _show_reason(console, reason)
 
 
-def print_indented(console: Console, text: Text, indent: int) -> None:
-    """Print a paragraph with an indent, wrapped to the width of the terminal."""
-    for line in text.wrap(console, max(20, console.width - indent)):
-        line.rstrip()
-        console.print(Text(" " * indent).append(line), soft_wrap=True)
+def _show_reason(console: Console, reason: Reason) -> None:
+    aside = f" ({', '.join(reason.checks)})" if reason.checks else ""
+    print_indented(console, Text.assemble((f"{reason.who}: ", "bold"), reason.why, (aside, "dim")), 2)
+    if reason.remedy:
+        print_indented(console, Text(f"→ {reason.remedy}"), 6)
+    case = f"case: {reason.case}" if reason.case else ""
+    for more in filter(None, (case, reason.skipped, reason.listed())):
+        print_indented(console, Text(more, "dim"), 6)
+    if reason.again:
+        console.print(Text.assemble("      ", ("again: ", "dim"), reason.again), soft_wrap=True)

@@ -10,10 +10,12 @@ from rich.console import Console
 from rich.text import Text
 
 from opwright.report import format
-from opwright.report.matrix import MARKS, make_matrix
+from opwright.report.matrix import make_matrix
+from opwright.report.statuses import GROUPED, LOOKS, ONE_BY_ONE
 from opwright.report.terminal.bench import COMPARISON_STYLES
-from opwright.report.terminal.check import STYLES, counts_text, print_indented, show_failures, show_matrix
-from opwright.results import BenchReport, CheckReport, ComparisonVerdict, Measurement, Status, Verdict
+from opwright.report.terminal.check import counts_text, show_matrix, show_notes, show_problems
+from opwright.report.terminal.lines import print_indented
+from opwright.results import BenchReport, CheckReport, ComparisonVerdict, Measurement, Status, Verdict, worst
 
 __all__ = ["Missing", "Story", "System", "show_story"]
 
@@ -21,6 +23,7 @@ _LANGUAGES = {
     "cpp": "C++", "cuda": "CUDA", "max": "MAX", "mojo": "Mojo", "numpy": "NumPy", "python": "Python",
     "triton": "Triton",
 }  # fmt: skip
+_FAILED = LOOKS[Status.FAIL]
 # From this width on, the two parts of a line are printed side by side.
 _WIDE = 72
 
@@ -90,7 +93,7 @@ def show_story(console: Console, story: Story) -> None:
     console.print()
     last = Text.assemble(
         counts_text(story.checked.verdicts),
-        "; the wrong one was found" if story.wrong.found else ("; the wrong one was NOT found", STYLES[Status.FAIL]),
+        "; the wrong one was found" if story.wrong.found else ("; the wrong one was NOT found", _FAILED.style),
         f"; {story.seconds:.0f} s",
     )
     print_indented(console, last, 0)
@@ -109,32 +112,37 @@ def _show_systems(console: Console, story: Story) -> None:
     lines = [(_titled(system), _what_ran(system)) for system in story.systems]
     _show_pairs(console, lines)
     print_indented(console, Text(_what_was_checked(story), "dim"), 2)
-    show_failures(console, story.checked.verdicts)
+    show_problems(console, story.checked.verdicts)
+    show_notes(console, story.checked.verdicts)
 
 
 def _titled(system: System) -> Text:
-    matrix = make_matrix(system.verdicts)
-    statuses = [cell.status for _, cells in matrix.rows for cell in cells if cell.status]
-    worst = next(s for s in (Status.FAIL, Status.PASS, Status.REFUSED) if s in statuses)
-    return Text.assemble((MARKS[worst], STYLES[worst]), f" {system.title}")
+    look = LOOKS[worst(v.status for v in system.verdicts)]
+    return Text.assemble((look.mark, look.style), f" {system.title}")
 
 
 def _what_ran(system: System) -> Text:
-    """``Mojo, C++; CUDA simulated; under torch.compile``."""
+    """``Mojo, C++; CUDA simulated; Triton: failed; under torch.compile``."""
     by_way: dict[str, list[str]] = {}
     for verdict in system.verdicts:
         languages = by_way.setdefault(_way(verdict), [])
         name = _LANGUAGES.get(verdict.backend, verdict.backend)
         if name not in languages:
             languages.append(name)
-    ways = sorted(by_way, key=lambda way: way.startswith(":"))  # kernels that ran come first
+    ways = sorted(by_way, key=lambda way: ":" in way)  # kernels that passed come first
     texts = [f"{', '.join(by_way[way])}{way}" for way in ways]
     return Text("; ".join(texts + _further_checks(system)))
 
 
 def _way(verdict: Verdict) -> str:
-    if verdict.status is not Status.PASS:
-        return f": {format.STATUS_WORDS[verdict.status]}"
+    """How a kernel was run, and its status unless it passed: `` simulated: with warnings``."""
+    if verdict.status is Status.PASS:
+        return _place(verdict)
+    place = _place(verdict) if verdict.status in GROUPED else ""
+    return f"{place}: {LOOKS[verdict.status].word}"
+
+
+def _place(verdict: Verdict) -> str:
     if verdict.device == "cpu-sim":
         return " simulated"
     if verdict.device == "cuda":
@@ -145,7 +153,9 @@ def _way(verdict: Verdict) -> str:
 
 
 def _checks_of(system: System) -> list[str]:
-    return list(dict.fromkeys(f.check for v in system.verdicts for f in v.findings if f.status is not Status.FAIL))
+    """The checks that ran to their end and found nothing wrong."""
+    findings = [f for v in system.verdicts for f in v.findings]
+    return list(dict.fromkeys(f.check for f in findings if f.status not in ONE_BY_ONE))
 
 
 def _further_checks(system: System) -> list[str]:
@@ -166,11 +176,11 @@ def _show_wrong(console: Console, story: Story) -> None:
     console.print(f"  {story.wrong.file}", markup=False, highlight=False, soft_wrap=True)
     print_indented(console, Text(story.wrong.fault), 2)
     if story.wrong.found:
-        show_failures(console, [story.wrong.verdict])
+        show_problems(console, [story.wrong.verdict])
         return
     verdict = story.wrong.verdict
-    text = f"✗ It was not found ({verdict.status}): {verdict.reason or 'this is a bug in opwright'}"
-    print_indented(console, Text(text, STYLES[Status.FAIL]), 2)
+    text = f"{_FAILED.mark} It was not found ({verdict.status}): {verdict.reason or 'this is a bug in opwright'}"
+    print_indented(console, Text(text, _FAILED.style), 2)
 
 
 def _show_times(console: Console, report: BenchReport | None) -> None:
@@ -190,7 +200,7 @@ def _show_times(console: Console, report: BenchReport | None) -> None:
             text = "UNCLEAR: the times vary too much to compare them. Other programs use this machine; try again later."
             print_indented(console, Text(text, COMPARISON_STYLES[ComparisonVerdict.UNCLEAR]), 2)
     for error in report.errors:
-        print_indented(console, Text(f"✗ {error}", STYLES[Status.FAIL]), 2)
+        print_indented(console, Text(f"{_FAILED.mark} {error}", _FAILED.style), 2)
 
 
 def _name_of(m: Measurement) -> str:

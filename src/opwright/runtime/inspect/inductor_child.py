@@ -19,7 +19,7 @@ from opwright.backends.inductor.cuda_guard import provide_cuda_guard
 from opwright.backends.inductor.stages import Compilable, Generated, generate_for
 from opwright.backends.inductor.target_gpus import target_gpu
 from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.cases import parse_case
+from opwright.contract.inputs.text import parse_case
 from opwright.errors import KernelRefusedError, OpwrightError
 from opwright.runtime import serialization
 from opwright.runtime.languages import REFERENCE

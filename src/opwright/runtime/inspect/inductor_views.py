@@ -16,7 +16,7 @@ from opwright.backends.triton.stages import CompiledKernel
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.cases import parse_case
+from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError, KernelRefusedError
 from opwright.internals.compiler import run_and_get_code
 from opwright.results import Shown

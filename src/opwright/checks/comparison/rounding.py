@@ -1,0 +1,164 @@
+"""Runs a computation exactly, or with chosen rounding errors: modes that see every operation of torch.
+
+A NumPy function on arrays is one step to them: only its inputs are rounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.internals.compiler import DispatchMode
+from opwright.internals.registration import writes_arguments
+
+__all__ = ["Operations", "exactly", "lowered", "perturbed", "recorded", "to_double"]
+
+# The result's dtype of every operation that computes something, with its name, in order.
+Operations = Sequence[tuple[str, torch.dtype]]
+
+_WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+
+def to_double(values: Any) -> Any:
+    """Floating tensors as float64 (complex as complex128)."""
+
+    def convert(t: torch.Tensor) -> torch.Tensor:
+        if t.is_complex():
+            return t.to(torch.complex128)
+        return t.double() if t.is_floating_point() else t
+
+    return tree.map_tensors(convert, values)
+
+
+@contextlib.contextmanager
+def exactly() -> Iterator[None]:
+    """A block in which what is float32 is float64: constants, new tensors, and conversions (``x.float()``).
+
+    Conversions to narrower types stay, as a reference that quantises means them.
+    """
+    with _default_double(), _Exactly():
+        yield
+
+
+@contextlib.contextmanager
+def recorded(operations: list[tuple[str, torch.dtype]]) -> Iterator[None]:
+    """A block in which operations add themselves to a list."""
+    with _Recording(operations):
+        yield
+
+
+@contextlib.contextmanager
+def perturbed(operations: Operations, fallback: float, finest: float, seed: int) -> Iterator[Callable[[Any], Any]]:
+    """A block like ``exactly``, in which each result has a random relative error: as large as the unit roundoff of the
+    dtype in which the same operation gave it in ``operations``, and at least ``finest``.
+
+    Args:
+        fallback: the error if the operations are others than the recorded ones.
+
+    Yields:
+        a function that gives tensors an error of ``finest``, for inputs.
+    """
+    mode = _Perturbed(operations, fallback, finest, seed)
+    with _default_double(), mode:
+        yield lambda values: tree.map_tensors(lambda t: mode.disturb(t, finest), values)
+
+
+@contextlib.contextmanager
+def lowered(round_to: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """A block like ``exactly``, in which a function rounds each floating result."""
+    with _default_double(), _Lowered(round_to):
+        yield
+
+
+@contextlib.contextmanager
+def _default_double() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _converts(func: Any) -> bool:
+    """Whether an operation only moves or converts data, so that it is no step of a computation."""
+    name = func.overloadpacket.__name__
+    return bool(func.is_view) or name in ("_to_copy", "clone", "copy_", "detach", "contiguous")
+
+
+class _Exactly(DispatchMode):  # type: ignore[misc]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("dtype") in _WIDE:
+            kwargs["dtype"] = _WIDE[kwargs["dtype"]]
+        if not writes_arguments(func) and not func.is_view:
+            args, kwargs = tree.map_tensors(_widened, (args, kwargs))
+        return self.after(func, func(*args, **kwargs))
+
+    def after(self, func: Any, out: Any) -> Any:
+        """What an operation gives in place of its result."""
+        return out
+
+
+def _widened(t: torch.Tensor) -> torch.Tensor:
+    return t.to(_WIDE[t.dtype]) if t.dtype in _WIDE else t
+
+
+class _Recording(DispatchMode):  # type: ignore[misc]
+    def __init__(self, operations: list[tuple[str, torch.dtype]]) -> None:
+        super().__init__()
+        self._operations = operations
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        floating = [t.dtype for t in tree.tensors(out) if _is_floating(t)]
+        if floating and not _converts(func):
+            self._operations.append((str(func), max(floating, key=lambda d: torch.finfo(d).eps)))
+        return out
+
+
+class _Perturbed(_Exactly):
+    def __init__(self, operations: Operations, fallback: float, finest: float, seed: int) -> None:
+        super().__init__()
+        self._remaining = iter(operations)
+        self._fallback, self._finest = fallback, finest
+        self._same = True
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def disturb(self, t: torch.Tensor, relative: float) -> torch.Tensor:
+        if not _is_floating(t):
+            return t
+        random = torch.rand(t.shape, dtype=torch.float64, generator=self._generator)
+        return (t * (1 + relative * (2 * random - 1))).to(t.dtype)
+
+    def after(self, func: Any, out: Any) -> Any:
+        if not any(map(_is_floating, tree.tensors(out))):
+            return out
+        relative = self._finest if _converts(func) else self._error_of(str(func))
+        if _converts(func) or writes_arguments(func):
+            return out
+        return tree.map_tensors(lambda t: self.disturb(t, relative), out)
+
+    def _error_of(self, name: str) -> float:
+        recorded_name, dtype = next(self._remaining, ("", torch.float32))
+        self._same = self._same and recorded_name == name
+        return max(self._finest, torch.finfo(dtype).eps if self._same else self._fallback)
+
+
+class _Lowered(_Exactly):
+    def __init__(self, round_to: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self._round_to = round_to
+
+    def after(self, func: Any, out: Any) -> Any:
+        if _converts(func) or writes_arguments(func):
+            return out
+        return tree.map_tensors(lambda t: self._round_to(t) if _is_floating(t) else t, out)

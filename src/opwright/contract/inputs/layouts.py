@@ -1,0 +1,100 @@
+"""Memory layouts of test inputs: the same values, arranged in another way."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from opwright.contract.contract import Contract
+from opwright.contract.shapes.dims import Dim, NamedDim, VariadicDim
+
+__all__ = ["FAR", "LAYOUTS", "arrange", "layouts_of"]
+
+LAYOUTS = ("contiguous", "transposed", "sliced", "padded", "permuted", "offset", "expanded")
+# Rows lie more than 2**31 elements apart, so that a 32-bit offset overflows. Only what is used of the memory is real.
+FAR = "far"
+_FAR_STRIDE = 2**31 + 64
+# Elements before the first one, by the place of the argument: aligned for vectors of some sizes, and not of others.
+_OFFSETS = (1, 2, 4, 3, 8, 5)
+
+
+def layouts_of(contract: Contract) -> tuple[str, ...]:
+    """The layouts that a contract's cases can have.
+
+    ``sliced:x`` and ``offset:x`` arrange only the argument ``x``, which finds a kernel that uses one argument's strides
+    or alignment for another; ``broadcast`` gives every axis that may broadcast (``#n``) the size 1.
+    """
+    tensors = [a for a in contract.signature.arguments if a.tensor is not None]
+    alone = [f"{layout}:{a.name}" for layout in ("sliced", "offset") for a in tensors] if len(tensors) > 1 else []
+    broadcasts = any(isinstance(d, NamedDim) and d.broadcast for a in tensors if a.tensor for d in a.tensor.dims)
+    far = any(a.tensor is not None and len(a.tensor.dims) > 1 for a in tensors)
+    flat = all(len(a.tensor.dims) < 3 and not _is_variadic(a.tensor.dims) for a in tensors if a.tensor)
+    usual = [layout for layout in LAYOUTS if layout != "permuted" or not flat]  # of a matrix, it is "transposed"
+    return (*usual, *[FAR] * far, *alone, *["broadcast"] * broadcasts)
+
+
+def _is_variadic(dims: Sequence[Dim]) -> bool:
+    return any(isinstance(dim, VariadicDim) for dim in dims)
+
+
+def arrange(values: torch.Tensor, layout: str, device: str, place: int = 0) -> torch.Tensor:
+    """The same values in another memory layout, on a device; contiguous if the rank does not allow the layout.
+
+    Memory between and around the elements is poisoned (NaN, or the largest integer), so that a kernel that reads it
+    gives wrong results.
+
+    Args:
+        place: the number of the argument, by which offsets and steps differ.
+
+    Raises:
+        RuntimeError: there is not enough memory.
+    """
+    rank = values.dim()
+    if layout == "transposed" and rank >= 2:
+        return values.to(device).mT.contiguous().mT
+    if layout == "permuted" and rank >= 2:  # channels_last, or all axes reversed
+        order = (0, *range(2, rank), 1) if rank > 3 else tuple(reversed(range(rank)))
+        return values.to(device).permute(order).contiguous().permute([order.index(i) for i in range(rank)])
+    if layout == "expanded" and any(size > 1 for size in values.shape):
+        axis = next(i for i, size in enumerate(values.shape) if size > 1)
+        return values.to(device).narrow(axis, 0, 1).clone().expand(values.shape)
+    if layout in ("sliced", "transposed", "permuted") and rank >= 1:
+        step = 2 + place % 2
+        memory = _poisoned((*values.shape[:-1], step * values.shape[-1]), values.dtype, device)
+        return memory[..., ::step].copy_(values)
+    if layout == "padded" and rank >= 1:  # rows of a wider matrix
+        memory = _poisoned((*values.shape[:-1], values.shape[-1] + 3 + place), values.dtype, device)
+        return memory[..., : values.shape[-1]].copy_(values)
+    if layout in ("offset", "padded"):
+        before = _OFFSETS[place % len(_OFFSETS)]
+        memory = _poisoned((before + values.numel() + 1,), values.dtype, device)
+        return memory[before : before + values.numel()].view(values.shape).copy_(values)
+    if layout == FAR and rank >= 2 and values.shape[0] == 2 and values.numel():
+        inner = values[0].contiguous().stride()
+        with _memory_as_it_is():
+            far = torch.empty_strided(values.shape, (_FAR_STRIDE, *inner), dtype=values.dtype, device=device)
+        return far.copy_(values)
+    return values.to(device, copy=True)
+
+
+@contextlib.contextmanager
+def _memory_as_it_is() -> Iterator[None]:
+    """A block in which new memory is not filled: untouched pages of a large allocation take no memory on a CPU."""
+    settings: Any = torch.utils.deterministic
+    before = settings.fill_uninitialized_memory
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        settings.fill_uninitialized_memory = before
+
+
+def _poisoned(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.full(shape, math.nan, dtype=dtype, device=device)
+    largest = True if dtype is torch.bool else torch.iinfo(dtype).max
+    return torch.full(shape, largest, dtype=dtype, device=device)

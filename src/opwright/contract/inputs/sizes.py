@@ -1,0 +1,218 @@
+"""Sizes of cases: the base, the boundaries of each dim, and sizes that satisfy the contract's conditions."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+import torch
+
+from opwright import tree
+from opwright.contract.contract import Contract
+from opwright.contract.inputs.arguments import env_of, shape_of
+from opwright.contract.inputs.case import Case, Size
+from opwright.contract.inputs.samples import sample_arguments
+from opwright.contract.shapes.dims import NamedDim, VariadicDim
+from opwright.contract.shapes.relations import nearest
+from opwright.contract.signature import Kind
+from opwright.errors import CheckError
+
+__all__ = [
+    "MOST_ELEMENTS", "admissible", "base_case", "boundaries", "dtypes_to_check", "elements", "has_lists", "in_step",
+    "like", "sizes_of", "smaller", "tiled", "varied",
+]  # fmt: skip
+
+_QUICK = (0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 64, 127, 128, 129, 256, 1023, 1024, 1025)
+_FULL = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257,
+         511, 512, 513, 1023, 1024, 1025, 2047, 2048, 4095, 4097)  # fmt: skip
+# Past a row of registers, past 16 bits (and a grid's y axis), and past the threads that run on a GPU at a time.
+_LONG = {"smoke": (), "quick": (2049, 65_537, 300_007), "full": (2049, 5003, 65_537, 300_007, 1_048_579)}
+# Different sizes for the dims that are not varied, so that swapped dims are found.
+_BASE = (5, 7, 3, 6, 4, 11, 13)
+# All dims larger than a tile at once: a bug in the corner tile needs two long dims.
+_TILED = ((131, 137, 139, 149), (67, 71, 73, 79), (35, 37, 39, 41), (17, 19, 18, 21))
+_TILED_ELEMENTS = 1 << 17
+# The maximum number of elements in one argument of a derived case.
+MOST_ELEMENTS = {"smoke": 1 << 18, "quick": 1 << 19, "full": 1 << 22}
+_CHECKED = (
+    torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool,
+    torch.complex64, torch.uint8, torch.int16, torch.int8, torch.complex128,
+)  # fmt: skip
+
+
+def boundaries(level: str, longest: int) -> tuple[int, ...]:
+    """The sizes to try for one dim, none larger than ``longest``."""
+    known = (*(_FULL if level == "full" else _QUICK), *_LONG[level])
+    return tuple(size for size in known if size <= longest)
+
+
+def sizes_of(like_size: Size, level: str, longest: int) -> list[Size]:
+    """The sizes to try for a dim, or for dims such as ``*n`` if ``like_size`` is a tuple."""
+    known = boundaries(level, longest)
+    if isinstance(like_size, tuple):
+        return [(), *((b,) for b in known), (3, 5), (2, 3, 4), (0, 3), (3, 33)]
+    return list(known)
+
+
+def like(size: Size, new: int) -> Size:
+    """A size of the same kind: for dims such as ``*n``, two of them."""
+    return (3, new) if isinstance(size, tuple) else new
+
+
+def dtypes_to_check(
+    contract: Contract, allowed: Sequence[torch.dtype] | None
+) -> list[tuple[tuple[str, torch.dtype], ...]]:
+    """The combinations of dtypes that checks use, most common first.
+
+    ``allowed`` restricts floating dtypes (all, if the contract has no floating argument): a kernel's ``dtypes``.
+    """
+    classes: dict[str, list[torch.dtype]] = {}
+    for tensor in (a.tensor for a in contract.signature.arguments if a.tensor):
+        known = [d for d in _CHECKED if d in tensor.dtypes]
+        if len(tensor.dtypes) > 1:
+            classes.setdefault(tensor.dtype_class, known)
+    has_float = any(d.is_floating_point or d.is_complex for known in classes.values() for d in known)
+    for name, known in classes.items():
+        floating = [d for d in known if d.is_floating_point or d.is_complex]
+        if allowed is not None and (floating or not has_float):
+            classes[name] = [d for d in known if d in allowed]
+    names = list(classes)
+    return [tuple(zip(names, chosen, strict=True)) for chosen in itertools.product(*classes.values())]
+
+
+def base_case(contract: Contract) -> Case:
+    sizes: dict[str, Size] = {}
+    for tensor in (a.tensor for a in contract.signature.arguments if a.tensor):
+        for dim in tensor.dims:
+            if isinstance(dim, VariadicDim):
+                sizes.setdefault(dim.name or "...", (3, 5))
+            elif isinstance(dim, NamedDim):
+                sizes.setdefault(dim.name, _BASE[len(sizes) % len(_BASE)])
+    dtypes = dtypes_to_check(contract, None)
+    case = Case(tuple(sizes.items()), dtypes[0] if dtypes else ())
+    return admissible(contract, case) or case
+
+
+def varied(contract: Contract, base: Case, names: Collection[str], size: Size) -> Case | None:
+    """The base with another size of some dims, and of others if the contract's conditions need that, or if the case
+    would be too large."""
+    found = None
+    for most in (None, 2, 1):
+        case = base if most is None else _at_most(base, most)
+        for name in names:
+            case = case.with_size(name, size)
+        found = admissible(contract, case, keep=names) or admissible(contract, case)
+        if found is None or elements(contract, found) <= MOST_ELEMENTS["quick"]:
+            break
+    return found
+
+
+def _at_most(case: Case, most: int) -> Case:
+    sizes = (
+        tuple(min(s, most) for s in size) if isinstance(size, tuple) else min(size, most) for _, size in case.sizes
+    )
+    return dataclasses.replace(case, sizes=tuple(zip((name for name, _ in case.sizes), sizes, strict=True)))
+
+
+def tiled(contract: Contract, base: Case) -> list[Case]:
+    """The largest cases of moderate size in which every dim, or every two dims, are past a tile."""
+    if not base.sizes or (len(base.sizes) == 1 and not isinstance(base.sizes[0][1], tuple)):
+        return []
+    every = _first_small_enough(contract, base, [name for name, _ in base.sizes])
+    # Where all are only just past a small tile, each two are past a large one.
+    pairs = list(itertools.combinations([name for name, _ in base.sizes], 2)) if len(base.sizes) > 2 else []
+    found = [every, *(_first_small_enough(contract, base, pair) for pair in pairs)]
+    return [case for case in dict.fromkeys(found) if case is not None]
+
+
+def _first_small_enough(contract: Contract, base: Case, names: Sequence[str]) -> Case | None:
+    for each in _TILED:
+        case, new = base, itertools.cycle(each)
+        for name, size in base.sizes:
+            if name in names:
+                one = next(new)
+                grown = (each[:2] if len(base.sizes) == 1 else (2, one)) if isinstance(size, tuple) else one
+                case = case.with_size(name, grown)
+        if elements(contract, case) <= _TILED_ELEMENTS:
+            return admissible(contract, case)
+    return None
+
+
+def admissible(contract: Contract, case: Case, keep: Collection[str] = ()) -> Case | None:
+    """The case with the nearest sizes that satisfy the contract's conditions, except that those of ``keep`` stay; None
+    if there are none."""
+    if not contract.where:
+        return case
+    # Of an int argument, some value must satisfy them; which one, is drawn with the arguments.
+    wanted = {a.name: 2 for a in contract.signature.arguments if a.scalar_type is int}
+    wanted |= {name: size for name, size in case.sizes if isinstance(size, int)}
+    found = nearest(contract.where, wanted, keep)
+    if found is None:
+        return None
+    return dataclasses.replace(case, sizes=tuple((name, found.get(name, size)) for name, size in case.sizes))
+
+
+def in_step(base: Case, sizes: Mapping[str, Sequence[int]]) -> list[Case]:
+    """A case for each position of some lists of sizes by dim; a shorter list repeats its last."""
+    found = []
+    for i in range(max((len(listed) for listed in sizes.values()), default=0)):
+        case = base
+        for name, listed in sizes.items():
+            size = listed[min(i, len(listed) - 1)]
+            case = case.with_size(name, (size,) if isinstance(dict(base.sizes)[name], tuple) else size)
+        found.append(case)
+    return found
+
+
+def elements(contract: Contract, case: Case) -> int:
+    """The number of elements in the largest tensor of a case (0 if its sizes contradict each other)."""
+    if case.sample is not None:
+        return max((t.numel() for t in tree.tensors(list(sample_arguments(contract, case.sample)))), default=0)
+    try:
+        shapes = [shape_of(a.tensor, env_of(contract, case)) for a in contract.signature.arguments if a.tensor]
+    except CheckError:
+        return 0
+    return max((math.prod(s) for s in shapes), default=0)
+
+
+def has_lists(contract: Contract) -> bool:
+    return any(a.kind is Kind.TENSOR_LIST for a in contract.signature.arguments)
+
+
+# -- shrinking --------------------------------------------------------------------------------------
+
+
+def smaller(contract: Contract, case: Case) -> Iterator[Case]:
+    """Simpler neighbours of a case, for shrinking a failure: plain values and layout first, then smaller sizes."""
+    if case.values:
+        yield dataclasses.replace(case, values="")
+    if case.scalars:
+        yield dataclasses.replace(case, scalars="")
+    if case.layout != "contiguous":
+        yield dataclasses.replace(case, layout="contiguous")
+    if has_lists(contract):
+        yield from (dataclasses.replace(case, lists=count) for count in range(min(case.lists, 6)))
+    if case.sample is not None:
+        return  # its sizes are the author's
+    if (plain := base_case(contract).dtypes) != case.dtypes:
+        yield dataclasses.replace(case, dtypes=plain)
+    for name, size in case.sizes:
+        if isinstance(size, tuple):
+            yield from (case.with_size(name, size[:i] + size[i + 1 :]) for i in range(len(size)))
+            for i, part in enumerate(size):
+                yield from (case.with_size(name, (*size[:i], s, *size[i + 1 :])) for s in _below(part))
+        else:
+            fitted = (admissible(contract, case.with_size(name, s), keep=[name]) for s in _below(size))
+            yield from (c for c in fitted if c is not None and elements(contract, c) <= elements(contract, case))
+
+
+def _below(size: int) -> Iterable[int]:
+    return sorted({s for s in (*range(10), *_near_powers(size), size // 4, size // 2, size - 1) if 0 <= s < size})
+
+
+def _near_powers(size: int) -> Iterator[int]:
+    """Powers of two and what follows them, past which many kernels change their ways."""
+    for exponent in range(4, size.bit_length()):
+        yield from (1 << exponent, (1 << exponent) + 1)

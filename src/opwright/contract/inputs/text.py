@@ -1,0 +1,111 @@
+"""The reverse of ``str(case)``: a case from its text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from opwright.contract.contract import Contract
+from opwright.contract.dtypes import short
+from opwright.contract.inputs.case import MOST_LISTS, SCALARS, VALUES, Case, Size
+from opwright.contract.inputs.layouts import layouts_of
+from opwright.contract.inputs.samples import sample_cases
+from opwright.contract.inputs.sizes import admissible, base_case
+from opwright.errors import CheckError
+
+__all__ = ["parse_case"]
+
+
+def parse_case(contract: Contract, text: str) -> Case:
+    """The reverse of ``str(case)``; missing parts are filled in from the contract. Raises CheckError."""
+    values = _split(text)
+    if "sample" in values:
+        return _parse_sample(contract, values, text)
+    case = base_case(contract)
+    given = [n for n, _ in case.sizes if n in values]
+    sizes = tuple((n, _parse_size(values.pop(n), s, text) if n in values else s) for n, s in case.sizes)
+    classes = [name for name, _ in case.dtypes]
+    if "dtype" in values and len(classes) == 1:
+        values[classes[0]] = values.pop("dtype")
+    dtypes = tuple((n, _parse_dtype(values.pop(n), text) if n in values else d) for n, d in case.dtypes)
+    layout, absent = values.pop("layout", "contiguous"), values.pop("optional", "") == "absent"
+    lists = int(_parse_size(values.pop("lists", str(MOST_LISTS)), MOST_LISTS, text))  # type: ignore[arg-type]
+    scalars = _one_of(values.pop("scalars", ""), "scalars", SCALARS, text)
+    of_tensors = _one_of(values.pop("values", ""), "values", VALUES, text)
+    if values or layout not in layouts_of(contract):
+        known = [*(n for n, _ in case.sizes), "dtype" if len(classes) == 1 else " ".join(classes), "layout", "optional",
+                 "scalars", "values"]  # fmt: skip
+        wrong = next(iter(values), layout)
+        raise CheckError(
+            f"the case {text!r} has {wrong!r}, which {contract.qualname} does not know",
+            fix=f"it knows {', '.join(known)}; layouts are {', '.join(layouts_of(contract))}",
+        )
+    _refuse_other_dtypes(contract, dtypes, text)
+    case = Case(sizes, dtypes, layout, absent, lists=lists, scalars=scalars, values=of_tensors)
+    fitted = admissible(contract, case, keep=given)
+    if fitted is None:
+        raise CheckError(
+            f"no sizes of the case {text!r} satisfy {' and '.join(map(str, contract.where))}", fix="choose other sizes"
+        )
+    return fitted
+
+
+def _split(text: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for part in text.replace(",", " ").split():
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise CheckError(
+                f"{part!r} in the case {text!r} is not name=value", fix='write it like "n=5 dtype=float32"'
+            )
+        values[name] = value
+    return values
+
+
+def _one_of(value: str, name: str, known: Sequence[str], text: str) -> str:
+    if value and value not in known:
+        raise CheckError(f"the case {text!r} has {name}={value}", fix=f"use one of {', '.join(known)}, or leave it out")
+    return value
+
+
+def _parse_sample(contract: Contract, values: dict[str, str], text: str) -> Case:
+    """A sample has its own sizes; those that are given must be the same."""
+    number, layout = values.pop("sample"), values.pop("layout", "contiguous")
+    known = sample_cases(contract)
+    if not number.isdigit() or int(number) >= len(known) or layout not in layouts_of(contract):
+        raise CheckError(f"the case {text!r} is of no sample", fix=f"{contract.qualname} has {len(known)}, from 0")
+    found = dataclasses.replace(known[int(number)], layout=layout)
+    other = [f"{name}={value}" for name, value in values.items() if f"{name}={value}" not in str(found).split()]
+    if other:
+        raise CheckError(f"the case {text!r} has {other[0]}, but the sample is {found}", fix="leave it out")
+    return found
+
+
+def _parse_size(text: str, like: Size, case: str) -> Size:
+    try:
+        if isinstance(like, tuple):
+            return () if text == "-" else tuple(int(part) for part in text.split("x"))
+        return int(text)
+    except ValueError:
+        raise CheckError(
+            f"{text!r} in the case {case!r} is not a size", fix='use 5, or 2x3 for "*n" ("-": none)'
+        ) from None
+
+
+def _parse_dtype(text: str, case: str) -> torch.dtype:
+    dtype = getattr(torch, text, None)
+    if not isinstance(dtype, torch.dtype):
+        raise CheckError(f"{text!r} in the case {case!r} is not a dtype", fix="use one such as float32")
+    return dtype
+
+
+def _refuse_other_dtypes(contract: Contract, dtypes: Iterable[tuple[str, torch.dtype]], text: str) -> None:
+    admitted = {a.tensor.dtype_class: a.tensor.dtypes for a in contract.signature.arguments if a.tensor}
+    for name, dtype in dtypes:
+        if dtype not in admitted[name]:
+            raise CheckError(
+                f"the case {text!r} has {short(dtype)}, but {contract.qualname} takes {name}",
+                fix=f"use one of {', '.join(map(short, admitted[name]))}",
+            )
