@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from opwright.internals.dispatch import run_with_default_keys
+
 __all__ = ["digest", "fingerprint"]
 
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None))
@@ -115,9 +117,15 @@ def _walk_class(value: type, seen: set[int]) -> Iterator[str]:
 
 def _constant_array(value: Any) -> str:
     """The values of a small array on the CPU; else its type, dtype and shape."""
-    kind = f"{type(value).__name__}:{value.dtype}:{tuple(value.shape)}"
+    kind = f"{type(value).__name__}:{value.dtype}"
     plain = isinstance(value, np.ndarray) or (type(value) is torch.Tensor and value.device.type == "cpu")
-    return f"{kind}:{value.tolist()}" if plain and math.prod(value.shape) <= 4096 else kind
+    try:
+        kind += f":{tuple(value.shape)}"
+        # While torch.compile traces, a mode makes fakes of all tensors, which have no values.
+        values = run_with_default_keys(value.tolist) if plain and math.prod(value.shape) <= 4096 else ""
+    except RuntimeError:  # a sparse, nested or quantised tensor has no list of values
+        return kind
+    return f"{kind}:{values}"
 
 
 def _walk_code(code: types.CodeType, seen: set[int]) -> Iterator[str]:
