@@ -28,6 +28,10 @@ __all__ = ["digest", "fingerprint"]
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None))
 _BY_REPR = (torch.dtype, torch.device, torch.Size, np.generic, np.dtype, enum.Enum, slice, range, type(...))
 _FIXED = (*_CONSTANTS, *_BY_REPR, tuple, list, types.FunctionType)
+# Functions of C.
+_BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType)
+# torch.ops.aten.relu, torch.ops.aten.relu.default, np.sin.
+_BY_STR = (type(torch.ops.aten.relu), type(torch.ops.aten.relu.default), np.ufunc)
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
@@ -96,6 +100,10 @@ def _walk(value: Any, seen: set[int]) -> Iterator[str]:
         seen.add(id(value))
         yield from (value.contract.qualname, value.contract.schema)
         yield from _walk(value.contract.function, seen)
+    elif isinstance(value, _BUILTIN):
+        yield f"{getattr(value, '__module__', None)}.{value.__qualname__}"
+    elif isinstance(value, _BY_STR):
+        yield str(value)
     elif isinstance(getattr(value, "fingerprint", None), str):
         yield value.fingerprint
     elif not _belongs_to_a_library(type(value)):
