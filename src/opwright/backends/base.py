@@ -162,6 +162,13 @@ class Backend(abc.ABC):
         """Dtypes that cannot be checked on this machine, each with the reason."""
         return {}
 
+    def configurations(
+        self, spec: KernelSpec, contract: Contract
+    ) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:
+        """The configurations among which a kernel that tunes itself chooses, each with a block in which it is the only
+        one. Empty if there are none."""
+        return ()
+
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
         """A form of the kernel that torch.compile may trace into; None keeps it one opaque operator."""
         return None

@@ -26,7 +26,7 @@ from opwright.errors import ArgumentError, CheckError
 from opwright.results import Coverage, Finding, NotChecked, Status
 from opwright.runtime.op import Op
 
-__all__ = ["Check", "Checker", "Context", "Observation", "SkippedCase", "kind_of"]
+__all__ = ["MOST_FAILURES", "Check", "Checker", "Context", "Observation", "SkippedCase", "kind_of"]
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class Context:
     def admits(self, case: Case) -> bool:
         """Whether a case can be run: the kernel is applicable, and the reference defined."""
         self.progress("inputs", str(case))
-        return not isinstance(self._prepare(case), SkippedCase)
+        return not isinstance(self.prepare(case), SkippedCase)
 
-    def _prepare(self, case: Case) -> tuple[tuple[Any, ...], Computation] | SkippedCase:
+    def prepare(self, case: Case) -> tuple[tuple[Any, ...], Computation] | SkippedCase:
         """The arguments of a case, and what the reference gives."""
         try:
             arguments = arguments_of(self.op.contract, case, self.device)
@@ -119,7 +119,7 @@ class Context:
         return arguments, reference
 
     def _run(self, case: Case) -> Observation | SkippedCase:
-        prepared = self._prepare(case)
+        prepared = self.prepare(case)
         if isinstance(prepared, SkippedCase):
             return prepared
         arguments, reference = prepared
@@ -180,7 +180,7 @@ class Context:
                 failures.append((kind_of(wrong), case))
                 coverage = Coverage(ran, len(chosen))
                 yield dataclasses.replace(self.failed(check, str(case), wrong), coverage=coverage)
-                if len(failures) == _MOST_FAILURES:
+                if len(failures) == MOST_FAILURES:
                     break
         for group in skipped.values():
             example, why = group[0]
@@ -237,6 +237,24 @@ class Context:
         if not wanted and layouts == ("contiguous",):  # the kernel takes other layouts only
             wanted = [c for c in self.cases if c.is_plain and 0 < elements(self.op.contract, c) <= _MODERATE]
         wanted.sort(key=lambda c: -elements(self.op.contract, c))
+        found = list(itertools.islice((c for c in wanted if self._runs(c)), count))
+        return found or self._smallest(count, layouts)
+
+    def _smallest(self, count: int, layouts: Sequence[str]) -> list[Case]:
+        """The smallest cases with elements, for kernels that take large sizes only."""
+        wanted = [c for c in self.cases if c.layout in layouts and c.is_plain and elements(self.op.contract, c)]
+        wanted.sort(key=lambda c: elements(self.op.contract, c))
+        return list(itertools.islice((c for c in wanted[: 4 * count] if self._runs(c)), count))
+
+    def large_cases(self, count: int) -> list[Case]:
+        """The largest cases that are no long ones: several dims past a tile."""
+        wanted = [
+            c
+            for c in self.cases
+            if c.layout == "contiguous" and c.is_plain and self._is_first_dtype(c)
+            and elements(self.op.contract, c) > _MODERATE and all(_length(size) <= _LONG for _, size in c.sizes)
+        ]  # fmt: skip
+        wanted.sort(key=lambda c: -elements(self.op.contract, c))
         return list(itertools.islice((c for c in wanted if self._runs(c)), count))
 
     def long_cases(self) -> list[Case]:
@@ -258,10 +276,10 @@ class Context:
 
 
 # The maximum number of elements in the observations that are kept, and in a case for slow checks.
-_MOST_KEPT, _MODERATE = 1 << 22, 4096
+_MOST_KEPT, _MODERATE = 1 << 23, 4096
 _LONG = 2048
 # A checker stops after so many kinds of failures.
-_MOST_FAILURES = 4
+MOST_FAILURES = 4
 
 
 def _length(size: Size) -> int:

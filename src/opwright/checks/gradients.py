@@ -11,15 +11,15 @@ import torch
 
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, describe_difference
-from opwright.checks.context import Context, Observation, SkippedCase, copy_of, to_cpu
+from opwright.checks.context import MOST_FAILURES, Context, Observation, SkippedCase, copy_of, kind_of, to_cpu
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.layouts import arrange
 from opwright.errors import ContractError
-from opwright.results import Finding, NotChecked, Origin, Status
+from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 
-__all__ = ["NAME", "check"]
+__all__ = ["NAME", "check", "compare_backward", "differentiable_cases", "forward", "incoming_gradient"]
 
 NAME = "gradients"
 
@@ -35,27 +35,40 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     if context.op.contract.random:
         yield NotChecked(NAME, "results are random, so the gradient is not the reference's; state it as an op.property")
         return
-    passed = 0
+    yield from _check_passes(context)
+
+
+def _check_passes(context: Context) -> Iterator[Finding | NotChecked]:
+    passed, known, unchecked = 0, set[str](), set[NotChecked]()
+    ran: dict[Case, bool] = {}
     for case, layout, alone in _passes(context):
         context.progress(NAME, str(case))
         wrong = _check_pass(context, case, layout, alone)
         if isinstance(wrong, NotChecked):
-            yield wrong
-            return
-        if wrong is not None:
+            if wrong not in unchecked:
+                yield wrong
+            unchecked.add(wrong)
+            ran.setdefault(case, False)
+            continue
+        ran[case] = True
+        if wrong is None:
+            passed += 1
+        elif kind_of(wrong) not in known:
+            known.add(kind_of(wrong))
             only = "" if alone is None else ", where only one input needs a gradient"
             yield context.failed(NAME, str(case), f"with {layout} incoming gradient{only}: {wrong}")
-            return
-        passed += 1
-    yield (
-        Finding(NAME, Status.PASS, message=f"{passed} backward passes")
-        if passed
-        else NotChecked(NAME, "no case could be run in a floating dtype")
-    )
+            if len(known) == MOST_FAILURES:
+                return
+    if passed and not known:
+        coverage = Coverage(sum(ran.values()), len(ran))
+        yield Finding(NAME, Status.PASS, message=f"{passed} backward passes", coverage=coverage)
+    elif not ran:
+        yield NotChecked(NAME, "no case with a differentiable input ran")
 
 
 def _passes(context: Context) -> Iterator[tuple[Case, str, int | None]]:
-    """Cases with every layout of the incoming gradient; the first one also with each input tracked alone."""
+    """Cases with every layout of the incoming gradient; the first one also with each input tracked alone, and those
+    with a long dim with one layout."""
     chosen = _cases(context)
     for case in chosen:
         for layout in ("contiguous", "transposed", "expanded"):
@@ -64,16 +77,29 @@ def _passes(context: Context) -> Iterator[tuple[Case, str, int | None]]:
         run = context.observe(case)
         count = sum(map(derive.differentiable, tree.tensors(run.arguments))) if isinstance(run, Observation) else 0
         yield from ((case, "contiguous", i) for i in range(count if count > 1 else 0))
+    for case in differentiable_cases(context, context.long_cases()):
+        if case not in chosen:
+            yield case, "contiguous", None
+
+
+def differentiable_cases(context: Context, cases: Sequence[Case]) -> list[Case]:
+    """The cases that run and have an input to differentiate by."""
+    return [case for case in cases if _is_differentiable(context, case)]
 
 
 def _cases(context: Context) -> list[Case]:
-    plain = context.typical_cases(24)
+    """The largest and the smallest typical case in each dtype, past a tile in several dims, and strided ones."""
     by_dtype: dict[Any, list[Case]] = {}
-    for case in plain:
-        if case.dtype is not None and (case.dtype.is_floating_point or case.dtype.is_complex):
-            by_dtype.setdefault(case.dtype, []).append(case)
+    for case in differentiable_cases(context, context.typical_cases(48)):
+        by_dtype.setdefault(case.dtypes, []).append(case)
     chosen = [case for listed in by_dtype.values() for case in (listed[0], listed[-1])]
-    return list(dict.fromkeys(chosen)) + context.typical_cases(2, layouts=("sliced", "transposed"))
+    strided = context.typical_cases(2, layouts=("sliced", "transposed"))
+    return list(dict.fromkeys([*chosen, *differentiable_cases(context, [*context.large_cases(2), *strided])]))
+
+
+def _is_differentiable(context: Context, case: Case) -> bool:
+    run = context.observe(case)
+    return isinstance(run, Observation) and any(map(derive.differentiable, tree.tensors(run.arguments)))
 
 
 def _check_pass(context: Context, case: Case, layout: str, alone: int | None = None) -> str | NotChecked | None:
@@ -81,9 +107,16 @@ def _check_pass(context: Context, case: Case, layout: str, alone: int | None = N
     if isinstance(run, SkippedCase):
         return None
     try:
-        inputs, outputs = _forward(context, run, alone)
+        inputs, outputs = forward(context, run, alone)
     except Exception as error:  # the dispatcher, which autograd needs, may reject the kernel's outputs
         return f"the forward under autograd raised {type(error).__name__}: {error}"
+    return compare_backward(context, run, inputs, outputs, layout)
+
+
+def compare_backward(
+    context: Context, run: Observation, inputs: list[Any], outputs: Sequence[Any], layout: str
+) -> str | NotChecked | None:
+    """What is wrong with the gradients of a forward with tracked inputs, for an incoming gradient of a layout."""
     visible = _contract(context).signature.visible
     floating = [o for o in outputs[:visible] if isinstance(o, torch.Tensor) and derive.differentiable(o)]
     if not floating:
@@ -91,7 +124,7 @@ def _check_pass(context: Context, case: Case, layout: str, alone: int | None = N
     wanted = [t for t in tree.tensors(inputs) if t.requires_grad]
     if not all(o.requires_grad for o in floating):
         return "an output is not connected to the inputs: the kernel's result carries no gradient"
-    grads = [_incoming(o, layout) if derive.differentiable(o) else None for o in outputs[:visible]]
+    grads = [incoming_gradient(o, layout) if derive.differentiable(o) else None for o in outputs[:visible]]
     grads += [None] * (len(outputs) - visible)
     before = to_cpu(copy_of(grads))
     try:
@@ -117,7 +150,7 @@ def _bits(t: torch.Tensor) -> torch.Tensor:
     return t.detach().cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
 
 
-def _forward(context: Context, run: Observation, alone: int | None) -> tuple[list[Any], tuple[Any, ...]]:
+def forward(context: Context, run: Observation, alone: int | None) -> tuple[list[Any], tuple[Any, ...]]:
     """Run with every differentiable input tracked, or only with the one of number ``alone``."""
     number = itertools.count()
 
@@ -139,7 +172,8 @@ def _contract(context: Context) -> Contract:
     return contract
 
 
-def _incoming(output: torch.Tensor, layout: str) -> torch.Tensor:
+def incoming_gradient(output: torch.Tensor, layout: str) -> torch.Tensor:
+    """A gradient for an output, the same each time; ``expanded``: one number for all elements."""
     generator = torch.Generator().manual_seed(output.numel())
     values = torch.randn(output.shape, dtype=torch.float64, generator=generator).to(output.dtype)
     if layout == "expanded":  # as from .sum().backward(): one number with stride 0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from opwright.checks import properties
+from opwright.checks.coverage import too_little
 from opwright.checks.process.isolation import Ending, end_workers, fork_server, run_job
 from opwright.checks.process.messages import Doing, Found, Job, Message, Notice, NotRunnable, Unavailable, Unchecked
 from opwright.checks.table import CHECKS
@@ -27,6 +28,7 @@ from opwright.results import (
     Refused,
     Status,
     Verdict,
+    worst,
 )
 from opwright.runtime import serialization
 from opwright.runtime.languages import LANGUAGES, REFERENCE
@@ -39,7 +41,7 @@ LEVELS = ("smoke", "quick", "full")
 # The name of the CUDA simulator on a CPU as a device.
 SIMULATOR = "cpu-sim"
 # Custom parts that no check compares with the reference.
-_CHECKED_BY_NONE = frozenset({"vmap", "flops"})
+_CHECKED_BY_NONE = frozenset({"sharding", "autocast", "bytes"})
 # Called with every step: the task, and a short text ("values n=5 …", or a notice).
 Progress = Callable[["Task", str], None]
 
@@ -244,16 +246,17 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
         )
     elif not ending.finished or ending.exit_code != 0 or ending.hung:
         _add_crash(task, settings, report, ending)
-    _list_unchecked(task.op, report, settings)
-    failed = [f for f in report.findings if f.status is Status.FAIL]
-    nothing = not failed and not report.findings
+    _list_unchecked(task.op, report, settings, ended_early=not ending.finished or ending.exit_code != 0)
+    if not settings.case:  # a single one was asked for
+        report.findings += too_little(task.op, report.findings, report.not_checked)
+    nothing = not report.findings
     return Verdict(
         op=task.op.contract.qualname,
         kernel=task.kernel,
         backend=task.backend,
         device=task.where,
-        status=Status.FAIL if failed or nothing else Status.PASS,
-        reason=_reason(task, failed, nothing),
+        status=Status.FAIL if nothing else worst(f.status for f in report.findings),
+        reason=_reason(task, report.findings),
         parts={name: part.origin.value for name, part in task.op.parts.items()},
         findings=tuple(report.findings),
         not_checked=tuple(report.not_checked),
@@ -261,10 +264,10 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
     )
 
 
-def _reason(task: Task, failed: list[Finding], nothing: bool) -> str:
-    if failed:
-        return f"failed: {', '.join(f.check for f in failed)}"
-    if nothing:
+def _reason(task: Task, findings: Sequence[Finding]) -> str:
+    if failed := [f.check for f in findings if f.status is Status.FAIL]:
+        return f"failed: {', '.join(dict.fromkeys(failed))}"
+    if not findings:
         return "nothing could be checked"
     return "in Triton's interpreter" if task.interpret else "in the CUDA simulator" if task.simulate else ""
 
@@ -282,6 +285,14 @@ def _refusal(task: Task, reason: str, settings: _Settings) -> Verdict:
         findings=(Finding("required", Status.FAIL, message=f"required, but {reason}"),) if required else (),
         not_checked=tuple(NotChecked(name, "the kernel was refused") for name in CHECKS),
     )
+
+
+def _concerns(operator: Op, check: str) -> bool:
+    """Whether an operator has what a check is about."""
+    if check == properties.NAME:
+        return bool(operator.properties)
+    part = {"vmap": "vmap", "flops": "flops", "second derivatives": "autograd"}.get(check)
+    return part is None or operator.parts[part].origin is Origin.CUSTOM
 
 
 def _run_in_worker(task: Task, settings: _Settings) -> tuple[_WorkerReport, Ending]:
@@ -353,23 +364,25 @@ def _add_crash(task: Task, settings: _Settings, report: _WorkerReport, ending: E
     report.findings.append(
         Finding(
             ending.doing,
-            Status.FAIL,
+            Status.INCONCLUSIVE if ending.hung else Status.FAIL,
             ending.case,
             ending.describe(settings.timeout),
             reproduce if ending.doing in CHECKS else "",
+            remedy=f"allow more time with --timeout {5 * settings.timeout:g}" if ending.hung else "",
         )
     )
 
 
-def _list_unchecked(operator: Op, report: _WorkerReport, settings: _Settings) -> None:
-    """Add every check without a result, with the reason, and everything that no check covers."""
+def _list_unchecked(operator: Op, report: _WorkerReport, settings: _Settings, *, ended_early: bool) -> None:
+    """Add every check without a result, with the reason, and everything that no check covers.
+
+    A check that ended without a result has nothing to check, such as a rule that is not custom.
+    """
     reported = {f.check for f in report.findings} | {n.check for n in report.not_checked}
     last = report.findings[-1].check if report.findings else "the start"
     for name in CHECKS:
-        if name == properties.NAME and not operator.properties:
-            continue  # none is stated
-        if name not in reported:
-            selected = not settings.checks or name in settings.checks
+        selected = not settings.checks or name in settings.checks
+        if name not in reported and (ended_early or not selected) and _concerns(operator, name):
             why = f"the worker ended at {last!r}" if selected else "not selected"
             report.not_checked.append(NotChecked(name, why))
     custom = {p.name for p in operator.parts.values() if p.origin is Origin.CUSTOM}

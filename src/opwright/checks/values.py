@@ -83,8 +83,15 @@ def _equal_up_to_rounding(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.allclose(x, y, rtol=rounding, atol=rounding * largest, equal_nan=True)
 
 
-def find_error(context: Context, run: Observation, sizes: ErrorSizes | None = None) -> str | None:
-    """The first error in the values of one run, or None; ``sizes`` counts the errors of all its elements."""
+def find_error(
+    context: Context, run: Observation, sizes: ErrorSizes | None = None, *, at_limits: bool = False
+) -> str | None:
+    """The first error in the values of one run, or None.
+
+    Args:
+        sizes: counts the errors of all elements.
+        at_limits: compare what NaN and denormal numbers give, and where only the reference gives NaN for infinities.
+    """
     if isinstance(run.outputs, Exception):
         return f"the kernel raised {type(run.outputs).__name__}: {run.outputs}{_raised_at(context, run.outputs)}"
     if len(run.outputs) != len(run.expected):
@@ -100,10 +107,22 @@ def find_error(context: Context, run: Observation, sizes: ErrorSizes | None = No
             return f"{name}shape {list(got.shape)}, expected {list(expected.shape)}"
         if context.op.contract.random or _is_free(context, i):
             continue  # its distribution, or its properties, are compared
-        wrong = run.reference.wrong(i, got.detach().cpu(), sizes)
+        got = got.detach().cpu()
+        wrong = run.reference.wrong(i, got, sizes)
+        if not at_limits:
+            wrong = wrong & ~_at_limits(run, got, expected)
         if wrong.any():
-            return name + describe_difference(got.detach().cpu(), expected, wrong)
+            return name + describe_difference(got, expected, wrong)
     return None
+
+
+def _at_limits(run: Observation, got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """The elements that the check "special values" compares."""
+    if run.case.values in ("nan", "tiny"):
+        return torch.ones_like(expected, dtype=torch.bool)
+    if run.case.values == "inf":
+        return expected.isnan() & ~got.isnan()
+    return torch.zeros_like(expected, dtype=torch.bool)
 
 
 def _is_free(context: Context, i: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -125,6 +126,16 @@ class Kernel:
 
     def _prepared(self, launch: Launch, device: int | None) -> Launch:
         return prepare_launch(launch, device, self.contract.signature)
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether its source is Python, such as a launcher of Triton kernels."""
+        source = self.spec.source
+        return source.suffix == ".py" if isinstance(source, Path) else callable(source)
+
+    def configurations(self) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:
+        """The configurations of a kernel that tunes itself, each with a block in which it is the only one."""
+        return get_backend(self.backend).configurations(self.spec, self.contract)
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if the language has one."""

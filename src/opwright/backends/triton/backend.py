@@ -7,8 +7,10 @@ On a GPU the launcher runs as it is, and torch.compile traces into it as it does
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +81,35 @@ class TritonBackend(Backend):
             return {torch.bfloat16: "Triton's interpreter computes on NumPy arrays, which have no bfloat16"}
         return {}
 
+    def configurations(
+        self, spec: KernelSpec, contract: Contract
+    ) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:
+        launcher = spec.source
+        if isinstance(spec.source, Path):
+            launcher = getattr(_import_file(spec.source, contract), spec.entry)
+        tuners = [k for k in kernels_reached(launcher) if type(k).__name__ == "Autotuner" and len(k.configs) > 1]
+        return [(f"{_kernel_name(t)}: {config}", _only(t, config)) for t in tuners for config in t.configs]
+
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
         launcher = spec.source if not isinstance(spec.source, Path) else launch
         traced = traceable_launcher(launcher)
         return contract.signature.flat(traced) if traced is not None else None
+
+
+@contextlib.contextmanager
+def _only(tuner: Any, config: Any) -> Iterator[None]:
+    """A block in which an autotuned kernel has one configuration, which it takes without measuring."""
+    before, tuner.configs = tuner.configs, [config]
+    try:
+        yield
+    finally:
+        tuner.configs = before
+
+
+def _kernel_name(kernel: Any) -> str:
+    while hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return getattr(kernel, "__name__", "the kernel")
 
 
 def _run_once(kernel_call: Any, quantiles: Any = None) -> list[float]:

@@ -20,12 +20,15 @@ __all__ = ["Admits", "Reach", "find_reach", "usual_reach"]
 Admits = Callable[[Case], bool]
 
 # Sizes that are tried where few of the usual ones are taken: multiples of what tiles, vectors and heads have.
-_STEPS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128,
-          144, 160, 192, 200, 224, 240, 256, 320, 384, 512, 640, 768, 1000, 1024, 1152, 1280, 2048, 2304, 4096, 6144,
-          65_536, 66_048, 262_144, 264_192)  # fmt: skip
+_STEPS = (0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 144, 160, 192, 200, 240, 256,
+          384, 512, 640, 768, 1000, 1024, 1152, 2048, 2304, 4096, 66_048, 264_192)  # fmt: skip
 _ALIKE = (16, 32, 64, 128, 8, 4, 2, 1, 256, 6, 12, 24, 48, 96, 512, 3, 9, 1024)
 _DRAWN = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 6, 12)
 _TRIES = 800
+# With fewer sizes of a dim alone, it is varied together with others; no more than so many are needed.
+_ENOUGH, _MOST_SIZES = 4, 16
+# The sizes of a base, if they are taken.
+_DIFFERENT, _SMALL = (5, 7, 3, 6, 4, 11, 13), (2, 8, 12, 16, 24, 32, 48, 64, 1)
 # What is tried first for a dim; if one of these is not taken, all are tried.
 _PROBES = (1, 7, 33, 129)
 _MOST_ELEMENTS = 1 << 18
@@ -68,6 +71,7 @@ def find_reach(
         base = next(filter(asked, _candidates(contract, bases, own)), None)
         if base is None:
             return usual_reach(bases[0], level, longest)
+        base = _small(contract, base, asked)
     usual = usual_reach(base, level, longest)
     if all(_takes_probes(contract, base, names, asked) for names, _ in usual.sizes):
         return usual
@@ -97,6 +101,20 @@ def _candidates(contract: Contract, bases: Sequence[Case], own: Iterable[Case]) 
             a, b = generator.sample(range(len(drawn)), 2)
             drawn[a] = drawn[b] * generator.choice((1, 1, 2, 3, 4, drawn[generator.randrange(len(drawn))]))
         yield from _admissible(contract, _with_all(start, drawn))
+
+
+def _small(contract: Contract, base: Case, asked: Admits) -> Case:
+    """A case with smaller and different sizes, if they are taken."""
+    for number, (name, size) in enumerate(base.sizes):
+        if isinstance(size, tuple):
+            continue
+        usual = [*_DIFFERENT[number % len(_DIFFERENT) :], *_DIFFERENT[: number % len(_DIFFERENT)]]
+        for smaller in (s for s in (*usual, *_SMALL) if s < size):
+            candidate = base.with_size(name, smaller)
+            if candidate == admissible(contract, candidate) and asked(candidate):
+                base = candidate
+                break
+    return base
 
 
 def _admissible(contract: Contract, case: Case) -> Iterator[Case]:
@@ -135,16 +153,20 @@ def _of_dim(
     more: list[Size] = [*((s,) for s in steps), (2, 3), (2, 4), (4, 8), (2, 16), (4, 64)]
     if not isinstance(size, tuple):
         more = [*steps]
-    alone: list[Size] = [s for s in more if _is_taken(contract, base, (name,), s, asked)]
-    best: tuple[tuple[str, ...], list[Size]] = ((name,), [*taken, *(s for s in alone if s not in taken)])
-    for names in _together(base, name):
-        found: list[Size] = [s for s in more if _is_taken(contract, base, names, s, asked)]
-        if len(found) > max(3, 2 * len(best[1])):
+    alone = _some(s for s in more if s not in taken and _is_taken(contract, base, (name,), s, asked))
+    best: tuple[tuple[str, ...], list[Size]] = ((name,), [*taken, *alone])
+    for names in _together(base, name) if len(best[1]) < _ENOUGH else ():
+        found = _some(s for s in more if _is_taken(contract, base, names, s, asked))
+        if len(found) > len(best[1]):
             best = (names, found)
     names, found = best
     if not found:
         return None
     return names, tuple(sorted(found, key=lambda s: (isinstance(s, tuple), s)))
+
+
+def _some(found: Iterable[Size]) -> list[Size]:
+    return list(itertools.islice(found, _MOST_SIZES))
 
 
 def _together(base: Case, name: str) -> Iterator[tuple[str, ...]]:

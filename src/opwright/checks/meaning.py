@@ -1,0 +1,204 @@
+"""The check "contract": whether the reference and its test inputs can tell a right kernel from a wrong one.
+
+It runs no kernel. What it finds are warnings: a reference that always returns zeros may be meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.checks.comparison.tolerance import Computation, next_lower
+from opwright.checks.context import Context, SkippedCase
+from opwright.contract.dtypes import short
+from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.sizes import elements
+from opwright.contract.signature import Argument
+from opwright.results import Finding, NotChecked, Status
+
+__all__ = ["NAME", "check"]
+
+NAME = "contract"
+# The cases that are looked at, in the first dtype and in each.
+_CASES, _OF_EACH_DTYPE = 4, 2
+_MODERATE = 4096
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """Look at a few cases of moderate size: do results and arguments matter, and would a wrong result be noticed?"""
+    contract = context.op.contract
+    if contract.random or context.cases == []:
+        return  # distributions are compared, whose tests have an error rate of their own
+    several = _computations(context, _moderate(context, context.cases[0].dtypes)[:_CASES])
+    if not several:
+        return
+    warned = False
+    for found in _all(context, several):
+        warned = warned or isinstance(found, Finding)
+        yield found
+    if not warned:
+        yield Finding(NAME, Status.PASS, message="results and arguments matter, and lower precision is noticed")
+
+
+def _all(context: Context, several: Sequence[Computation]) -> Iterator[Finding | NotChecked]:
+    warnings = [*_constant(context, several), *_without_effect(context, several)]
+    yield from warnings
+    if warnings:
+        return  # of a constant, any precision is good enough
+    for dtypes in dict.fromkeys(case.dtypes for case in context.cases):
+        found = _computations(context, _moderate(context, dtypes)[:_OF_EACH_DTYPE])
+        if found:
+            yield from _not_noticed(context, found)
+
+
+def _moderate(context: Context, dtypes: Any) -> list[Case]:
+    sizes = {c: elements(context.op.contract, c) for c in context.cases if c.dtypes == dtypes and c.is_plain}
+    known = [c for c, size in sizes.items() if size]
+    plain = sorted((c for c in known if c.layout == "contiguous"), key=sizes.__getitem__) or known
+    return [c for c in reversed(plain) if sizes[c] <= _MODERATE] or plain
+
+
+def _computations(context: Context, cases: Sequence[Case]) -> list[Computation]:
+    found = []
+    for case in cases:
+        context.progress(NAME, str(case))
+        prepared = context.prepare(case)
+        if not isinstance(prepared, SkippedCase):
+            found.append(prepared[1])
+    return found
+
+
+def _warning(message: str, remedy: str) -> Finding:
+    return Finding(NAME, Status.WARNING, message=message, remedy=remedy)
+
+
+def _constant(context: Context, several: Sequence[Computation]) -> Iterator[Finding]:
+    """Outputs all of whose elements are equal, to one number in all cases."""
+    for i in range(min(len(c.rounded) for c in several)):
+        if _is_free(context, i):
+            continue
+        values = {v for c in several for v in _first_two_values(c.rounded[i])}
+        if len(values) == 1 and sum(c.rounded[i].numel() for c in several) > 1:
+            yield _warning(
+                f"{_name(context, several[0], i)} is {values.pop()} in every case, so that any kernel that returns a "
+                "constant passes",
+                "give the reference or ow.values(...) inputs for which results differ",
+            )
+
+
+def _first_two_values(t: torch.Tensor) -> list[str]:
+    """Two different values of a tensor, or the one that it has."""
+    flat = t.flatten()
+    if not flat.numel():
+        return []
+    other = flat[~((flat == flat[0]) | (flat.isnan() & flat[0].isnan()))]
+    return [str(flat[0].item()), *(str(v.item()) for v in other[:1])]
+
+
+def _without_effect(context: Context, several: Sequence[Computation]) -> Iterator[Finding]:
+    """Tensors and floats that do not change any result."""
+    for place, argument in enumerate(context.op.contract.signature.arguments):
+        if argument.mutated or not any(_may_matter(argument, c.arguments[place]) for c in several):
+            continue
+        if not any(_matters(c, argument, place) for c in several):
+            yield _warning(
+                f"the argument {argument.name!r} does not change any result, so that a kernel that ignores it passes",
+                "leave it out, or state test values that matter with ow.values(...)",
+            )
+
+
+def _may_matter(argument: Argument, value: Any) -> bool:
+    if argument.scalar_type is float:
+        return value is not None
+    return any(t.numel() > 0 for t in tree.tensors([value]))
+
+
+def _matters(computation: Computation, argument: Argument, place: int) -> bool:
+    value = computation.arguments[place]
+    for other in _other_values(value):
+        changed = [*computation.arguments[:place], other, *computation.arguments[place + 1 :]]
+        try:
+            results = computation.run(changed)
+        except Exception:  # it matters to the reference, which may refuse it by any exception
+            return True
+        if any(not _same(a, b) for a, b in zip(results, computation.rounded, strict=False)):
+            return True
+    return False
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _other_values(value: Any) -> Iterator[Any]:
+    """Values in another order, then other values; integers, such as indices, only in another order."""
+    if isinstance(value, float):
+        yield value * 1.5 + 0.25
+        return
+    yield tree.map_tensors(lambda t: t.flatten().flip(0).view(t.shape), value)
+    yield tree.map_tensors(lambda t: t.flatten().roll(1).view(t.shape), value)
+
+    def changed(t: torch.Tensor) -> torch.Tensor:
+        if t.dtype is torch.bool:
+            return ~t
+        computes = t.is_complex() or (t.is_floating_point() and t.dtype.itemsize > 1)
+        return (t * 1.75 + 0.25).to(t.dtype) if computes else t
+
+    yield tree.map_tensors(changed, value)
+
+
+def _not_noticed(context: Context, found: Sequence[Computation]) -> Iterator[Finding | NotChecked]:
+    """Whether zeros would pass, and whether the next lower precision would."""
+    floating = [i for i, t in enumerate(found[0].rounded) if _is_floating(t) and not _is_free(context, i)]
+    if not floating:
+        return
+    dtype = _precision(found[0])
+    usable = [c for c in found if any(bool((c.rounded[i] != 0).any()) for i in floating)]
+    if usable and not any(_notices(c, i, torch.zeros_like(c.rounded[i])) for c in usable for i in floating):
+        yield _warning(
+            f"the reference is so ill-conditioned in {short(dtype)} that zeros pass for its results",
+            "state test values for which it is stable with ow.values(...)",
+        )
+        return
+    lower = next_lower(dtype)
+    if lower is not None and not any(_notices_precision(c, i, lower[1]) for c in usable for i in floating):
+        yield NotChecked(
+            f"precision of {short(dtype)}",
+            f"on these inputs, the results of {lower[0]} are as good as those of {short(dtype)}",
+        )
+
+
+def _notices(computation: Computation, i: int, result: torch.Tensor) -> bool:
+    return bool(computation.wrong(i, result).any())
+
+
+def _notices_precision(computation: Computation, i: int, round_to: Any) -> bool:
+    try:
+        result = computation.lowered(round_to)[i]
+    except Exception:  # the reference may refuse rounded arguments by any exception
+        return False
+    return result.shape == computation.rounded[i].shape and _notices(computation, i, result)
+
+
+def _precision(computation: Computation) -> torch.dtype:
+    """The narrowest floating dtype of arguments and results in which one can compute."""
+    tensors = tree.tensors([list(computation.arguments), list(computation.rounded)])
+    return max((t.dtype for t in tensors if _is_floating(t)), key=lambda d: torch.finfo(d).eps)
+
+
+def _is_floating(t: torch.Tensor) -> bool:
+    return t.is_complex() or (t.is_floating_point() and t.dtype.itemsize > 1)
+
+
+def _is_free(context: Context, i: int) -> bool:
+    """Whether several values of an output are right, of which properties decide."""
+    returns = context.op.contract.signature.stated_returns(i + 1)
+    return i < len(returns) and returns[i].by_property
+
+
+def _name(context: Context, computation: Computation, i: int) -> str:
+    names = context.op.contract.result_names(computation.arguments, computation.rounded)
+    return names[i] or "the output"

@@ -1,0 +1,80 @@
+"""The check "own backward": the backward of a kernel that is an ``autograd.Function``.
+
+Calls of an operator use the gradient that is registered with it, and never one inside a kernel. So such a backward is
+compared with the reference's VJP by itself, and a warning says that it has to be registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.checks import gradients
+from opwright.checks.context import Context, Observation, same_layout
+from opwright.contract import derive
+from opwright.results import Finding, NotChecked, Origin, Status
+
+__all__ = ["NAME", "check"]
+
+NAME = "own backward"
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """A few typical cases, with contiguous and expanded incoming gradients."""
+    kernel = context.op.kernels.get(context.kernel)
+    contract = context.op.contract
+    if kernel is None or not kernel.runs_python or contract.signature.mutated or contract.random:
+        return
+    found = ""
+    passed = 0
+    for case in gradients.differentiable_cases(context, context.typical_cases(8))[:3]:
+        run = context.observe(case)
+        assert isinstance(run, Observation)  # typical_cases returns only cases that ran
+        for layout in ("contiguous", "expanded"):
+            context.progress(NAME, str(case))
+            inputs = tree.map_tensors(_tracked, list(same_layout(run.arguments)))
+            try:
+                with torch.enable_grad():
+                    outputs = contract.unpack(kernel.load()(*inputs))
+            except Exception:  # it may not be made for tensors that require gradients
+                return
+            found = found or _function_of(outputs)
+            if not found:
+                return
+            wrong = gradients.compare_backward(context, run, inputs, outputs, layout)
+            if isinstance(wrong, NotChecked):
+                continue
+            if wrong is not None:
+                yield context.failed(NAME, str(case), f"the backward of {found}, {layout} incoming gradient: {wrong}")
+                return
+            passed += 1
+    if passed and context.op.parts["autograd"].origin is not Origin.CUSTOM:
+        yield Finding(
+            NAME,
+            Status.WARNING,
+            message=f"the kernel has a backward of its own ({found}), which calls of the operator do not use",
+            remedy="register it with op.register_autograd, and attach the forward alone",
+        )
+
+
+def _tracked(t: torch.Tensor) -> torch.Tensor:
+    return t.detach().requires_grad_() if derive.differentiable(t) else t
+
+
+def _function_of(outputs: Any) -> str:
+    """The name of an ``autograd.Function`` behind some results; empty if there is none."""
+    waiting = [t.grad_fn for t in tree.tensors(list(outputs)) if t.grad_fn is not None]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        function = getattr(type(node), "_forward_cls", None)
+        if function is not None:
+            return str(function.__name__)
+        waiting += [following for following, _ in node.next_functions if following is not None]
+    return ""
