@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import cloudpickle
 import jaxtyping
 import torch
 from jaxtyping import AbstractDtype
@@ -22,7 +21,7 @@ from torch.testing._internal.opinfo.core import BinaryUfuncInfo, OpInfo, UnaryUf
 import opwright as ow
 from opwright.contract.binding import bind
 from tests.opinfo import left_out
-from tests.opinfo.functions import HALVES, as_tensors, bind_constants, eager_kernel, function_of_aten, fused_kernel
+from tests.opinfo.functions import HALVES, as_tensors, bind_constants, eager_kernel, fused_kernel
 from tests.opinfo.shapes import Layout, find_layout, fixed_layout
 from tests.opinfo.structures import Group, Sample, first_dtype, groups_of, read_samples
 
@@ -30,8 +29,6 @@ __all__ = ["LeftOut", "Made", "full_name", "infos", "make"]
 
 # The samples that an operator has in the first dtype, and in each of the others.
 _FIRST, _OTHERS = 4, 2
-# torch cannot unpickle tensors of these dtypes, and workers get samples in that way.
-_NOT_SENT = (torch.uint16, torch.uint32, torch.uint64, torch.complex32)
 # The groups of samples of which the one with the most free sizes is chosen.
 _TRIED = 12
 _ANY = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
@@ -102,7 +99,7 @@ def make(info: OpInfo, device: str = "cpu") -> Made:
 
 def _find_layout(info: OpInfo, group: Group, *, elementwise: bool) -> Layout:
     example = group.example
-    call = bind_constants(_function(info), example.leaves, example.spec, example.slots)
+    call = bind_constants(info.op, example.leaves, example.spec, example.slots)
     draw = functools.partial(_draw_to_probe, info, example, first_dtype(info))
     try:
         if full_name(info) in left_out.UNCHECKED_SIZES:
@@ -117,7 +114,7 @@ def _find_layout(info: OpInfo, group: Group, *, elementwise: bool) -> Layout:
 
 def _make(info: OpInfo, group: Group, layout: Layout, device: str) -> Made:
     example = group.example
-    call = bind_constants(_function(info), example.leaves, example.spec, example.slots)
+    call = bind_constants(info.op, example.leaves, example.spec, example.slots)
     supported, first = _supported(info, device), first_dtype(info)
     samples = [s for d in supported for s in _samples_in(info, group, d, _FIRST if d is first else _OTHERS)]
     outputs = _output_dtypes(call, samples)
@@ -125,10 +122,7 @@ def _make(info: OpInfo, group: Group, layout: Layout, device: str) -> Made:
         raise LeftOut("no sample could be run")
     reference = _typed(call, _annotations(info, example, layout, outputs))
     operator: Any = ow.op(f"opinfo::{re.sub('[^A-Za-z0-9_]', '_', full_name(info))}")(reference)
-    # Classes of jaxtyping cannot be sent by value; the contract has read them.
-    reference.__annotations__ = {}
-    del reference.__signature__  # type: ignore[attr-defined]
-    fitting = [s.tensors for d, s in samples if d not in _NOT_SENT and _fits(operator, s)]
+    fitting = [s.tensors for _, s in samples if _fits(operator, s)]
     operator.samples(functools.partial(list, fitting))
     operator.python(eager_kernel(call), name="eager", dtypes=supported)
     halves = [d for d in supported if d in HALVES]
@@ -136,15 +130,6 @@ def _make(info: OpInfo, group: Group, layout: Layout, device: str) -> Made:
         rounded = {d: kinds for d, kinds in outputs.items() if d in HALVES}
         operator.python(fused_kernel(call, rounded), name="fused", dtypes=halves)
     return Made(full_name(info), operator, layout, len(fitting))
-
-
-def _function(info: OpInfo) -> Callable[..., Any]:
-    """The function, in a form that can be sent to a worker: those of pybind11 by name."""
-    try:
-        cloudpickle.dumps(info.op)
-    except Exception:  # pickling raises anything
-        return function_of_aten(str(info.name).rpartition(".")[2])
-    return info.op
 
 
 def _supported(info: OpInfo, device: str) -> list[torch.dtype]:

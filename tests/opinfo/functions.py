@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
-__all__ = ["HALVES", "as_tensors", "bind_constants", "eager_kernel", "function_of_aten", "fused_kernel"]
+__all__ = ["HALVES", "as_tensors", "bind_constants", "eager_kernel", "fused_kernel"]
 
 HALVES = (torch.float16, torch.bfloat16)
 Function = Callable[..., Any]
@@ -31,17 +31,6 @@ def bind_constants(function: Function, leaves: Sequence[Any], spec: TreeSpec, sl
             filled[place] = tensor
         first, positional, named = tree_unflatten(filled, spec)
         return function(first, *positional, **named)
-
-    return call
-
-
-def function_of_aten(name: str) -> Function:
-    """One of ``torch.ops.aten``, or of the functions that ``torch.nn.functional`` calls, by name."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        aten = getattr(torch, "ops").aten  # noqa: B009  # cloudpickle cannot send a function that says torch.ops
-        found = getattr(torch._C._nn, name, None) or getattr(aten, name)
-        return found(*args, **kwargs)
 
     return call
 
