@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from jaxtyping import Float
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import opwright as ow
 from opwright.contract.fingerprint import digest, fingerprint
@@ -47,6 +48,10 @@ def test_comments_and_places_do_not_count() -> None:
         ("K = 2\ndef f(x): return x * K", "K = 3\ndef f(x): return x * K"),
         ("K = [1, 2]\ndef f(x): return x * K[0]", "K = [3, 2]\ndef f(x): return x * K[0]"),
         ("K = {'a': 2.0}\ndef f(x): return x * K['a']", "K = {'a': 3.0}\ndef f(x): return x * K['a']"),
+        ("K = torch.sin\ndef f(x): return K(x)", "K = torch.cos\ndef f(x): return K(x)"),
+        ("K = torch.Tensor.sin\ndef f(x): return K(x)", "K = torch.Tensor.cos\ndef f(x): return K(x)"),
+        ("K = torch.ops.aten.sin\ndef f(x): return K(x)", "K = torch.ops.aten.cos\ndef f(x): return K(x)"),
+        ("import numpy\nK = numpy.sin\ndef f(x): return K(x)", "import numpy\nK = numpy.cos\ndef f(x): return K(x)"),
         ("def f(x): return x in {1, 2}", "def f(x): return x in {1, 3}"),
         ("K = {1, 2}\ndef f(x): return x in K", "K = {1, 3}\ndef f(x): return x in K"),
         ("K = torch.float16\ndef f(x): return x.to(K)", "K = torch.float32\ndef f(x): return x.to(K)"),
@@ -161,3 +166,25 @@ def test_the_kernels_and_their_decorators_count() -> None:
     assert fingerprint(triton.jit(one)) != fingerprint(triton.jit(two))
     assert fingerprint(tuned(one, 2)) != fingerprint(tuned(one, 4))
     assert fingerprint(block(2)) != fingerprint(block(4))
+
+
+def test_constants_have_values_while_torch_traces() -> None:
+    function = function_of("def f(x): return x * K", K=torch.tensor([1.0, 2.0]))
+    expected = fingerprint(function)
+
+    def traced(x: torch.Tensor) -> torch.Tensor:
+        found.append(fingerprint(function))
+        return x + 1
+
+    found: list[str] = []
+    make_fx(traced, tracing_mode="symbolic")(torch.ones(2))
+    torch.vmap(traced)(torch.ones(2))
+    with torch.device("meta"), torch.inference_mode():
+        traced(torch.ones(2))
+    assert found == [expected] * 3
+
+
+@pytest.mark.parametrize("constant", [torch.eye(2).to_sparse(), torch.zeros(2, dtype=torch.uint4)])
+def test_constants_that_torch_does_not_list(constant: torch.Tensor) -> None:
+    source = "def f(x): return x * K"
+    assert fingerprint(function_of(source, K=constant)) == fingerprint(function_of(source, K=constant))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from jaxtyping import Float, Int64
@@ -98,6 +100,23 @@ def test_wrong_samples_are_refused(sums, function, message):
     with pytest.raises(CheckError) as error:
         cases(sums.contract, "quick")
     assert message in str(error.value)
+
+
+def test_a_wrong_sample_is_no_fault_of_a_kernel(sums):
+    sums.python(lambda x, ends, scale=1.0: sums.contract.function(x, ends, scale), name="kernel")
+    sums.samples(lambda: [(torch.ones(2), torch.ones(1, dtype=torch.int64))])
+    with pytest.raises(CheckError, match=r"sample 0 of op\.samples is no call"):
+        ow.check(sums, device="cpu", checks=["values"])
+
+
+def test_samples_that_are_wrong_in_a_worker_only(sums):
+    sums.python(lambda x, ends, scale=1.0: sums.contract.function(x, ends, scale), name="kernel")
+    parent = os.getpid()
+    sums.samples(lambda: [] if os.getpid() == parent else 1 // 0)
+    (verdict,) = ow.check(sums, device="cpu", checks=["values"]).verdicts
+    assert verdict.reason == "nothing could be checked"
+    assert not verdict.findings
+    assert any("op.samples raised ZeroDivisionError" in n.reason for n in verdict.not_checked)
 
 
 def test_a_case_of_no_sample_is_refused(sums):

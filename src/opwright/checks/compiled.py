@@ -11,7 +11,7 @@ import torch
 from opwright import tree
 from opwright.checks import values
 from opwright.checks.context import Context, Observation, same_layout
-from opwright.contract import derive
+from opwright.checks.derivative import derivative_of
 from opwright.contract.inputs.case import Case
 from opwright.results import Finding, NotChecked, Status
 
@@ -59,10 +59,9 @@ def _run(context: Context, compiled: Any, case: Case) -> str | None:
     # A leaf that requires a gradient cannot be written, and the gradients of two random results differ.
     tracked = not contract.signature.mutated and not contract.random
 
-    def track(t: torch.Tensor) -> torch.Tensor:
-        return t.detach().requires_grad_() if tracked and derive.differentiable(t) else t
-
-    arguments = tree.map_tensors(track, list(same_layout(run.arguments)))
+    arguments = list(same_layout(run.arguments))
+    if tracked:
+        arguments = derivative_of(context, run).track(arguments)
     with context.op.only(context.kernel):
         try:
             outputs = compiled(*arguments)

@@ -12,6 +12,7 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import MOST_FAILURES, Context, Observation, SkippedCase, copy_of, kind_of, to_cpu
+from opwright.checks.derivative import derivative_of
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.case import Case
@@ -106,8 +107,22 @@ def _check_pass(context: Context, case: Case, layout: str, alone: int | None = N
     run = context.observe(case)
     if isinstance(run, SkippedCase):
         return None
+    number = itertools.count()
+    every = [derive.differentiable(t) for t in tree.tensors(run.arguments)]
+    tracked = [e and (alone is None or next(number) == alone) for e in every]
+    wrong = _run_pass(context, run, layout, tracked)
+    if wrong is None:
+        return None
+    derivative = derivative_of(context, run)
+    without = [e and t for e, t in zip(derivative.exists, tracked, strict=True)]
+    if without == tracked:
+        return wrong
+    return _run_pass(context, run, layout, without) if any(without) else NotChecked(NAME, derivative.why_not)
+
+
+def _run_pass(context: Context, run: Observation, layout: str, tracked: Sequence[bool]) -> str | NotChecked | None:
     try:
-        inputs, outputs = forward(context, run, alone)
+        inputs, outputs = forward(context, run, tracked)
     except Exception as error:  # the dispatcher, which autograd needs, may reject the kernel's outputs
         return f"the forward under autograd raised {type(error).__name__}: {error}"
     return compare_backward(context, run, inputs, outputs, layout)
@@ -150,16 +165,10 @@ def _bits(t: torch.Tensor) -> torch.Tensor:
     return t.detach().cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
 
 
-def forward(context: Context, run: Observation, alone: int | None) -> tuple[list[Any], tuple[Any, ...]]:
-    """Run with every differentiable input tracked, or only with the one of number ``alone``."""
-    number = itertools.count()
-
-    def track(t: torch.Tensor) -> torch.Tensor:
-        if not derive.differentiable(t):
-            return t
-        return t.detach().requires_grad_(alone is None or next(number) == alone)
-
-    inputs = tree.map_tensors(track, list(run.arguments))
+def forward(context: Context, run: Observation, tracked: Sequence[bool] | None) -> tuple[list[Any], tuple[Any, ...]]:
+    """Run with some of the tensors tracked; None: with all that are differentiable."""
+    remaining = iter(map(derive.differentiable, tree.tensors(run.arguments)) if tracked is None else tracked)
+    inputs = tree.map_tensors(lambda t: t.detach().requires_grad_(next(remaining)), list(run.arguments))
     # An operator that writes its arguments has the gradient of its functional form.
     form = context.op.functional
     with context.op.only(context.kernel):
@@ -188,10 +197,14 @@ def _compare(
     outputs: Sequence[torch.Tensor],
     incoming: Sequence[Any],
     got: Sequence[Any],
-) -> str | None:
+) -> str | NotChecked | None:
     contract = _contract(context)
     tracked = [t for t in tree.tensors(inputs) if t.requires_grad]
     reference = _expected(context, run, inputs, outputs, incoming)
+    try:
+        _ = reference.rounded, reference.exact
+    except Exception as error:  # a custom gradient, where torch has none of the reference
+        return NotChecked(NAME, f"the reference has no derivative to compare with: {type(error).__name__}: {error}")
     names = [
         a.name
         for a, value in zip(contract.signature.arguments, inputs, strict=True)

@@ -15,6 +15,7 @@ from opwright.checks.process.isolation import Ending, end_workers, fork_server, 
 from opwright.checks.process.messages import Doing, Found, Job, Message, Notice, NotRunnable, Unavailable, Unchecked
 from opwright.checks.table import CHECKS
 from opwright.contract.inputs.arguments import always_its_default
+from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
 from opwright.machine import Machine, this_machine
@@ -109,12 +110,15 @@ def check(
         a worker, and a crash or a hang is a finding about that kernel.
 
     Raises:
-        TargetError, CheckError: a target, kernel, check, level, backend or case does not exist.
+        TargetError, CheckError: a target, kernel, check, level, backend or case does not exist, or
+            ``op.samples`` yields what is no call.
     """
     _refuse_unknown(level, checks, require)
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
-    for operator in operators if case else ():
-        parse_case(operator.contract, case)  # an invalid case is the caller's mistake, not a kernel's
+    for operator in operators:  # an invalid case or sample is the caller's mistake, not a kernel's
+        sample_cases(operator.contract)
+        if case:
+            parse_case(operator.contract, case)
     machine = this_machine()
     tasks = [t for o in operators for t in plan(o, machine, kernels, device, reference=reference)]
     if kernels and not tasks:

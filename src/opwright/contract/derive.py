@@ -19,7 +19,7 @@ from opwright.contract.contract import Contract
 from opwright.contract.output_types import stated_outputs
 from opwright.contract.reference import run_traceable
 from opwright.errors import ContractError
-from opwright.internals.compiler import DispatchMode
+from opwright.internals.compiler import DispatchMode, fake_tensors, real_constants
 
 __all__ = ["batch_rule", "differentiable", "fake_outputs", "flops", "functional_vjp", "least_bytes", "vjp", "work"]
 
@@ -33,16 +33,30 @@ def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Te
     """
     signature = contract.signature
     if signature.returns_list:  # how many there are, only the reference says
-        return tuple(output.new_empty(output.shape) for output in contract.traceable(arguments))
+        return tuple(output.new_empty(output.shape) for output in _traceable_on_fakes(contract, arguments))
     stated, device = stated_outputs(contract, arguments, _new_size(contract) if signature.data_dependent else None)
     complete = [(s.shape, s.dtype) for s in stated if s.shape is not None and s.dtype is not None]
     if len(complete) == len(stated):
         return tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype in complete)
-    outputs = contract.traceable(arguments)[: len(signature.returns)]
+    outputs = _traceable_on_fakes(contract, arguments)[: len(signature.returns)]
     return tuple(
         output.new_empty(output.shape if s.shape is None else s.shape, dtype=s.dtype or output.dtype)
         for s, output in zip(stated, outputs, strict=True)
     )
+
+
+def _traceable_on_fakes(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """The reference's results on fake or meta tensors. If it refuses meta tensors, because tensors of its own are on
+    the CPU, it runs on fakes of CPU tensors."""
+    try:
+        return contract.traceable(arguments)
+    except RuntimeError:
+        if not any(t.is_meta for t in tree.tensors(list(arguments))):
+            raise
+    with fake_tensors() as as_fake:
+        fakes = tree.map_tensors(lambda t: as_fake(t).to("cpu"), list(arguments))
+        results = [(tuple(t.shape), t.dtype) for t in contract.traceable(fakes)]
+    return tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in results)
 
 
 def _new_size(contract: Contract) -> Callable[[], Any]:
@@ -64,6 +78,7 @@ def differentiable(value: Any) -> bool:
     return value.dtype.is_complex or (value.dtype.is_floating_point and value.dtype.itemsize > 1)
 
 
+@real_constants()
 def vjp(
     contract: Contract,
     arguments: Sequence[Any],
@@ -128,6 +143,7 @@ def _differentiate(
         ) from error
 
 
+@real_constants()
 def functional_vjp(contract: Contract, grad_outputs: Sequence[torch.Tensor | None], *rest: Any) -> list[torch.Tensor]:
     """Like ``vjp``, through ``torch.func.vjp``, for calls within ``torch.func`` transforms.
 

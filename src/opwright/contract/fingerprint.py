@@ -21,11 +21,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from opwright.internals.dispatch import run_with_default_keys
+
 __all__ = ["digest", "fingerprint"]
 
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None))
 _BY_REPR = (torch.dtype, torch.device, torch.Size, np.generic, np.dtype, enum.Enum, slice, range, type(...))
 _FIXED = (*_CONSTANTS, *_BY_REPR, tuple, list, types.FunctionType)
+# Functions of C.
+_BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType)
+# torch.ops.aten.relu, torch.ops.aten.relu.default, np.sin.
+_BY_STR = (type(torch.ops.aten.relu), type(torch.ops.aten.relu.default), np.ufunc)
 _STDLIB = sysconfig.get_paths()["stdlib"]
 
 
@@ -94,6 +100,10 @@ def _walk(value: Any, seen: set[int]) -> Iterator[str]:
         seen.add(id(value))
         yield from (value.contract.qualname, value.contract.schema)
         yield from _walk(value.contract.function, seen)
+    elif isinstance(value, _BUILTIN):
+        yield f"{getattr(value, '__module__', None)}.{value.__qualname__}"
+    elif isinstance(value, _BY_STR):
+        yield str(value)
     elif isinstance(getattr(value, "fingerprint", None), str):
         yield value.fingerprint
     elif not _belongs_to_a_library(type(value)):
@@ -115,9 +125,15 @@ def _walk_class(value: type, seen: set[int]) -> Iterator[str]:
 
 def _constant_array(value: Any) -> str:
     """The values of a small array on the CPU; else its type, dtype and shape."""
-    kind = f"{type(value).__name__}:{value.dtype}:{tuple(value.shape)}"
+    kind = f"{type(value).__name__}:{value.dtype}"
     plain = isinstance(value, np.ndarray) or (type(value) is torch.Tensor and value.device.type == "cpu")
-    return f"{kind}:{value.tolist()}" if plain and math.prod(value.shape) <= 4096 else kind
+    try:
+        kind += f":{tuple(value.shape)}"
+        # While torch.compile traces, a mode makes fakes of all tensors, which have no values.
+        values = run_with_default_keys(value.tolist) if plain and math.prod(value.shape) <= 4096 else ""
+    except RuntimeError:  # a sparse, nested or quantised tensor has no list of values
+        return kind
+    return f"{kind}:{values}"
 
 
 def _walk_code(code: types.CodeType, seen: set[int]) -> Iterator[str]:

@@ -21,7 +21,8 @@ from opwright.contract.numpy.rules import numpy_rules
 from opwright.contract.signature import Signature
 from opwright.errors import ContractError
 from opwright.internals import numpy_layer
-from opwright.internals.dispatch import is_functorch_tensor
+from opwright.internals.compiler import real_constants
+from opwright.internals.dispatch import is_functorch_tensor, is_intercepted
 from opwright.internals.tensors import share_memory
 
 __all__ = ["contiguous_outputs", "fresh_outputs", "replace_globals", "run_reference", "run_traceable", "with_arrays"]
@@ -36,6 +37,13 @@ def run_reference(function: Callable[..., Any], signature: Signature, arguments:
 
 def run_traceable(function: Callable[..., Any], signature: Signature, arguments: Sequence[Any]) -> Any:
     """Run the reference as torch operations, which autograd, vmap and fake tensors can trace."""
+    if not is_intercepted():
+        return _run_traceable(function, signature, arguments)
+    with real_constants():
+        return _run_traceable(function, signature, arguments)
+
+
+def _run_traceable(function: Callable[..., Any], signature: Signature, arguments: Sequence[Any]) -> Any:
     if signature.language == "torch":
         return signature.call(function, arguments)
     _refuse_without_numpy_on_tensors()

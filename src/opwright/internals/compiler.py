@@ -28,6 +28,7 @@ __all__ = [
     "is_recompile_limit",
     "is_tracing_error",
     "only_shapes_are_wanted",
+    "real_constants",
     "reset_compiled",
     "run_and_get_code",
 ]  # fmt: skip
@@ -72,6 +73,21 @@ def only_shapes_are_wanted() -> bool:
     """Whether fake tensors are the only mode: nothing traces, counts or places the operations that would run."""
     stack, fake = find("mode_stack"), find("fake_mode")
     return stack is not None and fake is not None and [type(mode) for mode in stack()] == [fake]
+
+
+@contextlib.contextmanager
+def real_constants() -> Iterator[None]:
+    """A block in which operations on fake tensors take real ones, too: those of a function, such as a table."""
+    stack, fake = find("mode_stack"), find("fake_mode")
+    modes = [m for m in stack() if isinstance(m, fake)] if stack is not None and fake is not None else []
+    before = [mode.allow_non_fake_inputs for mode in modes]
+    for mode in modes:
+        mode.allow_non_fake_inputs = True
+    try:
+        yield
+    finally:
+        for mode, allowed in zip(modes, before, strict=True):
+            mode.allow_non_fake_inputs = allowed
 
 
 # -- torch.compile: errors, reasons, generated code ---------------------------------------------------------------

@@ -18,8 +18,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
+import jaxtyping
+import torch
+from jaxtyping import AbstractDtype
 
 from opwright.runtime.op import Op
+from opwright.runtime.register import registration
 
 __all__ = ["dump", "load"]
 
@@ -63,9 +67,73 @@ def load(data: bytes) -> Op:
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, _BY_PATH):
+            return _reduce_torch_operator(obj)
+        if isinstance(obj, torch.Tensor) and type(obj) is torch.Tensor and _is_sent_as_integers(obj):
+            bits = obj.detach().view(_BITS[obj.dtype.itemsize])
+            return _tensor_of_bits, (bits, obj.dtype, obj.requires_grad)
+        if isinstance(obj, type) and issubclass(obj, AbstractDtype) and vars(jaxtyping).get(obj.__name__) is not obj:
+            return _make_dtype_class, (obj.__name__, obj.__module__, obj.dtypes)
         if type(obj).__name__ in ("JITFunction", "InterpretedFunction") and hasattr(obj, "fn"):
             return _apply_jit, (obj.fn, *_source_of(obj.fn))
         return super().reducer_override(obj)
+
+
+# -- operators of torch, by name ----------------------------------------------------------------------------------
+
+# The types of torch.ops, of a namespace, of an operator with all its overloads, and of one overload.
+_BY_PATH = (type(torch.ops), type(torch.ops.aten), type(torch.ops.aten.relu), type(torch.ops.aten.relu.default))
+
+
+def _reduce_torch_operator(found: Any) -> tuple[Any, tuple[Any, ...]]:
+    """By its path in ``torch.ops``; an operator of opwright, which the other process may lack, by value."""
+    if isinstance(found, _BY_PATH[:2]):
+        return _by_path, (found.__name__.removeprefix("torch.ops").lstrip("."),)
+    path = str(found)  # aten.relu, or aten.relu.default
+    namespace, name, *overload = path.split(".")
+    own = registration.find(f"{namespace}::{name}")
+    return (_by_path, (path,)) if own is None else (_of_operator, (own, bool(overload)))
+
+
+def _by_path(path: str) -> Any:
+    found: Any = torch.ops
+    for name in filter(None, path.split(".")):
+        found = getattr(found, name)
+    return found
+
+
+def _of_operator(operator: Op, is_overload: bool) -> Any:
+    return operator.overload if is_overload else operator.overload.overloadpacket
+
+
+# -- tensors whose dtypes torch does not unpickle -------------------------------------------------------------------
+
+_PICKLED = frozenset({
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64, torch.complex64, torch.complex128,
+})  # fmt: skip
+# Integers of so many bytes.
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _is_sent_as_integers(tensor: torch.Tensor) -> bool:
+    plain = tensor.layout is torch.strided and not tensor.is_quantized
+    return plain and tensor.dtype not in _PICKLED and tensor.dtype.itemsize in _BITS
+
+
+def _tensor_of_bits(bits: torch.Tensor, dtype: torch.dtype, requires_grad: bool) -> torch.Tensor:
+    return bits.view(dtype).requires_grad_(requires_grad)
+
+
+# -- classes of dtypes ----------------------------------------------------------------------------------------------
+
+
+def _make_dtype_class(name: str, module: str, dtypes: Any) -> type:
+    """A class like ``jaxtyping.Float``, which needs its dtypes while it is made."""
+    return type(name, (AbstractDtype,), {"dtypes": dtypes, "__module__": module})
+
+
+# -- Triton's kernels -----------------------------------------------------------------------------------------------
 
 
 def _source_of(function: Any) -> tuple[str, str]:

@@ -31,7 +31,7 @@ from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.cases import cases
 from opwright.contract.inputs.text import parse_case
-from opwright.errors import CompileError, OpwrightError
+from opwright.errors import CheckError, CompileError, OpwrightError
 from opwright.results import Finding, NotChecked, Refused, Status
 from opwright.runtime import serialization
 from opwright.runtime.kernel import under_check
@@ -143,7 +143,11 @@ def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotCheck
         operator, job.kernel, job.device, job.level, [], progress, reproduce=job.reproduce, shrinks=not job.case
     )
     with operator.only(job.kernel), under_check():
-        context.cases, unchecked = _choose_cases(context, job)
+        try:
+            context.cases, unchecked = _choose_cases(context, job)
+        except CheckError as error:  # op.samples, which yielded calls in the parent, need not yield them here
+            yield NotChecked("inputs", error.message)
+            return
         yield from unchecked
         yield from _run_checks(context, job)
 

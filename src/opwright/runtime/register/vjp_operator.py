@@ -17,6 +17,7 @@ from opwright import tree
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.reference import fresh_outputs
+from opwright.internals.compiler import real_constants
 from opwright.internals.dispatch import run_with_default_keys
 from opwright.runtime.register.saved_values import save_values, saved_values
 
@@ -73,6 +74,7 @@ class VjpOperator:
     def setup_context(self, ctx: Any, inputs: Any, output: Any) -> None:
         save_values(ctx, inputs)
 
+    @real_constants()
     def backward(self, ctx: Any, grads: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """Differentiate the VJP by all of its arguments, keeping the graph for higher derivatives."""
         keep = torch.is_grad_enabled()

@@ -1,0 +1,45 @@
+"""Bugs of torch that the table finds, each verified by hand: they are no false alarms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["KNOWN", "Bug", "known_bug"]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A bug of torch.
+
+    Attributes:
+        functions: the names of OpInfos that it affects.
+        device: where; "" for every device.
+        checks: the checks of opwright that find it.
+        evidence: an input, what torch returns, and what is right.
+    """
+
+    functions: tuple[str, ...]
+    device: str
+    checks: tuple[str, ...]
+    evidence: str
+
+
+KNOWN: tuple[Bug, ...] = (
+    Bug(
+        ("nn.functional.max_unpool2d",),
+        "",
+        ("gradients", "opcheck"),
+        "max_unpool2d(x, indices, 2, 2).sum().backward() with indices = arange(4).view(1, 1, 2, 2).expand(5, 2, 2, 2)"
+        ".contiguous().mT.contiguous().mT raises 'view size is not compatible with input tensor's size and stride'; "
+        "the forward takes the same indices, and with contiguous ones the backward is right (torch 2.13, CPU).",
+    ),
+)
+
+
+def known_bug(function: str, device: str, checks: Sequence[str]) -> str:
+    """The evidence of the bug that explains all of these findings; empty if none does."""
+    for bug in KNOWN:
+        if function in bug.functions and bug.device in ("", device) and set(checks) <= set(bug.checks):
+            return bug.evidence
+    return ""

@@ -1,0 +1,39 @@
+"""Functions that are not made into operators, each with the reason. Others are left out by what making them raises."""
+
+from __future__ import annotations
+
+__all__ = ["UNCHECKED_SIZES", "reason"]
+
+# Functions that take sizes which do not match, and read or write past the end of memory (in torch 2.13). Their
+# contracts have the sizes of a sample.
+UNCHECKED_SIZES = frozenset({"nn.functional.batch_norm", "nn.functional.batch_norm.without_cudnn"})
+
+_UNINITIALISED = "its result is not initialised"
+_NOT_UNIQUE = "several results are right (signs, phases or bases)"
+_RANDOM = "its result is random"
+_WRITES = "it writes its arguments"
+_PRIVATE = "compiles a kernel of its own"
+
+_BY_NAME = {
+    **dict.fromkeys(("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"), _UNINITIALISED),
+    **dict.fromkeys(("new_empty_strided", "resize_", "resize_as_"), _UNINITIALISED),
+    **dict.fromkeys(("svd", "svd_lowrank", "pca_lowrank", "linalg.svd", "linalg.eig", "linalg.eigh"), _NOT_UNIQUE),
+    **dict.fromkeys(("geqrf", "linalg.ldl_factor", "linalg.ldl_factor_ex"), _NOT_UNIQUE),
+    **dict.fromkeys(("rand_like", "randn_like", "randint_like", "multinomial", "bernoulli", "normal"), _RANDOM),
+    **dict.fromkeys(("cauchy", "exponential", "geometric", "log_normal", "uniform"), _RANDOM),
+    **dict.fromkeys(("as_strided", "as_strided_copy", "as_strided_scatter"), "it reads memory, not the elements"),
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"), _WRITES),
+    "nn.functional.rrelu": _RANDOM,
+    "to_sparse": "its result is sparse",
+    "torch.ops.aten._flash_attention_forward": "of a GPU only, with a random state among its results",
+    "torch.ops.aten._efficient_attention_forward": "of a GPU only, with a random state among its results",
+}
+
+
+def reason(name: str) -> str:
+    """Why a function is left out; empty if it is not."""
+    if name.startswith("jiterator") or name == "bmm.triton_optimized":
+        return _PRIVATE
+    if "dropout" in name or "fractional_max_pool" in name:
+        return _RANDOM
+    return _BY_NAME.get(name, "")

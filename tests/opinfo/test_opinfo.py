@@ -1,0 +1,45 @@
+"""Torch's own functions as kernels raise no false alarm (a part of what ``tests.opinfo.table`` checks)."""
+
+import pytest
+
+from tests.opinfo.contracts import LeftOut, infos, make
+from tests.opinfo.table import check_function
+
+FEW = ("nn.functional.relu", "amax")
+REPRESENTATIVE = (
+    "add", "addmm", "argmax", "atan2", "bmm", "cat", "cumsum", "digamma", "eq", "expm1", "fft.rfft", "gather",
+    "index_add", "linalg.cholesky", "logsumexp", "masked_fill", "matmul", "nn.functional.gelu",
+    "nn.functional.layer_norm", "nn.functional.linear", "nonzero", "softmax", "sort", "split", "topk", "var", "where",
+)  # fmt: skip
+
+
+def makeable(count):
+    found = []
+    for info in infos().values():
+        try:
+            found.append(make(info))
+        except LeftOut:
+            continue
+        if len(found) == count:
+            break
+    return found
+
+
+def test_contracts_can_be_made_of_many_functions():
+    made = makeable(150)
+    assert len(made) == 150
+    assert sum(m.layout.verified for m in made) > 130
+    assert len({m.operator.contract.qualname for m in made}) == 150
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_function_of_torch_is_right(name):
+    for row in check_function(name, "cpu"):
+        assert row["status"] == "pass", row["findings"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REPRESENTATIVE)
+def test_there_is_no_false_alarm(name):
+    for row in check_function(name, "cpu"):
+        assert row["status"] in ("pass", "warning", "thin"), row["findings"]

@@ -1,0 +1,126 @@
+"""What an operator may contain that is sent to another process by value."""
+
+import pytest
+import torch
+from jaxtyping import AbstractDtype, Float
+from torch import Tensor
+
+import opwright as ow
+from opwright.runtime import serialization
+from opwright.runtime.targets import find_import_path
+
+X = torch.linspace(-1, 1, 6)
+
+
+def sent(op):
+    return serialization.load(serialization.dump(op))
+
+
+def doubling(namespace, held):
+    """An operator whose reference has an object in its closure."""
+
+    @ow.op(f"{namespace}::doubling")
+    def doubling(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return x * (2 if held is not None else 3)
+
+    return doubling
+
+
+def failing(op):
+    assert find_import_path(op) is None  # so it travels by value
+    (verdict,) = ow.check(op, checks=["values", "gradients"], device="cpu").verdicts
+    return {f.check: f.message for f in verdict.findings if f.status is ow.Status.FAIL}
+
+
+def test_a_reference_that_says_torch_ops(namespace):
+    @ow.op(f"{namespace}::relu")
+    def relu(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return torch.ops.aten.relu(x)
+
+    assert torch.equal(sent(relu)(X), X.relu())
+    relu.python(lambda x: torch.ops.aten.relu.default(x).contiguous(), name="right")
+    assert failing(relu) == {}
+    relu.python(lambda x: torch.ops.aten.abs.default(x).contiguous(), name="right")
+    assert "values" in failing(relu)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [torch.ops, torch.ops.aten, torch.ops.aten.add, torch.ops.aten.add.Tensor, torch.relu, torch._C._nn.gelu],
+    ids=str,
+)
+def test_operators_of_torch_in_closures(namespace, held):
+    op = doubling(namespace, held)
+    copy = sent(op)
+    assert copy.contract.function.__closure__[0].cell_contents is held
+    assert torch.equal(copy(X), 2 * X)
+
+
+def test_an_overload_of_another_local_operator(namespace):
+    other = doubling(namespace, 1)
+    overload = other.overload
+
+    @ow.op(f"{namespace}::four_times")
+    def four_times(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return 2 * overload(x)
+
+    four_times.python(lambda x: (4 * x).contiguous(), name="right")
+    assert failing(four_times) == {}
+
+
+def test_an_own_class_of_dtypes(namespace):
+    class Half(AbstractDtype):
+        dtypes = ("float16", "bfloat16")
+
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Half[Tensor, "*n"]) -> Half[Tensor, "*n"]:
+        return 2 * x
+
+    @twice.python(name="kernel")
+    def kernel(x: Half[Tensor, "*n"]) -> Half[Tensor, "*n"]:
+        return (2 * x).contiguous()
+
+    annotation = sent(twice).contract.function.__annotations__["x"]
+    assert annotation.dtypes == ("float16", "bfloat16")
+    assert failing(twice) == {}
+    twice.python(lambda x: (2.5 * x).contiguous(), name="kernel")
+    assert "values" in failing(twice)
+
+
+DTYPES = (torch.uint16, torch.uint32, torch.uint64, torch.complex32, torch.float8_e4m3fn, torch.float32, torch.bool)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0, 2), (3, 4)])
+def test_tensors_of_any_dtype(namespace, dtype, shape):
+    table = torch.arange(12.0).to(dtype)[: torch.Size(shape).numel()].reshape(shape)
+    strided = table[..., ::2] if table.dim() else table
+    copy = sent(doubling(namespace, [table, strided])).contract.function.__closure__[0].cell_contents
+    for found, expected in zip(copy, [table, strided], strict=True):
+        assert found.dtype is dtype
+        assert found.stride() == expected.stride()
+        assert found.tolist() == expected.tolist()
+
+
+def test_what_requires_a_gradient_still_does(namespace):
+    table = torch.ones(2, dtype=torch.complex32).requires_grad_()
+    copy = sent(doubling(namespace, table)).contract.function.__closure__[0].cell_contents
+    assert copy.requires_grad
+    assert copy.is_leaf
+
+
+def test_samples_of_any_dtype(namespace):
+    indices = torch.tensor([2, 0, 65_535]).to(torch.uint16)
+
+    class UInt(AbstractDtype):
+        dtypes = ("uint16",)
+
+    @ow.op(f"{namespace}::widened")
+    def widened(x: UInt[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x.to(torch.float32)
+
+    widened.python(lambda x: (x.view(torch.int16).to(torch.int32) & 0xFFFF).float(), name="right")
+    widened.samples(lambda: [(indices,)])
+    assert failing(widened) == {}
+    widened.python(lambda x: x.view(torch.int16).float(), name="right")
+    assert "values" in failing(widened)
