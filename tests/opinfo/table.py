@@ -1,7 +1,7 @@
 """Checks torch's own functions as kernels, and records every verdict.
 
 ``python -m tests.opinfo.table cpu OUT.json`` checks all of them, or those of ``--only``, or the first of ``--limit``;
-``--resume`` continues a run that ended early.
+``--resume`` continues a run that ended early, and ``--shard 2/8`` takes the second of eight parts.
 """
 
 from __future__ import annotations
@@ -99,6 +99,9 @@ def _chosen(options: argparse.Namespace) -> list[str]:
     names = list(options.only or infos())
     if not options.only:
         random.Random(0).shuffle(names)
+    if options.shard:
+        part, parts = map(int, options.shard.split("/"))
+        names = names[part - 1 :: parts]
     return names[: options.limit] if options.limit else names
 
 
@@ -109,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--limit", type=int, default=0)
+    parser.add_argument("--shard", default="", help="2/8: the second of eight parts, for processes beside each other")
     parser.add_argument("--level", default="quick")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=60.0)
