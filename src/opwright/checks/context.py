@@ -21,6 +21,7 @@ from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case, Size
+from opwright.contract.inputs.layouts import FAR
 from opwright.contract.inputs.sizes import elements, smaller
 from opwright.errors import ArgumentError, CheckError
 from opwright.results import Coverage, Finding, NotChecked, Status
@@ -86,6 +87,8 @@ class Context:
 
     def observe(self, case: Case) -> Observation | SkippedCase:
         """Run the kernel and the reference on a case. What was run lately is not run again."""
+        if case.layout == FAR:
+            return self._run(case)  # its memory is given back
         if case not in self._observed:
             self._elements += elements(self.op.contract, case)
             while self._elements > _MOST_KEPT and self._observed:
@@ -107,6 +110,8 @@ class Context:
             applicable = self._explain(arguments)
         except (CheckError, ArgumentError) as error:  # no values of these sizes; lists without a tensor
             return SkippedCase(error.message)
+        except torch.OutOfMemoryError as error:
+            return SkippedCase(f"there is not enough memory for the arguments: {_first_line(error)}")
         if applicable != self.kernel:
             return SkippedCase("the kernel is not applicable (dtypes, when)")
         on_cpu = to_cpu(arguments)
@@ -115,7 +120,13 @@ class Context:
         try:
             _ = reference.rounded
         except Exception as error:  # the reference refuses arguments by any exception
-            return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
+            if not _lacks_dtype(error):
+                return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
+            reference = dataclasses.replace(reference, run=functools.partial(_in_float32, self.op.contract.reference))
+            try:
+                _ = reference.rounded
+            except Exception:
+                return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
         return arguments, reference
 
     def _run(self, case: Case) -> Observation | SkippedCase:
@@ -127,12 +138,19 @@ class Context:
             _ = reference.exact
         except Exception as error:
             return SkippedCase(f"the reference raises {type(error).__name__} in float64: {_first_line(error)}")
-        before, passed = copy_of(arguments), same_layout(arguments)
+        try:
+            before, passed = copy_of(arguments), same_layout(arguments)
+        except torch.OutOfMemoryError:
+            return SkippedCase("there is not enough memory for copies of the arguments")
         outputs: tuple[Any, ...] | Exception
         try:
             outputs = self.results(passed)
             self.synchronize()
+        except torch.OutOfMemoryError as error:
+            return SkippedCase(f"the kernel has not enough memory: {_first_line(error)}")
         except Exception as error:  # an exception of the kernel is a finding
+            if case.layout == FAR and "CUDA error" not in str(error):  # as cuBLAS refuses strides past 2**31
+                return SkippedCase(f"the kernel refuses rows that lie so far apart: {_first_line(error)}")
             outputs = error
         return Observation(case, arguments, passed, before, outputs, reference)
 
@@ -301,6 +319,24 @@ def _explains(known: tuple[str, Case], other: tuple[str, Case]) -> bool:
         and simple.values in ("", case.values)
         and simple.scalars in ("", case.scalars)
     )
+
+
+def _lacks_dtype(error: Exception) -> bool:
+    """Whether torch has no such operation in a narrow dtype on a CPU."""
+    text = str(error)
+    return "not implemented for" in text or "Unsupported dtype" in text
+
+
+def _in_float32(
+    reference: Callable[[Any], tuple[torch.Tensor, ...]], arguments: Sequence[Any]
+) -> tuple[torch.Tensor, ...]:
+    """The reference computed in float32, and its results rounded to the arguments' narrow dtype."""
+    narrow = {t.dtype for t in tree.tensors(list(arguments)) if t.dtype in (torch.float16, torch.bfloat16)}
+    results = reference(tree.map_tensors(lambda t: t.float() if t.dtype in narrow else t, list(arguments)))
+    if len(narrow) != 1:
+        return results
+    (dtype,) = narrow
+    return tuple(t.to(dtype) if t.dtype is torch.float32 else t for t in results)
 
 
 def _plain(value: Any) -> Any:

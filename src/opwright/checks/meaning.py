@@ -95,7 +95,7 @@ def _first_two_values(t: torch.Tensor) -> list[str]:
     if not flat.numel():
         return []
     other = flat[~((flat == flat[0]) | (flat.isnan() & flat[0].isnan()))]
-    return [str(flat[0].item()), *(str(v.item()) for v in other[:1])]
+    return [str(v.item() + 0) for v in (flat[0], *other[:1])]  # -0.0 is 0.0
 
 
 def _without_effect(context: Context, several: Sequence[Computation]) -> Iterator[Finding]:

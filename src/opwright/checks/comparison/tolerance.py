@@ -3,7 +3,7 @@
 The computation (the reference, or its VJP) runs in float64, ``exact``, and in the case's own dtypes, ``rounded``. An
 element may differ from ``exact`` by
 
-    2 · ulp + max(1, 2 · f) · m
+    2 · ulp + max(1.5, 2 · f) · m
 
 ``ulp`` is the distance of neighbouring numbers of the output's dtype at this element: the kernel has to round its
 result. ``m`` is what rounding inside the computation does to this element: the largest change in some runs in which
@@ -102,7 +102,7 @@ class Computation:
         own = _distance(rounded, exact)
         share = (own / (last + inner)).nan_to_num(0, 0, 0)
         factor = float(share.max()) if share.numel() and self._runs >= _FEW_RUNS else 0.0
-        tolerance = last + max(1.0, min(MOST_OWN, 2 * factor)) * inner
+        tolerance = last + max(1.5, min(MOST_OWN, 2 * factor)) * inner
         return torch.where(torch.isfinite(tolerance), tolerance, 0.0)
 
     def _is_hopeless(self, i: int, got: torch.Tensor, wrong: torch.Tensor) -> bool:

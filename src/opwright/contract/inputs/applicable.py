@@ -162,6 +162,8 @@ def _of_dim(
     names, found = best
     if not found:
         return None
+    if len(found) < _ENOUGH - 1:  # so few that the others are worth to be counted as skipped
+        return (name,), tuple(dict.fromkeys([*usual, *best[1]])) if names == (name,) else (*usual,)
     return names, tuple(sorted(found, key=lambda s: (isinstance(s, tuple), s)))
 
 

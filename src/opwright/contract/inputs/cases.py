@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
+from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.applicable import Admits, Reach, find_reach, usual_reach
-from opwright.contract.inputs.arguments import has_free_numbers, has_free_tensors
+from opwright.contract.inputs.arguments import arguments_of, has_free_numbers, has_free_tensors
 from opwright.contract.inputs.case import SCALARS, VALUES, Case
 from opwright.contract.inputs.layouts import FAR, layouts_of
 from opwright.contract.inputs.samples import sample_cases
@@ -69,7 +70,19 @@ def cases(
     if level == "smoke":
         return list(dict.fromkeys(c for case in _smoke(contract, reach) if (c := admissible(contract, case))))
     found = _all(contract, level, allowed, reach, combinations)
-    return [case for case in found if far or case.layout != FAR]
+    return [case for case in found if (far or case.layout != FAR) and _has_small_results(contract, case, level)]
+
+
+def _has_small_results(contract: Contract, case: Case, level: str) -> bool:
+    """Whether results are not much larger than arguments may be, as an outer product's of two long vectors."""
+    if case.sample is not None or case.layout == FAR or elements(contract, case) < _LONG:
+        return True
+    try:
+        arguments = arguments_of(contract, dataclasses.replace(case, layout="contiguous"), "meta")
+        results = derive.fake_outputs(contract, arguments)
+    except Exception:  # a reference may raise anything; it is asked again with values
+        return True
+    return sum(result.numel() for result in results) <= 4 * MOST_ELEMENTS[level]
 
 
 def _all(

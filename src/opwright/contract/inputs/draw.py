@@ -171,8 +171,8 @@ def _draw_well_conditioned(
 
 
 def _large(normal: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Magnitudes from a hundredth to half of what a square of them can have."""
-    most = math.log10(torch.finfo(dtype).max) / 2 if dtype is torch.float16 else 5.0
+    """Magnitudes from a hundredth on, up to where a few squares of them are the largest number of float16."""
+    most = 2.0 if dtype is torch.float16 else 5.0
     exponent = torch.rand(normal.shape, dtype=torch.float64, generator=generator) * (most + 2) - 2
     return (normal.sign() * 10**exponent).to(dtype)
 

@@ -74,11 +74,18 @@ def arrange(values: torch.Tensor, layout: str, device: str, place: int = 0) -> t
         memory = _poisoned((before + values.numel() + 1,), values.dtype, device)
         return memory[before : before + values.numel()].view(values.shape).copy_(values)
     if layout == FAR and rank >= 2 and values.shape[0] == 2 and values.numel():
+        _refuse_without_memory(_FAR_STRIDE * values.element_size(), device)
         inner = values[0].contiguous().stride()
         with _memory_as_it_is():
             far = torch.empty_strided(values.shape, (_FAR_STRIDE, *inner), dtype=values.dtype, device=device)
         return far.copy_(values)
     return values.to(device, copy=True)
+
+
+def _refuse_without_memory(size: int, device: str) -> None:
+    """Several such tensors and their copies are needed at a time, and on a GPU each takes all of its memory."""
+    if torch.device(device).type == "cuda" and torch.cuda.mem_get_info()[0] < 8 * size:
+        raise MemoryError(f"{size} bytes")
 
 
 @contextlib.contextmanager

@@ -1,0 +1,132 @@
+"""Faults that only long dims, far rows, other layouts, numbers or values show, and right kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor
+
+import opwright as ow
+
+
+def scaled(kernel):
+    @ow.op("reach::scaled")
+    def scaled(x: Float[Tensor, "m n"], alpha: float = 1.0, shift: int = 0) -> Float[Tensor, "m n"]:
+        return x * alpha + shift
+
+    scaled.python(kernel, name="kernel", dtypes=[torch.float32, torch.float16])
+    return scaled
+
+
+def verdict_of(operator, *checks):
+    (verdict,) = ow.check(operator, checks=checks, kernels=["kernel"]).verdicts
+    return verdict
+
+
+def right(x, alpha, shift):
+    return (x * alpha + shift).contiguous()
+
+
+def out_of(x, alpha, shift, wrong):
+    out = right(x, alpha, shift)
+    return out + 1 if wrong else out
+
+
+def in_grid(rows):
+    """As a grid whose y axis has at most 65,535 blocks, beyond which nothing is written."""
+
+    def kernel(x, alpha, shift):
+        out = right(x, alpha, shift)
+        out[rows:] = 0
+        return out
+
+    return kernel
+
+
+FAULTS = {
+    "past 65,535 rows": in_grid(65_535),
+    "past a first wave": lambda x, alpha, shift: out_of(x, alpha, shift, x.numel() > 262_144),
+    "past 5,000 elements": lambda x, alpha, shift: out_of(x, alpha, shift, x.numel() > 5000),
+    "a row past 2,048": lambda x, alpha, shift: out_of(x, alpha, shift, x.shape[1] > 2048),
+    "both past a tile": lambda x, alpha, shift: out_of(x, alpha, shift, min(x.shape) > 128),
+    "exactly 64 columns": lambda x, alpha, shift: out_of(x, alpha, shift, x.shape[1] == 64),
+    "exactly 256 rows": lambda x, alpha, shift: out_of(x, alpha, shift, x.shape[0] == 256),
+    "rows of a wider matrix": lambda x, alpha, shift: out_of(
+        x, alpha, shift, x.stride(1) == 1 and x.stride(0) > x.shape[1] > 1
+    ),
+    "an offset": lambda x, alpha, shift: out_of(x, alpha, shift, x.storage_offset() > 0),
+    "rows far apart": lambda x, alpha, shift: out_of(x, alpha, shift, x.numel() > 0 and x.stride(0) > 2**31),
+    "a negative number": lambda x, alpha, shift: out_of(x, abs(alpha), shift, False),
+    "zero": lambda x, alpha, shift: right(x, alpha or 1.0, shift),
+    "a large number": lambda x, alpha, shift: right(x, min(alpha, 2.0), shift),
+    "an int that is not its default": lambda x, alpha, shift: right(x, alpha, 0),
+    "large values": lambda x, alpha, shift: right(x.clamp(-50, 50), alpha, shift),
+    "infinities": lambda x, alpha, shift: right(x.nan_to_num(posinf=1e4, neginf=-1e4), alpha, shift),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found(name):
+    verdict = verdict_of(scaled(FAULTS[name]), "values")
+    assert verdict.status == "fail", verdict
+    assert "elements differ" in verdict.failures[0].message
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        right,
+        lambda x, alpha, shift: (x.float() * alpha + shift).to(x.dtype).contiguous(),
+        lambda x, alpha, shift: torch.add(
+            torch.full_like(x, shift, memory_format=torch.contiguous_format), x, alpha=alpha
+        ),
+    ],
+)
+def test_a_right_kernel_passes_without_a_warning(kernel):
+    verdict = verdict_of(scaled(kernel), "contract", "values", "special values", "metadata", "inputs unchanged")
+    assert verdict.status == "pass", verdict
+    assert all(f.coverage.run == f.coverage.generated for f in verdict.findings if f.coverage)
+
+
+def test_a_softmax_without_its_maximum_is_found():
+    @ow.op("reach::softmax")
+    def softmax(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+        return x.softmax(-1)
+
+    @softmax.python(name="kernel")
+    def _(x):
+        powers = x.float().exp() if x.itemsize < 4 else x.exp()
+        return (powers / powers.sum(-1, keepdim=True)).to(x.dtype).contiguous()
+
+    (failure, *_) = verdict_of(softmax, "values").failures
+    assert "values=" in failure.case
+
+
+def relu_like(kernel):
+    @ow.op("reach::relu")
+    def relu(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return x.relu()
+
+    relu.python(kernel, name="kernel")
+    return relu
+
+
+def test_nan_that_is_hidden_is_a_warning_with_what_to_do():
+    verdict = verdict_of(relu_like(lambda x: torch.where(x > 0, x, 0).contiguous()), "values", "special values")
+    assert verdict.status == "warning"
+    (warning,) = verdict.warnings
+    assert "with NaN among the inputs" in warning.message
+    assert "ow.values" in warning.remedy
+    assert verdict_of(relu_like(lambda x: x.clamp(min=0).contiguous()), "values", "special values").status == "pass"
+
+
+def test_a_reference_with_a_constant_of_its_own_dtype_is_compared_in_float64():
+    table = torch.eye(5)
+
+    @ow.op("reach::rotated")
+    def rotated(x: Float32[Tensor, "n 5"]) -> Float32[Tensor, "n 5"]:
+        return x @ table
+
+    rotated.python(lambda x: x.clone(memory_format=torch.contiguous_format), name="kernel")
+    assert verdict_of(rotated, "values").status == "pass"
