@@ -100,3 +100,39 @@ def test_what_a_schema_cannot_express_is_refused(define):
         f.__annotations__ = {"x": Float[Tensor, "n"], "y": annotation, "return": Float[Tensor, "n"]}
         with pytest.raises(ow.ContractError, match="which a schema cannot express"):
             define(f)
+
+
+def named(x: Float[Tensor, "n m"], how: Mode = Mode.SUM) -> Float[Tensor, "m"]:
+    return getattr(x, how.value)(0) ** (1 if how is Mode.SUM else 2)
+
+
+@pytest.mark.parametrize("how", [Mode.MEAN, "mean"])
+def test_the_reference_and_kernels_get_members_on_every_path(define, how):
+    operator = define(named)
+    x = torch.arange(6.0).view(2, 3)
+    seen = set()
+
+    def kernel(x, how):
+        seen.add(type(how))
+        return named(x, how).contiguous()
+
+    def calls():
+        tracked = x.clone().requires_grad_()
+        for call in (operator, operator.overload):
+            for _ in range(2):
+                assert call(x, how).tolist() == (x.mean(0) ** 2).tolist()
+            assert torch.autograd.grad(call(tracked, how).sum(), tracked)[0].tolist() == [[1.5, 2.5, 3.5]] * 2
+            first = torch.func.grad(lambda x, call=call: call(x, how).sum())
+            assert torch.func.grad(lambda x, first=first: first(x).sum())(x).tolist() == [[1.0] * 3] * 2
+            assert torch.vmap(lambda x, call=call: call(x, how))(x[None]).tolist() == [(x.mean(0) ** 2).tolist()]
+        torch.compiler.reset()
+        compiled = torch.compile(lambda x: operator(x, how), fullgraph=True, backend="aot_eager")
+        assert torch.autograd.grad(compiled(tracked).sum(), tracked)[0].tolist() == [[1.5, 2.5, 3.5]] * 2
+
+    calls()
+    operator.python(kernel, name="kernel")
+    calls()
+    assert seen == {Mode}
+    assert operator(x).tolist() == x.sum(0).tolist()
+    with pytest.raises(ow.ArgumentError, match="should be one of 'sum', 'mean', but it is str 'median'"):
+        operator(x, "median")

@@ -34,6 +34,13 @@ KNOWN: tuple[Bug, ...] = (
         ".contiguous().mT.contiguous().mT raises 'view size is not compatible with input tensor's size and stride'; "
         "the forward takes the same indices, and with contiguous ones the backward is right (torch 2.13, CPU).",
     ),
+    Bug(
+        ("linalg.eigvals",),
+        "cpu",
+        ("values",),
+        "torch.linalg.eigvals(x) with x = torch.randn(3, 3) and x[0, 1] = nan prints 'Intel oneMKL ERROR: Parameter 3 "
+        "was incorrect on entry to SGEBAL' and ends the process with SIGSEGV; so does x[::2] = inf (torch 2.13, CPU).",
+    ),
 )
 
 

@@ -1,5 +1,8 @@
 """What an operator may contain that is sent to another process by value."""
 
+import functools
+import threading
+
 import pytest
 import torch
 from jaxtyping import AbstractDtype, Float
@@ -124,3 +127,46 @@ def test_samples_of_any_dtype(namespace):
     assert failing(widened) == {}
     widened.python(lambda x: x.view(torch.int16).float(), name="right")
     assert "values" in failing(widened)
+
+
+def test_operators_that_a_reference_calls_by_name(namespace):
+    @ow.op("by_name::inner")
+    def inner(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return 2 * x
+
+    def helper(x):
+        return next(torch.ops.by_name.inner(y) for y in [x])
+
+    @ow.op(f"{namespace}::outer")
+    def outer(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return helper(x).sin()
+
+    outer.python(lambda x: (2 * x).sin().contiguous(), name="kernel")
+    assert failing(outer) == {}
+    outer.python(lambda x: (3 * x).sin().contiguous(), name="kernel")
+    assert "values" in failing(outer)
+
+
+def test_functions_with_a_cache(namespace):
+    @functools.lru_cache(maxsize=3)
+    def table(size):
+        return torch.arange(size, dtype=torch.float64)
+
+    @ow.op(f"{namespace}::ranked")
+    def ranked(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * table(x.numel()).to(x.dtype)
+
+    assert ranked(X).tolist() == (X * torch.arange(6)).tolist()
+    copy = sent(ranked)
+    assert copy(X).tolist() == (X * torch.arange(6)).tolist()
+    held = copy.contract.function.__closure__[0].cell_contents
+    assert held is not table
+    assert held.cache_parameters() == {"maxsize": 3, "typed": False}
+
+
+def test_what_cannot_be_sent_is_to_be_defined_in_a_file(namespace):
+    op = doubling(namespace, threading.Lock())
+    op.python(lambda x: (2 * x).contiguous(), name="kernel")
+    message = failing(op)["load"]
+    assert "cannot pickle '_thread.lock' object" in message
+    assert "define it at the top of a file or module" in message

@@ -184,10 +184,10 @@ def _contract(context: Context) -> Contract:
 def incoming_gradient(output: torch.Tensor, layout: str) -> torch.Tensor:
     """A gradient for an output, the same each time; ``expanded``: one number for all elements."""
     generator = torch.Generator().manual_seed(output.numel())
-    values = torch.randn(output.shape, dtype=torch.float64, generator=generator).to(output.dtype)
+    values = torch.randn(output.shape, dtype=torch.float64, generator=generator)
     if layout == "expanded":  # as from .sum().backward(): one number with stride 0
-        return values.flatten()[:1].sum().to(output.device).expand(output.shape)
-    return arrange(values, layout, str(output.device))
+        return values.flatten()[:1].sum().to(output.device, output.dtype).expand(output.shape)
+    return arrange(values.to(output.dtype), layout, str(output.device))
 
 
 def _compare(

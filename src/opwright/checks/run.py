@@ -239,11 +239,7 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
     if report.refused:
         return _refusal(task, report.refused, settings)
     if report.unavailable:
-        report.findings.append(
-            Finding(
-                "load", Status.FAIL, message=f"the operator cannot be loaded in a worker process: {report.unavailable}"
-            )
-        )
+        report.findings.append(Finding("load", Status.FAIL, message=_why_unavailable(task.op, report.unavailable)))
     elif not ending.finished or ending.exit_code != 0 or ending.hung:
         _add_crash(task, settings, report, ending)
     _list_unchecked(task.op, report, settings, ended_early=not ending.finished or ending.exit_code != 0)
@@ -262,6 +258,13 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
         not_checked=tuple(report.not_checked),
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _why_unavailable(operator: Op, why: str) -> str:
+    message = f"the operator cannot be loaded in a worker process: {why.strip()}"
+    if find_import_path(operator) is None:
+        message += "\n  → define it at the top of a file or module, which the worker can import, instead of sending it"
+    return message
 
 
 def _reason(task: Task, findings: Sequence[Finding]) -> str:

@@ -54,7 +54,7 @@ class Binding:
 def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
     """The arguments in signature order, defaults filled in. ArgumentError for a wrong count or name."""
     if not kwargs and (tail := contract.tails.get(len(args))) is not None:
-        return _with_floats(contract, (*args, *tail))  # the fast path of nearly every call
+        return _converted(contract, (*args, *tail))  # the fast path of nearly every call
     arguments = contract.signature.arguments
     positional = contract.signature.positional
     if len(args) > len(positional):
@@ -77,11 +77,13 @@ def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
             f"{contract.qualname} is missing {', '.join(map(repr, missing))}",
             fix=f"call it as {contract.call_form}",
         )
-    return _with_floats(contract, tuple(values.get(a.name, a.default) for a in arguments))
+    return _converted(contract, tuple(values.get(a.name, a.default) for a in arguments))
 
 
-def _with_floats(contract: Contract, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Convert ints passed for floats to floats, like the dispatcher: a kernel gets the same type on every path."""
+def _converted(contract: Contract, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Convert ints passed for floats to floats, like the dispatcher, and texts to members of a ``StrEnum``: a kernel
+    gets the same type on every path."""
+    values = tuple(contract.with_members(values))
     if all(type(values[i]) is float for i in contract.floats):
         return values
     converted = list(values)

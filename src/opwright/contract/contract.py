@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -78,6 +80,22 @@ class Contract:
         """The positions of arguments that are floats or lists of floats."""
         numbers = (float, Sequence[float])
         return tuple(i for i, a in enumerate(self.signature.arguments) if a.scalar_type in numbers)
+
+    @cached_property
+    def enums(self) -> dict[int, type[Enum]]:
+        """The class of each argument that is a member of a ``StrEnum``, by position."""
+        choices = ((i, a.choices[0]) for i, a in enumerate(self.signature.arguments) if a.choices)
+        return {i: type(first) for i, first in choices if isinstance(first, Enum)}
+
+    def with_members(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """The arguments with members of a ``StrEnum`` in the place of their texts, which the dispatcher passes."""
+        if not self.enums:
+            return arguments
+        converted = list(arguments)
+        for i, kind in self.enums.items():
+            with contextlib.suppress(ValueError):  # bind() refuses it
+                converted[i] = None if converted[i] is None else kind(converted[i])
+        return tuple(converted)
 
     @cached_property
     def tails(self) -> dict[int, tuple[Any, ...]]:

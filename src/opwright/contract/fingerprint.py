@@ -23,7 +23,7 @@ import torch
 
 from opwright.internals.dispatch import run_with_default_keys
 
-__all__ = ["digest", "fingerprint"]
+__all__ = ["digest", "fingerprint", "names_in_code"]
 
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None))
 _BY_REPR = (torch.dtype, torch.device, torch.Size, np.generic, np.dtype, enum.Enum, slice, range, type(...))
@@ -154,7 +154,7 @@ def _walk_function(function: types.FunctionType, seen: set[int]) -> Iterator[str
             continue
     if _belongs_to_a_library(function):
         return
-    for name in _global_names(function.__code__):
+    for name in names_in_code(function.__code__):
         reached = function.__globals__.get(name)
         if isinstance(reached, types.ModuleType):
             for attribute in function.__code__.co_names:
@@ -166,11 +166,12 @@ def _walk_function(function: types.FunctionType, seen: set[int]) -> Iterator[str
             yield from _walk(reached, seen)
 
 
-def _global_names(code: types.CodeType) -> Iterator[str]:
+def names_in_code(code: types.CodeType) -> Iterator[str]:
+    """The names of globals and attributes in a function's code, and in that of functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _global_names(constant)
+            yield from names_in_code(constant)
 
 
 def _belongs_to_a_library(function: types.FunctionType | type) -> bool:

@@ -7,6 +7,7 @@ as plain functions with their source and decorated again in the other process, w
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import io
 import linecache
@@ -22,6 +23,7 @@ import jaxtyping
 import torch
 from jaxtyping import AbstractDtype
 
+from opwright.contract.fingerprint import names_in_code
 from opwright.runtime.op import Op
 from opwright.runtime.register import registration
 
@@ -32,7 +34,7 @@ def dump(operator: Op) -> bytes:
     """The operator by value. Raises TypeError or PicklingError if it contains an object that cannot be pickled."""
     buffer = io.BytesIO()
     with _lock, _by_value(_modules_of(operator)):
-        _Pickler(buffer).dump(operator)
+        _Pickler(buffer).dump((operator, _named_by(operator)))
     return buffer.getvalue()
 
 
@@ -45,6 +47,39 @@ def _modules_of(operator: Op) -> list[types.ModuleType]:
     functions = [operator.contract.function, *(k.spec.source for k in operator.kernels.values())]
     names = {f.__module__ for f in functions if inspect.isfunction(f)} - {"__main__"}
     return [sys.modules[n] for n in names if n in sys.modules and not n.startswith("opwright.")]
+
+
+def _named_by(operator: Op) -> list[Op]:
+    """Other operators that an operator's functions call by name, as ``torch.ops.namespace.name``: their module is not
+    imported in the other process either."""
+    found: dict[str, Op] = {}
+    waiting = [operator]
+    while waiting:
+        one = waiting.pop()
+        functions = [one.contract.function, *(k.spec.source for k in one.kernels.values())]
+        names = {name for f in functions if inspect.isfunction(f) for name in _names_in(f, set())}
+        for qualname in (f"{namespace}::{name}" for namespace in names for name in names):
+            other = registration.find(qualname)
+            if isinstance(other, Op) and other is not operator and qualname not in found:
+                found[qualname] = other
+                waiting.append(other)
+    return list(found.values())
+
+
+def _names_in(function: Any, seen: set[int]) -> Iterator[str]:
+    """The names in a function's code, and in the functions of its module and its closure that it calls."""
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    names = set(names_in_code(function.__code__))
+    yield from names
+    captured = []
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # a name that is not assigned yet
+            captured.append(cell.cell_contents)
+    for reached in (*map(function.__globals__.get, names), *captured):
+        if inspect.isfunction(reached) and reached.__module__ == function.__module__:
+            yield from _names_in(reached, seen)
 
 
 @contextlib.contextmanager
@@ -60,7 +95,7 @@ def _by_value(modules: list[types.ModuleType]) -> Iterator[None]:
 
 def load(data: bytes) -> Op:
     """The reverse of ``dump``: define the operator in this process."""
-    operator = pickle.loads(data)
+    operator, _ = pickle.loads(data)
     assert isinstance(operator, Op)  # the bytes come from dump()
     return operator
 
@@ -74,6 +109,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             return _tensor_of_bits, (bits, obj.dtype, obj.requires_grad)
         if isinstance(obj, type) and issubclass(obj, AbstractDtype) and vars(jaxtyping).get(obj.__name__) is not obj:
             return _make_dtype_class, (obj.__name__, obj.__module__, obj.dtypes)
+        if isinstance(obj, _CACHED) and _is_sent_by_value(obj.__wrapped__):
+            return _with_cache, (obj.__wrapped__, obj.cache_parameters())
         if type(obj).__name__ in ("JITFunction", "InterpretedFunction") and hasattr(obj, "fn"):
             return _apply_jit, (obj.fn, *_source_of(obj.fn))
         return super().reducer_override(obj)
@@ -131,6 +168,20 @@ def _tensor_of_bits(bits: torch.Tensor, dtype: torch.dtype, requires_grad: bool)
 def _make_dtype_class(name: str, module: str, dtypes: Any) -> type:
     """A class like ``jaxtyping.Float``, which needs its dtypes while it is made."""
     return type(name, (AbstractDtype,), {"dtypes": dtypes, "__module__": module})
+
+
+# -- functions with a cache -----------------------------------------------------------------------------------------
+
+_CACHED = type(functools.lru_cache(lambda: None))
+
+
+def _is_sent_by_value(function: Any) -> bool:
+    modules = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+    return "<locals>" in function.__qualname__ or function.__module__ in modules
+
+
+def _with_cache(function: Any, parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
 
 
 # -- Triton's kernels -----------------------------------------------------------------------------------------------

@@ -97,7 +97,11 @@ def find_import_path(operator: Op) -> ImportPath | None:
     """The path to import an operator; None for one defined in a function or a notebook."""
     contract = operator.contract
     module = sys.modules.get(contract.module)
-    if module is None or contract.module == "__main__" or operator not in vars(module).values():
+    if (
+        module is None
+        or contract.module == "__main__"
+        or not any(held is operator for held in list(vars(module).values()))
+    ):
         return None
     file = getattr(module, "__file__", None)
     spec = getattr(module, "__spec__", None)

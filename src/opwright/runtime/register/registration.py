@@ -221,7 +221,9 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
         # The dispatcher drops arguments that equal their defaults.
         missing = signature.positional[len(args) :]
         positional = (*args, *(kwargs.get(a.name, a.default) for a in missing))
-        return (*positional, *(kwargs.get(a.name, a.default) for a in signature.keyword_only))
+        return tuple(
+            contract.with_members((*positional, *(kwargs.get(a.name, a.default) for a in signature.keyword_only)))
+        )
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if not has_forward_mode and forward_mode_is_on():

@@ -61,7 +61,8 @@ class VjpOperator:
         self.contract = contract
 
     def run(self, grad_outputs: Any, *rest: Any) -> list[torch.Tensor]:
-        *arguments, needs = rest
+        *listed, needs = rest
+        arguments = self.contract.with_members(listed)
         found = run_with_default_keys(derive.vjp, self.contract, arguments, grad_outputs, needs)
         # The gradient of x + y is the incoming tensor itself; an operator's outputs must be new tensors, because
         # Inductor reuses the memory of tensors without further uses.
@@ -87,7 +88,8 @@ class VjpOperator:
         with torch.enable_grad():
             inputs = tree.map_leaves(prepare, saved_values(ctx))
             grad_outputs, *arguments, needs = inputs
-            outputs = derive.vjp(self.contract, arguments, grad_outputs, needs, create_graph=True)
+            members = self.contract.with_members(arguments)
+            outputs = derive.vjp(self.contract, members, grad_outputs, needs, create_graph=True)
             wanted = [t for t in tree.leaves(inputs) if derive.differentiable(t)]
             pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if o.requires_grad and g is not None]
             found: Sequence[Any] = [None] * len(wanted)
