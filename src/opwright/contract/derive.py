@@ -293,6 +293,8 @@ class _FlopCounter(DispatchMode):  # type: ignore[misc]
             return 0
         if name in _SCANS and args[0].dim():
             self.longest = max(self.longest, args[0].shape[args[1]])
+        if name.startswith(_FACTORISATIONS):  # errors grow with the matrix, not with its square root
+            self.longest = max(self.longest, *(t.shape[-1] ** 2 for t in tree.tensors(args) if t.dim() > 1), 1)
         if torch.Tag.pointwise in func.tags:
             return results[0].numel()
         inputs = tree.tensors((args, kwargs))
@@ -304,4 +306,5 @@ class _FlopCounter(DispatchMode):  # type: ignore[misc]
 # Names of aten operators whose outputs are as large as their inputs, and whose elements each sum up a whole dim,
 # which is the second argument.
 _SCANS = frozenset({"cumsum", "cumprod", "logcumsumexp", "_softmax", "_log_softmax"})
+_FACTORISATIONS = ("linalg_", "_linalg", "cholesky", "lu_", "triangular_solve", "ormqr", "geqrf")
 _MOVES_DATA = frozenset({"clone", "_to_copy", "copy_", "index", "where"})

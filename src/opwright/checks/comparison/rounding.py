@@ -145,46 +145,52 @@ class _Perturbed(_Exactly):
         self._same = True
         self._generator = torch.Generator().manual_seed(seed)
 
-    def disturb(self, t: torch.Tensor, relative: float) -> torch.Tensor:
+    def disturb(self, t: torch.Tensor, relative: float, least: float = 0.0) -> torch.Tensor:
+        """A tensor with relative errors, and absolute ones of the smallest number of a dtype, which matter where
+        results underflow."""
         if not _is_floating(t):
             return t
-        return (t * (1 + relative * self._noise(t.shape))).to(t.dtype)
+        return (t * (1 + relative * self._noise(t.shape)) + least * self._noise(t.shape)).to(t.dtype)
 
     def after(self, func: Any, out: Any) -> Any:
         if not any(map(_is_floating, tree.tensors(out))):
             return out
-        relative = self._finest if _converts(func) else self._error_of(str(func))
-        if _converts(func) or writes_arguments(func):
+        if _converts(func):
             return out
-        return tree.map_tensors(lambda t: self.disturb(t, relative), out)
+        relative, least = self._error_of(str(func))
+        if writes_arguments(func):
+            return out
+        return tree.map_tensors(lambda t: self.disturb(t, relative, least), out)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = super().__torch_dispatch__(func, types, args, kwargs)
         name = func.overloadpacket.__name__
         if name in _BOUNDED and _is_floating(out):
             out = out + self._noise(out.shape) * self._finest
-        elif name.endswith("_backward") and _is_elementwise(args, out):
+        elif name.endswith("_backward") and args and isinstance(args[0], torch.Tensor):
             # The derivative of an activation may be computed from its result, to an absolute error.
-            out = out + self._noise(out.shape) * self._finest * args[0].abs()
+            out = tree.map_tensors(lambda t: self._beside(t, args[0]), out)
         return out
+
+    def _beside(self, gradient: torch.Tensor, incoming: torch.Tensor) -> torch.Tensor:
+        if gradient.shape != incoming.shape or not _is_floating(gradient):
+            return gradient
+        return gradient + self._noise(gradient.shape) * self._finest * incoming.abs()
 
     def _noise(self, shape: torch.Size) -> torch.Tensor:
         """Random numbers from -1 to 1."""
         return 2 * torch.rand(shape, dtype=torch.float64, generator=self._generator) - 1
 
-    def _error_of(self, name: str) -> float:
+    def _error_of(self, name: str) -> tuple[float, float]:
+        """The relative error of an operation's results, and the smallest number of their dtype."""
         recorded_name, dtype = next(self._remaining, ("", torch.float32))
         self._same = self._same and recorded_name == name
-        return max(self._finest, torch.finfo(dtype).eps if self._same else self._fallback)
+        limits = torch.finfo(dtype)
+        return max(self._finest, limits.eps if self._same else self._fallback), limits.tiny * limits.eps
 
 
 # Functions with results of about 1, which many kernels compute to an absolute error, as 1 - sigmoid(-x).
 _BOUNDED = frozenset({"sigmoid", "tanh", "erf", "erfc", "exp", "sin", "cos"})
-
-
-def _is_elementwise(args: Sequence[Any], out: Any) -> bool:
-    first = args[0] if args else None
-    return isinstance(out, torch.Tensor) and isinstance(first, torch.Tensor) and out.shape == first.shape
 
 
 class _Lowered(_Exactly):
