@@ -50,7 +50,7 @@ def test_a_reference_that_says_torch_ops(namespace):
 @pytest.mark.parametrize(
     "held",
     [torch.ops, torch.ops.aten, torch.ops.aten.add, torch.ops.aten.add.Tensor, torch.relu, torch._C._nn.gelu],
-    ids=str,
+    ids=["torch.ops", "namespace", "packet", "overload", "torch", "torch._C._nn"],
 )
 def test_operators_of_torch_in_closures(namespace, held):
     op = doubling(namespace, held)
