@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         Choice,
         Comparison,
         ComparisonVerdict,
+        Coverage,
         Crossover,
         ErrorHistogram,
         Estimate,
@@ -89,9 +90,10 @@ _NAMES_OF = {
         "SimulatorError", "TargetError",
     ],
     "opwright.results": [
-        "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "Crossover",
-        "ErrorHistogram", "Estimate", "Explanation", "Finding", "KernelFinding", "Measurement", "NotChecked", "Origin",
-        "OtherThread", "Part", "Refused", "RooflineLimit", "Shown", "SizeRange", "Status", "Verdict",
+        "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "Coverage",
+        "Crossover", "ErrorHistogram", "Estimate", "Explanation", "Finding", "KernelFinding", "Measurement",
+        "NotChecked", "Origin", "OtherThread", "Part", "Refused", "RooflineLimit", "Shown", "SizeRange", "Status",
+        "Verdict",
     ],
     "opwright.runtime.cuda_graphs.graphed": ["CudaGraphed", "cuda_graphed"],
     "opwright.runtime.kernel": ["Kernel"],
@@ -103,8 +105,9 @@ _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in na
 
 __all__ = [
     "Accepted", "ArgumentError", "BenchReport", "CacheError", "CheckError", "CheckReport", "Choice", "Comparison",
-    "ComparisonVerdict", "CompileError", "CompiledNumpy", "ContractError", "Crossover", "CudaGraphError",
-    "CudaGraphed", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Finding", "Kernel", "KernelError",
+    "ComparisonVerdict", "CompileError", "CompiledNumpy", "ContractError", "Coverage", "Crossover",
+    "CudaGraphError", "CudaGraphed", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Finding", "Kernel",
+    "KernelError",
     "KernelFinding", "KernelRefusedError", "LaunchError", "Measurement", "NameClashError", "NotChecked", "Op",
     "OpwrightError", "Origin", "OtherThread", "Part", "Refused", "RooflineLimit", "Shown", "SignatureMismatchError",
     "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench", "by_property", "cdiv",

@@ -83,19 +83,15 @@ class Context:
     # A case that was asked for is shown as it is, not replaced by a smaller one.
     shrinks: bool = True
     _observed: dict[Case, Observation | SkippedCase] = field(default_factory=dict)
-    _elements: int = 0
 
     def observe(self, case: Case) -> Observation | SkippedCase:
         """Run the kernel and the reference on a case. What was run lately is not run again."""
         if case.layout == FAR:
             return self._run(case)  # its memory is given back
         if case not in self._observed:
-            self._elements += elements(self.op.contract, case)
-            while self._elements > _MOST_KEPT and self._observed:
-                oldest = next(iter(self._observed))
-                self._elements -= elements(self.op.contract, oldest)
-                del self._observed[oldest]
             self._observed[case] = self._run(case)
+            while len(self._observed) > 1 and sum(map(_weight, self._observed.values())) > _MOST_KEPT:
+                del self._observed[next(iter(self._observed))]
         return self._observed[case]
 
     def admits(self, case: Case) -> bool:
@@ -320,6 +316,13 @@ def _explains(known: tuple[str, Case], other: tuple[str, Case]) -> bool:
         and simple.values in ("", case.values)
         and simple.scalars in ("", case.scalars)
     )
+
+
+def _weight(found: Observation | SkippedCase) -> int:
+    """The number of elements of arguments and results that an observation keeps."""
+    if isinstance(found, SkippedCase):
+        return 0
+    return sum(t.numel() for t in tree.tensors([list(found.arguments), list(found.expected)]))
 
 
 def _lacks_dtype(error: Exception) -> bool:

@@ -5,7 +5,7 @@ It runs no kernel. What it finds are warnings: a reference that always returns z
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,9 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     contract = context.op.contract
     if contract.random or context.cases == []:
         return  # distributions are compared, whose tests have an error rate of their own
-    several = _computations(context, _moderate(context, context.cases[0].dtypes)[:_CASES])
+    first, *others = dict.fromkeys(case.dtypes for case in context.cases)
+    chosen = [*_moderate(context, first)[:_CASES], *(c for d in others for c in _moderate(context, d)[:1])]
+    several = _computations(context, chosen)
     if not several:
         return
     warned = False
@@ -138,8 +140,8 @@ def _other_values(value: Any) -> Iterator[Any]:
     if isinstance(value, float):
         yield value * 1.5 + 0.25
         return
-    yield tree.map_tensors(lambda t: t.flatten().flip(0).view(t.shape), value)
-    yield tree.map_tensors(lambda t: t.flatten().roll(1).view(t.shape), value)
+    yield tree.map_tensors(lambda t: _reordered(t, lambda flat: flat.flip(0)), value)
+    yield tree.map_tensors(lambda t: _reordered(t, lambda flat: flat.roll(1)), value)
 
     def changed(t: torch.Tensor) -> torch.Tensor:
         if t.dtype is torch.bool:
@@ -148,6 +150,13 @@ def _other_values(value: Any) -> Iterator[Any]:
         return (t * 1.75 + 0.25).to(t.dtype) if computes else t
 
     yield tree.map_tensors(changed, value)
+
+
+def _reordered(t: torch.Tensor, order: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """The elements in another order; torch moves floats of a byte only as integers."""
+    flat = t.contiguous().flatten()
+    is_byte = t.is_floating_point() and t.dtype.itemsize == 1
+    return (order(flat.view(torch.uint8)).view(t.dtype) if is_byte else order(flat)).view(t.shape)
 
 
 def _not_noticed(context: Context, found: Sequence[Computation]) -> Iterator[Finding | NotChecked]:
