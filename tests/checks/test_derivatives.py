@@ -9,12 +9,28 @@ from torch import Tensor
 import opwright as ow
 
 
+class Wide(torch.autograd.Function):
+    """As functions of torch whose derivative is not implemented in every dtype."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.special.i1(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        if x.dtype is torch.float16:
+            raise NotImplementedError("\"i1_backward\" not implemented for 'Half'")
+        return grad * (torch.special.i0(x) - torch.where(x == 0, 0.5, torch.special.i1(x) / x))
+
+
 def bessel(namespace):
-    """torch has the derivative of ``i1`` in float32 and float64 only."""
+    """There is a derivative of ``i1`` in all dtypes but one."""
 
     @ow.op(f"{namespace}::bessel")
-    def bessel(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-        return torch.special.i1(x)
+    def bessel(x: Annotated[Float[Tensor, "*n"], ow.values(-3, 3)]) -> Float[Tensor, "*n"]:
+        return Wide.apply(x)
 
     bessel.python(lambda x: torch.special.i1(x).contiguous(), name="kernel")
     return bessel

@@ -64,8 +64,8 @@ def test_sizes_are_found_and_vary(function, condition):
     found, good = taken(function, condition)
     contiguous = [c for c in found if c.layout == "contiguous"]
     assert len(good) >= 20
-    assert len(good) / len(found) > 0.5
-    assert len([c for c in contiguous if c in good]) / len(contiguous) > 0.6
+    assert len(good) / len(found) > 0.4
+    assert len([c for c in contiguous if c in good]) / len(contiguous) > 0.4
     assert len({c.sizes for c in good}) >= 8
 
 

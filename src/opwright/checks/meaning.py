@@ -153,10 +153,10 @@ def _other_values(value: Any) -> Iterator[Any]:
 
 
 def _reordered(t: torch.Tensor, order: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """The elements in another order; torch moves floats of a byte only as integers."""
-    flat = t.contiguous().flatten()
-    is_byte = t.is_floating_point() and t.dtype.itemsize == 1
-    return (order(flat.view(torch.uint8)).view(t.dtype) if is_byte else order(flat)).view(t.shape)
+    """The elements in another order, moved as bytes: torch cannot move every dtype."""
+    flat = t.clone(memory_format=torch.contiguous_format).flatten()
+    places = order(torch.arange(flat.numel()))
+    return flat.view(torch.uint8).view(-1, t.dtype.itemsize)[places].flatten().view(t.dtype).view(t.shape)
 
 
 def _not_noticed(context: Context, found: Sequence[Computation]) -> Iterator[Finding | NotChecked]:

@@ -101,9 +101,17 @@ def _is_floating(value: Any) -> bool:
 
 
 def _converts(func: Any) -> bool:
-    """Whether an operation only moves or converts data, so that it is no step of a computation."""
-    name = func.overloadpacket.__name__
-    return bool(func.is_view) or name in ("_to_copy", "clone", "copy_", "detach", "contiguous")
+    """Whether an operation moves, chooses or converts data, so that it rounds nothing that it computes."""
+    return bool(func.is_view) or func.overloadpacket.__name__ in _EXACT
+
+
+_EXACT = frozenset({
+    "_to_copy", "abs", "amax", "amin", "arange", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone",
+    "constant_pad_nd", "contiguous", "copy_", "detach", "empty", "empty_like", "eye", "fill", "flip", "floor", "full",
+    "full_like", "gather", "index", "index_put", "index_select", "masked_fill", "masked_select", "max", "maximum", "min",
+    "minimum", "neg", "new_empty", "new_zeros", "ones", "ones_like", "relu", "repeat", "roll", "round", "scatter",
+    "sign", "sort", "stack", "take", "topk", "tril", "triu", "trunc", "where", "zeros", "zeros_like",
+})  # fmt: skip
 
 
 class _Exactly(DispatchMode):  # type: ignore[misc]
