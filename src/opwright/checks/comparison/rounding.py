@@ -6,7 +6,8 @@ A NumPy function on arrays is one step to them: only its inputs are rounded.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,8 +18,17 @@ from opwright.internals.registration import writes_arguments
 
 __all__ = ["Operations", "exactly", "lowered", "one_thread", "perturbed", "recorded", "to_double"]
 
-# The result's dtype of every operation that computes something, with its name, in order.
-Operations = Sequence[tuple[str, torch.dtype]]
+
+@dataclass
+class Operations:
+    """What a computation consists of: the name and the result's dtype of each operation that rounds, in order.
+
+    ``are_seen`` is False if no operation of torch ran, as in a NumPy function.
+    """
+
+    rounding: list[tuple[str, torch.dtype]] = field(default_factory=list)
+    are_seen: bool = False
+
 
 _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
@@ -45,10 +55,11 @@ def exactly() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recorded(operations: list[tuple[str, torch.dtype]]) -> Iterator[None]:
-    """A block in which operations add themselves to a list."""
-    with _Recording(operations):
-        yield
+def recorded() -> Iterator[Operations]:
+    """A block whose operations are recorded."""
+    found = Operations()
+    with _Recording(found):
+        yield found
 
 
 @contextlib.contextmanager
@@ -108,9 +119,9 @@ def _converts(func: Any) -> bool:
 _EXACT = frozenset({
     "_to_copy", "abs", "amax", "amin", "arange", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone",
     "constant_pad_nd", "contiguous", "copy_", "detach", "empty", "empty_like", "eye", "fill", "flip", "floor", "full",
-    "full_like", "gather", "index", "index_put", "index_select", "masked_fill", "masked_select", "max", "maximum", "min",
-    "minimum", "neg", "new_empty", "new_zeros", "ones", "ones_like", "relu", "repeat", "roll", "round", "scatter",
-    "sign", "sort", "stack", "take", "topk", "tril", "triu", "trunc", "where", "zeros", "zeros_like",
+    "full_like", "gather", "index", "index_put", "index_select", "masked_fill", "masked_select", "max", "maximum",
+    "min", "minimum", "neg", "new_empty", "new_zeros", "ones", "ones_like", "relu", "repeat", "roll", "round",
+    "scatter", "sign", "sort", "stack", "take", "topk", "tril", "triu", "trunc", "where", "zeros", "zeros_like",
 })  # fmt: skip
 
 
@@ -133,22 +144,23 @@ def _widened(t: torch.Tensor) -> torch.Tensor:
 
 
 class _Recording(DispatchMode):  # type: ignore[misc]
-    def __init__(self, operations: list[tuple[str, torch.dtype]]) -> None:
+    def __init__(self, operations: Operations) -> None:
         super().__init__()
         self._operations = operations
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        self._operations.are_seen = True
         floating = [t.dtype for t in tree.tensors(out) if _is_floating(t)]
         if floating and not _converts(func):
-            self._operations.append((str(func), max(floating, key=lambda d: torch.finfo(d).eps)))
+            self._operations.rounding.append((str(func), max(floating, key=lambda d: torch.finfo(d).eps)))
         return out
 
 
 class _Perturbed(_Exactly):
     def __init__(self, operations: Operations, fallback: float, finest: float, seed: int) -> None:
         super().__init__()
-        self._remaining = iter(operations)
+        self._remaining = iter(operations.rounding)
         self._fallback, self._finest = fallback, finest
         self._same = True
         self._generator = torch.Generator().manual_seed(seed)

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.comparison.rounding import exactly, lowered, one_thread, perturbed, recorded, to_double
+from opwright.checks.comparison.rounding import Operations, exactly, lowered, one_thread, perturbed, recorded, to_double
 from opwright.results import ErrorHistogram
 
 __all__ = ["Computation", "ErrorSizes", "describe_difference", "next_lower"]
@@ -160,7 +160,7 @@ class Computation:
 
     def _with_errors(self, seed: int) -> tuple[torch.Tensor, ...]:
         finest = max(map(self._finest, range(len(self.rounded))), default=self._accumulator)
-        if not self._operations:  # one step, all of which is in the arguments' dtypes
+        if not self._operations.are_seen:  # one step, all of which is in the arguments' dtypes
             finest = max(finest, 2 * self._coarsest)
         try:
             with perturbed(self._operations, self._coarsest, finest, seed) as disturb:
@@ -183,11 +183,11 @@ class Computation:
         return max((torch.finfo(d).eps for d in dtypes if _computes(d)), default=torch.finfo(torch.float32).eps)
 
     @cached_property
-    def _operations(self) -> list[tuple[str, torch.dtype]]:
-        found: list[tuple[str, torch.dtype]] = []
-        if not self.is_widened:
-            with recorded(found):
-                self._run(self.arguments)
+    def _operations(self) -> Operations:
+        if self.is_widened:
+            return Operations()
+        with recorded() as found:
+            self._run(self.arguments)
         return found
 
 
@@ -230,7 +230,7 @@ def _ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     limits = torch.finfo(dtype)
     exponent = torch.frexp(values.abs().double()).exponent
     flushes = limits.tiny < 1e-30
-    spacing = torch.ldexp(torch.tensor(limits.eps / 2, dtype=torch.float64), exponent)
+    spacing = torch.ldexp(torch.full(values.shape, limits.eps / 2, dtype=torch.float64), exponent)
     return spacing.clamp_min(limits.tiny if flushes else limits.tiny * limits.eps)
 
 
