@@ -66,6 +66,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow  # a whole check of each fault, with cases of up to 300,007 elements
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(name):
     verdict = verdict_of(scaled(FAULTS[name]), "values")

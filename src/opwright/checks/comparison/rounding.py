@@ -63,7 +63,7 @@ def recorded() -> Iterator[Operations]:
 
 
 @contextlib.contextmanager
-def perturbed(operations: Operations, fallback: float, finest: float, seed: int) -> Iterator[Callable[[Any], Any]]:
+def perturbed(arguments: Any, operations: Operations, fallback: float, finest: float, seed: int) -> Iterator[Any]:
     """A block like ``exactly``, in which each result has a random relative error: as large as the unit roundoff of the
     dtype in which the same operation gave it in ``operations``, and at least ``finest``.
 
@@ -71,11 +71,14 @@ def perturbed(operations: Operations, fallback: float, finest: float, seed: int)
         fallback: the error if the operations are others than the recorded ones.
 
     Yields:
-        a function that gives tensors an error of ``finest``, for inputs.
+        the arguments, in float64, with errors of ``finest``.
     """
     mode = _Perturbed(operations, fallback, finest, seed)
+    disturbed = tree.map_tensors(
+        lambda t: mode.disturb(t, finest), arguments
+    )  # outside of the mode, which would see it
     with _default_double(), mode:
-        yield lambda values: tree.map_tensors(lambda t: mode.disturb(t, finest), values)
+        yield disturbed
 
 
 @contextlib.contextmanager
