@@ -63,7 +63,7 @@ def recorded() -> Iterator[Operations]:
 
 
 @contextlib.contextmanager
-def perturbed(arguments: Any, operations: Operations, fallback: float, finest: float, seed: int) -> Iterator[Any]:
+def perturbed(operations: Operations, fallback: float, finest: float, seed: int) -> Iterator[Callable[[Any], Any]]:
     """A block like ``exactly``, in which each result has a random relative error: as large as the unit roundoff of the
     dtype in which the same operation gave it in ``operations``, and at least ``finest``.
 
@@ -71,14 +71,11 @@ def perturbed(arguments: Any, operations: Operations, fallback: float, finest: f
         fallback: the error if the operations are others than the recorded ones.
 
     Yields:
-        the arguments, in float64, with errors of ``finest``.
+        a function that gives tensors an error of ``finest``, for inputs.
     """
     mode = _Perturbed(operations, fallback, finest, seed)
-    disturbed = tree.map_tensors(
-        lambda t: mode.disturb(t, finest), arguments
-    )  # outside of the mode, which would see it
     with _default_double(), mode:
-        yield disturbed
+        yield lambda values: tree.map_tensors(lambda t: mode.disturb(t, finest), values)
 
 
 @contextlib.contextmanager
