@@ -63,7 +63,7 @@ def recorded() -> Iterator[Operations]:
 
 
 @contextlib.contextmanager
-def perturbed(operations: Operations, fallback: float, finest: float, seed: int) -> Iterator[Callable[[Any], Any]]:
+def perturbed(arguments: Any, operations: Operations, fallback: float, finest: float, seed: int) -> Iterator[Any]:
     """A block like ``exactly``, in which each result has a random relative error: as large as the unit roundoff of the
     dtype in which the same operation gave it in ``operations``, and at least ``finest``.
 
@@ -71,11 +71,13 @@ def perturbed(operations: Operations, fallback: float, finest: float, seed: int)
         fallback: the error if the operations are others than the recorded ones.
 
     Yields:
-        a function that gives tensors an error of ``finest``, for inputs.
+        the arguments in float64, with errors of ``finest``.
     """
     mode = _Perturbed(operations, fallback, finest, seed)
+    # Before the mode begins: it would count these among the computation's operations.
+    disturbed = tree.map_tensors(lambda t: mode.disturb(t, finest), to_double(arguments))
     with _default_double(), mode:
-        yield lambda values: tree.map_tensors(lambda t: mode.disturb(t, finest), values)
+        yield disturbed
 
 
 @contextlib.contextmanager
@@ -164,6 +166,7 @@ class _Perturbed(_Exactly):
         self._fallback, self._finest = fallback, finest
         self._same = True
         self._generator = torch.Generator().manual_seed(seed)
+        self._addend: torch.Tensor | None = None
 
     def disturb(self, t: torch.Tensor, relative: float, least: float = 0.0) -> torch.Tensor:
         """A tensor with relative errors, and absolute ones of the smallest number of a dtype, which matter where
@@ -173,18 +176,28 @@ class _Perturbed(_Exactly):
         return (t * (1 + relative * self._noise(t.shape)) + least * self._noise(t.shape)).to(t.dtype)
 
     def after(self, func: Any, out: Any) -> Any:
-        if not any(map(_is_floating, tree.tensors(out))):
-            return out
-        if _converts(func):
+        if _converts(func) or not any(map(_is_floating, tree.tensors(out))):
             return out
         relative, least = self._error_of(str(func))
-        if writes_arguments(func):
-            return out
-        return tree.map_tensors(lambda t: self.disturb(t, relative, least), out)
+
+        def with_errors(t: torch.Tensor) -> torch.Tensor:
+            t = self.disturb(t, relative, least)
+            if self._addend is None:
+                return t
+            # The other term may be rounded before it is added: it is not larger than the sum and the addend together.
+            return t + relative * self._noise(t.shape) * (self._addend + t.abs())
+
+        if not writes_arguments(func):
+            return tree.map_tensors(with_errors, out)
+        for written in filter(_is_floating, tree.tensors(out)):
+            written.copy_(with_errors(written))
+        return out
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = super().__torch_dispatch__(func, types, args, kwargs)
         name = func.overloadpacket.__name__
+        fused = name.rstrip("_") in _FUSED or "alpha" in (kwargs or {})
+        self._addend = args[0].abs() if fused and _is_floating(args[0]) else None
+        out = super().__torch_dispatch__(func, types, args, kwargs)
         if name in _BOUNDED and _is_floating(out):
             out = out + self._noise(out.shape) * self._finest
         elif name.endswith("_backward") and args and isinstance(args[0], torch.Tensor):
@@ -211,6 +224,10 @@ class _Perturbed(_Exactly):
 
 # Functions with results of about 1, which many kernels compute to an absolute error, as 1 - sigmoid(-x).
 _BOUNDED = frozenset({"sigmoid", "tanh", "erf", "erfc", "exp", "sin", "cos"})
+
+
+# Operations that add a term, which they compute themselves, to their first argument; ``x.add(y, alpha=2)`` is one, too.
+_FUSED = frozenset({"addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "lerp"})
 
 
 class _Lowered(_Exactly):

@@ -163,8 +163,8 @@ class Computation:
         if not self._operations.are_seen:  # one step, all of which is in the arguments' dtypes
             finest = max(finest, 2 * self._coarsest)
         try:
-            with perturbed(self._operations, self._coarsest, finest, seed) as disturb:
-                return tuple(self._run(disturb(to_double(self.arguments))))
+            with perturbed(self.arguments, self._operations, self._coarsest, finest, seed) as disturbed:
+                return tuple(self._run(disturbed))
         except Exception:  # a reference may refuse arguments that are off a little, by any exception
             return self.exact
 
