@@ -28,6 +28,8 @@ os.environ["OPWRIGHT_CACHE_DIR"] = str(_SESSION / "opwright")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_SESSION / "inductor")
 os.environ["TRITON_CACHE_DIR"] = str(_SESSION / "triton")
 os.environ.pop("TRITON_INTERPRET", None)
+# Several tests run at a time; OpenMP's threads should not spin on cores that the others need.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _numbers = itertools.count()
 

@@ -23,7 +23,7 @@ def test_the_right_kernel_passes_every_check_and_the_wrong_one_does_not(operator
     for kernel, verdict in verdicts(operator).items():
         fault = FAULTS.get(f"{operator.contract.name}:{kernel}")
         if fault is None:
-            assert verdict.status == "pass", verdict.failures
+            assert verdict.status in ("pass", "warning"), verdict.failures
         else:
             assert fault in [f.check for f in verdict.failures], kernel
 

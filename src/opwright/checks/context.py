@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -82,7 +82,11 @@ class Context:
     reproduce: str = ""
     # A case that was asked for is shown as it is, not replaced by a smaller one.
     shrinks: bool = True
+    # The checkers of other checks that examine every case, too.
+    beside: Mapping[str, Checker] = field(default_factory=dict)
     _observed: dict[Case, Observation | SkippedCase] = field(default_factory=dict)
+    # What checkers said of cases.
+    _judged: dict[tuple[str, Case], str | SkippedCase | None] = field(default_factory=dict)
 
     def observe(self, case: Case) -> Observation | SkippedCase:
         """Run the kernel and the reference on a case. What was run lately is not run again."""
@@ -180,13 +184,11 @@ class Context:
         failures: list[tuple[str, Case]] = []
         passed = passed_empty = ran = 0
         for case in chosen:
-            self.progress(check, str(case))
-            observation = self.observe(case)
-            if isinstance(observation, SkippedCase):
-                skipped.setdefault(_kind(observation.why), []).append((case, observation.why))
+            wrong = self._judge(check, checker, case)
+            if isinstance(wrong, SkippedCase):
+                skipped.setdefault(_kind(wrong.why), []).append((case, wrong.why))
                 continue
             ran += 1
-            wrong = checker(self, observation)
             if wrong is None:
                 passed += 1
                 passed_empty += elements(self.op.contract, case) == 0
@@ -208,6 +210,17 @@ class Context:
             yield NotChecked(check, "only empty inputs could be run, which verify nothing")
         else:
             yield NotChecked(check, "no case could be run")
+
+    def _judge(self, check: str, checker: Checker, case: Case) -> str | SkippedCase | None:
+        """What a checker says of a case. The checkers beside it examine the same run, as many cases are too large to
+        be kept for them."""
+        if (check, case) not in self._judged:
+            for name, each in {check: checker, **self.beside}.items():
+                if (name, case) not in self._judged:
+                    self.progress(name, str(case))
+                    run = self.observe(case)
+                    self._judged[name, case] = run if isinstance(run, SkippedCase) else each(self, run)
+        return self._judged[check, case]
 
     def _shrink(self, check: str, checker: Checker, case: Case, wrong: str, tries: int = 60) -> tuple[Case, str]:
         """Replace the case by simpler ones as long as they fail in the same way."""

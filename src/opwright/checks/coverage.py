@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from opwright.checks import gradients, values
+from opwright.checks.derivatives import gradients
+from opwright.checks.outputs import values
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 from opwright.runtime.op import Op
 

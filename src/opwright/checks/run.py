@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from opwright.checks import properties
 from opwright.checks.coverage import too_little
+from opwright.checks.outputs import properties
 from opwright.checks.process.isolation import Ending, end_workers, fork_server, run_job
 from opwright.checks.process.messages import Doing, Found, Job, Message, Notice, NotRunnable, Unavailable, Unchecked
 from opwright.checks.table import CHECKS

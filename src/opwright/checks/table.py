@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from opwright.checks import (
-    compiled,
-    configurations,
-    flops,
-    gradients,
-    meaning,
-    metadata,
-    opcheck,
-    own_backward,
-    properties,
-    purity,
-    second_derivatives,
-    special_values,
-    streams,
-    values,
-    vmap,
-)
-from opwright.checks.context import Check
+from opwright.checks import meaning
+from opwright.checks.context import Check, Checker
+from opwright.checks.derivatives import gradients, own_backward, second_derivatives
+from opwright.checks.outputs import configurations, metadata, properties, purity, special_values, streams, values
+from opwright.checks.registration import compiled, flops, opcheck, vmap
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "EACH_CASE"]
 
 CHECKS: dict[str, Check] = {
     meaning.NAME: meaning.check,
@@ -40,3 +27,6 @@ CHECKS: dict[str, Check] = {
     opcheck.NAME: opcheck.check,
     compiled.NAME: compiled.check,
 }
+
+# Those that examine every case: each case runs once for all of them.
+EACH_CASE: dict[str, Checker] = {metadata.NAME: metadata.find_error, purity.NAME: purity.find_error}

@@ -23,7 +23,7 @@ from opwright.errors import ContractError
 from opwright.internals import numpy_layer
 from opwright.internals.compiler import real_constants
 from opwright.internals.dispatch import is_functorch_tensor, is_intercepted
-from opwright.internals.tensors import share_memory
+from opwright.internals.tensors import memory_of
 
 __all__ = ["contiguous_outputs", "fresh_outputs", "replace_globals", "run_reference", "run_traceable", "with_arrays"]
 
@@ -145,11 +145,12 @@ def contiguous_outputs(
 
 def fresh_outputs(outputs: Sequence[torch.Tensor], arguments: Any) -> tuple[torch.Tensor, ...]:
     """Tensors made contiguous, and copied if they share memory with an argument or with one another."""
-    taken = tree.tensors(arguments)
+    taken = set(map(memory_of, tree.tensors(arguments)))
     fresh: list[torch.Tensor] = []
     for output in outputs:
         own = output.contiguous()
-        if any(share_memory(own, other) for other in (*taken, *fresh)):
+        if memory_of(own) in taken:
             own = own.clone(memory_format=torch.contiguous_format)
+        taken.add(memory_of(own))
         fresh.append(own)
     return tuple(fresh)

@@ -8,7 +8,7 @@ import torch
 
 from opwright.internals.lookup import find
 
-__all__ = ["address_in_object", "is_true", "share_memory", "version_of", "was_written"]
+__all__ = ["address_in_object", "is_true", "memory_of", "share_memory", "version_of", "was_written"]
 
 
 def _counts_writes(version: Any) -> bool:
@@ -42,15 +42,20 @@ def was_written(tensor: torch.Tensor, version: int | None) -> bool:
 
 def share_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors are views of one storage; False for wrappers (functorch's, subclasses), which have none."""
-    if a is b:
-        return True
+    return a is b or memory_of(a) == memory_of(b)
+
+
+def memory_of(tensor: torch.Tensor) -> tuple[str, int]:
+    """What identifies the storage of a tensor that lives; that of a wrapper, which has none, is its own."""
     try:
-        storages = a.untyped_storage(), b.untyped_storage()
+        storage = tensor.untyped_storage()
         if _identity is not None:
-            return bool(_identity.__get__(storages[0]) == _identity.__get__(storages[1]))
-        return storages[0].data_ptr() == storages[1].data_ptr() != 0
+            return "storage", int(_identity.__get__(storage))
+        if address := storage.data_ptr():
+            return "address", address
     except (NotImplementedError, RuntimeError):
-        return False
+        pass
+    return "tensor", id(tensor)
 
 
 def address_in_object(tensor: torch.Tensor) -> int | None:

@@ -54,7 +54,9 @@ class ForkServer:
 
     def __init__(self, *, interpret: bool) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {**os.environ, "TRITON_INTERPRET": "1" if interpret else "0"}
+        # Threads that wait for work sleep: several kernels are checked at a time, and by default OpenMP's threads would
+        # spin on the cores that the others need.
+        environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "TRITON_INTERPRET": "1" if interpret else "0"}
         environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         with theirs:
             self._process = subprocess.Popen(

@@ -26,7 +26,7 @@ from opwright.checks.process.messages import (
     read_job,
     write_message,
 )
-from opwright.checks.table import CHECKS
+from opwright.checks.table import CHECKS, EACH_CASE
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.cases import cases
@@ -139,8 +139,17 @@ def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotCheck
     def progress(check: str, case: str) -> None:
         pipe.send(Doing(check, case))
 
+    beside = {name: checker for name, checker in EACH_CASE.items() if not job.checks or name in job.checks}
     context = Context(
-        operator, job.kernel, job.device, job.level, [], progress, reproduce=job.reproduce, shrinks=not job.case
+        operator,
+        job.kernel,
+        job.device,
+        job.level,
+        [],
+        progress,
+        reproduce=job.reproduce,
+        shrinks=not job.case,
+        beside=beside,
     )
     with operator.only(job.kernel), under_check():
         try:

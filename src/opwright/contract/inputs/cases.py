@@ -73,6 +73,10 @@ def cases(
     return [case for case in found if (far or case.layout != FAR) and _has_small_results(contract, case, level)]
 
 
+# What a tensor costs at least, in elements: lists may have one for each row.
+_OF_A_TENSOR = 10_000
+
+
 def _has_small_results(contract: Contract, case: Case, level: str) -> bool:
     """Whether results are not much larger than arguments may be, as an outer product's of two long vectors."""
     if case.sample is not None or case.layout == FAR or elements(contract, case) < _LONG:
@@ -82,7 +86,7 @@ def _has_small_results(contract: Contract, case: Case, level: str) -> bool:
         results = derive.fake_outputs(contract, arguments)
     except Exception:  # a reference may raise anything; it is asked again with values
         return True
-    return sum(result.numel() for result in results) <= 4 * MOST_ELEMENTS[level]
+    return sum(max(_OF_A_TENSOR, result.numel()) for result in results) <= 4 * MOST_ELEMENTS[level]
 
 
 def _all(

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from opwright.checks import values
 from opwright.checks.context import Context, Observation, same_layout
+from opwright.checks.outputs import values
 from opwright.results import Coverage, Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from opwright.checks import values
 from opwright.checks.context import Context, Observation
+from opwright.checks.outputs import values
 from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]

@@ -13,7 +13,7 @@ import torch
 
 from opwright import tree
 from opwright.checks.context import Context, Observation, same_layout, to_cpu
-from opwright.checks.derivative import Derivative, derivative_of, gradients_of_sum
+from opwright.checks.derivatives.derivative import Derivative, derivative_of, gradients_of_sum
 from opwright.contract import derive
 from opwright.contract.signature import Argument
 from opwright.results import Finding, NotChecked, Origin, Status

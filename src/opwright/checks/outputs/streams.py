@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks import values
 from opwright.checks.context import Context, Observation
+from opwright.checks.outputs import values
 from opwright.internals.cuda import keep_gpu_busy
 from opwright.results import Finding, NotChecked, Status
 from opwright.runtime.cuda_graphs.capture import capturing

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks import values
 from opwright.checks.context import Context, Observation, same_layout
-from opwright.checks.derivative import derivative_of
+from opwright.checks.derivatives.derivative import derivative_of
+from opwright.checks.outputs import values
 from opwright.contract.inputs.case import Case
 from opwright.results import Finding, NotChecked, Status
 

@@ -12,7 +12,7 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import MOST_FAILURES, Context, Observation, SkippedCase, copy_of, kind_of, to_cpu
-from opwright.checks.derivative import derivative_of
+from opwright.checks.derivatives.derivative import derivative_of
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.case import Case

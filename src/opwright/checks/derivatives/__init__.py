@@ -1,0 +1,1 @@
+"""Checks of gradients: first, inside a kernel, and second."""

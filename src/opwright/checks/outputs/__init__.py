@@ -1,0 +1,1 @@
+"""Checks of what a kernel returns and writes: values, metadata, memory, streams."""

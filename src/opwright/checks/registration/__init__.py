@@ -1,0 +1,1 @@
+"""Checks of what torch does with the registered operator: opcheck, torch.compile, vmap, FLOPs."""
