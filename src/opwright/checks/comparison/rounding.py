@@ -6,7 +6,7 @@ A NumPy function on arrays is one step to them: only its inputs are rounded.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,18 +15,23 @@ import torch
 from opwright import tree
 from opwright.internals.compiler import DispatchMode
 from opwright.internals.registration import writes_arguments
+from opwright.internals.tensors import memory_of
 
 __all__ = ["Operations", "exactly", "lowered", "one_thread", "perturbed", "recorded", "to_double"]
 
 
 @dataclass
 class Operations:
-    """What a computation consists of: the name and the result's dtype of each operation that rounds, in order.
+    """What a computation consists of.
 
-    ``are_seen`` is False if no operation of torch ran, as in a NumPy function.
+    Attributes:
+        rounding: the name and the result's dtype of each operation that rounds, in order.
+        last: the positions of those that nothing but results follow from.
+        are_seen: False if no operation of torch ran, as in a NumPy function.
     """
 
     rounding: list[tuple[str, torch.dtype]] = field(default_factory=list)
+    last: frozenset[int] = frozenset()
     are_seen: bool = False
 
 
@@ -54,18 +59,20 @@ def exactly() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def recorded() -> Iterator[Operations]:
-    """A block whose operations are recorded."""
-    found = Operations()
-    with _Recording(found):
-        yield found
+def recorded(run: Callable[[], Sequence[torch.Tensor]]) -> Operations:
+    """The operations of a computation."""
+    mode = _Recording()
+    with mode:
+        results = run()
+    mode.operations.last = mode.only_in(results)
+    return mode.operations
 
 
 @contextlib.contextmanager
 def perturbed(arguments: Any, operations: Operations, fallback: float, finest: float, seed: int) -> Iterator[Any]:
     """A block like ``exactly``, in which each result has a random relative error: as large as the unit roundoff of the
-    dtype in which the same operation gave it in ``operations``, and at least ``finest``.
+    dtype in which the same operation gave it in ``operations`` (which is not for the last ones), and at least
+    ``finest``.
 
     Args:
         fallback: the error if the operations are others than the recorded ones.
@@ -146,23 +153,40 @@ def _widened(t: torch.Tensor) -> torch.Tensor:
 
 
 class _Recording(DispatchMode):  # type: ignore[misc]
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._operations = operations
+        self.operations = Operations()
+        # The rounding operations that gave what is in a storage, and those whose results others have used.
+        self._origins: dict[tuple[str, int], frozenset[int]] = {}
+        self._used: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        sources = self._origins_of([args, kwargs])
         out = func(*args, **(kwargs or {}))
-        self._operations.are_seen = True
-        floating = [t.dtype for t in tree.tensors(out) if _is_floating(t)]
+        self.operations.are_seen = True
+        floating = [t for t in tree.tensors(out) if _is_floating(t)]
         if floating and not _converts(func):
-            self._operations.rounding.append((str(func), max(floating, key=lambda d: torch.finfo(d).eps)))
+            widest = max((t.dtype for t in floating), key=lambda d: torch.finfo(d).eps)
+            self._used |= sources
+            sources = frozenset({len(self.operations.rounding)})
+            self.operations.rounding.append((str(func), widest))
+        self._origins |= {memory_of(t): sources for t in floating}
         return out
+
+    def only_in(self, results: Sequence[torch.Tensor]) -> frozenset[int]:
+        """The operations of which only results follow."""
+        return self._origins_of(list(results)) - self._used
+
+    def _origins_of(self, values: Any) -> frozenset[int]:
+        known = (self._origins.get(memory_of(t), frozenset()) for t in tree.tensors(values))
+        return frozenset().union(*known)
 
 
 class _Perturbed(_Exactly):
     def __init__(self, operations: Operations, fallback: float, finest: float, seed: int) -> None:
         super().__init__()
-        self._remaining = iter(operations.rounding)
+        self._remaining = iter(enumerate(operations.rounding))
+        self._last = operations.last
         self._fallback, self._finest = fallback, finest
         self._same = True
         self._generator = torch.Generator().manual_seed(seed)
@@ -173,19 +197,20 @@ class _Perturbed(_Exactly):
         results underflow."""
         if not _is_floating(t):
             return t
-        return (t * (1 + relative * self._noise(t.shape)) + least * self._noise(t.shape)).to(t.dtype)
+        noise = self._noise(t.shape)
+        return (t * (1 + relative * noise) + least * noise).to(t.dtype)
 
     def after(self, func: Any, out: Any) -> Any:
         if _converts(func) or not any(map(_is_floating, tree.tensors(out))):
             return out
-        relative, least = self._error_of(str(func))
+        of_result, of_term, least = self._errors_of(str(func))
 
         def with_errors(t: torch.Tensor) -> torch.Tensor:
-            t = self.disturb(t, relative, least)
+            t = self.disturb(t, of_result, least)
             if self._addend is None:
                 return t
             # The other term may be rounded before it is added: it is not larger than the sum and the addend together.
-            return t + relative * self._noise(t.shape) * (self._addend + t.abs())
+            return t + of_term * self._noise(t.shape) * (self._addend + t.abs())
 
         if not writes_arguments(func):
             return tree.map_tensors(with_errors, out)
@@ -212,14 +237,16 @@ class _Perturbed(_Exactly):
 
     def _noise(self, shape: torch.Size) -> torch.Tensor:
         """Random numbers from -1 to 1."""
-        return 2 * torch.rand(shape, dtype=torch.float64, generator=self._generator) - 1
+        return torch.rand(shape, dtype=torch.float64, generator=self._generator).mul_(2).sub_(1)
 
-    def _error_of(self, name: str) -> tuple[float, float]:
-        """The relative error of an operation's results, and the smallest number of their dtype."""
-        recorded_name, dtype = next(self._remaining, ("", torch.float32))
+    def _errors_of(self, name: str) -> tuple[float, float, float]:
+        """The relative error of an operation's results and of a term in it, and the smallest number of their dtype."""
+        position, (recorded_name, dtype) = next(self._remaining, (-1, ("", torch.float32)))
         self._same = self._same and recorded_name == name
         limits = torch.finfo(dtype)
-        return max(self._finest, limits.eps if self._same else self._fallback), limits.tiny * limits.eps
+        own = max(self._finest, limits.eps if self._same else self._fallback)
+        of_result = self._finest if self._same and position in self._last else own
+        return of_result, own, limits.tiny * limits.eps
 
 
 # Functions with results of about 1, which many kernels compute to an absolute error, as 1 - sigmoid(-x).

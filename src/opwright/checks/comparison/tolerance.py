@@ -3,16 +3,20 @@
 The computation (the reference, or its VJP) runs in float64, ``exact``, and in the case's own dtypes, ``rounded``. An
 element may differ from ``exact`` by
 
-    2 · ulp + max(1.5, 2 · f) · m
+    2 · ulp + 1.5 · eps · |exact| + max(3, 2 · f) · m       where the last step is in float16 or bfloat16
+    2 · ulp + max(3, 2 · f) · m                             where only arguments or results are
+    2 · ulp + max(1.5, 2 · f) · m                           else
 
 ``ulp`` is the distance of neighbouring numbers of the output's dtype at this element: the kernel has to round its
 result. ``m`` is what rounding inside the computation does to this element: the largest change in some runs in which
 every input and every intermediate result has a random relative error. That error is eps · (4 + √K) of the dtype in
 which sums are accumulated (float32 for narrower ones), with K operations behind the element: √K is the expected growth
 of independent rounding errors (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 2.8). An
-intermediate result that the reference itself rounds to a narrower dtype has that dtype's eps. To this come four
-roundings of the accumulator at the size of the elements around this one (``_typical``): 1 - t² is off by that much
-where t is near 1. ``f`` is how far the reference's own errors exceed ``m``, at most ``MOST_OWN``.
+intermediate result that the reference itself rounds to a narrower dtype has that dtype's eps; the last one has not, as
+the formula's first terms are about its rounding. Errors that follow from a few narrow roundings are spread wider than
+those of many, hence 3. To this come four roundings of the accumulator at the size of the elements around this one
+(``_typical``): 1 - t² is off by that much where t is near 1. ``f`` is how far the reference's own errors exceed ``m``,
+at most ``MOST_OWN``.
 
 So each element has a tolerance of its own: small elements beside large ones are not covered by these, and float16
 does not cover what bfloat16 does. The runs with errors are made only where a result is further from ``exact`` than
@@ -96,6 +100,8 @@ class Computation:
         """The allowed absolute difference of each element from ``exact``, with the runs made until now."""
         exact, rounded = self.exact[i], self.rounded[i]
         last = 2 * _ulp(exact, rounded.dtype)
+        if self._is_narrow and self._operations.last:
+            last = last + 1.5 * self._coarsest * exact.abs().double()
         inner = self._finest(i) * exact.abs().double()
         if self._moved:
             # A few runs may miss an element by chance, but not those around it.
@@ -104,7 +110,7 @@ class Computation:
         own = _distance(rounded, exact)
         share = (own / (last + inner)).nan_to_num(0, 0, 0)
         factor = float(share.max()) if share.numel() and self._runs >= _FEW_RUNS else 0.0
-        tolerance = last + max(1.5, min(MOST_OWN, 2 * factor)) * inner
+        tolerance = last + max(3.0 if self._is_narrow else 1.5, min(MOST_OWN, 2 * factor)) * inner
         return torch.where(torch.isfinite(tolerance), tolerance, 0.0)
 
     def _is_hopeless(self, i: int, got: torch.Tensor, wrong: torch.Tensor) -> bool:
@@ -141,8 +147,10 @@ class Computation:
         wrong = (got != self.rounded[i]) & (got != self.exact[i])
         if not any(map(_computes, {t.dtype for t in tree.tensors(self.arguments)})):
             return wrong
+        counts: list[int] = []
         for seed in range(_RUNS_OF_INTEGERS):
-            if not wrong.any():
+            counts.append(int(wrong.sum()))
+            if counts[-1] == 0 or _is_without_progress(counts):
                 break
             also = self._with_errors(seed)[i]
             wrong = wrong & (got != also) if also.shape == got.shape else wrong
@@ -172,6 +180,11 @@ class Computation:
         """The relative error of a result's sum in the accumulator's dtype."""
         return self._accumulator * (4 + math.sqrt(max(1, self.terms(i))))
 
+    @property
+    def _is_narrow(self) -> bool:
+        """Whether some steps may be done in a narrower dtype than sums."""
+        return self._coarsest > self._accumulator
+
     @cached_property
     def _accumulator(self) -> float:
         return min(torch.finfo(torch.float32).eps, self._coarsest)
@@ -186,9 +199,12 @@ class Computation:
     def _operations(self) -> Operations:
         if self.is_widened:
             return Operations()
-        with recorded() as found:
-            self._run(self.arguments)
-        return found
+        return recorded(lambda: self._run(self.arguments))
+
+
+def _is_without_progress(counts: Sequence[int]) -> bool:
+    """Whether many integers are wrong, and the last runs with errors have explained none of them."""
+    return len(counts) > _FEW_RUNS and counts[-1] > 16 and counts[-1] == counts[-1 - _FEW_RUNS]
 
 
 def _computes(dtype: torch.dtype) -> bool:
