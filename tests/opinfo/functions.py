@@ -58,6 +58,10 @@ def _fresh(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
+def _is_rounded(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def eager_kernel(call: Function) -> Function:
     """As torch computes it on this device, in this dtype."""
 
@@ -82,7 +86,7 @@ def fused_kernel(call: Function, dtypes: Mapping[torch.dtype, Sequence[torch.dty
         if half is not None:
             rounded = list(dtypes[half]) if half in dtypes else []
             rounded += [rounded[-1] if rounded else half] * (len(outputs) - len(rounded))
-            outputs = [o.to(dtype) if o.is_floating_point() else o for o, dtype in zip(outputs, rounded, strict=False)]
+            outputs = [o.to(dtype) if _is_rounded(o) else o for o, dtype in zip(outputs, rounded, strict=False)]
         return _packed(result, [_fresh(o) for o in outputs])
 
     return fused

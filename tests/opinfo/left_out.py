@@ -24,6 +24,7 @@ _BY_NAME = {
     **dict.fromkeys(("as_strided", "as_strided_copy", "as_strided_scatter"), "it reads memory, not the elements"),
     **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"), _WRITES),
     "nn.functional.rrelu": _RANDOM,
+    "corrcoef": "of one variable, which is what most samples have, its result is always 1",
     "to_sparse": "its result is sparse",
     "torch.ops.aten._flash_attention_forward": "of a GPU only, with a random state among its results",
     "torch.ops.aten._efficient_attention_forward": "of a GPU only, with a random state among its results",

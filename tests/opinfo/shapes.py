@@ -57,10 +57,12 @@ class Layout:
     verified: bool
 
     @property
-    def free(self) -> tuple[bool, bool, int]:
-        """How free its sizes are: none fixed is best."""
+    def free(self) -> tuple[bool, ...]:
+        """How free its sizes are: none fixed, and no scalar, is best."""
         names = [d for tensor in self.dims for d in tensor]
-        return self.verified, not any(d.isdigit() for d in names), len({d for d in names if not d.isdigit()})
+        named = {d for d in names if not d.isdigit()}
+        tensors = all(map(bool, self.dims))
+        return self.verified and tensors, len(named) == len({*names}) and tensors, tensors, len(named) > 0
 
 
 def find_layout(group: Group, call: Call, draw: Draw, *, elementwise: bool) -> Layout:
@@ -76,6 +78,8 @@ def find_layout(group: Group, call: Call, draw: Draw, *, elementwise: bool) -> L
             found = _run_all(dims, bounds, call, draw)
             if found is not None:
                 dims, (outputs, is_list) = _split(dims, bounds, found, call, draw)
+                if not is_list:
+                    outputs = _loosened(dims, bounds, outputs, call, draw)
                 if not is_list and _depends_on_data(group.example, call):
                     outputs = _named_by_data(outputs, group.example, call)
                 return Layout(dims, bounds, outputs, is_list, verified=True)
@@ -94,6 +98,27 @@ def fixed_layout(example: Sample, call: Call) -> Layout:
     return Layout(dims, (None,) * len(dims), outputs, isinstance(result, list), verified=False)
 
 
+def _loosened(
+    dims: tuple[Dims, ...], bounds: Bounds, outputs: tuple[Dims, ...], call: Call, draw: Draw
+) -> tuple[Dims, ...]:
+    """Output dims that hold for sizes of 0 and 1, too: some functions drop such dims."""
+    names = list(dict.fromkeys(d for tensor in dims for d in tensor if d.isalpha()))
+    usual = dict(zip(names, _SIZES[0], strict=False))
+    tried = [{**usual, name: size} for name in names for size in (0, 1)]
+    for sizes in [*tried, dict.fromkeys(names, 0), dict.fromkeys(names, 1)]:
+        ran = _run_with(sizes, dims, bounds, call, draw)
+        if ran is not None and len(ran[0]) == len(outputs):
+            outputs = tuple(_fitting(d, shape, sizes) for d, shape in zip(outputs, ran[0], strict=True))
+    return outputs
+
+
+def _fitting(dims: Dims, shape: tuple[int, ...], sizes: dict[str, int]) -> Dims:
+    """The dims of an output as far as they are those of a shape."""
+    if "..." in dims or ELEMENTWISE in dims or len(dims) != len(shape):
+        return dims if ELEMENTWISE in dims else ("...",)
+    return tuple(d if d == "_" or sizes.get(d, d) in (n, str(n)) else "_" for d, n in zip(dims, shape, strict=True))
+
+
 def _depends_on_data(example: Sample, call: Call) -> bool:
     """Whether the sizes of outputs do, so that fake tensors have none."""
     with FakeTensorMode() as mode:
@@ -108,7 +133,7 @@ def _depends_on_data(example: Sample, call: Call) -> bool:
 
 def _named_by_data(outputs: tuple[Dims, ...], example: Sample, call: Call) -> tuple[Dims, ...]:
     """The dims of outputs in which sizes that depend on data have a name: those that differ for some values."""
-    others = [map(like, example.tensors) for like in (torch.zeros_like, torch.ones_like)]
+    others = [map(like, example.tensors) for like in (torch.zeros_like, torch.ones_like, _counted)]
     ran = [as_tensors(call(*tensors)) for tensors in (example.tensors, *others)]
 
     def name(i: int, axis: int, dim: str) -> str:
@@ -116,6 +141,10 @@ def _named_by_data(outputs: tuple[Dims, ...], example: Sample, call: Call) -> tu
         return dim if dim != "_" else str(*sizes) if len(sizes) == 1 else f"kept{i}x{axis}"
 
     return tuple(tuple(name(i, axis, dim) for axis, dim in enumerate(dims)) for i, dims in enumerate(outputs))
+
+
+def _counted(t: torch.Tensor) -> torch.Tensor:
+    return torch.arange(t.numel()).view(t.shape).to(t.dtype)
 
 
 def _split(dims: tuple[Dims, ...], bounds: Bounds, found: Ran, call: Call, draw: Draw) -> tuple[tuple[Dims, ...], Ran]:
@@ -205,12 +234,20 @@ def _run_all(dims: tuple[Dims, ...], bounds: Bounds, call: Call, draw: Draw) -> 
         return None
     ran = []
     for sizes in assignments:
-        shapes = [tuple(sizes[d] if d.isalpha() else int(d) for d in tensor) for tensor in dims]
-        highs = tuple(sizes[b[:-2]] - 1 if isinstance(b, str) else b for b in bounds)
-        ran.append(_run(shapes, highs, call, draw))
+        ran.append(_run_with(sizes, dims, bounds, call, draw))
         if ran[-1] is None:
             return None
     return _output_dims([r for r in ran if r], assignments)
+
+
+def _run_with(
+    sizes: dict[str, int], dims: tuple[Dims, ...], bounds: Bounds, call: Call, draw: Draw
+) -> tuple[list[tuple[int, ...]], bool] | None:
+    shapes = [tuple(sizes[d] if d.isalpha() else int(d) for d in tensor) for tensor in dims]
+    highs = tuple(sizes[b[:-2]] - 1 if isinstance(b, str) else b for b in bounds)
+    if any(high is not None and high < 0 and 0 not in shape for high, shape in zip(highs, shapes, strict=True)):
+        return None  # there is no such index
+    return _run(shapes, highs, call, draw)
 
 
 def _run_elementwise(count: int, bounds: Bounds, call: Call, draw: Draw) -> Ran | None:

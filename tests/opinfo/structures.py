@@ -132,6 +132,6 @@ def groups_of(samples: Sequence[Sample], *, elementwise: bool) -> list[Group]:
 
 
 def _rating(group: Group) -> tuple[int, int, int]:
-    """Most samples with elements first; of those that have none or one, the highest rank."""
+    """Those with samples of several sizes first, and of them the highest rank."""
     with_elements = sum(not s.is_empty for s in group.samples)
     return min(with_elements, 4), sum(group.samples[0].ranks), len(group.wider)
