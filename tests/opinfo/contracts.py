@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -117,7 +118,8 @@ def _make(info: OpInfo, group: Group, layout: Layout, device: str) -> Made:
     call = bind_constants(info.op, example.leaves, example.spec, example.slots)
     supported, first = _supported(info, device), first_dtype(info)
     samples = [s for d in supported for s in _samples_in(info, group, d, _FIRST if d is first else _OTHERS)]
-    outputs = _output_dtypes(call, samples)
+    converted = [(d, _in_dtype(example, d)) for d in supported]
+    outputs = _output_dtypes(call, [*samples, *converted])
     if not outputs:
         raise LeftOut("no sample could be run")
     reference = _typed(call, _annotations(info, example, layout, outputs))
@@ -187,6 +189,13 @@ def _fits(operator: Any, sample: Sample) -> bool:
     except ow.ArgumentError:
         return False
     return True
+
+
+def _in_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
+    """A sample whose own dtype is another one."""
+    own = [slot for slot, fixed in zip(sample.slots, sample.dtypes, strict=True) if fixed is None]
+    leaves = tuple(leaf.to(dtype) if i in own else leaf for i, leaf in enumerate(sample.leaves))
+    return dataclasses.replace(sample, leaves=leaves)
 
 
 def _output_dtypes(
@@ -262,7 +271,7 @@ def _dtype_class(name: str, dtypes: list[str]) -> Any:
 
 def _output_class(own: Any, i: int, pairs: Sequence[tuple[torch.dtype, torch.dtype]]) -> Any:
     """The inputs' class, if the dtype is always theirs; one dtype; or a class that leaves it open."""
-    if all(before is after for before, after in pairs):
+    if len(pairs) > 1 and all(before is after for before, after in pairs):
         return own
     kinds = {after for _, after in pairs}
     return _concrete(kinds.pop()) if len(kinds) == 1 and len(pairs) > 2 else _dtype_class(f"Result{i}", list(_ANY))

@@ -35,11 +35,17 @@ KNOWN: tuple[Bug, ...] = (
         "the forward takes the same indices, and with contiguous ones the backward is right (torch 2.13, CPU).",
     ),
     Bug(
-        ("nn.functional.layer_norm",),
+        ("nn.functional.layer_norm", "native_layer_norm"),
         "cpu",
         ("gradients",),
         "The bias' gradient of layer_norm(x, (64,), w, b) with x = torch.ones(4100, 64).half(), an incoming gradient "
         "of ones and one thread is 2048: it is summed up in float16 (torch 2.15, CPU).",
+    ),
+    Bug(
+        ("bincount",),
+        "",
+        ("metadata",),
+        "torch.bincount(x, weights) of empty int64 and float64 tensors is int64, else float64 (torch 2.13, CPU).",
     ),
     Bug(
         ("linalg.eigvals",),

@@ -6,7 +6,9 @@ __all__ = ["UNCHECKED_SIZES", "reason"]
 
 # Functions that take sizes which do not match, and read or write past the end of memory (in torch 2.13). Their
 # contracts have the sizes of a sample.
-UNCHECKED_SIZES = frozenset({"nn.functional.batch_norm", "nn.functional.batch_norm.without_cudnn"})
+UNCHECKED_SIZES = frozenset({
+    "nn.functional.batch_norm", "nn.functional.batch_norm.without_cudnn", "nn.functional.embedding_bag",
+})  # fmt: skip
 
 _UNINITIALISED = "its result is not initialised"
 _NOT_UNIQUE = "several results are right (signs, phases or bases)"
@@ -24,6 +26,8 @@ _BY_NAME = {
     **dict.fromkeys(("as_strided", "as_strided_copy", "as_strided_scatter"), "it reads memory, not the elements"),
     **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"), _WRITES),
     "nn.functional.rrelu": _RANDOM,
+    "linalg.lstsq": "the sizes of its residuals depend on the matrix' rank, which fake tensors do not have",
+    "nn.functional.gaussian_nll_loss": "it refuses some values in Python, which fake tensors do not have",
     "corrcoef": "of one variable, which is what most samples have, its result is always 1",
     "to_sparse": "its result is sparse",
     "torch.ops.aten._flash_attention_forward": "of a GPU only, with a random state among its results",
@@ -35,6 +39,8 @@ def reason(name: str) -> str:
     """Why a function is left out; empty if it is not."""
     if name.startswith("jiterator") or name == "bmm.triton_optimized":
         return _PRIVATE
+    if name.startswith("nn.functional.max_unpool"):
+        return "which value is kept where indices repeat is not defined"
     if "dropout" in name or "fractional_max_pool" in name:
         return _RANDOM
     return _BY_NAME.get(name, "")

@@ -33,10 +33,13 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     if contract.random or context.cases == []:
         return  # distributions are compared, whose tests have an error rate of their own
     first, *others = dict.fromkeys(case.dtypes for case in context.cases)
-    chosen = [*_moderate(context, first)[:_CASES], *(c for d in others for c in _moderate(context, d)[:1])]
+    moderate = _moderate(context, first)
+    chosen = [*moderate[:_CASES], *moderate[_CASES:][-1:], *(c for d in others for c in _moderate(context, d)[:1])]
     several = _computations(context, chosen)
     if not several:
         return
+    if not any(map(_is_floating, several[0].rounded)):  # such as isfinite(x)
+        several += _computations(context, _of_each_kind(context))
     warned = False
     for found in _all(context, several):
         warned = warned or isinstance(found, Finding)
@@ -54,6 +57,11 @@ def _all(context: Context, several: Sequence[Computation]) -> Iterator[Finding |
         found = _computations(context, _moderate(context, dtypes)[:_OF_EACH_DTYPE])
         if found:
             yield from _not_noticed(context, found)
+
+
+def _of_each_kind(context: Context) -> list[Case]:
+    """A case with each kind of values."""
+    return list({c.values: c for c in reversed(context.cases) if c.values}.values())
 
 
 def _moderate(context: Context, dtypes: Any) -> list[Case]:

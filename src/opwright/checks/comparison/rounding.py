@@ -225,6 +225,9 @@ class _Perturbed(_Exactly):
         out = super().__torch_dispatch__(func, types, args, kwargs)
         if name in _BOUNDED and _is_floating(out):
             out = out + self._noise(out.shape) * self._finest
+        elif name.startswith(("upsample_", "_upsample_", "grid_sampler_")) and _is_floating(out) and out.numel():
+            # Coordinates are rounded, so that weights are off by as much as the largest coordinate is.
+            out = out + self._noise(out.shape) * self._finest * max(out.shape) * out.abs().mean()
         elif name.endswith("_backward") and args and isinstance(args[0], torch.Tensor):
             # The derivative of an activation may be computed from its result, to an absolute error.
             out = tree.map_tensors(lambda t: self._beside(t, args[0]), out)
