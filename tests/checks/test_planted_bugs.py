@@ -137,6 +137,23 @@ def test_a_wrong_kernel_is_caught_by_the_intended_check(kernel, check, expected_
     assert "ow.check(scale" in found[0].reproduce or found[0].case == ""
 
 
+def test_a_reference_that_crashes_is_not_blamed_on_the_kernel():
+    @ow.op("planted::crashes")
+    def crashes(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        if x.isinf().any():
+            ctypes.string_at(1)
+        return 2 * x
+
+    crashes.python(lambda x: 2 * x, name="kernel")
+    verdict = ow.check(crashes, checks=["values"]).verdicts[0]
+    assert verdict.status == "inconclusive"
+    (found,) = verdict.inconclusive
+    assert found.check == "values"
+    assert "values=inf" in found.case
+    assert "the reference crashed with SIGSEGV" in found.message
+    assert "ow.values(...)" in found.remedy
+
+
 @pytest.mark.parametrize("kernel", [never_comes_back, prints_without_end])
 def test_what_does_not_end_is_inconclusive(kernel):
     scale = scale_op()

@@ -28,6 +28,7 @@ _BY_NAME = {
     "nn.functional.rrelu": _RANDOM,
     "linalg.lstsq": "the sizes of its residuals depend on the matrix' rank, which fake tensors do not have",
     "nn.functional.gaussian_nll_loss": "it refuses some values in Python, which fake tensors do not have",
+    "nn.functional.one_hot": "its fake computes with the largest index, which fake tensors do not have",
     "corrcoef": "of one variable, which is what most samples have, its result is always 1",
     "to_sparse": "its result is sparse",
     "torch.ops.aten._flash_attention_forward": "of a GPU only, with a random state among its results",

@@ -25,11 +25,12 @@ def makeable(count):
     return found
 
 
-def test_contracts_can_be_made_of_many_functions():
-    made = makeable(150)
-    assert len(made) == 150
-    assert sum(m.layout.verified for m in made) > 130
-    assert len({m.operator.contract.qualname for m in made}) == 150
+@pytest.mark.parametrize("count", [25, pytest.param(150, marks=pytest.mark.slow)])
+def test_contracts_can_be_made_of_many_functions(count):
+    made = makeable(count)
+    assert len(made) == count
+    assert sum(m.layout.verified for m in made) > 0.85 * count
+    assert len({m.operator.contract.qualname for m in made}) == count
 
 
 @pytest.mark.parametrize("name", FEW)

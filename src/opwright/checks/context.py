@@ -17,6 +17,7 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.memory import same_layout_copy
+from opwright.checks.process.messages import KERNEL, REFERENCE
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.arguments import arguments_of
@@ -78,6 +79,8 @@ class Context:
     level: str
     cases: list[Case]
     progress: Callable[[str, str], None]
+    # Called with who runs from now on: the kernel, unless it says that the reference does.
+    runs: Callable[[str], None] = lambda who: None
     # The command that repeats a failing case, with the placeholders {check} and {case}.
     reproduce: str = ""
     # A case that was asked for is shown as it is, not replaced by a smaller one.
@@ -116,19 +119,32 @@ class Context:
             return SkippedCase("the kernel is not applicable (dtypes, when)")
         on_cpu = to_cpu(arguments)
         terms = functools.cache(lambda: reduction_length(self.op.contract, on_cpu, reference.rounded))
-        reference = Computation(self.op.contract.reference, on_cpu, lambda i: terms())
+        own = self.as_reference(self.op.contract.reference)
+        reference = Computation(own, on_cpu, lambda i: terms())
         try:
             _ = reference.rounded
         except Exception as error:  # the reference refuses arguments by any exception
             if not _lacks_dtype(error):
                 return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
-            in_float32 = functools.partial(_in_float32, self.op.contract.reference)
+            in_float32 = functools.partial(_in_float32, own)
             reference = Computation(in_float32, on_cpu, lambda i: terms(), is_widened=True)
             try:
                 _ = reference.rounded
             except Exception:
                 return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
         return arguments, reference
+
+    def as_reference(self, run: Callable[[Any], Sequence[torch.Tensor]]) -> Callable[[Any], Sequence[torch.Tensor]]:
+        """A function that is not the kernel's: if it ends the process, the kernel is not to blame."""
+
+        def named(arguments: Any) -> Sequence[torch.Tensor]:
+            self.runs(REFERENCE)
+            try:
+                return run(arguments)
+            finally:
+                self.runs(KERNEL)
+
+        return named
 
     def _run(self, case: Case) -> Observation | SkippedCase:
         prepared = self.prepare(case)
@@ -345,13 +361,13 @@ def _lacks_dtype(error: Exception) -> bool:
 
 
 def _in_float32(
-    reference: Callable[[Any], tuple[torch.Tensor, ...]], arguments: Sequence[Any]
+    reference: Callable[[Any], Sequence[torch.Tensor]], arguments: Sequence[Any]
 ) -> tuple[torch.Tensor, ...]:
     """The reference computed in float32, and its results rounded to the arguments' narrow dtype."""
     narrow = {t.dtype for t in tree.tensors(list(arguments)) if t.dtype in (torch.float16, torch.bfloat16)}
     results = reference(tree.map_tensors(lambda t: t.float() if t.dtype in narrow else t, list(arguments)))
     if len(narrow) != 1:
-        return results
+        return tuple(results)
     (dtype,) = narrow
     return tuple(t.to(dtype) if t.dtype is torch.float32 else t for t in results)
 

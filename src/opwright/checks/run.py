@@ -12,7 +12,17 @@ from dataclasses import dataclass, field
 from opwright.checks.coverage import too_little
 from opwright.checks.outputs import properties
 from opwright.checks.process.isolation import Ending, end_workers, fork_server, run_job
-from opwright.checks.process.messages import Doing, Found, Job, Message, Notice, NotRunnable, Unavailable, Unchecked
+from opwright.checks.process.messages import (
+    KERNEL,
+    Doing,
+    Found,
+    Job,
+    Message,
+    Notice,
+    NotRunnable,
+    Unavailable,
+    Unchecked,
+)
 from opwright.checks.table import CHECKS
 from opwright.contract.inputs.arguments import always_its_default
 from opwright.contract.inputs.samples import sample_cases
@@ -320,7 +330,7 @@ def _run_in_worker(task: Task, settings: _Settings) -> tuple[_WorkerReport, Endi
         by_value = dataclasses.replace(job, import_path=None, pickle=serialization.dump(task.op))
     except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
         why = f"{type(error).__name__}: {error}"
-        return _WorkerReport(unavailable=why), Ending(0, False, "load", "", "", True)
+        return _WorkerReport(unavailable=why), Ending(0, False, "load", "", KERNEL, "", True)
     return _run(task, by_value, settings)
 
 
@@ -335,7 +345,7 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_WorkerReport, Endi
 
     def on_message(message: Message) -> None:
         match message:
-            case Doing(check, case):
+            case Doing(check, case, _):
                 settings.progress(task, f"{check} {case}".strip())
             case Notice(text):
                 settings.progress(task, text)
@@ -364,16 +374,25 @@ def _how_to_reproduce(task: Task, settings: _Settings) -> str:
 
 def _add_crash(task: Task, settings: _Settings, report: _WorkerReport, ending: Ending) -> None:
     reproduce = _how_to_reproduce(task, settings).format(check=ending.doing, case=ending.case)
+    is_of_kernel = ending.who == KERNEL
     report.findings.append(
         Finding(
             ending.doing,
-            Status.INCONCLUSIVE if ending.hung else Status.FAIL,
+            Status.FAIL if is_of_kernel and not ending.hung else Status.INCONCLUSIVE,
             ending.case,
             ending.describe(settings.timeout),
             reproduce if ending.doing in CHECKS else "",
-            remedy=f"allow more time with --timeout {5 * settings.timeout:g}" if ending.hung else "",
+            remedy=_remedy(ending, settings.timeout),
         )
     )
+
+
+def _remedy(ending: Ending, timeout: float) -> str:
+    if ending.hung:
+        return f"allow more time with --timeout {5 * timeout:g}"
+    if ending.who == KERNEL:
+        return ""
+    return "state the values that the reference takes with ow.values(...), or refuse others in it"
 
 
 def _list_unchecked(operator: Op, report: _WorkerReport, settings: _Settings, *, ended_early: bool) -> None:

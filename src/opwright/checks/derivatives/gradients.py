@@ -239,4 +239,4 @@ def _expected(
         arguments, grads = values
         return derive.vjp(contract, arguments, grads, needs)
 
-    return Computation(vjp, (to_cpu(copy_of(run.before)), incoming), terms)
+    return Computation(context.as_reference(vjp), (to_cpu(copy_of(run.before)), incoming), terms)

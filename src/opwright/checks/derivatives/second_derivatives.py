@@ -53,7 +53,7 @@ def _check_case(context: Context, contract: Contract, run: Observation) -> str |
         return NotChecked(NAME, "the custom gradient cannot be differentiated")
     if got is None:
         return NotChecked(NAME, "the custom gradient has no derivative")
-    expected = _expected(contract, run, inputs, incoming)
+    expected = _expected(context, run, inputs, incoming)
     try:
         _ = expected.rounded, expected.exact
     except Exception:  # torch may have no second derivative of the reference
@@ -82,7 +82,8 @@ def _of_sum(first: Sequence[torch.Tensor | None], wanted: Sequence[torch.Tensor]
     return [torch.zeros_like(t) if g is None else g for g, t in zip(found, wanted, strict=True)]
 
 
-def _expected(contract: Contract, run: Observation, inputs: Sequence[Any], incoming: Sequence[Any]) -> Computation:
+def _expected(context: Context, run: Observation, inputs: Sequence[Any], incoming: Sequence[Any]) -> Computation:
+    contract = context.op.contract
     needs = [t.requires_grad for t in tree.tensors(list(inputs))]
     elements = max(t.numel() for t in tree.tensors(list(inputs)))
 
@@ -96,4 +97,5 @@ def _expected(contract: Contract, run: Observation, inputs: Sequence[Any], incom
             found = _of_sum(first, wanted)
         return found if found is not None else [torch.zeros_like(t) for t in wanted]
 
-    return Computation(second, (to_cpu(copy_of(run.before)), to_cpu(list(incoming))), lambda i: elements)
+    arguments = to_cpu(copy_of(run.before)), to_cpu(list(incoming))
+    return Computation(context.as_reference(second), arguments, lambda i: elements)

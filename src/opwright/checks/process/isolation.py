@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from opwright.checks.process.forkserver import MESSAGE_BYTES
-from opwright.checks.process.messages import Doing, Done, Job, Message, Unavailable, read_message, write_job
+from opwright.checks.process.messages import KERNEL, Doing, Done, Job, Message, Unavailable, read_message, write_job
 from opwright.errors import CheckError
 
 __all__ = ["Ending", "ForkServer", "end_workers", "fork_server", "run_job"]
@@ -33,6 +33,7 @@ class Ending:
     hung: bool
     doing: str
     case: str
+    who: str
     output: str
     finished: bool
 
@@ -46,7 +47,7 @@ class Ending:
         else:
             ending = f"ended the process with exit code {self.exit_code}"
         tail = "\n".join(self.output.strip().splitlines()[-6:])
-        return f"the kernel {ending}" + (f"; its last output:\n{tail}" if tail else "")
+        return f"{self.who} {ending}" + (f"; its last output:\n{tail}" if tail else "")
 
 
 class ForkServer:
@@ -189,6 +190,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         hung=hung,
         doing=conversation.doing,
         case=conversation.case,
+        who=conversation.who,
         output=conversation.output.decode(errors="replace"),
         finished=conversation.finished,
     )
@@ -210,7 +212,7 @@ class _Conversation:
         self._timeout, self._on_message = timeout, on_message
         self._partial = b""
         self.output = b""
-        self.doing, self.case = "start", ""
+        self.doing, self.case, self.who = "start", "", KERNEL
         self.finished = False
 
     def send(self, data: bytes) -> None:
@@ -248,7 +250,7 @@ class _Conversation:
         for line in lines:
             message = read_message(line)
             if isinstance(message, Doing):
-                self.doing, self.case = message.check, message.case
+                self.doing, self.case, self.who = message.check, message.case, message.who
             self.finished = self.finished or isinstance(message, Done | Unavailable)
             self._on_message(message)
         return bool(data)

@@ -19,6 +19,8 @@ from opwright.results.json_form import from_json, to_json
 from opwright.runtime.targets import ImportPath
 
 __all__ = [
+    "KERNEL",
+    "REFERENCE",
     "Doing",
     "Done",
     "Found",
@@ -71,12 +73,20 @@ def read_job(stream: BufferedIOBase) -> Job:
     return dataclasses.replace(from_json(Job, header["job"]), pickle=stream.read(header["pickle_bytes"]))
 
 
+KERNEL, REFERENCE = "the kernel", "the reference"
+
+
 @dataclass(frozen=True)
 class Doing:
-    """A step begins. If no message follows within the time limit, the step counts as hung."""
+    """A step begins. If no message follows within the time limit, the step counts as hung.
+
+    Attributes:
+        who: what runs, which is to blame for a crash.
+    """
 
     check: str
     case: str = ""
+    who: str = KERNEL
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import socket
@@ -108,7 +109,9 @@ def _prepare_torch(device: str) -> None:
     # element that a kernel forgot to write.
     torch.use_deterministic_algorithms(True, warn_only=True)
     if device == "cpu":
-        torch.set_num_threads(max(2, torch.get_num_threads() // 2))
+        # Others are checked at the same time. Never more threads than torch itself takes: on one core, LU in MKL fails.
+        usual = torch.get_num_threads()
+        torch.set_num_threads(min(usual, max(2, usual // 2)))
 
 
 def _build(pipe: _Pipe, operator: Op, job: Job) -> bool:
@@ -136,8 +139,15 @@ def _build(pipe: _Pipe, operator: Op, job: Job) -> bool:
 
 
 def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotChecked]:
+    step = Doing("start")
+
     def progress(check: str, case: str) -> None:
-        pipe.send(Doing(check, case))
+        nonlocal step
+        step = Doing(check, case)
+        pipe.send(step)
+
+    def runs(who: str) -> None:
+        pipe.send(dataclasses.replace(step, who=who))
 
     beside = {name: checker for name, checker in EACH_CASE.items() if not job.checks or name in job.checks}
     context = Context(
@@ -147,6 +157,7 @@ def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotCheck
         job.level,
         [],
         progress,
+        runs,
         reproduce=job.reproduce,
         shrinks=not job.case,
         beside=beside,

@@ -75,7 +75,8 @@ def _check_batch(context: Context, examples: Sequence[Sequence[Any]], dims: tupl
     for number, example in enumerate(examples):
         own = [example[i] if dim is not None else examples[0][i] for i, dim in enumerate(dims)]
         largest = max(t.numel() for t in tree.tensors(own))
-        reference = Computation(contract.reference, to_cpu(own), functools.partial(_terms, largest))
+        run = context.as_reference(contract.reference)
+        reference = Computation(run, to_cpu(own), functools.partial(_terms, largest))
         for i, output in enumerate(got):
             actual, expected = output[number].detach().cpu(), reference.rounded[i]
             if actual.shape != expected.shape:
