@@ -17,7 +17,7 @@ from opwright.internals.compiler import DispatchMode
 from opwright.internals.registration import writes_arguments
 from opwright.internals.tensors import memory_of
 
-__all__ = ["Operations", "exactly", "lowered", "one_thread", "perturbed", "recorded", "to_double"]
+__all__ = ["Operations", "exactly", "lowered", "perturbed", "recorded", "to_double"]
 
 
 @dataclass
@@ -92,18 +92,6 @@ def lowered(round_to: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
     """A block like ``exactly``, in which a function rounds each floating result."""
     with _default_double(), _Lowered(round_to):
         yield
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """A block in which torch uses one thread: several kernels are checked at a time, and threads of many small
-    operations would wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

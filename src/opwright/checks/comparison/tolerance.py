@@ -37,7 +37,7 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.comparison.rounding import Operations, exactly, lowered, one_thread, perturbed, recorded, to_double
+from opwright.checks.comparison.rounding import Operations, exactly, lowered, perturbed, recorded, to_double
 from opwright.results import ErrorHistogram
 
 __all__ = ["Computation", "ErrorSizes", "describe_difference", "next_lower"]
@@ -72,13 +72,13 @@ class Computation:
     @cached_property
     def rounded(self) -> tuple[torch.Tensor, ...]:
         """The results in the arguments' own dtypes."""
-        return tuple(self._run(self.arguments))
+        return tuple(self.run(self.arguments))
 
     @cached_property
     def exact(self) -> tuple[torch.Tensor, ...]:
         """The results with every floating value in float64."""
         with exactly():
-            found = self._run(to_double(self.arguments))
+            found = self.run(to_double(self.arguments))
         # Sizes that depend on data may depend on rounding.
         return tuple(e if e.shape == r.shape else to_double(r) for e, r in zip(found, self.rounded, strict=True))
 
@@ -135,11 +135,7 @@ class Computation:
     def lowered(self, round_to: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The results if inputs and every intermediate result are rounded by a function."""
         with lowered(round_to):
-            return tuple(self._run(tree.map_tensors(round_to, to_double(self.arguments))))
-
-    def _run(self, arguments: Any) -> Sequence[torch.Tensor]:
-        with one_thread():
-            return self.run(arguments)
+            return tuple(self.run(tree.map_tensors(round_to, to_double(self.arguments))))
 
     def _beyond(self, i: int, got: torch.Tensor, tolerance: torch.Tensor) -> torch.Tensor:
         exact, rounded = self.exact[i], self.rounded[i]
@@ -179,7 +175,7 @@ class Computation:
             finest = max(finest, 2 * self._coarsest)
         try:
             with perturbed(self.arguments, self._operations, self._coarsest, finest, seed) as disturbed:
-                return tuple(self._run(disturbed))
+                return tuple(self.run(disturbed))
         except Exception:  # a reference may refuse arguments that are off a little, by any exception
             return self.exact
 
@@ -206,7 +202,7 @@ class Computation:
     def _operations(self) -> Operations:
         if self.is_widened:
             return Operations()
-        return recorded(lambda: self._run(self.arguments))
+        return recorded(lambda: self.run(self.arguments))
 
 
 def _is_without_progress(counts: Sequence[int]) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.comparison.rounding import one_thread
 from opwright.checks.comparison.statistics import first_difference
 from opwright.checks.context import Context, Observation, same_layout, to_cpu
 from opwright.contract.inputs.case import Case
@@ -68,8 +67,7 @@ def _compare(context: Context, run: Observation, check: str, first_seed: int) ->
     for i, expected in enumerate(run.expected):
         if i < len(returns) and returns[i].by_property:
             continue
-        with one_thread():
-            found = first_difference(_sample(ours, i), _sample(theirs, i), _rounding(run, expected))
+        found = first_difference(_sample(ours, i), _sample(theirs, i), _rounding(run, expected))
         if found is not None:
             return f"{names[i]}: {found}" if names[i] else str(found)
     return None

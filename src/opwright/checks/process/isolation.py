@@ -50,14 +50,17 @@ class Ending:
         return f"{self.who} {ending}" + (f"; its last output:\n{tail}" if tail else "")
 
 
+# Several kernels are checked at a time, so that each has some of the cores, and threads that wait for work sleep: by
+# default, OpenMP's spin on the cores that others need. (After torch.set_num_threads, LU in MKL may return garbage.)
+_THREADS = {"OMP_NUM_THREADS": str(max(2, (os.cpu_count() or 1) // 2)), "OMP_WAIT_POLICY": "PASSIVE"}
+
+
 class ForkServer:
     """A connection to one fork server (see ``forkserver.py``), shared by the threads of this process."""
 
     def __init__(self, *, interpret: bool) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Threads that wait for work sleep: several kernels are checked at a time, and by default OpenMP's threads would
-        # spin on the cores that the others need.
-        environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "TRITON_INTERPRET": "1" if interpret else "0"}
+        environment = {**_THREADS, **os.environ, "TRITON_INTERPRET": "1" if interpret else "0"}
         environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
         with theirs:
             self._process = subprocess.Popen(

@@ -77,7 +77,7 @@ def main(connection: socket.socket) -> None:
     if operator is None:
         pipe.send(Unavailable("the module that defines it holds another version"))
         return
-    _prepare_torch(job.device)
+    _prepare_torch()
     if _build(pipe, operator, job):
         for result in _results(pipe, operator, job):
             pipe.send_result(result)
@@ -104,14 +104,10 @@ def _load_operator(job: Job) -> Op | None:
     return operator if operator is not None and operator.fingerprint == job.fingerprint else None
 
 
-def _prepare_torch(device: str) -> None:
+def _prepare_torch() -> None:
     # Memory from the allocator often holds an earlier, correct result. Filled with NaN, it cannot hide an
     # element that a kernel forgot to write.
     torch.use_deterministic_algorithms(True, warn_only=True)
-    if device == "cpu":
-        # Others are checked at the same time. Never more threads than torch itself takes: on one core, LU in MKL fails.
-        usual = torch.get_num_threads()
-        torch.set_num_threads(min(usual, max(2, usual // 2)))
 
 
 def _build(pipe: _Pipe, operator: Op, job: Job) -> bool:
