@@ -17,7 +17,6 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.memory import same_layout_copy
-from opwright.checks.process.messages import KERNEL, REFERENCE
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.arguments import arguments_of
@@ -28,7 +27,12 @@ from opwright.errors import ArgumentError, CheckError
 from opwright.results import Coverage, Finding, NotChecked, Status
 from opwright.runtime.op import Op
 
-__all__ = ["MOST_FAILURES", "Check", "Checker", "Context", "Observation", "SkippedCase", "kind_of"]
+__all__ = [
+    "KERNEL", "MOST_FAILURES", "REFERENCE", "Check", "Checker", "Context", "Observation", "SkippedCase", "kind_of",
+]  # fmt: skip
+
+# Who runs.
+KERNEL, REFERENCE = "the kernel", "the reference"
 
 
 @dataclass(frozen=True)

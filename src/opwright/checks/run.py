@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from opwright.checks.context import KERNEL
 from opwright.checks.coverage import too_little
 from opwright.checks.outputs import properties
 from opwright.checks.process.isolation import Ending, end_workers, fork_server, run_job
 from opwright.checks.process.messages import (
-    KERNEL,
     Doing,
     Found,
     Job,

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from opwright.checks.context import KERNEL
 from opwright.checks.process.forkserver import MESSAGE_BYTES
-from opwright.checks.process.messages import KERNEL, Doing, Done, Job, Message, Unavailable, read_message, write_job
+from opwright.checks.process.messages import Doing, Done, Job, Message, Unavailable, read_message, write_job
 from opwright.errors import CheckError
 
 __all__ = ["Ending", "ForkServer", "end_workers", "fork_server", "run_job"]

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from io import BufferedIOBase
 from typing import Any
 
+from opwright.checks.context import KERNEL
 from opwright.results import Finding, NotChecked
 from opwright.results.json_form import from_json, to_json
 from opwright.runtime.targets import ImportPath
 
 __all__ = [
-    "KERNEL",
-    "REFERENCE",
     "Doing",
     "Done",
     "Found",
@@ -71,9 +70,6 @@ def write_job(job: Job) -> bytes:
 def read_job(stream: BufferedIOBase) -> Job:
     header = json.loads(stream.readline())
     return dataclasses.replace(from_json(Job, header["job"]), pickle=stream.read(header["pickle_bytes"]))
-
-
-KERNEL, REFERENCE = "the kernel", "the reference"
 
 
 @dataclass(frozen=True)
