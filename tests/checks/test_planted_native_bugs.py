@@ -3,6 +3,7 @@
 import textwrap
 
 import pytest
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -101,6 +102,16 @@ def scale(x, a):
 
 
 @pytest.mark.triton
+def test_the_line_of_a_triton_kernel_that_raises_is_told(tmp_path):
+    file = tmp_path / "scale_triton.py"
+    file.write_text(TRITON.replace("PREPARE", "x.contiguous()").replace("MASK", "i + tl.arange(0, 32) < n"))
+    scale = scale_op()
+    scale.triton(file, entry="scale", dtypes=[torch.float32])
+    (failure,) = ow.check(scale, checks=["values"], device="cpu").verdicts[0].failures
+    assert "scale_triton.py:9:\n    inside = i + tl.arange(0, 32) < n" in failure.message
+
+
+@pytest.mark.triton
 @pytest.mark.parametrize(
     ("prepare", "mask", "passes"),
     [
@@ -110,8 +121,6 @@ def scale(x, a):
     ],
 )
 def test_a_wrong_triton_kernel_is_caught_in_the_interpreter(tmp_path, prepare, mask, passes):
-    import torch
-
     file = tmp_path / "scale_triton.py"
     file.write_text(textwrap.dedent(TRITON).replace("PREPARE", prepare).replace("MASK", mask))
     scale = scale_op()

@@ -134,7 +134,7 @@ class Context:
             reference = Computation(in_float32, on_cpu, lambda i: terms(), is_widened=True)
             try:
                 _ = reference.rounded
-            except Exception:
+            except Exception:  # nor does it compute in float32
                 return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
         return arguments, reference
 

@@ -139,6 +139,14 @@ def check(
     jobs = jobs or max(1, min(4, machine.cores))
     if on_plan is not None:
         on_plan(len(tasks))
+    verdicts = _check_all(tasks, settings, jobs, on_verdict)
+    return CheckReport(machine.to_json(), (*verdicts, *unmet))
+
+
+def _check_all(
+    tasks: Sequence[Task], settings: _Settings, jobs: int, on_verdict: Callable[[Verdict], None] | None
+) -> list[Verdict]:
+    """The verdicts in the tasks' order; several run at a time."""
     verdicts: dict[int, Verdict] = {}
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(_check_one, task, settings): i for i, task in enumerate(tasks)}
@@ -152,7 +160,7 @@ def check(
                 future.cancel()
             end_workers()  # else the pool would wait for them, also for a hang
             raise
-    return CheckReport(machine.to_json(), (*(verdicts[i] for i in range(len(tasks))), *unmet))
+    return [verdicts[i] for i in range(len(tasks))]
 
 
 def _refuse_unknown(level: str, checks: Sequence[str], require: Sequence[str]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import linecache
+import os
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,13 +131,37 @@ def _is_free(context: Context, i: int) -> bool:
 
 
 def _raised_at(context: Context, error: Exception) -> str:
-    """The last line that ran in the kernel's Python file, if it has one; opwright's own errors name the place."""
-    kernel = context.op.kernels.get(context.kernel)
-    if kernel is None or isinstance(error, OpwrightError):
+    """The last line of the user's that ran; opwright's own errors name the place."""
+    if context.kernel not in context.op.kernels or isinstance(error, OpwrightError):
         return ""
-    source = kernel.spec.source
-    file = str(source) if isinstance(source, Path) else getattr(getattr(source, "__code__", None), "co_filename", "")
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file and f.lineno]
-    if not lines:
+    frames = [frame for part in _with_causes(error) for frame in traceback.extract_tb(part.__traceback__)]
+    own = [f for f in frames if f.lineno and _is_the_users(f.filename)]
+    if not own:
         return ""
-    return f"\n{Path(file).name}:{lines[-1]}:\n    {linecache.getline(file, lines[-1]).strip()}"
+    line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
+    return f"\n{Path(own[-1].filename).name}:{own[-1].lineno}:\n    {line}"
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those that it was raised from, as Triton's interpreter wraps what a line of a kernel raises."""
+    known: BaseException | None = error
+    while known is not None:
+        yield known
+        known = known.__cause__
+
+
+def _is_the_users(file: str) -> bool:
+    parts = Path(file).parts
+    in_python = file.startswith(_PYTHON) and "site-packages" not in parts
+    is_called = file.startswith(_CALLED) and "gallery" not in parts
+    return Path(file).is_file() and not in_python and not is_called
+
+
+def _folder_of(package: str) -> str:
+    found = importlib.util.find_spec(package)
+    return str(Path(found.origin).parent) + os.sep if found is not None and found.origin else os.devnull
+
+
+# The folders of Python, and of packages that kernels call.
+_PYTHON = sysconfig.get_path("stdlib") + os.sep
+_CALLED = tuple(map(_folder_of, ("torch", "triton", "numpy", "opwright")))
