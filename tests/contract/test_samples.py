@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Inexact, Int64
 from torch import Tensor
 
 import opwright as ow
@@ -125,6 +125,26 @@ def test_a_case_of_no_sample_is_refused(sums):
         parse_case(sums.contract, "sample=3")
     with pytest.raises(CheckError, match="has t=9, but the sample is sample=0 t=8"):
         parse_case(sums.contract, "sample=0 t=9")
+
+
+def test_samples_that_are_lazily_conjugated_or_negated_are_what_kernels_get(namespace):
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Inexact[Tensor, "n"]) -> Inexact[Tensor, "n"]:
+        return 2 * x
+
+    @twice.samples
+    def lazy():
+        z = torch.randn(5, dtype=torch.complex64).conj()
+        yield (z,)
+        yield (z.imag,)
+
+    assert next(lazy())[0].is_conj()
+    assert [*lazy()][1][0].is_neg()
+    twice.python(lambda x: (x + x).resolve_conj().contiguous(), name="right")
+    twice.python(lambda x: (x + x.conj()).resolve_conj().contiguous(), name="wrong")
+    right, wrong = ow.check(twice, checks=["values", "inputs unchanged"]).verdicts
+    assert right.status == "pass", right.failures
+    assert wrong.status == "fail"
 
 
 def test_typical_sizes_are_checked_unless_they_are_too_large(namespace):

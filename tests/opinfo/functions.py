@@ -48,7 +48,7 @@ def as_tensors(result: Any) -> list[torch.Tensor]:
 
 def _packed(result: Any, tensors: Sequence[torch.Tensor]) -> Any:
     """Tensors in the form of a result: alone, in a tuple, or in a list."""
-    if isinstance(result, torch.Tensor):
+    if isinstance(result, torch.Tensor) or (isinstance(result, tuple) and len(tensors) == 1):
         return tensors[0]
     return list(tensors) if isinstance(result, list) else tuple(tensors)
 

@@ -95,7 +95,12 @@ def fixed_layout(example: Sample, call: Call) -> Layout:
         warnings.simplefilter("ignore")
         result = call(*(t.clone() for t in example.tensors))
     outputs = tuple(("_",) * t.dim() for t in as_tensors(result))
-    return Layout(dims, (None,) * len(dims), outputs, isinstance(result, list), verified=False)
+    bounds = tuple(
+        None if dtype is None or dtype.is_floating_point or dtype is torch.bool or not t.numel() else int(t.max())
+        for t, dtype in zip(example.tensors, example.dtypes, strict=True)
+    )
+    in_order = tuple(b if b is None or b >= 0 else None for b in bounds)
+    return Layout(dims, in_order, outputs, isinstance(result, list), verified=False)
 
 
 def _loosened(

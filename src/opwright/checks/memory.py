@@ -17,7 +17,8 @@ def same_layout_copy(tensor: torch.Tensor) -> torch.Tensor:
         storage = torch.UntypedStorage(tensor.untyped_storage().nbytes(), device=tensor.device)
         return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride()).copy_(tensor)
     storage = tensor.untyped_storage().clone()
-    return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+    copy = copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+    return copy.conj() if tensor.is_conj() else copy
 
 
 def changed_bytes(now: torch.Tensor, before: torch.Tensor, *, elements: bool) -> int:

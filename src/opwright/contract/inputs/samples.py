@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from opwright import tree
 from opwright.contract.binding import bind, fill
 from opwright.contract.contract import Contract
@@ -37,7 +39,8 @@ def sample_arguments(contract: Contract, number: int) -> tuple[Any, ...]:
         bind(contract, arguments)
     except ArgumentError as error:
         raise CheckError(f"sample {number} of op.samples is no call: {error.message}", fix=error.fix) from error
-    return arguments
+    # A lazy negation, as of the imaginary part of a conjugate, cannot be copied as memory; a lazy conjugation can.
+    return tuple(tree.map_tensors(torch.Tensor.resolve_neg, list(arguments)))
 
 
 def sample_cases(contract: Contract) -> list[Case]:
