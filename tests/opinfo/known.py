@@ -51,8 +51,8 @@ KNOWN: tuple[Bug, ...] = (
         ("median", "nanmedian"),
         "cpu",
         ("values", "gradients"),
-        "torch.tensor([[3.0], [1.0], [2.0]]).expand(3, 2).median(1) has the values [1, 1, 0] instead of [3, 1, 2]: along "
-        "an expanded dim it reads other memory; a contiguous copy is right (torch 2.13, CPU).",
+        "torch.tensor([[3.0], [1.0], [2.0]]).expand(3, 2).median(1) has the values [1, 1, 0] instead of [3, 1, 2]: "
+        "along an expanded dim it reads other memory; a contiguous copy is right (torch 2.13, CPU).",
     ),
     Bug(
         ("linalg.eigvals",),
