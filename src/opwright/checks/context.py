@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks import state
 from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.memory import same_layout_copy
 from opwright.contract import derive
@@ -52,6 +53,7 @@ class Observation:
         before: contiguous copies of the arguments.
         outputs: the kernel's outputs, followed by the mutated arguments; or the exception that it raised.
         reference: what the reference returns (``Contract.reference``), on the CPU.
+        changed: settings of the process that the kernel left changed, and how.
     """
 
     case: Case
@@ -60,6 +62,7 @@ class Observation:
     before: tuple[Any, ...]
     outputs: tuple[Any, ...] | Exception
     reference: Computation
+    changed: Mapping[str, str]
 
     @property
     def expected(self) -> tuple[torch.Tensor, ...]:
@@ -164,6 +167,7 @@ class Context:
         except torch.OutOfMemoryError:
             return SkippedCase("there is not enough memory for copies of the arguments")
         outputs: tuple[Any, ...] | Exception
+        before_call = state.settings(self.device)
         try:
             outputs = self.results(passed)
             self.synchronize()
@@ -173,7 +177,9 @@ class Context:
             if case.layout == FAR and "CUDA error" not in str(error):  # as cuBLAS refuses strides past 2**31
                 return SkippedCase(f"the kernel refuses rows that lie so far apart: {_first_line(error)}")
             outputs = error
-        return Observation(case, arguments, passed, before, outputs, reference)
+        changed = state.changes(before_call, self.device)
+        state.restore(before_call, changed, self.device)
+        return Observation(case, arguments, passed, before, outputs, reference, changed)
 
     def results(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """What a call returns, followed by the arguments that it has written."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 from opwright.checks import meaning
 from opwright.checks.context import Check, Checker
 from opwright.checks.derivatives import gradients, own_backward, second_derivatives
-from opwright.checks.outputs import configurations, metadata, properties, purity, special_values, streams, values
+from opwright.checks.outputs import (
+    configurations,
+    global_state,
+    metadata,
+    properties,
+    purity,
+    special_values,
+    streams,
+    values,
+)
 from opwright.checks.registration import compiled, flops, opcheck, vmap
 
 __all__ = ["CHECKS", "EACH_CASE"]
@@ -17,6 +26,7 @@ CHECKS: dict[str, Check] = {
     properties.NAME: properties.check,
     metadata.NAME: metadata.check,
     purity.NAME: purity.check,
+    global_state.NAME: global_state.check,
     streams.NAME: streams.check,
     configurations.NAME: configurations.check,
     gradients.NAME: gradients.check,
@@ -29,4 +39,8 @@ CHECKS: dict[str, Check] = {
 }
 
 # Those that examine every case: each case runs once for all of them.
-EACH_CASE: dict[str, Checker] = {metadata.NAME: metadata.find_error, purity.NAME: purity.find_error}
+EACH_CASE: dict[str, Checker] = {
+    metadata.NAME: metadata.find_error,
+    purity.NAME: purity.find_error,
+    global_state.NAME: global_state.find_error,
+}

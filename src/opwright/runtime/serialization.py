@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
 import io
 import linecache
@@ -111,6 +112,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             return _make_dtype_class, (obj.__name__, obj.__module__, obj.dtypes)
         if isinstance(obj, _CACHED) and _is_sent_by_value(obj.__wrapped__):
             return _with_cache, (obj.__wrapped__, obj.cache_parameters())
+        if isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType and obj.__name__ in sys.modules:
+            return importlib.import_module, (obj.__name__,)  # such as torch.backends.cudnn
         if type(obj).__name__ in ("JITFunction", "InterpretedFunction") and hasattr(obj, "fn"):
             return _apply_jit, (obj.fn, *_source_of(obj.fn))
         return super().reducer_override(obj)

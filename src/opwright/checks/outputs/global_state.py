@@ -1,0 +1,38 @@
+"""The check "global state": settings of the process, such as the default dtype, are after a call what they were.
+
+What a kernel leaves changed is a warning: its results are right, but those of later code may not be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from opwright.checks.context import Context, Observation
+from opwright.checks.state import RANDOM
+from opwright.results import Finding, NotChecked, Status
+
+__all__ = ["NAME", "check", "find_error"]
+
+NAME = "global state"
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """Compare the settings before and after the call of every case."""
+    for found in context.check_each_case(NAME, find_error):
+        if isinstance(found, Finding) and found.status is Status.FAIL:
+            yield dataclasses.replace(
+                found, status=Status.WARNING, remedy="leave it alone, or set it back, also after an exception"
+            )
+        else:
+            yield found
+
+
+def find_error(context: Context, run: Observation) -> str | None:
+    """The first setting that the kernel left changed."""
+    for name, how in run.changed.items():
+        if name == RANDOM and context.op.contract.random is True:
+            continue
+        more = f": {how}" if how else ", though the contract does not say that it draws random numbers"
+        return f"the kernel changes {name}{more}"
+    return None

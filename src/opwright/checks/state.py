@@ -1,0 +1,102 @@
+"""Settings of the process that a kernel must leave as they are: what they were, and what a call made of them."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["RANDOM", "changes", "restore", "settings"]
+
+# The settings that a kernel may change whose contract says that it draws random numbers.
+RANDOM = "the state of torch's generator"
+
+
+@dataclass(frozen=True)
+class _Setting:
+    read: Callable[[], Any]
+    write: Callable[[Any], Any]
+
+
+def _set_device(device: torch.device) -> None:
+    torch.set_default_device(None if device.type == "cpu" else device)
+
+
+def _set_deterministic(values: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(values[0], warn_only=values[1])
+
+
+def _flushes_denormals() -> bool:
+    return float(torch.full((), 1e-310, dtype=torch.float64, device="cpu") * 1) == 0
+
+
+def _attribute(owner: Any, name: str) -> _Setting:
+    return _Setting(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+
+
+_SETTINGS: dict[str, _Setting] = {
+    "the default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype),
+    "the default device": _Setting(torch.get_default_device, _set_device),
+    "whether gradients are recorded": _Setting(torch.is_grad_enabled, torch.set_grad_enabled),
+    "the number of torch's threads": _Setting(torch.get_num_threads, torch.set_num_threads),
+    "whether algorithms are deterministic": _Setting(
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        _set_deterministic,
+    ),
+    "the precision of float32 products": _Setting(
+        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    ),
+    "torch.backends.cudnn.enabled": _attribute(torch.backends.cudnn, "enabled"),
+    "torch.backends.cudnn.benchmark": _attribute(torch.backends.cudnn, "benchmark"),
+    "torch.backends.cudnn.deterministic": _attribute(torch.backends.cudnn, "deterministic"),
+    "whether denormal numbers are flushed to zero": _Setting(_flushes_denormals, torch.set_flush_denormal),
+    RANDOM: _Setting(lambda: torch.get_rng_state().numpy().tobytes(), lambda state: torch.set_rng_state(_bytes(state))),
+    "the state of Python's random": _Setting(random.getstate, random.setstate),
+    "the working directory": _Setting(os.getcwd, os.chdir),
+}
+_ON_GPU: dict[str, _Setting] = {
+    "the current GPU": _Setting(torch.cuda.current_device, torch.cuda.set_device),
+    "the current stream": _Setting(torch.cuda.current_stream, torch.cuda.set_stream),
+    "the state of the GPU's generator": _Setting(
+        lambda: torch.cuda.get_rng_state().numpy().tobytes(), lambda state: torch.cuda.set_rng_state(_bytes(state))
+    ),
+}
+# Their values say nothing to a reader.
+_OPAQUE = frozenset({RANDOM, "the state of Python's random", "the state of the GPU's generator"})
+
+
+def _bytes(state: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
+
+
+def _known(device: str) -> dict[str, _Setting]:
+    return {**_SETTINGS, **(_ON_GPU if device == "cuda" else {})}
+
+
+def settings(device: str) -> dict[str, Any]:
+    """The settings as they are."""
+    return {name: setting.read() for name, setting in _known(device).items()}
+
+
+def changes(before: Mapping[str, Any], device: str) -> dict[str, str]:
+    """The settings that are not as before, with a text that tells how."""
+    now = settings(device)
+    return {
+        name: "" if name in _OPAQUE else f"{before[name]} before, {now[name]} after"
+        for name in before
+        if now[name] != before[name]
+    }
+
+
+def restore(before: Mapping[str, Any], names: Mapping[str, str], device: str) -> None:
+    """Set some settings to what they were, so that they do not change other calls."""
+    known = _known(device)
+    for name in names:
+        known[name].write(before[name])

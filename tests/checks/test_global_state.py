@@ -1,0 +1,154 @@
+"""The check "global state": what a kernel leaves changed is a warning that names it; what it sets back is none."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import opwright as ow
+
+
+def verdict_of(namespace, kernel, *, draws=False):
+    if draws:
+
+        @ow.op(f"{namespace}::noise", random=True)
+        def operator(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+            return x + torch.rand_like(x)
+    else:
+
+        @ow.op(f"{namespace}::twice")
+        def operator(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+            return 2 * x
+
+    operator.python(kernel, name="kernel")
+    return ow.check(operator, checks=["values", "global state"], device="cpu").verdicts[0]
+
+
+def sets_the_default_dtype(x):
+    torch.set_default_dtype(torch.float64)
+    return 2 * x
+
+
+def turns_gradients_off(x):
+    torch.set_grad_enabled(False)
+    return 2 * x
+
+
+def takes_one_thread(x):
+    torch.set_num_threads(1)
+    return 2 * x
+
+
+def seeds(x):
+    torch.manual_seed(0)
+    return 2 * x
+
+
+def draws(x):
+    torch.rand(1)
+    return 2 * x
+
+
+def draws_in_python(x):
+    random.random()
+    return 2 * x
+
+
+def lowers_products(x):
+    torch.set_float32_matmul_precision("medium")
+    return 2 * x
+
+
+def turns_benchmarks_on(x):
+    torch.backends.cudnn.benchmark = True
+    return 2 * x
+
+
+def goes_elsewhere(x):
+    os.chdir(tempfile.gettempdir())
+    return 2 * x
+
+
+def changes_it_only_for_long_vectors(x):
+    if x.numel() > 1000:
+        torch.set_default_dtype(torch.float64)
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (sets_the_default_dtype, "the default dtype: torch.float32 before, torch.float64 after"),
+        (turns_gradients_off, "whether gradients are recorded"),
+        (takes_one_thread, "the number of torch's threads"),
+        (seeds, "the state of torch's generator"),
+        (draws, "the state of torch's generator"),
+        (draws_in_python, "the state of Python's random"),
+        (lowers_products, "the precision of float32 products: highest before, medium after"),
+        (turns_benchmarks_on, "torch.backends.cudnn.benchmark: False before, True after"),
+        (goes_elsewhere, "the working directory"),
+        (changes_it_only_for_long_vectors, "the default dtype"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_a_kernel_leaves_changed_is_named(namespace, kernel, message):
+    verdict = verdict_of(namespace, kernel)
+    assert verdict.status == "warning", verdict.findings
+    (found,) = verdict.warnings
+    assert found.check == "global state"
+    assert message in found.message
+    assert "set it back" in found.remedy
+
+
+def draws_with_its_own_generator(x):
+    torch.rand(3, generator=torch.Generator().manual_seed(0))
+    return 2 * x
+
+
+def draws_in_a_fork(x):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        torch.rand(3)
+    return 2 * x
+
+
+def sets_it_back(x):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return 2 * x
+    finally:
+        torch.set_default_dtype(before)
+
+
+def records_no_gradients_inside(x):
+    with torch.no_grad():
+        return 2 * x
+
+
+def computes_on_a_default_device(x):
+    with torch.device("cpu"):
+        return x * torch.full((), 2.0, dtype=x.dtype)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        draws_with_its_own_generator, draws_in_a_fork, sets_it_back, records_no_gradients_inside,
+        computes_on_a_default_device,
+    ],
+)  # fmt: skip
+def test_what_is_as_before_is_no_warning(namespace, kernel):
+    verdict = verdict_of(namespace, kernel)
+    assert verdict.status == "pass", verdict.findings
+
+
+def test_an_operator_that_draws_random_numbers_may_advance_the_generator(namespace):
+    verdict = verdict_of(namespace, lambda x: x + torch.rand_like(x), draws=True)
+    assert verdict.status == "pass", verdict.findings
