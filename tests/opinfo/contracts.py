@@ -130,7 +130,8 @@ def _make(info: OpInfo, group: Group, layout: Layout, device: str) -> Made:
     halves = [d for d in supported if d in HALVES]
     if halves:
         rounded = {d: kinds for d, kinds in outputs.items() if d in HALVES}
-        operator.python(fused_kernel(call, rounded), name="fused", dtypes=halves)
+        fixed = [d for d in example.dtypes if d is not None and d.is_floating_point]
+        operator.python(fused_kernel(call, rounded), name="fused", dtypes=[*halves, *fixed])
     return Made(full_name(info), operator, layout, len(fitting))
 
 

@@ -55,6 +55,13 @@ KNOWN: tuple[Bug, ...] = (
         "along an expanded dim it reads other memory; a contiguous copy is right (torch 2.13, CPU).",
     ),
     Bug(
+        ("mv", "addmv"),
+        "cpu",
+        ("values", "contract", "gradients"),
+        "torch.mv(x, v) in float16 and bfloat16 ends the process with SIGSEGV where the two rows of x are 2³¹ + 64 "
+        "elements apart; in float32 it is right (torch 2.13, CPU).",
+    ),
+    Bug(
         ("linalg.eigvals",),
         "cpu",
         ("values",),
