@@ -90,7 +90,7 @@ def changes_it_only_for_long_vectors(x):
         (seeds, "the state of torch's generator"),
         (draws, "the state of torch's generator"),
         (draws_in_python, "the state of Python's random"),
-        (lowers_products, "the precision of float32 products: highest before, medium after"),
+        (lowers_products, "torch.backends.cuda.matmul.fp32_precision: none before, tf32 after"),
         (turns_benchmarks_on, "torch.backends.cudnn.benchmark: False before, True after"),
         (goes_elsewhere, "the working directory"),
         (changes_it_only_for_long_vectors, "the default dtype"),
@@ -132,6 +132,15 @@ def records_no_gradients_inside(x):
         return 2 * x
 
 
+def asks_for_products_in_float32(x):
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    torch.backends.mkldnn.matmul.fp32_precision = "ieee"
+    try:
+        return 2 * x
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = before
+
+
 def computes_on_a_default_device(x):
     with torch.device("cpu"):
         return x * torch.full((), 2.0, dtype=x.dtype)
@@ -141,7 +150,7 @@ def computes_on_a_default_device(x):
     "kernel",
     [
         draws_with_its_own_generator, draws_in_a_fork, sets_it_back, records_no_gradients_inside,
-        computes_on_a_default_device,
+        computes_on_a_default_device, asks_for_products_in_float32,
     ],
 )  # fmt: skip
 def test_what_is_as_before_is_no_warning(namespace, kernel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 from collections.abc import Callable, Mapping
@@ -34,10 +35,18 @@ def _flushes_denormals() -> bool:
     return float(torch.full((), 1e-310, dtype=torch.float64, device="cpu") * 1) == 0
 
 
-def _attribute(owner: Any, name: str) -> _Setting:
+def _of_backend(path: str) -> _Setting:
+    """A setting such as ``cudnn.benchmark`` in ``torch.backends``."""
+    *owners, name = path.split(".")
+    owner = functools.reduce(getattr, owners, torch.backends)
     return _Setting(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
 
 
+# torch.get_float32_matmul_precision raises where a program sets those of backends.
+_OF_BACKENDS = (
+    "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "cudnn.conv.fp32_precision", "cuda.matmul.fp32_precision",
+    "mkldnn.matmul.fp32_precision",
+)  # fmt: skip
 _SETTINGS: dict[str, _Setting] = {
     "the default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype),
     "the default device": _Setting(torch.get_default_device, _set_device),
@@ -50,12 +59,7 @@ _SETTINGS: dict[str, _Setting] = {
         ),
         _set_deterministic,
     ),
-    "the precision of float32 products": _Setting(
-        torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
-    ),
-    "torch.backends.cudnn.enabled": _attribute(torch.backends.cudnn, "enabled"),
-    "torch.backends.cudnn.benchmark": _attribute(torch.backends.cudnn, "benchmark"),
-    "torch.backends.cudnn.deterministic": _attribute(torch.backends.cudnn, "deterministic"),
+    **{f"torch.backends.{path}": _of_backend(path) for path in _OF_BACKENDS},
     "whether denormal numbers are flushed to zero": _Setting(_flushes_denormals, torch.set_flush_denormal),
     RANDOM: _Setting(lambda: torch.get_rng_state().numpy().tobytes(), lambda state: torch.set_rng_state(_bytes(state))),
     "the state of Python's random": _Setting(random.getstate, random.setstate),

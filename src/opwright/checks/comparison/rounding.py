@@ -70,9 +70,9 @@ def recorded(run: Callable[[], Sequence[torch.Tensor]]) -> Operations:
 
 @contextlib.contextmanager
 def perturbed(arguments: Any, operations: Operations, fallback: float, finest: float, seed: int) -> Iterator[Any]:
-    """A block like ``exactly``, in which each result has a random relative error: as large as the unit roundoff of the
-    dtype in which the same operation gave it in ``operations`` (which is not for the last ones), and at least
-    ``finest``.
+    """A block like ``exactly``, in which each result has a random relative error: at least ``finest``, and as large as
+    the eps of the dtype in which the same operation gave it in ``operations``. Not so the last operations' results: the
+    tolerance counts their rounding by itself.
 
     Args:
         fallback: the error if the operations are others than the recorded ones.
