@@ -44,8 +44,8 @@ def _of_backend(path: str) -> _Setting:
 
 # torch.get_float32_matmul_precision raises where a program sets those of backends.
 _OF_BACKENDS = (
-    "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "cudnn.conv.fp32_precision", "cuda.matmul.fp32_precision",
-    "mkldnn.matmul.fp32_precision",
+    "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "cudnn.conv.fp32_precision",
+    "cuda.matmul.fp32_precision", "mkldnn.matmul.fp32_precision",
 )  # fmt: skip
 _SETTINGS: dict[str, _Setting] = {
     "the default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype),
