@@ -22,7 +22,7 @@ from torch.testing._internal.opinfo.core import BinaryUfuncInfo, OpInfo, UnaryUf
 import opwright as ow
 from opwright.contract.binding import bind
 from tests.opinfo import left_out
-from tests.opinfo.functions import HALVES, as_tensors, bind_constants, eager_kernel, fused_kernel
+from tests.opinfo.functions import HALVES, alone, as_tensors, bind_constants, eager_kernel, fused_kernel
 from tests.opinfo.shapes import Layout, find_layout, fixed_layout
 from tests.opinfo.structures import Group, Sample, first_dtype, groups_of, read_samples
 
@@ -116,6 +116,8 @@ def _find_layout(info: OpInfo, group: Group, *, elementwise: bool) -> Layout:
 def _make(info: OpInfo, group: Group, layout: Layout, device: str) -> Made:
     example = group.example
     call = bind_constants(info.op, example.leaves, example.spec, example.slots)
+    if len(layout.outputs) == 1 and not layout.is_list:
+        call = alone(call)
     supported, first = _supported(info, device), first_dtype(info)
     samples = [s for d in supported for s in _samples_in(info, group, d, _FIRST if d is first else _OTHERS)]
     converted = [(d, _in_dtype(example, d)) for d in supported]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
-__all__ = ["HALVES", "as_tensors", "bind_constants", "eager_kernel", "fused_kernel"]
+__all__ = ["HALVES", "alone", "as_tensors", "bind_constants", "eager_kernel", "fused_kernel"]
 
 HALVES = (torch.float16, torch.bfloat16)
 Function = Callable[..., Any]
@@ -46,9 +46,19 @@ def as_tensors(result: Any) -> list[torch.Tensor]:
     return listed
 
 
+def alone(call: Function) -> Function:
+    """A function whose results are tuples of one tensor, giving the tensor."""
+
+    def first(*tensors: torch.Tensor) -> Any:
+        result = call(*tensors)
+        return result[0] if isinstance(result, tuple) else result
+
+    return first
+
+
 def _packed(result: Any, tensors: Sequence[torch.Tensor]) -> Any:
     """Tensors in the form of a result: alone, in a tuple, or in a list."""
-    if isinstance(result, torch.Tensor) or (isinstance(result, tuple) and len(tensors) == 1):
+    if isinstance(result, torch.Tensor):
         return tensors[0]
     return list(tensors) if isinstance(result, list) else tuple(tensors)
 

@@ -219,7 +219,8 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The absolute difference of two tensors in float64; 0 for integers, which are compared exactly."""
     if not (b.is_floating_point() or b.is_complex()):
         return torch.zeros(b.shape, dtype=torch.float64)
-    return (a.to(b.dtype) - b).abs().double()
+    wide = torch.complex128 if b.is_complex() else torch.float64  # torch does not subtract floats of a byte
+    return (a.to(wide) - b.to(wide)).abs()
 
 
 def _typical(values: torch.Tensor) -> torch.Tensor:
