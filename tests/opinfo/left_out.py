@@ -8,6 +8,7 @@ __all__ = ["UNCHECKED_SIZES", "reason"]
 # contracts have the sizes of a sample.
 UNCHECKED_SIZES = frozenset({
     "nn.functional.batch_norm", "nn.functional.batch_norm.without_cudnn", "nn.functional.embedding_bag",
+    "nn.functional.scaled_dot_product_attention",
 })  # fmt: skip
 
 _UNINITIALISED = "its result is not initialised"
