@@ -83,6 +83,10 @@ def raises_on_empty(x, a):
     return right(x, a)
 
 
+def aliases_its_input_through_numpy(x, a):
+    return torch.from_numpy(x.numpy()) if x.dtype is torch.float32 and x.is_contiguous() else right(x, a)
+
+
 def segfaults(x, a):
     if x.numel() > 8:
         ctypes.string_at(1)
@@ -119,6 +123,7 @@ def prints_without_end(x, a):
         (wrong_in_half_only, "values", "elements differ"),
         (returns_strided_memory, "metadata", "has strides"),
         (aliases_its_input, "metadata", "shares memory with input 0"),
+        (aliases_its_input_through_numpy, "metadata", "shares memory with input 0"),
         (raises_on_empty, "values", "grid of 0 blocks"),
         (segfaults, "values", "crashed with SIGSEGV"),
         (leaves, "values", "ended the process with exit code 0"),

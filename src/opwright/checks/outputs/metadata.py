@@ -12,7 +12,6 @@ from opwright.checks.context import Context, Observation, same_layout
 from opwright.contract.binding import describe_outputs
 from opwright.contract.inputs.sizes import elements
 from opwright.internals.compiler import fake_tensors
-from opwright.internals.tensors import memory_of
 from opwright.results import Finding, NotChecked
 
 __all__ = ["NAME", "check"]
@@ -83,20 +82,25 @@ def _same_strides(actual: torch.Tensor, fake: torch.Tensor) -> bool:
 
 
 def _aliasing(outputs: Sequence[torch.Tensor], arguments: Any) -> str | None:
-    taken = {memory_of(t): f"input {i}" for i, t in enumerate(tree.tensors(arguments))}
+    taken = {_address(t): f"input {i}" for i, t in enumerate(tree.tensors(arguments))}
     for i, output in enumerate(outputs):
-        if output.numel() and memory_of(output) in taken:
-            return f"output {i} shares memory with {taken[memory_of(output)]}: return a new tensor"
-        taken[memory_of(output)] = f"output {i}"
+        if output.numel() and _address(output) in taken:
+            return f"output {i} shares memory with {taken[_address(output)]}: return a new tensor"
+        taken[_address(output)] = f"output {i}"
     return None
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Where its memory begins: storages differ, if a view is made through NumPy or DLPack."""
+    return tensor.untyped_storage().data_ptr()
 
 
 def _reused_memory(context: Context, run: Observation, outputs: Sequence[torch.Tensor]) -> str | None:
     """Whether a second call returns the memory of the first, so that the caller's earlier result changes."""
     if elements(context.op.contract, run.case) > 64:
         return None  # small cases find a reused buffer as well
-    earlier = {memory_of(t) for t in outputs if t.numel()}
+    earlier = {_address(t) for t in outputs if t.numel()}
     for i, again in enumerate(context.op.contract.unpack(context.call(same_layout(run.arguments)))):
-        if again.numel() and memory_of(again) in earlier:
+        if again.numel() and _address(again) in earlier:
             return f"output {i} of a second call is in the memory of an earlier result: return a new tensor"
     return None
