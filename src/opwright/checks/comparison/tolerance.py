@@ -6,9 +6,8 @@ element may differ from ``exact`` by
     2 · ulp + 3 · m
     2 · ulp + 3 · m + 1.5 · eps · |exact|       if the last step is in float16 or bfloat16
 
-or by twice what the reference itself is off, relative to such a tolerance where it is worst (up to ``MOST_OWN``); where
-it is off by more than this tolerance, what is around may be, too. As much is allowed from what the reference gives in
-the case's own dtypes.
+with more than 3 (up to ``MOST_OWN``) where the reference's own errors are larger; where it is off by more than this
+tolerance, what is around may be, too. As much is allowed from what the reference gives in the case's own dtypes.
 
 ``ulp`` is the distance of neighbouring numbers of the output's dtype at this element: the kernel has to round its
 result. ``m`` is what rounding inside the computation does to this element: the largest change in some runs in which
@@ -115,7 +114,7 @@ class Computation:
         tolerance = last + 3 * inner
         if self._runs >= _FEW_RUNS and share.numel():
             excess = (own - tolerance).nan_to_num(0, 0, 0).clamp_min(0)
-            tolerance = tolerance.maximum(min(MOST_OWN, 2 * float(share.max())) * (last + inner))
+            tolerance = tolerance.maximum(last + min(MOST_OWN, 2 * float(share.max())) * inner)
             tolerance = tolerance + 2 * _around(excess)
         return torch.where(torch.isfinite(tolerance), tolerance, 0.0)
 
