@@ -17,7 +17,7 @@ import torch
 from opwright import tree
 from opwright.checks import state
 from opwright.checks.comparison.tolerance import Computation
-from opwright.checks.memory import same_layout_copy
+from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of, same_layout, to_cpu
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.arguments import arguments_of
@@ -25,67 +25,38 @@ from opwright.contract.inputs.case import Case, Size
 from opwright.contract.inputs.layouts import FAR
 from opwright.contract.inputs.sizes import elements, smaller
 from opwright.errors import ArgumentError, CheckError
+from opwright.internals.autograd import below_autograd
 from opwright.results import Coverage, Finding, NotChecked, Status
+from opwright.runtime.kernel import gpu_of
 from opwright.runtime.op import Op
 
 __all__ = [
-    "KERNEL", "MOST_FAILURES", "REFERENCE", "Check", "Checker", "Context", "Observation", "SkippedCase", "kind_of",
+    "KERNEL", "MOST_FAILURES", "REFERENCE", "Check", "Checker", "Context", "kind_of",
 ]  # fmt: skip
 
 # Who runs.
 KERNEL, REFERENCE = "the kernel", "the reference"
 
 
-@dataclass(frozen=True)
-class SkippedCase:
-    """A case for which the reference or the kernel is not defined, so that there is nothing to compare."""
-
-    why: str
-
-
-@dataclass
-class Observation:
-    """One run of the kernel: its arguments, its outputs, and the reference's outputs.
-
-    Attributes:
-        arguments: the arguments as they were before the run.
-        passed: what the kernel got, a copy of them with the same memory layout; it may have been written.
-        before: contiguous copies of the arguments.
-        outputs: the kernel's outputs, followed by the mutated arguments; or the exception that it raised.
-        reference: what the reference returns (``Contract.reference``), on the CPU.
-        changed: settings of the process that the kernel left changed, and how.
-    """
-
-    case: Case
-    arguments: tuple[Any, ...]
-    passed: tuple[Any, ...]
-    before: tuple[Any, ...]
-    outputs: tuple[Any, ...] | Exception
-    reference: Computation
-    changed: Mapping[str, str]
-
-    @property
-    def expected(self) -> tuple[torch.Tensor, ...]:
-        """The reference's results in the case's own dtypes."""
-        return self.reference.rounded
-
-
 # A checker examines one observation and returns a description of the error, or None.
-Checker = Callable[["Context", Observation], str | None]
+Checker = Callable[["Context", Any], str | None]
 # A check yields its findings, and what it could not check.
 Check = Callable[["Context"], Iterator[Finding | NotChecked]]
 
 
 @dataclass
 class Context:
-    """Everything that one worker checks. ``progress(check, case)`` is called before each step."""
+    """Everything that one worker checks."""
 
     op: Op
     kernel: str
     device: str
     level: str
     cases: list[Case]
-    progress: Callable[[str, str], None]
+    # Called before each step: the check, the case, and where a crash would happen.
+    progress: Callable[..., None]
+    # Called with a failure before simpler cases of it are tried, one of which may end the process.
+    suspects: Callable[[Finding], None] = lambda finding: None
     # Called with who runs from now on: the kernel, unless it says that the reference does.
     runs: Callable[[str], None] = lambda who: None
     # The command that repeats a failing case, with the placeholders {check} and {case}.
@@ -95,8 +66,16 @@ class Context:
     # The checkers of other checks that examine every case, too.
     beside: Mapping[str, Checker] = field(default_factory=dict)
     _observed: dict[Case, Observation | SkippedCase] = field(default_factory=dict)
+    # The checks that found something wrong.
+    wrong: set[str] = field(default_factory=set)
     # What checkers said of cases.
     _judged: dict[tuple[str, Case], str | SkippedCase | None] = field(default_factory=dict)
+
+    @property
+    def runs_slowly(self) -> bool:
+        """Whether a kernel for GPUs runs on a CPU, where an interpreter or a simulator takes long for many programs."""
+        kernel = self.op.kernels.get(self.kernel)
+        return self.device == "cpu" and kernel is not None and kernel.spec.devices == ("cuda",)
 
     def observe(self, case: Case) -> Observation | SkippedCase:
         """Run the kernel and the reference on a case. What was run lately is not run again."""
@@ -113,7 +92,7 @@ class Context:
         self.progress("inputs", str(case))
         return not isinstance(self.prepare(case), SkippedCase)
 
-    def prepare(self, case: Case) -> tuple[tuple[Any, ...], Computation] | SkippedCase:
+    def prepare(self, case: Case) -> Prepared | SkippedCase:
         """The arguments of a case, and what the reference gives."""
         try:
             arguments = arguments_of(self.op.contract, case, self.device)
@@ -139,7 +118,7 @@ class Context:
                 _ = reference.rounded
             except Exception:  # nor does it compute in float32
                 return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
-        return arguments, reference
+        return Prepared(case, arguments, reference)
 
     def as_reference(self, run: Callable[[Any], Sequence[torch.Tensor]]) -> Callable[[Any], Sequence[torch.Tensor]]:
         """A function that is not the kernel's: if it ends the process, the kernel is not to blame."""
@@ -157,7 +136,7 @@ class Context:
         prepared = self.prepare(case)
         if isinstance(prepared, SkippedCase):
             return prepared
-        arguments, reference = prepared
+        arguments, reference = prepared.arguments, prepared.reference
         try:
             _ = reference.exact
         except Exception as error:
@@ -179,7 +158,7 @@ class Context:
             outputs = error
         changed = state.changes(before_call, self.device)
         state.restore(before_call, changed, self.device)
-        return Observation(case, arguments, passed, before, outputs, reference, changed)
+        return Observation(case, arguments, reference, passed, before, outputs, changed)
 
     def results(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """What a call returns, followed by the arguments that it has written."""
@@ -189,6 +168,18 @@ class Context:
         """Call the operator like a user, restricted to this kernel; returns all its outputs."""
         with self.op.only(self.kernel):
             return self.op.contract.signature.call(self.op.with_saved, arguments)
+
+    def run_kernel(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """What ``results`` returns, of a call around torch's dispatcher, in which modes see what the kernel does."""
+        kernel = self.op.kernels[self.kernel]
+        with below_autograd():
+            launch = kernel.launch_for_calls_like(arguments, gpu_of(arguments))
+            return self.op.contract.results(launch(*arguments), arguments)
+
+    def ran(self, case: Case) -> bool:
+        """Whether the kernel returned results for a case."""
+        found = self.observe(case)
+        return isinstance(found, Observation) and not isinstance(found.outputs, Exception)
 
     def _explain(self, arguments: Sequence[Any]) -> str:
         """The name of the kernel that would run if this were the only one."""
@@ -201,16 +192,21 @@ class Context:
             torch.cuda.synchronize()
 
     def check_each_case(
-        self, check: str, checker: Checker, *, cases: Sequence[Case] | None = None
+        self, check: str, checker: Checker, *, cases: Sequence[Case] | None = None, runs: bool = True
     ) -> Iterator[Finding | NotChecked]:
         """Apply a checker to every case (or some); yield each kind of failure with its smallest case, or one finding
-        with the number of passed cases."""
+        with the number of passed cases.
+
+        Args:
+            runs: whether the kernel runs first; else the checker gets a case that is only prepared, and runs it itself.
+        """
+        observe = self.observe if runs else self.prepare
         chosen = self.cases if cases is None else cases
         skipped: dict[str, list[tuple[Case, str]]] = {}
         failures: list[tuple[str, Case]] = []
         passed = passed_empty = ran = 0
         for case in chosen:
-            wrong = self._judge(check, checker, case)
+            wrong = self._judge(check, checker, case) if runs else self._judge_alone(check, checker, case)
             if isinstance(wrong, SkippedCase):
                 skipped.setdefault(_kind(wrong.why), []).append((case, wrong.why))
                 continue
@@ -219,7 +215,8 @@ class Context:
                 passed += 1
                 passed_empty += elements(self.op.contract, case) == 0
             elif not any(_explains(known, (kind_of(wrong), case)) for known in failures):
-                case, wrong = self._shrink(check, checker, case, wrong)
+                self.suspects(self.failed(check, str(case), wrong))
+                case, wrong = self._shrink(check, checker, case, wrong, observe)
                 failures.append((kind_of(wrong), case))
                 coverage = Coverage(ran, len(chosen))
                 yield dataclasses.replace(self.failed(check, str(case), wrong), coverage=coverage)
@@ -229,6 +226,7 @@ class Context:
             example, why = group[0]
             yield NotChecked.in_cases(check, len(group), str(example), why)
         if failures:
+            self.wrong.add(check)
             return
         if passed > passed_empty or (passed and len(chosen) == 1):
             yield Finding(check, Status.PASS, message=f"{passed} cases", coverage=Coverage(ran, len(chosen)))
@@ -248,7 +246,14 @@ class Context:
                     self._judged[name, case] = run if isinstance(run, SkippedCase) else each(self, run)
         return self._judged[check, case]
 
-    def _shrink(self, check: str, checker: Checker, case: Case, wrong: str, tries: int = 60) -> tuple[Case, str]:
+    def _judge_alone(self, check: str, checker: Checker, case: Case) -> str | SkippedCase | None:
+        self.progress(check, str(case))
+        prepared = self.prepare(case)
+        return prepared if isinstance(prepared, SkippedCase) else checker(self, prepared)
+
+    def _shrink(
+        self, check: str, checker: Checker, case: Case, wrong: str, observe: Callable[[Case], Any], tries: int = 60
+    ) -> tuple[Case, str]:
         """Replace the case by simpler ones as long as they fail in the same way."""
         kind = kind_of(wrong)
         improved = self.shrinks
@@ -259,7 +264,7 @@ class Context:
                 self.progress(check, str(candidate))
                 if tries < 0:
                     break
-                observation = self.observe(candidate)
+                observation = observe(candidate)
                 again = None if isinstance(observation, SkippedCase) else checker(self, observation)
                 if again is not None and kind_of(again) == kind:
                     case, wrong, improved = candidate, again, True
@@ -291,14 +296,14 @@ class Context:
         if not wanted and layouts == ("contiguous",):  # the kernel takes other layouts only
             wanted = [c for c in self.cases if c.is_plain and 0 < elements(self.op.contract, c) <= _MODERATE]
         wanted.sort(key=lambda c: -elements(self.op.contract, c))
-        found = list(itertools.islice((c for c in wanted if self._runs(c)), count))
+        found = list(itertools.islice((c for c in wanted if self.ran(c)), count))
         return found or self._smallest(count, layouts)
 
     def _smallest(self, count: int, layouts: Sequence[str]) -> list[Case]:
         """The smallest cases with elements, for kernels that take large sizes only."""
         wanted = [c for c in self.cases if c.layout in layouts and c.is_plain and elements(self.op.contract, c)]
         wanted.sort(key=lambda c: elements(self.op.contract, c))
-        return list(itertools.islice((c for c in wanted[: 4 * count] if self._runs(c)), count))
+        return list(itertools.islice((c for c in wanted[: 4 * count] if self.ran(c)), count))
 
     def large_cases(self, count: int) -> list[Case]:
         """The largest cases that are no long ones: several dims past a tile."""
@@ -309,7 +314,7 @@ class Context:
             and elements(self.op.contract, c) > _MODERATE and all(_length(size) <= _LONG for _, size in c.sizes)
         ]  # fmt: skip
         wanted.sort(key=lambda c: -elements(self.op.contract, c))
-        return list(itertools.islice((c for c in wanted if self._runs(c)), count))
+        return list(itertools.islice((c for c in wanted if self.ran(c)), count))
 
     def long_cases(self) -> list[Case]:
         """For each dim, the case in which it is longest and the others small, in the first dtype that runs."""
@@ -319,14 +324,10 @@ class Context:
                 for name, size in case.sizes:
                     if _length(size) > max(_LONG, _length(dict(found[name].sizes)[name]) if name in found else 0):
                         found[name] = case
-        return [case for case in dict.fromkeys(found.values()) if self._runs(case)]
+        return [case for case in dict.fromkeys(found.values()) if self.ran(case)]
 
     def _is_first_dtype(self, case: Case) -> bool:
         return case.dtypes == self.cases[0].dtypes
-
-    def _runs(self, case: Case) -> bool:
-        found = self.observe(case)
-        return isinstance(found, Observation) and not isinstance(found.outputs, Exception)
 
 
 # The maximum number of elements in the observations that are kept, and in a case for slow checks.
@@ -384,21 +385,6 @@ def _in_float32(
 
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
-
-
-def to_cpu(values: Any) -> Any:
-    """Tensors copied to the CPU, with their layout."""
-    return tree.map_tensors(lambda t: t.detach().cpu(), values)
-
-
-def copy_of(values: Any) -> Any:
-    """Tensors copied (contiguous), for comparison after the run."""
-    return tree.map_tensors(lambda t: t.detach().clone(), values)
-
-
-def same_layout(values: Any) -> Any:
-    """Tensors copied with their memory layout, and with what lies around their elements."""
-    return tree.map_tensors(same_layout_copy, values)
 
 
 def reduction_length(contract: Contract, arguments: Sequence[Any], results: Sequence[torch.Tensor]) -> int:

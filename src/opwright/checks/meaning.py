@@ -12,7 +12,8 @@ import torch
 
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, next_lower
-from opwright.checks.context import Context, SkippedCase
+from opwright.checks.context import Context
+from opwright.checks.observation import SkippedCase
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.sizes import elements
@@ -77,7 +78,7 @@ def _computations(context: Context, cases: Sequence[Case]) -> list[Computation]:
         context.progress(NAME, str(case))
         prepared = context.prepare(case)
         if not isinstance(prepared, SkippedCase):
-            found.append(prepared[1])
+            found.append(prepared.reference)
     return found
 
 

@@ -20,6 +20,7 @@ from opwright.checks.process.messages import (
     Message,
     Notice,
     NotRunnable,
+    Suspected,
     Unavailable,
     Unchecked,
 )
@@ -245,6 +246,7 @@ class _WorkerReport:
 
     findings: list[Finding] = field(default_factory=list)
     not_checked: list[NotChecked] = field(default_factory=list)
+    suspected: Finding | None = None
     refused: str = ""
     unavailable: str = ""
 
@@ -338,7 +340,7 @@ def _run_in_worker(task: Task, settings: _Settings) -> tuple[_WorkerReport, Endi
         by_value = dataclasses.replace(job, import_path=None, pickle=serialization.dump(task.op))
     except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
         why = f"{type(error).__name__}: {error}"
-        return _WorkerReport(unavailable=why), Ending(0, False, "load", "", KERNEL, "", True)
+        return _WorkerReport(unavailable=why), Ending(0, False, "load", "", KERNEL, "", "", True)
     return _run(task, by_value, settings)
 
 
@@ -353,12 +355,15 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_WorkerReport, Endi
 
     def on_message(message: Message) -> None:
         match message:
-            case Doing(check, case, _):
+            case Doing(check, case):
                 settings.progress(task, f"{check} {case}".strip())
             case Notice(text):
                 settings.progress(task, text)
             case Found(finding):
                 report.findings.append(finding)
+                report.suspected = None
+            case Suspected(finding):
+                report.suspected = finding
             case Unchecked(what):
                 report.not_checked.append(what)
             case NotRunnable(reason):
@@ -382,6 +387,8 @@ def _how_to_reproduce(task: Task, settings: _Settings) -> str:
 
 def _add_crash(task: Task, settings: _Settings, report: _WorkerReport, ending: Ending) -> None:
     reproduce = _how_to_reproduce(task, settings).format(check=ending.doing, case=ending.case)
+    if report.suspected is not None:  # a simpler case of it ended the worker
+        report.findings.append(report.suspected)
     is_of_kernel = ending.who == KERNEL
     report.findings.append(
         Finding(

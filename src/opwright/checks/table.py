@@ -7,7 +7,9 @@ from opwright.checks.context import Check, Checker
 from opwright.checks.derivatives import gradients, own_backward, second_derivatives
 from opwright.checks.outputs import (
     configurations,
+    edges,
     global_state,
+    guard_bands,
     metadata,
     properties,
     purity,
@@ -21,6 +23,7 @@ __all__ = ["CHECKS", "EACH_CASE"]
 
 CHECKS: dict[str, Check] = {
     meaning.NAME: meaning.check,
+    guard_bands.NAME: guard_bands.check,
     values.NAME: values.check,
     special_values.NAME: special_values.check,
     properties.NAME: properties.check,
@@ -36,6 +39,7 @@ CHECKS: dict[str, Check] = {
     flops.NAME: flops.check,
     opcheck.NAME: opcheck.check,
     compiled.NAME: compiled.check,
+    edges.NAME: edges.check,
 }
 
 # Those that examine every case: each case runs once for all of them.

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.context import Context, Observation, copy_of, to_cpu
+from opwright.checks.context import Context
+from opwright.checks.observation import Observation, copy_of, to_cpu
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.results import Origin

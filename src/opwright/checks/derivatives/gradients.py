@@ -11,8 +11,9 @@ import torch
 
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, describe_difference
-from opwright.checks.context import MOST_FAILURES, Context, Observation, SkippedCase, copy_of, kind_of, to_cpu
+from opwright.checks.context import MOST_FAILURES, Context, kind_of
 from opwright.checks.derivatives.derivative import derivative_of
+from opwright.checks.observation import Observation, SkippedCase, copy_of, to_cpu
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.case import Case

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.context import Context, Observation, same_layout
+from opwright.checks.context import Context
 from opwright.checks.derivatives import gradients
+from opwright.checks.observation import Observation, same_layout
 from opwright.contract import derive
 from opwright.results import Finding, NotChecked, Origin, Status
 

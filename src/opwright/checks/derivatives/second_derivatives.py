@@ -9,8 +9,9 @@ import torch
 
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, describe_difference
-from opwright.checks.context import Context, Observation, copy_of, to_cpu
+from opwright.checks.context import Context
 from opwright.checks.derivatives import gradients
+from opwright.checks.observation import Observation, copy_of, to_cpu
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from opwright.checks.context import Context, Observation, same_layout
+from opwright.checks.context import Context
+from opwright.checks.observation import Observation, same_layout
 from opwright.checks.outputs import values
 from opwright.results import Coverage, Finding, NotChecked, Status
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from opwright.checks.context import Context, Observation
+from opwright.checks.context import Context
+from opwright.checks.observation import Observation
 from opwright.checks.state import RANDOM
 from opwright.results import Finding, NotChecked, Status
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.context import Context, Observation, same_layout
+from opwright.checks.context import Context
+from opwright.checks.observation import Observation, same_layout
 from opwright.contract.binding import describe_outputs
 from opwright.contract.inputs.sizes import elements
 from opwright.internals.compiler import fake_tensors

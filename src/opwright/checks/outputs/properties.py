@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from opwright.checks.context import Context, Observation, copy_of, to_cpu
+from opwright.checks.context import Context
+from opwright.checks.observation import Observation, copy_of, to_cpu
 from opwright.contract.binding import fill
 from opwright.results import Finding, NotChecked, Status
 from opwright.runtime.properties import Property

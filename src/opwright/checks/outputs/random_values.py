@@ -9,7 +9,8 @@ import torch
 
 from opwright import tree
 from opwright.checks.comparison.statistics import first_difference
-from opwright.checks.context import Context, Observation, same_layout, to_cpu
+from opwright.checks.context import Context
+from opwright.checks.observation import Observation, same_layout, to_cpu
 from opwright.contract.inputs.case import Case
 
 __all__ = ["difference_of_distributions", "not_repeatable", "sampled_cases"]

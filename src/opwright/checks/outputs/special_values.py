@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from opwright.checks.context import Context, Observation
+from opwright.checks.context import Context
+from opwright.checks.observation import Observation
 from opwright.checks.outputs import values
 from opwright.results import Finding, NotChecked, Status
 

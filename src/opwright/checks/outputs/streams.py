@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.context import Context, Observation
+from opwright.checks.context import Context
+from opwright.checks.observation import Observation
 from opwright.checks.outputs import values
 from opwright.internals.cuda import keep_gpu_busy
 from opwright.results import Finding, NotChecked, Status

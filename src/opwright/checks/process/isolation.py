@@ -35,6 +35,7 @@ class Ending:
     doing: str
     case: str
     who: str
+    at: str
     output: str
     finished: bool
 
@@ -44,7 +45,7 @@ class Ending:
             ending = f"did not return within {timeout:g} s, and was stopped"
         elif self.exit_code < 0:
             name = signal.Signals(-self.exit_code).name if -self.exit_code in list(signal.Signals) else "a signal"
-            ending = f"crashed with {name}"
+            ending = f"crashed with {name}" + (f" {self.at}" if name in ("SIGSEGV", "SIGBUS") and self.at else "")
         else:
             ending = f"ended the process with exit code {self.exit_code}"
         tail = "\n".join(self.output.strip().splitlines()[-6:])
@@ -195,6 +196,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         doing=conversation.doing,
         case=conversation.case,
         who=conversation.who,
+        at=conversation.at,
         output=conversation.output.decode(errors="replace"),
         finished=conversation.finished,
     )
@@ -216,7 +218,7 @@ class _Conversation:
         self._timeout, self._on_message = timeout, on_message
         self._partial = b""
         self.output = b""
-        self.doing, self.case, self.who = "start", "", KERNEL
+        self.doing, self.case, self.who, self.at = "start", "", KERNEL, ""
         self.finished = False
 
     def send(self, data: bytes) -> None:
@@ -254,7 +256,7 @@ class _Conversation:
         for line in lines:
             message = read_message(line)
             if isinstance(message, Doing):
-                self.doing, self.case, self.who = message.check, message.case, message.who
+                self.doing, self.case, self.who, self.at = message.check, message.case, message.who, message.at
             self.finished = self.finished or isinstance(message, Done | Unavailable)
             self._on_message(message)
         return bool(data)

@@ -27,6 +27,7 @@ __all__ = [
     "Message",
     "NotRunnable",
     "Notice",
+    "Suspected",
     "Unavailable",
     "Unchecked",
     "read_job",
@@ -78,11 +79,13 @@ class Doing:
 
     Attributes:
         who: what runs, which is to blame for a crash.
+        at: where a crash in this step happens.
     """
 
     check: str
     case: str = ""
     who: str = KERNEL
+    at: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,13 @@ class Notice:
 @dataclass(frozen=True)
 class Found:
     """A finding of one check."""
+
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class Suspected:
+    """A failure that simpler cases are tried for. It is the finding, if one of them ends the worker."""
 
     finding: Finding
 
@@ -125,9 +135,9 @@ class Done:
     """All checks have ended."""
 
 
-Message = Doing | Notice | Found | Unchecked | NotRunnable | Unavailable | Done
+Message = Doing | Notice | Found | Suspected | Unchecked | NotRunnable | Unavailable | Done
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Doing, Notice, Found, Unchecked, NotRunnable, Unavailable, Done)
+    kind.__name__: kind for kind in (Doing, Notice, Found, Suspected, Unchecked, NotRunnable, Unavailable, Done)
 }
 
 

@@ -22,6 +22,7 @@ from opwright.checks.process.messages import (
     Message,
     Notice,
     NotRunnable,
+    Suspected,
     Unavailable,
     Unchecked,
     read_job,
@@ -137,9 +138,9 @@ def _build(pipe: _Pipe, operator: Op, job: Job) -> bool:
 def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotChecked]:
     step = Doing("start")
 
-    def progress(check: str, case: str) -> None:
+    def progress(check: str, case: str, at: str = "") -> None:
         nonlocal step
-        step = Doing(check, case)
+        step = Doing(check, case, at=at)
         pipe.send(step)
 
     def runs(who: str) -> None:
@@ -153,6 +154,7 @@ def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotCheck
         job.level,
         [],
         progress,
+        lambda finding: pipe.send(Suspected(finding)),
         runs,
         reproduce=job.reproduce,
         shrinks=not job.case,
@@ -189,11 +191,9 @@ def _choose_cases(context: Context, job: Job) -> tuple[list[Case], list[NotCheck
         return cases(contract, job.level, admits=context.admits), []
     kernel = context.op.kernels[job.kernel]
     reasons = kernel.unchecked_dtypes(job.device)
-    # An interpreter or a simulator takes long for many programs, and keeps books on all memory.
-    runs_slowly = job.device == "cpu" and kernel.spec.devices == ("cuda",)
-    longest = (2049 if kernel.backend == "triton" else 65_537) if runs_slowly else 1 << 22
+    longest = (2049 if kernel.backend == "triton" else 65_537) if context.runs_slowly else 1 << 22
     derived = cases(
-        contract, job.level, kernel.spec.dtypes, admits=context.admits, longest=longest, far=not runs_slowly
+        contract, job.level, kernel.spec.dtypes, admits=context.admits, longest=longest, far=not context.runs_slowly
     )
     chosen = [c for c in derived if not reasons.keys() & {dtype for _, dtype in c.dtypes}]
     drawn = {dtype for c in derived for _, dtype in c.dtypes}

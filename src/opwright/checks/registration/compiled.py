@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.context import Context, Observation, same_layout
+from opwright.checks.context import Context
 from opwright.checks.derivatives.derivative import derivative_of
+from opwright.checks.observation import Observation, same_layout
 from opwright.checks.outputs import values
 from opwright.contract.inputs.case import Case
 from opwright.results import Finding, NotChecked, Status

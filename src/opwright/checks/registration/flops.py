@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from opwright.checks.context import Context, Observation
+from opwright.checks.context import Context
+from opwright.checks.observation import Observation
 from opwright.contract import derive
 from opwright.results import Finding, NotChecked, Origin, Status
 

@@ -10,7 +10,8 @@ import torch
 
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, describe_difference
-from opwright.checks.context import Context, Observation, kind_of, to_cpu
+from opwright.checks.context import Context, kind_of
+from opwright.checks.observation import Observation, to_cpu
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 
 __all__ = ["NAME", "check"]

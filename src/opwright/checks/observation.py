@@ -1,0 +1,69 @@
+"""A case with its arguments, and one run of the kernel: what checkers examine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.checks.comparison.tolerance import Computation
+from opwright.checks.memory import same_layout_copy
+from opwright.contract.inputs.case import Case
+
+__all__ = ["Observation", "Prepared", "SkippedCase", "copy_of", "same_layout", "to_cpu"]
+
+
+@dataclass(frozen=True)
+class SkippedCase:
+    """A case for which the reference or the kernel is not defined, so that there is nothing to compare."""
+
+    why: str
+
+
+@dataclass
+class Prepared:
+    """A case that can be run: the arguments, and what the reference returns for them, on the CPU."""
+
+    case: Case
+    arguments: tuple[Any, ...]
+    reference: Computation
+
+    @property
+    def expected(self) -> tuple[torch.Tensor, ...]:
+        """The reference's results in the case's own dtypes."""
+        return self.reference.rounded
+
+
+@dataclass
+class Observation(Prepared):
+    """One run of the kernel: its arguments as they were before the run, its outputs, and the reference's outputs.
+
+    Attributes:
+        passed: what the kernel got, a copy of them with the same memory layout; it may have been written.
+        before: contiguous copies of the arguments.
+        outputs: the kernel's outputs, followed by the mutated arguments; or the exception that it raised.
+        changed: settings of the process that the kernel left changed, and how.
+    """
+
+    passed: tuple[Any, ...]
+    before: tuple[Any, ...]
+    outputs: tuple[Any, ...] | Exception
+    changed: Mapping[str, str]
+
+
+def to_cpu(values: Any) -> Any:
+    """Tensors copied to the CPU, with their layout."""
+    return tree.map_tensors(lambda t: t.detach().cpu(), values)
+
+
+def copy_of(values: Any) -> Any:
+    """Tensors copied (contiguous), for comparison after the run."""
+    return tree.map_tensors(lambda t: t.detach().clone(), values)
+
+
+def same_layout(values: Any) -> Any:
+    """Tensors copied with their memory layout, and with what lies around their elements."""
+    return tree.map_tensors(same_layout_copy, values)

@@ -1,0 +1,68 @@
+"""The check "reads": whether a kernel reads past its arguments, even if it does not use what it reads.
+
+On a CPU each argument lies once at the end and once at the start of memory that can be accessed. A read beyond ends the
+process, so this check is the last one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from opwright import tree
+from opwright.checks.context import Context
+from opwright.checks.guarded import Edge, at_edge
+from opwright.checks.observation import SkippedCase
+from opwright.checks.outputs import guard_bands
+from opwright.contract.inputs.case import Case
+from opwright.results import Coverage, Finding, NotChecked, Status
+
+__all__ = ["NAME", "check"]
+
+NAME = "reads"
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """Run the contiguous cases with each argument at both edges in turn."""
+    if context.kernel not in context.op.kernels:
+        return
+    if context.device != "cpu" or "OPWRIGHT_CUDA_SIMULATOR" in os.environ:
+        why = "the simulator examines every access" if context.device == "cpu" else "it needs memory of the CPU"
+        yield NotChecked(NAME, why)
+        return
+    if guard_bands.NAME in context.wrong:
+        yield NotChecked(NAME, "it writes outside of its arguments")
+        return
+    cases = guard_bands.some_of_each(context)
+    alignment = _alignment(context, cases)
+    contiguous = [c for c in cases if c.layout == "contiguous"]
+    ran = sum(_runs_at_edges(context, case, alignment) for case in contiguous)
+    if ran:
+        yield Finding(NAME, Status.PASS, message=f"{ran} cases", coverage=Coverage(ran, len(contiguous)))
+
+
+def _alignment(context: Context, cases: Sequence[Case]) -> int:
+    """What the kernel may take for granted, in bytes: what new tensors have, unless it takes any address."""
+    takes_any = any(context.ran(case) for case in cases if case.layout == "offset")
+    return 1 if takes_any else 64
+
+
+def _runs_at_edges(context: Context, case: Case, alignment: int) -> bool:
+    prepared = context.prepare(case)
+    if isinstance(prepared, SkippedCase):
+        return False
+    for place, argument in enumerate(context.op.contract.signature.arguments):
+        if not tree.tensors([prepared.arguments[place]]):
+            continue
+        for edge in Edge:
+            context.progress(NAME, str(case), f"{edge} of argument {argument.name!r}")
+            arguments = list(tree.map_tensors(torch.clone, list(prepared.arguments)))
+            arguments[place] = tree.map_tensors(functools.partial(at_edge, edge, alignment), arguments[place])
+            try:
+                context.run_kernel(arguments)
+            except Exception:  # the check "values" reports it
+                return False
+    return True

@@ -1,0 +1,117 @@
+"""The check "memory": writes outside of tensors, and results that depend on memory that was never written.
+
+Each case runs in guarded memory (``checks/guarded.py``) twice, with other bits in all that a kernel must not read. What
+it writes there is found, and its results must be equal in every bit if they are so for equal bits. It is the first
+check that runs the kernel: where memory is not guarded, such a write may end the process later, in another's call.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from opwright.checks.comparison.tolerance import describe_difference
+from opwright.checks.context import Context
+from opwright.checks.guarded import BITS, GuardedMemory
+from opwright.checks.observation import Prepared
+from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.layouts import FAR
+from opwright.contract.inputs.sizes import elements
+from opwright.results import Finding, NotChecked
+
+__all__ = ["NAME", "check", "some_of_each"]
+
+NAME = "memory"
+# The number of elements of the largest case: every byte is compared several times.
+_MOST, _MOST_WHERE_SLOW = 1 << 16, 1 << 11
+# How long to wait for results that arrive after the call has returned.
+_LATE_S = 0.1
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """Run some cases of every layout and dtype in guarded memory."""
+    if context.kernel not in context.op.kernels:
+        return  # a reference in Python has no addresses
+    if "OPWRIGHT_CUDA_SIMULATOR" in os.environ:
+        yield NotChecked(NAME, "the simulator examines every access in all other checks")
+        return
+    cases = some_of_each(context)
+    find_error = functools.partial(_find_error, waits_at=cases[0] if cases else None)
+    yield from context.check_each_case(NAME, find_error, cases=cases, runs=False)
+
+
+def some_of_each(context: Context) -> list[Case]:
+    """For each layout a small and a larger case of the first dtype; two for each other dtype. Where kernels run slowly,
+    only the small ones of the first dtype."""
+    most = _MOST_WHERE_SLOW if context.runs_slowly else _MOST
+    groups: dict[Any, list[Case]] = {}
+    for case in context.cases:
+        if case.is_plain and case.layout != FAR and 0 < elements(context.op.contract, case) <= most:
+            layout = case.layout if case.dtypes == context.cases[0].dtypes else ""
+            groups.setdefault((case.dtypes, layout), []).append(case)
+    chosen: list[Case] = []
+    for group in groups.values():
+        by_size = sorted(group, key=lambda c: elements(context.op.contract, c))
+        small, large = by_size[len(by_size) // 4], by_size[-1]
+        chosen += [small] if context.runs_slowly else dict.fromkeys((small, large))
+    return [c for c in chosen if c.dtypes == chosen[0].dtypes] if context.runs_slowly else chosen
+
+
+def _find_error(context: Context, case: Prepared, waits_at: Case | None) -> str | None:
+    """What is wrong in one case; late results are awaited in one, as that takes long."""
+    if elements(context.op.contract, case.case) == 0:
+        return None  # no address lies inside of it
+    wait_s = _LATE_S if case.case == waits_at else 0.0
+    runs = [_run_guarded(context, case, bits, wait_s) for bits in BITS]
+    results = [run for run in runs if isinstance(run, tuple)]
+    if len(results) < len(runs):
+        return next((run for run in runs if isinstance(run, str)), None)  # the check "values" reports what it raises
+    different = _different_bits(*results)
+    if different is None or context.op.contract.random:
+        return None
+    again = [_run_guarded(context, case, bits, wait_s) for bits in BITS]
+    if all(_are_equal(a, b) for a, b in zip(results, again, strict=True)):  # it is not sums in any order
+        return f"the results depend on memory that was never written, or is no argument's: {different}"
+    return None
+
+
+def _run_guarded(context: Context, case: Prepared, bits: int, wait_s: float) -> tuple[Any, ...] | str | Exception:
+    """The results in guarded memory; or what is wrong with them; or what the kernel raises there, such as for
+    ``resize_``, which memory of another owner refuses."""
+    memory = GuardedMemory(context.device, bits)
+    arguments = memory.arguments([a.name for a in context.op.contract.signature.arguments], case.arguments)
+    try:
+        with memory.new_memory():
+            outputs = context.run_kernel(arguments)
+        context.synchronize()
+    except Exception as error:
+        return error
+    soon = [t.clone() for t in outputs if isinstance(t, torch.Tensor)]
+    if len(soon) != len(outputs):
+        return TypeError("no tensor")
+    if (outside := memory.written(outputs)) is not None:
+        return outside
+    time.sleep(wait_s)
+    late = _different_bits(soon, outputs)
+    return f"results arrive after the call has returned: {late}" if late is not None else tuple(outputs)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    return isinstance(a, tuple) and isinstance(b, tuple) and _different_bits(a, b) is None
+
+
+def _different_bits(a: Sequence[Any], b: Sequence[Any]) -> str | None:
+    for i, pair in enumerate(zip(a, b, strict=True)):
+        x, y = (t.detach().cpu().contiguous() for t in pair)
+        if x.shape != y.shape or x.dtype != y.dtype:
+            return f"output {i} has another shape or dtype"
+        bits = [t.reshape(-1).view(torch.uint8).view(-1, t.element_size()) for t in (x, y)]
+        differ = (bits[0] != bits[1]).any(1).view(x.shape)
+        if differ.any():
+            return f"output {i}: {describe_difference(y, x, differ)}"
+    return None

@@ -1,0 +1,242 @@
+"""The checks "memory" and "reads": accesses outside of tensors are found with their place; right kernels are left alone."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from typing import Annotated
+
+import pytest
+import torch
+from jaxtyping import Float, Float32, Int
+from torch import Tensor
+
+import opwright as ow
+from opwright.results import Status
+
+CHECKS = ["memory", "reads"]
+
+
+@ow.op("memory_checks::twice")
+def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    return 2 * x
+
+
+def _size(tensor):
+    return tensor.untyped_storage().nbytes()
+
+
+@twice.python(name="writes past its output")
+def _(x):
+    out = x.new_empty(x.shape)
+    out.copy_(2 * x)
+    ctypes.memset(out.data_ptr() + _size(out), 0, 1)
+    return out
+
+
+@twice.python(name="writes before its output")
+def _(x):
+    out = x.new_empty(x.shape)
+    out.copy_(2 * x)
+    ctypes.memset(out.data_ptr() - 8, 0, 8)
+    return out
+
+
+@twice.python(name="writes past its argument")
+def _(x):
+    start = x.data_ptr() - x.storage_offset() * x.element_size()
+    ctypes.memset(start + _size(x) + 2 * x.element_size(), 7, 1)
+    return 2 * x
+
+
+@twice.python(name="writes past its scratch")
+def _(x):
+    scratch = torch.zeros(x.numel(), dtype=x.dtype)
+    ctypes.memset(scratch.data_ptr() + _size(scratch), 1, 4)
+    return 2 * x + scratch
+
+
+@twice.python(name="uses scratch that it has not written")
+def _(x):
+    scratch = torch.empty_like(x)
+    return torch.where(scratch > 0.5, 2 * x * (1 + torch.finfo(x.dtype).eps), 2 * x)
+
+
+@twice.python(name="leaves an element unwritten")
+def _(x):
+    out = x.new_empty(x.shape)
+    out[: x.numel() - (x.numel() > 5)] = 2 * x[: x.numel() - (x.numel() > 5)]
+    return out
+
+
+@twice.python(name="returns before it has finished")
+def _(x):
+    out = x.new_zeros(x.shape)
+
+    def finish():
+        time.sleep(0.01)
+        out.copy_(2 * x)
+
+    threading.Thread(target=finish).start()
+    return out
+
+
+@twice.python(name="reads past its argument")
+def _(x):
+    ctypes.string_at(x.data_ptr() + max(1, x.numel()) * x.stride(0) * x.element_size(), 1)
+    return 2 * x
+
+
+@twice.python(name="reads before its argument")
+def _(x):
+    ctypes.string_at(x.data_ptr() - 1, 1)
+    return 2 * x
+
+
+WRONG = {
+    "writes past its output": "memory past the end of output 0 was written: 1 bytes, the nearest in element 1 beyond",
+    "writes before its output": "memory before the start of output 0 was written",
+    "writes past its argument": "memory past the end of argument 'x' was written: 1 bytes, the nearest in element 3",
+    "writes past its scratch": "memory past the end of a new tensor of [",
+    "uses scratch that it has not written": "depend on memory that was never written",
+    "leaves an element unwritten": "depend on memory that was never written",
+    "returns before it has finished": "results arrive after the call has returned",
+    "reads past its argument": "crashed with SIGSEGV past the end of argument 'x'",
+    "reads before its argument": "crashed with SIGSEGV before the start of argument 'x'",
+}
+
+
+@twice.python(name="writes all of its scratch")
+def _(x):
+    scratch = torch.empty_like(x)
+    scratch.copy_(x)
+    return x + scratch
+
+
+@twice.python(name="returns a part of a larger tensor")
+def _(x):
+    out = x.new_empty(x.numel() + 16)
+    out[: x.numel()] = 2 * x
+    return out[: x.numel()]
+
+
+@twice.python(name="resizes its output")
+def _(x):
+    return x.new_empty(0).resize_(x.shape).copy_(2 * x)
+
+
+@twice.python(name="reads its last element by address")
+def _(x):
+    if x.numel():
+        ctypes.string_at(x.data_ptr() + (x.numel() - 1) * x.stride(0) * x.element_size(), x.element_size())
+    return 2 * x
+
+
+@twice.python(name="reads 16 bytes where they are aligned", when=lambda x: x.is_contiguous() and x.data_ptr() % 16 == 0)
+def _(x):
+    whole = _size(x) // 16
+    ctypes.string_at(x.data_ptr(), whole * 16)
+    return 2 * x
+
+
+RIGHT = [name for name in twice.kernels if name not in WRONG]
+
+
+def _messages(verdict):
+    return [f.message for f in verdict.findings if f.status is Status.FAIL]
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    return {v.kernel: v for v in ow.check(twice, checks=CHECKS, device="cpu").verdicts}
+
+
+@pytest.mark.parametrize("kernel", WRONG)
+def test_is_found(verdicts, kernel):
+    assert any(WRONG[kernel] in message for message in _messages(verdicts[kernel])), verdicts[kernel].findings
+
+
+@pytest.mark.parametrize("kernel", RIGHT)
+def test_is_left_alone(verdicts, kernel):
+    assert verdicts[kernel].status is Status.PASS, verdicts[kernel].findings
+
+
+def test_a_failure_is_kept_though_a_simpler_case_ends_the_process():
+    @ow.op("memory_checks::copied")
+    def copied(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x.clone()
+
+    failed: list[int] = []
+
+    @copied.python(name="kernel")
+    def _(x):
+        if x.numel() > 5000:
+            failed.append(x.numel())
+        elif failed and x.numel() == 0:
+            ctypes.string_at(0)
+        return x + (x.numel() > 5000)
+
+    (verdict,) = ow.check(copied, checks=["values"], device="cpu").verdicts
+    assert any("elements differ" in message for message in _messages(verdict)), verdict.findings
+    assert any("SIGSEGV" in message for message in _messages(verdict))
+
+
+CPP = """
+#include <torch/csrc/stable/tensor.h>
+#include <torch/csrc/stable/ops.h>
+using torch::stable::Tensor;
+Tensor suffix_sums(Tensor x) {
+  Tensor out = torch::stable::new_empty(x, {x.size(0)});
+  const float* in = static_cast<const float*>(x.data_ptr());
+  float* to = static_cast<float*>(out.data_ptr());
+  const int64_t n = x.size(0);
+  float sum = 0;
+  BODY
+  return out;
+}
+"""
+BODIES = {
+    "right": "for (int64_t i = n - 1; i >= 0; --i) to[i] = sum += in[i];",
+    "writes": "for (int64_t i = n - 1; i >= 0; --i) to[i] = sum += in[i]; to[n] = 0;",
+    "reads": "volatile float unused = in[n]; for (int64_t i = n - 1; i >= 0; --i) to[i] = sum += in[i];",
+}
+
+
+@pytest.mark.slow  # three builds by the C++ compiler
+def test_a_kernel_in_cpp(tmp_path):
+    @ow.op("memory_checks::suffix_sums")
+    def suffix_sums(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+        return x.flip(0).cumsum(0).flip(0)
+
+    for name, body in BODIES.items():
+        file = tmp_path / f"{name}.cpp"
+        file.write_text(CPP.replace("BODY", body))
+        suffix_sums.cpp(file, name=name, when=lambda x: x.is_contiguous())
+    found = {v.kernel: _messages(v) for v in ow.check(suffix_sums, checks=CHECKS, device="cpu").verdicts}
+    assert found["right"] == []
+    assert "past the end of output 0" in found["writes"][0]
+    assert "past the end of argument 'x'" in found["reads"][0]
+
+
+def test_lists_and_written_arguments():
+    @ow.op("memory_checks::add_all_")
+    def add_all_(out: Annotated[Float[Tensor, "n"], ow.mutated], xs: list[Float[Tensor, "n"]], at: Int[Tensor, "k"]) -> None:
+        for x in xs:
+            out += x
+
+    @add_all_.python(name="right")
+    def _(out, xs, at):
+        for x in xs:
+            out += x
+
+    @add_all_.python(name="wrong")
+    def _(out, xs, at):
+        for x in xs:
+            out += x
+        last = xs[-1]
+        ctypes.memset(last.data_ptr() - last.storage_offset() * last.element_size() - 1, 0, 1)
+
+    found = {v.kernel: _messages(v) for v in ow.check(add_all_, checks=CHECKS, device="cpu").verdicts}
+    assert found["right"] == []
+    assert "memory before the start of argument 'xs'" in found["wrong"][0]
