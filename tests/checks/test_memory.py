@@ -1,4 +1,4 @@
-"""The checks "memory" and "reads": accesses outside of tensors are found with their place; right kernels are left alone."""
+"""The checks "memory" and "reads": accesses outside of tensors are found with their place; right kernels pass."""
 
 from __future__ import annotations
 
@@ -221,7 +221,9 @@ def test_a_kernel_in_cpp(tmp_path):
 
 def test_lists_and_written_arguments():
     @ow.op("memory_checks::add_all_")
-    def add_all_(out: Annotated[Float[Tensor, "n"], ow.mutated], xs: list[Float[Tensor, "n"]], at: Int[Tensor, "k"]) -> None:
+    def add_all_(
+        out: Annotated[Float[Tensor, "n"], ow.mutated], xs: list[Float[Tensor, "n"]], at: Int[Tensor, "k"]
+    ) -> None:
         for x in xs:
             out += x
 

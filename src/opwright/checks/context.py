@@ -38,8 +38,8 @@ __all__ = [
 KERNEL, REFERENCE = "the kernel", "the reference"
 
 
-# A checker examines one observation and returns a description of the error, or None.
-Checker = Callable[["Context", Any], str | None]
+# A checker examines one observation and returns a description of the error, or None; or why it cannot.
+Checker = Callable[["Context", Any], "str | SkippedCase | None"]
 # A check yields its findings, and what it could not check.
 Check = Callable[["Context"], Iterator[Finding | NotChecked]]
 
@@ -92,10 +92,10 @@ class Context:
         self.progress("inputs", str(case))
         return not isinstance(self.prepare(case), SkippedCase)
 
-    def prepare(self, case: Case) -> Prepared | SkippedCase:
-        """The arguments of a case, and what the reference gives."""
+    def prepare(self, case: Case, *, draw: int = 0) -> Prepared | SkippedCase:
+        """The arguments of a case, with one of several draws of values, and what the reference gives."""
         try:
-            arguments = arguments_of(self.op.contract, case, self.device)
+            arguments = arguments_of(self.op.contract, case, self.device, draw=draw)
             applicable = self._explain(arguments)
         except (CheckError, ArgumentError) as error:  # no values of these sizes; lists without a tensor
             return SkippedCase(error.message)
@@ -266,7 +266,7 @@ class Context:
                     break
                 observation = observe(candidate)
                 again = None if isinstance(observation, SkippedCase) else checker(self, observation)
-                if again is not None and kind_of(again) == kind:
+                if isinstance(again, str) and kind_of(again) == kind:
                     case, wrong, improved = candidate, again, True
                     break
         return case, wrong

@@ -6,15 +6,19 @@ from opwright.checks import meaning
 from opwright.checks.context import Check, Checker
 from opwright.checks.derivatives import gradients, own_backward, second_derivatives
 from opwright.checks.outputs import (
+    concurrency,
     configurations,
     edges,
     global_state,
     guard_bands,
     metadata,
+    own_work,
     properties,
     purity,
+    repeated_calls,
     special_values,
     streams,
+    surroundings,
     values,
 )
 from opwright.checks.registration import compiled, flops, opcheck, vmap
@@ -30,6 +34,9 @@ CHECKS: dict[str, Check] = {
     metadata.NAME: metadata.check,
     purity.NAME: purity.check,
     global_state.NAME: global_state.check,
+    repeated_calls.NAME: repeated_calls.check,
+    surroundings.NAME: surroundings.check,
+    concurrency.NAME: concurrency.check,
     streams.NAME: streams.check,
     configurations.NAME: configurations.check,
     gradients.NAME: gradients.check,
@@ -39,7 +46,8 @@ CHECKS: dict[str, Check] = {
     flops.NAME: flops.check,
     opcheck.NAME: opcheck.check,
     compiled.NAME: compiled.check,
-    edges.NAME: edges.check,
+    own_work.NAME: own_work.check,  # after it, this process cannot compile functions that it has not compiled before
+    edges.NAME: edges.check,  # may end this process
 }
 
 # Those that examine every case: each case runs once for all of them.

@@ -26,10 +26,14 @@ from opwright.errors import CheckError
 __all__ = ["always_its_default", "arguments_of", "env_of", "has_free_numbers", "has_free_tensors", "shape_of"]
 
 
-def arguments_of(contract: Contract, case: Case, device: str) -> tuple[Any, ...]:
+def arguments_of(contract: Contract, case: Case, device: str, *, draw: int = 0) -> tuple[Any, ...]:
     """The arguments of a case, in signature order, on a device.
 
     Values are drawn on the CPU, so that a case has the same values on every device.
+
+    Args:
+        draw: other numbers give tensors of the same sizes with other values; a sample has only its own. The scalars are
+            the same for all but 0.
 
     Raises:
         CheckError: the case's sizes contradict the contract, or there is not enough memory for its layout.
@@ -37,11 +41,14 @@ def arguments_of(contract: Contract, case: Case, device: str) -> tuple[Any, ...]
     if case.sample is not None:
         own = list(sample_arguments(contract, case.sample))
         return tuple(tree.map_tensors(lambda t: _placed(t, case.layout, device), own))
-    generator = torch.Generator().manual_seed(zlib.crc32(str(case).encode()))
+    seed = zlib.crc32(str(case).encode())
+    generator = torch.Generator().manual_seed(seed)
+    of_tensors = generator if draw == 0 else torch.Generator().manual_seed(seed + draw)
     env = env_of(contract, case)
     try:
         return tuple(
-            _argument(a, case, env, generator, device, place) for place, a in enumerate(contract.signature.arguments)
+            _argument(a, case, env, of_tensors if a.is_tensor else generator, device, place)
+            for place, a in enumerate(contract.signature.arguments)
         )
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise CheckError(f"there is not enough memory for the case {case}", fix="use a larger machine") from error

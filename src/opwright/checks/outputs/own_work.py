@@ -1,0 +1,132 @@
+"""The check "own work": whether a kernel computes itself what it is named for.
+
+A "Triton kernel" whose launcher calls torch's own function, or the reference, passes every comparison and every
+benchmark as what it is not. Results are right, so this is a warning.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.checks.context import Context
+from opwright.checks.observation import Observation, same_layout, to_cpu
+from opwright.internals.compiler import DispatchMode
+from opwright.results import Finding, NotChecked, Status
+
+__all__ = ["NAME", "check"]
+
+NAME = "own work"
+# Languages in which a kernel says that it does not leave the work to torch's functions.
+_OWN = frozenset({"triton", "cuda", "cpp", "mojo"})
+# Languages in which the kernel is the function itself, compiled.
+_COMPILED = frozenset({"numpy", "max"})
+# Functions that move, allocate or describe, and compute nothing.
+_MOVES = frozenset(
+    {"alias", "arange", "cat", "clone", "copy", "copy_", "detach", "empty", "empty_like", "empty_strided", "equal",
+     "fill", "fill_", "full", "full_like", "is_pinned", "lift_fresh", "new_empty", "new_empty_strided", "new_full",
+     "new_ones", "new_zeros", "ones", "ones_like", "record_stream", "resize_", "scalar_tensor", "set_", "stack",
+     "zero_", "zeros", "zeros_like", "_local_scalar_dense", "_to_copy"}
+)  # fmt: skip
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """Watch one call of a typical case: torch's functions, and the reference's code."""
+    kernel = context.op.kernels.get(context.kernel)
+    cases = context.typical_cases(1)
+    if kernel is None or kernel.backend in _COMPILED or not cases:
+        return
+    run = context.observe(cases[0])
+    assert isinstance(run, Observation)  # typical_cases returns only cases that ran
+    context.progress(NAME, str(run.case))
+    seen = _Seen()
+    calls_reference = _calls(
+        context.op.contract.function.__code__,
+        lambda: _watch(seen, lambda: context.run_kernel(same_layout(list(run.arguments)))),
+    )
+    found = [
+        "it calls the reference" if calls_reference else "",
+        _torchs_work(context, run, seen) if kernel.backend in _OWN else "",
+        _work_on_cpu(seen) if context.device == "cuda" else "",
+    ]
+    for what in filter(None, found):
+        yield Finding(
+            NAME, Status.WARNING, str(run.case), what,
+            remedy=f"compute it in {kernel.backend}, or attach this function as a baseline, with @op.baseline",
+        )  # fmt: skip
+    if not any(found):
+        yield Finding(NAME, Status.PASS, message="it calls neither the reference nor torch's functions for it")
+
+
+@dataclass
+class _Seen:
+    """Torch's functions that computed something: the largest number of elements that each got, by device."""
+
+    elements: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def add(self, name: str, arguments: Sequence[torch.Tensor]) -> None:
+        device = arguments[0].device.type
+        count = max(t.numel() for t in arguments)
+        self.elements[name, device] = max(count, self.elements.get((name, device), 0))
+
+    def by_name(self) -> Mapping[str, int]:
+        return {name: count for (name, _), count in self.elements.items()}
+
+
+class _Recording(DispatchMode):  # type: ignore[misc]  # found at run time
+    def __init__(self, seen: _Seen) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        tensors = tree.tensors([list(args), list((kwargs or {}).values())])
+        if function.namespace == "aten" and tensors and name not in _MOVES and not function.is_view:
+            self._seen.add(name.rstrip("_"), tensors)
+        return function(*args, **(kwargs or {}))
+
+
+def _watch(seen: _Seen, call: Callable[[], Any]) -> None:
+    with _Recording(seen):
+        try:
+            call()
+        except Exception:  # the check "values" reports it
+            return
+
+
+def _calls(code: CodeType, call: Callable[[], Any]) -> bool:
+    """Whether a function in Python runs during a call."""
+    found = False
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal found
+        found = found or (event == "call" and frame.f_code is code)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def _torchs_work(context: Context, run: Observation, seen: _Seen) -> str:
+    """All of the reference's functions, if torch computes them on as many elements within the kernel."""
+    expected = _Seen()
+    _watch(expected, lambda: context.op.contract.reference(to_cpu(list(run.arguments))))
+    used = seen.by_name()
+    if expected.elements and all(used.get(name, 0) >= count for name, count in expected.by_name().items()):
+        return f"torch computes it within the kernel: {', '.join(f'aten::{name}' for name in expected.by_name())}"
+    return ""
+
+
+def _work_on_cpu(seen: _Seen) -> str:
+    slow = [name for (name, device), count in seen.elements.items() if device == "cpu" and count > 1]
+    return f"it computes on the CPU: {', '.join(f'aten::{name}' for name in slow)}" if slow else ""

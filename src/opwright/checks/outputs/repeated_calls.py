@@ -1,0 +1,190 @@
+"""The check "repeated calls": the hundredth call, with other values at the same addresses or the same at others.
+
+Finds results that are kept by address, a counter that makes some call wrong, buffers that a later call overwrites, and
+memory that is never given back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.checks.comparison.tolerance import describe_difference
+from opwright.checks.context import Context
+from opwright.checks.observation import Observation, Prepared, SkippedCase, same_layout
+from opwright.checks.outputs import values
+from opwright.contract.inputs.sizes import elements
+from opwright.results import Finding, NotChecked, Status
+
+__all__ = ["NAME", "check", "draws_of", "is_right", "write_into"]
+
+NAME = "repeated calls"
+# Calls, and the time after which a slow kernel is called no more often: one call in 50 that is wrong is then found
+# with a probability of 0.994.
+_MOST_CALLS, _LEAST_CALLS, _SECONDS = 256, 12, 1.5
+_DRAWS = 4
+# How many results are kept, to see whether later calls change them.
+_KEPT = 8
+# The bytes of the results of the calls that must not take more memory than as many before them; the number of calls.
+_RESULTS, _LEAST_THAT_LEAK, _MOST_THAT_LEAK = 32 << 20, 24, 512
+# What an allocator may keep for later, in bytes.
+_NOISE = 4 << 20
+
+
+def check(context: Context) -> Iterator[Finding | NotChecked]:
+    """Repeat a small case with several values; a large one, to see its memory."""
+    if context.kernel not in context.op.kernels or context.op.contract.random:
+        return
+    case = next(iter(context.typical_cases(1)), None)
+    if case is None:
+        yield NotChecked(NAME, "no case could be run")
+        return
+    draws = draws_of(context, case, _DRAWS)
+    wrong, calls = _repeat(context, str(case), draws)
+    if wrong is not None:
+        yield context.failed(NAME, str(case), wrong)
+        return
+    yield from _leaks(context)
+    yield Finding(NAME, Status.PASS, message=f"{calls} calls")
+
+
+def draws_of(context: Context, case: Any, count: int) -> list[Prepared]:
+    """The arguments of a case with several random values, those in which the kernel gives right results alone."""
+    prepared = [context.prepare(case, draw=draw) for draw in range(count)]
+    return [p for p in prepared if not isinstance(p, SkippedCase)]
+
+
+def is_right(context: Context, draw: Prepared, outputs: tuple[Any, ...] | Exception) -> str | None:
+    """What is wrong with the results of a draw, or None."""
+    run = Observation(draw.case, draw.arguments, draw.reference, draw.arguments, draw.arguments, outputs, {})
+    wrong = values.find_error(context, run)
+    if wrong is None and not isinstance(outputs, Exception):
+        for i, (got, expected) in enumerate(zip(outputs, draw.expected, strict=True)):
+            if got.dtype != expected.dtype:
+                return f"output {i} has dtype {got.dtype}, expected {expected.dtype}"
+    return wrong
+
+
+def write_into(arguments: Any, source: Any) -> Any:
+    """Arguments in the memory of some, with the values and numbers of others of the same sizes."""
+    targets = iter(tree.tensors(list(arguments)))
+    return tree.map_tensors(lambda t: _written(next(targets), t), list(source))
+
+
+def _written(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    if 0 not in target.stride():  # else elements share an address: they keep their values
+        target.copy_(source)
+    return target
+
+
+@dataclass
+class _Kept:
+    """Results of earlier calls, which later ones must not change."""
+
+    results: list[tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]] = field(default_factory=list)
+
+    def add(self, outputs: Sequence[torch.Tensor]) -> None:
+        self.results.append((tuple(outputs), tuple(t.clone() for t in outputs)))
+        del self.results[:-_KEPT]
+
+    def changed(self) -> str | None:
+        for outputs, copies in self.results:
+            for i, (now, then) in enumerate(zip(outputs, copies, strict=True)):
+                differ = (now != then) & ~((now != now) & (then != then))
+                if differ.any():
+                    found = describe_difference(now.cpu(), then.cpu(), differ.cpu())
+                    return f"output {i} of an earlier call was changed by a later one: {found}"
+        return None
+
+
+def _repeat(context: Context, case: str, draws: Sequence[Prepared]) -> tuple[str | None, int]:
+    """The first error of many calls, and their number."""
+    at_same_address = same_layout(list(draws[0].arguments))
+    kept = _Kept()
+    started = time.monotonic()
+    call = 0
+    for call in range(_MOST_CALLS):
+        if call >= _LEAST_CALLS and time.monotonic() - started > _SECONDS:
+            return None, call
+        context.progress(NAME, case)
+        draw = draws[call % len(draws)]
+        arguments = same_layout(list(draw.arguments)) if call % 8 == 7 else write_into(at_same_address, draw.arguments)
+        try:
+            outputs = context.results(arguments)
+            context.synchronize()
+        except Exception as error:  # an exception of the kernel is a finding
+            return f"call {call + 1} raised {type(error).__name__}: {error}", call
+        wrong = is_right(context, draw, outputs)
+        if wrong is not None:
+            return f"call {call + 1} of the same sizes: {wrong}{_explanation(context, draws, draw, outputs)}", call
+        kept.add(outputs[: context.op.contract.signature.output_count(draw.expected)])
+        if (changed := kept.changed()) is not None:
+            return changed, call
+    return None, call + 1
+
+
+def _explanation(context: Context, draws: Sequence[Prepared], draw: Prepared, outputs: tuple[Any, ...]) -> str:
+    for other in draws:
+        if other is not draw and is_right(context, other, outputs) is None:
+            return "\nit is the result of other values that were at the same address: results are kept by address"
+    return ""
+
+
+def _leaks(context: Context) -> Iterator[Finding]:
+    """A warning if calls take more and more memory."""
+    cases = [] if context.runs_slowly else [*context.large_cases(1), *context.long_cases()]
+    if not cases:
+        return
+    run = context.observe(max(cases, key=lambda case: elements(context.op.contract, case)))
+    assert isinstance(run, Observation)  # these are only cases that ran
+    size = max(1, sum(t.nbytes for t in run.expected))
+    calls = _call_often(context, run, min(max(_RESULTS // size, _LEAST_THAT_LEAK), _MOST_THAT_LEAK))
+    memory = []
+    for _ in range(3):  # what an allocator keeps for later grows once
+        memory.append(_memory(context.device))
+        _call_often(context, run, calls, in_time=False)
+    grown = min(memory[1] - memory[0], memory[2] - memory[1])
+    if grown > max(_NOISE, calls * size // 4):
+        yield Finding(
+            NAME, Status.WARNING, str(run.case),
+            f"memory grew by {grown / 2**20:.1f} MiB in {calls} calls, whose results were given back",
+            remedy="give back what a call allocates, and keep no tensors in globals",
+        )  # fmt: skip
+
+
+def _call_often(context: Context, run: Observation, calls: int, *, in_time: bool = True) -> int:
+    """Call with the same arguments, and give the results back; returns the number of calls."""
+    arguments = same_layout(list(run.arguments))
+    started = time.monotonic()
+    for call in range(calls):
+        context.progress(NAME, str(run.case))
+        context.results(write_into(arguments, run.arguments))
+        context.synchronize()
+        if in_time and call >= _LEAST_CALLS and time.monotonic() - started > _SECONDS:
+            return call + 1
+    return calls
+
+
+class _HeapStatistics(ctypes.Structure):
+    """``struct mallinfo2`` of the C library."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in (*"abcd", "in_own_pages", "e", "f", "in_heap", "g", "h"))
+
+
+def _memory(device: str) -> int:
+    """The bytes that tensors on a GPU take; of a CPU, those that the C library has given out. (What the process has
+    also grows where free memory lies in pieces.)"""
+    if device == "cuda":
+        return torch.cuda.memory_allocated()
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:  # another C library
+        return 0
+    mallinfo.restype = _HeapStatistics
+    found = mallinfo()
+    return int(found.in_own_pages + found.in_heap)

@@ -1,0 +1,172 @@
+"""Kernels with a state: wrong in some call, in some thread or with some setting; and right ones that look alike."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import opwright as ow
+
+
+@ow.op("repeated::scale")
+def scale(x: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
+    return a * x
+
+
+# -- wrong kernels ----------------------------------------------------------------------------------------------------
+
+_by_address: dict[object, Tensor] = {}
+_calls = [0]
+_leaked: list[Tensor] = []
+_own = threading.local()
+_own.is_main = True
+_shared = torch.empty(1 << 23, dtype=torch.uint8)
+
+
+@scale.python(name="keeps results by address")
+def _(x, a):
+    key = (x.data_ptr(), x.shape, x.dtype, a)
+    if key not in _by_address:
+        _by_address[key] = a * x
+    return _by_address[key].clone()
+
+
+@scale.python(name="keeps results by address alone")
+def _(x, a):
+    key = (x.data_ptr(), x.shape, x.stride(), x.dtype)
+    if key not in _by_address:
+        _by_address[key] = a * x
+    return _by_address[key].clone()
+
+
+@scale.python(name="is wrong in one call of fifty")
+def _(x, a):
+    _calls[0] += 1
+    return a * x if _calls[0] % 50 else a * x + 1
+
+
+@scale.python(name="is right in the first sixty calls")
+def _(x, a):
+    _calls[0] += 1
+    return a * x if x.numel() > 4096 or _calls[0] < 160 else torch.zeros_like(x)
+
+
+@scale.python(name="returns one buffer")
+def _(x, a):
+    return torch.mul(x, a, out=_buffer(x.numel(), x.dtype))
+
+
+@functools.cache
+def _buffer(count, dtype):
+    return torch.empty(count, dtype=dtype)
+
+
+@scale.python(name="leaks")
+def _(x, a):
+    _leaked.append(torch.ones(x.numel(), dtype=x.dtype))
+    return a * x
+
+
+@scale.python(name="is right with deterministic algorithms")
+def _(x, a):
+    return a * x if torch.are_deterministic_algorithms_enabled() else a * x + 1
+
+
+@scale.python(name="fails in inference mode")
+def _(x, a):
+    assert x._version >= 0
+    return a * x
+
+
+@scale.python(name="is right in one thread")
+def _(x, a):
+    return a * x if getattr(_own, "is_main", False) else x.clone()
+
+
+@scale.python(name="leaves the dtype to a setting")
+def _(x, a):
+    return a * x if x.dtype is not torch.float32 else (a * x).to(torch.get_default_dtype())
+
+
+@scale.python(name="shares scratch memory")
+def _(x, a):
+    scratch = _shared[: x.nbytes].view(x.dtype)
+    scratch.copy_(x)
+    time.sleep(1e-4)
+    return a * scratch
+
+
+@scale.python(name="calls the reference")
+def _(x, a):
+    return scale.contract.function(x, a)
+
+
+WRONG = {
+    "keeps results by address": "results are kept by address",
+    "keeps results by address alone": "elements differ",
+    "is wrong in one call of fifty": "elements differ",
+    "is right in the first sixty calls": "elements differ",
+    "returns one buffer": "of an earlier call was changed by a later one",
+    "leaks": "memory grew by",
+    "is right with deterministic algorithms": "without deterministic algorithms: ",
+    "fails in inference mode": "in inference mode: the kernel raised",
+    "is right in one thread": "in another thread: ",
+    "leaves the dtype to a setting": "with float64 as the default dtype: ",
+    "shares scratch memory": "called by two threads at the same time: ",
+    "calls the reference": "it calls the reference",
+}
+WARNINGS = {"leaks", "leaves the dtype to a setting", "calls the reference"}
+
+# -- right kernels ----------------------------------------------------------------------------------------------------
+
+_count = [0]
+_lock = threading.Lock()
+
+
+@scale.python(name="counts its calls")
+def _(x, a):
+    _count[0] += 1
+    return a * x
+
+
+@scale.python(name="keeps a table by size")
+def _(x, a):
+    return x * _ones(x.numel(), x.dtype) * a
+
+
+@functools.cache
+def _ones(count, dtype):
+    return torch.ones(count, dtype=dtype)
+
+
+@scale.python(name="shares scratch memory under a lock")
+def _(x, a):
+    with _lock:
+        scratch = _shared[: x.nbytes].view(x.dtype)
+        scratch.copy_(x)
+        return a * scratch
+
+
+@scale.python(name="has scratch memory for each thread")
+def _(x, a):
+    if not hasattr(_own, "scratch"):
+        _own.scratch = torch.empty(1 << 23, dtype=torch.uint8)
+    scratch = _own.scratch[: x.nbytes].view(x.dtype)
+    scratch.copy_(x)
+    return a * scratch
+
+
+@scale.python(name="keeps some megabytes")
+def _(x, a):
+    _kept.append(torch.empty(1 << 10)) if len(_kept) < 1000 else None
+    return a * x
+
+
+_kept: list[Tensor] = []
+
+RIGHT = [name for name in scale.kernels if name not in WRONG]

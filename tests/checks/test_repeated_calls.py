@@ -1,0 +1,70 @@
+"""The checks "repeated calls", "surroundings", "two threads" and "own work", each with wrong kernels and right ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import opwright as ow
+from opwright.results import Status
+from tests.checks.kernels_with_state import RIGHT, WARNINGS, WRONG, scale
+
+CHECKS = ["repeated calls", "surroundings", "two threads", "own work"]
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    # From 12 to 256 calls are made, as many as end in 1.5 s: the kernels here take microseconds.
+    return {v.kernel: v for v in ow.check(scale, checks=CHECKS, device="cpu").verdicts}
+
+
+@pytest.mark.parametrize("kernel", WRONG)
+def test_is_found(verdicts, kernel):
+    status = Status.WARNING if kernel in WARNINGS else Status.FAIL
+    found = [f.message for f in verdicts[kernel].findings if f.status is status]
+    assert any(WRONG[kernel] in message for message in found), verdicts[kernel].findings
+
+
+@pytest.mark.parametrize("kernel", RIGHT)
+def test_is_left_alone(verdicts, kernel):
+    assert verdicts[kernel].status is Status.PASS, verdicts[kernel].findings
+
+
+# -- Triton kernels that are none -------------------------------------------------------------------------------------
+
+tl = pytest.importorskip("triton.language")
+triton = pytest.importorskip("triton")
+
+
+@triton.jit
+def _sums(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + tl.program_id(0), tl.sum(tl.load(x + at, mask=at < n, other=0.0)))
+
+
+@ow.op("repeated::total")
+def total(x: Float[Tensor, "n"]) -> Float[Tensor, ""]:
+    return x.sum()
+
+
+@total.triton(name="sums up sums", dtypes=[torch.float32])
+def _(x):
+    x = x.contiguous()
+    partial = x.new_empty(triton.cdiv(x.numel(), 256))
+    if x.numel():
+        _sums[(partial.numel(),)](x, partial, x.numel(), BLOCK=256)
+    return partial.sum()
+
+
+@total.triton(name="leaves it to torch", dtypes=[torch.float32])
+def _(x):
+    return x.sum()
+
+
+def test_a_launcher_that_calls_torch_is_found_and_one_that_only_finishes_with_it_is_not():
+    found = {v.kernel: v for v in ow.check(total, checks=["own work"], device="cpu").verdicts}
+    assert found["sums up sums"].status is Status.PASS, found["sums up sums"].findings
+    assert found["leaves it to torch"].status is Status.WARNING
+    assert "torch computes it within the kernel: aten::sum" in found["leaves it to torch"].findings[0].message
