@@ -169,7 +169,7 @@ def test_a_different_key_is_a_different_artifact(root: Path) -> None:
 def test_the_manifest_names_every_file_and_shortens_long_key_parts(root: Path) -> None:
     folder = ArtifactCache(root).get_or_build(KEY, Build())
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["schema"] == "opwright.artifact/1"
+    assert manifest["schema"] == "opwright.artifact/2"
     assert [file["path"] for file in manifest["files"]] == ["kernel.cpp", "kernel.so", "parts/device.ptx"]
     assert manifest["files"][1]["size"] == 4096
     assert manifest["parts"][1] == {"label": "flags", "value": "-O3"}
@@ -358,8 +358,8 @@ def take_another_artifacts_place(folder: Path) -> None:
         become_a_file,
         take_another_artifacts_place,
         *(manifest_becomes(text) for text in ("", "\0\xff garbage", "[]", "{}", "null", "[" * 100_000)),
-        manifest_becomes(json.dumps({"schema": "opwright.artifact/1", "digest": KEY.digest, "files": [1]})),
-        manifest_becomes(json.dumps({"schema": "opwright.artifact/1", "digest": KEY.digest, "files": []})),
+        manifest_becomes(json.dumps({"schema": "opwright.artifact/2", "digest": KEY.digest, "files": [1]})),
+        manifest_becomes(json.dumps({"schema": "opwright.artifact/2", "digest": KEY.digest, "files": []})),
     ],
     ids=lambda damage: damage.__name__,
 )
@@ -572,7 +572,7 @@ def test_without_any_folder_to_write_the_error_says_what_to_set(tmp_path: Path, 
 def test_the_temporary_folder_goes_away_with_its_process(tmp_path: Path) -> None:
     script = """
         cache = ArtifactCache(Path(sys.argv[1]))
-        print(cache.get_or_build(KEY, lambda folder: (folder / "kernel.so").write_text("binary")))
+        print(cache.get_or_build(KEY, lambda folder: print(file=(folder / "kernel.so").open("w"), end="binary")))
         print((cache.find(KEY) / "kernel.so").read_text())
     """
     process = start(
