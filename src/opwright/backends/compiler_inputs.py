@@ -241,7 +241,9 @@ def _linked_files(report: Path) -> list[str]:
 @functools.cache
 def _linker_has_dependency_file(driver: str) -> bool:
     try:
-        done = subprocess.run([driver, "-Wl,--help"], capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False)
+        done = subprocess.run(
+            [driver, "-Wl,--help"], capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return False
     return "--dependency-file" in done.stdout
