@@ -17,8 +17,8 @@ from opwright.backends import BACKENDS
 ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
 LAYERS = (
-    "errors", "tree", "import_file", "internals", "results", "machine", "read_files", "cache", "contract", "backends", "runtime",
-    "checks", "timing", "report", "package", "gallery", "cli",
+    "errors", "tree", "import_file", "internals", "results", "machine", "read_files", "cache", "contract", "backends",
+    "runtime", "checks", "timing", "report", "package", "gallery", "cli",
 )  # fmt: skip
 LEAVES = {
     "errors": set(),

@@ -6,7 +6,8 @@ reader sees all of it or nothing. One lock file per artifact, under ``<root>/.lo
 builders of the same artifact take turns; reading takes no lock.
 
 A build that says which files it has read may have several artifacts, one for each state of these
-files: ``<root>/<name>-<digest>.<digest of the state>/``. The manifest lists them too.
+files: ``<root>/<name>-<digest>.<digest of the state>/``. The manifest lists them too. One that cannot
+say it is built anew in every process.
 
 What is loaded from here runs as the user, so nothing is loaded that another user could have written:
 see ``_why_untrusted``.
@@ -64,7 +65,7 @@ class _RootUnusableError(CacheError):
 
 @dataclass(frozen=True)
 class ArtifactKey:
-    """What an artifact depends on, besides files that its build reads. ``base`` is the folder of these that may move."""
+    """What an artifact depends on, besides the files that its build reads; those below ``base`` may move with it."""
 
     name: str  # readable; becomes part of the folder's name
     parts: tuple[tuple[str, str], ...]  # (label, value): the compiler, its flags, the source, ...
@@ -184,9 +185,13 @@ class ArtifactCache:
                     scratch.mkdir(mode=0o700)
                 if on_build is not None:
                     on_build()
-                return _publish(scratch, root, key, build(scratch))
-            finally:
-                _delete(scratch)  # does not exist after success
+                read = build(scratch)
+                if read is not None and not read.complete:
+                    return scratch  # for this process only; removed as a leftover when it has ended
+                return _publish(scratch, root, key, read)
+            except BaseException:
+                _delete(scratch)
+                raise
 
     def _is_valid(self, folder: Path, key: ArtifactKey) -> bool:
         try:
@@ -295,7 +300,7 @@ def _publish(scratch: Path, root: Path, key: ArtifactKey, read: ReadFiles | None
         for path in (*files, manifest, *folders, scratch):
             path.chmod(path.stat().st_mode & ~_OTHERS_WRITE)  # compilers follow the umask
             _sync(path)
-        _discard(root, final)  # damaged, or of a build that could not say what it has read
+        _discard(root, final)  # it is damaged
         os.rename(scratch, final)
         _sync(root)
     return final

@@ -7,6 +7,7 @@ while nothing has appeared where the compiler looked first and found nothing.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -93,13 +94,10 @@ def record_files(
 def _by_folder(missing: set[str], base: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The missing paths, or the uppermost missing folder above each, by the folder in which it would be."""
     found: dict[str, set[str]] = {}
-    folders = {}
+    exists = functools.cache(os.path.isdir)
     for path in missing:
         folder, name = os.path.split(path)
-        while folder not in folders or not folders[folder]:
-            folders.setdefault(folder, os.path.isdir(folder))
-            if folders[folder] or folder == os.path.dirname(folder):
-                break
+        while not exists(folder) and folder != os.path.dirname(folder):
             folder, name = os.path.split(folder)
         found.setdefault(folder, set()).add(name)
     for folder in sorted(found):

@@ -181,8 +181,6 @@ def read_by_build(
         for line in _DIRECTIVE.findall(text.replace("\\\n", "")):
             names.update(quoted or angled for quoted, angled in _NAME.findall(line))
         assembled.update(one or other for one, other in _INCBIN.findall(text))
-    if "" in assembled:
-        return ReadFiles(complete=False)  # an .incbin of which only the preprocessor knows the name
     headers = list(dict.fromkeys([*map(os.path.dirname, own), *(os.path.join(here, f) for f in search.headers)]))
     libraries = list(dict.fromkeys(os.path.join(here, f) for f in search.libraries))
     looked_for = {
@@ -195,6 +193,8 @@ def read_by_build(
     }
     looked_for = {path for path in looked_for if not path.startswith(made or "\0")}
     there = {path for path in looked_for if os.path.isfile(path)}
+    if any(there.isdisjoint(_alternatives([here, *headers], [name])) for name in assembled):
+        return ReadFiles(complete=False)  # an .incbin of which only the preprocessor knows the name
     # Of the names on lines for the preprocessor, those count that are the user's: others are in the reports.
     own += [path for path in there - set(read) if not os.path.realpath(path).startswith(theirs)]
     return record_files(own, set(read) - set(own), looked_for - there, base=base, since_ns=since_ns)
