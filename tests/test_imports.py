@@ -17,8 +17,8 @@ from opwright.backends import BACKENDS
 ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
 LAYERS = (
-    "errors", "tree", "import_file", "internals", "results", "machine", "read_files", "cache", "contract", "backends",
-    "runtime", "checks", "timing", "report", "package", "gallery", "cli",
+    "errors", "tree", "import_file", "internals", "results", "machine", "file_trust", "read_files", "cache", "contract",
+    "backends", "runtime", "checks", "timing", "report", "package", "gallery", "cli",
 )  # fmt: skip
 LEAVES = {
     "errors": set(),
@@ -27,7 +27,8 @@ LEAVES = {
     "results": set(),
     "machine": {"errors", "results"},
     "read_files": set(),
-    "cache": {"errors", "read_files"},
+    "cache": {"errors", "file_trust", "read_files"},
+    "file_trust": set(),
 }
 # Languages: none imports another. Packages that are not listed (``base``, ``native``, ``gpu`` …) are shared.
 LANGUAGES = {"python", "cuda", "triton", "mojo", "numpy"}

@@ -10,7 +10,7 @@ files: ``<root>/<name>-<digest>.<digest of the state>/``. The manifest lists the
 say it is built anew in every process.
 
 What is loaded from here runs as the user, so nothing is loaded that another user could have written:
-see ``_why_untrusted``.
+see ``file_trust.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import re
 import secrets
 import shutil
 import socket
-import stat
 import tempfile
 import threading
 import time
@@ -38,6 +37,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from opwright.errors import CacheError
+from opwright.file_trust import OTHERS_WRITE, why_untrusted
 from opwright.read_files import ReadFiles
 
 __all__ = ["ArtifactCache", "ArtifactKey", "CacheFallbackWarning"]
@@ -49,8 +49,7 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LONGEST_SHOWN = 200  # longer parts of a key (whole sources) are stored in the manifest as a hash
 _DAY_S = 24 * 60 * 60
 
-_Stamp = tuple[int, int, int]  # st_mtime_ns, st_size, st_ino: a file with the same stamp is unchanged
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_Stamp = tuple[int, int, int]  # st_ctime_ns, st_size, st_ino: a file with the same stamp is unchanged, its mode too
 # A build fills a folder; it returns what it has read, or None if the key covers all of that.
 Build = Callable[[Path], ReadFiles | None]
 
@@ -130,7 +129,7 @@ class ArtifactCache:
 
     def find(self, key: ArtifactKey) -> Path | None:
         """The folder of a valid artifact, or None. Never writes, waits or raises."""
-        folders = (folder for root in self._roots() if _why_untrusted(root) is None for folder in _folders(root, key))
+        folders = (folder for root in self._roots() if why_untrusted(root) is None for folder in _folders(root, key))
         return next((folder for folder in folders if self._is_valid(folder, key)), None)
 
     def remove(self, key: ArtifactKey) -> None:
@@ -213,30 +212,18 @@ def _folders(root: Path, key: ArtifactKey) -> list[Path]:
     return found
 
 
-def _why_untrusted(path: Path) -> tuple[str, str] | None:
-    """Why nothing below a folder is loaded, and what to do; None if only the user and root can write it, or if it is
-    not there. Root's folders are trusted, so that an administrator can share one."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    if status.st_uid not in (os.geteuid(), 0):
-        return "belongs to another user", "set OPWRIGHT_CACHE_DIR to a folder of your own"
-    if status.st_mode & _OTHERS_WRITE:
-        return "can be written by other users", f"run `chmod go-w {path}`, or set OPWRIGHT_CACHE_DIR to another folder"
-    return None
-
-
 @contextmanager
 def _locked(root: Path, key: ArtifactKey, on_wait: Callable[[], None] | None) -> Iterator[None]:
     """Hold the lock of ``key``. The system releases it when its holder dies, so no lock becomes stale."""
     lock = FileLock(str(root / _LOCKS / f"{key.folder}.lock"))
     with _writing(root):
         root.parent.mkdir(parents=True, exist_ok=True)
-        for folder in (root, root / _LOCKS, root / _TMP):
-            folder.mkdir(mode=0o700, exist_ok=True)
-        if (reason := _why_untrusted(root)) is not None:
-            raise _RootUnusableError(f"The artifact cache {root} {reason[0]}.", fix=reason[1])
+        root.mkdir(mode=0o700, exist_ok=True)
+    if (reason := why_untrusted(root)) is not None:
+        raise _RootUnusableError(f"The artifact cache {root} {reason[0]}.", fix=reason[1])
+    with _writing(root):
+        for folder in (_LOCKS, _TMP):
+            (root / folder).mkdir(mode=0o700, exist_ok=True)
         with suppress(Timeout):
             lock.acquire(timeout=0)
     if not lock.is_locked:
@@ -298,7 +285,7 @@ def _publish(scratch: Path, root: Path, key: ArtifactKey, read: ReadFiles | None
         # Without this a crash of the machine could keep the rename and lose the contents.
         folders = [path for path in scratch.rglob("*") if path.is_dir()]
         for path in (*files, manifest, *folders, scratch):
-            path.chmod(path.stat().st_mode & ~_OTHERS_WRITE)  # compilers follow the umask
+            path.chmod(path.stat().st_mode & ~OTHERS_WRITE)  # compilers follow the umask
             _sync(path)
         _discard(root, final)  # it is damaged
         os.rename(scratch, final)
@@ -335,14 +322,14 @@ def _contents(folder: Path) -> list[str]:
     """The names of everything below a folder. Raises ValueError for a link, and for what others could have written."""
     below = [] if folder.is_symlink() else sorted(folder.rglob("*"))
     for path in (folder, *below):
-        if path.is_symlink() or _why_untrusted(path) is not None:
+        if path.is_symlink() or why_untrusted(path) is not None:
             raise ValueError(f"{path} could be what another user has written")
     return [str(path.relative_to(folder)) for path in below]
 
 
 def _stamp(path: Path) -> _Stamp:
     status = path.lstat()
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def _sync(path: Path) -> None:

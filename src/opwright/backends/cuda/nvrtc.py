@@ -189,7 +189,8 @@ def _key(source: CudaSource, instances: Sequence[str], flags: Sequence[str]) -> 
 def _read_files(source: CudaSource, flags: Sequence[str], headers: Sequence[str] | None, began: int) -> ReadFiles:
     """What a compilation has read. Headers of an NVRTC that does not list them are not known."""
     if headers is None:
-        return ReadFiles(complete=not re.search(r"include|embed|import", source.text + " ".join(flags)))
+        includes = re.search(r"include|embed", source.text.replace("\\\n", ""))
+        return ReadFiles(complete=not includes and not parse_options(source.options).preincluded)
     return read_by_build(
         headers,
         source.options,

@@ -115,16 +115,15 @@ def _python_flags() -> list[str]:
 
 def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> ArtifactKey:
     """What the shared object depends on besides the headers and libraries that its build reads."""
-    source, options = _source(spec), spec.options.get("options", ())
-    flags = (*toolchain.flags, *options)
+    source, flags = _source(spec), _flags(spec, toolchain)
     binding = stable_abi.binding_text(spec, contract, "", toolchain.binding)
     return ArtifactKey(
         name=f"{contract.namespace}_{contract.name}.{source.stem}",
         parts=(
             ("binding", binding.replace(str(source), source.name)),
             ("source", source.read_text()),
-            ("flags", " ".join(toolchain.flags)),
-            *key_parts(toolchain.compiler, options),
+            ("flags", " ".join(f for f in flags if not f.startswith("-I"))),
+            *key_parts(toolchain.compiler, spec.options.get("options", ())),
             ("torch", torch.__version__),
             ("python", str(sys.implementation.cache_tag)),
             ("cpu", toolchain.native if any("native" in f for f in flags) else ""),
