@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from opwright.backends import compiler_inputs
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch, key_parts
 from opwright.cache import ArtifactCache, ArtifactKey
@@ -297,3 +299,27 @@ def test_a_second_lookup_starts_no_program(project: Project, monkeypatch: pytest
     assert project.value() == 1
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: pytest.fail("started a program"))
     assert (project.value(), project.builds) == (1, 1)
+
+
+def test_a_linker_without_reports_is_asked_less(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_inputs, "_linker_has_dependency_file", lambda driver: False)
+    project.text, project.options = CALLS, shared_into(("-Llib", "-lnumber"))
+    for value in (1, 2):
+        make_library(project, "lib/libnumber.a", value)
+        assert (project.value(), project.builds) == (value, value)
+        assert (project.value(), project.builds) == (value, value)
+
+
+def test_a_compiler_that_reports_by_its_flag_only(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project.folder / "with blank").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(project.folder / "with blank"))
+    monkeypatch.setenv("TMPDIR", str(project.folder / "with blank"))
+    project.text = INCLUDE
+    for value in (1, 2):
+        project.write({"src/value.h": define(value)})
+        assert (project.value(), project.builds) == (value, value)
+        assert (project.value(), project.builds) == (value, value)
+    project.write({"other.cpp": '#include "src/value.h"\n'})
+    project.options = ("other.cpp",)
+    assert project.value() == 2
+    assert not project.records[-1].complete, "its report is that of the other source"

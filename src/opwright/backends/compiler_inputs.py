@@ -30,7 +30,8 @@ _VARIABLES = (
     "SOURCE_DATE_EPOCH",
 )  # fmt: skip
 _PROGRAMS = ("gcc", "as", "ld")  # which compilers start besides themselves, if they come first on the PATH
-_LINKED = (".o", ".a", ".so", ".c", ".cc", ".cpp", ".cxx", ".cu", ".s", ".S")
+_SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".s", ".S")
+_LINKED = (".o", ".a", ".so", *_SOURCES)
 _TIME_LIMIT_S = 60
 # A name on a line for the preprocessor, whatever it is for: an include, a macro that is included, __has_include.
 _DIRECTIVE = re.compile(r"#[^\n]*")
@@ -86,15 +87,16 @@ class BuildWatch:
         self._compiled, self._linked = (Path(self._folder.name, name) for name in ("compiled.d", "linked.d"))
         self._since_ns = time.time_ns()
         self._nvcc = compiler.version.startswith("nvcc")
-        self._clang = "clang" in compiler.version
+        # gcc reads no further than a blank in SUNPRO_DEPENDENCIES.
+        self._by_flag = "clang" in compiler.version or " " in self._folder.name
 
     @property
     def environment(self) -> Mapping[str, str]:
-        return {**os.environ, "SUNPRO_DEPENDENCIES": str(self._compiled)}
+        return {**os.environ} if self._by_flag else {**os.environ, "SUNPRO_DEPENDENCIES": str(self._compiled)}
 
     @property
     def compile_flags(self) -> list[str]:
-        return ["-MD", "-MF", str(self._compiled)] if self._clang else []
+        return ["-MD", "-MF", str(self._compiled)] if self._by_flag else []
 
     @property
     def link_flags(self) -> list[str]:
@@ -130,7 +132,7 @@ class BuildWatch:
         """
         here = str(folder or Path.cwd())
         search = _search_folders(self.compiler, flags, here, os.environ)
-        if search is None or not self._compiled.is_file() or not (self._linked.is_file() or self._links_nothing(flags)):
+        if search is None or not self._reported(flags):
             return ReadFiles(complete=False)
         default = _default_folders(self.compiler)
         reported = [*_names_in_rules(self._compiled), *(_linked_files(self._linked) if self._linked.is_file() else ())]
@@ -142,9 +144,10 @@ class BuildWatch:
             installed=[*map(str, installed), *default.headers, *default.libraries],
         )  # fmt: skip
 
-    def _links_nothing(self, flags: Sequence[str]) -> bool:
-        """Whether a linker without reports reads only the libraries of the compiler and of torch."""
-        return not self._reports_libraries and not any(flag.startswith(("-l", "-L", "--lib")) for flag in flags)
+    def _reported(self, flags: Sequence[str]) -> bool:
+        """Whether the reports are there and whole. Of a linker that writes none, its options name the libraries."""
+        overwritten = self._by_flag and any(flag.endswith(_SOURCES) for flag in flags)  # by that of another source
+        return self._compiled.is_file() and not overwritten and self._linked.is_file() == self._reports_libraries
 
 
 def read_by_build(

@@ -237,7 +237,7 @@ class _Build:
     def command(self, folder: Path, arguments: list[str]) -> list[str]:
         places = [f"-ffile-prefix-map={folder}=.", f"-ffile-prefix-map={_INCLUDE}={SIMULATOR_HEADERS}"]
         here = [f"-iquote{self.source.path.parent}"] if self.source.path is not None else []
-        include = [f"-I{_INCLUDE}", *here, *(f"-I{path}" for path in self.options.include_folders)]
+        include = [f"-I{_INCLUDE}", *here, *(f"-I{path.absolute()}" for path in self.options.include_folders)]
         before = ["-include", "opwright_simulator.h"]
         watched = self.watch.compile_flags
         return [self.compiler.path, *self.flags(), *self.macros(), *places, *include, *before, *watched, *arguments]
