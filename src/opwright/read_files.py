@@ -117,7 +117,7 @@ def _name(path: str, base: Path) -> str:
 
 
 def _place(base: Path | None, name: str) -> str:
-    return name if base is None else os.path.join(base, name)
+    return name if base is None or name.startswith(os.sep) else f"{base}{os.sep}{name}"
 
 
 def _sha256(path: str) -> str:
