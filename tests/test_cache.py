@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ import pytest
 from opwright import cache as cache_module
 from opwright.cache import ArtifactCache, ArtifactKey, CacheFallbackWarning
 from opwright.errors import CacheError
+from opwright.read_files import ReadFiles, record_files
 
 # A cache that gives up its root without need would pass most tests: let it fail them.
 pytestmark = pytest.mark.filterwarnings("error::opwright.cache.CacheFallbackWarning")
@@ -169,7 +172,7 @@ def test_a_different_key_is_a_different_artifact(root: Path) -> None:
 def test_the_manifest_names_every_file_and_shortens_long_key_parts(root: Path) -> None:
     folder = ArtifactCache(root).get_or_build(KEY, Build())
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["schema"] == "opwright.artifact/1"
+    assert manifest["schema"] == "opwright.artifact/2"
     assert [file["path"] for file in manifest["files"]] == ["kernel.cpp", "kernel.so", "parts/device.ptx"]
     assert manifest["files"][1]["size"] == 4096
     assert manifest["parts"][1] == {"label": "flags", "value": "-O3"}
@@ -358,8 +361,8 @@ def take_another_artifacts_place(folder: Path) -> None:
         become_a_file,
         take_another_artifacts_place,
         *(manifest_becomes(text) for text in ("", "\0\xff garbage", "[]", "{}", "null", "[" * 100_000)),
-        manifest_becomes(json.dumps({"schema": "opwright.artifact/1", "digest": KEY.digest, "files": [1]})),
-        manifest_becomes(json.dumps({"schema": "opwright.artifact/1", "digest": KEY.digest, "files": []})),
+        manifest_becomes(json.dumps({"schema": "opwright.artifact/2", "digest": KEY.digest, "files": [1]})),
+        manifest_becomes(json.dumps({"schema": "opwright.artifact/2", "digest": KEY.digest, "files": []})),
     ],
     ids=lambda damage: damage.__name__,
 )
@@ -388,6 +391,176 @@ def test_a_second_lookup_does_not_read_the_files_again(root: Path, monkeypatch: 
     monkeypatch.setattr(cache_module, "_sha256", lambda data: pytest.fail("read again"))
     assert KEY.digest  # computed once, above
     assert cache.find(KEY) == folder
+
+
+def leave_through_a_link(folder: Path) -> None:
+    outside = folder.parent / "outside.so"
+    outside.write_bytes((folder / "kernel.so").read_bytes())
+    (folder / "kernel.so").unlink()
+    (folder / "kernel.so").symlink_to(outside)
+
+
+def become_a_link(folder: Path) -> None:
+    folder.rename(folder.parent / "elsewhere")
+    folder.symlink_to(folder.parent / "elsewhere")
+
+
+def have_a_linked_folder(folder: Path) -> None:
+    (folder / "parts").rename(folder.parent / "elsewhere")
+    (folder / "parts").symlink_to(folder.parent / "elsewhere")
+
+
+def list_a_file_elsewhere(path: str) -> Callable[[Path], None]:
+    def poison(folder: Path) -> None:
+        outside = folder.parent / "outside.so"
+        outside.write_text("evil")
+        manifest = json.loads((folder / "manifest.json").read_text())
+        record = {"path": path.format(folder.parent), "size": 4, "sha256": hashlib.sha256(b"evil").hexdigest()}
+        (folder / "manifest.json").write_text(json.dumps({**manifest, "files": [*manifest["files"], record]}))
+
+    poison.__name__ = f"list {path}"
+    return poison
+
+
+def hold_a_file_that_nobody_lists(folder: Path) -> None:
+    (folder / "parts" / "sitecustomize.py").write_text("evil")
+
+
+def be_written_by_others(name: str) -> Callable[[Path], None]:
+    def poison(folder: Path) -> None:
+        (folder / name).chmod(0o777)
+
+    poison.__name__ = f"{name} written by others"
+    return poison
+
+
+@pytest.mark.parametrize("same_process", [True, False], ids=["same process", "new process"])
+@pytest.mark.parametrize(
+    "poison",
+    [
+        leave_through_a_link,
+        become_a_link,
+        have_a_linked_folder,
+        list_a_file_elsewhere("../outside.so"),
+        list_a_file_elsewhere("{}/outside.so"),
+        hold_a_file_that_nobody_lists,
+        *(be_written_by_others(name) for name in (".", "parts", "kernel.so", "manifest.json")),
+    ],
+    ids=lambda poison: poison.__name__,
+)
+def test_a_poisoned_artifact_is_never_used_but_built_again(
+    poison: Callable[[Path], None], same_process: bool, root: Path
+) -> None:
+    build, cache = Build(), ArtifactCache(root)
+    folder = cache.get_or_build(KEY, build)
+    assert cache.find(KEY) == folder
+    time.sleep(0.01)  # the clock of file times has a tick of some milliseconds
+    poison(folder)
+    if not same_process:
+        cache = ArtifactCache(root)
+    assert cache.find(KEY) is None
+    assert cache.get_or_build(KEY, build) == folder
+    assert build.runs == 2
+    assert not folder.is_symlink()
+    assert (folder / "kernel.so").read_bytes() == bytes(range(256)) * 16
+
+
+def test_nobody_else_can_write_what_is_made(root: Path) -> None:
+    umask = os.umask(0)
+    try:
+        folder = ArtifactCache(root).get_or_build(KEY, Build())
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert not any(path.stat().st_mode & 0o022 for path in (root, *root.iterdir(), folder, *folder.rglob("*")))
+    assert ArtifactCache(root).find(KEY) == folder
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777])
+def test_a_root_that_others_can_write_is_not_used(mode: int, root: Path, fresh_fallback: Path) -> None:
+    stored = ArtifactCache(root).get_or_build(KEY, Build())
+    root.chmod(mode)
+    build, cache = Build(), ArtifactCache(root)
+    assert cache.find(KEY) is None
+    with pytest.warns(CacheFallbackWarning, match=rf"can be written by other users.*chmod go-w {root}"):
+        folder = cache.get_or_build(KEY, build)
+    assert (folder.parent.parent, build.runs) == (fresh_fallback, 1)
+    root.chmod(0o755)
+    assert ArtifactCache(root).find(KEY) == stored
+
+
+def test_a_root_of_another_user_is_not_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = ArtifactCache(root).get_or_build(KEY, Build())
+    if os.geteuid() == 0:  # an administrator may share artifacts, whom others trust
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        assert ArtifactCache(root).find(KEY) == stored
+        os.chown(root, 54321, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
+    assert ArtifactCache(root).find(KEY) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_root_does_not_use_what_belongs_to_a_user(root: Path, fresh_fallback: Path) -> None:
+    ArtifactCache(root).get_or_build(KEY, Build())
+    os.chown(root, 54321, -1)
+    with pytest.warns(CacheFallbackWarning, match=r"belongs to another user.*set OPWRIGHT_CACHE_DIR to a folder of"):
+        assert ArtifactCache(root).get_or_build(KEY, Build()).parent.parent == fresh_fallback
+
+
+# --- what a build has read --------------------------------------------------------------------
+
+
+def reads(*paths: Path, missing: tuple[Path, ...] = ()) -> Callable[[Path], ReadFiles]:
+    """A build that has read files."""
+
+    def build(folder: Path) -> ReadFiles:
+        (folder / "kernel.so").write_text("".join(path.read_text() for path in paths))
+        now = time.time_ns() + 10**9
+        return record_files(map(str, paths), [], map(str, missing), base=folder, since_ns=now)
+
+    return build
+
+
+def test_each_state_of_the_files_that_are_read_has_an_artifact(root: Path, tmp_path: Path) -> None:
+    header, made = tmp_path / "a.h", {}
+    for text, new in (("one", True), ("two", True), ("one", False), ("three", True), ("two", False)):
+        header.write_text(text)
+        assert (ArtifactCache(root).find(KEY) is None) == new
+        folder = ArtifactCache(root).get_or_build(KEY, reads(header))
+        assert (folder / "kernel.so").read_text() == text
+        assert made.setdefault(text, folder) == folder
+    cache = ArtifactCache(root)
+    assert len(cache.entries()) == 3
+    header.unlink()
+    assert cache.find(KEY) is None
+    cache.remove(KEY)
+    assert cache.entries() == []
+
+
+def test_a_file_that_appears_where_one_was_missing_counts(root: Path, tmp_path: Path) -> None:
+    header, cache = tmp_path / "a.h", ArtifactCache(root)
+    header.write_text("one")
+    missing = (tmp_path / "none" / "deep" / "b.h", tmp_path / "b.h")
+    cache.get_or_build(KEY, reads(header, missing=missing))
+    (tmp_path / "c.h").write_text("")
+    assert cache.find(KEY) is not None
+    (tmp_path / "b.h").write_text("")
+    assert cache.find(KEY) is None
+
+
+def test_a_build_that_cannot_say_what_it_has_read_serves_its_own_process_only(root: Path) -> None:
+    cache, build = ArtifactCache(root), Build()
+
+    def unsure(folder: Path) -> ReadFiles:
+        build(folder)
+        return ReadFiles(complete=False)
+
+    first, second = cache.get_or_build(KEY, unsure), cache.get_or_build(KEY, unsure)
+    assert first != second  # a library that is loaded is not replaced
+    assert (first / "kernel.so").exists()
+    assert cache.entries() == []
+    assert cache.find(KEY) is None
 
 
 # --- builds that fail -------------------------------------------------------------------------
@@ -572,7 +745,7 @@ def test_without_any_folder_to_write_the_error_says_what_to_set(tmp_path: Path, 
 def test_the_temporary_folder_goes_away_with_its_process(tmp_path: Path) -> None:
     script = """
         cache = ArtifactCache(Path(sys.argv[1]))
-        print(cache.get_or_build(KEY, lambda folder: (folder / "kernel.so").write_text("binary")))
+        print(cache.get_or_build(KEY, lambda folder: print(file=(folder / "kernel.so").open("w"), end="binary")))
         print((cache.find(KEY) / "kernel.so").read_text())
     """
     process = start(

@@ -17,8 +17,8 @@ from opwright.backends import BACKENDS
 ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
 LAYERS = (
-    "errors", "tree", "import_file", "internals", "results", "machine", "cache", "contract", "backends", "runtime",
-    "checks", "timing", "report", "package", "gallery", "cli",
+    "errors", "tree", "import_file", "internals", "results", "machine", "file_trust", "read_files", "cache", "contract",
+    "backends", "runtime", "checks", "timing", "report", "package", "gallery", "cli",
 )  # fmt: skip
 LEAVES = {
     "errors": set(),
@@ -26,7 +26,9 @@ LEAVES = {
     "import_file": set(),
     "results": set(),
     "machine": {"errors", "results"},
-    "cache": {"errors"},
+    "read_files": set(),
+    "cache": {"errors", "file_trust", "read_files"},
+    "file_trust": set(),
 }
 # Languages: none imports another. Packages that are not listed (``base``, ``native``, ``gpu`` …) are shared.
 LANGUAGES = {"python", "cuda", "triton", "mojo", "numpy"}

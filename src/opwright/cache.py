@@ -4,6 +4,13 @@ One folder per artifact, ``<root>/<name>-<digest>/``, with a ``manifest.json`` t
 file's size and sha256. A folder is filled under ``<root>/.tmp`` and renamed into place, so a
 reader sees all of it or nothing. One lock file per artifact, under ``<root>/.locks``, makes
 builders of the same artifact take turns; reading takes no lock.
+
+A build that says which files it has read may have several artifacts, one for each state of these
+files: ``<root>/<name>-<digest>.<digest of the state>/``. The manifest lists them too. One that cannot
+say it is built anew in every process.
+
+What is loaded from here runs as the user, so nothing is loaded that another user could have written:
+see ``file_trust.py``.
 """
 
 from __future__ import annotations
@@ -23,40 +30,45 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from opwright.errors import CacheError
+from opwright.file_trust import OTHERS_WRITE, why_untrusted
+from opwright.read_files import ReadFiles
 
 __all__ = ["ArtifactCache", "ArtifactKey", "CacheFallbackWarning"]
 
 _MANIFEST = "manifest.json"
-_SCHEMA = "opwright.artifact/1"
+_SCHEMA = "opwright.artifact/2"
 _LOCKS, _TMP = ".locks", ".tmp"  # an artifact's folder never begins with a dot
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LONGEST_SHOWN = 200  # longer parts of a key (whole sources) are stored in the manifest as a hash
 _DAY_S = 24 * 60 * 60
 
-_Stamp = tuple[int, int, int]  # st_mtime_ns, st_size, st_ino: a file with the same stamp is unchanged
+_Stamp = tuple[int, int, int]  # st_ctime_ns, st_size, st_ino: a file with the same stamp is unchanged, its mode too
+# A build fills a folder; it returns what it has read, or None if the key covers all of that.
+Build = Callable[[Path], ReadFiles | None]
 
 
 class CacheFallbackWarning(UserWarning):
-    """The cache's folder cannot be written; a temporary one that dies with the process is used."""
+    """The cache's folder cannot be written or trusted; a temporary one that dies with the process is used."""
 
 
 class _RootUnusableError(CacheError):
-    """The root cannot be created, written or locked, for a reason other than a full disk."""
+    """The root cannot be created, written, locked or trusted, for a reason other than a full disk."""
 
 
 @dataclass(frozen=True)
 class ArtifactKey:
-    """What an artifact depends on. Equal keys mean interchangeable artifacts."""
+    """What an artifact depends on, besides the files that its build reads; those below ``base`` may move with it."""
 
     name: str  # readable; becomes part of the folder's name
     parts: tuple[tuple[str, str], ...]  # (label, value): the compiler, its flags, the source, ...
+    base: Path | None = field(default=None, compare=False)
 
     @cached_property
     def digest(self) -> str:
@@ -71,18 +83,26 @@ class ArtifactKey:
         return f"{_sanitise(self.name)}-{self.digest}"
 
 
+@dataclass(frozen=True)
+class _Verified:
+    """An artifact whose files are what was built, while their stamps stay the same; and what its build has read."""
+
+    stamps: dict[str, _Stamp]
+    read: ReadFiles
+
+
 class ArtifactCache:
     """Compiled kernels below one folder, shared by threads, by processes and from run to run."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(os.path.abspath(root))  # a later chdir must not move the cache
         self._private: Path | None = None
-        self._verified: dict[Path, dict[str, _Stamp]] = {}
+        self._verified: dict[Path, _Verified] = {}
 
     def get_or_build(
         self,
         key: ArtifactKey,
-        build: Callable[[Path], None],
+        build: Build,
         *,
         on_build: Callable[[], None] | None = None,
         on_wait: Callable[[], None] | None = None,
@@ -91,8 +111,8 @@ class ArtifactCache:
 
         ``build`` gets an empty folder that is moved afterwards, so no file in it may contain the folder's path;
         the file name manifest.json is reserved. ``on_build`` is called just before ``build``, ``on_wait``
-        once if another builder must be waited for. A root that cannot be written is not an error: a
-        temporary folder replaces it, with a CacheFallbackWarning once per process.
+        once if another builder must be waited for. A root that cannot be written or trusted is not an error:
+        a temporary folder replaces it, with a CacheFallbackWarning once per process.
 
         Raises CacheError when the disk is full, when ``build`` wrote no file, or when not even a
         temporary folder can be written. Other exceptions of ``build`` or the callbacks pass
@@ -109,13 +129,14 @@ class ArtifactCache:
 
     def find(self, key: ArtifactKey) -> Path | None:
         """The folder of a valid artifact, or None. Never writes, waits or raises."""
-        folders = (root / key.folder for root in self._roots())
+        folders = (folder for root in self._roots() if why_untrusted(root) is None for folder in _folders(root, key))
         return next((folder for folder in folders if self._is_valid(folder, key)), None)
 
     def remove(self, key: ArtifactKey) -> None:
         """Remove the artifact of ``key``, if there is one. Raises CacheError if it cannot be removed."""
         for root in self._roots():
-            _discard(root, root / key.folder)
+            for folder in _folders(root, key):
+                _discard(root, folder)
 
     def entries(self) -> list[Path]:
         """The artifacts' folders, sorted; their files are not verified."""
@@ -148,37 +169,47 @@ class ArtifactCache:
         self,
         root: Path,
         key: ArtifactKey,
-        build: Callable[[Path], None],
+        build: Build,
         on_build: Callable[[], None] | None,
         on_wait: Callable[[], None] | None,
     ) -> Path:
-        final = root / key.folder
         with _explaining_full_disk(root, key), _locked(root, key, on_wait):
-            if self._is_valid(final, key):  # built by another process in the meantime
-                return final
-            _discard(root, final)  # an invalid artifact is damaged
+            for folder in _folders(root, key):
+                if self._is_valid(folder, key):  # built by another process in the meantime
+                    return folder
             _remove_leftovers(root)
             scratch = _new_scratch(root)
             try:
                 with _writing(root):
-                    scratch.mkdir()
+                    scratch.mkdir(mode=0o700)
                 if on_build is not None:
                     on_build()
-                build(scratch)
-                _publish(scratch, root, key)
-            finally:
-                _delete(scratch)  # does not exist after success
-        return final
+                read = build(scratch)
+                if read is not None and not read.complete:
+                    return scratch  # for this process only; removed as a leftover when it has ended
+                return _publish(scratch, root, key, read)
+            except BaseException:
+                _delete(scratch)
+                raise
 
     def _is_valid(self, folder: Path, key: ArtifactKey) -> bool:
         try:
             known = self._verified.get(folder)
-            if known is None or any(_stamp(folder / name) != stamp for name, stamp in known.items()):
-                self._verified[folder] = _verify(folder, key)
-            return True
+            if known is None or any(_stamp(folder / name) != stamp for name, stamp in known.stamps.items()):
+                known = self._verified[folder] = _verify(folder, key)
         except (OSError, ValueError, LookupError, TypeError, RecursionError):  # any error from a damaged file
             self._verified.pop(folder, None)
             return False
+        return known.read.are_unchanged(key.base)
+
+
+def _folders(root: Path, key: ArtifactKey) -> list[Path]:
+    """The folders with artifacts of a key, valid or not; the newest first."""
+    found = [root / key.folder] if (root / key.folder).exists() else []
+    with suppress(OSError):
+        states = [Path(e.path) for e in os.scandir(root) if e.name.startswith(f"{key.folder}.")]
+        found += sorted(states, key=lambda folder: folder.stat().st_mtime_ns, reverse=True)
+    return found
 
 
 @contextmanager
@@ -186,8 +217,13 @@ def _locked(root: Path, key: ArtifactKey, on_wait: Callable[[], None] | None) ->
     """Hold the lock of ``key``. The system releases it when its holder dies, so no lock becomes stale."""
     lock = FileLock(str(root / _LOCKS / f"{key.folder}.lock"))
     with _writing(root):
+        root.parent.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, exist_ok=True)
+    if (reason := why_untrusted(root)) is not None:
+        raise _RootUnusableError(f"The artifact cache {root} {reason[0]}.", fix=reason[1])
+    with _writing(root):
         for folder in (_LOCKS, _TMP):
-            (root / folder).mkdir(parents=True, exist_ok=True)
+            (root / folder).mkdir(mode=0o700, exist_ok=True)
         with suppress(Timeout):
             lock.acquire(timeout=0)
     if not lock.is_locked:
@@ -229,12 +265,13 @@ def _explaining_full_disk(root: Path, key: ArtifactKey) -> Iterator[None]:
         ) from error
 
 
-def _publish(scratch: Path, root: Path, key: ArtifactKey) -> None:
+def _publish(scratch: Path, root: Path, key: ArtifactKey, read: ReadFiles | None) -> Path:
     """Give the finished build its manifest and its final name. Raises CacheError if it is empty."""
     manifest = scratch / _MANIFEST
     files = sorted(path for path in scratch.rglob("*") if path.is_file() and path != manifest)
     if not files:
         raise CacheError(f"The build of {key.name!r} ended without an error but wrote no file.")
+    final = root / (key.folder if read is None else f"{key.folder}.{read.digest}")
     with _writing(root):
         content = {
             "schema": _SCHEMA,
@@ -242,14 +279,18 @@ def _publish(scratch: Path, root: Path, key: ArtifactKey) -> None:
             "digest": key.digest,
             "parts": [_part(label, value) for label, value in key.parts],
             "files": [_file(path, scratch) for path in files],
+            "read": (read or ReadFiles()).to_json(),
         }
-        manifest.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        manifest.write_text(json.dumps(content) + "\n", encoding="utf-8")
         # Without this a crash of the machine could keep the rename and lose the contents.
         folders = [path for path in scratch.rglob("*") if path.is_dir()]
         for path in (*files, manifest, *folders, scratch):
+            path.chmod(path.stat().st_mode & ~OTHERS_WRITE)  # compilers follow the umask
             _sync(path)
-        os.rename(scratch, root / key.folder)
+        _discard(root, final)  # it is damaged
+        os.rename(scratch, final)
         _sync(root)
+    return final
 
 
 def _part(label: str, value: str) -> dict[str, object]:
@@ -263,24 +304,32 @@ def _file(path: Path, folder: Path) -> dict[str, object]:
     return {"path": str(path.relative_to(folder)), "size": len(data), "sha256": _sha256(data)}
 
 
-def _verify(folder: Path, key: ArtifactKey) -> dict[str, _Stamp]:
-    """Check every file against the manifest; return the files' stamps. Raises if anything differs."""
+def _verify(folder: Path, key: ArtifactKey) -> _Verified:
+    """Check every file against the manifest. Raises if anything differs, or if there is anything else."""
     # Each stamp is taken before its file is read, so that a change in between is found by the next lookup.
-    stamps = {_MANIFEST: _stamp(folder / _MANIFEST)}
+    stamps = {name: _stamp(folder / name) for name in (".", *_contents(folder))}
     manifest = json.loads((folder / _MANIFEST).read_bytes())
     if manifest["schema"] != _SCHEMA or manifest["digest"] != key.digest or not manifest["files"]:
         raise ValueError(f"{folder} does not hold the artifact {key.folder}")
-    for record in manifest["files"]:
-        path = folder / record["path"]
-        stamps[record["path"]] = _stamp(path)
-        if _file(path, folder) != record:
-            raise ValueError(f"{path} is not what was built")
-    return stamps
+    listed = {record["path"]: record for record in manifest["files"]}
+    present = {name for name in stamps if not (folder / name).is_dir()} - {_MANIFEST}
+    if present != set(listed) or any(_file(folder / name, folder) != listed[name] for name in present):
+        raise ValueError(f"{folder} is not what was built")
+    return _Verified(stamps, ReadFiles.from_json(manifest["read"]))
+
+
+def _contents(folder: Path) -> list[str]:
+    """The names of everything below a folder. Raises ValueError for a link, and for what others could have written."""
+    below = [] if folder.is_symlink() else sorted(folder.rglob("*"))
+    for path in (folder, *below):
+        if path.is_symlink() or why_untrusted(path) is not None:
+            raise ValueError(f"{path} could be what another user has written")
+    return [str(path.relative_to(folder)) for path in below]
 
 
 def _stamp(path: Path) -> _Stamp:
-    status = path.stat()
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    status = path.lstat()
+    return status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def _sync(path: Path) -> None:
@@ -343,7 +392,7 @@ def _discard(root: Path, folder: Path) -> None:
     """Remove an artifact. It is renamed first, so that no reader sees part of it."""
     with _writing(root):
         if os.path.lexists(folder):
-            (root / _TMP).mkdir(exist_ok=True)
+            (root / _TMP).mkdir(mode=0o700, exist_ok=True)
             aside = _new_scratch(root)
             with suppress(FileNotFoundError):  # another process was faster
                 os.rename(folder, aside)

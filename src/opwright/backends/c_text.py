@@ -1,6 +1,7 @@
 """Scanning C-like text (C++, CUDA C++, demangled names, Mojo) without parsing it: comments, brackets, commas, includes.
 
-This finds a function's declaration and the files that a source includes before a compiler runs.
+This finds a function's declaration and the headers that a source includes, as far as that can be known before a
+compiler runs. What a build has read is another matter (``compiler_inputs.py``).
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def included_files(
 ) -> list[Path]:
     """The user's own headers that a source includes, directly or not, each once.
 
-    Headers of torch, CUDA and the compiler are not among them: keys of the cache contain their versions instead.
+    Headers of torch, CUDA and the compiler are not among them, nor those that only the preprocessor can name.
 
     Args:
         path: the source's file, whose folder is searched first; None for a text without a file.

@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from opwright.backends.base import KernelSpec
-from opwright.backends.c_text import included_files
 from opwright.backends.native import stable_abi
 from opwright.contract.contract import Contract
 from opwright.contract.define import make_contract
@@ -125,13 +124,3 @@ def test_the_other_spellings_of_a_type_are_known(tmp_path: Path) -> None:
         "std::optional<Tensor> o, std::optional<int64_t> k, std::string mode) { }"
     )
     assert "TORCH_BOX(&everything)" in compare(tmp_path, text, everything)
-
-
-def test_own_headers_are_found_through_each_other_and_through_folders(tmp_path: Path) -> None:
-    (tmp_path / "inc").mkdir()
-    (tmp_path / "a.h").write_text('#include "b.h"\n#include <vector>\n')
-    (tmp_path / "inc" / "b.h").write_text('#include "../a.h"\n')
-    source = tmp_path / "k.cpp"
-    source.write_text('#include <torch/csrc/stable/library.h>\n  #  include "a.h"\n#include <b.h>\n')
-    found = {p.name for p in included_files(source.read_text(), source, [tmp_path / "inc"])}
-    assert found == {"a.h", "b.h"}

@@ -105,7 +105,8 @@ class CudaBackend(Backend):
             raise KernelRefusedError(f"{contract.qualname}:{spec.name}: {_NO_NVCC}", fix=_INSTALL_NVCC)
         flags = (*_FLAGS, *_architecture_flags(spec, machine))
         # The CUDA part of the stable ABI is in torch_cuda, which a GPU process has loaded.
-        return host_function.Toolchain(machine.nvcc, flags, ("-ltorch", "-ltorch_cpu"), ".cu")
+        toolkit = Path(machine.nvcc.path).resolve().parents[1]
+        return host_function.Toolchain(machine.nvcc, flags, ("-ltorch", "-ltorch_cpu"), ".cu", toolkit=toolkit)
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         if artifact.file is None:

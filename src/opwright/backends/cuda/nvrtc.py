@@ -14,6 +14,8 @@ import importlib.util
 import json
 import os
 import re
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ import torch
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.c_text import opening_bracket, split_commas
 from opwright.backends.compiler import compile_error
+from opwright.backends.compiler_inputs import SearchFolders, key_parts, read_by_build
 from opwright.backends.cuda.options import parse_options
 from opwright.backends.cuda.source import CudaSource
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter, Resources, demangle, entries_in_ptx
@@ -32,6 +35,7 @@ from opwright.backends.gpu.ptxas import read_resources
 from opwright.cache import ArtifactKey
 from opwright.contract.dtypes import short
 from opwright.errors import CompileError, KernelRefusedError
+from opwright.read_files import ReadFiles
 from opwright.results import Accepted, Probe, Refused
 
 __all__ = ["available", "compile_device_code", "cuda_include_folders"]
@@ -39,6 +43,7 @@ __all__ = ["available", "compile_device_code", "cuda_include_folders"]
 # Added to every source: its instances carry the types of a kernel's parameters in their names, also of a kernel
 # whose own name does not (extern "C").
 _SIGNATURE = "opwright_signature"
+_BUILT_IN = "__nv_nvrtc_builtin_header"
 _PROBE = f"\ntemplate <class F> __global__ void {_SIGNATURE}() {{}}\n"
 
 
@@ -120,11 +125,13 @@ def compile_device_code(source: CudaSource, instances: Sequence[str], arch: str,
     _refuse_unknown_arch(source, arch)
     flags = _flags(source, arch)
 
-    def build(folder: Path) -> None:
+    def build(folder: Path) -> ReadFiles:
+        began = time.time_ns()
         made = _compile(source, instances, flags)
         (folder / "kernels.cubin").write_bytes(made.cubin)
         (folder / "kernels.ptx").write_text(made.ptx)
         (folder / "entries.json").write_text(json.dumps([_to_json(e) for e in made.entries], indent=1))
+        return _read_files(source, flags, made.headers, began)
 
     folder = tools.cache.get_or_build(
         _key(source, instances, flags),
@@ -169,13 +176,28 @@ def _key(source: CudaSource, instances: Sequence[str], flags: Sequence[str]) -> 
         name=f"cuda.{source.path.stem if source.path else 'source'}",
         parts=(
             ("source", source.text),
-            *((f"header {h.name}", h.read_text(errors="replace")) for h in source.headers()),
             ("instances", "\n".join(instances)),
             ("flags", " ".join(f for f in flags if not f.startswith("-I"))),
+            *key_parts(None, source.options),
             ("compiler", f"NVRTC {'.'.join(map(str, _version()))}"),
             ("torch", torch.__version__),  # which brings the headers
         ),
+        base=source.folder,
     )
+
+
+def _read_files(source: CudaSource, flags: Sequence[str], headers: Sequence[str] | None, began: int) -> ReadFiles:
+    """What a compilation has read. Headers of an NVRTC that does not list them are not known."""
+    if headers is None:
+        includes = re.search(r"include|embed", source.text.replace("\\\n", ""))
+        return ReadFiles(complete=not includes and not parse_options(source.options).preincluded)
+    return read_by_build(
+        headers,
+        source.options,
+        SearchFolders(tuple(flag[2:] for flag in flags if flag.startswith("-I"))),
+        base=source.folder, built_in=None, here=str(Path.cwd()), since_ns=began,
+        installed=[str(folder) for folder in cuda_include_folders()], texts=[source.text],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -183,10 +205,22 @@ class _Compiled:
     cubin: bytes
     ptx: str
     entries: tuple[EntryPoint, ...]
+    headers: list[str] | None
+
+
+_TRACES = (12, 8)  # the first version with --fdevice-time-trace
+_HEADER = "Processing Header File"  # the event for a header in the trace
 
 
 def _compile(source: CudaSource, instances: Sequence[str], flags: Sequence[str]) -> _Compiled:
-    first = _run_nvrtc(source, flags, instances)
+    headers = None
+    if _version() < _TRACES:
+        first = _run_nvrtc(source, flags, instances)
+    else:
+        # The only list of headers that NVRTC gives: it says how long each took.
+        with tempfile.TemporaryDirectory(prefix="opwright-inputs-") as folder:
+            first = _run_nvrtc(source, (*flags, f"--fdevice-time-trace={folder}/trace"), instances)
+            headers = _traced_headers(Path(folder, "trace.json"))
     # Kernels whose own symbol does not carry the types of their parameters: a second pass asks for them.
     plain = [e.symbol for e in entries_in_ptx(first.ptx) if demangle(e.symbol) == e.symbol]
     probes = {name: f"{_SIGNATURE}<decltype({name})>" for name in plain}
@@ -198,7 +232,19 @@ def _compile(source: CudaSource, instances: Sequence[str], flags: Sequence[str])
         name = instance or (entry.symbol if entry.symbol in probes else _bare_name(declared))
         parameters = with_types(entry, _parameter_types(declared))
         entries.append(EntryPoint(entry.symbol, name, parameters, read_resources(first.log, entry.symbol)))
-    return _Compiled(first.cubin, first.ptx, tuple(entries))
+    return _Compiled(first.cubin, first.ptx, tuple(entries), headers)
+
+
+def _traced_headers(trace: Path) -> list[str] | None:
+    """The headers in NVRTC's time trace, without those that are built in; None if there is no such trace."""
+    try:
+        events = json.loads(trace.read_text(errors="surrogateescape"))["traceEvents"]
+        headers = [event["args"]["detail"] for event in events if event.get("name") == _HEADER]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    # Each compilation begins with a header that is built in: a trace without it has other names for its events.
+    here = os.getcwd()
+    return [os.path.join(here, h) for h in headers if not h.startswith(_BUILT_IN)] if headers else None
 
 
 @dataclass(frozen=True)

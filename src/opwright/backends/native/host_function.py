@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import sys
 from dataclasses import dataclass
@@ -11,25 +12,28 @@ import torch
 
 from opwright.backends.base import Artifact, KernelSpec
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.c_text import included_files
 from opwright.backends.compiler import run_compiler
+from opwright.backends.compiler_inputs import BuildWatch, key_parts
 from opwright.backends.native import stable_abi
 from opwright.backends.native.tensor_access import python_headers
 from opwright.cache import ArtifactKey
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
 from opwright.machine import Compiler
+from opwright.read_files import ReadFiles
 
 __all__ = ["TORCH", "Toolchain", "build", "check_options"]
 
 # torch.utils.cpp_extension has these folders too, but searches for CUDA, and warns, when it is imported.
 TORCH = Path(torch.__file__).parent
+_NAME = "operator.txt"  # the private operator that the shared object registers
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A compiler with its standard flags. ``native`` is the CPU, on which ``-march=native`` depends.
-    ``binding`` is the template of the text that registers the kernel."""
+    """A compiler with its standard flags. ``native`` is the CPU, on which ``-march=native`` depends; ``binding`` is the
+    template of the text that registers the kernel; ``toolkit`` is the folder of headers and libraries that came with
+    the compiler, beyond those of the system."""
 
     compiler: Compiler
     flags: tuple[str, ...]
@@ -37,6 +41,7 @@ class Toolchain:
     suffix: str
     native: str = ""
     binding: Path = stable_abi.BINDING
+    toolkit: Path | None = None
 
 
 def check_options(spec: KernelSpec, contract: Contract) -> None:
@@ -57,16 +62,22 @@ def build(spec: KernelSpec, contract: Contract, tools: BuildTools, toolchain: To
     """
     source = _source(spec)
     key = _key(spec, contract, toolchain)
-    unique = stable_abi.unique_name(contract, key.digest)
     library = f"{contract.name}.so"
 
-    def make(folder: Path) -> None:
+    def make(folder: Path) -> ReadFiles:
+        # Builds of one key differ in the headers that they read, which the compiler tells only afterwards.
+        unique = stable_abi.unique_name(contract, key.digest + secrets.token_hex(8))
+        (folder / _NAME).write_text(unique)
         binding = folder / f"{source.stem}.binding{toolchain.suffix}"
         binding.write_text(stable_abi.binding_text(spec, contract, unique, toolchain.binding))
         shutil.copy(source, folder)
-        command = [toolchain.compiler.path, *_flags(spec, toolchain), str(binding), "-o", str(folder / library)]
-        command += [f"-L{TORCH / 'lib'}", *toolchain.libraries]
-        run_compiler(command, f"{contract.qualname}: {source.name}")
+        watch = BuildWatch(toolchain.compiler)
+        flags, libraries = _flags(spec, toolchain), [f"-L{TORCH / 'lib'}", *toolchain.libraries]
+        command = [toolchain.compiler.path, *flags, *watch.compile_flags, str(binding), "-o", str(folder / library)]
+        command += [*libraries, *watch.link_flags]
+        run_compiler(command, f"{contract.qualname}: {source.name}", environment=watch.environment)
+        installed = [TORCH, *filter(None, [python_headers(), toolchain.toolkit])]
+        return watch.read_files([*flags, *libraries], base=source.parent, built_in=folder, installed=installed)
 
     folder = tools.cache.get_or_build(
         key,
@@ -76,7 +87,7 @@ def build(spec: KernelSpec, contract: Contract, tools: BuildTools, toolchain: To
         ),
         on_wait=lambda: tools.notify(f"waiting: another process compiles {source.name}"),
     )
-    return Artifact(unique, file=folder / library)
+    return Artifact((folder / _NAME).read_text(), file=folder / library)
 
 
 def _source(spec: KernelSpec) -> Path:
@@ -103,24 +114,19 @@ def _python_flags() -> list[str]:
 
 
 def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> ArtifactKey:
-    """Everything that the shared object depends on."""
+    """What the shared object depends on besides the headers and libraries that its build reads."""
     source, flags = _source(spec), _flags(spec, toolchain)
-    # The user's include folders and this package's; torch's own are covered by its version.
-    folders = [Path(flag[2:]) for flag in spec.options.get("options", ()) if flag.startswith("-I")]
-    folders.append(stable_abi.INCLUDE)
-    headers = included_files(source.read_text(), source, folders)
     binding = stable_abi.binding_text(spec, contract, "", toolchain.binding)
     return ArtifactKey(
         name=f"{contract.namespace}_{contract.name}.{source.stem}",
         parts=(
             ("binding", binding.replace(str(source), source.name)),
             ("source", source.read_text()),
-            *((f"header {h.name}", h.read_text(errors="replace")) for h in headers),
             ("flags", " ".join(f for f in flags if not f.startswith("-I"))),
-            ("compiler", f"{toolchain.compiler.path} {toolchain.compiler.version}"),
+            *key_parts(toolchain.compiler, spec.options.get("options", ())),
             ("torch", torch.__version__),
             ("python", str(sys.implementation.cache_tag)),
-            *((name, (stable_abi.TEMPLATES / name).read_text()) for name in ("python_call.h", "python_tensor.h")),
             ("cpu", toolchain.native if any("native" in f for f in flags) else ""),
         ),
+        base=source.parent,
     )

@@ -22,6 +22,7 @@ import torch
 from opwright.backends.base import Launch
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.compiler import run_compiler
+from opwright.backends.compiler_inputs import key_parts
 from opwright.backends.native.tensor_access import LIBRARIES, access_to_tensors, address_of, python_headers
 from opwright.cache import ArtifactKey
 from opwright.contract.dtypes import short
@@ -215,7 +216,7 @@ def _build(compiler: Compiler, headers: Path, tools: BuildTools) -> Path:
         parts=(
             *((name, (_TEMPLATES / name).read_text()) for name in _SOURCES),
             ("flags", " ".join(_FLAGS)),
-            ("compiler", f"{compiler.path} {compiler.version}"),
+            *key_parts(compiler, ()),
             ("torch", torch.__version__),
             ("python", str(sys.implementation.cache_tag)),
         ),

@@ -15,12 +15,14 @@ from opwright.backends.base import Artifact
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.c_text import INCLUDE, find_header, included_files
 from opwright.backends.compiler import run_compiler
+from opwright.backends.compiler_inputs import BuildWatch, key_parts
 from opwright.backends.cuda.options import CudaOptions, parse_options
 from opwright.backends.cuda.simulator.rewriting import Refusal, refusals, rewrite, without_includes
 from opwright.backends.cuda.source import CudaSource, kernels_defined
 from opwright.cache import ArtifactKey
 from opwright.errors import CompileError, KernelError, KernelRefusedError
 from opwright.machine import Compiler, Machine
+from opwright.read_files import ReadFiles
 from opwright.results import Accepted, Probe, Refused
 
 __all__ = ["SIMULATOR_HEADERS", "Built", "available", "compile_kernel"]
@@ -128,7 +130,7 @@ class _Build:
         self.headers = _own_headers(source, self.options.include_folders)
 
     def key(self) -> ArtifactKey:
-        """The cache key: everything that the shared object depends on."""
+        """The cache key: what the shared object depends on besides the headers that its build reads."""
         options = self.options
         kept = (*options.macros, *options.preincluded, str(self.standard), str(options.capability), str(options.fuses))
         return ArtifactKey(
@@ -136,13 +138,14 @@ class _Build:
             parts=(
                 ("source", self.source.text),
                 ("name", self.source.name),  # part of the debug information
-                *((f"header {header.copy}", header.path.read_text(errors="replace")) for header in self.headers),
-                ("options", " ".join(kept)),
+                ("kept options", " ".join(kept)),
                 ("flags", " ".join(self.flags())),
                 ("expression", self.expression),
                 ("checked", str(self.checked)),
-                *_runtime_parts(self.compiler),
+                *key_parts(self.compiler, self.source.options),
+                *_runtime_texts(),
             ),
+            base=self.source.folder,
         )
 
     def flags(self) -> list[str]:
@@ -164,20 +167,25 @@ class _Build:
             *self.options.macros,
         ]
 
-    def run(self, folder: Path) -> None:
+    def run(self, folder: Path) -> ReadFiles:
         """Write kernel.so and its source into ``folder``."""
+        objects = [str(file) for file in _runtime_objects(self.compiler, self.tools)]
+        self.watch = BuildWatch(self.compiler)
         self.write_sources(folder)
         self.refuse_unsupported(folder)
-        objects = [str(file) for file in _runtime_objects(self.compiler, self.tools)]
         if self.checked:
             self.compile(folder, ["-S", "kernel.cpp", "-o", "kernel.s"])
             assembly = folder / "kernel.s"
             assembly.write_text(_instrument(assembly.read_text()))
-            link = [self.compiler.path, "kernel.s", *objects, *_LINK, "-o", "kernel.so"]
+            link = [self.compiler.path, "kernel.s", *objects, *_LINK, *self.watch.link_flags, "-o", "kernel.so"]
             run_compiler(link, f"{self.source.name} (linked)", target="the simulator", folder=folder)
             assembly.unlink()
         else:
-            self.compile(folder, ["kernel.cpp", *objects, *_LINK, "-o", "kernel.so"])
+            self.compile(folder, ["kernel.cpp", *objects, *_LINK, *self.watch.link_flags, "-o", "kernel.so"])
+        return self.watch.read_files(
+            self.command(folder, [])[1:], base=self.source.folder, built_in=folder, folder=folder, installed=[_FOLDER],
+            others=[header.path for header in self.headers], texts=[self.source.text],
+        )  # fmt: skip
 
     def write_sources(self, folder: Path) -> None:
         """Write the rewritten source and headers, and the originals, from which compilers quote lines."""
@@ -229,13 +237,17 @@ class _Build:
     def command(self, folder: Path, arguments: list[str]) -> list[str]:
         places = [f"-ffile-prefix-map={folder}=.", f"-ffile-prefix-map={_INCLUDE}={SIMULATOR_HEADERS}"]
         here = [f"-iquote{self.source.path.parent}"] if self.source.path is not None else []
-        include = [f"-I{_INCLUDE}", *here, *(f"-I{path}" for path in self.options.include_folders)]
+        include = [f"-I{_INCLUDE}", *here, *(f"-I{path.absolute()}" for path in self.options.include_folders)]
         before = ["-include", "opwright_simulator.h"]
-        return [self.compiler.path, *self.flags(), *self.macros(), *places, *include, *before, *arguments]
+        watched = self.watch.compile_flags
+        return [self.compiler.path, *self.flags(), *self.macros(), *places, *include, *before, *watched, *arguments]
 
     def compile(self, folder: Path, arguments: list[str]) -> None:
         try:
-            run_compiler(self.command(folder, arguments), self.source.name, target="the simulator", folder=folder)
+            run_compiler(
+                self.command(folder, arguments), self.source.name, target="the simulator", folder=folder,
+                environment=self.watch.environment,
+            )  # fmt: skip
         except CompileError as error:
             raise self.explained(error) from None
 
@@ -303,12 +315,9 @@ def _refused(name: str, text: str, refusal: Refusal) -> KernelRefusedError:
 # --- the runtime, and changes to the kernel's assembly ---
 
 
-def _runtime_parts(compiler: Compiler) -> tuple[tuple[str, str], ...]:
+def _runtime_texts() -> tuple[tuple[str, str], ...]:
     files = sorted(path for part in ("include", "runtime") for path in (_FOLDER / part).rglob("*") if path.is_file())
-    return (
-        ("compiler", f"{compiler.path} {compiler.version}"),
-        *((str(path.relative_to(_FOLDER)), path.read_text()) for path in files),
-    )
+    return tuple((str(path.relative_to(_FOLDER)), path.read_text()) for path in files)
 
 
 def _runtime_objects(compiler: Compiler, tools: BuildTools) -> list[Path]:
@@ -325,7 +334,7 @@ def _runtime_objects(compiler: Compiler, tools: BuildTools) -> list[Path]:
         with ThreadPoolExecutor() as pool:  # both files at once
             list(pool.map(compile_, _RUNTIME))
 
-    key = ArtifactKey("simulator.runtime", _runtime_parts(compiler))
+    key = ArtifactKey("simulator.runtime", (*key_parts(compiler, ()), *_runtime_texts()))
     folder = tools.cache.get_or_build(key, build, on_build=lambda: tools.notify("compiling the simulator's runtime"))
     return [folder / f"{Path(name).stem}.o" for name in _RUNTIME]
 

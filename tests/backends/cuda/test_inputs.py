@@ -1,0 +1,147 @@
+"""CUDA C++ is compiled anew when a header has changed, however it is named: by NVRTC, the simulator and nvcc."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from opwright.backends import get_backend
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.cuda import nvrtc
+from opwright.backends.cuda.simulator import compilation
+from opwright.backends.cuda.simulator import kernel as simulator
+from opwright.backends.cuda.source import CudaSource
+from opwright.cache import ArtifactCache
+from opwright.machine import this_machine
+from tests.backends.cuda.test_backend import HOST, scale
+
+KERNEL = "__global__ void k(int* x) { *x = 1000 + VALUE; }\n"
+INCLUDE, ANGLED = '#include "value.h"\n' + KERNEL, "#include <value.h>\n" + KERNEL
+OPTIONAL = '#if __has_include("extra.h")\n#include "extra.h"\n#else\n#define VALUE 1\n#endif\n' + KERNEL
+# The source, its options, the file that changes, files that stay.
+WAYS: dict[str, tuple[str, tuple[str, ...], str, dict[str, str]]] = {
+    "beside": (INCLUDE, (), "value.h", {}),
+    "through another": ('#include "sub/a.h"\n' + KERNEL, (), "sub/value.h", {"sub/a.h": '#include "value.h"\n'}),
+    "-I": (ANGLED, ("-I{}/inc",), "inc/value.h", {}),
+    "--include-path": (ANGLED, ("--include-path={}/inc",), "inc/value.h", {}),
+    "-isystem": (ANGLED, ("-isystem", "{}/inc"), "inc/value.h", {}),
+    "-include": (KERNEL, ("-include={}/inc/value.h",), "inc/value.h", {}),
+    "--pre-include": (KERNEL, ("--pre-include", "{}/inc/value.h"), "inc/value.h", {}),
+    "a macro": ('#define HEADER "value.h"\n#include HEADER\n' + KERNEL, (), "value.h", {}),
+    "a line that goes on": ('#inc\\\nlude "val\\\nue.h"\n' + KERNEL, (), "value.h", {}),
+    "a new file": (OPTIONAL, (), "extra.h", {}),
+    "a new file in an earlier folder": (ANGLED, ("-I{}/early", "-I{}/inc"), "early/value.h",
+                                        {"inc/value.h": "#define VALUE 1\n"}),
+}  # fmt: skip
+NEW = ("a new file", "a new file in an earlier folder")
+
+
+class Tools:
+    """Build tools with a cache of their own, as each process has, and the messages of compilations."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.messages = folder, list[str]()
+
+    def make(self) -> BuildTools:
+        return BuildTools(this_machine(), ArtifactCache(self.folder / "cache"), self.messages.append)
+
+    def builds(self) -> int:
+        return len([m for m in self.messages if "k.cu" in m])
+
+
+def by_nvrtc(source: CudaSource, tools: Tools) -> int:
+    code = nvrtc.compile_device_code(source, (), "sm_90", tools.make())
+    assert code.ptx is not None
+    return int(re.findall(r"\b100(\d);", code.ptx.read_text())[0])
+
+
+def by_simulator(source: CudaSource, tools: Tools) -> int:
+    x = torch.zeros(1, dtype=torch.int32)
+    artifact = compilation.compile_kernel(source, "k", tools.make(), checked=False)
+    simulator.load(artifact).launch((1, 1, 1), (1, 1, 1), 0, [x])
+    return int(x) - 1000
+
+
+def follow(way: str, folder: Path, value: Callable[[CudaSource, Tools], int]) -> None:
+    text, options, name, others = WAYS[way]
+    source, tools = CudaSource(text, folder / "k.cu", tuple(option.format(folder) for option in options)), Tools(folder)
+    (folder / "k.cu").write_text(text)
+
+    def write(path: str, content: str) -> None:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content)
+
+    for path, content in {**others, "early/other.h": ""}.items():
+        write(path, content)
+    if way not in NEW:
+        write(name, "#define VALUE 1\n")
+    assert value(source, tools) == 1
+    write(f"{Path(name).parent}/unrelated.h", "")
+    assert (value(source, tools), tools.builds()) == (1, 1)
+    write(name, "#define VALUE 2\n")
+    assert (value(source, tools), tools.builds()) == (2, 2)
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("way", WAYS)
+def test_nvrtc_compiles_anew(way: str, tmp_path: Path) -> None:
+    follow(way, tmp_path, by_nvrtc)
+
+
+@pytest.mark.nvrtc
+def test_an_nvrtc_that_lists_no_headers_keeps_only_what_includes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvrtc, "_TRACES", (99, 0))
+    tools = Tools(tmp_path)
+    (tmp_path / "value.h").write_text("#define VALUE 1\n")
+    for text, builds in ((INCLUDE, 2), ("#define VALUE 1\n" + KERNEL, 3)):
+        for _ in range(2):
+            assert by_nvrtc(CudaSource(text, tmp_path / "k.cu"), tools) == 1
+        assert tools.builds() == builds
+
+
+SIMULATED = ("through another", "-isystem", "a macro", "a new file")
+OTHERS = [pytest.param(way, marks=() if way in SIMULATED else pytest.mark.slow) for way in WAYS]
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    "way", OTHERS
+)  # slow: what g++ itself decides, as tests/backends/test_compiler_inputs.py tests
+def test_the_simulator_compiles_anew(way: str, tmp_path: Path) -> None:
+    follow(way, tmp_path, by_simulator)
+
+
+@pytest.mark.nvcc
+@pytest.mark.slow  # three runs of nvcc with torch's headers
+def test_nvcc_builds_anew(tmp_path: Path, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
+    tools = BuildTools(this_machine(), ArtifactCache(tmp_path / "cache"), messages.append)
+    monkeypatch.setattr("opwright.runtime.kernel.build_tools", lambda: tools)
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", f"-I{tmp_path}/early -I{tmp_path}/inc")
+    (tmp_path / "early").mkdir()
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "scale.cu").write_text("#define HEADER <factor.h>\n#include HEADER\n" + HOST)
+
+    def files_after(changed: str, text: str) -> Path:
+        (tmp_path / changed).write_text(text)
+        op = scale(namespace)
+        op.cuda(tmp_path / "scale.cu", name="native", dtypes=[torch.float32], options=["-arch=sm_90"])
+        spec, contract = op.kernels["native"].spec, op.contract
+        artifact = get_backend("cuda").compile(spec, contract, tools)
+        assert artifact.file is not None
+        return artifact.file
+
+    first = files_after("inc/factor.h", "#define FACTOR 1\n")
+    assert files_after("inc/unrelated.h", "") == first
+    assert files_after("inc/factor.h", "#define FACTOR 2\n") != first
+    assert files_after("early/factor.h", "#define FACTOR 3\n") != first
+    shutil.rmtree(tmp_path / "early")
+    assert files_after("inc/factor.h", "#define FACTOR 1\n") == first
+    assert len(messages) == 3
