@@ -40,6 +40,12 @@ _WELL_CONDITIONED = {
     "linalg.inv", "linalg.inv_ex", "linalg.det", "linalg.slogdet", "linalg.cond", "linalg.solve", "linalg.solve_ex",
     "linalg.matrix_rank", "linalg.pinv",
 }  # fmt: skip
+# Functions whose results say nothing for infinities and overflow.
+_FINITE = {"lu", "linalg.lu", "linalg.lu_factor", "linalg.lu_factor_ex", "linalg.householder_product"}
+# Functions on a GPU that take half precision in sizes that are powers of two only, and functions that may give the
+# place of any of equal values there: of integers, there are many.
+_POWERS_OF_TWO = "fft."
+_ANY_OF_EQUAL = {"argsort", "kthvalue", "median", "nanmedian", "sort", "topk"}
 
 
 class LeftOut(Exception):
@@ -72,7 +78,7 @@ def make(info: OpInfo, device: str = "cpu") -> Made:
         LeftOut: it cannot be.
     """
     name = full_name(info)
-    if why := left_out.reason(info.name) or left_out.reason(name):
+    if why := left_out.reason(info.name, device) or left_out.reason(name, device):
         raise LeftOut(why)
     if not info.supported_dtypes(device):
         raise LeftOut(f"it has no dtypes on {device}")
@@ -138,7 +144,12 @@ def _make(info: OpInfo, group: Group, layout: Layout, device: str) -> Made:
 
 
 def _supported(info: OpInfo, device: str) -> list[torch.dtype]:
-    return sorted(info.supported_dtypes(device), key=lambda d: (d is not first_dtype(info), str(d)))
+    found = set(info.supported_dtypes(device))
+    if device == "cuda" and info.name.startswith(_POWERS_OF_TWO):
+        found -= {*HALVES, torch.complex32}
+    if device == "cuda" and info.name in _ANY_OF_EQUAL:
+        found = {d for d in found if d.is_floating_point}
+    return sorted(found, key=lambda d: (d is not first_dtype(info), str(d)))
 
 
 def _draw_to_probe(
@@ -262,6 +273,8 @@ def _stated(info: OpInfo, i: int, bound: Any) -> Any:
         return ow.positive_definite()
     if i == 0 and full_name(info) in _WELL_CONDITIONED:
         return ow.well_conditioned()
+    if full_name(info) in _FINITE:
+        return ow.values(-3, 3)
     low, high = getattr(info, "domain", None) or (None, None)
     if low is None and high is None:
         return None

@@ -72,6 +72,11 @@ def _is_rounded(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+def _in(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor in a dtype; a complex one stays complex."""
+    return tensor.to(torch.complex32 if tensor.is_complex() and dtype is torch.float16 else dtype)
+
+
 def eager_kernel(call: Function) -> Function:
     """As torch computes it on this device, in this dtype."""
 
@@ -96,7 +101,7 @@ def fused_kernel(call: Function, dtypes: Mapping[torch.dtype, Sequence[torch.dty
         if half is not None:
             rounded = list(dtypes[half]) if half in dtypes else []
             rounded += [rounded[-1] if rounded else half] * (len(outputs) - len(rounded))
-            outputs = [o.to(dtype) if _is_rounded(o) else o for o, dtype in zip(outputs, rounded, strict=False)]
+            outputs = [_in(o, dtype) if _is_rounded(o) else o for o, dtype in zip(outputs, rounded, strict=False)]
         return _packed(result, [_fresh(o) for o in outputs])
 
     return fused

@@ -27,6 +27,7 @@ _BY_NAME = {
     **dict.fromkeys(("as_strided", "as_strided_copy", "as_strided_scatter"), "it reads memory, not the elements"),
     **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"), _WRITES),
     "nn.functional.rrelu": _RANDOM,
+    "linalg.eigvals": "the order of its results is not defined",
     "linalg.lstsq": "the sizes of its residuals depend on the matrix' rank, which fake tensors do not have",
     "nn.functional.gaussian_nll_loss": "it refuses some values in Python, which fake tensors do not have",
     "nn.functional.one_hot": "its fake computes with the largest index, which fake tensors do not have",
@@ -40,8 +41,15 @@ _BY_NAME = {
 }
 
 
-def reason(name: str) -> str:
-    """Why a function is left out; empty if it is not."""
+_ON_A_GPU = {
+    "mode": "which of several equal values it gives is not defined, and not the CPU's",
+}
+
+
+def reason(name: str, device: str) -> str:
+    """Why a function is left out on a device; empty if it is not."""
+    if device == "cuda" and name in _ON_A_GPU:
+        return _ON_A_GPU[name]
     if name.startswith("jiterator") or name == "bmm.triton_optimized":
         return _PRIVATE
     if name.startswith("nn.functional.max_unpool"):

@@ -59,7 +59,8 @@ def _row_of(name: str, verdict: ow.Verdict, contract: str) -> Row:
         not_checked=len(verdict.not_checked),
         why_not=sorted({f"{n.check}: {n.reason[:150]}" for n in verdict.not_checked}),
     )
-    if found and (bug := known_bug(name, verdict.device, [f.check for f in found])):
+    bad = [f.check for f in found if f.status.value in ("fail", "inconclusive")]
+    if bad and (bug := known_bug(name, verdict.device, bad)):
         row["known"] = bug
     return row
 

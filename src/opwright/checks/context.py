@@ -17,7 +17,8 @@ import torch
 from opwright import tree
 from opwright.checks import state
 from opwright.checks.comparison.tolerance import Computation
-from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of, same_layout, to_cpu
+from opwright.checks.memory import on_cpu
+from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of, same_layout
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.arguments import arguments_of
@@ -103,17 +104,17 @@ class Context:
             return SkippedCase(f"there is not enough memory for the arguments: {_first_line(error)}")
         if applicable != self.kernel:
             return SkippedCase("the kernel is not applicable (dtypes, when)")
-        on_cpu = to_cpu(arguments)
-        terms = functools.cache(lambda: reduction_length(self.op.contract, on_cpu, reference.rounded))
+        copies = tree.map_tensors(on_cpu, arguments)
+        terms = functools.cache(lambda: reduction_length(self.op.contract, copies, reference.rounded))
         own = self.as_reference(self.op.contract.reference)
-        reference = Computation(own, on_cpu, lambda i: terms())
+        reference = Computation(own, copies, lambda i: terms())
         try:
             _ = reference.rounded
         except Exception as error:  # the reference refuses arguments by any exception
             if not _lacks_dtype(error):
                 return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
             in_float32 = functools.partial(_in_float32, own)
-            reference = Computation(in_float32, on_cpu, lambda i: terms(), is_widened=True)
+            reference = Computation(in_float32, copies, lambda i: terms(), is_widened=True)
             try:
                 _ = reference.rounded
             except Exception:  # nor does it compute in float32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["changed_bytes", "same_layout_copy"]
+__all__ = ["changed_bytes", "on_cpu", "same_layout_copy"]
 
 # In a larger storage that a tensor hardly uses, only its elements are copied and compared.
 _MOST_BYTES = 1 << 30
@@ -18,6 +18,16 @@ def same_layout_copy(tensor: torch.Tensor) -> torch.Tensor:
         return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride()).copy_(tensor)
     storage = tensor.untyped_storage().clone()
     copy = copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+    return copy.conj() if tensor.is_conj() else copy
+
+
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor on the CPU with its strides, which ``Tensor.cpu`` does not keep where there are gaps: a reference that
+    refuses them, as ``view`` does, has to see them. One that hardly uses its storage comes without them."""
+    if tensor.device.type == "cpu" or _is_mostly_unused(tensor) or tensor.is_neg():
+        return tensor.detach().cpu()
+    storage = tensor.untyped_storage().cpu()
+    copy = torch.empty(0, dtype=tensor.dtype).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
     return copy.conj() if tensor.is_conj() else copy
 
 

@@ -172,3 +172,61 @@ def test_a_numpy_reference_has_the_precision_of_its_arguments():
     expected = computation(lambda x: torch.from_numpy((x.numpy() * x.numpy() + x.numpy()) * x.numpy()), x)
     assert wrong(expected, ((x.float() * x.float() + x.float()) * x.float()).half()) == 0
     assert wrong(expected, ((x.bfloat16() * x.bfloat16() + x.bfloat16()) * x.bfloat16()).half()) > 0
+
+
+def descending(x):
+    """The places of values in descending order, and of equal ones in the opposite order of a stable sort."""
+    return torch.argsort(x, dim=-1, stable=True).flip(-1)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_equal_values_may_come_in_any_order_however_many_there_are(dtype):
+    x, g = normal(60, 129, dtype=dtype), normal(60, 129, dtype=dtype, seed=1)
+    places = computation(lambda x: torch.argsort(x, dim=-1, descending=True, stable=True), x)
+    assert int((places.rounded[0] != descending(x)).sum()) > 100
+    assert wrong(places, descending(x)) == 0
+    assert wrong(places, descending(x).roll(1, -1)) > 1000
+    gradient = computation(
+        lambda x, g: torch.zeros_like(x).scatter(-1, torch.argsort(x, dim=-1, descending=True, stable=True), g), x, g
+    )
+    assert wrong(gradient, torch.zeros_like(x).scatter(-1, descending(x), g)) == 0
+    assert wrong(gradient, torch.zeros_like(x).scatter(-1, descending(x), g.roll(1, -1))) > 1000
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_the_backward_of_softmax_may_round_the_term_that_it_subtracts(dtype):
+    x, g = normal(30, 200, dtype=dtype), torch.full((30, 200), 1.7, dtype=dtype)
+    expected = computation(lambda x, g: torch._softmax_backward_data(g, x.softmax(-1), -1, x.dtype), x, g)
+    out = x.float().softmax(-1).to(dtype)
+    term = (g * out).float()  # rounded to half precision before
+    assert wrong(expected, (term - out.float() * term.sum(-1, keepdim=True)).to(dtype)) == 0
+    assert wrong(expected, (term - out.float() * term[:, 40:].sum(-1, keepdim=True)).to(dtype)) > 100
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_logarithm_of_a_sum_near_one_is_off_absolutely(dtype):
+    x = torch.tensor([[0.0, -7.0, -9.0], [0.0, -7.5, -8.0]], dtype=dtype)
+    result = x.log_softmax(-1)
+    off = result + torch.tensor([[1.0], [-1.0]], dtype=dtype) * torch.finfo(dtype).eps
+    assert wrong(computation(lambda x: x.log_softmax(-1), x, terms=3), off) == 0
+    assert wrong(computation(lambda x: x.log_softmax(-1), x, terms=3), result * (1 + 1e-4)) > 0
+
+
+def test_beside_the_largest_number_a_step_of_either_may_overflow():
+    x = torch.tensor([710.0, 3.0], dtype=torch.float64)
+    expected = computation(lambda x: x.exp() / 2, x)
+    assert wrong(expected, torch.stack([(x[0] - 0.6931471805599453).exp(), x[1].exp() / 2])) == 0
+    assert wrong(expected, torch.tensor([1e300, 10.042768461593834], dtype=torch.float64)) == 1
+    near = computation(lambda x: x * 1, torch.tensor([3e38, 1e37]))
+    assert wrong(near, torch.tensor([torch.inf, torch.inf])) == 1
+
+
+def test_an_infinity_does_not_take_the_tolerance_of_interpolated_values():
+    x, at = normal(1, 2, 4, 5), 4 * normal(1, 6, 7, 2, seed=1)
+    x[0, 0, 0, 0] = float("inf")
+
+    def sample(x, at):
+        return torch.nn.functional.grid_sample(x, at, align_corners=False)
+
+    got = sample(x, at) + 1e-8
+    assert wrong(computation(sample, x, at, terms=4), got) == 0

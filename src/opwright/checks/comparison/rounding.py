@@ -208,18 +208,23 @@ class _Perturbed(_Exactly):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        fused = name.rstrip("_") in _FUSED or "alpha" in (kwargs or {})
-        self._addend = args[0].abs() if fused and _is_floating(args[0]) else None
+        self._addend = _addend_of(name, args, kwargs)
         out = super().__torch_dispatch__(func, types, args, kwargs)
         if name in _BOUNDED and _is_floating(out):
             out = out + self._noise(out.shape) * self._finest
-        elif name.startswith(("upsample_", "_upsample_", "grid_sampler_")) and _is_floating(out) and out.numel():
+        elif name.startswith(("upsample_", "_upsample_", "grid_sampler_")):
             # Coordinates are rounded, so that weights are off by as much as the largest coordinate is.
-            out = out + self._noise(out.shape) * self._finest * max(out.shape) * out.abs().mean()
-        elif name.endswith("_backward") and args and isinstance(args[0], torch.Tensor):
+            out = tree.map_tensors(self._off_by_coordinates, out)
+        elif name.endswith(("_backward", "_log_softmax_backward_data")) and args and isinstance(args[0], torch.Tensor):
             # The derivative of an activation may be computed from its result, to an absolute error.
             out = tree.map_tensors(lambda t: self._beside(t, args[0]), out)
         return out
+
+    def _off_by_coordinates(self, t: torch.Tensor) -> torch.Tensor:
+        if not _is_floating(t) or not t.numel():
+            return t
+        largest = t.abs().nan_to_num(0.0, 0.0).amax(tuple(range(2, t.dim())), keepdim=True)  # what is mixed, at most
+        return t + self._noise(t.shape) * self._finest * max(t.shape) * largest
 
     def _beside(self, gradient: torch.Tensor, incoming: torch.Tensor) -> torch.Tensor:
         if gradient.shape != incoming.shape or not _is_floating(gradient):
@@ -240,12 +245,23 @@ class _Perturbed(_Exactly):
         return of_result, own, limits.tiny * limits.eps
 
 
-# Functions with results of about 1, which many kernels compute to an absolute error, as 1 - sigmoid(-x).
-_BOUNDED = frozenset({"sigmoid", "tanh", "erf", "erfc", "exp", "sin", "cos"})
+# Functions with results of about 1, which many kernels compute to an absolute error, as 1 - sigmoid(-x); and logarithms
+# of sums of about 1.
+_BOUNDED = frozenset({"sigmoid", "tanh", "erf", "erfc", "exp", "sin", "cos", "_log_softmax", "logsumexp"})
 
 
 # Operations that add a term, which they compute themselves, to their first argument; ``x.add(y, alpha=2)`` is one, too.
 _FUSED = frozenset({"addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "lerp"})
+
+
+def _addend_of(name: str, args: Any, kwargs: Any) -> torch.Tensor | None:
+    """The magnitudes of a term that an operation adds, and may round before."""
+    if name == "_softmax_backward_data":  # the incoming gradient times the result, from which their sum is subtracted
+        term = args[0].double() * args[1].double()
+    else:
+        fused = name.rstrip("_") in _FUSED or "alpha" in (kwargs or {})
+        term = args[0] if fused and _is_floating(args[0]) else None
+    return None if term is None else torch.abs(term)
 
 
 class _Lowered(_Exactly):

@@ -109,6 +109,11 @@ def _prepare_torch() -> None:
     # Memory from the allocator often holds an earlier, correct result. Filled with NaN, it cannot hide an
     # element that a kernel forgot to write.
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # By default, torch computes convolutions of float32 in TF32 on a GPU, and adds parts of products of float16 and
+    # bfloat16 in these dtypes. A kernel that calls torch is judged by its own steps, not by these defaults.
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def _build(pipe: _Pipe, operator: Op, job: Job) -> bool:
