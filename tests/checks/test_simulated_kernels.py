@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.run import plan
+from opwright.checks.plan import plan
 from opwright.machine import Gpu, this_machine
 
 pytestmark = [pytest.mark.compiler, pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from opwright.checks.context import KERNEL
 from opwright.checks.coverage import too_little
 from opwright.checks.outputs import properties
+from opwright.checks.plan import Task, plan
 from opwright.checks.process.isolation import Ending, end_workers, fork_server, run_job
 from opwright.checks.process.messages import (
     Doing,
@@ -31,12 +33,10 @@ from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
 from opwright.machine import Machine, this_machine
 from opwright.results import (
-    Accepted,
     CheckReport,
     Finding,
     NotChecked,
     Origin,
-    Refused,
     Status,
     Verdict,
     worst,
@@ -46,39 +46,13 @@ from opwright.runtime.languages import LANGUAGES, REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.targets import find_import_path, load_target, name_target
 
-__all__ = ["LEVELS", "Task", "check", "plan"]
+__all__ = ["LEVELS", "Interrupted", "check"]
 
 LEVELS = ("smoke", "quick", "full")
-# The name of the CUDA simulator on a CPU as a device.
-SIMULATOR = "cpu-sim"
 # Custom parts that no check compares with the reference.
 _CHECKED_BY_NONE = frozenset({"sharding", "autocast", "bytes"})
 # Called with every step: the task, and a short text ("values n=5 …", or a notice).
 Progress = Callable[["Task", str], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """One kernel on one device, to be checked in one worker; or refused, with the reason."""
-
-    op: Op
-    kernel: str
-    device: str
-    interpret: bool = False
-    simulate: bool = False
-    refused: Refused | None = None
-
-    @property
-    def where(self) -> str:
-        """The device as reports name it: a CUDA kernel in the simulator has CPU tensors, and is on ``cpu-sim``."""
-        return SIMULATOR if self.simulate else self.device
-
-    @property
-    def backend(self) -> str:
-        return self.op.contract.signature.language if self.kernel == REFERENCE else self.op.kernels[self.kernel].backend
-
-    def __str__(self) -> str:
-        return f"{self.op.contract.qualname} {self.kernel} on {self.where}"
 
 
 def check(
@@ -122,9 +96,11 @@ def check(
 
     Raises:
         TargetError, CheckError: a target, kernel, check, level, backend or case does not exist, or
-            ``op.samples`` yields what is no call.
+            ``op.samples`` yields what is no call; ``timeout`` or ``jobs`` is no positive number.
+        Interrupted: by Ctrl-C; it holds the report of what is finished.
     """
     _refuse_unknown(level, checks, require)
+    _refuse_numbers(timeout, jobs)
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
     for operator in operators:  # an invalid case or sample is the caller's mistake, not a kernel's
         sample_cases(operator.contract)
@@ -140,15 +116,36 @@ def check(
     jobs = jobs or max(1, min(4, machine.cores))
     if on_plan is not None:
         on_plan(len(tasks))
-    verdicts = _check_all(tasks, settings, jobs, on_verdict)
-    return CheckReport(machine.to_json(), (*verdicts, *unmet))
+    verdicts: dict[int, Verdict] = {}
+    try:
+        _check_all(tasks, settings, jobs, on_verdict, verdicts)
+    except KeyboardInterrupt:
+        found = (*[verdicts[i] for i in sorted(verdicts)], *unmet)
+        partial = f"interrupted: {len(verdicts)} of {len(tasks)} kernels were checked"
+        raise Interrupted(CheckReport(machine.to_json(), found, partial=partial)) from None
+    return CheckReport(machine.to_json(), (*[verdicts[i] for i in range(len(tasks))], *unmet))
+
+
+class Interrupted(KeyboardInterrupt):
+    """A check was interrupted.
+
+    Attributes:
+        report: the verdicts that were finished; ``partial`` says that they are not all.
+    """
+
+    def __init__(self, report: CheckReport) -> None:
+        super().__init__(report.partial)
+        self.report = report
 
 
 def _check_all(
-    tasks: Sequence[Task], settings: _Settings, jobs: int, on_verdict: Callable[[Verdict], None] | None
-) -> list[Verdict]:
-    """The verdicts in the tasks' order; several run at a time."""
-    verdicts: dict[int, Verdict] = {}
+    tasks: Sequence[Task],
+    settings: _Settings,
+    jobs: int,
+    on_verdict: Callable[[Verdict], None] | None,
+    verdicts: dict[int, Verdict],
+) -> None:
+    """Fill in the verdicts by the task's number; several run at a time."""
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(_check_one, task, settings): i for i, task in enumerate(tasks)}
         try:
@@ -161,7 +158,6 @@ def _check_all(
                 future.cancel()
             end_workers()  # else the pool would wait for them, also for a hang
             raise
-    return [verdicts[i] for i in range(len(tasks))]
 
 
 def _refuse_unknown(level: str, checks: Sequence[str], require: Sequence[str]) -> None:
@@ -171,6 +167,13 @@ def _refuse_unknown(level: str, checks: Sequence[str], require: Sequence[str]) -
         raise CheckError(f"there is no check {unknown[0]!r}", fix=f"there are {', '.join(CHECKS)}")
     if unknown := [b for b in require if b not in LANGUAGES]:
         raise CheckError(f"there is no backend {unknown[0]!r}", fix=f"there are {', '.join(LANGUAGES)}")
+
+
+def _refuse_numbers(timeout: float, jobs: int | None) -> None:
+    if not (timeout > 0 and math.isfinite(timeout)):
+        raise CheckError(f"timeout={timeout} is no number of seconds", fix="use a positive one")
+    if jobs is not None and jobs < 1:
+        raise CheckError(f"jobs={jobs} is no number of kernels", fix="use 1 or more")
 
 
 def _unmet(operator: Op, require: Sequence[str], tasks: Sequence[Task], machine: Machine) -> Iterator[Verdict]:
@@ -191,45 +194,6 @@ def _unmet(operator: Op, require: Sequence[str], tasks: Sequence[Task], machine:
             )
 
 
-def plan(
-    operator: Op, machine: Machine, kernels: Sequence[str] | None, device: str | None, *, reference: bool = False
-) -> list[Task]:
-    """The tasks of one operator on a machine. A kernel that cannot run on it becomes one refused task."""
-    names = [*operator.kernels, *([REFERENCE] if reference or not operator.kernels else [])]
-    if kernels is not None:
-        qualname = operator.contract.qualname
-        names = [n for n in (*operator.kernels, REFERENCE) if n in kernels or f"{qualname}:{n}" in kernels]
-    devices = [device] if device else ["cuda", "cpu"] if machine.has_gpu else ["cpu"]
-    return [
-        task
-        for name in names
-        for task in _plan_kernel(operator, name, machine, devices, device_was_chosen=device is not None)
-    ]
-
-
-def _plan_kernel(
-    operator: Op, name: str, machine: Machine, devices: Iterable[str], *, device_was_chosen: bool
-) -> list[Task]:
-    if name == REFERENCE:
-        first = next(iter(devices))
-        return [Task(operator, name, "cpu" if first == SIMULATOR else first)]
-    kernel = operator.kernels[name]
-    natively = [d for d in devices if d != SIMULATOR and isinstance(kernel.probe(d, machine), Accepted)]
-    if natively:
-        return [Task(operator, name, d) for d in natively]
-    interpreted = dataclasses.replace(machine, triton_interpret=True)
-    if "cpu" in devices and isinstance(kernel.probe("cpu", interpreted), Accepted):
-        return [Task(operator, name, "cpu", interpret=True)]
-    simulated = dataclasses.replace(machine, cuda_simulator=True)
-    only_simulated = isinstance(kernel.probe("cpu", machine), Refused) and "cuda" in kernel.spec.devices
-    if {"cpu", SIMULATOR} & set(devices) and only_simulated and isinstance(kernel.probe("cpu", simulated), Accepted):
-        return [Task(operator, name, "cpu", simulate=True)]
-    where = next(iter(devices)) if device_was_chosen else kernel.spec.devices[0]
-    outcome = kernel.probe(where, machine)
-    refused = outcome if isinstance(outcome, Refused) else Refused(f"cannot run on {', '.join(devices)}")
-    return [Task(operator, name, where, refused=refused)]
-
-
 @dataclass(frozen=True)
 class _Settings:
     level: str
@@ -247,6 +211,8 @@ class _WorkerReport:
     findings: list[Finding] = field(default_factory=list)
     not_checked: list[NotChecked] = field(default_factory=list)
     suspected: Finding | None = None
+    # The checks that have begun.
+    begun: set[str] = field(default_factory=set)
     refused: str = ""
     unavailable: str = ""
 
@@ -260,7 +226,7 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
         return _refusal(task, report.refused, settings)
     if report.unavailable:
         report.findings.append(Finding("load", Status.FAIL, message=_why_unavailable(task.op, report.unavailable)))
-    elif not ending.finished or ending.exit_code != 0 or ending.hung:
+    elif not ending.finished or ending.exit_code != 0 or ending.hung or ending.broken:
         _add_crash(task, settings, report, ending)
     _list_unchecked(task.op, report, settings, ended_early=not ending.finished or ending.exit_code != 0)
     if not settings.case:  # a single one was asked for
@@ -356,6 +322,7 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_WorkerReport, Endi
     def on_message(message: Message) -> None:
         match message:
             case Doing(check, case):
+                report.begun.add(check)
                 settings.progress(task, f"{check} {case}".strip())
             case Notice(text):
                 settings.progress(task, text)
@@ -372,7 +339,16 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_WorkerReport, Endi
                 report.unavailable = why
 
     ending = run_job(fork_server(interpret=task.interpret), job, settings.timeout, on_message)
-    return report, ending
+    return report, _with_skipped_checks(report, ending, settings)
+
+
+def _with_skipped_checks(report: _WorkerReport, ending: Ending, settings: _Settings) -> Ending:
+    """The ending; broken, if the worker says that it has finished, but some check has not begun."""
+    if not ending.finished or report.refused or report.unavailable or any(f.check == "build" for f in report.findings):
+        return ending
+    left = [name for name in settings.checks or CHECKS if name not in report.begun]
+    nothing_can_run = any(n.check == "inputs" for n in report.not_checked)
+    return ending if nothing_can_run or not left else dataclasses.replace(ending, broken="an end before the last check")
 
 
 def _how_to_reproduce(task: Task, settings: _Settings) -> str:
@@ -393,7 +369,7 @@ def _add_crash(task: Task, settings: _Settings, report: _WorkerReport, ending: E
     report.findings.append(
         Finding(
             ending.doing,
-            Status.FAIL if is_of_kernel and not ending.hung else Status.INCONCLUSIVE,
+            Status.FAIL if is_of_kernel and (ending.broken or not ending.hung) else Status.INCONCLUSIVE,
             ending.case,
             ending.describe(settings.timeout),
             reproduce if ending.doing in CHECKS else "",
@@ -403,7 +379,7 @@ def _add_crash(task: Task, settings: _Settings, report: _WorkerReport, ending: E
 
 
 def _remedy(ending: Ending, timeout: float) -> str:
-    if ending.hung:
+    if ending.hung and not ending.broken:
         return f"allow more time with --timeout {5 * timeout:g}"
     if ending.who == KERNEL:
         return ""

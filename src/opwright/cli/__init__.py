@@ -1,22 +1,24 @@
 """The command line: arguments and exit codes. Everything else is imported when a command runs.
 
 Exit codes: 0 passed; 1 something failed; 2 the contract or the call is wrong; 3 nothing could run; 4 nothing failed,
-but something did not end in time.
+but something did not end in time; 130 interrupted.
 """
 
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Annotated
 
 import typer
 
 import opwright
 from opwright.cli.check import check
-from opwright.cli.common import WRONG_CALL
+from opwright.cli.common import FAILED, INTERRUPTED, PASSED, WRONG_CALL
 from opwright.cli.demo import demo
 from opwright.cli.package import package, prebuild
 from opwright.cli.show import doctor, report, show
+from opwright.cli.supervise import run_supervised
 from opwright.cli.timing import bench, tune
 from opwright.errors import OpwrightError
 
@@ -53,12 +55,23 @@ def _main(
 
 
 def main() -> None:
-    """Run the command line. opwright's own errors are shown without a traceback."""
+    """Run the command line in a process of its own (see ``supervise.py``)."""
+    run_supervised(_run, FAILED)
+
+
+def _run() -> int:
+    """The exit code of the command line. opwright's own errors are shown without a traceback."""
     try:
         app(standalone_mode=True)
     except OpwrightError as error:
         print(f"opwright: {error}", file=sys.stderr)
-        sys.exit(WRONG_CALL)
+        return WRONG_CALL
     except KeyboardInterrupt:
         print("opwright: interrupted", file=sys.stderr)
-        sys.exit(130)
+        return INTERRUPTED
+    except SystemExit as leaving:  # how typer ends a command
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except Exception:
+        traceback.print_exc()
+        return FAILED
+    return PASSED

@@ -83,9 +83,15 @@ def run_and_show(
 
     refuse_unwritable(json, html)
     with CheckProgress(console(stderr=True), verbose=verbose) as progress:
+        from opwright.checks.run import Interrupted
         from opwright.checks.run import check as run_check
 
-        report = run_check(*targets, on_plan=progress.plan, progress=progress.step, on_verdict=progress.done, **options)
+        try:
+            report = run_check(
+                *targets, on_plan=progress.plan, progress=progress.step, on_verdict=progress.done, **options
+            )
+        except Interrupted as interrupted:
+            report = interrupted.report
     show_check(console(), report, verbose=verbose, strict=strict)
     write_records(report.to_json(), json, html)
     return report

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from opwright.results import CheckReport
 
 __all__ = [
-    "FAILED", "NOTHING_RAN", "PASSED", "UNFINISHED", "WRONG_CALL", "Html", "Json", "Targets", "Verbose", "console",
-    "exit_code", "log_to", "write_records",
+    "FAILED", "INTERRUPTED", "NOTHING_RAN", "PASSED", "UNFINISHED", "WRONG_CALL", "Html", "Json", "Targets", "Verbose",
+    "console", "exit_code", "log_to", "write_records",
 ]  # fmt: skip
 
-PASSED, FAILED, WRONG_CALL, NOTHING_RAN, UNFINISHED = 0, 1, 2, 3, 4
+PASSED, FAILED, WRONG_CALL, NOTHING_RAN, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 Targets = Annotated[list[str], typer.Argument(help="A file, a module, or either with :operator.", metavar="TARGET...")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the records to FILE.")]
@@ -46,6 +46,8 @@ def exit_code(report: CheckReport, *, strict: bool = False) -> int:
     """The exit code of a check; ``strict`` counts warnings and thin coverage as failures."""
     from opwright.results import Status
 
+    if report.partial:
+        return INTERRUPTED
     found = {v.status for v in report.verdicts}
     if found & ({Status.FAIL, Status.THIN, Status.WARNING} if strict else {Status.FAIL}):
         return FAILED

@@ -192,17 +192,22 @@ class Verdict:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The verdicts of one ``opwright check``; ``to_json`` is what ``--json`` writes."""
+    """The verdicts of one ``opwright check``; ``to_json`` is what ``--json`` writes.
+
+    Attributes:
+        partial: why it holds the verdicts of a part of the kernels only; empty if it holds all.
+    """
 
     machine: dict[str, Any]
     verdicts: tuple[Verdict, ...]
     schema: str = "opwright.check/3"
+    partial: str = ""
 
     @property
     def passed(self) -> bool:
         """True if something was checked, and nothing failed or did not end in time. Refused kernels do not fail a
         report, nor do warnings and too little coverage (see ``strictly_passed``)."""
-        return self.ran_anything and not self._has(Status.FAIL, Status.INCONCLUSIVE)
+        return self.ran_anything and not self.partial and not self._has(Status.FAIL, Status.INCONCLUSIVE)
 
     @property
     def strictly_passed(self) -> bool:
@@ -226,7 +231,7 @@ class CheckReport:
         return {"schema": self.schema, **to_json(self)}
 
     def __str__(self) -> str:
-        lines = []
+        lines = [f"PARTIAL: {self.partial}"] if self.partial else []
         for v in self.verdicts:
             lines.append(f"{v.status.upper():<12} {v.op} {v.kernel} [{v.backend}, {v.device}] {v.reason}".rstrip())
             for finding in (*v.failures, *v.inconclusive, *v.warnings):

@@ -24,11 +24,15 @@ __all__ = ["Ending", "ForkServer", "end_workers", "fork_server", "run_job"]
 
 # How much of a kernel's output is kept: endless output must not fill the parent's memory.
 _MOST_OUTPUT = 64 * 1024
+# The bytes of the longest message, and of all. A check sends some kilobytes; a kernel that has found the connection
+# may send anything.
+_LONGEST_MESSAGE, _MOST_MESSAGES = 1 << 22, 1 << 26
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a worker ended: ``exit_code`` is negative for a signal; ``hung`` if it was killed after a time-out."""
+    """How a worker ended: ``exit_code`` is negative for a signal; ``hung`` if it was killed after a time-out; and
+    ``broken`` says what was wrong with its messages."""
 
     exit_code: int
     hung: bool
@@ -38,10 +42,13 @@ class Ending:
     at: str
     output: str
     finished: bool
+    broken: str = ""
 
     def describe(self, timeout: float) -> str:
         """The ending as a text for messages."""
-        if self.hung:
+        if self.broken:
+            ending = f"sent {self.broken} in place of a check's messages, and was stopped"
+        elif self.hung:
             ending = f"did not return within {timeout:g} s, and was stopped"
         elif self.exit_code < 0:
             name = signal.Signals(-self.exit_code).name if -self.exit_code in list(signal.Signals) else "a signal"
@@ -186,7 +193,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
     finally:
         ours.close()
         os.close(read_output)
-    code = None if hung else server.wait(pid, timeout=5)
+    code = None if hung or conversation.broken else server.wait(pid, timeout=5)
     if code is None:
         _kill(pid)
         code = server.wait(pid, timeout=30)
@@ -198,7 +205,8 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         who=conversation.who,
         at=conversation.at,
         output=conversation.output.decode(errors="replace"),
-        finished=conversation.finished,
+        finished=conversation.finished and not conversation.broken,
+        broken=conversation.broken,
     )
 
 
@@ -219,7 +227,8 @@ class _Conversation:
         self._partial = b""
         self.output = b""
         self.doing, self.case, self.who, self.at = "start", "", KERNEL, ""
-        self.finished = False
+        self.finished, self.broken = False, ""
+        self._received = 0
 
     def send(self, data: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once, which listen() reports
@@ -252,9 +261,17 @@ class _Conversation:
             data = self._messages.recv(65536)
         except ConnectionResetError:
             data = b""
+        self._received += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > _LONGEST_MESSAGE or self._received > _MOST_MESSAGES:
+            self.broken = f"{self._received} bytes"
+            return False
         for line in lines:
-            message = read_message(line)
+            try:
+                message = read_message(line)
+            except Exception as error:  # anything may be in such a line
+                self.broken = f"what is no message ({type(error).__name__})"
+                return False
             if isinstance(message, Doing):
                 self.doing, self.case, self.who, self.at = message.check, message.case, message.who, message.at
             self.finished = self.finished or isinstance(message, Done | Unavailable)

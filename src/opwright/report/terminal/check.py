@@ -32,7 +32,7 @@ def show_check(console: Console, report: CheckReport, *, verbose: bool = False, 
     """
     found = report.verdicts
     if not found:
-        console.print("nothing to check")
+        console.print(report.partial or "nothing to check")
         return
     show_matrix(console, make_matrix(found))
     show_problems(console, found)
@@ -45,6 +45,8 @@ def show_check(console: Console, report: CheckReport, *, verbose: bool = False, 
     if checks:
         print_indented(console, Text(f"checks: {', '.join(checks)}", "dim"), 0)
     console.print(counts_text(found))
+    if report.partial:
+        console.print(Text(report.partial, "yellow"))
     if strict is not None:
         _show_strictness(console, found, strict)
 

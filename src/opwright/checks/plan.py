@@ -1,0 +1,80 @@
+"""The plan of a check: which kernels are checked on which devices, and which cannot run here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from opwright.machine import Machine
+from opwright.results import Accepted, Refused
+from opwright.runtime.languages import REFERENCE
+from opwright.runtime.op import Op
+
+__all__ = ["Task", "plan"]
+
+# The name of the CUDA simulator on a CPU as a device.
+SIMULATOR = "cpu-sim"
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One kernel on one device, to be checked in one worker; or refused, with the reason."""
+
+    op: Op
+    kernel: str
+    device: str
+    interpret: bool = False
+    simulate: bool = False
+    refused: Refused | None = None
+
+    @property
+    def where(self) -> str:
+        """The device as reports name it: a CUDA kernel in the simulator has CPU tensors, and is on ``cpu-sim``."""
+        return SIMULATOR if self.simulate else self.device
+
+    @property
+    def backend(self) -> str:
+        return self.op.contract.signature.language if self.kernel == REFERENCE else self.op.kernels[self.kernel].backend
+
+    def __str__(self) -> str:
+        return f"{self.op.contract.qualname} {self.kernel} on {self.where}"
+
+
+def plan(
+    operator: Op, machine: Machine, kernels: Sequence[str] | None, device: str | None, *, reference: bool = False
+) -> list[Task]:
+    """The tasks of one operator on a machine. A kernel that cannot run on it becomes one refused task."""
+    names = [*operator.kernels, *([REFERENCE] if reference or not operator.kernels else [])]
+    if kernels is not None:
+        qualname = operator.contract.qualname
+        names = [n for n in (*operator.kernels, REFERENCE) if n in kernels or f"{qualname}:{n}" in kernels]
+    devices = [device] if device else ["cuda", "cpu"] if machine.has_gpu else ["cpu"]
+    return [
+        task
+        for name in names
+        for task in _plan_kernel(operator, name, machine, devices, device_was_chosen=device is not None)
+    ]
+
+
+def _plan_kernel(
+    operator: Op, name: str, machine: Machine, devices: Iterable[str], *, device_was_chosen: bool
+) -> list[Task]:
+    if name == REFERENCE:
+        first = next(iter(devices))
+        return [Task(operator, name, "cpu" if first == SIMULATOR else first)]
+    kernel = operator.kernels[name]
+    natively = [d for d in devices if d != SIMULATOR and isinstance(kernel.probe(d, machine), Accepted)]
+    if natively:
+        return [Task(operator, name, d) for d in natively]
+    interpreted = dataclasses.replace(machine, triton_interpret=True)
+    if "cpu" in devices and isinstance(kernel.probe("cpu", interpreted), Accepted):
+        return [Task(operator, name, "cpu", interpret=True)]
+    simulated = dataclasses.replace(machine, cuda_simulator=True)
+    only_simulated = isinstance(kernel.probe("cpu", machine), Refused) and "cuda" in kernel.spec.devices
+    if {"cpu", SIMULATOR} & set(devices) and only_simulated and isinstance(kernel.probe("cpu", simulated), Accepted):
+        return [Task(operator, name, "cpu", simulate=True)]
+    where = next(iter(devices)) if device_was_chosen else kernel.spec.devices[0]
+    outcome = kernel.probe(where, machine)
+    refused = outcome if isinstance(outcome, Refused) else Refused(f"cannot run on {', '.join(devices)}")
+    return [Task(operator, name, where, refused=refused)]

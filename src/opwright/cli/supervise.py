@@ -1,0 +1,58 @@
+"""Runs a command in a child process, so that code which a command imports cannot decide the exit code.
+
+``os._exit(0)`` in a file to be checked, at its import or in an ``atexit`` function, would otherwise end the command as
+if it had passed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+__all__ = ["run_supervised"]
+
+
+def run_supervised(command: Callable[[], int], otherwise: int) -> NoReturn:
+    """Run a command in a child process, and exit with the code that it returns.
+
+    Args:
+        otherwise: the exit code if the process ends before the command returns one.
+    """
+    read, write = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        _run(command, write)
+    os.close(write)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the child as well, which answers it
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
+    with os.fdopen(read, "rb") as reported:
+        code = reported.read(16)
+    _, status = os.waitpid(pid, 0)
+    if code.isdigit():
+        sys.exit(int(code))
+    ended = os.waitstatus_to_exitcode(status)
+    how = f"with exit code {ended}" if ended >= 0 else f"by {signal.Signals(-ended).name}"
+    print(f"opwright: ended {how} before the command did, by a file that it imported", file=sys.stderr)
+    sys.exit(otherwise)
+
+
+def _run(command: Callable[[], int], write: int) -> NoReturn:
+    os.set_inheritable(write, False)
+    signal.signal(signal.SIGTERM, _interrupt)
+    code = command()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.write(write, str(code).encode())
+    os.close(write)
+    sys.exit(code)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    """SIGTERM ends a command as Ctrl-C does, which keeps what is finished."""
+    raise KeyboardInterrupt

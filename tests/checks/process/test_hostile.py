@@ -1,0 +1,213 @@
+"""Kernels that attack the check: each is a finding about that kernel, in time, and others keep their verdicts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jaxtyping import Float
+from torch import Tensor
+
+import opwright as ow
+from opwright.errors import CheckError
+from opwright.results import Status
+
+
+@ow.op("hostile::twice")
+def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    return 2 * x
+
+
+def _sockets():
+    """The sockets of this process, one of which is the check's."""
+    for fd in range(3, 64):
+        with contextlib.suppress(OSError):
+            found = socket.socket(fileno=os.dup(fd))
+            if found.family == socket.AF_UNIX:
+                yield found
+
+
+def _send(*lines: bytes) -> None:
+    for connection in _sockets():
+        with contextlib.suppress(OSError):
+            connection.sendall(b"".join(lines))
+
+
+def _message(kind: str, **content: object) -> bytes:
+    return json.dumps({"kind": kind, "content": content}).encode() + b"\n"
+
+
+@twice.python(name="sends garbage")
+def _(x):
+    _send(b"\xff\xfe{]\n")
+    return 3 * x
+
+
+@twice.python(name="sends a message of another kind")
+def _(x):
+    _send(_message("Verdict", status="pass"))
+    return 3 * x
+
+
+@twice.python(name="sends a message without an end")
+def _(x):
+    _send(b"x" * (1 << 23))
+    return 3 * x
+
+
+@twice.python(name="sends twenty thousand findings")
+def _(x):
+    one = _message("Found", finding={"check": "values", "status": "pass", "message": "x" * 4000})
+    _send(*[one] * 20_000)
+    return 3 * x
+
+
+@twice.python(name="ends the process")
+def _(x):
+    os._exit(0)
+
+
+@twice.python(name="prints without an end")
+def _(x):
+    os.write(1, b"spam " * 100_000)
+    return 3 * x
+
+
+@twice.python(name="closes every file")
+def _(x):
+    os.closerange(0, 256)
+    return 3 * x
+
+
+HOSTILE = list(twice.kernels)
+
+
+@twice.python(name="right")
+def _(x):
+    return 2 * x
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    return {v.kernel: v for v in ow.check(twice, checks=["values"], device="cpu").verdicts}
+
+
+@pytest.mark.parametrize("kernel", HOSTILE)
+def test_it_fails(verdicts, kernel):
+    assert verdicts[kernel].status is Status.FAIL, verdicts[kernel].findings
+
+
+def test_the_others_keep_their_verdicts(verdicts):
+    assert verdicts["right"].status is Status.PASS
+
+
+def test_an_end_before_the_last_check_is_no_pass():
+    @ow.op("hostile::done")
+    def done(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return 2 * x
+
+    @done.python(name="says that it is done")
+    def _(x):
+        _send(_message("Found", finding={"check": "values", "status": "pass"}), _message("Done"))
+        os._exit(0)
+
+    (verdict,) = ow.check(done, device="cpu").verdicts
+    assert verdict.status is Status.FAIL
+    assert "sent an end before the last check" in verdict.findings[-1].message
+
+
+def test_a_stopped_worker_is_ended():
+    @ow.op("hostile::stopped")
+    def stopped(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return 2 * x
+
+    @stopped.python(name="stops")
+    def _(x):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    (verdict,) = ow.check(stopped, checks=["values"], device="cpu", timeout=2).verdicts
+    assert verdict.status is Status.INCONCLUSIVE
+    assert "did not return within 2 s" in verdict.findings[0].message
+
+
+@pytest.mark.parametrize("options", [{"timeout": float("nan")}, {"timeout": 0.0}, {"timeout": -1.0}, {"jobs": -3}])
+def test_numbers_that_mean_nothing_are_refused(options):
+    with pytest.raises(CheckError, match=r"is no number of"):
+        ow.check(twice, **options)
+
+
+FILE = """
+from jaxtyping import Float
+from torch import Tensor
+import opwright as ow
+{before}
+@ow.op("hostile_file::twice")
+def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    return 2 * x
+
+@twice.python(name="first")
+def _(x):
+    return {value} * x
+
+@twice.python(name="second")
+def _(x):
+    {second}
+    return 2 * x
+"""
+
+
+def _command(file: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "opwright", "check", str(file), "--only", "values", "--device", "cpu", *options]
+
+
+def _run(tmp_path, *, before="", value=2, second="pass"):
+    file = tmp_path / "hostile_file.py"
+    file.write_text(FILE.format(before=before, value=value, second=second))
+    return subprocess.run(_command(file), capture_output=True, text=True, timeout=120)
+
+
+def test_a_file_that_ends_the_process_at_its_import_does_not_pass(tmp_path):
+    ended = _run(tmp_path, before="import os; os._exit(0)")
+    assert ended.returncode == 1
+    assert "ended with exit code 0 before the command did" in ended.stderr
+
+
+def test_a_file_that_ends_the_process_at_its_end_does_not_pass(tmp_path):
+    before = "import atexit, os; atexit.register(os._exit, 0)"
+    assert _run(tmp_path, before=before, value=3).returncode == 1
+    assert _run(tmp_path, before=before, value=2).returncode == 0
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_keeps_what_is_finished(tmp_path, sent):
+    file, record = tmp_path / "hostile_file.py", tmp_path / "record.json"
+    file.write_text(FILE.format(before="", value=3, second="import time; time.sleep(1000)"))
+    command = _command(file, "--json", str(record), "--jobs", "1")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None  # opened as a pipe
+        for line in process.stderr:  # one for each verdict
+            if "FAIL" in line:
+                break
+        time.sleep(0.2)
+        process.send_signal(sent) if sent == signal.SIGTERM else _interrupt_all(process.pid)
+        shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted: 1 of 2 kernels were checked" in shown
+    report = json.loads(record.read_text())
+    assert report["partial"] == "interrupted: 1 of 2 kernels were checked"
+    assert [v["status"] for v in report["verdicts"]] == ["fail"]
+
+
+def _interrupt_all(pid: int) -> None:
+    """As a terminal does: the process and its child."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for each in (pid, *map(int, children)):
+        os.kill(each, signal.SIGINT)
