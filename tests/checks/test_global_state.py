@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import tempfile
+import threading
+import time
 
 import pytest
 import torch
@@ -81,9 +84,21 @@ def changes_it_only_for_long_vectors(x):
     return 2 * x
 
 
+def leaves_a_thread(x):
+    threading.Thread(target=time.sleep, args=(5,), name="left", daemon=True).start()
+    return 2 * x
+
+
+def leaves_a_process(x):
+    subprocess.Popen(["sleep", "5"])
+    return 2 * x
+
+
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
+        (leaves_a_thread, "the threads of Python: left left"),
+        (leaves_a_process, "the child processes"),
         (sets_the_default_dtype, "the default dtype: torch.float32 before, torch.float64 after"),
         (turns_gradients_off, "whether gradients are recorded"),
         (takes_one_thread, "the number of torch's threads"),
@@ -141,6 +156,19 @@ def asks_for_products_in_float32(x):
         torch.backends.mkldnn.matmul.fp32_precision = before
 
 
+def waits_for_its_thread(x):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(2 * x))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def waits_for_its_process(x):
+    subprocess.run(["true"], check=True)
+    return 2 * x
+
+
 def computes_on_a_default_device(x):
     with torch.device("cpu"):
         return x * torch.full((), 2.0, dtype=x.dtype)
@@ -150,7 +178,7 @@ def computes_on_a_default_device(x):
     "kernel",
     [
         draws_with_its_own_generator, draws_in_a_fork, sets_it_back, records_no_gradients_inside,
-        computes_on_a_default_device, asks_for_products_in_float32,
+        computes_on_a_default_device, asks_for_products_in_float32, waits_for_its_thread, waits_for_its_process,
     ],
 )  # fmt: skip
 def test_what_is_as_before_is_no_warning(namespace, kernel):

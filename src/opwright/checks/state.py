@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 __all__ = ["RANDOM", "changes", "restore", "settings"]
+
+# Packages that keep threads for their own work.
+_LIBRARIES = ("torch", "triton", "concurrent", "multiprocessing", "tqdm", "filelock")
 
 # The settings that a kernel may change whose contract says that it draws random numbers.
 RANDOM = "the state of torch's generator"
@@ -33,6 +39,31 @@ def _set_deterministic(values: tuple[bool, bool]) -> None:
 
 def _flushes_denormals() -> bool:
     return float(torch.full((), 1e-310, dtype=torch.float64, device="cpu") * 1) == 0
+
+
+def _threads() -> frozenset[str]:
+    """The threads that run, except those of the libraries that compile and compute."""
+    targets = {thread: getattr(getattr(thread, "_target", None), "__module__", "") for thread in threading.enumerate()}
+    return frozenset(thread.name for thread, module in targets.items() if not str(module).startswith(_LIBRARIES))
+
+
+def _children() -> frozenset[str]:
+    """The processes that this one has started, except those in which torch compiles."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended
+            found.update((task / "children").read_text().split())
+    return frozenset(pid for pid in found if not _compiles(pid))
+
+
+def _compiles(pid: str) -> bool:
+    with contextlib.suppress(OSError):
+        return b"torch._inductor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return True  # it has just ended
+
+
+def _leave(value: Any) -> None:
+    """Threads and processes cannot be set back; the worker's end ends them."""
 
 
 def _of_backend(path: str) -> _Setting:
@@ -64,6 +95,8 @@ _SETTINGS: dict[str, _Setting] = {
     RANDOM: _Setting(lambda: torch.get_rng_state().numpy().tobytes(), lambda state: torch.set_rng_state(_bytes(state))),
     "the state of Python's random": _Setting(random.getstate, random.setstate),
     "the working directory": _Setting(os.getcwd, os.chdir),
+    "the threads of Python": _Setting(_threads, _leave),
+    "the child processes": _Setting(_children, _leave),
 }
 _ON_GPU: dict[str, _Setting] = {
     "the current GPU": _Setting(torch.cuda.current_device, torch.cuda.set_device),
@@ -93,10 +126,18 @@ def changes(before: Mapping[str, Any], device: str) -> dict[str, str]:
     """The settings that are not as before, with a text that tells how."""
     now = settings(device)
     return {
-        name: "" if name in _OPAQUE else f"{before[name]} before, {now[name]} after"
+        name: "" if name in _OPAQUE else _change(before[name], now[name])
         for name in before
-        if now[name] != before[name]
+        if _differs(before[name], now[name])
     }
+
+
+def _differs(before: Any, now: Any) -> bool:
+    return bool(now - before) if isinstance(now, frozenset) else now != before
+
+
+def _change(before: Any, now: Any) -> str:
+    return f"{', '.join(sorted(now - before))} left" if isinstance(now, frozenset) else f"{before} before, {now} after"
 
 
 def restore(before: Mapping[str, Any], names: Mapping[str, str], device: str) -> None:
