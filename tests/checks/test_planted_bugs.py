@@ -179,8 +179,8 @@ def test_a_right_kernel_passes_every_check():
     report = ow.check(scale)
     assert report.passed, report
     assert {f.check for f in report.verdicts[0].findings} == {
-        "contract", "values", "special values", "metadata", "inputs unchanged", "global state", "gradients", "opcheck",
-        "torch.compile",
+        "contract", "memory", "values", "special values", "metadata", "inputs unchanged", "global state",
+        "repeated calls", "surroundings", "two threads", "gradients", "opcheck", "torch.compile", "own work", "reads",
     }  # fmt: skip
 
 

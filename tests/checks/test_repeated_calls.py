@@ -9,7 +9,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.results import Status
-from tests.checks.kernels_with_state import RIGHT, WARNINGS, WRONG, scale
+from opwright.selftest.state import RIGHT, WARNINGS, WRONG, scale
 
 CHECKS = ["repeated calls", "surroundings", "two threads", "own work"]
 

@@ -28,10 +28,12 @@ from opwright.results.check import (
     worst,
 )
 from opwright.results.outcomes import Accepted, Choice, Explanation, Origin, Part, Probe, Refused
+from opwright.results.selftest import Planted, SelfTest
 from opwright.results.shown import Shown
 
 __all__ = [
     "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "Coverage", "Crossover",
     "ErrorHistogram", "Estimate", "Explanation", "Finding", "KernelFinding", "Measurement", "NotChecked", "Origin",
-    "OtherThread", "Part", "Probe", "Refused", "RooflineLimit", "Shown", "SizeRange", "Status", "Verdict", "worst",
+    "OtherThread", "Part", "Planted", "Probe", "Refused", "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status",
+    "Verdict", "worst",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from opwright.errors import OpwrightError, TargetError
 from opwright.import_file import import_file
@@ -100,7 +101,7 @@ def find_import_path(operator: Op) -> ImportPath | None:
     if (
         module is None
         or contract.module == "__main__"
-        or not any(held is operator for held in list(vars(module).values()))
+        or not any(_is_or_holds(value, operator) for value in list(vars(module).values()))
     ):
         return None
     file = getattr(module, "__file__", None)
@@ -111,6 +112,12 @@ def find_import_path(operator: Op) -> ImportPath | None:
     except (ImportError, ValueError):
         same = False
     return ImportPath(contract.module, None if same else file, contract.qualname)
+
+
+def _is_or_holds(value: Any, operator: Op) -> bool:
+    """Whether a name of a module stands for an operator, or for a list, tuple or dictionary of operators."""
+    held = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
+    return any(one is operator for one in held)
 
 
 def import_operator(path: ImportPath) -> Op | None:

@@ -239,13 +239,14 @@ def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _overflows_beside(exact: torch.Tensor, got: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Where one of two is infinite and the other beside the largest number of a dtype with the exponents of float32 or
-    float64: a step before the last may overflow, as of exp(x) / 2, in float64 also in the reference."""
+    """Where a result is infinite and the exact one beside the largest number of a dtype with the exponents of float32
+    or float64: a step before the last may overflow, as of exp(x) / 2. In float64, it may be the reference's."""
     largest = torch.finfo(dtype).max
     if largest < 1e30:
         return torch.zeros(exact.shape, dtype=torch.bool)
     a, b = exact.abs(), got.to(exact.dtype).abs()
-    return ((a > largest / 4) & b.isinf()) | (a.isinf() & (b > largest / 4))
+    beside = (a > largest / 4) & b.isinf()
+    return beside | (a.isinf() & (b > largest / 4)) if dtype.itemsize >= exact.dtype.itemsize else beside
 
 
 def _typical(values: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,7 @@ __all__ = ["cases"]
 # The maximum number of elements in one argument of a case of ``op.sizes``.
 _TYPICAL_ELEMENTS = 1 << 16
 _LONG = 2048
+_SIDE = 6
 # Values that every dtype is tried with; the others only the first one.
 _VALUES_OF_EACH_DTYPE = ("large", "shifted")
 
@@ -117,6 +118,7 @@ def _all(
     if has_lists(contract):
         found += [dataclasses.replace(base, lists=count) for count in (0, 1, 2, 5, 33)]
     found += _typical(contract, base)
+    found += _square(contract, base)
     found.append(base)
     small_enough = [c for c in dict.fromkeys(found) if elements(contract, c) <= MOST_ELEMENTS[level]]
     derived = sorted(
@@ -187,6 +189,13 @@ def _with_values(contract: Contract, some: Sequence[Case], values: Sequence[str]
             yield from (dataclasses.replace(case, values=kind) for kind in values)
         if has_free_numbers(contract):
             yield from (dataclasses.replace(case, scalars=kind) for kind in SCALARS)
+
+
+def _square(contract: Contract, base: Case) -> list[Case]:
+    """A case whose dims are all alike, so that shapes are the same after a transposition."""
+    sizes = tuple((name, (_SIDE,) * max(2, len(s)) if isinstance(s, tuple) else _SIDE) for name, s in base.sizes)
+    found = admissible(contract, dataclasses.replace(base, sizes=sizes))
+    return [] if found is None else [found]
 
 
 def _typical(contract: Contract, base: Case) -> list[Case]:

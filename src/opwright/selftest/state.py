@@ -11,9 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.selftest.catalogue import correct, planted
+
+__all__ = ["RIGHT", "ROWS", "WARNINGS", "WRONG", "scale"]
 
 
-@ow.op("repeated::scale")
+@ow.op("selftest_state::scale")
 def scale(x: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
     return a * x
 
@@ -29,7 +32,7 @@ _shared = torch.empty(1 << 23, dtype=torch.uint8)
 
 
 @scale.python(name="keeps results by address")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     key = (x.data_ptr(), x.shape, x.dtype, a)
     if key not in _by_address:
         _by_address[key] = a * x
@@ -37,7 +40,7 @@ def _(x, a):
 
 
 @scale.python(name="keeps results by address alone")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     key = (x.data_ptr(), x.shape, x.stride(), x.dtype)
     if key not in _by_address:
         _by_address[key] = a * x
@@ -45,56 +48,56 @@ def _(x, a):
 
 
 @scale.python(name="is wrong in one call of fifty")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     _calls[0] += 1
     return a * x if _calls[0] % 50 else a * x + 1
 
 
 @scale.python(name="is right in the first sixty calls")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     _calls[0] += 1
     return a * x if x.numel() > 4096 or _calls[0] < 160 else torch.zeros_like(x)
 
 
 @scale.python(name="returns one buffer")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     return torch.mul(x, a, out=_buffer(x.numel(), x.dtype))
 
 
 @functools.cache
-def _buffer(count, dtype):
+def _buffer(count: int, dtype: torch.dtype) -> Tensor:
     return torch.empty(count, dtype=dtype)
 
 
 @scale.python(name="leaks")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     _leaked.append(torch.ones(x.numel(), dtype=x.dtype))
     return a * x
 
 
 @scale.python(name="is right with deterministic algorithms")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     return a * x if torch.are_deterministic_algorithms_enabled() else a * x + 1
 
 
 @scale.python(name="fails in inference mode")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     assert x._version >= 0
     return a * x
 
 
 @scale.python(name="is right in one thread")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     return a * x if getattr(_own, "is_main", False) else x.clone()
 
 
 @scale.python(name="leaves the dtype to a setting")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     return a * x if x.dtype is not torch.float32 else (a * x).to(torch.get_default_dtype())
 
 
 @scale.python(name="shares scratch memory")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     scratch = _shared[: x.nbytes].view(x.dtype)
     scratch.copy_(x)
     time.sleep(1e-4)
@@ -102,7 +105,7 @@ def _(x, a):
 
 
 @scale.python(name="calls the reference")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     return scale.contract.function(x, a)
 
 
@@ -129,23 +132,23 @@ _lock = threading.Lock()
 
 
 @scale.python(name="counts its calls")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     _count[0] += 1
     return a * x
 
 
 @scale.python(name="keeps a table by size")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     return x * _ones(x.numel(), x.dtype) * a
 
 
 @functools.cache
-def _ones(count, dtype):
+def _ones(count: int, dtype: torch.dtype) -> Tensor:
     return torch.ones(count, dtype=dtype)
 
 
 @scale.python(name="shares scratch memory under a lock")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     with _lock:
         scratch = _shared[: x.nbytes].view(x.dtype)
         scratch.copy_(x)
@@ -153,7 +156,7 @@ def _(x, a):
 
 
 @scale.python(name="has scratch memory for each thread")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     if not hasattr(_own, "scratch"):
         _own.scratch = torch.empty(1 << 23, dtype=torch.uint8)
     scratch = _own.scratch[: x.nbytes].view(x.dtype)
@@ -162,7 +165,7 @@ def _(x, a):
 
 
 @scale.python(name="keeps some megabytes")
-def _(x, a):
+def _(x: Tensor, a: float) -> Tensor:
     _kept.append(torch.empty(1 << 10)) if len(_kept) < 1000 else None
     return a * x
 
@@ -170,3 +173,13 @@ def _(x, a):
 _kept: list[Tensor] = []
 
 RIGHT = [name for name in scale.kernels if name not in WRONG]
+
+_EXPECTED = {"leaks": "repeated calls", "calls the reference": "own work", "shares scratch memory": "two threads"}
+
+
+def _expected(kernel: str) -> str:
+    in_surroundings = WRONG[kernel].startswith(("without ", "in ", "with "))
+    return _EXPECTED.get(kernel, "surroundings" if in_surroundings else "repeated calls")
+
+
+ROWS = [*(planted(scale, name, _expected(name)) for name in WRONG), *(correct(scale, name) for name in RIGHT)]

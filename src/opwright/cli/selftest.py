@@ -1,0 +1,35 @@
+"""``opwright selftest``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from opwright.cli.common import FAILED, PASSED, Json, Verbose, console, write_records
+
+__all__ = ["selftest"]
+
+
+def selftest(
+    device: Annotated[str | None, typer.Option(help="Only this type of device: cpu, cuda or cpu-sim.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only this file of the catalogue (repeatable).")] = None,
+    verbose: Verbose = False,
+    json: Json = None,
+) -> None:
+    """Plant faults in kernels, and show which of them this installation catches."""
+    from opwright.report.files import refuse_unwritable
+    from opwright.report.terminal.progress import TaskLine
+    from opwright.report.terminal.selftest import show_selftest
+    from opwright.selftest.catalogue import FILES
+    from opwright.selftest.run import selftest as run
+
+    refuse_unwritable(json, None)
+    if unknown := [name for name in only or () if name not in FILES]:
+        raise typer.BadParameter(f"there is no file {unknown[0]!r}: there are {', '.join(FILES)}")
+    with TaskLine(console(stderr=True)) as line:
+        found = run(only or FILES, device=device, jobs=jobs, on_result=lambda result: line.on_message(result.defect))
+    show_selftest(console(), found, verbose=verbose)
+    write_records(found.to_json(), json, None)
+    raise typer.Exit(PASSED if found.passed else FAILED)

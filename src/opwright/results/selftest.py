@@ -1,0 +1,76 @@
+"""The results of the self-test: which planted faults were caught, and which right kernels were found fault with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Planted", "SelfTest"]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One kernel of the self-test, and what became of it.
+
+    Attributes:
+        planted: whether the kernel has a fault.
+        caught_by: the checks that found fault with it, right or not.
+        refused: why it could not run here.
+        message: the first finding.
+    """
+
+    defect: str
+    backend: str
+    device: str
+    planted: bool
+    caught_by: tuple[str, ...]
+    time_s: float
+    refused: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """The result of the self-test on one machine; ``to_json`` is what ``--json`` writes."""
+
+    machine: dict[str, Any]
+    results: tuple[Planted, ...]
+    seconds: float
+
+    @property
+    def missed(self) -> list[Planted]:
+        """Planted faults that no check found."""
+        return [r for r in self.results if r.planted and not r.refused and not r.caught_by]
+
+    @property
+    def false_alarms(self) -> list[Planted]:
+        """Right kernels that a check found fault with."""
+        return [r for r in self.results if not r.planted and not r.refused and r.caught_by]
+
+    @property
+    def refused(self) -> list[Planted]:
+        """Kernels that cannot run here."""
+        return [r for r in self.results if r.refused]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every fault was caught, and no right kernel found fault with."""
+        return not self.missed and not self.false_alarms and bool(self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as plain lists, dictionaries, strings and numbers."""
+        from opwright.results.json_form import to_json
+
+        ran = [r for r in self.results if not r.refused]
+        planted = [r for r in ran if r.planted]
+        return {
+            "schema": "opwright.selftest/1",
+            "machine": self.machine,
+            "planted": len(planted),
+            "caught": len(planted) - len(self.missed),
+            "correct": len(ran) - len(planted),
+            "false_alarms": len(self.false_alarms),
+            "refused": len(self.refused),
+            "seconds": self.seconds,
+            "rows": [to_json(r) for r in self.results],
+        }

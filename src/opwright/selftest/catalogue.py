@@ -1,0 +1,78 @@
+"""The rows of the self-test: which kernel has which fault, and the check that has to find it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opwright.runtime.op import Op
+
+__all__ = ["FILES", "Row", "attach", "correct", "planted", "rows"]
+
+# The files with operators, each with a list ``ROWS``.
+FILES = (
+    "elementwise", "state", "reductions", "arguments", "gradients", "registrations", "functions", "native", "gpu",
+)  # fmt: skip
+
+# The checks that take milliseconds, which run on every kernel of an operator.
+QUICK = (
+    "memory", "values", "special values", "metadata", "inputs unchanged", "global state", "repeated calls",
+    "surroundings", "two threads", "own work", "reads",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One kernel of the self-test.
+
+    Attributes:
+        defect: the fault, in words; of a right kernel, what is suspicious about it.
+        expected: the check that has to find the fault; empty if there is none.
+        checks: those that run.
+    """
+
+    op: Op
+    kernel: str
+    defect: str
+    expected: str
+    checks: tuple[str, ...]
+
+    @property
+    def backend(self) -> str:
+        return self.op.kernels[self.kernel].backend if self.kernel in self.op.kernels else "torch"
+
+
+def planted(op: Op, kernel: str, expected: str, *, defect: str = "", checks: Sequence[str] = QUICK) -> Row:
+    """A kernel with a fault."""
+    return Row(op, kernel, defect or kernel, expected, tuple(dict.fromkeys((*checks, expected))))
+
+
+def correct(op: Op, kernel: str, *, defect: str = "", checks: Sequence[str] = QUICK) -> Row:
+    """A right kernel."""
+    return Row(op, kernel, defect or kernel, "", tuple(checks))
+
+
+def attach(
+    op: Op,
+    faults: Mapping[str, tuple[str, Callable[..., Any]]],
+    right: Mapping[str, Callable[..., Any]],
+    *,
+    checks: Sequence[str] = QUICK,
+) -> list[Row]:
+    """Attach functions in Python as kernels. ``faults`` has the check that has to find each, and the function."""
+    for name, function in {**{name: f for name, (_, f) in faults.items()}, **right}.items():
+        op.python(function, name=name)
+    return [
+        *(planted(op, name, check, checks=checks) for name, (check, _) in faults.items()),
+        *(correct(op, name, checks=checks) for name in right),
+    ]
+
+
+def rows(files: Sequence[str] = FILES) -> list[Row]:
+    """The rows of some files; those of languages that are not installed are left out."""
+    found: list[Row] = []
+    for name in files:
+        found += importlib.import_module(f"opwright.selftest.{name}").ROWS
+    return found

@@ -1,0 +1,185 @@
+"""Kernels for a GPU in CUDA and Triton. Without one, a simulator and Triton's interpreter run them."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+import opwright as ow
+from opwright.selftest.catalogue import Row, correct, planted
+
+__all__ = ["ROWS", "add_up", "scale"]
+
+_CHECKS = ("values", "memory")
+_SCALE_CHECKS = (*_CHECKS, "inputs unchanged")
+
+
+@ow.op("selftest_gpu::scale")
+def scale(x: Float32[Tensor, "*n"], a: float) -> Float32[Tensor, "*n"]:
+    return a * x
+
+
+_SCALE = """
+__global__ void scale(const float* x, float* out, float a, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (GUARD) out[TO] = VALUE;
+}
+"""
+_SCALE_FAULTS = {
+    "CUDA: one thread too many": {"GUARD": "i <= n"},
+    "CUDA: no guard": {"GUARD": "true"},
+    "CUDA: the last element is left out": {"GUARD": "i < n - 1"},
+    "CUDA: it reads the next element": {"VALUE": "a * x[i] + 0 * x[i + 1]"},
+    "CUDA: the block's number is left out": {"TO": "threadIdx.x", "VALUE": "a * x[threadIdx.x]"},
+    "CUDA: the scalar is cut to an integer": {"VALUE": "(int)a * x[i]"},
+    "CUDA: it writes its argument": {"VALUE": "(((float*)x)[i] *= a)"},
+    "CUDA: only 65,535 elements": {"GUARD": "i < n && i < 65535"},
+}
+_SCALE_RIGHT = {
+    "CUDA: as it is": {},
+    "CUDA: compared without a sign": {"GUARD": "(unsigned)i < (unsigned)n"},
+    "CUDA: the factors in another order": {"VALUE": "x[i] * a"},
+}
+
+
+def _cuda(name: str, changes: dict[str, str]) -> str:
+    text = _SCALE
+    for key, default in (("GUARD", "i < n"), ("TO", "i"), ("VALUE", "a * x[i]")):
+        text = text.replace(key, changes.get(key, default))
+    kernels = ow.cuda_module(text)
+
+    def launch(x: Tensor, a: float) -> Tensor:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        kernels["scale"][ow.cdiv(out.numel(), 128), 128](x, out, a, out.numel())
+        return out
+
+    scale.cuda(launch, name=name)
+    return name
+
+
+@ow.op("selftest_gpu::add_up")
+def add_up(x: Float32[Tensor, "b n"]) -> Float32[Tensor, "b"]:
+    return x.sum(1)
+
+
+_SUM = """
+__global__ void add_up(const float* x, float* out, int n) {
+  __shared__ float part[128];
+  float sum = 0;
+  for (int i = threadIdx.x; i < n; i += 128) sum += x[(long)blockIdx.x * n + i];
+  WRITE
+  BARRIER
+  for (int step = 64; step > 0; step /= 2) {
+    if (threadIdx.x < step) part[threadIdx.x] += part[threadIdx.x + step];
+    INNER
+  }
+  if (threadIdx.x == 0) out[blockIdx.x] = part[0];
+}
+"""
+_SUM_FAULTS = {
+    "CUDA: no barrier after shared memory is written": {"BARRIER": ""},
+    "CUDA: no barrier between steps": {"INNER": ""},
+    "CUDA: a barrier that some threads pass by": {"INNER": "if (threadIdx.x < step) __syncthreads();"},
+    "CUDA: shared memory that is not written": {"WRITE": "if (threadIdx.x < 64) part[threadIdx.x] = sum;"},
+    "CUDA: past shared memory": {"WRITE": "part[threadIdx.x + 1] = sum; part[0] = 0;"},
+}
+_SUM_RIGHT = {
+    "CUDA: a sum in shared memory": {},
+    "CUDA: more barriers than needed": {"BARRIER": "__syncthreads(); __syncthreads();"},
+}
+
+
+def _cuda_sum(name: str, changes: dict[str, str]) -> str:
+    text = _SUM
+    defaults = {"WRITE": "part[threadIdx.x] = sum;", "BARRIER": "__syncthreads();", "INNER": "__syncthreads();"}
+    for key, default in defaults.items():
+        text = text.replace(key, changes.get(key, default))
+    kernels = ow.cuda_module(text)
+
+    def launch(x: Tensor) -> Tensor:
+        x = x.contiguous()
+        out = x.new_empty(len(x))
+        if len(x):
+            kernels["add_up"][len(x), 128](x, out, x.shape[1])
+        return out
+
+    add_up.cuda(launch, name=name)
+    return name
+
+
+ROWS: list[Row] = [
+    *(planted(scale, _cuda(name, changes), "values", checks=_SCALE_CHECKS) for name, changes in _SCALE_FAULTS.items()),
+    *(correct(scale, _cuda(name, changes), checks=_CHECKS) for name, changes in _SCALE_RIGHT.items()),
+    *(planted(add_up, _cuda_sum(name, changes), "values", checks=_CHECKS) for name, changes in _SUM_FAULTS.items()),
+    *(correct(add_up, _cuda_sum(name, changes), checks=_CHECKS) for name, changes in _SUM_RIGHT.items()),
+]
+
+# -- Triton -----------------------------------------------------------------------------------------------------------
+
+if importlib.util.find_spec("triton") is not None:
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def _scale_triton(x, out, a, n, FAULT: tl.constexpr, BLOCK: tl.constexpr):
+        block = tl.program_id(0)
+        if FAULT == 1:
+            block = 0
+        at = block * BLOCK + tl.arange(0, BLOCK)
+        limit = n
+        if FAULT == 2:
+            limit = n - n % BLOCK
+        if FAULT == 3:
+            limit = n + 1
+        if FAULT == 4:
+            limit = tl.minimum(n, 1024)
+        mask = at < limit
+        values = tl.load(x + at, mask=at < n, other=0.0)
+        if FAULT == 5:
+            values = values.to(tl.float16).to(tl.float32)
+        if FAULT == 6:
+            values = tl.load(x + at + 1, mask=at < n, other=0.0) * 0 + values
+        factor = a
+        if FAULT == 7:
+            factor = tl.abs(a * 1.0)
+        if FAULT == -1:
+            tl.store(out + at, factor * values, mask=mask & (at >= 0))
+        else:
+            tl.store(out + at, factor * values, mask=mask)
+
+    _TRITON_FAULTS = {
+        1: ("every program does the first block", "values"),
+        2: ("the last block is left out", "values"),
+        3: ("one element too many is written", "memory"),
+        4: ("only 1024 elements", "values"),
+        5: ("float32 is computed in float16", "values"),
+        6: ("one element too many is read", "memory"),
+        7: ("the scalar's sign is lost", "values"),
+    }
+    _TRITON_RIGHT = {0: "as it is", -1: "a mask that is always true besides"}
+
+    def _triton(fault: int) -> str:
+        name = f"triton_{fault}" if fault > 0 else f"triton_right_{-fault}"
+
+        def launch(x: Tensor, a: float) -> Tensor:
+            x = x.contiguous()
+            out: Any = torch.empty_like(x)
+            if x.numel():
+                _scale_triton[(ow.cdiv(x.numel(), 128),)](x, out, a, x.numel(), FAULT=fault, BLOCK=128)
+            return out
+
+        scale.triton(launch, name=name)
+        return name
+
+    ROWS += [
+        *(
+            planted(scale, _triton(f), check, defect=f"Triton: {words}", checks=_CHECKS)
+            for f, (words, check) in _TRITON_FAULTS.items()
+        ),
+        *(correct(scale, _triton(f), defect=f"Triton: {words}", checks=_CHECKS) for f, words in _TRITON_RIGHT.items()),
+    ]

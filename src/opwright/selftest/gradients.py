@@ -1,0 +1,91 @@
+"""Custom gradients: the forward is right, and the backward has one fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import opwright as ow
+from opwright.runtime.op import Op
+from opwright.selftest.catalogue import Row, correct, planted
+
+__all__ = ["OPERATORS", "ROWS"]
+
+# Of the incoming gradient, both arguments, and which of them need a gradient: the gradients of both.
+Backward = Callable[[Tensor, Tensor, Tensor, tuple[bool, bool]], tuple[Tensor | None, Tensor | None]]
+_CHECKS = ("values", "gradients")
+
+
+def _square(name: str, backward: Backward) -> Op:
+    """``x² y`` with a backward."""
+
+    @ow.op(f"selftest_gradients::{name}")
+    def operator(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return x * x * y
+
+    operator.python(lambda x, y: (x * x * y).contiguous(), name="kernel")
+
+    def run(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, y = ctx.saved_tensors
+        return backward(g, x, y, ctx.needs_input_grad)
+
+    operator.register_autograd(run, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+    return operator
+
+
+def _flat(g: Tensor) -> Tensor:
+    """What a kernel reads that takes an incoming gradient for contiguous."""
+    return torch.as_strided(g, (max(g.numel(), 1),), (1,))[: g.numel()].view(g.shape) if 0 not in g.stride() else g
+
+
+def _raise() -> tuple[None, None]:
+    raise RuntimeError("both gradients are expected to be needed")
+
+
+def _with_zero_end(t: Tensor) -> Tensor:
+    t = t.contiguous().clone()
+    t.view(-1)[-1:] = 0
+    return t
+
+
+_FAULTS: dict[str, Backward] = {
+    "a factor is missing": lambda g, x, y, needs: (g * x * y, g * x**2),
+    "the sign is wrong": lambda g, x, y, needs: (-2 * g * x * y, g * x**2),
+    "the gradients are exchanged": lambda g, x, y, needs: (g * x**2, 2 * g * x * y),
+    "the incoming gradient is ignored": lambda g, x, y, needs: (2 * x * y, x**2),
+    "the second gradient is missing": lambda g, x, y, needs: (2 * g * x * y, None),
+    "the second gradient is zero": lambda g, x, y, needs: (2 * g * x * y, torch.zeros_like(g)),
+    "the last element is zero": lambda g, x, y, needs: (_with_zero_end(2 * g * x * y), g * x**2),
+    "past 1024 elements it is zero": lambda g, x, y, needs: (2 * g * x * y * (g.numel() <= 1024), g * x**2),
+    "in bfloat16": lambda g, x, y, needs: ((2 * g * x * y).bfloat16().to(g.dtype), g * x**2),
+    "the strides of the incoming gradient are ignored": lambda g, x, y, needs: (2 * _flat(g) * x * y, _flat(g) * x**2),
+    "the incoming gradient is written": lambda g, x, y, needs: (2 * g.mul_(x) * y, g * x),
+    "a gradient of another shape": lambda g, x, y, needs: ((2 * g * x * y).sum(), g * x**2),
+    "it raises where one gradient is needed": lambda g, x, y, needs: (2 * g * x * y, g * x**2) if all(needs) else _raise(),
+}  # fmt: skip
+_RIGHT: dict[str, Backward] = {
+    "as it is": lambda g, x, y, needs: (2 * g * x * y, g * x**2),
+    "in float64": lambda g, x, y, needs: ((2.0 * g.double() * x * y).to(g.dtype), (g.double() * x**2).to(g.dtype)),
+    "only what is needed": lambda g, x, y, needs: (2 * g * x * y if needs[0] else None, g * x**2 if needs[1] else None),
+    "of a contiguous copy": lambda g, x, y, needs: (2 * g.contiguous() * x * y, g.contiguous() * x**2),
+    "as a sum": lambda g, x, y, needs: (g * x * y + g * x * y, g * x**2),
+}  # fmt: skip
+
+
+def _rows() -> list[Row]:
+    found = []
+    for i, (name, backward) in enumerate(_FAULTS.items()):
+        found.append(
+            planted(_square(f"wrong_{i}", backward), "kernel", "gradients", defect=f"backward: {name}", checks=_CHECKS)
+        )
+    for i, (name, backward) in enumerate(_RIGHT.items()):
+        found.append(correct(_square(f"right_{i}", backward), "kernel", defect=f"backward: {name}", checks=_CHECKS))
+    return found
+
+
+ROWS = _rows()
+OPERATORS = [row.op for row in ROWS]

@@ -1,0 +1,70 @@
+"""Runs the self-test: how many planted faults are caught here, and how many right kernels are found fault with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from opwright.checks.run import check
+from opwright.machine import this_machine
+from opwright.results import Planted, SelfTest, Status, Verdict
+from opwright.selftest.catalogue import FILES, Row, rows
+
+__all__ = ["selftest"]
+
+
+def selftest(
+    files: Sequence[str] = FILES,
+    *,
+    device: str | None = None,
+    jobs: int | None = None,
+    on_result: Callable[[Planted], None] | None = None,
+) -> SelfTest:
+    """Check every kernel of the catalogue.
+
+    Args:
+        files: only these files of it.
+        device: only this type of device; by default the GPU, if there is one, and the CPU.
+        jobs: the number of kernels checked at a time.
+        on_result: called with each result.
+
+    Raises:
+        CheckError: ``jobs`` is no positive number.
+    """
+    started = time.monotonic()
+    results: list[Planted] = []
+    by_checks: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows(files):
+        by_checks.setdefault(row.checks, []).append(row)
+    for checks, group in by_checks.items():
+        known = {(row.op.contract.qualname, row.kernel): row for row in group}
+
+        def done(verdict: Verdict, known: dict[tuple[str, str], Row] = known) -> None:
+            result = _result(known[verdict.op, verdict.kernel], verdict)
+            results.append(result)
+            if on_result is not None:
+                on_result(result)
+
+        check(
+            *dict.fromkeys(row.op for row in group),
+            kernels=[f"{op}:{kernel}" for op, kernel in known],
+            checks=checks,
+            device=device,
+            jobs=jobs,
+            on_verdict=done,
+        )
+    return SelfTest(this_machine().to_json(), tuple(results), round(time.monotonic() - started, 1))
+
+
+def _result(row: Row, verdict: Verdict) -> Planted:
+    bad = [f for f in verdict.findings if f.status not in (Status.PASS, Status.REFUSED)]
+    return Planted(
+        defect=row.defect,
+        backend=verdict.backend,
+        device=verdict.device,
+        planted=bool(row.expected),
+        caught_by=tuple(dict.fromkeys(f.check for f in bad)),
+        time_s=verdict.seconds,
+        refused=verdict.reason if verdict.status is Status.REFUSED else "",
+        message=bad[0].message if bad else "",
+    )
