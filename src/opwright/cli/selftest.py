@@ -12,7 +12,7 @@ __all__ = ["selftest"]
 
 
 def selftest(
-    device: Annotated[str | None, typer.Option(help="Only this type of device: cpu, cuda or cpu-sim.")] = None,
+    device: Annotated[str, typer.Option(help="On cpu, kernels for a GPU are simulated; cuda.")] = "cpu",
     jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only this file of the catalogue (repeatable).")] = None,
     verbose: Verbose = False,

@@ -16,7 +16,7 @@ __all__ = ["selftest"]
 def selftest(
     files: Sequence[str] = FILES,
     *,
-    device: str | None = None,
+    device: str = "cpu",
     jobs: int | None = None,
     on_result: Callable[[Planted], None] | None = None,
 ) -> SelfTest:
@@ -24,7 +24,7 @@ def selftest(
 
     Args:
         files: only these files of it.
-        device: only this type of device; by default the GPU, if there is one, and the CPU.
+        device: the type of device; on ``cpu``, kernels for a GPU run in the simulator and in Triton's interpreter.
         jobs: the number of kernels checked at a time.
         on_result: called with each result.
 

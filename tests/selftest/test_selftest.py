@@ -1,0 +1,66 @@
+"""The self-test holds: every planted fault is caught, by the check that has to, and no right kernel is accused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from opwright.cli import app
+from opwright.results import Planted, SelfTest
+from opwright.selftest.catalogue import FILES, rows
+from opwright.selftest.run import selftest
+
+
+def _row(defect, *caught_by, planted=True, refused=""):
+    return Planted(defect, "python", "cpu", planted, caught_by, 0.1, refused)
+
+
+def test_the_catalogue_has_a_hundred_of_each():
+    found = rows()
+    assert sum(bool(row.expected) for row in found) >= 100
+    assert sum(not row.expected for row in found) >= 100
+    assert len({(row.op.contract.qualname, row.kernel) for row in found}) == len(found)
+
+
+def test_what_is_missed_and_what_is_accused_fail_it():
+    right = [_row("a", "values"), _row("b", planted=False), _row("c", refused="no GPU")]
+    assert SelfTest({}, tuple(right), 1.0).passed
+    missed, accused = _row("d"), _row("e", "values", planted=False)
+    found = SelfTest({}, (*right, missed, accused), 1.0)
+    assert not SelfTest({}, (*right, missed), 1.0).passed
+    assert not SelfTest({}, (*right, accused), 1.0).passed
+    assert not SelfTest({}, (), 1.0).passed
+    record = found.to_json()
+    assert (found.missed, found.false_alarms) == ([missed], [accused])
+    assert record["schema"] == "opwright.selftest/1"
+    assert [record[key] for key in ("planted", "caught", "correct", "false_alarms", "refused")] == [2, 1, 2, 1, 1]
+    assert record["rows"][0] == {
+        "defect": "a", "backend": "python", "device": "cpu", "planted": True, "caught_by": ["values"], "time_s": 0.1,
+        "refused": "", "message": "",
+    }  # fmt: skip
+
+
+def test_a_file_that_is_not_there_is_refused():
+    shown = CliRunner().invoke(app, ["selftest", "--only", "nothere"])
+    assert shown.exit_code == 2
+    assert "elementwise" in shown.output
+
+
+def test_custom_rules_and_contracts(tmp_path):
+    record = tmp_path / "record.json"
+    shown = CliRunner().invoke(app, ["selftest", "--only", "registrations", "--json", str(record)])
+    assert shown.exit_code == 0, shown.output
+    assert "0 false alarms" in shown.output
+    found = json.loads(record.read_text())
+    assert found["planted"] == found["caught"] > 10
+
+
+@pytest.mark.slow  # some 300 checks
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("file", [name for name in FILES if name != "registrations"])
+def test_every_fault_is_caught_and_no_right_kernel_accused(file):
+    found = selftest([file])
+    assert found.missed == []
+    assert found.false_alarms == []
