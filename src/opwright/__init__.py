@@ -60,8 +60,10 @@ if TYPE_CHECKING:
         Origin,
         OtherThread,
         Part,
+        Planted,
         Refused,
         RooflineLimit,
+        SelfTest,
         Shown,
         SizeRange,
         Status,
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from opwright.runtime.cuda_graphs.graphed import CudaGraphed, cuda_graphed
     from opwright.runtime.kernel import Kernel
     from opwright.runtime.op import Op, explain, op
+    from opwright.selftest.run import selftest
     from opwright.timing.run import bench
     from opwright.timing.tune import tune
 
@@ -92,12 +95,13 @@ _NAMES_OF = {
     "opwright.results": [
         "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "Coverage",
         "Crossover", "ErrorHistogram", "Estimate", "Explanation", "Finding", "KernelFinding", "Measurement",
-        "NotChecked", "Origin", "OtherThread", "Part", "Refused", "RooflineLimit", "Shown", "SizeRange", "Status",
-        "Verdict",
+        "NotChecked", "Origin", "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown",
+        "SizeRange", "Status", "Verdict",
     ],
     "opwright.runtime.cuda_graphs.graphed": ["CudaGraphed", "cuda_graphed"],
     "opwright.runtime.kernel": ["Kernel"],
     "opwright.runtime.op": ["Op", "explain", "op"],
+    "opwright.selftest.run": ["selftest"],
     "opwright.timing.run": ["bench"],
     "opwright.timing.tune": ["tune"],
 }  # fmt: skip
@@ -109,11 +113,11 @@ __all__ = [
     "CudaGraphError", "CudaGraphed", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Finding", "Kernel",
     "KernelError",
     "KernelFinding", "KernelRefusedError", "LaunchError", "Measurement", "NameClashError", "NotChecked", "Op",
-    "OpwrightError", "Origin", "OtherThread", "Part", "Refused", "RooflineLimit", "Shown", "SignatureMismatchError",
-    "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench", "by_property", "cdiv",
-    "check", "compile_numpy", "cuda_graphed", "cuda_module", "drawn_by", "explain", "mutated", "offsets", "op",
-    "positive_definite", "probabilities", "saved_for_backward", "simulator_options", "tune", "values",
-    "well_conditioned",
+    "OpwrightError", "Origin", "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown",
+    "SignatureMismatchError", "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench",
+    "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed", "cuda_module", "drawn_by", "explain", "mutated",
+    "offsets", "op", "positive_definite", "probabilities", "saved_for_backward", "selftest", "simulator_options",
+    "tune", "values", "well_conditioned",
 ]  # fmt: skip
 
 

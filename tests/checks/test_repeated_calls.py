@@ -16,7 +16,6 @@ CHECKS = ["repeated calls", "surroundings", "two threads", "own work"]
 
 @pytest.fixture(scope="module")
 def verdicts():
-    # From 12 to 256 calls are made, as many as end in 1.5 s: the kernels here take microseconds.
     return {v.kernel: v for v in ow.check(scale, checks=CHECKS, device="cpu").verdicts}
 
 

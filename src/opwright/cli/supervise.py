@@ -6,6 +6,7 @@ if it had passed.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -29,8 +30,8 @@ def run_supervised(command: Callable[[], int], otherwise: int) -> NoReturn:
         os.close(read)
         _run(command, write)
     os.close(write)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the child as well, which answers it
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, functools.partial(_pass_on, pid))
     with os.fdopen(read, "rb") as reported:
         code = reported.read(16)
     _, status = os.waitpid(pid, 0)
@@ -44,7 +45,8 @@ def run_supervised(command: Callable[[], int], otherwise: int) -> NoReturn:
 
 def _run(command: Callable[[], int], write: int) -> NoReturn:
     os.set_inheritable(write, False)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     code = command()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -53,6 +55,15 @@ def _run(command: Callable[[], int], write: int) -> NoReturn:
     sys.exit(code)
 
 
+def _pass_on(pid: int, number: int, frame: object) -> None:
+    """Pass a first signal on to the child, which then writes what is finished; a second one ends it."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: os.kill(pid, signal.SIGKILL))
+    os.kill(pid, number)
+
+
 def _interrupt(*_: object) -> NoReturn:
-    """SIGTERM ends a command as Ctrl-C does, which keeps what is finished."""
+    """SIGTERM ends a command as Ctrl-C does. A terminal sends Ctrl-C to both processes: the second is ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
