@@ -21,9 +21,9 @@ __all__ = [
 NOT_SHIPPED = frozenset({
     "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "CompiledNumpy",
     "Coverage", "Crossover", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Finding", "Kernel",
-    "KernelFinding", "Measurement", "NotChecked", "Origin", "OtherThread", "Part", "Refused", "RooflineLimit",
-    "Shown", "SizeRange", "Status", "Verdict", "bench", "check", "compile_numpy", "explain", "simulator_options",
-    "tune",
+    "KernelFinding", "Measurement", "NotChecked", "Origin", "OtherThread", "Part", "Planted", "Refused",
+    "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status", "Verdict", "bench", "check", "compile_numpy", "explain", "selftest",
+    "simulator_options", "tune",
 })  # fmt: skip
 
 
