@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks import state
 from opwright.checks.comparison.tolerance import Computation
+from opwright.checks.kernel_calls import Calls, CallsHere, Raised
 from opwright.checks.memory import on_cpu
-from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of, same_layout
+from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.arguments import arguments_of
@@ -66,11 +66,21 @@ class Context:
     shrinks: bool = True
     # The checkers of other checks that examine every case, too.
     beside: Mapping[str, Checker] = field(default_factory=dict)
+    # How the kernel is called, by default in this process; and where the arguments are made, by default on its device.
+    calls: Calls = None  # type: ignore[assignment]  # set below
+    arguments_on: str = ""
+    # Cases for which the reference is known to be defined; and whether the kernel ran on them.
+    admitted: set[Case] = field(default_factory=set)
+    known: dict[Case, bool] = field(default_factory=dict)
     _observed: dict[Case, Observation | SkippedCase] = field(default_factory=dict)
     # The checks that found something wrong.
     wrong: set[str] = field(default_factory=set)
     # What checkers said of cases.
     _judged: dict[tuple[str, Case], str | SkippedCase | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.calls = self.calls or CallsHere(self.op, self.kernel, self.device)
+        self.arguments_on = self.arguments_on or self.device
 
     @property
     def runs_slowly(self) -> bool:
@@ -96,30 +106,41 @@ class Context:
     def prepare(self, case: Case, *, draw: int = 0) -> Prepared | SkippedCase:
         """The arguments of a case, with one of several draws of values, and what the reference gives."""
         try:
-            arguments = arguments_of(self.op.contract, case, self.device, draw=draw)
-            applicable = self._explain(arguments)
+            arguments = arguments_of(self.op.contract, case, self.arguments_on, draw=draw)
+            applicable = self.calls.chosen(arguments)
         except (CheckError, ArgumentError) as error:  # no values of these sizes; lists without a tensor
             return SkippedCase(error.message)
         except torch.OutOfMemoryError as error:
             return SkippedCase(f"there is not enough memory for the arguments: {_first_line(error)}")
         if applicable != self.kernel:
             return SkippedCase("the kernel is not applicable (dtypes, when)")
-        copies = tree.map_tensors(on_cpu, arguments)
+        prepared = Prepared(case, arguments, functools.cache(functools.partial(self._compute, arguments)))
+        if draw or case not in self.admitted:
+            try:
+                _ = prepared.expected
+            except Exception as error:  # the reference refuses arguments by any exception
+                return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
+        if not draw:
+            self.admitted.add(case)
+        return prepared
+
+    def _compute(self, arguments: Sequence[Any]) -> Computation:
+        """The reference on the CPU; in float32, where torch lacks an operation in a narrow dtype."""
+        copies = tree.map_tensors(on_cpu, tuple(arguments))
         terms = functools.cache(lambda: reduction_length(self.op.contract, copies, reference.rounded))
         own = self.as_reference(self.op.contract.reference)
         reference = Computation(own, copies, lambda i: terms())
         try:
             _ = reference.rounded
-        except Exception as error:  # the reference refuses arguments by any exception
+        except Exception as error:
             if not _lacks_dtype(error):
-                return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
-            in_float32 = functools.partial(_in_float32, own)
-            reference = Computation(in_float32, copies, lambda i: terms(), is_widened=True)
+                raise
+            reference = Computation(functools.partial(_in_float32, own), copies, lambda i: terms(), is_widened=True)
             try:
                 _ = reference.rounded
             except Exception:  # nor does it compute in float32
-                return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
-        return Prepared(case, arguments, reference)
+                raise error from None
+        return reference
 
     def as_reference(self, run: Callable[[Any], Sequence[torch.Tensor]]) -> Callable[[Any], Sequence[torch.Tensor]]:
         """A function that is not the kernel's: if it ends the process, the kernel is not to blame."""
@@ -137,38 +158,27 @@ class Context:
         prepared = self.prepare(case)
         if isinstance(prepared, SkippedCase):
             return prepared
-        arguments, reference = prepared.arguments, prepared.reference
+        arguments = prepared.arguments
         try:
-            _ = reference.exact
+            _ = prepared.reference.exact
         except Exception as error:
             return SkippedCase(f"the reference raises {type(error).__name__} in float64: {_first_line(error)}")
         try:
-            before, passed = copy_of(arguments), same_layout(arguments)
-        except torch.OutOfMemoryError:
+            before, call = copy_of(arguments), self.calls.observe(arguments)
+        except (MemoryError, torch.OutOfMemoryError):
             return SkippedCase("there is not enough memory for copies of the arguments")
-        outputs: tuple[Any, ...] | Exception
-        before_call = state.settings(self.device)
-        try:
-            outputs = self.results(passed)
-            self.synchronize()
-        except torch.OutOfMemoryError as error:
-            return SkippedCase(f"the kernel has not enough memory: {_first_line(error)}")
-        except Exception as error:  # an exception of the kernel is a finding
-            if case.layout == FAR and "CUDA error" not in str(error):  # as cuBLAS refuses strides past 2**31
-                return SkippedCase(f"the kernel refuses rows that lie so far apart: {_first_line(error)}")
-            outputs = error
-        changed = state.changes(before_call, self.device)
-        state.restore(before_call, changed, self.device)
-        return Observation(case, arguments, reference, passed, before, outputs, changed)
+        if isinstance(call.outputs, Raised):
+            if call.outputs.kind == "OutOfMemoryError":
+                return SkippedCase(f"the kernel has not enough memory: {_first_line(call.outputs)}")
+            if case.layout == FAR and "CUDA error" not in str(call.outputs):  # as cuBLAS refuses strides past 2**31
+                return SkippedCase(f"the kernel refuses rows that lie so far apart: {_first_line(call.outputs)}")
+            return Observation(case, arguments, prepared.compute, before, call.outputs, call)
+        outputs = (*call.outputs, *self.op.contract.signature.written(call.passed))
+        return Observation(case, arguments, prepared.compute, before, outputs, call)
 
-    def results(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """What a call returns, followed by the arguments that it has written."""
-        return self.op.contract.results(self.call(arguments), arguments)
-
-    def call(self, arguments: Sequence[Any]) -> Any:
-        """Call the operator like a user, restricted to this kernel; returns all its outputs."""
-        with self.op.only(self.kernel):
-            return self.op.contract.signature.call(self.op.with_saved, arguments)
+    def results(self, arguments: Sequence[Any], *, seed: int | None = None) -> tuple[Any, ...]:
+        """What a call returns, followed by the arguments that it has written. A seed is for torch's generators."""
+        return self.calls.results(arguments, seed=seed)
 
     def run_kernel(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """What ``results`` returns, of a call around torch's dispatcher, in which modes see what the kernel does."""
@@ -179,13 +189,18 @@ class Context:
 
     def ran(self, case: Case) -> bool:
         """Whether the kernel returned results for a case."""
+        if case in self.known:
+            return self.known[case]
         found = self.observe(case)
-        return isinstance(found, Observation) and not isinstance(found.outputs, Exception)
+        return isinstance(found, Observation) and not isinstance(found.outputs, Raised)
 
-    def _explain(self, arguments: Sequence[Any]) -> str:
-        """The name of the kernel that would run if this were the only one."""
-        with self.op.only(self.kernel):
-            return str(self.op.contract.signature.call(self.op.explain, arguments).chosen.kernel)
+    def described(self, error: Exception) -> Raised:
+        """An exception of the kernel in this process, as a result."""
+        return CallsHere(self.op, self.kernel, self.device).described(error)
+
+    def what_ran(self) -> dict[Case, bool]:
+        """The cases that were observed lately, and whether the kernel returned results."""
+        return {case: self.ran(case) for case in self._observed}
 
     def synchronize(self) -> None:
         """Wait for the device, so that an asynchronous error is raised in the step that caused it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,10 @@ import torch
 
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation
-from opwright.checks.memory import same_layout_copy
+from opwright.checks.kernel_calls import Call, Raised
 from opwright.contract.inputs.case import Case
 
-__all__ = ["Observation", "Prepared", "SkippedCase", "copy_of", "same_layout", "to_cpu"]
+__all__ = ["Observation", "Prepared", "SkippedCase", "copy_of", "to_cpu"]
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,20 @@ class SkippedCase:
 
 @dataclass
 class Prepared:
-    """A case that can be run: the arguments, and what the reference returns for them, on the CPU."""
+    """A case that can be run: the arguments, and what the reference returns for them, on the CPU.
+
+    Attributes:
+        compute: gives the reference's computation, the same each time. The process in which the kernel runs asks for it
+            only where it compares.
+    """
 
     case: Case
     arguments: tuple[Any, ...]
-    reference: Computation
+    compute: Callable[[], Computation]
+
+    @property
+    def reference(self) -> Computation:
+        return self.compute()
 
     @property
     def expected(self) -> tuple[torch.Tensor, ...]:
@@ -42,16 +51,14 @@ class Observation(Prepared):
     """One run of the kernel: its arguments as they were before the run, its outputs, and the reference's outputs.
 
     Attributes:
-        passed: what the kernel got, a copy of them with the same memory layout; it may have been written.
         before: contiguous copies of the arguments.
         outputs: the kernel's outputs, followed by the mutated arguments; or the exception that it raised.
-        changed: settings of the process that the kernel left changed, and how.
+        call: what else the call did.
     """
 
-    passed: tuple[Any, ...]
     before: tuple[Any, ...]
-    outputs: tuple[Any, ...] | Exception
-    changed: Mapping[str, str]
+    outputs: tuple[Any, ...] | Raised
+    call: Call | None = None
 
 
 def to_cpu(values: Any) -> Any:
@@ -62,8 +69,3 @@ def to_cpu(values: Any) -> Any:
 def copy_of(values: Any) -> Any:
     """Tensors copied (contiguous), for comparison after the run."""
     return tree.map_tensors(lambda t: t.detach().clone(), values)
-
-
-def same_layout(values: Any) -> Any:
-    """Tensors copied with their memory layout, and with what lies around their elements."""
-    return tree.map_tensors(same_layout_copy, values)

@@ -13,15 +13,15 @@ from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import MOST_FAILURES, Context, kind_of
 from opwright.checks.derivatives.derivative import derivative_of
+from opwright.checks.kernel_calls import Gradients
 from opwright.checks.observation import Observation, SkippedCase, copy_of, to_cpu
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.layouts import arrange
-from opwright.errors import ContractError
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 
-__all__ = ["NAME", "check", "compare_backward", "differentiable_cases", "forward", "incoming_gradient"]
+__all__ = ["NAME", "check", "compare", "differentiable_cases", "incoming_gradient", "incoming_gradients"]
 
 NAME = "gradients"
 
@@ -122,58 +122,37 @@ def _check_pass(context: Context, case: Case, layout: str, alone: int | None = N
 
 
 def _run_pass(context: Context, run: Observation, layout: str, tracked: Sequence[bool]) -> str | NotChecked | None:
-    try:
-        inputs, outputs = forward(context, run, tracked)
-    except Exception as error:  # the dispatcher, which autograd needs, may reject the kernel's outputs
-        return f"the forward under autograd raised {type(error).__name__}: {error}"
-    return compare_backward(context, run, inputs, outputs, layout)
+    incoming = incoming_gradients(context, run, layout)
+    if isinstance(incoming, NotChecked):
+        return incoming
+    found = context.calls.gradients(run.arguments, tracked, incoming)
+    return compare(context, run, tracked, incoming, found)
 
 
-def compare_backward(
-    context: Context, run: Observation, inputs: list[Any], outputs: Sequence[Any], layout: str
-) -> str | NotChecked | None:
-    """What is wrong with the gradients of a forward with tracked inputs, for an incoming gradient of a layout."""
-    visible = _contract(context).signature.visible
-    floating = [o for o in outputs[:visible] if isinstance(o, torch.Tensor) and derive.differentiable(o)]
-    if not floating:
+def incoming_gradients(context: Context, run: Observation, layout: str) -> list[torch.Tensor | None] | NotChecked:
+    """A gradient for each output that can be differentiated."""
+    visible = run.expected[: _contract(context).signature.visible]
+    if not any(map(derive.differentiable, visible)):
         return NotChecked(NAME, "no output has a floating dtype")
-    wanted = [t for t in tree.tensors(inputs) if t.requires_grad]
-    if not all(o.requires_grad for o in floating):
-        return "an output is not connected to the inputs: the kernel's result carries no gradient"
-    grads = [incoming_gradient(o, layout) if derive.differentiable(o) else None for o in outputs[:visible]]
-    grads += [None] * (len(outputs) - visible)
-    before = to_cpu(copy_of(grads))
-    try:
-        got = torch.autograd.grad(floating, wanted, [g for g in grads if g is not None], allow_unused=True)
-        context.synchronize()
-    except ContractError as error:  # the reference writes over what its gradient needs
-        return NotChecked(NAME, error.message)
-    except Exception as error:  # an exception of the backward is a finding
-        return f"the backward raised {type(error).__name__}: {error}"
-    return _written(inputs, run, grads, before) or _compare(context, run, inputs, outputs[:visible], before, got)
+    return [incoming_gradient(o, layout, context.arguments_on) if derive.differentiable(o) else None for o in visible]
 
 
-def _written(inputs: list[Any], run: Observation, grads: Sequence[Any], before: Sequence[Any]) -> str | None:
-    """Whether the backward wrote what is not its own: the incoming gradient, or an input (a saved tensor)."""
-    for what, now, then in (("the incoming gradient", grads, before), ("an input", inputs, run.before)):
+def compare(
+    context: Context, run: Observation, tracked: Sequence[bool], incoming: Sequence[Any], found: Gradients
+) -> str | NotChecked | None:
+    """What is wrong with the gradients of tracked tensors, or with what the backward wrote."""
+    if isinstance(found.of_inputs, str):
+        return NotChecked(NAME, found.of_inputs) if found.is_undefined else found.of_inputs
+    inputs, grads = found.passed
+    for what, now, then in (("the incoming gradient", grads, incoming), ("an input", inputs, run.before)):
         for a, b in zip(tree.tensors(list(now)), tree.tensors(list(then)), strict=True):
             if not torch.equal(_bits(a), _bits(b)):
                 return f"the backward wrote {what}"
-    return None
+    return _compare(context, run, tracked, incoming, found.of_inputs)
 
 
 def _bits(t: torch.Tensor) -> torch.Tensor:
     return t.detach().cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
-
-
-def forward(context: Context, run: Observation, tracked: Sequence[bool] | None) -> tuple[list[Any], tuple[Any, ...]]:
-    """Run with some of the tensors tracked; None: with all that are differentiable."""
-    remaining = iter(map(derive.differentiable, tree.tensors(run.arguments)) if tracked is None else tracked)
-    inputs = tree.map_tensors(lambda t: t.detach().requires_grad_(next(remaining)), list(run.arguments))
-    # An operator that writes its arguments has the gradient of its functional form.
-    form = context.op.functional
-    with context.op.only(context.kernel):
-        return inputs, form.contract.unpack(form.contract.signature.call(form.with_saved, inputs))
 
 
 def _contract(context: Context) -> Contract:
@@ -182,37 +161,31 @@ def _contract(context: Context) -> Contract:
     return contract
 
 
-def incoming_gradient(output: torch.Tensor, layout: str) -> torch.Tensor:
+def incoming_gradient(output: torch.Tensor, layout: str, device: str) -> torch.Tensor:
     """A gradient for an output, the same each time; ``expanded``: one number for all elements."""
     generator = torch.Generator().manual_seed(output.numel())
     values = torch.randn(output.shape, dtype=torch.float64, generator=generator)
     if layout == "expanded":  # as from .sum().backward(): one number with stride 0
-        return values.flatten()[:1].sum().to(output.device, output.dtype).expand(output.shape)
-    return arrange(values.to(output.dtype), layout, str(output.device))
+        return values.flatten()[:1].sum().to(device, output.dtype).expand(output.shape)
+    return arrange(values.to(output.dtype), layout, device)
 
 
 def _compare(
-    context: Context,
-    run: Observation,
-    inputs: list[Any],
-    outputs: Sequence[torch.Tensor],
-    incoming: Sequence[Any],
-    got: Sequence[Any],
+    context: Context, run: Observation, tracked: Sequence[bool], incoming: Sequence[Any], got: Sequence[Any]
 ) -> str | NotChecked | None:
     contract = _contract(context)
-    tracked = [t for t in tree.tensors(inputs) if t.requires_grad]
-    reference = _expected(context, run, inputs, outputs, incoming)
+    reference = _expected(context, run, tracked, incoming)
     try:
         _ = reference.rounded, reference.exact
     except Exception as error:  # a custom gradient, where torch has none of the reference
         return NotChecked(NAME, f"the reference has no derivative to compare with: {type(error).__name__}: {error}")
-    names = [
-        a.name
-        for a, value in zip(contract.signature.arguments, inputs, strict=True)
+    named = [
+        (a.name, t)
+        for a, value in zip(contract.signature.arguments, run.arguments, strict=True)
         for t in tree.tensors([value])
-        if t.requires_grad
     ]
-    for i, (name, tensor, grad) in enumerate(zip(names, tracked, got, strict=True)):
+    each = [pair for pair, is_tracked in zip(named, tracked, strict=True) if is_tracked]
+    for i, ((name, tensor), grad) in enumerate(zip(each, got, strict=True)):
         expected = reference.rounded[i]
         actual = torch.zeros_like(expected) if grad is None else grad.detach().cpu()
         if actual.shape != tensor.shape:
@@ -223,21 +196,20 @@ def _compare(
     return None
 
 
-def _expected(
-    context: Context, run: Observation, inputs: list[Any], outputs: Sequence[torch.Tensor], incoming: Sequence[Any]
-) -> Computation:
+def _expected(context: Context, run: Observation, tracked: Sequence[bool], incoming: Sequence[Any]) -> Computation:
     """The reference's VJP, with the number of terms in each gradient: those of an output, for each output element
     that an element of the input contributes to."""
     contract = _contract(context)
-    needs = [t.requires_grad for t in tree.tensors(inputs)]
-    tracked = [t for t in tree.tensors(inputs) if t.requires_grad]
-    results = sum(o.numel() for o in outputs)
+    by = [t for t, is_tracked in zip(tree.tensors(list(run.arguments)), tracked, strict=True) if is_tracked]
+    visible = run.expected[: contract.signature.visible]
+    results = sum(o.numel() for o in visible)
 
     def terms(i: int) -> int:
-        return 2 * run.reference.terms(0) + math.ceil(results / max(1, tracked[i].numel()))
+        return 2 * run.reference.terms(0) + math.ceil(results / max(1, by[i].numel()))
 
     def vjp(values: Sequence[Any]) -> list[torch.Tensor]:
         arguments, grads = values
-        return derive.vjp(contract, arguments, grads, needs)
+        return derive.vjp(contract, arguments, grads, tracked)
 
-    return Computation(context.as_reference(vjp), (to_cpu(copy_of(run.before)), incoming), terms)
+    grads = [*to_cpu(copy_of(list(incoming))), *[None] * (len(run.expected) - len(visible))]
+    return Computation(context.as_reference(vjp), (to_cpu(copy_of(run.before)), grads), terms)

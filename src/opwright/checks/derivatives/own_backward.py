@@ -14,7 +14,8 @@ import torch
 from opwright import tree
 from opwright.checks.context import Context
 from opwright.checks.derivatives import gradients
-from opwright.checks.observation import Observation, same_layout
+from opwright.checks.kernel_calls import gradients_of, same_layout
+from opwright.checks.observation import Observation
 from opwright.contract import derive
 from opwright.results import Finding, NotChecked, Origin, Status
 
@@ -36,6 +37,9 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         assert isinstance(run, Observation)  # typical_cases returns only cases that ran
         for layout in ("contiguous", "expanded"):
             context.progress(NAME, str(case))
+            incoming = gradients.incoming_gradients(context, run, layout)
+            if isinstance(incoming, NotChecked):
+                return
             inputs = tree.map_tensors(_tracked, list(same_layout(run.arguments)))
             try:
                 with torch.enable_grad():
@@ -45,7 +49,9 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
             found = found or _function_of(outputs)
             if not found:
                 return
-            wrong = gradients.compare_backward(context, run, inputs, outputs, layout)
+            tracked = [t.requires_grad for t in tree.tensors(inputs)]
+            got = gradients_of(inputs, outputs, incoming, context.synchronize)
+            wrong = gradients.compare(context, run, tracked, incoming, got)
             if isinstance(wrong, NotChecked):
                 continue
             if wrong is not None:

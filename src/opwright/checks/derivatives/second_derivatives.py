@@ -45,9 +45,9 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 
 def _check_case(context: Context, contract: Contract, run: Observation) -> str | NotChecked | None:
     try:
-        inputs, outputs = gradients.forward(context, run, None)
+        inputs, outputs = _forward(context, run)
         visible = outputs[: contract.signature.visible]
-        incoming = [gradients.incoming_gradient(o, "contiguous") if derive.differentiable(o) else None for o in visible]
+        incoming = [_incoming(o) if derive.differentiable(o) else None for o in visible]
         incoming += [None] * (len(outputs) - len(visible))
         got = _second(inputs, [o for o in visible if derive.differentiable(o)], [g for g in incoming if g is not None])
     except Exception:  # the check "gradients" reports what fails in the first derivative
@@ -66,6 +66,17 @@ def _check_case(context: Context, contract: Contract, run: Observation) -> str |
     return None
 
 
+def _forward(context: Context, run: Observation) -> tuple[list[Any], tuple[Any, ...]]:
+    inputs = tree.map_tensors(lambda t: t.detach().requires_grad_(derive.differentiable(t)), list(run.arguments))
+    form = context.op.functional
+    with context.op.only(context.kernel):
+        return inputs, form.contract.unpack(form.contract.signature.call(form.with_saved, inputs))
+
+
+def _incoming(output: torch.Tensor) -> torch.Tensor:
+    return gradients.incoming_gradient(output, "contiguous", str(output.device))
+
+
 def _second(
     inputs: Sequence[Any], outputs: Sequence[torch.Tensor], incoming: Sequence[torch.Tensor]
 ) -> list[torch.Tensor] | None:
@@ -76,7 +87,7 @@ def _second(
 
 
 def _of_sum(first: Sequence[torch.Tensor | None], wanted: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-    known = [(g, gradients.incoming_gradient(g, "contiguous")) for g in first if g is not None and g.requires_grad]
+    known = [(g, _incoming(g)) for g in first if g is not None and g.requires_grad]
     if not known:
         return None
     found = torch.autograd.grad([g for g, _ in known], wanted, [w for _, w in known], allow_unused=True)

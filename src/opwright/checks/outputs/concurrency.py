@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from opwright.checks.context import Context
-from opwright.checks.observation import Prepared, same_layout
+from opwright.checks.kernel_calls import Raised, same_layout
+from opwright.checks.observation import Prepared
 from opwright.checks.outputs.repeated_calls import draws_of, is_right
 from opwright.results import Finding, NotChecked, Status
 
@@ -53,19 +54,19 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     yield Finding(NAME, Status.PASS, message=f"{_CALLS} calls in each")
 
 
-def _outputs(context: Context, draw: Prepared) -> tuple[Any, ...] | Exception:
+def _outputs(context: Context, draw: Prepared) -> tuple[Any, ...] | Raised:
     try:
         return context.results(same_layout(list(draw.arguments)))
     except Exception as error:  # an exception of the kernel is a finding
-        return error
+        return context.described(error)
 
 
-def _together(context: Context, draws: Sequence[Prepared]) -> list[list[tuple[Any, ...] | Exception]]:
+def _together(context: Context, draws: Sequence[Prepared]) -> list[list[tuple[Any, ...] | Raised]]:
     """The results of each thread's calls."""
-    results: list[list[tuple[Any, ...] | Exception]] = [[] for _ in draws]
+    results: list[list[tuple[Any, ...] | Raised]] = [[] for _ in draws]
     start = threading.Barrier(len(draws))
 
-    def call_many_times(draw: Prepared, found: list[tuple[Any, ...] | Exception]) -> None:
+    def call_many_times(draw: Prepared, found: list[tuple[Any, ...] | Raised]) -> None:
         arguments = [same_layout(list(draw.arguments)) for _ in range(_CALLS)]
         start.wait()
         with _own_stream(context):
@@ -73,7 +74,7 @@ def _together(context: Context, draws: Sequence[Prepared]) -> list[list[tuple[An
                 try:
                     found.append(context.results(copies))
                 except Exception as error:  # an exception of the kernel is a finding
-                    found.append(error)
+                    found.append(context.described(error))
 
     threads = [
         threading.Thread(target=call_many_times, args=pair, daemon=True) for pair in zip(draws, results, strict=True)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from opwright.checks.context import Context
-from opwright.checks.observation import Observation, same_layout
+from opwright.checks.kernel_calls import Raised, same_layout
+from opwright.checks.observation import Observation
 from opwright.checks.outputs import values
 from opwright.results import Coverage, Finding, NotChecked, Status
 
@@ -43,10 +44,10 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         yield Finding(NAME, Status.PASS, message=message, coverage=Coverage(len(cases), len(cases)))
 
 
-def _outputs(context: Context, run: Observation) -> tuple[Any, ...] | Exception:
+def _outputs(context: Context, run: Observation) -> tuple[Any, ...] | Raised:
     try:
         outputs = context.results(same_layout(run.arguments))
         context.synchronize()
     except Exception as error:  # such as too much shared memory for this GPU
-        return error
+        return context.described(error)
     return outputs

@@ -31,7 +31,8 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 
 def find_error(context: Context, run: Observation) -> str | None:
     """The first setting that the kernel left changed."""
-    for name, how in run.changed.items():
+    assert run.call is not None  # only runs of a case are examined
+    for name, how in run.call.changed.items():
         if name == RANDOM and context.op.contract.random is True:
             continue
         more = f": {how}" if how else ", though the contract does not say that it draws random numbers"

@@ -16,7 +16,8 @@ import torch
 
 from opwright import tree
 from opwright.checks.context import Context
-from opwright.checks.observation import Observation, same_layout, to_cpu
+from opwright.checks.kernel_calls import same_layout
+from opwright.checks.observation import Observation, to_cpu
 from opwright.internals.compiler import DispatchMode
 from opwright.results import Finding, NotChecked, Status
 

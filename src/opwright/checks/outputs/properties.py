@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from opwright.checks.context import Context
+from opwright.checks.kernel_calls import Raised
 from opwright.checks.observation import Observation, copy_of, to_cpu
 from opwright.contract.binding import fill
 from opwright.results import Finding, NotChecked, Status
@@ -36,7 +37,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 
 def find_error(context: Context, run: Observation) -> str | None:
     """The first property that does not hold for a run."""
-    if isinstance(run.outputs, Exception):
+    if isinstance(run.outputs, Raised):
         return None  # the check "values" reports it
     contract = context.op.contract
     returned = contract.signature.output_count(run.expected)
@@ -59,14 +60,18 @@ def _why_not(
     def call(*args: Any, **kwargs: Any) -> Any:
         """The operator with the kernel that is checked, or the reference."""
         arguments = fill(contract, args, kwargs)
-        result = context.call(arguments) if on_kernel else contract.pack(contract.run_in_place(arguments))
-        return contract.visible(result)
+        if on_kernel:
+            results = context.results(arguments)
+            return contract.visible(contract.pack(results[: len(results) - len(contract.signature.written(arguments))]))
+        return contract.visible(contract.pack(contract.run_in_place(arguments)))
 
     try:
         result = contract.visible(contract.pack(results[:returned]))
         holds = stated.of(before, result, results[returned:], call)
     except AssertionError as error:
         return str(error).strip() or "an assertion of it failed"
+    except Raised as error:  # by the kernel, which the property calls
+        return f"it raised {error}"
     except Exception as error:  # the author's function may raise anything
         return f"it raised {type(error).__name__}: {error}"
     if isinstance(holds, torch.Tensor) and holds.dim():

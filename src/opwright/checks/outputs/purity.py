@@ -26,7 +26,9 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 
 def find_error(context: Context, run: Observation) -> str | None:
     """The first argument that the kernel wrote, or around which it wrote; of mutated ones, around their elements."""
-    for argument, now, before in zip(context.op.contract.signature.arguments, run.passed, run.arguments, strict=True):
+    assert run.call is not None  # only runs of a case are examined
+    each = zip(context.op.contract.signature.arguments, run.call.passed, run.arguments, strict=True)
+    for argument, now, before in each:
         for a, b in zip(tree.tensors([now]), tree.tensors([before]), strict=True):
             changed = changed_bytes(a, b, elements=not argument.mutated)
             if changed:

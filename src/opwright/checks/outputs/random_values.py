@@ -10,7 +10,8 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.statistics import first_difference
 from opwright.checks.context import Context
-from opwright.checks.observation import Observation, same_layout, to_cpu
+from opwright.checks.kernel_calls import same_layout
+from opwright.checks.observation import Observation, to_cpu
 from opwright.contract.inputs.case import Case
 
 __all__ = ["difference_of_distributions", "not_repeatable", "sampled_cases"]
@@ -52,11 +53,10 @@ def _compare(context: Context, run: Observation, check: str, first_seed: int) ->
     elements = max((t.numel() for t in run.expected), default=0)
     runs = max(_RUNS[0], min(_RUNS[1], _MOST_VALUES // max(1, elements)))
     ours, theirs = [], []
-    torch.manual_seed(first_seed)
     for i in range(runs):
         if i % _STEP == 0:
             context.progress(check, f"{run.case} (sample {i} of {runs})")
-        ours.append(_outputs(context, run, seed=first_seed + i, reseed=False))
+        ours.append(_outputs(context, run, seed=first_seed + i, reseed=i == 0))
     torch.manual_seed(first_seed + (1 << 10))
     on_cpu = to_cpu(run.arguments)
     for i in range(runs):
@@ -86,9 +86,8 @@ def _sample(outputs: Sequence[Sequence[torch.Tensor]], i: int) -> torch.Tensor:
 
 def _outputs(context: Context, run: Observation, *, seed: int, reseed: bool) -> list[torch.Tensor]:
     """The results of one call, in float64 on the CPU. ``reseed``: seed torch's generators too."""
-    if reseed:
-        torch.manual_seed(seed)
-    return _wide(to_cpu(context.results(_with_seed(context, same_layout(run.arguments), seed))))
+    arguments = _with_seed(context, same_layout(run.arguments), seed)
+    return _wide(to_cpu(context.results(arguments, seed=seed if reseed else None)))
 
 
 def _wide(outputs: Sequence[Any]) -> list[torch.Tensor]:

@@ -17,7 +17,8 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
-from opwright.checks.observation import Observation, Prepared, SkippedCase, same_layout
+from opwright.checks.kernel_calls import Raised, same_layout
+from opwright.checks.observation import Observation, Prepared, SkippedCase
 from opwright.checks.outputs import values
 from opwright.contract.inputs.sizes import elements
 from opwright.results import Finding, NotChecked, Status
@@ -65,11 +66,11 @@ def draws_of(context: Context, case: Any, count: int) -> list[Prepared]:
     return [p for p in prepared if not isinstance(p, SkippedCase)]
 
 
-def is_right(context: Context, draw: Prepared, outputs: tuple[Any, ...] | Exception) -> str | None:
+def is_right(context: Context, draw: Prepared, outputs: tuple[Any, ...] | Raised) -> str | None:
     """What is wrong with the results of a draw, or None."""
-    run = Observation(draw.case, draw.arguments, draw.reference, draw.arguments, draw.arguments, outputs, {})
+    run = Observation(draw.case, draw.arguments, draw.compute, draw.arguments, outputs)
     wrong = values.find_error(context, run)
-    if wrong is None and not isinstance(outputs, Exception):
+    if wrong is None and not isinstance(outputs, Raised):
         for i, (got, expected) in enumerate(zip(outputs, draw.expected, strict=True)):
             if got.dtype != expected.dtype:
                 return f"output {i} has dtype {got.dtype}, expected {expected.dtype}"

@@ -14,6 +14,7 @@ import torch
 
 from opwright import tree
 from opwright.checks.context import Context
+from opwright.checks.kernel_calls import Raised
 from opwright.checks.observation import Observation
 from opwright.checks.outputs import values
 from opwright.internals.cuda import keep_gpu_busy
@@ -57,7 +58,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         yield Finding(NAME, Status.PASS, message=f"{len(cases)} cases on a side stream")
 
 
-def _on_side_stream(context: Context, run: Observation) -> tuple[Any, ...] | Exception:
+def _on_side_stream(context: Context, run: Observation) -> tuple[Any, ...] | Raised:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -67,7 +68,7 @@ def _on_side_stream(context: Context, run: Observation) -> tuple[Any, ...] | Exc
         try:
             outputs = context.results(late)
         except Exception as error:  # an exception of the kernel is a finding
-            return error
+            return context.described(error)
     stream.synchronize()
     return outputs
 

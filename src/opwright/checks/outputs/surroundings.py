@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from opwright.checks.context import Context
-from opwright.checks.observation import Observation, same_layout
+from opwright.checks.kernel_calls import Raised, same_layout
+from opwright.checks.observation import Observation
 from opwright.checks.outputs.repeated_calls import is_right
 from opwright.results import Finding, NotChecked, Status
 
@@ -60,13 +61,13 @@ def _difference(context: Context, run: Observation, around: _Surrounding) -> Fin
     return context.failed(NAME, str(run.case), f"{around.words}: {wrong}")
 
 
-def _outputs(context: Context, run: Observation, call: Callable[..., Any]) -> tuple[Any, ...] | Exception:
+def _outputs(context: Context, run: Observation, call: Callable[..., Any]) -> tuple[Any, ...] | Raised:
     arguments = same_layout(list(run.arguments))
     try:
         outputs: tuple[Any, ...] = call(context.results, arguments)
         context.synchronize()
     except Exception as error:  # an exception of the kernel is a finding
-        return error
+        return context.described(error)
     return outputs
 
 

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
-import linecache
-import os
-import sysconfig
-import traceback
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
 from opwright.checks.comparison.statistics import ERROR_RATE
 from opwright.checks.comparison.tolerance import ErrorSizes, describe_difference
 from opwright.checks.context import Context
+from opwright.checks.kernel_calls import NotATensor, Raised
 from opwright.checks.observation import Observation, to_cpu
 from opwright.checks.outputs.random_values import difference_of_distributions, not_repeatable, sampled_cases
-from opwright.errors import OpwrightError
 from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]
@@ -96,8 +90,8 @@ def find_error(
         sizes: counts the errors of all elements.
         at_limits: compare what NaN and denormal numbers give, and where only the reference gives NaN for infinities.
     """
-    if isinstance(run.outputs, Exception):
-        return f"the kernel raised {type(run.outputs).__name__}: {run.outputs}{_raised_at(context, run.outputs)}"
+    if isinstance(run.outputs, Raised):
+        return f"the kernel raised {run.outputs}"
     if len(run.outputs) != len(run.expected):
         written = len(context.op.contract.signature.written(run.arguments))
         expected_count = len(run.expected) - written
@@ -106,7 +100,8 @@ def find_error(
     for i, (got, expected) in enumerate(zip(run.outputs, run.expected, strict=True)):
         name = names[i]
         if not isinstance(got, torch.Tensor):
-            return f"{name}the kernel returned {type(got).__name__}, expected a tensor"
+            returned = got.name if isinstance(got, NotATensor) else type(got).__name__
+            return f"{name}the kernel returned {returned}, expected a tensor"
         if got.shape != expected.shape:
             return f"{name}shape {list(got.shape)}, expected {list(expected.shape)}"
         if context.op.contract.random or _is_free(context, i):
@@ -129,40 +124,3 @@ def _is_free(context: Context, i: int) -> bool:
     """Whether several values of an output are right."""
     returns = context.op.contract.signature.stated_returns(i + 1)
     return i < len(returns) and returns[i].by_property
-
-
-def _raised_at(context: Context, error: Exception) -> str:
-    """The last line of the user's that ran; opwright's own errors name the place."""
-    if context.kernel not in context.op.kernels or isinstance(error, OpwrightError):
-        return ""
-    frames = [frame for part in _with_causes(error) for frame in traceback.extract_tb(part.__traceback__)]
-    own = [f for f in frames if f.lineno and _is_the_users(f.filename)]
-    if not own:
-        return ""
-    line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
-    return f"\n{Path(own[-1].filename).name}:{own[-1].lineno}:\n    {line}"
-
-
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """An exception and those that it was raised from, as Triton's interpreter wraps what a line of a kernel raises."""
-    known: BaseException | None = error
-    while known is not None:
-        yield known
-        known = known.__cause__
-
-
-def _is_the_users(file: str) -> bool:
-    parts = Path(file).parts
-    in_python = file.startswith(_PYTHON) and "site-packages" not in parts
-    is_called = file.startswith(_CALLED) and "gallery" not in parts
-    return Path(file).is_file() and not in_python and not is_called
-
-
-def _folder_of(package: str) -> str:
-    found = importlib.util.find_spec(package)
-    return str(Path(found.origin).parent) + os.sep if found is not None and found.origin else os.devnull
-
-
-# The folders of Python, and of packages that kernels call.
-_PYTHON = sysconfig.get_path("stdlib") + os.sep
-_CALLED = tuple(map(_folder_of, ("torch", "triton", "numpy", "opwright")))

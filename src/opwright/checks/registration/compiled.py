@@ -11,7 +11,8 @@ import torch
 from opwright import tree
 from opwright.checks.context import Context
 from opwright.checks.derivatives.derivative import derivative_of
-from opwright.checks.observation import Observation, same_layout
+from opwright.checks.kernel_calls import same_layout
+from opwright.checks.observation import Observation
 from opwright.checks.outputs import values
 from opwright.contract.inputs.case import Case
 from opwright.results import Finding, NotChecked, Status

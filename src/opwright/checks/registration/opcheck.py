@@ -15,7 +15,8 @@ import torch
 from opwright import tree
 from opwright.checks.context import Context
 from opwright.checks.derivatives.derivative import Derivative, derivative_of, gradients_of_sum
-from opwright.checks.observation import Observation, same_layout, to_cpu
+from opwright.checks.kernel_calls import same_layout
+from opwright.checks.observation import Observation, to_cpu
 from opwright.contract import derive
 from opwright.contract.signature import Argument
 from opwright.results import Finding, NotChecked, Origin, Status

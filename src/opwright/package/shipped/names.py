@@ -22,8 +22,8 @@ NOT_SHIPPED = frozenset({
     "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "CompiledNumpy",
     "Coverage", "Crossover", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Finding", "Kernel",
     "KernelFinding", "Measurement", "NotChecked", "Origin", "OtherThread", "Part", "Planted", "Refused",
-    "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status", "Verdict", "bench", "check", "compile_numpy", "explain", "selftest",
-    "simulator_options", "tune",
+    "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status", "Verdict", "bench", "check", "compile_numpy",
+    "explain", "selftest", "simulator_options", "tune",
 })  # fmt: skip
 
 

@@ -1,0 +1,308 @@
+"""Calls of the kernel that is checked, and what a check learns from one.
+
+A check asks for them through ``Calls``. In the process in which the kernel runs they are made here; the judge, in
+another process, gets what they return as bytes (``process/remote.py``).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import linecache
+import os
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from opwright import tree
+from opwright.checks import state
+from opwright.checks.memory import same_layout_copy
+from opwright.errors import ContractError, OpwrightError
+from opwright.internals.compiler import fake_tensors
+from opwright.runtime.languages import REFERENCE
+from opwright.runtime.op import Op
+
+__all__ = [
+    "Call", "Calls", "CallsHere", "Gradients", "Layout", "NotATensor", "Raised", "gradients_of", "same_layout",
+]  # fmt: skip
+
+# With more bytes of arguments and outputs, there is no second call.
+_SMALL = 1 << 12
+
+
+class Raised(Exception):
+    """An exception of the kernel, in the words of the process in which it ran.
+
+    Attributes:
+        kind: the name of its class.
+        at: the line of the user's that raised it, on lines of its own; or empty.
+    """
+
+    def __init__(self, kind: str, text: str, at: str = "") -> None:
+        super().__init__(text)
+        self.kind, self.at = kind, at
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.args[0]}{self.at}"
+
+
+@dataclass(frozen=True)
+class NotATensor:
+    """A result that is no tensor, or one that has no strides."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What torch.compile relies on of an output. A size or stride that depends on data is None."""
+
+    shape: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
+    dtype: torch.dtype
+    device: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call.
+
+    Attributes:
+        passed: what the kernel got; it may have been written.
+        outputs: what it returned, on the CPU if that is where the check compares; or the exception that it raised.
+        layouts: those of the outputs where the kernel ran.
+        promised: the layouts that the operator's fake gives; or what is wrong with the fake.
+        shared: what an output has its memory from, if it is not its own.
+        changed: settings of the process that the call left changed, and how.
+    """
+
+    passed: tuple[Any, ...]
+    outputs: tuple[torch.Tensor | NotATensor, ...] | Raised
+    layouts: tuple[Layout | None, ...] = ()
+    promised: tuple[Layout, ...] | str = ()
+    shared: str = ""
+    changed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """One forward and backward.
+
+    Attributes:
+        passed: the arguments, and the incoming gradients; the backward may have written them.
+        of_inputs: for each tracked tensor; None if there is none. Or what is wrong.
+    """
+
+    passed: tuple[list[Any], list[torch.Tensor | None]]
+    of_inputs: tuple[torch.Tensor | None, ...] | str
+    is_undefined: bool = False
+
+
+class Calls(Protocol):
+    """How a check calls the kernel."""
+
+    def chosen(self, arguments: Sequence[Any]) -> str:
+        """The name of the kernel that would run if this were the only one."""
+
+    def observe(self, arguments: Sequence[Any]) -> Call:
+        """Call it with a copy of some arguments, and look at all that it does."""
+
+    def results(self, arguments: Sequence[Any], *, seed: int | None = None) -> tuple[Any, ...]:
+        """What a call returns, followed by the arguments that it has written. A seed is for torch's generators."""
+
+    def gradients(
+        self, arguments: Sequence[Any], tracked: Sequence[bool], incoming: Sequence[torch.Tensor | None]
+    ) -> Gradients:
+        """The gradients of the tracked ones among the tensors of some arguments."""
+
+
+@dataclass
+class CallsHere:
+    """Calls in this process."""
+
+    op: Op
+    kernel: str
+    device: str
+
+    def chosen(self, arguments: Sequence[Any]) -> str:
+        with self.op.only(self.kernel):
+            return str(self.op.contract.signature.call(self.op.explain, arguments).chosen.kernel)
+
+    def call(self, arguments: Sequence[Any]) -> Any:
+        """Call the operator like a user, restricted to this kernel; returns all its outputs."""
+        with self.op.only(self.kernel):
+            return self.op.contract.signature.call(self.op.with_saved, arguments)
+
+    def results(self, arguments: Sequence[Any], *, seed: int | None = None) -> tuple[Any, ...]:
+        if seed is not None:
+            torch.manual_seed(seed)
+        return self.op.contract.results(self.call(arguments), arguments)
+
+    def synchronize(self) -> None:
+        """Wait for the device, so that an asynchronous error is raised in the step that caused it."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def observe(self, arguments: Sequence[Any]) -> Call:
+        return self.observe_in(same_layout(tuple(arguments)), arguments)
+
+    def observe_in(self, passed: tuple[Any, ...], arguments: Sequence[Any]) -> Call:
+        """``observe``, with a copy that was made already."""
+        before = state.settings(self.device)
+        try:
+            outputs = self.op.contract.unpack(self.call(passed))
+            self.synchronize()
+            shared = _shared_memory(outputs, passed) or self._kept_memory(outputs, arguments)
+        except Exception as error:  # an exception of the kernel is a finding
+            found = Call(passed, self.described(error))
+        else:
+            known = tuple(o if _is_dense(o) else NotATensor(_name_of(o)) for o in outputs)
+            layouts = tuple(None if isinstance(o, NotATensor) else _layout(o) for o in known)
+            found = Call(passed, known, layouts, self._promised(passed), shared)
+        changed = state.changes(before, self.device)
+        state.restore(before, changed, self.device)
+        return Call(found.passed, found.outputs, found.layouts, found.promised, found.shared, changed)
+
+    def described(self, error: Exception) -> Raised:
+        return Raised(type(error).__name__, str(error), self._raised_at(error))
+
+    def _raised_at(self, error: Exception) -> str:
+        """The last line of the user's that ran; opwright's own errors name the place."""
+        if self.kernel == REFERENCE or isinstance(error, OpwrightError):
+            return ""
+        frames = [frame for part in _with_causes(error) for frame in traceback.extract_tb(part.__traceback__)]
+        own = [f for f in frames if f.lineno and _is_the_users(f.filename)]
+        if not own:
+            return ""
+        line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
+        return f"\n{Path(own[-1].filename).name}:{own[-1].lineno}:\n    {line}"
+
+    def _kept_memory(self, outputs: Sequence[Any], arguments: Sequence[Any]) -> str:
+        """Whether a second call returns the memory of the first, so that the caller's earlier result changes. Small
+        cases find a reused buffer as well."""
+        if sum(t.nbytes for t in tree.tensors([list(outputs), list(arguments)])) > _SMALL:
+            return ""
+        earlier = {_address(t) for t in outputs if _is_dense(t) and t.numel()}
+        for i, again in enumerate(self.op.contract.unpack(self.call(same_layout(arguments)))):
+            if _is_dense(again) and again.numel() and _address(again) in earlier:
+                return f"output {i} of a second call is in the memory of an earlier result: return a new tensor"
+        return ""
+
+    def _promised(self, arguments: Sequence[Any]) -> tuple[Layout, ...] | str:
+        contract = self.op.contract
+        with fake_tensors(data_dependent=bool(contract.signature.data_dependent)) as as_fake:
+            fakes = tree.map_tensors(as_fake, list(arguments))
+            try:
+                promised = contract.unpack(contract.signature.call(self.op.with_saved, fakes))
+            except Exception as error:  # a custom fake may raise anything
+                return f"the fake raises {type(error).__name__}: {error}"
+            return tuple(_layout(fake) for fake in promised)
+
+    def gradients(
+        self, arguments: Sequence[Any], tracked: Sequence[bool], incoming: Sequence[torch.Tensor | None]
+    ) -> Gradients:
+        remaining = iter(tracked)
+        inputs = tree.map_tensors(lambda t: t.detach().requires_grad_(next(remaining)), list(arguments))
+        # An operator that writes its arguments has the gradient of its functional form.
+        form = self.op.functional
+        try:
+            with self.op.only(self.kernel):
+                outputs = form.contract.unpack(form.contract.signature.call(form.with_saved, inputs))
+        except Exception as error:  # the dispatcher, which autograd needs, may reject the kernel's outputs
+            wrong = f"the forward under autograd raised {type(error).__name__}: {error}"
+            return Gradients((inputs, list(incoming)), wrong)
+        return gradients_of(inputs, outputs, incoming, self.synchronize)
+
+
+def same_layout(values: Any) -> Any:
+    """Tensors copied with their memory layout, and with what lies around their elements."""
+    return tree.map_tensors(same_layout_copy, values)
+
+
+def gradients_of(
+    inputs: list[Any],
+    outputs: Sequence[Any],
+    incoming: Sequence[torch.Tensor | None],
+    synchronize: Callable[[], None] = lambda: None,
+) -> Gradients:
+    """The backward of a forward with tracked inputs.
+
+    Args:
+        incoming: a gradient for each output that is differentiated; None for others, and for all that follow.
+    """
+    passed = inputs, list(incoming)
+    pairs = [(o, g) for o, g in zip(outputs, incoming, strict=False) if g is not None]
+    wanted = [t for t in tree.tensors(inputs) if t.requires_grad]
+    if not all(isinstance(o, torch.Tensor) and o.requires_grad for o, _ in pairs):
+        return Gradients(passed, "an output is not connected to the inputs: the kernel's result carries no gradient")
+    try:
+        got = torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+        synchronize()
+    except ContractError as error:  # the reference writes over what its gradient needs
+        return Gradients(passed, error.message, is_undefined=True)
+    except Exception as error:  # an exception of the backward is a finding
+        return Gradients(passed, f"the backward raised {type(error).__name__}: {error}")
+    return Gradients(passed, tuple(got))
+
+
+def _is_dense(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def _name_of(value: Any) -> str:
+    return f"a tensor with the layout {value.layout}" if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+def _layout(tensor: torch.Tensor) -> Layout:
+    shape, strides = (tuple(n if isinstance(n, int) else None for n in ns) for ns in (tensor.shape, tensor.stride()))
+    return Layout(shape, strides, tensor.dtype, tensor.device.type)
+
+
+def _shared_memory(outputs: Sequence[Any], arguments: Any) -> str:
+    """Which memory an output shares with an argument or another output."""
+    taken = {_address(t): f"input {i}" for i, t in enumerate(tree.tensors(arguments))}
+    for i, output in enumerate(outputs):
+        if not _is_dense(output):
+            continue
+        if output.numel() and _address(output) in taken:
+            return f"output {i} shares memory with {taken[_address(output)]}: return a new tensor"
+        taken[_address(output)] = f"output {i}"
+    return ""
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Where its memory begins: storages differ, if a view is made through NumPy or DLPack."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those that it was raised from, as Triton's interpreter wraps what a line of a kernel raises."""
+    known: BaseException | None = error
+    while known is not None:
+        yield known
+        known = known.__cause__
+
+
+def _is_the_users(file: str) -> bool:
+    parts = Path(file).parts
+    in_python = file.startswith(_python()) and "site-packages" not in parts
+    is_called = file.startswith(_called()) and "gallery" not in parts
+    return Path(file).is_file() and not in_python and not is_called
+
+
+@functools.cache
+def _python() -> str:
+    """The folder of Python's own modules."""
+    return sysconfig.get_path("stdlib") + os.sep
+
+
+@functools.cache
+def _called() -> tuple[str, ...]:
+    """The folders of packages that kernels call."""
+    found = map(importlib.util.find_spec, ("torch", "triton", "numpy", "opwright"))
+    return tuple(str(Path(spec.origin).parent) + os.sep for spec in found if spec is not None and spec.origin)
