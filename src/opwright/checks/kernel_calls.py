@@ -139,9 +139,13 @@ class CallsHere:
             return self.op.contract.signature.call(self.op.with_saved, arguments)
 
     def results(self, arguments: Sequence[Any], *, seed: int | None = None) -> tuple[Any, ...]:
+        return (*self.returned(arguments, seed=seed), *self.op.contract.signature.written(arguments))
+
+    def returned(self, arguments: Sequence[Any], *, seed: int | None = None) -> tuple[Any, ...]:
+        """What a call returns."""
         if seed is not None:
             torch.manual_seed(seed)
-        return self.op.contract.results(self.call(arguments), arguments)
+        return self.op.contract.unpack(self.call(arguments))
 
     def synchronize(self) -> None:
         """Wait for the device, so that an asynchronous error is raised in the step that caused it."""
@@ -149,15 +153,16 @@ class CallsHere:
             torch.cuda.synchronize()
 
     def observe(self, arguments: Sequence[Any]) -> Call:
-        return self.observe_in(same_layout(tuple(arguments)), arguments)
+        return self.observe_in(same_layout(tuple(arguments)))
 
-    def observe_in(self, passed: tuple[Any, ...], arguments: Sequence[Any]) -> Call:
+    def observe_in(self, passed: tuple[Any, ...]) -> Call:
         """``observe``, with a copy that was made already."""
+        again = same_layout(passed) if _bytes(passed) <= _SMALL else None
         before = state.settings(self.device)
         try:
-            outputs = self.op.contract.unpack(self.call(passed))
+            outputs = self.returned(passed)
             self.synchronize()
-            shared = _shared_memory(outputs, passed) or self._kept_memory(outputs, arguments)
+            shared = _shared_memory(outputs, passed) or self._kept_memory(outputs, again)
         except Exception as error:  # an exception of the kernel is a finding
             found = Call(passed, self.described(error))
         else:
@@ -182,13 +187,13 @@ class CallsHere:
         line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
         return f"\n{Path(own[-1].filename).name}:{own[-1].lineno}:\n    {line}"
 
-    def _kept_memory(self, outputs: Sequence[Any], arguments: Sequence[Any]) -> str:
+    def _kept_memory(self, outputs: Sequence[Any], arguments: Sequence[Any] | None) -> str:
         """Whether a second call returns the memory of the first, so that the caller's earlier result changes. Small
         cases find a reused buffer as well."""
-        if sum(t.nbytes for t in tree.tensors([list(outputs), list(arguments)])) > _SMALL:
+        if arguments is None or _bytes(outputs) > _SMALL:
             return ""
         earlier = {_address(t) for t in outputs if _is_dense(t) and t.numel()}
-        for i, again in enumerate(self.op.contract.unpack(self.call(same_layout(arguments)))):
+        for i, again in enumerate(self.returned(arguments)):
             if _is_dense(again) and again.numel() and _address(again) in earlier:
                 return f"output {i} of a second call is in the memory of an earlier result: return a new tensor"
         return ""
@@ -248,6 +253,10 @@ def gradients_of(
     except Exception as error:  # an exception of the backward is a finding
         return Gradients(passed, f"the backward raised {type(error).__name__}: {error}")
     return Gradients(passed, tuple(got))
+
+
+def _bytes(values: Sequence[Any]) -> int:
+    return sum(t.nbytes for t in tree.tensors(list(values)))
 
 
 def _is_dense(value: Any) -> bool:

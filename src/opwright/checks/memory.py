@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["changed_bytes", "on_cpu", "same_layout_copy"]
+__all__ = ["changed_bytes", "copy_back", "on_cpu", "same_layout_copy"]
 
 # In a larger storage that a tensor hardly uses, only its elements are copied and compared.
 _MOST_BYTES = 1 << 30
 
 
-def same_layout_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in a copy of its whole storage, with its strides and what lies around its elements."""
-    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    if _is_mostly_unused(tensor):
-        storage = torch.UntypedStorage(tensor.untyped_storage().nbytes(), device=tensor.device)
-        return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride()).copy_(tensor)
-    storage = tensor.untyped_storage().clone()
+def same_layout_copy(
+    tensor: torch.Tensor, *, device: str | None = None, storage: torch.UntypedStorage | None = None
+) -> torch.Tensor:
+    """The tensor in a copy of its whole storage, with its strides and what lies around its elements.
+
+    Args:
+        device: of the copy; by default the tensor's.
+        storage: for the copy, with as many bytes; by default a new one.
+    """
+    own = tensor.untyped_storage()
+    if storage is None:
+        storage = torch.UntypedStorage(own.nbytes(), device=device or tensor.device)
+    copy = torch.empty(0, dtype=tensor.dtype, device=storage.device)
     copy = copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+    if _is_mostly_unused(tensor):
+        copy.copy_(tensor)
+    else:
+        storage.copy_(own)
     return copy.conj() if tensor.is_conj() else copy
+
+
+def copy_back(copy: torch.Tensor, original: torch.Tensor) -> None:
+    """Write what was written into a copy of the same layout into the original."""
+    if _is_mostly_unused(original):
+        original.copy_(copy)
+    else:
+        original.untyped_storage().copy_(copy.untyped_storage())
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:

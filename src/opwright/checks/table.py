@@ -23,7 +23,7 @@ from opwright.checks.outputs import (
 )
 from opwright.checks.registration import compiled, flops, opcheck, vmap
 
-__all__ = ["CHECKS", "EACH_CASE"]
+__all__ = ["BESIDE_THE_KERNEL", "CHECKS", "EACH_CASE"]
 
 CHECKS: dict[str, Check] = {
     meaning.NAME: meaning.check,
@@ -49,6 +49,14 @@ CHECKS: dict[str, Check] = {
     own_work.NAME: own_work.check,  # after it, this process cannot compile functions that it has not compiled before
     edges.NAME: edges.check,  # may end this process
 }
+
+# Those that look at what a kernel does in its own process, and run there. Others run in a process in which no kernel
+# does, and are not to be deceived by it.
+BESIDE_THE_KERNEL = frozenset({
+    guard_bands.NAME, repeated_calls.NAME, surroundings.NAME, concurrency.NAME, streams.NAME, configurations.NAME,
+    own_backward.NAME, second_derivatives.NAME, vmap.NAME, flops.NAME, opcheck.NAME, compiled.NAME, own_work.NAME,
+    edges.NAME,
+})  # fmt: skip
 
 # Those that examine every case: each case runs once for all of them.
 EACH_CASE: dict[str, Checker] = {

@@ -251,7 +251,7 @@ def test_a_server_that_still_starts_is_ended_at_once():
     assert server._process.wait(20) == -signal.SIGKILL
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(CheckError, match="has ended"):
-        server.fork(theirs, theirs.fileno())
+        server.fork(isolation.Role.KERNEL, [theirs], theirs.fileno())
     assert not server.alive
 
 
@@ -262,7 +262,7 @@ def test_a_worker_that_was_forked_while_its_server_was_closed_is_ended(monkeypat
     monkeypatch.setattr(server, "_is_closed", True)
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(CheckError, match="was ended"):
-        server.fork(theirs, theirs.fileno())
+        server.fork(isolation.Role.KERNEL, [theirs], theirs.fileno())
     assert len(killed) == 1
     os.kill(killed[0], signal.SIGKILL)  # it is there
     assert server.wait(killed[0], 20) == -signal.SIGKILL

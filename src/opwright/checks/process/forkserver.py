@@ -1,7 +1,7 @@
 """The process that workers are forked from: it has imported torch and run nothing.
 
-``python -m opwright.checks.process.forkserver FD`` reads requests from a socket. Each request carries two file
-descriptors, a socket for messages and a pipe for output; the answer is ``{"pid": …}`` at once and
+``python -m opwright.checks.process.forkserver FD`` reads requests from a socket. Each request is the name of what the
+worker becomes, with its sockets and a pipe for its output as file descriptors; the answer is ``{"pid": …}`` at once and
 ``{"exit": pid, "status": …}`` when the worker has ended. Forking takes milliseconds where starting
 Python and importing torch takes seconds, and a process that has run nothing has no OpenMP pool and no CUDA
 context that would not survive the fork.
@@ -19,16 +19,27 @@ import socket
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
+from enum import StrEnum
 
 from opwright.internals.names import SLOW_IMPORTS
 
-__all__ = ["MESSAGE_BYTES", "serve"]
+__all__ = ["MESSAGE_BYTES", "Role", "serve"]
 
 MESSAGE_BYTES = 4096
+# A worker's sockets and its output.
+_MOST_FILES = 3
 # Imported here once instead of in every worker. None of these may use a device or start a thread.
 _PRELOAD = (
-    "torch", *SLOW_IMPORTS, "opwright.checks.process.worker",
+    "torch", *SLOW_IMPORTS, "opwright.checks.process.judge", "opwright.checks.process.kernel_process",
 )  # fmt: skip
+
+
+class Role(StrEnum):
+    """What a worker does."""
+
+    JUDGE = "judge"
+    KERNEL = "kernel"
 
 
 def serve(requests: socket.socket) -> None:
@@ -55,18 +66,18 @@ def serve(requests: socket.socket) -> None:
 
 def _accept(requests: socket.socket, alive: set[int]) -> bool:
     try:
-        data, fds, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 2)
+        data, fds, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, _MOST_FILES)
     except ConnectionError:
         return False
     if not data:
         return False
-    messages, output = fds
+    *sockets, output = fds
     pid = os.fork()
     if pid == 0:
         requests.close()
-        _become_worker(messages, output)
-    os.close(messages)
-    os.close(output)
+        _become_worker(Role(data.decode()), sockets, output)
+    for fd in fds:
+        os.close(fd)
     alive.add(pid)
     _send(requests, {"pid": pid})
     return True
@@ -86,9 +97,9 @@ def _send(requests: socket.socket, message: dict[str, int]) -> None:
         requests.send(json.dumps(message).encode())
 
 
-def _become_worker(messages: int, output: int) -> None:
+def _become_worker(role: Role, sockets: Sequence[int], output: int) -> None:
     """Turn the forked copy into a worker. Never returns."""
-    from opwright.checks.process import worker
+    from opwright.checks.process import judge, kernel_process
 
     code = 1
     try:
@@ -101,7 +112,11 @@ def _become_worker(messages: int, output: int) -> None:
         os.close(output)
         devnull = os.open(os.devnull, os.O_RDONLY)
         os.dup2(devnull, 0)
-        worker.main(socket.socket(fileno=messages))
+        connections = [socket.socket(fileno=fd) for fd in sockets]
+        if role is Role.JUDGE:
+            judge.main(*connections)
+        else:
+            kernel_process.main(*connections)
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1

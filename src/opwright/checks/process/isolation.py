@@ -12,12 +12,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from opwright.checks.context import KERNEL
-from opwright.checks.process.forkserver import MESSAGE_BYTES
-from opwright.checks.process.messages import Doing, Done, Job, Message, Unavailable, read_message, write_job
+from opwright.checks.process.forkserver import MESSAGE_BYTES, Role
+from opwright.checks.process.messages import (
+    Doing,
+    Done,
+    Job,
+    KernelEnded,
+    Message,
+    Unavailable,
+    read_message,
+    write_job,
+)
 from opwright.errors import CheckError
 
 __all__ = ["Ending", "ForkServer", "end_workers", "fork_server", "run_job"]
@@ -118,11 +127,11 @@ class ForkServer:
         assert self._process.stderr is not None  # opened as a pipe
         return self._process.stderr.read().decode(errors="replace").strip()[-2000:] or "it ended without a message"
 
-    def fork(self, messages: socket.socket, output: int) -> int:
-        """Fork a worker that owns these two ends; returns its process id."""
+    def fork(self, role: Role, sockets: Sequence[socket.socket], output: int) -> int:
+        """Fork a worker that owns these ends; returns its process id."""
         with self._starting:  # answers come in the order of requests
             with contextlib.suppress(OSError):  # the listener reports the cause
-                socket.send_fds(self._socket, [b"fork"], [messages.fileno(), output])
+                socket.send_fds(self._socket, [role.encode()], [*(s.fileno() for s in sockets), output])
             with self._changed:
                 self._changed.wait_for(lambda: self._pids or self._broken, timeout=300)
                 if not self._pids:
@@ -171,34 +180,37 @@ def end_workers() -> None:
 
 
 def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[Message], None]) -> Ending:
-    """Run a job in a new worker, and call ``on_message`` with each of its messages.
+    """Run a job in two new processes, one for the kernel and one for its judge, and call ``on_message`` with each of
+    the judge's messages.
 
     Args:
         timeout: seconds that one step may take; a build may take ten times as long.
     """
     ours, theirs = socket.socketpair()
+    to_kernel, to_judge = socket.socketpair()
     read_output, write_output = os.pipe()
-    try:
-        pid = server.fork(theirs, write_output)
-    finally:
-        theirs.close()
-        os.close(write_output)
-    conversation = _Conversation(ours, read_output, timeout, on_message)
-    try:
-        conversation.send(write_job(job))
-        hung = conversation.listen()
-    except BaseException:
-        _kill(pid)
-        raise
-    finally:
-        ours.close()
-        os.close(read_output)
-    code = None if hung or conversation.broken else server.wait(pid, timeout=5)
-    if code is None:
-        _kill(pid)
-        code = server.wait(pid, timeout=30)
+    pids: list[int] = []
+    with contextlib.ExitStack() as ends:
+        ends.callback(os.close, read_output)
+        ends.enter_context(ours)
+        try:
+            with theirs, to_kernel, to_judge:
+                try:
+                    pids.append(server.fork(Role.KERNEL, [to_judge], write_output))
+                    pids.append(server.fork(Role.JUDGE, [theirs, to_kernel], write_output))
+                finally:
+                    os.close(write_output)
+            conversation = _Conversation(ours, read_output, timeout, on_message)
+            conversation.send(write_job(job))
+            hung = conversation.listen()
+        except BaseException:
+            for pid in pids:
+                _kill(pid)
+            raise
+    gives_up = hung or bool(conversation.broken)
+    kernel, judge = (_end(server, pid, at_once=gives_up) for pid in pids)
     return Ending(
-        exit_code=code if code is not None else -signal.SIGKILL,
+        exit_code=kernel if conversation.kernel_ended else judge,
         hung=hung,
         doing=conversation.doing,
         case=conversation.case,
@@ -208,6 +220,15 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         finished=conversation.finished and not conversation.broken,
         broken=conversation.broken,
     )
+
+
+def _end(server: ForkServer, pid: int, *, at_once: bool) -> int:
+    """The exit code of a process that is about to end, or is killed. What it has started ends with it."""
+    code = None if at_once else server.wait(pid, timeout=5)
+    _kill(pid)
+    if code is None:
+        code = server.wait(pid, timeout=30)
+    return code if code is not None else -signal.SIGKILL
 
 
 def _kill(pid: int) -> None:
@@ -227,7 +248,7 @@ class _Conversation:
         self._partial = b""
         self.output = b""
         self.doing, self.case, self.who, self.at = "start", "", KERNEL, ""
-        self.finished, self.broken = False, ""
+        self.finished, self.kernel_ended, self.broken = False, False, ""
         self._received = 0
 
     def send(self, data: bytes) -> None:
@@ -274,6 +295,8 @@ class _Conversation:
                 return False
             if isinstance(message, Doing):
                 self.doing, self.case, self.who, self.at = message.check, message.case, message.who, message.at
+            if isinstance(message, KernelEnded):
+                self.kernel_ended, self.broken = True, message.broken
             self.finished = self.finished or isinstance(message, Done | Unavailable)
             self._on_message(message)
         return bool(data)

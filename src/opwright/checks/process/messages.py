@@ -7,9 +7,11 @@ sent by value.
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BufferedIOBase
 from typing import Any
@@ -24,14 +26,18 @@ __all__ = [
     "Done",
     "Found",
     "Job",
+    "KernelEnded",
     "Message",
     "NotRunnable",
     "Notice",
     "Suspected",
     "Unavailable",
     "Unchecked",
+    "job_from",
+    "message_of",
     "read_job",
     "read_message",
+    "record_of",
     "write_job",
     "write_message",
 ]  # fmt: skip
@@ -71,6 +77,11 @@ def write_job(job: Job) -> bytes:
 def read_job(stream: BufferedIOBase) -> Job:
     header = json.loads(stream.readline())
     return dataclasses.replace(from_json(Job, header["job"]), pickle=stream.read(header["pickle_bytes"]))
+
+
+def job_from(data: bytes) -> Job:
+    """The reverse of ``write_job``."""
+    return read_job(io.BytesIO(data))
 
 
 @dataclass(frozen=True)
@@ -131,21 +142,38 @@ class Unavailable:
 
 
 @dataclass(frozen=True)
+class KernelEnded:
+    """The process of the kernel has ended before the checks have; or it was given up, as ``broken`` says."""
+
+    broken: str = ""
+
+
+@dataclass(frozen=True)
 class Done:
     """All checks have ended."""
 
 
-Message = Doing | Notice | Found | Suspected | Unchecked | NotRunnable | Unavailable | Done
+Message = Doing | Notice | Found | Suspected | Unchecked | NotRunnable | Unavailable | KernelEnded | Done
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Doing, Notice, Found, Suspected, Unchecked, NotRunnable, Unavailable, Done)
+    kind.__name__: kind
+    for kind in (Doing, Notice, Found, Suspected, Unchecked, NotRunnable, Unavailable, KernelEnded, Done)
 }
 
 
 def write_message(message: Message) -> bytes:
-    return json.dumps({"kind": type(message).__name__, "content": to_json(message)}).encode() + b"\n"
+    return json.dumps(record_of(message)).encode() + b"\n"
 
 
 def read_message(line: bytes) -> Message:
-    record = json.loads(line)
+    return message_of(json.loads(line))
+
+
+def record_of(message: Message) -> dict[str, Any]:
+    """A message as JSON."""
+    return {"kind": type(message).__name__, "content": to_json(message)}
+
+
+def message_of(record: Mapping[str, Any]) -> Message:
+    """The reverse of ``record_of``."""
     message: Message = from_json(_KINDS[record["kind"]], record["content"])
     return message

@@ -1,17 +1,14 @@
-"""The main function of a worker: load the operator, then run every check, and report each step."""
+"""The judge: it makes the cases, knows what is expected, and compares. No kernel runs in its process.
+
+Checks that look at what happens in the process of the kernel run there (``kernel_process.py``), between the others.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import logging
-import os
 import socket
-import sys
 import traceback
 from collections.abc import Iterator
-
-import torch
 
 from opwright.checks.context import Context
 from opwright.checks.process.messages import (
@@ -19,33 +16,35 @@ from opwright.checks.process.messages import (
     Done,
     Found,
     Job,
+    KernelEnded,
     Message,
-    Notice,
     NotRunnable,
     Suspected,
     Unavailable,
     Unchecked,
     read_job,
+    write_job,
     write_message,
 )
-from opwright.checks.table import CHECKS, EACH_CASE
+from opwright.checks.process.remote import RemoteCalls
+from opwright.checks.process.setup import enter, hide_memory, load_operator, prepare_torch
+from opwright.checks.process.wire import BrokenAnswer, Connection, Ended
+from opwright.checks.table import BESIDE_THE_KERNEL, CHECKS, EACH_CASE
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.cases import cases
 from opwright.contract.inputs.text import parse_case
-from opwright.errors import CheckError, CompileError, OpwrightError
+from opwright.errors import CheckError
 from opwright.results import Finding, NotChecked, Refused, Status
-from opwright.runtime import serialization
 from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
-from opwright.runtime.targets import import_operator
 
 __all__ = ["main"]
 
 
 class _Pipe:
-    """The connection to the parent, which first sends the job."""
+    """The connection to the process that checks, which first sends the job."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._file = connection.makefile("rwb")
@@ -61,86 +60,64 @@ class _Pipe:
         self.send(Found(result) if isinstance(result, Finding) else Unchecked(result))
 
 
-def main(connection: socket.socket) -> None:
-    """Run one job."""
-    pipe = _Pipe(connection)
+def main(messages: socket.socket, kernel: socket.socket) -> None:
+    """Run one job.
+
+    Args:
+        messages: to the process that checks.
+        kernel: to the process in which the kernel runs.
+    """
+    hide_memory()
+    pipe, link = _Pipe(messages), Connection(kernel)
     job = pipe.receive()
-    _log_through(pipe)
-    os.chdir(job.cwd)
-    sys.path[:] = job.sys_path
-    os.environ.update(job.environment)
-    pipe.send(Doing("load"))
     try:
-        operator = _load_operator(job)
+        link.send_bytes(write_job(job))  # both import the operator at the same time
+        _judge(pipe, link, job)
+    except Ended:
+        pipe.send(KernelEnded())
+    except BrokenAnswer as broken:
+        pipe.send(KernelEnded(str(broken)))
+
+
+def _judge(pipe: _Pipe, link: Connection, job: Job) -> None:
+    enter(job)
+    pipe.send(Doing("load"))
+    why = "the module that defines it holds another version"
+    operator = None
+    try:
+        operator = load_operator(job)
     except Exception:  # the user's module may raise anything; the parent may send it by value instead
-        pipe.send(Unavailable(traceback.format_exc(limit=-3)))
-        return
+        why = traceback.format_exc(limit=-3)
     if operator is None:
-        pipe.send(Unavailable("the module that defines it holds another version"))
+        pipe.send(Unavailable(why))
         return
-    _prepare_torch()
-    if _build(pipe, operator, job):
-        for result in _results(pipe, operator, job):
+    prepare_torch()
+    calls = RemoteCalls(link, operator.contract.signature, pipe.send)
+    unavailable = calls.why_unavailable()
+    if unavailable is not None:
+        pipe.send(Unavailable(unavailable))
+        return
+    if _is_built(pipe, calls, operator, job):
+        for result in _results(pipe, calls, operator, job):
             pipe.send_result(result)
     pipe.send(Done())
 
 
-def _log_through(pipe: _Pipe) -> None:
-    """Send opwright's log messages ("compiling …") to the parent, which shows them."""
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            pipe.send(Notice(record.getMessage()))
-
-    logger = logging.getLogger("opwright")
-    logger.handlers, logger.propagate = [Handler()], False
-    logger.setLevel(logging.INFO)
-
-
-def _load_operator(job: Job) -> Op | None:
-    if job.pickle:
-        return serialization.load(job.pickle)
-    assert job.import_path is not None  # a job has either
-    operator = import_operator(job.import_path)
-    return operator if operator is not None and operator.fingerprint == job.fingerprint else None
+def _is_built(pipe: _Pipe, calls: RemoteCalls, operator: Op, job: Job) -> bool:
+    """Wait for the kernel to be compiled and loaded. Sends the reason and returns False if that fails."""
+    if job.kernel != REFERENCE:
+        probe = operator.kernels[job.kernel].probe(job.device)
+        if isinstance(probe, Refused):
+            pipe.send(NotRunnable(str(probe)))
+            return False
+        pipe.send(Doing("build"))
+    wrong = calls.why_not_built()
+    if wrong is not None:
+        pipe.send_result(_failed("build", wrong))
+    return wrong is None
 
 
-def _prepare_torch() -> None:
-    # Memory from the allocator often holds an earlier, correct result. Filled with NaN, it cannot hide an
-    # element that a kernel forgot to write.
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    # By default, torch computes convolutions of float32 in TF32 on a GPU, and adds parts of products of float16 and
-    # bfloat16 in these dtypes. A kernel that calls torch is judged by its own steps, not by these defaults.
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-
-
-def _build(pipe: _Pipe, operator: Op, job: Job) -> bool:
-    """Compile and load the kernel. Sends the reason and returns False if that fails."""
-    if job.kernel == REFERENCE:
-        return True
-    kernel = operator.kernels[job.kernel]
-    probe = kernel.probe(job.device)
-    if isinstance(probe, Refused):
-        pipe.send(NotRunnable(str(probe)))
-        return False
-    pipe.send(Doing("build"))
-    try:
-        kernel.load()
-    except CompileError as error:
-        pipe.send_result(_failed("build", str(error)))
-        return False
-    except OpwrightError as error:
-        pipe.send_result(_failed("build", f"{type(error).__name__}: {error}"))
-        return False
-    except Exception:  # importing a kernel's file runs the user's code, which may raise anything
-        pipe.send_result(_failed("build", traceback.format_exc(limit=-3)))
-        return False
-    return True
-
-
-def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotChecked]:
+def _results(pipe: _Pipe, calls: RemoteCalls, operator: Op, job: Job) -> Iterator[Finding | NotChecked]:
     step = Doing("start")
 
     def progress(check: str, case: str, at: str = "") -> None:
@@ -164,6 +141,8 @@ def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotCheck
         reproduce=job.reproduce,
         shrinks=not job.case,
         beside=beside,
+        calls=calls,
+        arguments_on="cpu",
     )
     with operator.only(job.kernel), under_check():
         try:
@@ -172,20 +151,21 @@ def _results(pipe: _Pipe, operator: Op, job: Job) -> Iterator[Finding | NotCheck
             yield NotChecked("inputs", error.message)
             return
         yield from unchecked
-        yield from _run_checks(context, job)
+        yield from _run_checks(context, calls, job)
 
 
-def _run_checks(context: Context, job: Job) -> Iterator[Finding | NotChecked]:
+def _run_checks(context: Context, calls: RemoteCalls, job: Job) -> Iterator[Finding | NotChecked]:
     for name, check in CHECKS.items():
         if job.checks and name not in job.checks:
             continue
         context.progress(name, "")
+        if name in BESIDE_THE_KERNEL:
+            yield from calls.check(name, context)
+            continue
         try:
             yield from check(context)
         except Exception:  # an error in a check is never a pass
             yield _failed(name, "the check itself failed with an error:\n" + traceback.format_exc(limit=-4))
-        with contextlib.suppress(RuntimeError):
-            context.synchronize()
 
 
 def _choose_cases(context: Context, job: Job) -> tuple[list[Case], list[NotChecked]]:

@@ -1,0 +1,215 @@
+"""The process in which the kernel runs: it answers the judge's questions, and knows no expected value of them.
+
+Checks that look at what happens within this process, such as writes past a tensor's end, run here as well, on request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.checks.context import Context
+from opwright.checks.kernel_calls import CallsHere, Layout, Raised
+from opwright.checks.memory import copy_back, same_layout_copy
+from opwright.checks.process.messages import (
+    Doing,
+    Found,
+    Job,
+    Message,
+    Notice,
+    Suspected,
+    Unchecked,
+    job_from,
+    record_of,
+)
+from opwright.checks.process.setup import enter, load_operator, prepare_torch
+from opwright.checks.process.wire import Connection, Ended, write_tensors
+from opwright.checks.table import CHECKS
+from opwright.contract.inputs.case import Case
+from opwright.errors import CompileError, OpwrightError
+from opwright.results import Finding, Status
+from opwright.runtime.kernel import under_check
+from opwright.runtime.languages import REFERENCE
+from opwright.runtime.op import Op
+
+__all__ = ["main"]
+
+
+def main(connection: socket.socket) -> None:
+    """Answer the questions of one judge until it closes the connection."""
+    link = Connection(connection)
+    with contextlib.suppress(Ended):
+        job = job_from(link.receive_bytes())
+        _log_through(link)
+        enter(job)
+        operator = _loaded(link, job)
+        if operator is not None and _is_built(link, operator, job):
+            with operator.only(job.kernel), under_check():
+                _Server(link, operator, job).serve()
+
+
+def _log_through(link: Connection) -> None:
+    """Send opwright's log messages ("compiling …") to the judge, which hands them on."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            _send(link, Notice(record.getMessage()))
+
+    logger = logging.getLogger("opwright")
+    logger.handlers, logger.propagate = [Handler()], False
+    logger.setLevel(logging.INFO)
+
+
+def _send(link: Connection, message: Message) -> None:
+    link.answer({"message": record_of(message)})
+
+
+def _loaded(link: Connection, job: Job) -> Op | None:
+    why = "the module that defines it holds another version"
+    operator = None
+    try:
+        operator = load_operator(job)
+    except Exception:  # the user's module may raise anything; it may be sent by value instead
+        why = traceback.format_exc(limit=-3)
+    link.answer({"unavailable": "" if operator is not None else why})
+    return operator
+
+
+def _is_built(link: Connection, operator: Op, job: Job) -> bool:
+    """Compile and load the kernel, and tell the judge what is wrong if that fails."""
+    prepare_torch()
+    wrong = ""
+    if job.kernel != REFERENCE:
+        try:
+            operator.kernels[job.kernel].load()
+        except CompileError as error:
+            wrong = str(error)
+        except OpwrightError as error:
+            wrong = f"{type(error).__name__}: {error}"
+        except Exception:  # importing a kernel's file runs the user's code, which may raise anything
+            wrong = traceback.format_exc(limit=-3)
+    link.answer({"wrong": wrong})
+    return not wrong
+
+
+class _Server:
+    """Answers questions about one kernel."""
+
+    def __init__(self, link: Connection, operator: Op, job: Job) -> None:
+        self._link, self._device = link, job.device
+        self._calls = CallsHere(operator, job.kernel, job.device)
+        self._context = Context(
+            operator,
+            job.kernel,
+            job.device,
+            job.level,
+            [],
+            lambda check, case, at="": _send(link, Doing(check, case, at=at)),
+            lambda finding: _send(link, Suspected(finding)),
+            reproduce=job.reproduce,
+            shrinks=not job.case,
+        )
+
+    def serve(self) -> None:
+        """Answer until the judge has no more questions."""
+        answers: Mapping[str, Callable[..., None]] = {
+            "chosen": self._answer_chosen,
+            "observe": self._answer_observe,
+            "results": self._answer_results,
+            "gradients": self._answer_gradients,
+            "check": self._answer_check,
+        }
+        while True:
+            kind, values = self._link.receive_question()
+            answers[kind](**values)
+
+    def _on_device(self, arguments: Any) -> Any:
+        """The judge's tensors themselves, on a CPU; else copies on the device."""
+        if self._device == "cpu":
+            return arguments
+        return tree.map_tensors(lambda t: same_layout_copy(t, device=self._device), arguments)
+
+    def _give_back(self, copies: Any, arguments: Any) -> None:
+        if copies is not arguments:
+            for copy, original in zip(tree.tensors(copies), tree.tensors(arguments), strict=True):
+                copy_back(copy, original)
+
+    def _answer_chosen(self, arguments: Sequence[Any]) -> None:
+        try:
+            self._link.answer({"chosen": self._calls.chosen(self._on_device(arguments))})
+        except OpwrightError as error:  # such as a list without a tensor
+            self._link.answer({"refused": error.message})
+        except Exception as error:  # ``when`` may raise anything
+            self._link.answer({"refused": f"{type(error).__name__}: {error}"})
+
+    def _answer_observe(self, arguments: tuple[Any, ...]) -> None:
+        passed = self._on_device(arguments)
+        call = self._calls.observe_in(passed)
+        self._give_back(passed, arguments)
+        header: dict[str, Any] = {"changed": dict(call.changed)}
+        if isinstance(call.outputs, Raised):
+            self._link.answer({**header, "raised": _described(call.outputs)})
+            return
+        described, payload = write_tensors(call.outputs)
+        promised = call.promised if isinstance(call.promised, str) else [*map(_record, call.promised)]
+        header |= {"outputs": described, "layouts": [*map(_record, call.layouts)], "promised": promised}
+        self._link.answer({**header, "shared": call.shared}, payload)
+
+    def _answer_results(self, arguments: tuple[Any, ...], seed: int | None) -> None:
+        passed = self._on_device(arguments)
+        try:
+            outputs = self._calls.returned(passed, seed=seed)
+            self._calls.synchronize()
+        except Exception as error:  # an exception of the kernel is an answer
+            self._link.answer({"raised": _described(self._calls.described(error))})
+            return
+        self._give_back(passed, arguments)
+        described, payload = write_tensors(outputs)
+        self._link.answer({"outputs": described}, payload)
+
+    def _answer_gradients(
+        self, arguments: Sequence[Any], incoming: Sequence[torch.Tensor | None], tracked: Sequence[bool]
+    ) -> None:
+        passed, grads = self._on_device(list(arguments)), self._on_device(list(incoming))
+        found = self._calls.gradients(passed, tracked, grads)
+        self._give_back(passed, list(arguments))
+        self._give_back(grads, list(incoming))
+        header = {"undefined": found.is_undefined}
+        if isinstance(found.of_inputs, str):
+            self._link.answer({**header, "wrong": found.of_inputs})
+            return
+        described, payload = write_tensors(found.of_inputs)
+        self._link.answer({**header, "gradients": described}, payload)
+
+    def _answer_check(self, name: str, cases: list[Case], admitted: set[Case], known: dict[Case, bool]) -> None:
+        """Run a check in this process."""
+        context = self._context
+        context.cases, context.known = cases, known
+        context.admitted |= admitted
+        try:
+            for result in CHECKS[name](context):
+                _send(self._link, Found(result) if isinstance(result, Finding) else Unchecked(result))
+        except Exception:  # an error in a check is never a pass
+            why = "the check itself failed with an error:\n" + traceback.format_exc(limit=-4)
+            _send(self._link, Found(Finding(name, Status.FAIL, message=why)))
+        with contextlib.suppress(RuntimeError):
+            context.synchronize()
+        self._link.answer({"ended": name})
+
+
+def _described(raised: Raised) -> dict[str, str]:
+    return {"kind": raised.kind, "text": str(raised.args[0]), "at": raised.at}
+
+
+def _record(layout: Layout | None) -> dict[str, Any] | None:
+    if layout is None:
+        return None
+    dtype = str(layout.dtype).removeprefix("torch.")
+    return {"shape": layout.shape, "strides": layout.strides, "dtype": dtype, "device": layout.device}

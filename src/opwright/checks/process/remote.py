@@ -1,0 +1,160 @@
+"""The judge's side of the kernel's process: the same calls as in ``kernel_calls.py``, made there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from opwright.checks.context import Context
+from opwright.checks.kernel_calls import Call, Gradients, Layout, Raised
+from opwright.checks.process.messages import Doing, Found, Message, Notice, Suspected, Unchecked, message_of
+from opwright.checks.process.wire import BrokenAnswer, Connection, dtype_named, read_tensors
+from opwright.contract.signature import Signature
+from opwright.errors import CheckError
+from opwright.results import Finding, NotChecked
+
+__all__ = ["RemoteCalls"]
+
+# The findings of a check that is run there.
+_MOST_RESULTS = 200
+
+
+class RemoteCalls:
+    """Calls in the process of the kernel.
+
+    Args:
+        relay: called with the messages of that process: notices, and the steps of checks that run there.
+    """
+
+    def __init__(self, link: Connection, signature: Signature, relay: Callable[[Message], None]) -> None:
+        self._link, self._signature, self._relay = link, signature, relay
+
+    def why_unavailable(self) -> str | None:
+        """Why the operator could not be loaded there, or None; the first answer."""
+        return str(self.answer()[0].get("unavailable", "")) or None
+
+    def why_not_built(self) -> str | None:
+        """What the kernel's compilation or its module raised, or None; the second answer."""
+        return str(self.answer()[0].get("wrong", "")) or None
+
+    def chosen(self, arguments: Sequence[Any]) -> str:
+        self._link.ask("chosen", {"arguments": arguments})
+        header, _ = self.answer()
+        if "refused" in header:
+            raise CheckError(str(header["refused"]))
+        return str(header.get("chosen"))
+
+    def observe(self, arguments: Sequence[Any]) -> Call:
+        passed = self._link.ask("observe", {"arguments": tuple(arguments)})["arguments"]
+        header, payload = self.answer()
+        with _as_broken():
+            changed = {str(name): str(how) for name, how in header["changed"].items()}
+            if "raised" in header:
+                return Call(passed, _raised(header["raised"]), changed=changed)
+            promised = header["promised"]
+            return Call(
+                passed,
+                tuple(read_tensors(header["outputs"], payload)),  # type: ignore[arg-type]  # none is None
+                tuple(None if one is None else _layout(one) for one in header["layouts"]),
+                promised if isinstance(promised, str) else tuple(map(_layout, promised)),
+                str(header["shared"]),
+                changed,
+            )
+
+    def results(self, arguments: Sequence[Any], *, seed: int | None = None) -> tuple[Any, ...]:
+        passed = self._link.ask("results", {"arguments": tuple(arguments), "seed": seed})["arguments"]
+        header, payload = self.answer()
+        with _as_broken():
+            if "raised" in header:
+                raise _raised(header["raised"])
+            return (*read_tensors(header["outputs"], payload), *self._signature.written(passed))
+
+    def gradients(
+        self, arguments: Sequence[Any], tracked: Sequence[bool], incoming: Sequence[torch.Tensor | None]
+    ) -> Gradients:
+        question = {"arguments": list(arguments), "incoming": list(incoming), "tracked": list(tracked)}
+        sent = self._link.ask("gradients", question)
+        passed = sent["arguments"], sent["incoming"]
+        header, payload = self.answer()
+        with _as_broken():
+            if "wrong" in header:
+                return Gradients(passed, str(header["wrong"]), bool(header["undefined"]))
+            found = read_tensors(header["gradients"], payload)
+            if len(found) != sum(tracked):
+                raise BrokenAnswer(f"{len(found)} gradients in place of {sum(tracked)}")
+            return Gradients(passed, tuple(found))  # type: ignore[arg-type]  # each is a tensor or None
+
+    def check(self, name: str, context: Context) -> Iterator[Finding | NotChecked]:
+        """Run a check there. Its findings are the word of that process."""
+        values = {
+            "name": name,
+            "cases": context.cases,
+            "admitted": context.admitted,
+            "known": context.what_ran(),
+        }
+        self._link.ask("check", values)
+        for _ in range(_MOST_RESULTS):
+            result = self._next_result(name)
+            if result is None:
+                return
+            yield result
+        raise BrokenAnswer(f"more than {_MOST_RESULTS} findings")
+
+    def _next_result(self, name: str) -> Finding | NotChecked | None:
+        """The next finding of a check that runs there; None at its end."""
+        while True:
+            header, _ = self._link.receive_answer()
+            if "message" not in header:
+                if header.get("ended") != name:
+                    raise BrokenAnswer("the answer to another question")
+                return None
+            match _message(header):
+                case Found(finding) if finding.check == name:
+                    return finding
+                case Unchecked(what) if what.check == name:
+                    return what
+                case (Doing(check=check) | Suspected(finding=Finding(check=check))) as step if check == name:
+                    self._relay(step)
+                case Notice() as notice:
+                    self._relay(notice)
+                case other:
+                    raise BrokenAnswer(f"a message that is not of the check {name!r} ({type(other).__name__})")
+
+    def answer(self) -> tuple[dict[str, Any], bytes]:
+        """The answer to the last question; notices that come before it are handed on."""
+        while True:
+            header, payload = self._link.receive_answer()
+            if not isinstance(header, dict):
+                raise BrokenAnswer("what is no answer")
+            if "message" not in header:
+                return header, payload
+            notice = _message(header)
+            if not isinstance(notice, Notice):
+                raise BrokenAnswer(f"a message between two checks ({type(notice).__name__})")
+            self._relay(notice)
+
+
+def _message(header: Any) -> Message:
+    with _as_broken():
+        return message_of(header["message"])
+
+
+def _raised(record: Mapping[str, Any]) -> Raised:
+    return Raised(str(record["kind"]), str(record["text"]), str(record["at"]))
+
+
+def _layout(record: Mapping[str, Any]) -> Layout:
+    shape, strides = (tuple(None if n is None else int(n) for n in record[which]) for which in ("shape", "strides"))
+    return Layout(shape, strides, dtype_named(record["dtype"]), str(record["device"]))
+
+
+@contextlib.contextmanager
+def _as_broken() -> Iterator[None]:
+    """What does not have the form of an answer is a fault of the process that sent it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BrokenAnswer(f"what is no answer ({type(error).__name__})") from error

@@ -1,0 +1,50 @@
+"""What both processes of a check do first: become the user's environment, and load the operator."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+import torch
+
+from opwright.checks.process.messages import Job
+from opwright.runtime import serialization
+from opwright.runtime.op import Op
+from opwright.runtime.targets import import_operator
+
+__all__ = ["enter", "hide_memory", "load_operator", "prepare_torch"]
+
+
+def enter(job: Job) -> None:
+    """Take the folder, the import path and the environment variables of the process that checks."""
+    os.chdir(job.cwd)
+    sys.path[:] = job.sys_path
+    os.environ.update(job.environment)
+
+
+def hide_memory() -> None:
+    """Keep other processes of the same user from reading the memory of this one."""
+    set_dumpable = 4  # PR_SET_DUMPABLE of prctl(2)
+    ctypes.CDLL(None).prctl(set_dumpable, 0, 0, 0, 0)
+
+
+def load_operator(job: Job) -> Op | None:
+    """The operator; None if its module defines another version by now. It raises whatever the user's module does."""
+    if job.pickle:
+        return serialization.load(job.pickle)
+    assert job.import_path is not None  # a job has either
+    operator = import_operator(job.import_path)
+    return operator if operator is not None and operator.fingerprint == job.fingerprint else None
+
+
+def prepare_torch() -> None:
+    """Set what makes results easier to judge."""
+    # Memory from the allocator often holds an earlier, correct result. Filled with NaN, it cannot hide an
+    # element that a kernel forgot to write.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # By default, torch computes convolutions of float32 in TF32 on a GPU, and adds parts of products of float16 and
+    # bfloat16 in these dtypes. A kernel that calls torch is judged by its own steps, not by these defaults.
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
