@@ -6,6 +6,7 @@ from opwright.checks import meaning
 from opwright.checks.context import Check, Checker
 from opwright.checks.derivatives import gradients, own_backward, second_derivatives
 from opwright.checks.outputs import (
+    afterwards,
     concurrency,
     configurations,
     edges,
@@ -46,6 +47,7 @@ CHECKS: dict[str, Check] = {
     flops.NAME: flops.check,
     opcheck.NAME: opcheck.check,
     compiled.NAME: compiled.check,
+    afterwards.NAME: afterwards.check,
     own_work.NAME: own_work.check,  # after it, this process cannot compile functions that it has not compiled before
     edges.NAME: edges.check,  # may end this process
 }

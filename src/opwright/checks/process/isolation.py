@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from opwright.checks.context import KERNEL
 from opwright.checks.process.forkserver import MESSAGE_BYTES, Role
@@ -23,6 +24,7 @@ from opwright.checks.process.messages import (
     Job,
     KernelEnded,
     Message,
+    Notice,
     Unavailable,
     read_message,
     write_job,
@@ -36,6 +38,8 @@ _MOST_OUTPUT = 64 * 1024
 # The bytes of the longest message, and of all. A check sends some kilobytes; a kernel that has found the connection
 # may send anything.
 _LONGEST_MESSAGE, _MOST_MESSAGES = 1 << 22, 1 << 26
+# All steps of a check may take so many times what one may take: otherwise, steps without an end are no hang.
+_STEPS = 30
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ class ForkServer:
             with contextlib.suppress(OSError):  # the listener reports the cause
                 socket.send_fds(self._socket, [role.encode()], [*(s.fileno() for s in sockets), output])
             with self._changed:
-                self._changed.wait_for(lambda: self._pids or self._broken, timeout=300)
+                self._wait_for(lambda: bool(self._pids or self._broken), timeout=300)
                 if not self._pids:
                     raise CheckError(f"the process that workers are forked from has ended: {self._broken}")
                 self._has_forked = True
@@ -146,8 +150,16 @@ class ForkServer:
     def wait(self, pid: int, timeout: float) -> int | None:
         """The exit code of a worker, or None if it does not end in time."""
         with self._changed:
-            self._changed.wait_for(lambda: pid in self._ended or self._broken, timeout)
+            self._wait_for(lambda: bool(pid in self._ended or self._broken), timeout)
             return self._ended.pop(pid, None)
+
+    def _wait_for(self, has_happened: Callable[[], bool], timeout: float) -> None:
+        """Wait for news of the server; a kernel may have stopped it with a signal."""
+        end = time.monotonic() + timeout
+        while not self._changed.wait_for(has_happened, min(1.0, max(0.0, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                return
+            _continue(self._process.pid)
 
     def close(self) -> None:
         """End the server and its workers."""
@@ -222,6 +234,14 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
     )
 
 
+def _continue(pid: int) -> None:
+    """Let a process go on, if it was stopped."""
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state in "Tt":
+            os.kill(pid, signal.SIGCONT)
+
+
 def _end(server: ForkServer, pid: int, *, at_once: bool) -> int:
     """The exit code of a process that is about to end, or is killed. What it has started ends with it."""
     code = None if at_once else server.wait(pid, timeout=5)
@@ -250,6 +270,7 @@ class _Conversation:
         self.doing, self.case, self.who, self.at = "start", "", KERNEL, ""
         self.finished, self.kernel_ended, self.broken = False, False, ""
         self._received = 0
+        self._step_began = self._check_began = time.monotonic()
 
     def send(self, data: bytes) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once, which listen() reports
@@ -260,7 +281,7 @@ class _Conversation:
         with selectors.DefaultSelector() as selector:
             selector.register(self._messages, selectors.EVENT_READ)
             selector.register(self._output_fd, selectors.EVENT_READ)
-            deadline = time.monotonic() + self._limit()
+            deadline = self._deadline()
             while selector.get_map():
                 ready = selector.select(max(0.0, deadline - time.monotonic()))
                 if time.monotonic() > deadline:
@@ -269,13 +290,15 @@ class _Conversation:
                     if key.fileobj is self._messages:
                         if not self._read_messages():
                             return False  # the worker closed its end: it has ended, whatever its children do
-                        deadline = time.monotonic() + self._limit()
+                        deadline = self._deadline()
                     elif not self._read_output():
                         selector.unregister(self._output_fd)
         return False
 
-    def _limit(self) -> float:
-        return self._timeout * (10 if self.doing in ("start", "load", "build") else 1)
+    def _deadline(self) -> float:
+        """When the present step, or the whole check that it belongs to, has taken too long."""
+        of_step = self._timeout * (10 if self.doing in ("start", "load", "build") else 1)
+        return min(self._step_began + of_step, self._check_began + _STEPS * self._timeout)
 
     def _read_messages(self) -> bool:
         try:
@@ -293,7 +316,11 @@ class _Conversation:
             except Exception as error:  # anything may be in such a line
                 self.broken = f"what is no message ({type(error).__name__})"
                 return False
+            if not isinstance(message, Notice):
+                self._step_began = time.monotonic()
             if isinstance(message, Doing):
+                if message.check != self.doing:
+                    self._check_began = self._step_began
                 self.doing, self.case, self.who, self.at = message.check, message.case, message.who, message.at
             if isinstance(message, KernelEnded):
                 self.kernel_ended, self.broken = True, message.broken
