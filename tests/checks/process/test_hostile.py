@@ -121,7 +121,7 @@ def test_an_end_before_the_last_check_is_no_pass():
 
     (verdict,) = ow.check(done, device="cpu").verdicts
     assert verdict.status is Status.FAIL
-    assert "sent an end before the last check" in verdict.findings[-1].message
+    assert "in place of a check's messages" in verdict.findings[-1].message
 
 
 def test_a_stopped_worker_is_ended():

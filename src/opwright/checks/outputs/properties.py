@@ -62,7 +62,11 @@ def _why_not(
         arguments = fill(contract, args, kwargs)
         if on_kernel:
             results = context.results(arguments)
-            return contract.visible(contract.pack(results[: len(results) - len(contract.signature.written(arguments))]))
+            written = contract.signature.written(arguments)
+            count = len(results) - len(written)
+            for argument, new in zip(written, results[count:], strict=True):
+                argument.copy_(new)  # another process has written its copy
+            return contract.visible(contract.pack(results[:count]))
         return contract.visible(contract.pack(contract.run_in_place(arguments)))
 
     try:

@@ -198,7 +198,9 @@ def write_tensors(results: Sequence[Any]) -> tuple[list[Any], list[memoryview]]:
             described.append({"is": result.name})
         else:
             described.append({"dtype": str(result.dtype).removeprefix("torch."), "shape": list(result.shape)})
-            elements = result.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+            # A copy, as strides of empty tensors, and of dims of one element, may be any.
+            elements = result.detach().resolve_conj().resolve_neg().cpu().clone(memory_format=torch.contiguous_format)
+            elements = elements.reshape(-1)
             payload.append(memoryview(elements.view(torch.uint8).numpy()))
     return described, payload
 
