@@ -86,7 +86,9 @@ def returns_the_argument(x, y, a):
     return x
 
 
-@pytest.mark.parametrize("kernel", [right, right_by_another_way, right_in_pieces])
+@pytest.mark.parametrize(
+    "kernel", [right, *(pytest.param(k, marks=pytest.mark.slow) for k in (right_by_another_way, right_in_pieces))]
+)
 def test_a_right_kernel_passes_every_check(namespace, kernel):
     report = ow.check(shift_with(namespace, kernel))
     assert report.passed, report.verdicts[0].failures

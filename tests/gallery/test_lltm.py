@@ -94,6 +94,7 @@ def test_the_cpp_kernel_gives_what_the_reference_gives(dtype):
     assert_kernel_is_right("cpp", dtype)
 
 
+@pytest.mark.slow  # it simulates many sizes
 @pytest.mark.compiler
 def test_cuda_kernels_are_right_in_the_simulator(run_python):
     # A process of its own: whether the simulator may be chosen is read once.
@@ -115,6 +116,7 @@ def test_cuda_kernels_are_right_in_the_simulator(run_python):
     )
 
 
+@pytest.mark.slow  # it interprets many sizes
 @pytest.mark.triton
 def test_triton_kernels_are_right_in_the_interpreter(run_python):
     run_python(

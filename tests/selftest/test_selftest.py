@@ -48,6 +48,7 @@ def test_a_file_that_is_not_there_is_refused():
     assert "elementwise" in shown.output
 
 
+@pytest.mark.slow  # some 20 checks
 def test_custom_rules_and_contracts(tmp_path):
     record = tmp_path / "record.json"
     shown = CliRunner().invoke(app, ["selftest", "--only", "registrations", "--json", str(record)])

@@ -84,6 +84,7 @@ def test_the_header_is_part_of_what_a_kernel_is_built_from(tmp_path: Path, names
     assert str(stable_abi.INCLUDE / "opwright" / "tensor.h") in dict(own)
 
 
+@pytest.mark.slow  # a benchmark in a process of its own
 @pytest.mark.compiler
 def test_the_benchmark_of_calls_runs() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "call_overhead.py"), "--rounds", "1"]

@@ -73,6 +73,7 @@ def test_a_function_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     assert numpy_functions._compare(np.ones(2), np.ones(2)) == ("ok", "")
 
 
+@pytest.mark.slow  # Inductor compiles
 @pytest.mark.compiler
 def test_generated_code_that_is_wrong_is_found_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison of functions compiled together: one of them gives another value once code is generated."""

@@ -180,6 +180,7 @@ def test_a_file_that_ends_the_process_at_its_import_does_not_pass(tmp_path):
     assert "ended with exit code 0 before the command did" in ended.stderr
 
 
+@pytest.mark.slow  # two commands, each of which imports torch twice
 def test_a_file_that_ends_the_process_at_its_end_does_not_pass(tmp_path):
     before = "import atexit, os; atexit.register(os._exit, 0)"
     assert _run(tmp_path, before=before, value=3).returncode == 1

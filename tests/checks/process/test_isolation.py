@@ -130,6 +130,7 @@ def test_what_a_crashing_kernel_printed_last_is_shown():
     assert "about to die" in verdict.failures[0].message
 
 
+@pytest.mark.slow  # two processes import torch
 def test_a_check_works_from_a_script_without_a_main_guard(tmp_path):
     (tmp_path / "script.py").write_text(
         textwrap.dedent("""
@@ -163,6 +164,7 @@ def test_a_fork_server_that_has_died_is_replaced():
     assert ow.check(twice, checks=["metadata"]).passed
 
 
+@pytest.mark.slow  # two processes import torch
 def test_workers_end_with_their_parent(tmp_path):
     (tmp_path / "parent.py").write_text(
         textwrap.dedent("""
