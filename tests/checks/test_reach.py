@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, UInt8
 from torch import Tensor
 
 import opwright as ow
@@ -131,3 +131,13 @@ def test_a_reference_with_a_constant_of_its_own_dtype_is_compared_in_float64():
 
     rotated.python(lambda x: x.clone(memory_format=torch.contiguous_format), name="kernel")
     assert verdict_of(rotated, "values").status == "pass"
+
+
+@pytest.mark.parametrize(("mask", "passes"), [(255, True), (127, False)])
+def test_a_byte_has_any_value_of_a_byte(mask, passes):
+    @ow.op("reach::inverted")
+    def inverted(x: UInt8[Tensor, "n"]) -> UInt8[Tensor, "n"]:
+        return 255 - x
+
+    inverted.python(lambda x: 255 - (x & mask), name="kernel")
+    assert (verdict_of(inverted, "values").status == "pass") is passes

@@ -221,7 +221,9 @@ _ARRANGED: dict[str, Callable[[Shape, torch.dtype, Values, torch.Generator], tor
 def _integers(dtype: torch.dtype, chosen: Values, shape: Shape) -> tuple[int, int]:
     """The first and the last integer to draw; a bound that is stated must be one of the dtype."""
     limits = torch.iinfo(dtype)
-    low, high = draw_range(chosen, -8 if dtype.is_signed else 0, 8)
+    # Pixels and quantised numbers have any value of a byte; wider integers are mostly indices, or counts.
+    usual = (limits.min, limits.max) if limits.bits == 8 else (-8 if dtype.is_signed else 0, 8)
+    low, high = draw_range(chosen, *usual)
     _refuse_empty(low, high, shape)
     low, high = (limits.min if math.isinf(low) else low), (limits.max if math.isinf(high) else high)
     first, last = math.ceil(low), math.floor(high)
