@@ -69,7 +69,7 @@ class Context:
     # How the kernel is called, by default in this process; and where the arguments are made, by default on its device.
     calls: Calls = None  # type: ignore[assignment]  # set below
     arguments_on: str = ""
-    # Cases for which the reference is known to be defined; and whether the kernel ran on them.
+    # Cases for which the reference is known to be defined; and whether the kernel returned results on them.
     admitted: set[Case] = field(default_factory=set)
     known: dict[Case, bool] = field(default_factory=dict)
     _observed: dict[Case, Observation | SkippedCase] = field(default_factory=dict)
@@ -90,13 +90,18 @@ class Context:
 
     def observe(self, case: Case) -> Observation | SkippedCase:
         """Run the kernel and the reference on a case. What was run lately is not run again."""
-        if case.layout == FAR:
-            return self._run(case)  # its memory is given back
-        if case not in self._observed:
-            self._observed[case] = self._run(case)
-            while len(self._observed) > 1 and sum(map(_weight, self._observed.values())) > _MOST_KEPT:
-                del self._observed[next(iter(self._observed))]
-        return self._observed[case]
+        found = self._observed.get(case)
+        if found is None:
+            found = self._run(case)
+            self.known[case] = isinstance(found, Observation) and not isinstance(found.outputs, Raised)
+            if case.layout != FAR:  # its memory is given back
+                self._keep(case, found)
+        return found
+
+    def _keep(self, case: Case, found: Observation | SkippedCase) -> None:
+        self._observed[case] = found
+        while len(self._observed) > 1 and sum(map(_weight, self._observed.values())) > _MOST_KEPT:
+            del self._observed[next(iter(self._observed))]
 
     def admits(self, case: Case) -> bool:
         """Whether a case can be run: the kernel is applicable, and the reference defined."""
@@ -189,18 +194,13 @@ class Context:
 
     def ran(self, case: Case) -> bool:
         """Whether the kernel returned results for a case."""
-        if case in self.known:
-            return self.known[case]
-        found = self.observe(case)
-        return isinstance(found, Observation) and not isinstance(found.outputs, Raised)
+        if case not in self.known:
+            self.observe(case)
+        return self.known[case]
 
     def described(self, error: Exception) -> Raised:
         """An exception of the kernel in this process, as a result."""
         return CallsHere(self.op, self.kernel, self.device).described(error)
-
-    def what_ran(self) -> dict[Case, bool]:
-        """The cases that were observed lately, and whether the kernel returned results."""
-        return {case: self.ran(case) for case in self._observed}
 
     def synchronize(self) -> None:
         """Wait for the device, so that an asynchronous error is raised in the step that caused it."""

@@ -125,7 +125,10 @@ def _run_pass(context: Context, run: Observation, layout: str, tracked: Sequence
     incoming = incoming_gradients(context, run, layout)
     if isinstance(incoming, NotChecked):
         return incoming
-    found = context.calls.gradients(run.arguments, tracked, incoming)
+    try:
+        found = context.calls.gradients(run.arguments, tracked, incoming)
+    except (MemoryError, torch.OutOfMemoryError):
+        return NotChecked(NAME, "there is not enough memory for copies of the arguments")
     return compare(context, run, tracked, incoming, found)
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from opwright.checks.context import Context
 from opwright.checks.kernel_calls import Raised, same_layout
 from opwright.checks.observation import Observation, SkippedCase
@@ -38,6 +40,8 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
             compared += 1
             try:
                 outputs: tuple[object, ...] | Raised = context.results(same_layout(prepared.arguments))
+            except torch.OutOfMemoryError:
+                continue
             except Raised as raised:
                 outputs = raised
             again = Observation(case, prepared.arguments, prepared.compute, prepared.arguments, outputs)

@@ -127,8 +127,13 @@ class _Server:
             "check": self._answer_check,
         }
         while True:
-            kind, values = self._link.receive_question()
-            answers[kind](**values)
+            try:
+                kind, values = self._link.receive_question()
+                answers[kind](**values)
+            except (MemoryError, torch.OutOfMemoryError) as error:  # of copies; the kernel's own are answered
+                self._link.answer({"no memory": str(error)})
+            except Exception:  # a fault of the checker, which the kernel is not to blame for
+                self._link.answer({"failed": traceback.format_exc(limit=-4)})
 
     def _on_device(self, arguments: Any) -> Any:
         """The judge's tensors themselves, on a CPU; else copies on the device."""

@@ -93,7 +93,7 @@ class RemoteCalls:
             "name": name,
             "cases": context.cases,
             "admitted": context.admitted,
-            "known": context.what_ran(),
+            "known": context.known,
         }
         self._link.ask("check", values)
         for _ in range(_MOST_RESULTS):
@@ -129,6 +129,10 @@ class RemoteCalls:
             header, payload = self._link.receive_answer()
             if not isinstance(header, dict):
                 raise BrokenAnswer("what is no answer")
+            if "no memory" in header:
+                raise torch.OutOfMemoryError(str(header["no memory"]))
+            if "failed" in header:
+                raise CheckError(f"the kernel's process could not answer:\n{header['failed']}")
             if "message" not in header:
                 return header, payload
             notice = _message(header)

@@ -64,6 +64,14 @@ class _Place:
         return tensor.conj() if self.is_conjugated else tensor
 
 
+def _mapped(file: int) -> mmap.mmap:
+    """A file in memory. Raises MemoryError if there is not enough of it."""
+    try:
+        return mmap.mmap(file, 0)
+    except OSError as error:
+        raise MemoryError(str(error)) from error
+
+
 @dataclass(frozen=True)
 class Shared:
     """Values whose tensors lie in memory that another process can map.
@@ -88,8 +96,12 @@ class Shared:
             places.append(_Place(size, stored, t.dtype, tuple(t.shape), strides, int(t.storage_offset()), conjugated))
             size += -(-stored // _ALIGNMENT) * _ALIGNMENT
         file = os.memfd_create("opwright")
-        os.ftruncate(file, max(size, mmap.PAGESIZE))
-        memory = mmap.mmap(file, 0)
+        try:
+            os.ftruncate(file, max(size, mmap.PAGESIZE))
+            memory = _mapped(file)
+        except BaseException:
+            os.close(file)
+            raise
         copies = [place.tensor_in(memory) for place in places]
         for copy, tensor in zip(copies, tensors, strict=True):
             if tensor.numel():
@@ -102,8 +114,10 @@ class Shared:
     @staticmethod
     def received(description: bytes, file: int) -> Any:
         """The values, in the process that maps the memory."""
-        memory = mmap.mmap(file, 0)
-        os.close(file)
+        try:
+            memory = _mapped(file)
+        finally:
+            os.close(file)
         values = pickle.loads(description)  # the judge has written it
         return tree.map_only(_Place, lambda place: place.tensor_in(memory), values)
 
