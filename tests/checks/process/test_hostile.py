@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.checks.process import isolation
 from opwright.errors import CheckError
 from opwright.results import Status
 
@@ -136,6 +138,43 @@ def test_a_stopped_worker_is_ended():
     (verdict,) = ow.check(stopped, checks=["values"], device="cpu", timeout=2).verdicts
     assert verdict.status is Status.INCONCLUSIVE
     assert "did not return within 2 s" in verdict.findings[0].message
+
+
+def test_a_stopped_fork_server_goes_on():
+    @ow.op("hostile::stopped_server")
+    def stopped(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return 2 * x
+
+    @stopped.python(name="stops its parent")
+    def _(x):
+        os.kill(os.getppid(), signal.SIGSTOP)
+        return 3 * x
+
+    @stopped.python(name="right")
+    def _(x):
+        return 2 * x
+
+    wrong, right = ow.check(stopped, checks=["values"], device="cpu", jobs=1).verdicts
+    assert wrong.status is Status.FAIL
+    assert right.status is Status.PASS
+
+
+def test_steps_without_an_end_are_a_hang(monkeypatch):
+    @ow.op("hostile::endless")
+    def endless(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return 2 * x
+
+    @endless.python(name="always at another step")
+    def _(x):
+        step = json.dumps({"message": {"kind": "Doing", "content": {"check": "memory"}}}).encode()
+        while True:
+            time.sleep(0.1)
+            _send(struct.pack("<QQ", len(step), 0) + step)
+
+    monkeypatch.setattr(isolation, "_STEPS", 3)
+    (verdict,) = ow.check(endless, checks=["memory"], device="cpu", timeout=1).verdicts
+    assert verdict.status is Status.INCONCLUSIVE
+    assert "did not return" in verdict.findings[0].message
 
 
 @pytest.mark.parametrize("options", [{"timeout": float("nan")}, {"timeout": 0.0}, {"timeout": -1.0}, {"jobs": -3}])
