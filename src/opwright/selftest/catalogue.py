@@ -13,7 +13,7 @@ __all__ = ["FILES", "Row", "attach", "correct", "planted", "rows"]
 
 # The files with operators, each with a list ``ROWS``.
 FILES = (
-    "elementwise", "state", "reductions", "arguments", "gradients", "registrations", "functions", "native", "gpu",
+    "elementwise", "state", "deception", "reductions", "arguments", "gradients", "registrations", "functions", "native", "gpu",
 )  # fmt: skip
 
 # The checks that run on a right kernel, and on one with a fault besides that which has to find it: most of the time of a
