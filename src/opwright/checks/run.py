@@ -114,7 +114,9 @@ def check(
         known = sorted({k for o in operators for k in (*o.kernels, REFERENCE)})
         raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known)}")
     unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
-    settings = _Settings(level, case, tuple(checks), tuple(require), timeout, progress or (lambda task, what: None), fail_fast)
+    settings = _Settings(
+        level, case, tuple(checks), tuple(require), timeout, progress or (lambda task, what: None), fail_fast
+    )
     jobs = jobs or max(1, min(4, machine.cores))
     if on_plan is not None:
         on_plan(len(tasks))

@@ -38,8 +38,8 @@ def functions_of(text: str) -> dict[str, list[tuple[int, int]]]:
             inside = (*inside, _text(name))
         if node.type == "function_definition" and (body := node.child_by_field_name("body")) is not None:
             span = (_characters(source, node.start_byte), _characters(source, body.end_byte))
-            for name in {_declared(node.child_by_field_name("declarator")), *inside} - {""}:
-                found.setdefault(name, []).append(span)
+            for known in {_declared(node.child_by_field_name("declarator")), *inside} - {""}:
+                found.setdefault(known, []).append(span)
         for child in node.children:
             walk(child, inside)
 
@@ -62,9 +62,7 @@ def _parse(source: bytes) -> Node:
         import tree_sitter
         import tree_sitter_cuda
     except ImportError as error:
-        raise CheckError(
-            "mutating C++ and CUDA needs tree-sitter", fix="pip install 'opwright[mutation]'"
-        ) from error
+        raise CheckError("mutating C++ and CUDA needs tree-sitter", fix="pip install 'opwright[mutation]'") from error
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_cuda.language())).parse(source).root_node
 
 
@@ -95,7 +93,11 @@ def _edits(node: Node) -> Iterator[Edit]:
 
 def _only_checks(node: Node) -> bool:
     """Whether a statement only refuses wrong arguments: ``STD_TORCH_CHECK(...)``, ``assert(...)``."""
-    if node.type != "expression_statement" or not node.named_children or node.named_children[0].type != "call_expression":
+    if (
+        node.type != "expression_statement"
+        or not node.named_children
+        or node.named_children[0].type != "call_expression"
+    ):
         return False
     name = _called(node.named_children[0])
     return name.endswith("_CHECK") or name in ("assert", "printf", "__builtin_assume", "CHECK")

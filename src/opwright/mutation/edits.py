@@ -34,7 +34,9 @@ class Edit:
         """The changed lines: those of the text with ``-``, those of the mutant with ``+``."""
         first, last = self.line(text) - 1, text.count("\n", 0, self.end) + 1
         before, after = (t.splitlines()[first:last] for t in (text, self.apply(text)))
-        return "\n".join([f"- {line.strip()}" for line in before] + [f"+ {line.strip()}" for line in after if line.strip()])
+        return "\n".join(
+            [f"- {line.strip()}" for line in before] + [f"+ {line.strip()}" for line in after if line.strip()]
+        )
 
 
 def distinct(edits: Iterable[Edit], text: str) -> list[Edit]:

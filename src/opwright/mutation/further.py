@@ -54,7 +54,7 @@ class Further:
     def _sizes(self) -> tuple[int, ...]:
         return tuple(size for size in _SIZES if size <= self.longest)
 
-    def _calls(self, contract: Contract, dtypes: Any) -> Iterator[tuple[Any, ...] | dict[str, Any]]:
+    def _calls(self, contract: Contract, dtypes: Any) -> Iterator[dict[str, Any]]:
         contract = _without_values(contract, self.widened) if self.widened else contract
         names = [a.name for a in contract.signature.arguments]
         for case, draw in _drawn_cases(contract, dtypes):

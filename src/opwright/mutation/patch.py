@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from opwright.errors import CheckError
 from opwright.mutation.further import Further
 from opwright.mutation.sources import CUDA, FILE, PYTHON, functions_reached, held_by, modules_reached
 from opwright.runtime.kernel import Kernel
 from opwright.runtime.op import Op
+from opwright.runtime.targets import ImportPath, find_import_path, import_operator
 
 __all__ = ["Patch", "PatchedOp", "mutant_of"]
 
@@ -44,17 +46,28 @@ class PatchedOp(Op):
 
     _patch: Patch
     _original: Op
+    _path: ImportPath | None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return patched, (self._original, self._patch)
+        if self._path is None:
+            return patched, (self._original, self._patch)
+        return _imported, (self._path, self._original.fingerprint, self._patch)
 
 
 def mutant_of(operator: Op, patch: Patch) -> PatchedOp:
     """The operator with a patch to be applied in workers."""
     made = object.__new__(PatchedOp)
     vars(made).update(vars(operator))
-    vars(made).update(_patch=patch, _original=operator)
+    path = find_import_path(operator)
+    vars(made).update(_patch=patch, _original=operator, _path=path, brings_others=path is None)
     return made
+
+
+def _imported(path: ImportPath, fingerprint: str, patch: Patch) -> Op:
+    operator = import_operator(path)
+    if operator is None or operator.fingerprint != fingerprint:
+        raise CheckError(f"the module that defines {path.qualname} holds another version", fix="import it again")
+    return patched(operator, patch)
 
 
 def patched(operator: Op, patch: Patch) -> Op:

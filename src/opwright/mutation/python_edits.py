@@ -59,7 +59,8 @@ class _Writer:
         return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        assert node.end_lineno is not None and node.end_col_offset is not None  # from ast.parse
+        assert node.end_lineno is not None  # nodes of ast.parse have both
+        assert node.end_col_offset is not None
         return self._offset(node.lineno, node.col_offset), self._offset(node.end_lineno, node.end_col_offset)
 
     def _replace(self, node: ast.expr | ast.stmt, new: str, operator: str) -> Edit:
@@ -106,18 +107,20 @@ class _Writer:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield from self.body(node.body)
                 return
+        yield from self._fields(node)
+
+    def _fields(self, node: ast.AST) -> Iterator[Edit]:
+        """The edits of what a statement consists of."""
         for field, value in ast.iter_fields(node):
-            if field in ("annotation", "type_comment", "returns"):
-                continue
             for child in value if isinstance(value, list) else [value]:
+                if field in ("annotation", "returns"):
+                    continue
                 if isinstance(child, ast.stmt):
                     yield from self._statement(child)
-                elif isinstance(child, ast.expr) and not isinstance(node, ast.AnnAssign | ast.Assign | ast.For):
-                    yield from self._expression(child)
-                elif isinstance(child, ast.expr) and field != "targets" and field != "target":
-                    yield from self._expression(child)
                 elif isinstance(child, ast.expr):
-                    yield from self._target(child)
+                    yield from self._target(child) if field in ("target", "targets") else self._expression(child)
+                elif isinstance(child, ast.withitem | ast.excepthandler | ast.match_case):
+                    yield from self._fields(child)
 
     def _target(self, node: ast.expr) -> Iterator[Edit]:
         """What is assigned to: only its index is an expression."""
@@ -132,7 +135,7 @@ class _Writer:
     # -- expressions --------------------------------------------------------------------------------------------------
 
     def _expression(self, node: ast.AST) -> Iterator[Edit]:
-        if isinstance(node, ast.JoinedStr | ast.Lambda) and not isinstance(node, ast.Lambda):
+        if isinstance(node, ast.JoinedStr):
             return
         if isinstance(node, ast.expr):
             yield from self._of_expression(node)
@@ -204,8 +207,6 @@ class _Writer:
         for keyword in node.keywords:
             if keyword.arg == "mask" and not isinstance(keyword.value, ast.Constant):
                 yield self._replace(keyword.value, f"({self._source(keyword.value)}) | True", "mask removed")
-            if keyword.arg == "keepdim" or keyword.arg == "keepdims":
-                continue
 
 
 def _last_name(node: ast.expr) -> str:

@@ -73,9 +73,7 @@ def mutate(
         TargetError, CheckError: a target or kernel does not exist; a number is out of range; C++ is to be mutated
             without tree-sitter.
     """
-    if mutants < 1 or not (timeout > 0 and math.isfinite(timeout)) or (jobs is not None and jobs < 1):
-        wrong = f"mutants={mutants}" if mutants < 1 else f"jobs={jobs}" if jobs is not None and jobs < 1 else f"timeout={timeout}"
-        raise CheckError(f"{wrong} is out of range", fix="use a positive number")
+    _refuse_numbers(mutants, timeout, jobs)
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
     machine = this_machine()
     tasks = [t for o in operators for t in plan(o, machine, kernels, device) if t.kernel != REFERENCE]
@@ -84,7 +82,9 @@ def mutate(
         raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known) or 'none'}")
     if on_plan is not None:
         on_plan(len(tasks))
-    settings = _Settings(mutants, seed, timeout, jobs or max(1, min(4, machine.cores)), on_mutant or (lambda line: None))
+    settings = _Settings(
+        mutants, seed, timeout, jobs or max(1, min(4, machine.cores)), on_mutant or (lambda line: None)
+    )
     done: list[KernelMutation] = []
     partial = ""
     try:
@@ -93,6 +93,12 @@ def mutate(
     except KeyboardInterrupt:
         partial = f"interrupted: {len(done)} of {len(tasks)} kernels were mutated"
     return MutationReport(machine.to_json(), tuple(done), seed, partial=partial)
+
+
+def _refuse_numbers(mutants: int, timeout: float, jobs: int | None) -> None:
+    for name, value in (("mutants", mutants), ("timeout", timeout), ("jobs", 1 if jobs is None else jobs)):
+        if not (value > 0 and math.isfinite(value)):
+            raise CheckError(f"{name}={value} is out of range", fix="use a positive number")
 
 
 @dataclass(frozen=True)
@@ -200,7 +206,7 @@ def _judge(kernel: _Kernel, number: int, source: Source, edit: Edit) -> Mutant:
     fate = _without_running(source, edit)
     if fate is not None:
         return dataclasses.replace(made, fate=fate)
-    patch = _patch(kernel, number, source, edit)
+    patch = _patch(kernel, str(number), source, edit)
     for level, checks in (("smoke", _SMOKE), ("quick", _OUTPUTS), ("quick", _OTHERS)):
         verdict = kernel.check(patch, level, checks)
         wrong = _failure(verdict)
@@ -246,10 +252,10 @@ def _instructions(code: types.CodeType) -> tuple[object, ...]:
     return (code.co_code, code.co_names, code.co_varnames, code.co_freevars, tuple(constants))
 
 
-def _patch(kernel: _Kernel, number: int, source: Source, edit: Edit) -> Patch:
+def _patch(kernel: _Kernel, name: str, source: Source, edit: Edit) -> Patch:
     """The mutant's text in a file of its own, beside links to what is beside the original: it may include them."""
     text = edit.apply(source.text)
-    folder = kernel.folder / str(number)
+    folder = kernel.folder / name
     folder.mkdir()
     file = folder / (source.path.name if source.path is not None else "source.cu")
     if source.kind == FILE and source.path is not None:
@@ -274,7 +280,9 @@ def _usable_searches(kernel: _Kernel) -> list[Further]:
 def _search(kernel: _Kernel, number: int, chosen: tuple[Source, Edit]) -> Killer | None:
     source, edit = chosen
     for further in kernel.searches:
-        patch = dataclasses.replace(_patch(kernel, 10_000 + 100 * number + len(further.widened), source, edit), further=further)
+        patch = dataclasses.replace(
+            _patch(kernel, 10_000 + 100 * number + len(further.widened), source, edit), further=further
+        )
         wrong = _failure(kernel.check(patch, "full", _SMOKE))
         if wrong is not None:
             return _killer(kernel, further, wrong)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import inspect
 import linecache
 import re
 import types
@@ -22,8 +21,8 @@ from opwright.runtime.op import Op
 
 __all__ = ["CUDA", "FILE", "PYTHON", "Source", "functions_reached", "held_by", "modules_reached", "sources_of"]
 
-# Functions of a Python file, as the operator's module has defined them; the text of an ``ow.cuda_module``; the file that
-# a kernel was attached from.
+# Functions of a Python file, as the operator's module has defined them; the text of an ``ow.cuda_module``; the file
+# that a kernel was attached from.
 PYTHON, CUDA, FILE = "functions", "cuda module", "file"
 
 

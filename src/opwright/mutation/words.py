@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 __all__ = ["ARITHMETIC", "BITWISE", "BOUNDS", "FUNCTIONS", "LOGIC", "number_edits"]
 
 # A comparison at a bound: it takes one index too many or too few, or is the other way round.
@@ -23,11 +25,10 @@ def number_edits(literal: str) -> list[str]:
     """A number and its neighbours: an integer one more and one less, a float another by far."""
     digits = literal.rstrip("uUlL" if literal.lower().startswith("0x") else "fFlLuUhH")
     suffix = literal[len(digits) :]
-    try:
+    with contextlib.suppress(ValueError):
         value = int(digits.replace("'", ""), 0)
-    except ValueError:
-        try:
-            return [f"{1.0 if float(digits) == 0 else 0.0}{suffix}", *([f"({digits}{suffix} * 2)"] * (float(digits) != 0))]
-        except ValueError:  # a complex number, or a form of another language
-            return []
-    return [f"{value + 1}{suffix}", *([f"{value - 1}{suffix}"] * (value > 0))]
+        return [f"{value + 1}{suffix}", *([f"{value - 1}{suffix}"] * (value > 0))]
+    with contextlib.suppress(ValueError):  # a complex number, or a form of another language
+        zero = float(digits) == 0
+        return [f"1.0{suffix}"] if zero else [f"0.0{suffix}", f"({digits}{suffix} * 2)"]
+    return []
