@@ -23,8 +23,8 @@ __all__ = ["Further", "searches"]
 # Sizes around the blocks that kernels are written with, and some that are multiples of nothing.
 _SIZES = (7, 31, 32, 33, 63, 64, 65, 100, 127, 128, 255, 256, 257, 511, 512, 513, 777, 1000, 1023, 1024, 1025, 1537,
           2047, 2048, 2049, 3000, 4095, 4096, 4097)  # fmt: skip
-# Triton's interpreter and the simulator take long for many programs.
-_LONGEST_SLOW = 2049
+# Those of kernels in Triton's interpreter and in the simulator, which take long for many programs.
+_FEW_SIZES = (33, 65, 129, 257, 777, 1025)
 _DRAWS = 4
 
 
@@ -34,12 +34,12 @@ class Further:
 
     Attributes:
         kernel: whose dtypes they have.
-        longest: no dim is longer.
+        slow: whether it takes long, so that fewer inputs are tried.
         widened: the argument whose stated values are not kept to; empty if all are.
     """
 
     kernel: str
-    longest: int = 4097
+    slow: bool = False
     widened: str = ""
 
     def add_to(self, operator: Op) -> None:
@@ -48,11 +48,12 @@ class Further:
         contract, dtypes = operator.contract, operator.kernels[self.kernel].spec.dtypes
         drawn = list(self._calls(contract, dtypes))
         own.samples = lambda: drawn
-        own.sizes = {} if self.widened else dict.fromkeys(_dims(contract), self._sizes)
+        own.sizes = {} if self.widened else dict.fromkeys(_dims(contract), _FEW_SIZES if self.slow else _SIZES)
 
     @property
-    def _sizes(self) -> tuple[int, ...]:
-        return tuple(size for size in _SIZES if size <= self.longest)
+    def level(self) -> str:
+        """The level of the check that these inputs are added to."""
+        return "quick" if self.slow or self.widened else "full"
 
     def _calls(self, contract: Contract, dtypes: Any) -> Iterator[dict[str, Any]]:
         contract = _without_values(contract, self.widened) if self.widened else contract
@@ -71,9 +72,8 @@ class Further:
 
 def searches(contract: Contract, kernel: str, *, slow: bool) -> list[Further]:
     """The searches for a kernel's survivors: within the contract, then past the stated values of each argument."""
-    longest = _LONGEST_SLOW if slow else _SIZES[-1]
     stated = [a.name for a in contract.signature.arguments if a.values is not None and not a.values.is_free]
-    return [Further(kernel, longest, name) for name in ("", *stated)]
+    return [Further(kernel, slow, name) for name in ("", *stated)]
 
 
 def _dims(contract: Contract) -> list[str]:

@@ -150,7 +150,8 @@ class _Writer:
                 if _last_name(func) in _SAYS_ONLY:
                     return
                 is_launch = isinstance(func, ast.Subscript)
-                yield func
+                # One program more is no fault: kernels mask.
+                yield from (func.value, *_parts(func.slice)) if isinstance(func, ast.Subscript) else (func,)
                 yield from args
                 # In a launch of Triton's, constants in capitals are block sizes, which a right kernel may choose.
                 yield from (k.value for k in keywords if not (k.arg in _TUNING or (is_launch and _is_block_size(k))))
@@ -189,8 +190,7 @@ class _Writer:
 
     def _index(self, node: ast.Subscript) -> Iterator[Edit]:
         """An index by a name, one further; numbers in it change as constants."""
-        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        for index in indices:
+        for index in _parts(node.slice):
             if isinstance(index, ast.Name | ast.BinOp):
                 yield self._replace(index, f"({self._source(index)}) + 1", "index")
 
@@ -207,6 +207,10 @@ class _Writer:
         for keyword in node.keywords:
             if keyword.arg == "mask" and not isinstance(keyword.value, ast.Constant):
                 yield self._replace(keyword.value, f"({self._source(keyword.value)}) | True", "mask removed")
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
 
 
 def _last_name(node: ast.expr) -> str:

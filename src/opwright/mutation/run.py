@@ -38,6 +38,9 @@ MUTANTS = 20
 _SMOKE = ("memory", "values")
 _OUTPUTS = ("memory", "values", "special values", "properties", "metadata", "inputs unchanged", "global state")
 _OTHERS = ("repeated calls", "surroundings", "configurations", "gradients", "own backward", "reads")
+_STAGES = (("smoke", _SMOKE), ("quick", _OUTPUTS), ("quick", _OTHERS))
+# What survivors are searched with: most inputs for the time.
+_SEARCHED = ("values",)
 # A mutant has at least so many seconds for one step.
 _LEAST_TIMEOUT = 5.0
 _DOES_NOT_COMPILE = re.compile(r"raised (CompileError|CompilationError|UnsupportedLanguageConstruct)")
@@ -162,7 +165,7 @@ def _mutate_kernel(task: Task, settings: _Settings) -> KernelMutation:
 
 def _why_unsuitable(kernel: _Kernel) -> str:
     """Why mutants would tell nothing: the kernel itself does not pass."""
-    for level, checks in (("quick", _OUTPUTS), ("quick", _OTHERS)):
+    for level, checks in _STAGES:
         verdict = kernel.check(Patch(kernel.task.kernel), level, checks)
         if verdict.status is Status.REFUSED:
             return verdict.reason
@@ -207,7 +210,7 @@ def _judge(kernel: _Kernel, number: int, source: Source, edit: Edit) -> Mutant:
     if fate is not None:
         return dataclasses.replace(made, fate=fate)
     patch = _patch(kernel, str(number), source, edit)
-    for level, checks in (("smoke", _SMOKE), ("quick", _OUTPUTS), ("quick", _OTHERS)):
+    for level, checks in _STAGES:
         verdict = kernel.check(patch, level, checks)
         wrong = _failure(verdict)
         if verdict.status is Status.REFUSED:
@@ -274,16 +277,15 @@ def _usable_searches(kernel: _Kernel) -> list[Further]:
     """The further inputs on which the kernel itself passes: elsewhere, a mutant's failure says nothing."""
     task = kernel.task
     found = searches(task.op.contract, task.kernel, slow=task.interpret or task.simulate)
-    return [f for f in found if _failure(kernel.check(Patch(task.kernel, further=f), "full", _SMOKE)) is None]
+    return [f for f in found if _failure(kernel.check(Patch(task.kernel, further=f), f.level, _SEARCHED)) is None]
 
 
 def _search(kernel: _Kernel, number: int, chosen: tuple[Source, Edit]) -> Killer | None:
     source, edit = chosen
+    patch = _patch(kernel, f"{number}-again", source, edit)
     for further in kernel.searches:
-        patch = dataclasses.replace(
-            _patch(kernel, 10_000 + 100 * number + len(further.widened), source, edit), further=further
-        )
-        wrong = _failure(kernel.check(patch, "full", _SMOKE))
+        patch = dataclasses.replace(patch, further=further)
+        wrong = _failure(kernel.check(patch, further.level, _SEARCHED))
         if wrong is not None:
             return _killer(kernel, further, wrong)
     return None
