@@ -59,7 +59,7 @@ def mutant_of(operator: Op, patch: Patch) -> PatchedOp:
     made = object.__new__(PatchedOp)
     vars(made).update(vars(operator))
     path = find_import_path(operator)
-    vars(made).update(_patch=patch, _original=operator, _path=path, brings_others=path is None)
+    vars(made).update(_patch=patch, _original=operator, _path=path, _brings_others=path is None)
     return made
 
 

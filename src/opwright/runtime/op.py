@@ -132,7 +132,7 @@ class Op(BaseOp[P, R_co]):
     baselines: dict[str, Baseline]
     properties: dict[str, Property]
     # Whether other operators that it calls by name go with it to another process.
-    brings_others = True
+    _brings_others = True
 
     def __init__(self, contract: Any) -> None:
         self.kernels = {}
