@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         SimulatorError,
         TargetError,
     )
+    from opwright.mutation.run import mutate
     from opwright.results import (
         Accepted,
         BenchReport,
@@ -53,9 +54,14 @@ if TYPE_CHECKING:
         ErrorHistogram,
         Estimate,
         Explanation,
+        Fate,
         Finding,
         KernelFinding,
+        KernelMutation,
+        Killer,
         Measurement,
+        Mutant,
+        MutationReport,
         NotChecked,
         Origin,
         OtherThread,
@@ -92,11 +98,13 @@ _NAMES_OF = {
         "KernelRefusedError", "LaunchError", "NameClashError", "OpwrightError", "SignatureMismatchError",
         "SimulatorError", "TargetError",
     ],
+    "opwright.mutation.run": ["mutate"],
     "opwright.results": [
         "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "Coverage",
-        "Crossover", "ErrorHistogram", "Estimate", "Explanation", "Finding", "KernelFinding", "Measurement",
-        "NotChecked", "Origin", "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown",
-        "SizeRange", "Status", "Verdict",
+        "Crossover", "ErrorHistogram", "Estimate", "Explanation", "Fate", "Finding", "KernelFinding",
+        "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport", "NotChecked", "Origin",
+        "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status",
+        "Verdict",
     ],
     "opwright.runtime.cuda_graphs.graphed": ["CudaGraphed", "cuda_graphed"],
     "opwright.runtime.kernel": ["Kernel"],
@@ -109,15 +117,15 @@ _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in na
 
 __all__ = [
     "Accepted", "ArgumentError", "BenchReport", "CacheError", "CheckError", "CheckReport", "Choice", "Comparison",
-    "ComparisonVerdict", "CompileError", "CompiledNumpy", "ContractError", "Coverage", "Crossover",
-    "CudaGraphError", "CudaGraphed", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Finding", "Kernel",
-    "KernelError",
-    "KernelFinding", "KernelRefusedError", "LaunchError", "Measurement", "NameClashError", "NotChecked", "Op",
-    "OpwrightError", "Origin", "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown",
-    "SignatureMismatchError", "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench",
-    "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed", "cuda_module", "drawn_by", "explain", "mutated",
-    "offsets", "op", "positive_definite", "probabilities", "saved_for_backward", "selftest", "simulator_options",
-    "tune", "values", "well_conditioned",
+    "ComparisonVerdict", "CompileError", "CompiledNumpy", "ContractError", "Coverage", "Crossover", "CudaGraphError",
+    "CudaGraphed", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate", "Finding", "Kernel",
+    "KernelError", "KernelFinding", "KernelMutation", "KernelRefusedError", "Killer", "LaunchError", "Measurement",
+    "Mutant", "MutationReport", "NameClashError", "NotChecked", "Op", "OpwrightError", "Origin", "OtherThread",
+    "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown", "SignatureMismatchError", "SimulatorError",
+    "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench", "by_property", "cdiv", "check",
+    "compile_numpy", "cuda_graphed", "cuda_module", "drawn_by", "explain", "mutate", "mutated", "offsets", "op",
+    "positive_definite", "probabilities", "saved_for_backward", "selftest", "simulator_options", "tune", "values",
+    "well_conditioned",
 ]  # fmt: skip
 
 

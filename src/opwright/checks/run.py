@@ -66,6 +66,7 @@ def check(
     require: Sequence[str] = (),
     timeout: float = 60.0,
     jobs: int | None = None,
+    fail_fast: bool = False,
     on_plan: Callable[[int], None] | None = None,
     progress: Progress | None = None,
     on_verdict: Callable[[Verdict], None] | None = None,
@@ -87,6 +88,7 @@ def check(
         require: backends whose refusal is a failure.
         timeout: seconds that one step of a kernel may take before it counts as hung.
         jobs: the number of kernels checked at a time.
+        fail_fast: end a kernel's check at its first failure, which is then not made smaller.
         on_plan: called once, with the number of kernels to check.
         progress, on_verdict: called with each step, and with each verdict.
 
@@ -112,7 +114,9 @@ def check(
         known = sorted({k for o in operators for k in (*o.kernels, REFERENCE)})
         raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known)}")
     unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
-    settings = _Settings(level, case, tuple(checks), tuple(require), timeout, progress or (lambda task, what: None))
+    settings = _Settings(
+        level, case, tuple(checks), tuple(require), timeout, progress or (lambda task, what: None), fail_fast
+    )
     jobs = jobs or max(1, min(4, machine.cores))
     if on_plan is not None:
         on_plan(len(tasks))
@@ -202,6 +206,7 @@ class _Settings:
     require: tuple[str, ...]
     timeout: float
     progress: Progress
+    fail_fast: bool
 
 
 @dataclass
@@ -215,6 +220,12 @@ class _WorkerReport:
     begun: set[str] = field(default_factory=set)
     refused: str = ""
     unavailable: str = ""
+    # Whether the worker was ended at the first failure.
+    stopped: bool = False
+
+
+class _FirstFailure(Exception):
+    """Ends a worker whose kernel has failed, where no more is asked."""
 
 
 def _check_one(task: Task, settings: _Settings) -> Verdict:
@@ -228,7 +239,8 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
         report.findings.append(Finding("load", Status.FAIL, message=_why_unavailable(task.op, report.unavailable)))
     elif not ending.finished or ending.exit_code != 0 or ending.hung or ending.broken:
         _add_crash(task, settings, report, ending)
-    _list_unchecked(task.op, report, settings, ended_early=not ending.finished or ending.exit_code != 0)
+    ended_early = not ending.finished or ending.exit_code != 0 or report.stopped
+    _list_unchecked(task.op, report, settings, ended_early=ended_early)
     if not settings.case:  # a single one was asked for
         report.findings += too_little(task.op, report.findings, report.not_checked)
     nothing = not report.findings
@@ -337,8 +349,16 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_WorkerReport, Endi
                 report.refused = reason
             case Unavailable(why):
                 report.unavailable = why
+        failed = isinstance(message, Found | Suspected) and message.finding.status is Status.FAIL
+        if settings.fail_fast and failed:
+            raise _FirstFailure
 
-    ending = run_job(fork_server(interpret=task.interpret), job, settings.timeout, on_message)
+    try:
+        ending = run_job(fork_server(interpret=task.interpret), job, settings.timeout, on_message)
+    except _FirstFailure:
+        report.stopped = True
+        report.findings += [report.suspected] if report.suspected is not None else []
+        return report, Ending(0, False, "", "", KERNEL, "", "", True)
     return report, _with_skipped_checks(report, ending, settings)
 
 

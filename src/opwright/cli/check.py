@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opwright.cli.common import Html, Json, Targets, Verbose, console, exit_code, write_records
+from opwright.cli.common import (
+    FAILED,
+    INTERRUPTED,
+    NOTHING_RAN,
+    PASSED,
+    Html,
+    Json,
+    Targets,
+    Verbose,
+    console,
+    exit_code,
+    write_records,
+)
 
 if TYPE_CHECKING:
     from opwright.results import CheckReport
@@ -42,11 +54,35 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings and thin coverage, too.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that one step may take.")] = 60.0,
     jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
+    mutate: Annotated[
+        bool, typer.Option("--mutate", help="Put small faults into the kernels, and show which ones no check finds.")
+    ] = False,
+    mutants: Annotated[int, typer.Option(help="With --mutate: at most so many of each kernel.")] = 20,
+    seed: Annotated[int, typer.Option(help="With --mutate: which of the mutants are drawn.")] = 0,
     verbose: Verbose = False,
     json: Json = None,
     html: Html = None,
 ) -> None:
     """Verify every kernel of an operator against its reference."""
+    if mutate:
+        if only or case or require or html or level is not Level.quick:
+            raise typer.BadParameter(
+                "--mutate chooses cases and checks itself: leave out --level, --only, --case, --require and --html"
+            )
+        raise typer.Exit(
+            _mutate(
+                targets,
+                json,
+                verbose,
+                strict,
+                kernels=kernel,
+                device=device,
+                mutants=mutants,
+                seed=seed,
+                timeout=timeout,
+                jobs=jobs,
+            )
+        )
     report = run_and_show(
         targets,
         json,
@@ -63,6 +99,25 @@ def check(
         jobs=jobs,
     )
     raise typer.Exit(exit_code(report, strict=strict))
+
+
+def _mutate(targets: Sequence[str], json: Path | None, verbose: bool, strict: bool, **options: Any) -> int:
+    """Run mutation testing, and return the exit code; ``options`` are those of ``ow.mutate``."""
+    from opwright.mutation.run import mutate
+    from opwright.report.files import refuse_unwritable
+    from opwright.report.terminal.mutation import show_mutation
+    from opwright.report.terminal.progress import TaskLine
+
+    refuse_unwritable(json, None)
+    with TaskLine(console(stderr=True)) as line:
+        report = mutate(*targets, on_mutant=line.on_message, **options)
+    show_mutation(console(), report, verbose=verbose, strict=strict)
+    write_records(report.to_json(), json, None)
+    if report.partial:
+        return INTERRUPTED
+    if strict and report.survivors:
+        return FAILED
+    return PASSED if report.ran_anything else NOTHING_RAN
 
 
 def run_and_show(

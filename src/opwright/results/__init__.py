@@ -27,13 +27,14 @@ from opwright.results.check import (
     Verdict,
     worst,
 )
+from opwright.results.mutation import Fate, KernelMutation, Killer, Mutant, MutationReport
 from opwright.results.outcomes import Accepted, Choice, Explanation, Origin, Part, Probe, Refused
 from opwright.results.selftest import Planted, SelfTest
 from opwright.results.shown import Shown
 
 __all__ = [
     "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "Coverage", "Crossover",
-    "ErrorHistogram", "Estimate", "Explanation", "Finding", "KernelFinding", "Measurement", "NotChecked", "Origin",
-    "OtherThread", "Part", "Planted", "Probe", "Refused", "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status",
-    "Verdict", "worst",
+    "ErrorHistogram", "Estimate", "Explanation", "Fate", "Finding", "KernelFinding", "KernelMutation", "Killer",
+    "Measurement", "Mutant", "MutationReport", "NotChecked", "Origin", "OtherThread", "Part", "Planted", "Probe",
+    "Refused", "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status", "Verdict", "worst",
 ]  # fmt: skip

@@ -131,6 +131,8 @@ class Op(BaseOp[P, R_co]):
     kernels: dict[str, Kernel]
     baselines: dict[str, Baseline]
     properties: dict[str, Property]
+    # Whether other operators that it calls by name go with it to another process.
+    _brings_others = True
 
     def __init__(self, contract: Any) -> None:
         self.kernels = {}

@@ -35,7 +35,7 @@ def dump(operator: Op) -> bytes:
     """The operator by value. Raises TypeError or PicklingError if it contains an object that cannot be pickled."""
     buffer = io.BytesIO()
     with _lock, _by_value(_modules_of(operator)):
-        _Pickler(buffer).dump((operator, _named_by(operator)))
+        _Pickler(buffer).dump((operator, _named_by(operator) if operator._brings_others else []))
     return buffer.getvalue()
 
 

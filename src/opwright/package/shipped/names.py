@@ -20,10 +20,10 @@ __all__ = [
 # The other public names: of tools, and of what tools return.
 NOT_SHIPPED = frozenset({
     "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "CompiledNumpy",
-    "Coverage", "Crossover", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Finding", "Kernel",
-    "KernelFinding", "Measurement", "NotChecked", "Origin", "OtherThread", "Part", "Planted", "Refused",
-    "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status", "Verdict", "bench", "check", "compile_numpy",
-    "explain", "selftest", "simulator_options", "tune",
+    "Coverage", "Crossover", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate", "Finding", "Kernel",
+    "KernelFinding", "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport", "NotChecked", "Origin",
+    "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status",
+    "Verdict", "bench", "check", "compile_numpy", "explain", "mutate", "selftest", "simulator_options", "tune",
 })  # fmt: skip
 
 
