@@ -175,7 +175,9 @@ def launch(x, y, a):
 
 
 @pytest.mark.triton
-@pytest.mark.parametrize(("mask", "passes"), [("i < n", True), ("i < n - 1", False)])
+@pytest.mark.parametrize(
+    ("mask", "passes"), [pytest.param("i < n", True, marks=pytest.mark.slow), ("i < n - 1", False)]
+)
 def test_a_triton_kernel_that_writes_is_checked_in_the_interpreter(tmp_path, namespace, mask, passes):
     file = tmp_path / f"{namespace}.py"
     file.write_text(TRITON.format(namespace=namespace, mask=mask))

@@ -609,6 +609,7 @@ def test_the_module_is_the_plain_module(device):
     assert isinstance(ours, nn.Module)
 
 
+@pytest.mark.slow  # it compiles
 def test_any_kernel_can_stand_behind_the_module(device):
     names = ("cuda", "cuda_accessors", "triton") if device == "cuda" else ("cpp",)
     given = module_inputs(device)

@@ -374,6 +374,7 @@ def test_wrong_ranks_devices_and_dtypes_are_refused_before_a_pointer_is_passed(s
 
 
 @pytest.mark.mojo
+@pytest.mark.slow  # two compilations
 def test_an_edited_module_beside_the_source_is_compiled_anew(namespace, write):
     write("comptime FACTOR = 2\n", "factor_of.mojo")
     source = write("from factor_of import FACTOR\n" + SCALE.replace("](factor)", "](FACTOR)"), "imports_it.mojo")
@@ -391,6 +392,7 @@ def test_an_edited_module_beside_the_source_is_compiled_anew(namespace, write):
 
 
 @pytest.mark.mojo
+@pytest.mark.slow  # two compilations
 def test_a_source_that_was_edited_after_a_call_is_compiled_anew_for_calls_unlike_that(scale, write):
     source = write(SCALE)
     kernel = scale.mojo(source)
