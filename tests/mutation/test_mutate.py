@@ -198,8 +198,8 @@ def _shown(report, **options):
 def test_the_table_the_survivors_and_what_kills_them_are_shown():
     text = _shown(_report())
     assert text == textwrap.dedent("""\
-        kernel  device  mutants  killed  time-out  survived  invalid  equivalent  score
-        o::p k  cpu     5 of 40       1         1         2        1           ·   50 %
+        kernel  device  mutants  killed  time-out  survived  invalid  equal  score
+        o::p k  cpu     5 of 40       1         1         2        1      ·   50 %
 
         survived o::p k: bound  k.py:7
           - a < b

@@ -49,7 +49,7 @@ def _table(kernels: Iterable[KernelMutation]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("kernel", "device"):
         table.add_column(name)
-    for name in ("mutants", "killed", "time-out", "survived", "invalid", "equivalent", "score"):
+    for name in ("mutants", "killed", "time-out", "survived", "invalid", "equal", "score"):
         table.add_column(name, justify="right")
     for k in kernels:
         counts = [str(k.count(fate) or "·") for fate in Fate]
@@ -92,7 +92,7 @@ def _show_summary(console: Console, report: MutationReport, strict: bool) -> Non
     survivors = report.survivors
     if killed + len(survivors):
         score = f"{100 * killed / (killed + len(survivors)):.0f} %"
-        text = Text(f"{killed} mutants killed, {len(survivors)} survived: mutation score {score}")
+        text = Text(f"{killed} mutant{'s' * (killed != 1)} killed, {len(survivors)} survived: mutation score {score}")
         found = sum(m.killer is not None for m in survivors)
         if survivors:
             text.append(f"; inputs that kill were found for {found} of the survivors")
