@@ -17,6 +17,8 @@ import numpy as np
 import torch
 
 from opwright import tree
+from opwright.contract.numpy.array import Array, numpy_on_tensors
+from opwright.contract.numpy.facts import refuse_stale
 from opwright.contract.numpy.rules import numpy_rules
 from opwright.contract.signature import Signature
 from opwright.errors import ContractError
@@ -47,8 +49,8 @@ def _run_traceable(function: Callable[..., Any], signature: Signature, arguments
     if signature.language == "torch":
         return signature.call(function, arguments)
     _refuse_without_numpy_on_tensors()
-    on_torch = replace_globals(function, {id(np): numpy_layer.numpy_functions})
-    wrapped = tree.map_tensors(numpy_layer.Array, list(arguments))
+    on_torch = replace_globals(function, numpy_on_tensors())
+    wrapped = tree.map_tensors(Array, list(arguments))
     with _arrays_on_device_of(arguments), numpy_rules():
         return tree.map_leaves(_to_tensor, signature.call(on_torch, wrapped))
 
@@ -78,7 +80,8 @@ def with_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _to_tensor(value: Any) -> Any:
-    if isinstance(value, numpy_layer.Array):
+    if isinstance(value, Array):
+        refuse_stale(value.tensor)
         return value.tensor
     if isinstance(value, np.ndarray):
         # torch cannot hold negative strides, which a reversed view has.

@@ -1,6 +1,5 @@
 """torch's NumPy on tensors, and its two settings that are global in a process: the default float dtype, and the device
-on which compiled code makes arrays. Both are patched only while a block needs it, and then depend on this thread's
-block."""
+on which compiled code makes arrays. Patches of them act in a block only, and depend on this thread's block."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ import torch
 from opwright.internals.lookup import all_found, find
 
 __all__ = [
-    "Array", "arrays_made_by", "call_numpy", "default_dtypes", "has_numpy", "is_device_constructor", "numpy_functions",
+    "Array", "arrays_made_by", "default_dtypes", "has_numpy", "is_device_constructor", "numpy_functions",
     "without_default_device",
 ]  # fmt: skip
 
@@ -117,17 +116,10 @@ _run_call: contextvars.ContextVar[RunCall | None] = contextvars.ContextVar("opwr
 _original_calls: dict[type, Callable[..., Any]] = {}
 
 
-def _patch_calls() -> Callable[[], None]:
-    wrappers = [w for w in map(find, ("numpy_calls", "numpy_methods", "numpy_operators")) if w is not None]
-    for wrapper in wrappers:
+def _patch_calls() -> None:
+    for wrapper in (w for w in map(find, ("numpy_calls", "numpy_methods", "numpy_operators")) if w is not None):
         _original_calls[wrapper] = wrapper.__call__
         wrapper.__call__ = _call
-
-    def restore() -> None:
-        for wrapper in wrappers:
-            wrapper.__call__ = _original_calls[wrapper]
-
-    return restore
 
 
 def _call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
@@ -137,23 +129,21 @@ def _call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
     return run(wrapper, *args, **kwargs)
 
 
-_patched_calls = _PatchedWhileUsed(_patch_calls)
+_installed = threading.Lock()
 
 
 @contextlib.contextmanager
-def arrays_made_by(run: RunCall | None) -> Iterator[None]:
-    """A block in which, in this thread, ``run`` runs the NumPy calls of traced graphs (None: torch itself)."""
+def arrays_made_by(run: RunCall) -> Iterator[None]:
+    """A block in which, in this thread, ``run`` runs the NumPy calls of traced graphs."""
+    if not _original_calls:
+        with _installed:  # once, and for good: outside of such blocks, torch's own functions run
+            if not _original_calls:
+                _patch_calls()
     token = _run_call.set(run)
     try:
-        with _patched_calls.use():
-            yield
+        yield
     finally:
         _run_call.reset(token)
-
-
-def call_numpy(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a NumPy call of a traced graph as torch does."""
-    return _original_calls.get(type(wrapper), type(wrapper).__call__)(wrapper, *args, **kwargs)
 
 
 def is_device_constructor(function: Any) -> bool:

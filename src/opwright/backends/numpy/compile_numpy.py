@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import time
@@ -139,7 +138,7 @@ class CompiledNumpy:
         borrowed = borrow(leaves, chosen, self._name)
         place = borrowed.device or chosen
         # Without fullgraph, there are NumPy arrays between the compiled pieces, all on the CPU.
-        with _making_arrays_on(place if self._fullgraph else None):
+        with arrays_made_on(place if self._fullgraph else None, self._default_float_dtype):
             result = self._run(borrowed.leaves, (args, kwargs))
         borrowed.write_back(self._name)
         return tree.map_tensors(borrowed.give_back, result)
@@ -219,12 +218,6 @@ class CompiledNumpy:
 
     def __repr__(self) -> str:
         return f"<compiled NumPy function {self._name}, {len(self.compilations)} compilations>"
-
-
-def _making_arrays_on(device: torch.device | None) -> contextlib.AbstractContextManager[Any]:
-    """A block in which ``np.zeros`` and similar functions make arrays on a device."""
-    on_cpu = device is None or device.type == "cpu"
-    return arrays_made_on(device) if not on_cpu or default_device_is_chosen() else contextlib.nullcontext()
 
 
 def _pattern(leaf: Any) -> Any:

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from opwright import tree
+from opwright.contract.numpy.calls import run_step
+from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.errors import KernelRefusedError
 from opwright.internals.numpy_layer import (
-    Array,
     arrays_made_by,
-    call_numpy,
     can_place_arrays,
+    default_device_is_chosen,
     is_device_constructor,
     without_default_device,
 )
@@ -31,25 +31,31 @@ __all__ = ["arrays_made_on", "place_of_arrays", "run_call"]
 _place: contextvars.ContextVar[torch.device | None] = contextvars.ContextVar("opwright_numpy_place", default=None)
 
 
+_float: contextvars.ContextVar[DefaultFloatDtype] = contextvars.ContextVar("opwright_numpy_float", default="float64")
+
+
 @contextlib.contextmanager
-def arrays_made_on(device: torch.device | None) -> Iterator[None]:
-    """A block in which compiled NumPy code makes its arrays on a device (None: the CPU), and
+def arrays_made_on(device: torch.device | None, default_float: DefaultFloatDtype = "float64") -> Iterator[None]:
+    """A block in which compiled NumPy code follows NumPy's rules and makes its arrays on a device (None: the CPU), and
     ``with torch.device(...)`` around it has no effect.
 
     Raises:
         KernelRefusedError: this torch makes arrays on the CPU only.
     """
+    device = None if device is None or (device.type == "cpu" and not default_device_is_chosen()) else device
     if device is not None and not can_place_arrays():
         raise KernelRefusedError(
             f"NumPy code compiled by torch {torch.__version__} makes its arrays on the CPU, not on {device}",
             fix="pass CPU tensors, or use a torch between 2.11 and 2.15",
         )
-    token = _place.set(device)
+    place, floats = _place.set(device), _float.set(default_float)
+    hidden = without_default_device() if default_device_is_chosen() else contextlib.nullcontext()
     try:
-        with arrays_made_by(_run_call_here if device is not None else None), without_default_device():
+        with arrays_made_by(_run_call_here), hidden:
             yield
     finally:
-        _place.reset(token)
+        _place.reset(place)
+        _float.reset(floats)
 
 
 def place_of_arrays() -> torch.device | None:
@@ -58,18 +64,15 @@ def place_of_arrays() -> torch.device | None:
 
 
 def _run_call_here(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-    return run_call(wrapper, _place.get(), *args, **kwargs)
+    return run_call(wrapper, _place.get(), _float.get(), *args, **kwargs)
 
 
-def run_call(wrapper: Any, device: torch.device | None, *args: Any, **kwargs: Any) -> Any:
+def run_call(
+    wrapper: Any, device: torch.device | None, default_float: DefaultFloatDtype, *args: Any, **kwargs: Any
+) -> Any:
     """Run one NumPy call of a traced graph, which makes new arrays on ``device``."""
-    operator = getattr(wrapper, "op", None)
     with _MadeOn(device) if device is not None else contextlib.nullcontext():
-        if operator is None:
-            return call_numpy(wrapper, *args, **kwargs)
-        # torch's wrapper of an operator hides the calls within it from modes.
-        out = operator(*[Array(a) if isinstance(a, torch.Tensor) else a for a in args])
-        return tree.map_only(Array, lambda array: array.tensor, out)
+        return run_step(wrapper, args, kwargs, default_float)
 
 
 class _MadeOn(TorchFunctionMode):
