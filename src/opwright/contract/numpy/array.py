@@ -209,8 +209,8 @@ _ABSTRACT = frozenset({
 
 def _function(path: str, numpys: Callable[..., Any], layers: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **keywords: Any) -> Any:
-        if path in _OF_DTYPES or (path in _CONSTANT and not _has_arrays((args, keywords))):
-            return numpys(*args, **keywords)
+        if path in _OF_DTYPES:
+            return numpys(*_dtypes_for_arrays(args), **_dtypes_for_arrays(keywords))
         args, keywords = _unwrap((args, keywords))
         return _wrap(run_function(path, layers, args, keywords, "float64"))
 
@@ -218,13 +218,12 @@ def _function(path: str, numpys: Callable[..., Any], layers: Callable[..., Any])
     return call
 
 
-# Answered by NumPy itself, which sees dtypes and shapes only.
-_OF_DTYPES = frozenset({"issubdtype", "promote_types", "broadcast_shapes"})
-_CONSTANT = frozenset({"can_cast", "result_type", "isscalar", "min_scalar_type"})
+# Answered by NumPy itself, from dtypes alone.
+_OF_DTYPES = frozenset({"broadcast_shapes", "can_cast", "issubdtype", "promote_types", "result_type", "isscalar"})
 
 
-def _has_arrays(value: Any) -> bool:
-    return any(isinstance(leaf, Array) for leaf in tree.leaves(value))
+def _dtypes_for_arrays(value: Any) -> Any:
+    return tree.map_leaves(lambda v: v.dtype if isinstance(v, Array | _NumberType) else v, value)
 
 
 @functools.lru_cache(maxsize=1)

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.contract.numpy.facts import is_scalar, refuse_stale
+from opwright.contract.numpy.facts import NotLikeNumpyError, is_scalar, refuse_stale
 from opwright.contract.numpy.functions import call_function
 from opwright.contract.numpy.indexing import get_item, set_item
+from opwright.contract.numpy.names import OTHER_VALUES, what_to_write
 from opwright.contract.numpy.rules import DefaultFloatDtype, numpy_rules
 from opwright.contract.numpy.ufuncs import call_ufunc, in_place, ufunc_of
 from opwright.internals import numpy_layer
@@ -76,6 +77,8 @@ def run_function(
     if path == "divmod":
         pair = (ufunc_of("floor_divide"), ufunc_of("remainder"))
         return tuple(call_ufunc(ufunc, args, keywords, default_float) for ufunc in pair)
+    if path in OTHER_VALUES:
+        raise NotLikeNumpyError(f"np.{path} {OTHER_VALUES[path]}", what_to_write(path))
     ufunc = ufunc_of(path)
     if ufunc is not None:
         return call_ufunc(ufunc, args, keywords, default_float)
@@ -123,7 +126,10 @@ def _on_layer(function: Callable[..., Any], args: Any, keywords: Any) -> Any:
     """Run torch's implementation on its own arrays, from and to tensors."""
     array = numpy_layer.Array
     args, keywords = tree.map_tensors(array, (list(args), dict(keywords)))
-    return tree.map_only(array, lambda a: a.tensor, function(*args, **keywords))
+    result = function(*args, **keywords)
+    if isinstance(result, tuple):
+        result = tuple(result)  # one of torch's own kinds of tuples
+    return tree.map_only(array, lambda a: a.tensor, result)
 
 
 def function_path(function: Callable[..., Any]) -> str:

@@ -31,7 +31,7 @@ WRITERS = frozenset({"copyto", "fill", "fill_diagonal", "put", "put_along_axis",
 # Functions whose result has no dims, and is an array all the same.
 _MAKE_ARRAYS = frozenset({
     "array", "asarray", "asanyarray", "copy", "empty", "empty_like", "full", "full_like", "ones", "ones_like", "where",
-    "zeros", "zeros_like", "choose",
+    "zeros", "zeros_like", "choose", "tensordot",
 })  # fmt: skip
 # Reductions and scans, whose result dtypes are asked from NumPy.
 _REDUCTIONS = frozenset({
@@ -101,7 +101,7 @@ def _copied(name: str, tensor: Tensor, args: Sequence[Any]) -> Tensor:
     return tensor
 
 
-_MAY_ALIAS = frozenset({"astype", "array", "copy", "flatten", "meshgrid", "round", "around", "tile", "real_if_close"})
+_MAY_ALIAS = frozenset({"astype", "array", "copy", "flatten", "meshgrid", "round", "around", "tile"})
 
 
 def _reduce(name: str, run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any], default: str) -> Any:
@@ -271,6 +271,12 @@ def _refused(what: str, fix: str) -> Callable[..., Any]:
     return call
 
 
+def _real_if_close(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    if args[0].dtype.is_complex:
+        raise NotLikeNumpyError("np.real_if_close, whose dtype depends on values", "take .real")
+    return mark(args[0].view(args[0].shape), of=args[0])
+
+
 def _sort_in_place(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any]) -> Any:
     note_write(args[0])
     axis = args[1] if len(args) > 1 else keywords.get("axis", -1)
@@ -291,7 +297,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "method copy": lambda run, args, keywords: mark(args[0].clone(), scalar=facts_of(args[0]).scalar),
     "diag": _diag, "where": _where, "clip": _clip, "unique": _unique, "quantile": _quantile, "percentile": _quantile,
     **{name: _cast_to_numpys(name) for name in sorted(_CAST_TO_NUMPYS)},
-    "method sort": _sort_in_place, "method fill": _fill,
+    "real_if_close": _real_if_close, "method sort": _sort_in_place, "method fill": _fill,
     "method resize": _refused("a.resize, which changes the array's size in place", "use np.resize"),
     "method tolist": _refused("a.tolist()", "return the array"),
     **{

@@ -133,6 +133,7 @@ OTHER_VALUES = {
     "cbrt": "gives NaN for negative numbers in torch's NumPy",
     "fix": "rounds down instead of towards zero in torch's NumPy",
     "modf": "gives other parts of a number in torch's NumPy",
+    "common_type": "gives a type of torch's in torch's NumPy",
 }
 
 _RANDOM = (

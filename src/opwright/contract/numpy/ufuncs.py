@@ -86,7 +86,7 @@ def _float_remainder(a: Tensor, b: Tensor) -> Tensor:
 
 def _power(a: Tensor, b: Tensor) -> Tensor:
     if b.dtype.is_floating_point or b.dtype.is_complex or not b.dtype.is_signed:
-        return torch.pow(a, b)
+        return _complex_power(a, b)
     raise NotLikeNumpyError(
         "integers to the power of an array of signed integers, where NumPy refuses negative ones",
         "make one of them float, or the exponent unsigned (.astype(np.uint8))",
@@ -104,13 +104,49 @@ def _shift(function: Callable[..., Tensor], left: bool) -> Callable[[Tensor, Ten
     return shift
 
 
+def _gcd(a: Tensor, b: Tensor) -> Tensor:
+    return torch.abs(torch.gcd(a, b))
+
+
+def _lcm(a: Tensor, b: Tensor) -> Tensor:
+    divisor = _gcd(a, b)  # torch.lcm traps for some values
+    divisor = _safe_divisor(a, divisor)
+    return torch.div(torch.abs(a), divisor, rounding_mode="trunc") * torch.abs(b)
+
+
+def _ldexp(x: Tensor, n: Tensor) -> Tensor:
+    n = torch.clamp(n.to(torch.int64), -2200, 2200)
+    wide, third = x.to(torch.float64), torch.div(n, 3, rounding_mode="floor")
+    step, last = torch.exp2(third.to(torch.float64)), torch.exp2((n - 2 * third).to(torch.float64))
+    return (wide * step * step * last).to(x.dtype)
+
+
+def _complex_power(a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(b == 0, torch.ones_like(b), torch.pow(a, b)) if b.dtype.is_complex else torch.pow(a, b)
+
+
+def _by_parts(function: Callable[..., Tensor]) -> Callable[[Tensor, Any], Tensor]:
+    """Sums of complex numbers: torch multiplies by a factor of 1, which makes NaNs of infinities."""
+
+    def sums(a: Any, b: Any) -> Tensor:
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype.is_complex):
+            return function(a, b)
+        return torch.complex(function(a.real, b.real), function(a.imag, b.imag))
+
+    return sums
+
+
+def _of_bool(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: function(x) if x.dtype is not torch.bool else x.clone()
+
+
 def _heaviside(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(torch.isnan(a), a, torch.heaviside(a, b))
 
 
 # By NumPy's name: the function of torch on operands that have the dtypes of NumPy's loop.
 UFUNCS: dict[str, Callable[..., Any]] = {
-    "absolute": torch.abs, "fabs": torch.abs, "negative": torch.neg, "positive": torch.clone, "sqrt": torch.sqrt,
+    "absolute": _of_bool(torch.abs), "fabs": torch.abs, "negative": torch.neg, "positive": torch.clone, "sqrt": torch.sqrt,
     "square": lambda x: x * x, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log,
     "log2": torch.log2, "log10": torch.log10, "log1p": torch.log1p, "sin": torch.sin, "cos": torch.cos,
     "tan": torch.tan, "arcsin": torch.asin, "arccos": torch.acos, "arctan": torch.atan, "sinh": torch.sinh,
@@ -120,13 +156,13 @@ UFUNCS: dict[str, Callable[..., Any]] = {
     "isfinite": torch.isfinite, "signbit": torch.signbit, "logical_not": torch.logical_not,
     "invert": torch.bitwise_not, "reciprocal": _reciprocal, "conjugate": lambda x: torch.conj_physical(x).clone(),
     "deg2rad": torch.deg2rad, "radians": torch.deg2rad, "rad2deg": torch.rad2deg, "degrees": torch.rad2deg,
-    "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.true_divide,
+    "add": _by_parts(torch.add), "subtract": _by_parts(torch.sub), "multiply": torch.mul, "divide": torch.true_divide,
     "floor_divide": _floor_divide, "remainder": _remainder_by(_float_remainder), "fmod": _remainder_by(torch.fmod),
-    "power": _power, "float_power": torch.pow, "maximum": torch.maximum, "minimum": torch.minimum,
+    "power": _power, "float_power": _complex_power, "maximum": torch.maximum, "minimum": torch.minimum,
     "fmax": torch.fmax, "fmin": torch.fmin, "arctan2": torch.atan2, "hypot": torch.hypot,
     "logaddexp": torch.logaddexp, "logaddexp2": torch.logaddexp2, "copysign": torch.copysign,
-    "heaviside": _heaviside, "nextafter": torch.nextafter, "gcd": torch.gcd, "lcm": torch.lcm,
-    "ldexp": lambda x, n: x * torch.exp2(n.to(x.dtype)), "bitwise_and": torch.bitwise_and,
+    "heaviside": _heaviside, "nextafter": torch.nextafter, "gcd": _gcd, "lcm": _lcm,
+    "ldexp": _ldexp, "bitwise_and": torch.bitwise_and,
     "bitwise_or": torch.bitwise_or, "bitwise_xor": torch.bitwise_xor,
     "left_shift": _shift(torch.bitwise_left_shift, True), "right_shift": _shift(torch.bitwise_right_shift, False),
     "logical_and": torch.logical_and, "logical_or": torch.logical_or, "logical_xor": torch.logical_xor,
@@ -137,7 +173,7 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 _TAKE_NUMBERS = frozenset({
     "add", "subtract", "multiply", "divide", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
 })  # fmt: skip
-_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
+_OF_REAL = frozenset({"less", "less_equal", "greater", "greater_equal", "maximum", "minimum", "fmax", "fmin"})
 _OTHER_NAMES = {
     "abs": "absolute", "acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan",
     "atanh": "arctanh", "atan2": "arctan2", "conj": "conjugate", "mod": "remainder", "true_divide": "divide",
@@ -167,16 +203,7 @@ def call_ufunc(ufunc: Any, operands: Sequence[Any], keywords: dict[str, Any], de
     operands, out, where, dtype = _arguments(ufunc, operands, keywords)
     loop = _loop(ufunc, operands, dtype, default_float)
     cast = _cast(ufunc, operands, loop)
-    if ufunc is np.power:
-        _refuse_negative_exponent(operands[1], loop[1])
-        if type(operands[1]) in (int, float) and isinstance(cast[0], Tensor):
-            cast[1] = operands[1]
-            result = torch.pow(cast[0], cast[1])
-        else:
-            result = UFUNCS["power"](*cast)
-    else:
-        result = UFUNCS[ufunc.__name__](*cast)
-    result = result.to(_torch_dtype(loop[-1]))
+    result = _compute(ufunc, operands, cast, loop).to(_torch_dtype(loop[-1]))
     if where is not None:
         if out is None:
             raise NotLikeNumpyError("where= without out=, which leaves values undefined in NumPy", "pass out= as well")
@@ -184,6 +211,23 @@ def call_ufunc(ufunc: Any, operands: Sequence[Any], keywords: dict[str, Any], de
     if out is not None:
         return write_out(out, result)
     return mark(result, scalar=True)
+
+
+def _compute(ufunc: Any, operands: Sequence[Any], cast: list[Any], loop: Sequence[np.dtype[Any]]) -> Tensor:
+    if ufunc is np.power:
+        _refuse_negative_exponent(operands[1], loop[1])
+        if type(operands[1]) in (int, float) and isinstance(cast[0], Tensor):
+            return torch.pow(cast[0], operands[1])
+    if ufunc.__name__ in _OF_REAL and any(d.kind == "c" for d in loop[:-1]):
+        raise NotLikeNumpyError(f"np.{ufunc.__name__} of complex numbers", "compare their parts or absolute values")
+    if any(d == np.uint64 for d in loop[: ufunc.nin]):
+        raise NotLikeNumpyError(f"np.{ufunc.__name__} of uint64, with which torch does not compute", "cast to int64 first")
+    return UFUNCS[ufunc.__name__](*[c.to(torch.int64) if _is_wide_unsigned(c) else c for c in cast])
+
+
+def _is_wide_unsigned(value: Any) -> bool:
+    """torch does not compute with these; int64 gives the same results in the bits that are kept."""
+    return isinstance(value, Tensor) and value.dtype in (torch.uint16, torch.uint32)
 
 
 def in_place(ufunc: Any, target: Tensor, other: Any, default_float: str) -> Tensor:
@@ -231,10 +275,6 @@ def _loop(ufunc: Any, operands: Sequence[Any], dtype: Any, default_float: str) -
     if not any(isinstance(k, np.dtype) for k in kinds):
         kinds = tuple(np.dtype(k) for k in kinds)
     loop = _resolve(ufunc, kinds, None if dtype is None else np.dtype(dtype))
-    if ufunc in (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal) and {
-        k.kind for k in kinds if isinstance(k, np.dtype)
-    } == {"i", "u"} and np.dtype(np.uint64) in kinds:
-        raise NotLikeNumpyError("comparing uint64 with signed integers", "cast one of them first")
     is_integer = not any(np.dtype(k).kind in "fc" for k in kinds if isinstance(k, np.dtype))
     if default_float == "float32" and is_integer and dtype is None:
         single = {"float64": np.dtype(np.float32), "complex128": np.dtype(np.complex64)}
