@@ -20,7 +20,7 @@ import torch
 from opwright import tree
 from opwright.backends.numpy.placement import place_of_arrays, run_call
 from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
-from opwright.contract.numpy.rules import DefaultFloatDtype, numpy_rules
+from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.errors import CompileError
 from opwright.internals.compiler import can_compile_graphs, compile_graph, is_tracing_error
 

@@ -166,7 +166,7 @@ class _NumberType:
 
     def __call__(self, value: Any = 0) -> Any:
         if not isinstance(value, Array):
-            return self.kind(value)  # type: ignore[call-arg]
+            return self.kind(value)
         made = run_method("astype", (value.tensor, self.name), {})
         return Array(mark(made, scalar=True))
 

@@ -32,14 +32,14 @@ _OPERATORS = {
 
 
 def run_step(step: Any, args: Any, keywords: dict[str, Any], default_float: DefaultFloatDtype) -> Any:
-    """One step of a traced graph: torch's wrapper of a function, a method or an operator, or its access to attributes."""
+    """One step of a traced graph: torch's wrapper of a function, a method or an operator, or of an attribute."""
     if hasattr(step, "f"):
         return run_function(function_path(step.f), step.f, args, keywords, default_float)
     if hasattr(step, "method"):
         return run_method(step.method, args, keywords, default_float)
     if hasattr(step, "op"):
         return run_operator(step.op, args, default_float)
-    return attribute(*args, default_float)
+    return attribute(args[0], args[1], default_float)
 
 
 def run_operator(op: Callable[..., Any], args: tuple[Any, ...], default_float: DefaultFloatDtype = "float64") -> Any:

@@ -12,7 +12,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["Facts", "Memory", "NotLikeNumpyError", "facts_of", "is_scalar", "mark", "mark_detached", "note_write", "refuse_stale"]
+__all__ = [
+    "Facts", "Memory", "NotLikeNumpyError", "facts_of", "is_scalar", "mark", "mark_detached", "note_write",
+    "refuse_stale",
+]  # fmt: skip
 
 _ATTRIBUTE = "_opwright_numpy_facts"
 

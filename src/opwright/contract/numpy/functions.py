@@ -19,8 +19,8 @@ __all__ = ["DETACHED", "READ_ONLY", "VIEWS", "WRITERS", "call_function"]
 # Results that share memory with the first argument in NumPy, as in torch.
 VIEWS = frozenset({
     "T", "array_split", "asanyarray", "asarray", "ascontiguousarray", "atleast_1d", "atleast_2d", "atleast_3d",
-    "broadcast_arrays", "broadcast_to", "diag", "diagonal", "dsplit", "expand_dims", "hsplit", "imag", "moveaxis", "ravel",
-    "real", "reshape", "rollaxis", "split", "squeeze", "swapaxes", "transpose", "view", "vsplit", "matrix_transpose",
+    "broadcast_arrays", "broadcast_to", "diag", "diagonal", "dsplit", "expand_dims", "hsplit", "imag", "moveaxis",
+    "ravel", "real", "reshape", "rollaxis", "split", "squeeze", "swapaxes", "transpose", "view", "vsplit", "matrix_transpose",
 })  # fmt: skip
 # Views in NumPy, and copies in torch.
 DETACHED = {"flip": "np.flip", "flipud": "np.flipud", "fliplr": "np.fliplr", "rot90": "np.rot90", "flat": "a.flat"}
@@ -130,13 +130,13 @@ def _reduced_dtype(name: str, dtype: torch.dtype, default: str) -> np.dtype[Any]
     """The dtype of NumPy's result, from NumPy itself."""
     given = numpy_dtype(dtype)
     model = np.ones((1, 1) if name == "trace" else (1,), given)
-    found = np.dtype(getattr(np, name)(model).dtype)
+    found: np.dtype[Any] = np.dtype(getattr(np, name)(model).dtype)
     if default == "float32" and given.kind not in "fc" and found.name == "float64":
         return np.dtype(np.float32)
     return found
 
 
-# -- functions with something of their own -------------------------------------------------------------------------------
+# -- functions with something of their own ------------------------------------------------------------------
 
 
 def _array(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any]) -> Any:
@@ -159,7 +159,10 @@ def _from_nested(values: Any) -> Tensor:
     if not isinstance(values, list | tuple):
         return torch.as_tensor(np.asarray(values))
     parts = [_from_nested(v) for v in values]
-    weak = [v if isinstance(v, bool | int | float | complex) else numpy_dtype(p.dtype) for v, p in zip(values, parts, strict=True)]
+    weak = [
+        v if isinstance(v, bool | int | float | complex) else numpy_dtype(p.dtype)
+        for v, p in zip(values, parts, strict=True)
+    ]
     # In a list, a Python number has the dtype that NumPy gives it alone.
     common = np.result_type(*[np.asarray(w).dtype if not isinstance(w, np.dtype) else w for w in weak])
     device = next((p.device for v, p in zip(values, parts, strict=True) if isinstance(v, Tensor)), None)
@@ -246,7 +249,7 @@ def _quantile(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, 
     dtype = np.dtype(np.quantile(np.ones(1, numpy_dtype(args[0].dtype)), 0.5).dtype)
     result = run(*args, **keywords).to(getattr(torch, dtype.name))
     if axis is None and not keywords.get("keepdims"):
-        result = result.reshape(() if isinstance(q, int | float) else (len(q),))
+        result = result.reshape(np.shape(q) if not isinstance(q, Tensor) else q.shape)
     return mark(result, scalar=True)
 
 

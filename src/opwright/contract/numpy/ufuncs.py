@@ -146,8 +146,8 @@ def _heaviside(a: Tensor, b: Tensor) -> Tensor:
 
 # By NumPy's name: the function of torch on operands that have the dtypes of NumPy's loop.
 UFUNCS: dict[str, Callable[..., Any]] = {
-    "absolute": _of_bool(torch.abs), "fabs": torch.abs, "negative": torch.neg, "positive": torch.clone, "sqrt": torch.sqrt,
-    "square": lambda x: x * x, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log,
+    "absolute": _of_bool(torch.abs), "fabs": torch.abs, "negative": torch.neg, "positive": torch.clone,
+    "sqrt": torch.sqrt, "square": lambda x: x * x, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log,
     "log2": torch.log2, "log10": torch.log10, "log1p": torch.log1p, "sin": torch.sin, "cos": torch.cos,
     "tan": torch.tan, "arcsin": torch.asin, "arccos": torch.acos, "arctan": torch.atan, "sinh": torch.sinh,
     "cosh": torch.cosh, "tanh": torch.tanh, "arcsinh": torch.asinh, "arccosh": torch.acosh, "arctanh": torch.atanh,
@@ -173,7 +173,9 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 _TAKE_NUMBERS = frozenset({
     "add", "subtract", "multiply", "divide", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
 })  # fmt: skip
-_OF_REAL = frozenset({"less", "less_equal", "greater", "greater_equal", "maximum", "minimum", "fmax", "fmin"})
+_OF_REAL = frozenset({
+    "less", "less_equal", "greater", "greater_equal", "maximum", "minimum", "fmax", "fmin", "float_power",
+})  # fmt: skip
 _OTHER_NAMES = {
     "abs": "absolute", "acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan",
     "atanh": "arctanh", "atan2": "arctan2", "conj": "conjugate", "mod": "remainder", "true_divide": "divide",
@@ -219,10 +221,13 @@ def _compute(ufunc: Any, operands: Sequence[Any], cast: list[Any], loop: Sequenc
         if type(operands[1]) in (int, float) and isinstance(cast[0], Tensor):
             return torch.pow(cast[0], operands[1])
     if ufunc.__name__ in _OF_REAL and any(d.kind == "c" for d in loop[:-1]):
-        raise NotLikeNumpyError(f"np.{ufunc.__name__} of complex numbers", "compare their parts or absolute values")
+        raise NotLikeNumpyError(f"np.{ufunc.__name__} of complex numbers", "use their parts or absolute values")
     if any(d == np.uint64 for d in loop[: ufunc.nin]):
-        raise NotLikeNumpyError(f"np.{ufunc.__name__} of uint64, with which torch does not compute", "cast to int64 first")
-    return UFUNCS[ufunc.__name__](*[c.to(torch.int64) if _is_wide_unsigned(c) else c for c in cast])
+        raise NotLikeNumpyError(
+            f"np.{ufunc.__name__} of uint64, with which torch does not compute", "cast to int64 first"
+        )
+    computed: Tensor = UFUNCS[ufunc.__name__](*[c.to(torch.int64) if _is_wide_unsigned(c) else c for c in cast])
+    return computed
 
 
 def _is_wide_unsigned(value: Any) -> bool:
