@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from opwright.internals.lookup import all_found, find
@@ -120,6 +121,23 @@ def _patch_calls() -> None:
     for wrapper in (w for w in map(find, ("numpy_calls", "numpy_methods", "numpy_operators")) if w is not None):
         _original_calls[wrapper] = wrapper.__call__
         wrapper.__call__ = _call
+    _patch_dtype()
+
+
+def _patch_dtype() -> None:
+    """Answer ``array.dtype`` while torch.compile traces in such a block, which torch itself refuses."""
+    arrays, dtypes = find("traced_array"), find("traced_dtype")
+    if arrays is None or dtypes is None:
+        return
+    original = arrays.var_getattr
+
+    def var_getattr(variable: Any, tx: Any, name: str) -> Any:
+        if name != "dtype" or _run_call.get() is None:
+            return original(variable, tx, name)
+        tensor = variable.as_proxy().node.meta["example_value"]
+        return dtypes(np.dtype(str(tensor.dtype).removeprefix("torch.")))
+
+    arrays.var_getattr = var_getattr
 
 
 def _call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:

@@ -173,13 +173,13 @@ class CompiledNumpy:
             return self._function(*args, **kwargs)
         call = Call(self._function, args, kwargs, single=self._default_float_dtype == "float32")
         measure = on_arrays and self._mode == "auto" and way is None
-        if measure or self._verify == "always" or self._is_new_in_pieces(form):
+        if measure or self._verify == "always" or self._is_new(form):
             return self._first_call(call, form, measure)
         return self._run(call, form, self._ways[way or next(iter(self._ways))])
 
-    def _is_new_in_pieces(self, form: Form) -> bool:
-        """Whether a function that may run in pieces has not been compared: its pieces are compiled while it runs."""
-        return not self._fullgraph and self._verify != "never" and form.kind not in self._finishing
+    def _is_new(self, form: Form) -> bool:
+        """Whether no call of this kind has been compared."""
+        return self._verify != "never" and form.kind not in self._finishing
 
     def _run(self, call: Call, form: Form, way: Callable[..., Any]) -> Any:
         """Run compiled code; if something is compiled in the meantime, NumPy runs besides."""

@@ -26,8 +26,7 @@ def learn(expected: Any, came: Any) -> Finishing | None:
     """What turns a compiled result into one like NumPy's; None if there is nothing to do."""
     if isinstance(expected, list | tuple) and isinstance(came, list | tuple) and len(expected) == len(came):
         items = tuple(learn(e, c) for e, c in zip(expected, came, strict=True))
-        both_tuples = isinstance(expected, tuple) and isinstance(came, tuple)
-        kind = type(expected) if both_tuples and type(expected) is not type(came) else None
+        kind = type(expected) if type(expected) is not type(came) else None
         return Finishing(items, kind) if kind or any(items) else None
     if isinstance(expected, dict) and isinstance(came, dict) and list(expected) == list(came):
         items = tuple(learn(expected[key], came[key]) for key in expected)

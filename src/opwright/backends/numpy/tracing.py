@@ -19,6 +19,7 @@ import torch
 
 from opwright import tree
 from opwright.backends.numpy.placement import place_of_arrays, run_call
+from opwright.contract.numpy.facts import NotLikeNumpyError
 from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
 from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.errors import CompileError
@@ -178,14 +179,26 @@ def explain_break(error: Exception, who: str, default_fix: str = _MOVE_OR_ALLOW)
     Args:
         default_fix: the fix if there is no more specific one.
     """
-    if not is_tracing_error(error):
+    refusal = _refusal_in(error)
+    if refusal is None and not is_tracing_error(error):
         return None
     text = str(error)
-    cause = cause_of(text)
     place = _place(error, text)
+    if refusal is not None:
+        return CompileError(f"{who}: cannot be compiled{place}: {refusal.message}", log=text, fix=refusal.fix)
+    cause = cause_of(text)
     return CompileError(
         f"{who}: cannot be compiled whole{place}: {cause}", log=text, fix=_fix(text, cause) or default_fix
     )
+
+
+def _refusal_in(error: BaseException | None) -> NotLikeNumpyError | None:
+    """The refusal of a step that an error of the tracer was raised from."""
+    while error is not None:
+        if isinstance(error, NotLikeNumpyError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def cause_of(text: str) -> str:

@@ -59,6 +59,8 @@ class Call:
 
     def in_numpy(self) -> Any:
         """Run it in NumPy, on the memory of tensors that are on a CPU."""
+        if not self.has_tensors:
+            return self.function(*self.args, **self.keywords)
         args, keywords = tree.map_tensors(_as_array, (list(self.args), self.keywords))
         return self.function(*args, **keywords)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,7 @@ _OPERATORS = {
 
 def run_step(step: Any, args: Any, keywords: dict[str, Any], default_float: DefaultFloatDtype) -> Any:
     """One step of a traced graph: torch's wrapper of a function, a method or an operator, or of an attribute."""
+    args, keywords = _plain(tuple(args)), _plain(dict(keywords))
     if hasattr(step, "f"):
         return run_function(function_path(step.f), step.f, args, keywords, default_float)
     if hasattr(step, "method"):
@@ -40,6 +42,15 @@ def run_step(step: Any, args: Any, keywords: dict[str, Any], default_float: Defa
     if hasattr(step, "op"):
         return run_operator(step.op, args, default_float)
     return attribute(args[0], args[1], default_float)
+
+
+def _plain(value: Any) -> Any:
+    """Ordinary lists and dictionaries for those of a graph, which are of classes of their own."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if type(value) is tuple:
+        return tuple(_plain(item) for item in value)
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def run_operator(op: Callable[..., Any], args: tuple[Any, ...], default_float: DefaultFloatDtype = "float64") -> Any:
@@ -133,8 +144,12 @@ def _on_layer(function: Callable[..., Any], args: Any, keywords: Any) -> Any:
 
 
 def function_path(function: Callable[..., Any]) -> str:
-    """``linalg.norm`` for torch's implementation of that function."""
-    module = getattr(function, "__module__", "") or ""
-    part = module.rpartition(".")[2]
-    name = getattr(function, "__name__", "")
-    return f"{part}.{name}" if part in ("linalg", "fft", "random") else name
+    """``linalg.norm`` for torch's implementation of that function, whose own name may be another."""
+    return _paths().get(id(function)) or getattr(function, "__name__", "")
+
+
+@functools.lru_cache(maxsize=1)
+def _paths() -> dict[int, str]:
+    layers = numpy_layer.numpy_functions
+    parts = [("", layers), *((f"{part}.", getattr(layers, part, None)) for part in ("linalg", "fft", "random"))]
+    return {id(value): prefix + name for prefix, part in parts for name, value in vars(part).items() if callable(value)}

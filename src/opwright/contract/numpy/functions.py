@@ -20,7 +20,8 @@ __all__ = ["DETACHED", "READ_ONLY", "VIEWS", "WRITERS", "call_function"]
 VIEWS = frozenset({
     "T", "array_split", "asanyarray", "asarray", "ascontiguousarray", "atleast_1d", "atleast_2d", "atleast_3d",
     "broadcast_arrays", "broadcast_to", "diag", "diagonal", "dsplit", "expand_dims", "hsplit", "imag", "moveaxis",
-    "ravel", "real", "reshape", "rollaxis", "split", "squeeze", "swapaxes", "transpose", "view", "vsplit", "matrix_transpose",
+    "ravel", "real", "reshape", "rollaxis", "split", "squeeze", "swapaxes", "transpose", "view", "vsplit",
+    "matrix_transpose",
 })  # fmt: skip
 # Views in NumPy, and copies in torch.
 DETACHED = {"flip": "np.flip", "flipud": "np.flipud", "fliplr": "np.fliplr", "rot90": "np.rot90", "flat": "a.flat"}
@@ -157,7 +158,8 @@ def _from_nested(values: Any) -> Tensor:
     if isinstance(values, Tensor):
         return values
     if not isinstance(values, list | tuple):
-        return torch.as_tensor(np.asarray(values))
+        values = values.item() if isinstance(values, np.generic) else values
+        return torch.tensor(values, dtype=getattr(torch, np.asarray(values).dtype.name))
     parts = [_from_nested(v) for v in values]
     weak = [
         v if isinstance(v, bool | int | float | complex) else numpy_dtype(p.dtype)
@@ -193,6 +195,28 @@ def _flatten(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, A
 
 def _copy(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any]) -> Any:
     return mark(args[0].clone(), scalar=False) if isinstance(args[0], Tensor) else mark(run(*args))
+
+
+def _full(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    given = dict(zip(("shape", "fill_value", "dtype", "order"), args, strict=False)) | keywords
+    value, dtype = given["fill_value"], given.get("dtype")
+    if not isinstance(value, Tensor):
+        return mark(run(*args, **keywords))
+    value = value if dtype is None else value.to(getattr(torch, np.dtype(dtype).name))
+    return mark(value.broadcast_to(given["shape"]).clone())
+
+
+def _pad(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    given = dict(zip(("array", "pad_width", "mode"), args, strict=False)) | keywords
+    array, value = given.pop("array"), given.pop("constant_values", 0)
+    widths = np.broadcast_to(given.pop("pad_width"), (array.dim(), 2)).tolist()
+    if given.pop("mode", "constant") != "constant" or given or not isinstance(value, int | float):
+        raise NotLikeNumpyError("np.pad with other modes than a constant", "use np.concatenate")
+    shape = [before + size + after for (before, after), size in zip(widths, array.shape, strict=True)]
+    padded = torch.full(shape, value, dtype=array.dtype, device=array.device)
+    inner = tuple(slice(before, before + size) for (before, _), size in zip(widths, array.shape, strict=True))
+    padded[inner] = array
+    return mark(padded)
 
 
 def _diag(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any]) -> Any:
@@ -237,11 +261,7 @@ def _unique(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, An
     tensor = args[0]
     if not isinstance(tensor, Tensor) or not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         return tree.map_tensors(lambda t: mark(t.clone()), run(*args, **keywords))
-    if len(args) > 1 or keywords:
-        raise NotLikeNumpyError("np.unique of floats with options, where NaNs are one value in NumPy", "use integers")
-    values = run(tensor)
-    is_nan = torch.isnan(values)
-    return mark(values[~is_nan | (torch.cumsum(is_nan, 0) == 1)])
+    raise NotLikeNumpyError("np.unique of floats, where NumPy counts NaNs as one value", "use integers")
 
 
 def _quantile(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any]) -> Any:
@@ -249,7 +269,7 @@ def _quantile(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, 
     dtype = np.dtype(np.quantile(np.ones(1, numpy_dtype(args[0].dtype)), 0.5).dtype)
     result = run(*args, **keywords).to(getattr(torch, dtype.name))
     if axis is None and not keywords.get("keepdims"):
-        result = result.reshape(np.shape(q) if not isinstance(q, Tensor) else q.shape)
+        result = result.reshape(q.shape if isinstance(q, Tensor) else np.asarray(q).shape)
     return mark(result, scalar=True)
 
 
@@ -298,7 +318,7 @@ def _rot90(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any
 _SPECIAL: dict[str, Callable[..., Any]] = {
     "array": _array, "method astype": _astype, "astype": _astype, "method flatten": _flatten, "copy": _copy,
     "method copy": lambda run, args, keywords: mark(args[0].clone(), scalar=facts_of(args[0]).scalar),
-    "diag": _diag, "where": _where, "clip": _clip, "unique": _unique, "quantile": _quantile, "percentile": _quantile,
+    "diag": _diag, "full": _full, "pad": _pad, "where": _where, "clip": _clip, "unique": _unique, "quantile": _quantile, "percentile": _quantile,
     **{name: _cast_to_numpys(name) for name in sorted(_CAST_TO_NUMPYS)},
     "real_if_close": _real_if_close, "method sort": _sort_in_place, "method fill": _fill,
     "method resize": _refused("a.resize, which changes the array's size in place", "use np.resize"),

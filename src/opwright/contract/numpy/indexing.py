@@ -17,6 +17,7 @@ def get_item(layer: Any, tensor: torch.Tensor, index: Any) -> torch.Tensor:
     """``tensor[index]``. ``layer`` is torch's array type, which implements NumPy's combined indexing."""
     plain, flips = _without_negative_steps(index, tensor)
     source = tensor.flip(flips) if flips else tensor
+    source, plain, is_computed = _with_computed_selected(source, plain)
     out = layer(source)[_as_layer(plain, layer)].tensor
     entries = plain if isinstance(plain, tuple) else (plain,)
     if out.dim() == 0 and not any(e is None or e is Ellipsis for e in entries):
@@ -25,8 +26,8 @@ def get_item(layer: Any, tensor: torch.Tensor, index: Any) -> torch.Tensor:
         return mark(out)
     if flips:
         return mark_detached(out, tensor, "a slice with a negative step")
-    if any(isinstance(e, torch.Tensor) for e in entries):
-        return mark_detached(out.clone(), tensor, "an index that is computed")
+    if is_computed:
+        return mark_detached(out.clone(), tensor, "a row at an index that is computed")
     return mark(out, of=tensor)
 
 
@@ -52,7 +53,10 @@ def set_item(layer: Any, tensor: torch.Tensor, index: Any, value: Any) -> None:
         _copy_into(target, value)
         return
     entries = plain if isinstance(plain, tuple) else (plain,)
-    if is_basic(entries) and not any(isinstance(e, torch.Tensor) for e in entries):
+    computed = [e for e in entries if _is_computed(e)]
+    if is_basic(entries) and len(computed) == 1:
+        _write_at(tensor, entries, value)
+    elif is_basic(entries) and not computed:
         _copy_into(tensor[plain], value)
     else:
         layer(tensor)[_as_layer(plain, layer)] = layer(value) if isinstance(value, torch.Tensor) else value
@@ -63,6 +67,46 @@ def _copy_into(target: torch.Tensor, value: Any) -> None:
         target.fill_(value)
         return
     target.copy_(_leading_dims_dropped(value, target.dim()))
+
+
+def _is_computed(entry: Any) -> bool:
+    """Whether this is an integer that is a value of an array, such as ``np.argmax(a)``."""
+    return isinstance(entry, torch.Tensor) and entry.dim() == 0 and entry.dtype is not torch.bool
+
+
+def _counted_from_0(index: torch.Tensor, size: Any) -> torch.Tensor:
+    return torch.where(index < 0, index + size, index).to(torch.int64).reshape(1)
+
+
+def _with_computed_selected(tensor: torch.Tensor, index: Any) -> tuple[torch.Tensor, Any, bool]:
+    """The tensor with the elements at computed integers selected, and the index with 0 in place of these."""
+    entries = index if isinstance(index, tuple) else (index,)
+    if not any(map(_is_computed, entries)):
+        return tensor, index, False
+    taken = sum(_consumes(e) for e in entries if e is not Ellipsis)
+    dim, plain = 0, []
+    for entry in entries:
+        if _is_computed(entry):
+            tensor = tensor.index_select(dim, _counted_from_0(entry, tensor.shape[dim]))
+        plain.append(0 if _is_computed(entry) else entry)
+        dim += tensor.dim() - taken if entry is Ellipsis else _consumes(entry)
+    return tensor, tuple(plain), True
+
+
+def _write_at(tensor: torch.Tensor, entries: Any, value: Any) -> None:
+    """Write where one entry of a basic index is a computed integer."""
+    place = next(i for i, e in enumerate(entries) if _is_computed(e))
+    view = tensor[tuple(slice(None) if i == place else e for i, e in enumerate(entries))]
+    taken = sum(_consumes(e) for e in entries if e is not Ellipsis)
+    spans = [tensor.dim() - taken if e is Ellipsis else isinstance(e, slice) or e is None for e in entries[:place]]
+    dim = int(sum(spans))
+    at = _counted_from_0(entries[place], view.shape[dim])
+    if isinstance(value, torch.Tensor):
+        shape = [size for i, size in enumerate(view.shape) if i != dim]
+        value = _leading_dims_dropped(value, len(shape)).to(tensor.dtype).broadcast_to(shape).unsqueeze(dim)
+        view.index_copy_(dim, at, value.contiguous())
+    else:
+        view.index_fill_(dim, at, value)
 
 
 def _leading_dims_dropped(value: torch.Tensor, dims: int) -> torch.Tensor:

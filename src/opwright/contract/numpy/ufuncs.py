@@ -147,7 +147,8 @@ def _heaviside(a: Tensor, b: Tensor) -> Tensor:
 # By NumPy's name: the function of torch on operands that have the dtypes of NumPy's loop.
 UFUNCS: dict[str, Callable[..., Any]] = {
     "absolute": _of_bool(torch.abs), "fabs": torch.abs, "negative": torch.neg, "positive": torch.clone,
-    "sqrt": torch.sqrt, "square": lambda x: x * x, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log,
+    "sqrt": torch.sqrt, "square": lambda x: x * x, "exp": torch.exp, "exp2": torch.exp2,
+    "expm1": torch.expm1, "log": torch.log,
     "log2": torch.log2, "log10": torch.log10, "log1p": torch.log1p, "sin": torch.sin, "cos": torch.cos,
     "tan": torch.tan, "arcsin": torch.asin, "arccos": torch.acos, "arctan": torch.atan, "sinh": torch.sinh,
     "cosh": torch.cosh, "tanh": torch.tanh, "arcsinh": torch.asinh, "arccosh": torch.acosh, "arctanh": torch.atanh,
