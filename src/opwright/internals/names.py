@@ -251,7 +251,10 @@ INTERNALS: tuple[Internal, ...] = (
     Internal("numpy_methods", "torch._dynamo.utils.numpy_method_wrapper", "the same, for arrays' methods", _CPU_ARRAYS),
     Internal("numpy_operators", "torch._dynamo.utils.numpy_operator_wrapper", "the same, for operators", _CPU_ARRAYS),
     Internal(
-        "traced_array", "torch._dynamo.variables.tensor.NumpyNdarrayVariable", "an array's dtype while tracing", _NO_DTYPE
+        "traced_array",
+        "torch._dynamo.variables.tensor.NumpyNdarrayVariable",
+        "an array's dtype while tracing",
+        _NO_DTYPE,
     ),
     Internal(
         "traced_dtype", "torch._dynamo.variables.misc.NumpyDTypeVariable", "an array's dtype while tracing", _NO_DTYPE

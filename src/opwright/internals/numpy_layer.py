@@ -16,7 +16,7 @@ from opwright.internals.lookup import all_found, find
 
 __all__ = [
     "Array", "arrays_made_by", "default_dtypes", "has_numpy", "is_device_constructor", "numpy_functions",
-    "without_default_device",
+    "reset_run_call", "set_run_call", "without_default_device",
 ]  # fmt: skip
 
 # NumPy's namespace and its array, on tensors. None if this torch has none.
@@ -153,15 +153,25 @@ _installed = threading.Lock()
 @contextlib.contextmanager
 def arrays_made_by(run: RunCall) -> Iterator[None]:
     """A block in which, in this thread, ``run`` runs the NumPy calls of traced graphs."""
+    token = set_run_call(run)
+    try:
+        yield
+    finally:
+        reset_run_call(token)
+
+
+def set_run_call(run: RunCall) -> contextvars.Token[RunCall | None]:
+    """Begin such a block; returns what ends it."""
     if not _original_calls:
         with _installed:  # once, and for good: outside of such blocks, torch's own functions run
             if not _original_calls:
                 _patch_calls()
-    token = _run_call.set(run)
-    try:
-        yield
-    finally:
-        _run_call.reset(token)
+    return _run_call.set(run)
+
+
+def reset_run_call(token: contextvars.Token[RunCall | None]) -> None:
+    """End such a block."""
+    _run_call.reset(token)
 
 
 def is_device_constructor(function: Any) -> bool:

@@ -10,16 +10,17 @@ import numpy as np
 import torch
 
 from opwright import tree
+from opwright.backends.numpy.state import is_foreign_array
 from opwright.contract.dtypes import short
 
-__all__ = ["NUMPY", "Choice", "Choices", "Form", "form_of", "quick_key", "shown"]
+__all__ = ["NUMPY", "Choices", "Form", "MeasuredWays", "form_of", "quick_key", "shown"]
 
 NUMPY = "NumPy"
 _MOST_KEYS = 4096
 
 
 @dataclass(frozen=True)
-class Choice:
+class MeasuredWays:
     """What was measured for arguments of some size.
 
     Attributes:
@@ -54,7 +55,7 @@ class Choices:
     """The way of each form of call, once it was measured."""
 
     def __init__(self) -> None:
-        self.made: list[Choice] = []
+        self.made: list[MeasuredWays] = []
         self._ways: dict[Form, str] = {}
         self._quick: dict[Any, str] = {}
 
@@ -66,17 +67,17 @@ class Choices:
         """The way that was remembered for exactly these shapes."""
         return self._quick.get(key)
 
-    def remember(self, key: Any, form: Form) -> None:
-        """Remember the way of a form for exactly these shapes."""
+    def remember(self, key: Any, way: str) -> None:
+        """Remember the way of calls with exactly these shapes."""
         if key is not None:
             if len(self._quick) >= _MOST_KEYS:
                 self._quick.clear()
-            self._quick[key] = self._ways[form]
+            self._quick[key] = way
 
-    def choose(self, form: Form, arguments: str, seconds: dict[str, float]) -> Choice:
+    def choose(self, form: Form, arguments: str, seconds: dict[str, float]) -> MeasuredWays:
         """Choose the fastest way; NumPy if it is not slower than the others."""
         chosen = min(seconds, key=lambda way: (seconds[way], way != NUMPY))
-        choice = Choice(arguments, seconds, chosen)
+        choice = MeasuredWays(arguments, seconds, chosen)
         self.made.append(choice)
         self._ways[form] = chosen
         return choice
@@ -102,13 +103,13 @@ def form_of(like: Any, leaves: Sequence[Any]) -> tuple[Form, bool]:
     sizes: list[int] = []
     for leaf in leaves:
         if isinstance(leaf, np.ndarray):
-            kinds.append((leaf.dtype, leaf.ndim))
+            kinds.append((leaf.dtype, leaf.ndim, leaf.flags.c_contiguous))
             sizes.append(leaf.size.bit_length() // 2)
         elif isinstance(leaf, torch.Tensor):
             kinds.append((leaf.dtype, leaf.device, leaf.requires_grad, leaf.dim()))
         else:
             kinds.append(type(leaf) if isinstance(leaf, int | float | np.generic) else _hashable(leaf))
-    on_arrays = not any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+    on_arrays = not any(isinstance(leaf, torch.Tensor) or is_foreign_array(leaf) for leaf in leaves)
     return Form((tree.form(like), tuple(kinds)), tuple(sizes)), on_arrays
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from opwright.backends.numpy.state import is_foreign_array
+
 __all__ = ["Outcome", "difference", "values_differ"]
 
 # Relative to the largest finite value of an array: sums in another order differ by this much at most.
@@ -68,8 +70,8 @@ def copied(value: Any) -> Any:
     """The same nest with copies of its arrays; tensors become arrays."""
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().resolve_conj().resolve_neg().numpy().copy()
-    if isinstance(value, np.ndarray):
-        return value.copy()
+    if isinstance(value, np.ndarray) or is_foreign_array(value):
+        return np.array(value if isinstance(value, np.ndarray) else np.from_dlpack(value))
     if isinstance(value, tuple):
         items = [copied(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)

@@ -6,15 +6,16 @@ import contextvars
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 
 from opwright import tree
 from opwright.backends.build_tools import build_tools
 from opwright.backends.numpy import tracing
-from opwright.backends.numpy.choice import NUMPY, Choice, Choices, Form, form_of, quick_key, shown
+from opwright.backends.numpy.choice import NUMPY, Choices, Form, MeasuredWays, form_of, quick_key, shown
 from opwright.backends.numpy.finishing import Finishing, finish
+from opwright.backends.numpy.numba_compiled import NumbaCompiled, has_numba
 from opwright.backends.numpy.state import State, refuse_subclasses
 from opwright.backends.numpy.statements import first_difference
 from opwright.backends.numpy.torch_compiled import Compilation, TorchCompiled
@@ -26,6 +27,7 @@ __all__ = ["Compilation", "CompiledNumpy", "compile_numpy"]
 
 Verify = Literal["first", "always", "never"]
 Mode = Literal["auto", "compiled"]
+Compiler = Literal["torch", "numba", "auto"]
 
 
 @overload
@@ -40,6 +42,7 @@ def compile_numpy(
     dynamic: bool | None = None,
     verify: Verify = "first",
     mode: Mode = "auto",
+    compiler: Compiler = "torch",
 ) -> Callable[[Callable[..., Any]], CompiledNumpy]: ...
 def compile_numpy(
     function: Callable[..., Any] | None = None,
@@ -52,6 +55,7 @@ def compile_numpy(
     dynamic: bool | None = None,
     verify: Verify = "first",
     mode: Mode = "auto",
+    compiler: Compiler = "torch",
 ) -> Any:
     """Compile a NumPy function to parallel C++ on a CPU and to Triton on a GPU; a decorator.
 
@@ -70,6 +74,8 @@ def compile_numpy(
         verify: compare with NumPy at the "first" call of each compiled form, "always", or "never".
         mode: "auto": calls on arrays go to NumPy where it was faster, which the first call of each size measures;
             "compiled": they never do.
+        compiler: "torch" (torch.compile), "numba", which suits loops and takes arrays only, or "auto": both, of which
+            the faster one is used (torch.compile alone where Numba is not installed).
 
     Raises:
         CompileError: the function uses something of NumPy that cannot be compiled, or gives something else when it is;
@@ -78,7 +84,7 @@ def compile_numpy(
 
     def decorate(function: Callable[..., Any]) -> CompiledNumpy:
         whole = fullgraph and not allow_breaks
-        return CompiledNumpy(function, device, default_float_dtype, whole, dynamic, verify, mode)
+        return CompiledNumpy(function, device, default_float_dtype, whole, dynamic, verify, mode, compiler)
 
     return decorate if function is None else decorate(function)
 
@@ -99,26 +105,31 @@ class CompiledNumpy:
         dynamic: bool | None,
         verify: Verify,
         mode: Mode,
+        compiler: Compiler = "torch",
     ) -> None:
         self._name = getattr(function, "__qualname__", repr(function))
         check_default_float_dtype(default_float_dtype, self._name)
         _check_option("verify", verify, ("first", "always", "never"), self._name)
         _check_option("mode", mode, ("auto", "compiled"), self._name)
-        if fullgraph:
+        _check_option("compiler", compiler, ("torch", "numba", "auto"), self._name)
+        if fullgraph and compiler == "torch":
             tracing.refuse_lacking(function, self._name)
         functools.update_wrapper(self, function)
         self._function = function
         self._default_float_dtype = default_float_dtype
         self._fullgraph = fullgraph
         self._verify = verify
-        self._mode = mode
-        chosen = torch.device(device) if device is not None else None
-        self._torch = TorchCompiled(
-            function, self._name, chosen, default_float_dtype, fullgraph, dynamic, self._about_to_compile
-        )
-        self._ways: dict[str, Callable[..., Any]] = {"torch.compile": self._torch}
+        self._mode = mode if default_float_dtype == "float64" else "compiled"  # NumPy itself has no other default
+        self._ways: dict[str, TorchCompiled | NumbaCompiled] = {}
+        if compiler != "numba":
+            chosen = torch.device(device) if device is not None else None
+            options = (chosen, default_float_dtype, fullgraph, dynamic)
+            self._ways["torch.compile"] = TorchCompiled(function, self._name, *options, self._about_to_compile)
+        if compiler == "numba" or (compiler == "auto" and has_numba()):
+            self._ways["numba"] = NumbaCompiled(function, self._name)
         self._choices = Choices()
         self._finishing: dict[Any, Finishing | None] = {}
+        self._refused: dict[str, str] = {}
         self._only_numpy = ""
 
     # -- what a user sees ------------------------------------------------------------------------------------------
@@ -126,7 +137,7 @@ class CompiledNumpy:
     @property
     def compilations(self) -> list[Compilation]:
         """Each compilation."""
-        return self._torch.compilations
+        return [each for way in self._ways.values() for each in way.compilations]
 
     @property
     def recompiles(self) -> int:
@@ -134,7 +145,7 @@ class CompiledNumpy:
         return max(len(self.compilations) - 1, 0)
 
     @property
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[MeasuredWays]:
         """The times of NumPy and of compiled code, for each size that was measured."""
         return self._choices.made
 
@@ -147,7 +158,11 @@ class CompiledNumpy:
             return f"{self._name}: not compiled yet; the first call does it"
         count = f"{len(self.compilations)} compilation{'s' * (len(self.compilations) > 1)}"
         lines = [f"  {c.seconds:6.1f} s  ({c.arguments})  {c.reason}" for c in self.compilations]
-        return "\n".join([f"{self._name}: {count}", *lines, *(f"  {choice}" for choice in self.choices)])
+        return "\n".join([f"{self._name}: {count}", *lines, *self._choice_lines()])
+
+    def _choice_lines(self) -> list[str]:
+        refused = [f"  not by {way}: {why}" for way, why in self._refused.items()]
+        return [*refused, *(f"  {choice}" for choice in self.choices)]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -158,10 +173,15 @@ class CompiledNumpy:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs and self._choices.quick_way(quick_key(args)) is NUMPY:
-            return self._function(*args)
         if torch.compiler.is_compiling():
             return self._function(*args, **kwargs)  # part of an outer graph
+        key = None if kwargs else quick_key(args)
+        if key is not None and (way := self._choices.quick_way(key)) is not None:
+            if way is NUMPY:
+                return self._function(*args)
+            result = self._run_quickly(key, way, args)
+            if result is not NotImplemented:
+                return result
         if self._only_numpy:
             return self._function(*args, **kwargs)
         leaves = tree.leaves((args, kwargs))
@@ -169,23 +189,43 @@ class CompiledNumpy:
         form, on_arrays = form_of((args, kwargs), leaves)
         way = self._choices.way(form)
         if way is NUMPY:
-            self._choices.remember(None if kwargs else quick_key(args), form)
+            self._choices.remember(key, NUMPY)
             return self._function(*args, **kwargs)
         call = Call(self._function, args, kwargs, single=self._default_float_dtype == "float32")
-        measure = on_arrays and self._mode == "auto" and way is None
-        if measure or self._verify == "always" or self._is_new(form):
+        measure = on_arrays and way is None and (self._mode == "auto" or len(self._ways) > 1)
+        way = way or next(iter(self._ways))
+        is_new = self._verify != "never" and (form.kind, way) not in self._finishing
+        if measure or is_new or self._verify == "always":
             return self._first_call(call, form, measure)
-        return self._run(call, form, self._ways[way or next(iter(self._ways))])
+        result = self._run(call, form, way)
+        if key is not None and self._finishing.get((form.kind, way)) is None:
+            self._choices.remember(key, way)
+            self._ways[way].remember(key, args)
+        return result
 
-    def _is_new(self, form: Form) -> bool:
-        """Whether no call of this kind has been compared."""
-        return self._verify != "never" and form.kind not in self._finishing
+    def _run_quickly(self, key: Any, way: str, args: Any) -> Any:
+        """Run what an earlier call with the same types, dtypes and shapes has run; NotImplemented if it cannot."""
+        token = _running.set(_Arguments(args) if self._verify != "never" else None)
+        try:
+            result = self._ways[way].quickly(key, args)
+            call = _running.get()
+        except ArgumentError:
+            raise
+        except Exception as error:
+            call = Call(self._function, args, {}, single=self._default_float_dtype == "float32")
+            return self._or_numpys(call, functools.partial(after_failure, call, error))
+        finally:
+            _running.reset(token)
+        if isinstance(call, Call) and call.before is not None:  # something was compiled
+            both = against_numpy(call, result)
+            return self._or_numpys(call, lambda: self._compared(call, both).result)
+        return result
 
-    def _run(self, call: Call, form: Form, way: Callable[..., Any]) -> Any:
+    def _run(self, call: Call, form: Form, way: str) -> Any:
         """Run compiled code; if something is compiled in the meantime, NumPy runs besides."""
         token = _running.set(call if self._verify != "never" else None)
         try:
-            came = call.run(way)
+            came = call.run(self._ways[way])
         except ArgumentError:
             call.undo()
             raise
@@ -194,32 +234,47 @@ class CompiledNumpy:
         finally:
             _running.reset(token)
         if call.before is None:
-            return finish(self._finishing.get(form.kind), came)
-        return self._or_numpys(call, lambda: self._compared(call, form, against_numpy(call, came)).result)
+            return finish(self._finishing.get((form.kind, way)), came)
+        return self._or_numpys(call, lambda: self._compared(call, against_numpy(call, came)).result)
 
     def _first_call(self, call: Call, form: Form, measure: bool) -> Any:
         """Run every way, compare each with NumPy, and measure them."""
-        both, right, refusal = None, {}, None
+        both, refusal = None, None
+        right: dict[str, Callable[..., Any]] = {}
         for name, way in self._ways.items():
             try:
-                both = self._compared(call, form, run_both(call, way))
+                both = self._compared(call, run_both(call, way))
                 right[name] = way
+                self._finishing[form.kind, name] = both.finishing
             except CompileError as error:
                 refusal = refusal or error
+                self._refused[name] = error.message.removeprefix(f"{self._name}: ")
         if both is None:
             assert refusal is not None  # there is at least one way, and it was refused
             return self._or_numpys(call, functools.partial(_raise, refusal))
         if measure and not self._only_numpy:
             arguments = ", ".join(f"{name}: {shown(value)}" for name, value in call.bound().items())
-            choice = self._choices.choose(form, arguments, times_of(call, right))
+            times = times_of(call, {name: functools.partial(self._run_short, name) for name in right})
+            if self._mode == "compiled":
+                del times[NUMPY]
+            choice = self._choices.choose(form, arguments, times)
             build_tools().notify(f"{self._name} {choice}")
         return both.result
 
-    def _compared(self, call: Call, form: Form, both: Both) -> Both:
+    def _run_short(self, way: str, *args: Any, **kwargs: Any) -> Any:
+        """Run compiled code as later calls do."""
+        key = None if kwargs else quick_key(args)
+        if key is not None:
+            self._ways[way].remember(key, args)
+            result = self._ways[way].quickly(key, args)
+            if result is not NotImplemented:
+                return result
+        return self._ways[way](*args, **kwargs)
+
+    def _compared(self, call: Call, both: Both) -> Both:
         """What both ways gave, if it is the same."""
         if both.difference and self._verify != "never":
             raise self._differs(call, both)
-        self._finishing[form.kind] = both.finishing
         return both
 
     def _differs(self, call: Call, both: Both) -> CompileError:
@@ -249,12 +304,21 @@ class CompiledNumpy:
     def _about_to_compile(self) -> None:
         """Note what a call may change before it runs what is compiled now."""
         call = _running.get()
+        if isinstance(call, _Arguments):
+            call = Call(self._function, call.args, {}, single=self._default_float_dtype == "float32")
+            _running.set(call)
         if call is not None and self._fullgraph:
             call.save()
 
 
+class _Arguments(NamedTuple):
+    """The arguments of a call that most probably compiles nothing."""
+
+    args: tuple[Any, ...]
+
+
 # The call that this thread runs compiled.
-_running: contextvars.ContextVar[Call | None] = contextvars.ContextVar("opwright_numpy_call", default=None)
+_running: contextvars.ContextVar[Call | _Arguments | None] = contextvars.ContextVar("opwright_call", default=None)
 
 
 def _raise(error: Exception) -> Any:

@@ -34,6 +34,8 @@ def learn(expected: Any, came: Any) -> Finishing | None:
     if isinstance(expected, np.ndarray) and isinstance(came, np.ndarray | np.generic):
         as_array = isinstance(came, np.generic) and expected.ndim == 0
         return Finishing(as_array=True) if as_array else None
+    if isinstance(expected, np.generic) and type(came) in (bool, int, float, complex):
+        return Finishing(kind=type(expected))  # Numba returns Python's numbers
     return None
 
 
@@ -43,6 +45,8 @@ def finish(finishing: Finishing | None, value: Any) -> Any:
         return value
     if finishing.as_array:
         return np.asarray(value)
+    if not isinstance(value, list | tuple | dict):
+        return finishing.kind(value) if finishing.kind is not None else value
     if isinstance(value, dict):
         return {key: finish(f, value[key]) for key, f in zip(value, finishing.items, strict=True)}
     items = [finish(f, item) for f, item in zip(finishing.items, value, strict=True)]

@@ -23,10 +23,12 @@ from opwright.internals.numpy_layer import (
     can_place_arrays,
     default_device_is_chosen,
     is_device_constructor,
+    reset_run_call,
+    set_run_call,
     without_default_device,
 )
 
-__all__ = ["arrays_made_on", "place_of_arrays", "run_call"]
+__all__ = ["arrays_made_on", "numpy_steps", "place_of_arrays", "run_call"]
 
 _place: contextvars.ContextVar[torch.device | None] = contextvars.ContextVar("opwright_numpy_place", default=None)
 
@@ -56,6 +58,24 @@ def arrays_made_on(device: torch.device | None, default_float: DefaultFloatDtype
     finally:
         _place.reset(place)
         _float.reset(floats)
+
+
+class numpy_steps:
+    """``arrays_made_on(None, ...)`` for a call that must be short: nothing is hidden, and arrays are on the CPU."""
+
+    __slots__ = ("_default_float", "_tokens")
+
+    def __init__(self, default_float: DefaultFloatDtype) -> None:
+        self._default_float = default_float
+
+    def __enter__(self) -> None:
+        self._tokens = (_place.set(None), _float.set(self._default_float), set_run_call(_run_call_here))
+
+    def __exit__(self, *_: object) -> None:
+        place, floats, run = self._tokens
+        _place.reset(place)
+        _float.reset(floats)
+        reset_run_call(run)
 
 
 def place_of_arrays() -> torch.device | None:

@@ -15,7 +15,7 @@ import torch
 
 from opwright.errors import ArgumentError
 
-__all__ = ["State", "outer_values", "refuse_subclasses"]
+__all__ = ["State", "is_foreign_array", "outer_values", "refuse_subclasses"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class State:
     def _save(self, value: Any) -> None:
         if id(value) in self._saved or isinstance(value, _UNCHANGING) or value is None:
             return
+        if is_foreign_array(value):
+            value = np.from_dlpack(value)
         if isinstance(value, np.ndarray):
             self._saved[id(value)] = _Saved(value, value.copy())
             if value.dtype.hasobject:
@@ -58,7 +60,7 @@ class State:
         elif isinstance(value, types.CellType):
             self._saved[id(value)] = _Saved(value, _contents(value))
             self._save(_contents(value))
-        elif hasattr(value, "__dict__") and not isinstance(value, types.ModuleType | type | types.FunctionType):
+        elif hasattr(value, "__dict__") and type(value).__module__.partition(".")[0] not in _TOOLS:
             self._saved[id(value)] = _Saved(value, dict(vars(value)))
             self._save_each(vars(value).values())
 
@@ -106,6 +108,8 @@ class State:
         ]
 
 
+# Their objects are tools, not data.
+_TOOLS = frozenset({"opwright", "torch", "numpy", "numba", "builtins", "functools", "_thread"})
 # Values that nothing can change, and code.
 _UNCHANGING = (
     str, bytes, int, float, complex, bool, np.generic, np.dtype, type, types.ModuleType, types.FunctionType,
@@ -119,6 +123,11 @@ def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
         tensor.detach().numpy()[...] = values.numpy()
     else:
         tensor.detach().copy_(values)
+
+
+def is_foreign_array(value: Any) -> bool:
+    """Whether this is an array of another library than NumPy and torch, which lends its memory."""
+    return not isinstance(value, np.ndarray | np.generic | torch.Tensor | type) and hasattr(value, "__dlpack__")
 
 
 def _contents(cell: types.CellType) -> Any:

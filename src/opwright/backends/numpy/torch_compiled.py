@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from opwright import tree
 from opwright.backends.build_tools import build_tools
 from opwright.backends.numpy import tracing
-from opwright.backends.numpy.arrays import borrow
-from opwright.backends.numpy.placement import arrays_made_on, place_of_arrays
+from opwright.backends.numpy.arrays import as_numpy, borrow, refuse_shared_writes
+from opwright.backends.numpy.placement import arrays_made_on, numpy_steps, place_of_arrays
 from opwright.contract.dtypes import short
 from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.internals.compiler import graph_break_reasons, is_recompile_limit
@@ -65,6 +66,7 @@ class TorchCompiled:
         self._dynamic = dynamic
         self._on_compile = on_compile
         self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._quick: dict[Any, Callable[..., Any]] = {}
         self._graphs = 0
         self._breaks: list[str] = []
         self._warned = False
@@ -82,13 +84,56 @@ class TorchCompiled:
         borrowed.write_back(self._name)
         return tree.map_tensors(borrowed.give_back, result)
 
+    def quickly(self, key: Any, args: Sequence[Any]) -> Any:
+        """The result of a call like an earlier one, on plain arrays and numbers; NotImplemented if it is not like that.
+
+        Args:
+            key: dtypes, shapes and types of the arguments.
+        """
+        compiled = self._quick.get((key, torch.is_grad_enabled()))
+        if compiled is None or default_device_is_chosen():
+            return NotImplemented
+        values, tensors = [], []
+        for value in args:
+            if type(value) is np.ndarray:
+                flags = value.flags
+                if not (flags.c_contiguous and flags.writeable):
+                    return NotImplemented
+                value = torch.from_numpy(value)
+                tensors.append(value)
+            values.append(value)
+        graphs = self._graphs
+        with numpy_steps(self._default_float_dtype):
+            result = compiled(*values)
+        if self._graphs != graphs:  # it may be another graph, which writes
+            del self._quick[key, torch.is_grad_enabled()]
+        if len(tensors) > 1 and any(tensor._version for tensor in tensors):
+            refuse_shared_writes(args, tensors, self._name)
+        if type(result) is torch.Tensor:
+            return as_numpy(result)
+        return tree.map_tensors(as_numpy, result)
+
+    def remember(self, key: Any, args: Sequence[Any]) -> None:
+        """Remember the compiled function of a call on plain arrays and numbers, for ``quickly``."""
+        if not self._fullgraph or self._device is not None or default_device_is_chosen():
+            return
+        if all(type(a) is not np.ndarray or (a.flags.c_contiguous and a.dtype.isnative) for a in args):
+            like: Any = (tuple(args), {})
+            leaves = [torch.from_numpy(a) if type(a) is np.ndarray and a.flags.writeable else a for a in args]
+            found = self._compiled.get(self._key(leaves, like))
+            if found is not None and len(self._quick) < 4096:
+                self._quick[key, torch.is_grad_enabled()] = found
+
     def _device_for_arrays(self) -> torch.device | None:
         """The device that arrays are moved to; None leaves them on the CPU."""
         chosen = self._device or (torch.get_default_device() if default_device_is_chosen() else None)
         return chosen if chosen is not None and chosen.type != "cpu" else None
 
+    def _key(self, leaves: Sequence[Any], like: Any) -> Any:
+        return tree.form(like), tuple(map(_pattern, leaves)), torch.is_grad_enabled(), place_of_arrays()
+
     def _run(self, leaves: Sequence[Any], like: Any) -> Any:
-        key = (tree.form(like), tuple(map(_pattern, leaves)), torch.is_grad_enabled(), place_of_arrays())
+        key = self._key(leaves, like)
         before, start = self._graphs, time.perf_counter()
         reasons = None if self._fullgraph else graph_break_reasons()
         args, kwargs = tree.rebuild(like, leaves)

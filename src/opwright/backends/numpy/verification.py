@@ -16,7 +16,7 @@ from opwright import tree
 from opwright.backends.numpy.choice import NUMPY
 from opwright.backends.numpy.comparison import Outcome, copied, difference
 from opwright.backends.numpy.finishing import Finishing, finish, learn
-from opwright.backends.numpy.state import State, outer_values
+from opwright.backends.numpy.state import State, is_foreign_array, outer_values
 from opwright.errors import CompileError, OpwrightError
 
 __all__ = ["Both", "Call", "after_failure", "against_numpy", "run_both", "times_of"]
@@ -40,7 +40,8 @@ class Call:
         self.keywords = keywords
         self.single = single
         self.before: State | None = None
-        self.has_tensors = bool(tree.tensors((args, keywords)))
+        leaves = tree.leaves((args, keywords))
+        self.has_tensors = any(isinstance(leaf, torch.Tensor) or is_foreign_array(leaf) for leaf in leaves)
 
     def save(self) -> State:
         """Save what the call may change, once."""
@@ -61,7 +62,7 @@ class Call:
         """Run it in NumPy, on the memory of tensors that are on a CPU."""
         if not self.has_tensors:
             return self.function(*self.args, **self.keywords)
-        args, keywords = tree.map_tensors(_as_array, (list(self.args), self.keywords))
+        args, keywords = tree.map_leaves(_as_array, (list(self.args), self.keywords))
         return self.function(*args, **keywords)
 
     def bound(self) -> dict[str, Any]:
@@ -92,8 +93,10 @@ class Both:
     difference: str
 
 
-def _as_array(tensor: torch.Tensor) -> Any:
-    return tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
+def _as_array(value: Any) -> Any:
+    if is_foreign_array(value):
+        return np.from_dlpack(value)
+    return value if not isinstance(value, torch.Tensor) else value.detach().cpu().resolve_conj().resolve_neg().numpy()
 
 
 def run_both(call: Call, way: Callable[..., Any]) -> Both:
@@ -123,7 +126,8 @@ def against_numpy(call: Call, came: Any) -> Both:
     expected = Outcome.of(numpys, watched)
     finishing = None if call.has_tensors else learn(expected.result, ours.result)
     found = _compare(call, expected, ours, finishing) or _compare_effects(call, effects)
-    return Both(came if call.has_tensors else numpys, finishing, found)
+    # With single precision by default, dtypes are not NumPy's.
+    return Both(came if call.has_tensors or call.single else numpys, finishing, found)
 
 
 def after_failure(call: Call, failure: Exception) -> NoReturn:

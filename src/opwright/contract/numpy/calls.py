@@ -145,7 +145,7 @@ def _on_layer(function: Callable[..., Any], args: Any, keywords: Any) -> Any:
 
 def function_path(function: Callable[..., Any]) -> str:
     """``linalg.norm`` for torch's implementation of that function, whose own name may be another."""
-    return _paths().get(id(function)) or getattr(function, "__name__", "")
+    return _paths().get(id(function)) or str(getattr(function, "__name__", ""))
 
 
 @functools.lru_cache(maxsize=1)

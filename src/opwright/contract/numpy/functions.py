@@ -318,7 +318,8 @@ def _rot90(run: Callable[..., Any], args: Sequence[Any], keywords: dict[str, Any
 _SPECIAL: dict[str, Callable[..., Any]] = {
     "array": _array, "method astype": _astype, "astype": _astype, "method flatten": _flatten, "copy": _copy,
     "method copy": lambda run, args, keywords: mark(args[0].clone(), scalar=facts_of(args[0]).scalar),
-    "diag": _diag, "full": _full, "pad": _pad, "where": _where, "clip": _clip, "unique": _unique, "quantile": _quantile, "percentile": _quantile,
+    "diag": _diag, "full": _full, "pad": _pad, "where": _where, "clip": _clip, "unique": _unique,
+    "quantile": _quantile, "percentile": _quantile,
     **{name: _cast_to_numpys(name) for name in sorted(_CAST_TO_NUMPYS)},
     "real_if_close": _real_if_close, "method sort": _sort_in_place, "method fill": _fill,
     "method resize": _refused("a.resize, which changes the array's size in place", "use np.resize"),

@@ -207,12 +207,10 @@ def call_ufunc(ufunc: Any, operands: Sequence[Any], keywords: dict[str, Any], de
     loop = _loop(ufunc, operands, dtype, default_float)
     cast = _cast(ufunc, operands, loop)
     result = _compute(ufunc, operands, cast, loop).to(_torch_dtype(loop[-1]))
-    if where is not None:
-        if out is None:
-            raise NotLikeNumpyError("where= without out=, which leaves values undefined in NumPy", "pass out= as well")
-        result = torch.where(where, result, out.to(result.dtype) if out.dtype != result.dtype else out)
+    if where is not None and out is None:
+        raise NotLikeNumpyError("where= without out=, which leaves values undefined in NumPy", "pass out= as well")
     if out is not None:
-        return write_out(out, result)
+        return write_out(out, result, where)
     return mark(result, scalar=True)
 
 
@@ -241,14 +239,14 @@ def in_place(ufunc: Any, target: Tensor, other: Any, default_float: str) -> Tens
     return call_ufunc(ufunc, (target, other), {"out": target}, default_float)
 
 
-def write_out(out: Tensor, result: Tensor) -> Tensor:
-    """Write a result into ``out``, which it must fit by NumPy's "same_kind" rule."""
+def write_out(out: Tensor, result: Tensor, where: Tensor | None = None) -> Tensor:
+    """Write a result into ``out``, which it must fit by NumPy's "same_kind" rule; only ``where`` that is true."""
     note_write(out)
     if not np.can_cast(numpy_dtype(result.dtype), numpy_dtype(out.dtype), "same_kind"):
         raise TypeError(f"Cannot cast ufunc output from {short(result.dtype)} to {short(out.dtype)}")
     if result.dim() > out.dim() or torch.broadcast_shapes(result.shape, out.shape) != out.shape:
         raise ValueError(f"non-broadcastable output operand with shape {tuple(out.shape)}")
-    out.copy_(result)
+    out.copy_(result if where is None else torch.where(where, result.to(out.dtype), out))
     return out
 
 
