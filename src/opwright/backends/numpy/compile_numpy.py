@@ -93,7 +93,7 @@ class CompiledNumpy:
     """A NumPy function that is compiled when it is called.
 
     ``compilations`` lists each compilation, ``recompiles`` counts those after the first, ``choices`` has the times of
-    both ways, and ``explain()`` describes them.
+    both ways, ``refused`` has why a compiler could not be used, and ``explain()`` describes them.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class CompiledNumpy:
             self._ways["numba"] = NumbaCompiled(function, self._name)
         self._choices = Choices()
         self._finishing: dict[Any, Finishing | None] = {}
-        self._refused: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
         self._only_numpy = ""
 
     # -- what a user sees ------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class CompiledNumpy:
         return "\n".join([f"{self._name}: {count}", *lines, *self._choice_lines()])
 
     def _choice_lines(self) -> list[str]:
-        refused = [f"  not by {way}: {why}" for way, why in self._refused.items()]
+        refused = [f"  not by {way}: {why}" for way, why in self.refused.items()]
         return [*refused, *(f"  {choice}" for choice in self.choices)]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -248,7 +248,7 @@ class CompiledNumpy:
                 self._finishing[form.kind, name] = both.finishing
             except CompileError as error:
                 refusal = refusal or error
-                self._refused[name] = error.message.removeprefix(f"{self._name}: ")
+                self.refused[name] = error.message.removeprefix(f"{self._name}: ")
         if both is None:
             assert refusal is not None  # there is at least one way, and it was refused
             return self._or_numpys(call, functools.partial(_raise, refusal))

@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from opwright.contract.numpy.calls import run_step
+from opwright.contract.numpy.facts import NotLikeNumpyError
 from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.errors import KernelRefusedError
 from opwright.internals.numpy_layer import (
@@ -50,7 +51,7 @@ def arrays_made_on(device: torch.device | None, default_float: DefaultFloatDtype
             f"NumPy code compiled by torch {torch.__version__} makes its arrays on the CPU, not on {device}",
             fix="pass CPU tensors, or use a torch between 2.11 and 2.15",
         )
-    place, floats = _place.set(device), _float.set(default_float)
+    place, floats, steps = _place.set(device), _float.set(default_float), _steps.set([0])
     hidden = without_default_device() if default_device_is_chosen() else contextlib.nullcontext()
     try:
         with arrays_made_by(_run_call_here), hidden:
@@ -58,6 +59,7 @@ def arrays_made_on(device: torch.device | None, default_float: DefaultFloatDtype
     finally:
         _place.reset(place)
         _float.reset(floats)
+        _steps.reset(steps)
 
 
 class numpy_steps:
@@ -83,7 +85,20 @@ def place_of_arrays() -> torch.device | None:
     return _place.get()
 
 
+# torch.compile writes a loop out, step by step, and the time for code generation grows faster than the steps.
+_MOST_STEPS = 300
+_steps: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("opwright_numpy_steps", default=None)
+
+
 def _run_call_here(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+    steps = _steps.get()
+    if steps is not None:
+        steps[0] += 1
+        if steps[0] > _MOST_STEPS:
+            raise NotLikeNumpyError(
+                f"more than {_MOST_STEPS} steps in one graph: torch.compile writes loops out",
+                'use compiler="numba" or "auto", which compile loops as loops, or compile the body of the loop only',
+            )
     return run_call(wrapper, _place.get(), _float.get(), *args, **kwargs)
 
 
