@@ -29,7 +29,8 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     class Tools:
         notify = staticmethod(output.append)
 
-    monkeypatch.setattr("opwright.backends.numpy.compile_numpy.build_tools", Tools)
+    for file in ("compile_numpy", "torch_compiled", "numba_compiled"):
+        monkeypatch.setattr(f"opwright.backends.numpy.{file}.build_tools", Tools)
     return output
 
 

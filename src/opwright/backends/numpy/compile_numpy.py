@@ -19,7 +19,15 @@ from opwright.backends.numpy.numba_compiled import NumbaCompiled, has_numba
 from opwright.backends.numpy.state import State, refuse_subclasses
 from opwright.backends.numpy.statements import first_difference
 from opwright.backends.numpy.torch_compiled import Compilation, TorchCompiled
-from opwright.backends.numpy.verification import Both, Call, after_failure, against_numpy, run_both, times_of
+from opwright.backends.numpy.verification import (
+    Both,
+    Call,
+    after_failure,
+    against_numpy,
+    run_both,
+    runs_in_numpy,
+    times_of,
+)
 from opwright.contract.numpy.rules import DefaultFloatDtype, check_default_float_dtype
 from opwright.errors import ArgumentError, CompileError, ContractError
 
@@ -173,8 +181,8 @@ class CompiledNumpy:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return self._function(*args, **kwargs)  # part of an outer graph
+        if torch.compiler.is_compiling() or runs_in_numpy.get():
+            return self._function(*args, **kwargs)  # part of an outer graph, or of its comparison with NumPy
         key = None if kwargs else quick_key(args)
         if key is not None and (way := self._choices.quick_way(key)) is not None:
             if way is NUMPY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 import time
@@ -19,8 +20,10 @@ from opwright.backends.numpy.finishing import Finishing, finish, learn
 from opwright.backends.numpy.state import State, is_foreign_array, outer_values
 from opwright.errors import CompileError, OpwrightError
 
-__all__ = ["Both", "Call", "after_failure", "against_numpy", "run_both", "times_of"]
+__all__ = ["Both", "Call", "after_failure", "against_numpy", "run_both", "runs_in_numpy", "times_of"]
 
+# While it is set, compiled functions that a function calls run in NumPy, too.
+runs_in_numpy: contextvars.ContextVar[bool] = contextvars.ContextVar("opwright_runs_in_numpy", default=False)
 _ENOUGH_SECONDS = 0.05
 _MOST_ROUNDS = 7
 
@@ -60,10 +63,14 @@ class Call:
 
     def in_numpy(self) -> Any:
         """Run it in NumPy, on the memory of tensors that are on a CPU."""
-        if not self.has_tensors:
-            return self.function(*self.args, **self.keywords)
-        args, keywords = tree.map_leaves(_as_array, (list(self.args), self.keywords))
-        return self.function(*args, **keywords)
+        args, keywords = self.args, self.keywords
+        if self.has_tensors:
+            args, keywords = tree.map_leaves(_as_array, (tuple(args), keywords))
+        token = runs_in_numpy.set(True)
+        try:
+            return self.function(*args, **keywords)
+        finally:
+            runs_in_numpy.reset(token)
 
     def bound(self) -> dict[str, Any]:
         """The arguments by name."""
