@@ -24,7 +24,7 @@ __all__ = ["Both", "Call", "after_failure", "against_numpy", "run_both", "runs_i
 
 # While it is set, compiled functions that a function calls run in NumPy, too.
 runs_in_numpy: contextvars.ContextVar[bool] = contextvars.ContextVar("opwright_runs_in_numpy", default=False)
-_ENOUGH_SECONDS = 0.05
+_ENOUGH_SECONDS = 0.2
 _MOST_ROUNDS = 7
 
 
@@ -216,7 +216,7 @@ def _name(call: Call) -> str:
 def times_of(call: Call, ways: dict[str, Callable[..., Any]]) -> dict[str, float]:
     """The shortest time of each way in seconds, NumPy's among them; effects are undone.
 
-    The ways take turns, until they have taken some hundredths of a second together.
+    The ways take turns, until they have taken some tenths of a second together.
     """
     after, begin = State(call.save().targets()), time.perf_counter()
     runs: dict[str, Callable[[], Any]] = {
