@@ -39,18 +39,23 @@ def load(checkout: Path, name: str, preset: str) -> tuple[Any, list[Any]]:
     return getattr(module, info["func_name"]), [data[n] for n in info["input_args"]]
 
 
-def seconds(function: Any, arguments: list[Any], budget: float = 1.0) -> tuple[float, Any, list[Any]]:
-    """The shortest of several calls on fresh arguments; the last result and arguments."""
-    best, spent, result, given = math.inf, 0.0, None, arguments
-    for count in range(50):
-        given = copy.deepcopy(arguments)
-        start = time.perf_counter()
-        result = function(*given)
-        best = min(best, elapsed := time.perf_counter() - start)
-        spent += elapsed
-        if spent > budget and count >= 2:
+def take_turns(functions: list[Any], arguments: list[Any], budget: float = 3.0) -> list[tuple[float, Any, list[Any]]]:
+    """The shortest of several calls of each function on fresh arguments; its last result and arguments.
+
+    The functions take turns, so that what else the machine does counts for all of them.
+    """
+    best, last = [math.inf] * len(functions), [(None, arguments)] * len(functions)
+    start = time.perf_counter()
+    for count in range(200):
+        for i, function in enumerate(functions):
+            given = copy.deepcopy(arguments)
+            begin = time.perf_counter()
+            result = function(*given)
+            best[i] = min(best[i], time.perf_counter() - begin)
+            last[i] = (result, given)
+        if time.perf_counter() - start > budget and count >= 2:
             break
-    return best, result, given
+    return [(seconds, *outcome) for seconds, outcome in zip(best, last, strict=True)]
 
 
 def measure(checkout: Path, name: str, preset: str) -> dict[str, Any]:
@@ -58,7 +63,7 @@ def measure(checkout: Path, name: str, preset: str) -> dict[str, Any]:
     import numpy as np
 
     import opwright as ow
-    from opwright.backends.numpy.comparison import copied, difference
+    from opwright.contract.numpy.comparison import copied, difference
 
     sys.path.insert(0, str(checkout))
     warnings.simplefilter("ignore")
@@ -68,13 +73,11 @@ def measure(checkout: Path, name: str, preset: str) -> dict[str, Any]:
     start = time.perf_counter()
     compiled(*copy.deepcopy(arguments))
     first = time.perf_counter() - start
-    numpys, expected, written = seconds(function, arguments)
-    auto, came, ours = seconds(compiled, arguments)
-    again = seconds(function, arguments)[0]  # NumPy before and after, so that a drift of the machine counts for neither
+    (numpys, expected, written), (auto, came, ours) = take_turns([function, compiled], arguments)
     found = difference([copied(expected), copied(written)], [copied(came), copied(ours)], classes=False)
     choice = compiled.choices[-1] if compiled.choices else None
     record: dict[str, Any] = {
-        "numpy_ms": min(numpys, again) * 1e3,
+        "numpy_ms": numpys * 1e3,
         "auto_ms": auto * 1e3,
         "chosen": choice.chosen if choice else "NumPy",
         "right": not found,

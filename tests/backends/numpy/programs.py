@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 import opwright as ow
 from opwright.backends.numpy import tracing
-from opwright.backends.numpy.comparison import copied, difference
 from opwright.contract.numpy.array import Array, numpy_on_tensors
+from opwright.contract.numpy.comparison import copied, difference
 from opwright.contract.reference import replace_globals
 from opwright.errors import OpwrightError
 

@@ -11,7 +11,7 @@ import torch
 
 import opwright as ow
 from opwright.backends.numpy import tracing
-from opwright.backends.numpy.comparison import copied, difference
+from opwright.contract.numpy.comparison import copied, difference
 from opwright.errors import OpwrightError
 from tests.backends.numpy.idioms import IDIOMS
 

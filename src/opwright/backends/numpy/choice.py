@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from opwright import tree
-from opwright.backends.numpy.state import is_foreign_array
 from opwright.contract.dtypes import short
+from opwright.contract.numpy.comparison import is_foreign_array
 
 __all__ = ["NUMPY", "Choices", "Form", "MeasuredWays", "form_of", "quick_key", "shown"]
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from opwright.contract.numpy.comparison import is_foreign_array
 from opwright.errors import ArgumentError
 
-__all__ = ["State", "is_foreign_array", "outer_values", "refuse_subclasses"]
+__all__ = ["State", "codes_of", "outer_values", "refuse_subclasses"]
 
 
 @dataclass(frozen=True)
@@ -125,11 +126,6 @@ def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
         tensor.detach().copy_(values)
 
 
-def is_foreign_array(value: Any) -> bool:
-    """Whether this is an array of another library than NumPy and torch, which lends its memory."""
-    return not isinstance(value, np.ndarray | np.generic | torch.Tensor | type) and hasattr(value, "__dlpack__")
-
-
 def _contents(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
@@ -182,6 +178,17 @@ def _with_helpers(function: Callable[..., Any]) -> Iterator[types.FunctionType]:
         used = [each.__globals__.get(name) for name in _names_in(each.__code__)]
         used += [_contents(cell) for cell in each.__closure__ or ()]
         waiting += [u for u in used if getattr(u, "__module__", None) == each.__module__]
+
+
+def codes_of(function: Callable[..., Any]) -> set[types.CodeType]:
+    """The code of a function, of those of its file that it calls, and of functions within them."""
+    found: set[types.CodeType] = set()
+    waiting = [each.__code__ for each in _with_helpers(function)]
+    while waiting:
+        code = waiting.pop()
+        found.add(code)
+        waiting += [c for c in code.co_consts if isinstance(c, types.CodeType) and c not in found]
+    return found
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from opwright import tree
-from opwright.backends.numpy.comparison import copied, difference
-from opwright.backends.numpy.state import State
+from opwright.backends.numpy.state import State, codes_of
 from opwright.contract.numpy.array import Array, numpy_on_tensors
+from opwright.contract.numpy.comparison import copied, difference
 from opwright.contract.numpy.facts import is_scalar
 from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.contract.reference import replace_globals
@@ -36,16 +36,16 @@ class _Step:
 
 
 class _Recorder:
-    """Records the variables after each line of functions of one file; for ``sys.settrace``."""
+    """Records the variables after each line of some functions; for ``sys.settrace``."""
 
-    def __init__(self, file: str) -> None:
-        self._file = file
+    def __init__(self, codes: set[types.CodeType]) -> None:
+        self._codes = codes
         self._bytes = 0
         self._before: dict[types.FrameType, int] = {}
         self.steps: list[_Step] = []
 
     def __call__(self, frame: types.FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename != self._file:
+        if frame.f_code not in self._codes:
             return None
         if event in ("line", "return") and self._has_room():
             line = self._before.get(frame)
@@ -84,12 +84,12 @@ def first_difference(
     target = getattr(function, "__func__", function)
     if not isinstance(target, types.FunctionType):
         return ""
-    file = target.__code__.co_filename
+    codes = codes_of(target)
     state.restore()
-    numpys = _steps(lambda: target(*args, **keywords), file)
+    numpys = _steps(lambda: target(*args, **keywords), codes)
     state.restore()
     tensors = tree.map_leaves(_as_array, (list(args), dict(keywords)))
-    ours = _steps(lambda: replace_globals(target, numpy_on_tensors())(*tensors[0], **tensors[1]), file)
+    ours = _steps(lambda: replace_globals(target, numpy_on_tensors())(*tensors[0], **tensors[1]), codes)
     state.restore()
     single = default_float == "float32"
     for expected, came in zip(numpys, ours, strict=False):
@@ -111,8 +111,8 @@ def _as_array(value: Any) -> Any:
     return value
 
 
-def _steps(run: Callable[[], Any], file: str) -> list[_Step]:
-    recorder = _Recorder(file)
+def _steps(run: Callable[[], Any], codes: set[types.CodeType]) -> list[_Step]:
+    recorder = _Recorder(codes)
     before = sys.gettrace()
     sys.settrace(recorder)
     try:

@@ -15,9 +15,9 @@ import torch
 
 from opwright import tree
 from opwright.backends.numpy.choice import NUMPY
-from opwright.backends.numpy.comparison import Outcome, copied, difference
 from opwright.backends.numpy.finishing import Finishing, finish, learn
-from opwright.backends.numpy.state import State, is_foreign_array, outer_values
+from opwright.backends.numpy.state import State, outer_values
+from opwright.contract.numpy.comparison import Outcome, copied, difference, is_foreign_array
 from opwright.errors import CompileError, OpwrightError
 
 __all__ = ["Both", "Call", "after_failure", "against_numpy", "run_both", "runs_in_numpy", "times_of"]

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from opwright.backends.numpy.state import is_foreign_array
-
-__all__ = ["Outcome", "difference", "values_differ"]
+__all__ = ["Outcome", "copied", "difference", "is_foreign_array", "values_differ"]
 
 # Relative to the largest finite value of an array: sums in another order differ by this much at most.
 _TOLERANCE = {"float16": 2e-2, "float32": 2e-4, "float64": 1e-9, "complex64": 2e-4, "complex128": 1e-9}
@@ -49,6 +47,11 @@ class Outcome:
             if np.may_share_memory(arrays[i], arrays[j]) and _shares(arrays[i], arrays[j])
         ]
         return Outcome(copied(result), shared, pairs)
+
+
+def is_foreign_array(value: Any) -> bool:
+    """Whether this is an array of another library than NumPy and torch, which lends its memory."""
+    return not isinstance(value, np.ndarray | np.generic | torch.Tensor | type) and hasattr(value, "__dlpack__")
 
 
 def _shares(a: Any, b: Any) -> bool:
