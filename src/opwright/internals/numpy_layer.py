@@ -129,15 +129,22 @@ def _patch_dtype() -> None:
     arrays, dtypes = find("traced_array"), find("traced_dtype")
     if arrays is None or dtypes is None:
         return
-    original = arrays.var_getattr
+    method = next((name for name in _GET_ATTRIBUTE if name in vars(arrays)), None)
+    if method is None:
+        return
+    original = getattr(arrays, method)
 
-    def var_getattr(variable: Any, tx: Any, name: str) -> Any:
+    def get_attribute(variable: Any, tx: Any, name: str) -> Any:
         if name != "dtype" or _run_call.get() is None:
             return original(variable, tx, name)
         tensor = variable.as_proxy().node.meta["example_value"]
         return dtypes(np.dtype(str(tensor.dtype).removeprefix("torch.")))
 
-    arrays.var_getattr = var_getattr
+    setattr(arrays, method, get_attribute)
+
+
+# Dynamo's access to an attribute, in torch 2.13 and in torch 2.15.
+_GET_ATTRIBUTE = ("var_getattr", "tp_getattro_impl")
 
 
 def _call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:

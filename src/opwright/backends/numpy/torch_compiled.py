@@ -199,7 +199,8 @@ class TorchCompiled:
             return
         self._warned = True
         causes = "; ".join(dict.fromkeys(breaks))
-        warnings.warn(f"{self._name} is not compiled whole, parts of it run in Python: {causes}", stacklevel=6)
+        what = "parts of it run in Python" if self._graphs else "nothing of it was compiled, all of it runs in Python"
+        warnings.warn(f"{self._name} is not compiled whole, {what}: {causes}", stacklevel=6)
 
 
 def _pattern(leaf: Any) -> Any:
