@@ -160,7 +160,7 @@ def test_steps_on_tensors_that_differ_from_numpy_are_found(monkeypatch: pytest.M
     x = torch.ones(3, requires_grad=True)
     contract.traceable([x])
     monkeypatch.setitem(UFUNCS, "square", lambda x: x * 3)
-    with pytest.raises(ContractError, match="gives something else: .* is 3.0, NumPy's 1.0"):
+    with pytest.raises(ContractError, match=r"gives something else: .* is 3.0, NumPy's 1.0"):
         contract.traceable([x.double()])  # a dtype that was not compared before
 
 

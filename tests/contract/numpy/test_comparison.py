@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opwright.contract.numpy.comparison import Outcome, difference
+from opwright.contract.numpy.comparison import Outcome, difference, tolerance_of
 
 Pair = namedtuple("Pair", "a b")
 X = np.array([1.0, 2.0, np.nan])
@@ -66,3 +66,11 @@ def test_shared_memory_is_part_of_an_outcome() -> None:
     assert Outcome.of(a[1:], [a]).shared != Outcome.of(a[2:], [a]).shared
     assert Outcome.of((a[1:], a), []).together == [(1, 0)]
     assert Outcome.of((a[:2], a[2:]), []).together == []
+
+
+def test_what_comes_from_coarse_floats_is_compared_with_their_tolerance() -> None:
+    assert tolerance_of([X]) < tolerance_of([X, X.astype(np.float32)]) < tolerance_of([X.astype(np.float16)])
+    assert difference(X, X * (1 + 1e-7)) != ""
+    assert difference(X, X * (1 + 1e-7), coarsest=tolerance_of([X.astype(np.float32)])) == ""
+    assert difference(X, X * 1.01, coarsest=tolerance_of([X.astype(np.float32)])) != ""
+    assert tolerance_of([3, None]) == 0

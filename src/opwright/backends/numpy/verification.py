@@ -17,7 +17,7 @@ from opwright import tree
 from opwright.backends.numpy.choice import NUMPY
 from opwright.backends.numpy.finishing import Finishing, finish, learn
 from opwright.backends.numpy.state import State, outer_values
-from opwright.contract.numpy.comparison import Outcome, copied, difference, is_foreign_array
+from opwright.contract.numpy.comparison import Outcome, copied, difference, is_foreign_array, tolerance_of
 from opwright.errors import CompileError, OpwrightError
 
 __all__ = ["Both", "Call", "after_failure", "against_numpy", "run_both", "runs_in_numpy", "times_of"]
@@ -44,6 +44,7 @@ class Call:
         self.single = single
         self.before: State | None = None
         leaves = tree.leaves((args, keywords))
+        self.tolerance = tolerance_of(leaves)
         self.has_tensors = any(isinstance(leaf, torch.Tensor) or is_foreign_array(leaf) for leaf in leaves)
 
     def save(self) -> State:
@@ -159,7 +160,7 @@ def _failed(call: Call, failure: Exception, numpys: Any) -> Exception:
 
 def _compare(call: Call, expected: Outcome, ours: Outcome, finishing: Finishing | None) -> str:
     came = ours.result if finishing is None else finish(finishing, ours.result)
-    found = difference(expected.result, came, single=call.single, classes=not call.has_tensors)
+    found = difference(expected.result, came, single=call.single, coarsest=call.tolerance, classes=not call.has_tensors)
     if found or call.has_tensors:
         return found
     for i, (theirs, own) in enumerate(zip(expected.shared, ours.shared, strict=False)):
@@ -193,7 +194,14 @@ def _compare_effects(call: Call, effects: dict[int, Any]) -> str:
                     f"it writes to the {type(target).__name__} {name}, which compiled code does not; return it instead"
                 )
             continue
-        found = difference(expected, ours, single=call.single, classes=False, where=f"{name}, which it writes,")
+        found = difference(
+            expected,
+            ours,
+            single=call.single,
+            coarsest=call.tolerance,
+            classes=False,
+            where=f"{name}, which it writes,",
+        )
         if found:
             return found
     return ""

@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Outcome", "copied", "difference", "is_foreign_array", "values_differ"]
+__all__ = ["Outcome", "copied", "difference", "is_foreign_array", "tolerance_of", "values_differ"]
 
 # Relative to the largest finite value of an array: sums in another order differ by this much at most.
 _TOLERANCE = {"float16": 2e-2, "float32": 2e-4, "float64": 1e-9, "complex64": 2e-4, "complex128": 1e-9}
+
+
+def tolerance_of(values: Sequence[Any]) -> float:
+    """The tolerance for results of arrays and tensors: of the coarsest float among them."""
+    names = [str(getattr(value, "dtype", "")).removeprefix("torch.") for value in values]
+    return max((_TOLERANCE.get(name, 0.0) for name in names), default=0.0)
 
 
 @dataclass
@@ -86,30 +92,41 @@ def copied(value: Any) -> Any:
 
 
 def difference(
-    expected: Any, came: Any, *, single: bool = False, classes: bool = True, where: str = "the result"
+    expected: Any,
+    came: Any,
+    *,
+    single: bool = False,
+    classes: bool = True,
+    where: str = "the result",
+    coarsest: float = 0.0,
 ) -> str:
     """What is different, as a sentence; "" if nothing is.
 
     Args:
         single: NumPy's double-precision results may be single, as with ``default_float_dtype="float32"``.
         classes: arrays and NumPy's numbers must be of the same class.
+        coarsest: the tolerance of the coarsest floats that the results come from, as ``tolerance_of`` gives it.
     """
     if isinstance(expected, list | tuple):
         same_class = type(expected) is type(came)
         if not same_class or len(expected) != len(came):
             return f"{where} is {_described(came)}, NumPy's {_described(expected)}"
         items = enumerate(zip(expected, came, strict=True))
-        found = (difference(e, c, single=single, classes=classes, where=f"{where}[{i}]") for i, (e, c) in items)
+        found = (
+            difference(e, c, single=single, classes=classes, coarsest=coarsest, where=f"{where}[{i}]")
+            for i, (e, c) in items
+        )
         return next(filter(None, found), "")
     if isinstance(expected, dict):
         if type(came) is not type(expected) or list(came) != list(expected):
             return f"{where} is {_described(came)}, NumPy's {_described(expected)}"
         found = (
-            difference(expected[k], came[k], single=single, classes=classes, where=f"{where}[{k!r}]") for k in expected
+            difference(expected[k], came[k], single=single, classes=classes, coarsest=coarsest, where=f"{where}[{k!r}]")
+            for k in expected
         )
         return next(filter(None, found), "")
     if isinstance(expected, np.ndarray | np.generic) or isinstance(came, np.ndarray | np.generic):
-        return _array_difference(expected, came, single, classes, where)
+        return _array_difference(expected, came, single, classes, where, coarsest)
     if type(expected) is not type(came):
         return f"{where} is {_described(came)}, NumPy's {_described(expected)}"
     if isinstance(expected, float | complex):
@@ -118,7 +135,7 @@ def difference(
     return "" if same else f"{where} is {came!r}, NumPy's {expected!r}"
 
 
-def _array_difference(expected: Any, came: Any, single: bool, classes: bool, where: str) -> str:
+def _array_difference(expected: Any, came: Any, single: bool, classes: bool, where: str, coarsest: float) -> str:
     numbers = (np.ndarray, np.generic, bool, int, float, complex)
     if not isinstance(expected, numbers) or not isinstance(came, numbers):
         return f"{where} is {_described(came)}, NumPy's {_described(expected)}"
@@ -129,18 +146,18 @@ def _array_difference(expected: Any, came: Any, single: bool, classes: bool, whe
         e = e.astype(c.dtype)
     if e.dtype != c.dtype or e.shape != c.shape:
         return f"{where} is {_described(came)}, NumPy's {_described(expected)}"
-    return values_differ(e, c, where)
+    return values_differ(e, c, where, coarsest)
 
 
 _SINGLE = {"float64": "float32", "complex128": "complex64"}
 
 
-def values_differ(expected: Any, came: Any, where: str) -> str:
+def values_differ(expected: Any, came: Any, where: str, coarsest: float = 0.0) -> str:
     """The first value that differs by more than sums in another order do; integers and booleans must be equal."""
     if expected.dtype.kind not in "fc":
         wrong = expected != came
     else:
-        tolerance = _TOLERANCE.get(expected.dtype.name, 1e-9)
+        tolerance = max(_TOLERANCE.get(expected.dtype.name, 1e-9), coarsest)
         finite = np.isfinite(expected)
         with np.errstate(all="ignore"):
             scale = np.max(np.abs(expected), where=finite, initial=0.0)
