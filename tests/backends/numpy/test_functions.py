@@ -32,18 +32,12 @@ def test_the_page_speaks_of_every_function_that_is_claimed() -> None:
     if recorded_versions() == versions():
         assert sorted(recorded()) == sorted(claimed())
     assert len(recorded()) > 250
-    assert {status for status, _ in recorded().values()} == {"ok", "differs", "fails"}
+    assert {status for status, _ in recorded().values()} == {"ok", "fails"}, "nothing differs: it is refused"
 
 
 @same_versions
 @pytest.mark.parametrize("name", claimed()[::12])
 def test_a_sample_of_the_functions_is_as_the_page_says(name: str) -> None:
-    assert _as_recorded(examine(name))
-
-
-@same_versions
-@pytest.mark.parametrize("name", sorted(n for n, (status, _) in recorded().items() if status == "differs"))
-def test_what_differs_still_differs_in_that_way(name: str) -> None:
     assert _as_recorded(examine(name))
 
 
