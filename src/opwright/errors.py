@@ -71,11 +71,15 @@ class KernelRefusedError(KernelError, RuntimeError):
 
 
 class CompileError(KernelError, RuntimeError):
-    """A kernel's source did not compile. ``log`` holds the compiler's whole output."""
+    """A kernel's source did not compile. ``log`` holds the compiler's whole output.
+
+    ``result`` is NumPy's result, if the call that was refused ran in NumPy after all.
+    """
 
     def __init__(self, message: str, *, log: str = "", fix: str | None = None) -> None:
         super().__init__(message, fix=fix)
         self.log = log
+        self.result: object = None
 
 
 class LaunchError(KernelError, TypeError):

@@ -11,6 +11,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.contract.contract import Contract
 from opwright.contract.define import make_contract
+from opwright.contract.numpy.ufuncs import UFUNCS
 from opwright.contract.reference import fresh_outputs, replace_globals
 from opwright.errors import ContractError
 
@@ -147,3 +148,36 @@ def test_arrays_that_a_numpy_reference_makes_are_beside_its_arguments():
     (out,) = own.contract.traceable((torch.zeros(5, device="meta"), 3))
     assert out.device.type == "meta"
     assert out.shape == (3, 5)
+
+
+def test_steps_on_tensors_that_differ_from_numpy_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient is derived from these steps."""
+
+    def f(x: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+        return np.square(x)
+
+    contract = contract_of(f)
+    x = torch.ones(3, requires_grad=True)
+    contract.traceable([x])
+    monkeypatch.setitem(UFUNCS, "square", lambda x: x * 3)
+    with pytest.raises(ContractError, match=r"gives something else: .* is 3.0, NumPy's 1.0"):
+        contract.traceable([x.double()])  # a dtype that was not compared before
+
+
+def test_an_element_is_a_copy_in_gradients_and_vmap() -> None:
+    def swap(a: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+        a = a * 1
+        t = a[0]
+        a[0] = a[1]
+        a[1] = t
+        a -= a[0]
+        return a * a[1]
+
+    contract = contract_of(swap)
+    x = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64, requires_grad=True)
+    (out,) = contract.traceable([x])
+    assert out.tolist() == contract.reference([x.detach()])[0].tolist() == [-0.0, 1.0, -2.0]
+    assert torch.autograd.gradcheck(lambda x: contract.traceable([x])[0], (x,))
+    rows = torch.arange(12.0, dtype=torch.float64).reshape(4, 3)
+    mapped = torch.vmap(lambda row: contract.traceable([row])[0])(rows)
+    assert torch.equal(mapped, torch.stack([contract.reference([row])[0] for row in rows]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ import numpy as np
 import torch
 
 from opwright import tree
+from opwright.contract.numpy.array import Array, numpy_on_tensors
+from opwright.contract.numpy.comparison import copied, difference
+from opwright.contract.numpy.facts import refuse_stale
 from opwright.contract.numpy.rules import numpy_rules
 from opwright.contract.signature import Signature
 from opwright.errors import ContractError
@@ -47,10 +51,58 @@ def _run_traceable(function: Callable[..., Any], signature: Signature, arguments
     if signature.language == "torch":
         return signature.call(function, arguments)
     _refuse_without_numpy_on_tensors()
-    on_torch = replace_globals(function, {id(np): numpy_layer.numpy_functions})
-    wrapped = tree.map_tensors(numpy_layer.Array, list(arguments))
+    before = _copies_to_compare(function, arguments)
+    on_torch = replace_globals(function, numpy_on_tensors())
+    wrapped = tree.map_tensors(Array, list(arguments))
     with _arrays_on_device_of(arguments), numpy_rules():
-        return tree.map_leaves(_to_tensor, signature.call(on_torch, wrapped))
+        result = tree.map_leaves(_to_tensor, signature.call(on_torch, wrapped))
+    if before is not None:
+        _compare_with_numpy(function, signature, before, arguments, result)
+    return result
+
+
+# For each reference, the dtypes and ranks for which its steps on tensors gave NumPy's results.
+_compared: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
+
+
+def _copies_to_compare(function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any] | None:
+    """Copies of the arguments for a first call with such dtypes and ranks; None if there is nothing to compare."""
+    tensors = tree.tensors(list(arguments))
+    if is_intercepted() or not all(_has_values(t) for t in tensors):
+        return None
+    kinds = tuple((t.dtype, t.dim()) for t in tensors)
+    if kinds in _compared.setdefault(function, set()):
+        return None
+    _compared[function].add(kinds)
+    return tree.map_tensors(lambda t: t.detach().clone(), list(arguments))  # type: ignore[no-any-return]
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu"
+    return is_plain and not is_functorch_tensor(tensor)
+
+
+def _compare_with_numpy(
+    function: Callable[..., Any], signature: Signature, before: list[Any], arguments: Sequence[Any], result: Any
+) -> None:
+    """Compare a reference's steps on tensors, from which its gradient is derived, with NumPy.
+
+    Raises:
+        ContractError: they give something else, so that derived parts would be wrong.
+    """
+    expected = with_arrays(functools.partial(signature.call, function))(before)
+    found = difference(copied(expected), copied(result), classes=False) or difference(
+        copied(tree.tensors(before)),
+        copied(tree.tensors(list(arguments))),
+        classes=False,
+        where="the arguments written",
+    )
+    if found:
+        raise ContractError(
+            f"{getattr(function, '__qualname__', function)}: on tensors, from which its gradient is derived, this "
+            f"reference in NumPy gives something else: {found}",
+            fix="write it with other functions of NumPy, or in torch, or register its gradient",
+        )
 
 
 def _refuse_without_numpy_on_tensors() -> None:
@@ -78,7 +130,8 @@ def with_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _to_tensor(value: Any) -> Any:
-    if isinstance(value, numpy_layer.Array):
+    if isinstance(value, Array):
+        refuse_stale(value.tensor)
         return value.tensor
     if isinstance(value, np.ndarray):
         # torch cannot hold negative strides, which a reversed view has.

@@ -33,6 +33,7 @@ _PUBLIC_AUTOGRAD = "gradients go through torch.library.register_autograd, which 
 _OPAQUE = "torch.compile keeps Triton operators opaque"
 _NO_NUMPY = "NumPy code is not compiled, and nothing is derived from references in NumPy"
 _CPU_ARRAYS = "arrays that compiled NumPy code makes are on the CPU; arguments on a GPU are refused with them"
+_NO_DTYPE = "NumPy code that asks for an array's dtype is not compiled"
 _NO_TARGET = "no code is shown for GPUs that are not present"
 _THREAD = "a rule that differentiates runs in a new thread"
 _NO_STAGES = "Triton's stages are not shown"
@@ -249,6 +250,15 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     Internal("numpy_methods", "torch._dynamo.utils.numpy_method_wrapper", "the same, for arrays' methods", _CPU_ARRAYS),
     Internal("numpy_operators", "torch._dynamo.utils.numpy_operator_wrapper", "the same, for operators", _CPU_ARRAYS),
+    Internal(
+        "traced_array",
+        "torch._dynamo.variables.tensor.NumpyNdarrayVariable",
+        "an array's dtype while tracing",
+        _NO_DTYPE,
+    ),
+    Internal(
+        "traced_dtype", "torch._dynamo.variables.misc.NumpyDTypeVariable", "an array's dtype while tracing", _NO_DTYPE
+    ),
     Internal("device_context", "torch.utils._device.DeviceContext", "is torch.device(...) active", _CPU_ARRAYS),
     Internal(
         "device_constructors", "torch.utils._device._device_constructors", "functions that make tensors", _CPU_ARRAYS

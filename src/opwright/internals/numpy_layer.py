@@ -1,6 +1,5 @@
 """torch's NumPy on tensors, and its two settings that are global in a process: the default float dtype, and the device
-on which compiled code makes arrays. Both are patched only while a block needs it, and then depend on this thread's
-block."""
+on which compiled code makes arrays. Patches of them act in a block only, and depend on this thread's block."""
 
 from __future__ import annotations
 
@@ -10,13 +9,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from opwright.internals.lookup import all_found, find
 
 __all__ = [
-    "Array", "arrays_made_by", "call_numpy", "default_dtypes", "has_numpy", "is_device_constructor", "numpy_functions",
-    "without_default_device",
+    "Array", "arrays_made_by", "default_dtypes", "has_numpy", "is_device_constructor", "numpy_functions",
+    "reset_run_call", "set_run_call", "without_default_device",
 ]  # fmt: skip
 
 # NumPy's namespace and its array, on tensors. None if this torch has none.
@@ -117,17 +117,34 @@ _run_call: contextvars.ContextVar[RunCall | None] = contextvars.ContextVar("opwr
 _original_calls: dict[type, Callable[..., Any]] = {}
 
 
-def _patch_calls() -> Callable[[], None]:
-    wrappers = [w for w in map(find, ("numpy_calls", "numpy_methods", "numpy_operators")) if w is not None]
-    for wrapper in wrappers:
+def _patch_calls() -> None:
+    for wrapper in (w for w in map(find, ("numpy_calls", "numpy_methods", "numpy_operators")) if w is not None):
         _original_calls[wrapper] = wrapper.__call__
         wrapper.__call__ = _call
+    _patch_dtype()
 
-    def restore() -> None:
-        for wrapper in wrappers:
-            wrapper.__call__ = _original_calls[wrapper]
 
-    return restore
+def _patch_dtype() -> None:
+    """Answer ``array.dtype`` while torch.compile traces in such a block, which torch itself refuses."""
+    arrays, dtypes = find("traced_array"), find("traced_dtype")
+    if arrays is None or dtypes is None:
+        return
+    method = next((name for name in _GET_ATTRIBUTE if name in vars(arrays)), None)
+    if method is None:
+        return
+    original = getattr(arrays, method)
+
+    def get_attribute(variable: Any, tx: Any, name: str) -> Any:
+        if name != "dtype" or _run_call.get() is None:
+            return original(variable, tx, name)
+        tensor = variable.as_proxy().node.meta["example_value"]
+        return dtypes(np.dtype(str(tensor.dtype).removeprefix("torch.")))
+
+    setattr(arrays, method, get_attribute)
+
+
+# Dynamo's access to an attribute, in torch 2.13 and in torch 2.15.
+_GET_ATTRIBUTE = ("var_getattr", "tp_getattro_impl")
 
 
 def _call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
@@ -137,23 +154,31 @@ def _call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
     return run(wrapper, *args, **kwargs)
 
 
-_patched_calls = _PatchedWhileUsed(_patch_calls)
+_installed = threading.Lock()
 
 
 @contextlib.contextmanager
-def arrays_made_by(run: RunCall | None) -> Iterator[None]:
-    """A block in which, in this thread, ``run`` runs the NumPy calls of traced graphs (None: torch itself)."""
-    token = _run_call.set(run)
+def arrays_made_by(run: RunCall) -> Iterator[None]:
+    """A block in which, in this thread, ``run`` runs the NumPy calls of traced graphs."""
+    token = set_run_call(run)
     try:
-        with _patched_calls.use():
-            yield
+        yield
     finally:
-        _run_call.reset(token)
+        reset_run_call(token)
 
 
-def call_numpy(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run a NumPy call of a traced graph as torch does."""
-    return _original_calls.get(type(wrapper), type(wrapper).__call__)(wrapper, *args, **kwargs)
+def set_run_call(run: RunCall) -> contextvars.Token[RunCall | None]:
+    """Begin such a block; returns what ends it."""
+    if not _original_calls:
+        with _installed:  # once, and for good: outside of such blocks, torch's own functions run
+            if not _original_calls:
+                _patch_calls()
+    return _run_call.set(run)
+
+
+def reset_run_call(token: contextvars.Token[RunCall | None]) -> None:
+    """End such a block."""
+    _run_call.reset(token)
 
 
 def is_device_constructor(function: Any) -> bool:

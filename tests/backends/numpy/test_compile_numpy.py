@@ -29,7 +29,8 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     class Tools:
         notify = staticmethod(output.append)
 
-    monkeypatch.setattr("opwright.backends.numpy.compile_numpy.build_tools", Tools)
+    for file in ("compile_numpy", "torch_compiled", "numba_compiled"):
+        monkeypatch.setattr(f"opwright.backends.numpy.{file}.build_tools", Tools)
     return output
 
 
@@ -99,7 +100,7 @@ class Copies(TorchDispatchMode):
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("make", [torch.arange, np.arange])
 def test_nothing_is_copied_on_the_way(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = ow.compile_numpy(lambda x: x * 2 + np.ones(1, dtype=np.float64))
+    compiled = ow.compile_numpy(verify="never", mode="compiled")(lambda x: x * 2 + np.ones(1, dtype=np.float64))
     x = make(6) * 1.0 if make is np.arange else torch.arange(6, dtype=torch.float64)
     copies = Copies()
     run = tracing.generate
@@ -107,7 +108,7 @@ def test_nothing_is_copied_on_the_way(make: Callable[..., Any], monkeypatch: pyt
     compiled(x)
     assert copies.found == []
     # ... and the test would see one.
-    copying = ow.compile_numpy(lambda x: x.astype(np.float32))
+    copying = ow.compile_numpy(verify="never", mode="compiled")(lambda x: x.astype(np.float32))
     copying(x)
     assert copies.found == ["aten._to_copy.default"]
 
@@ -309,17 +310,12 @@ def prints(x):  # type: ignore[no-untyped-def]
     return x
 
 
-def asks_for_the_dtype(x):  # type: ignore[no-untyped-def]
-    return np.zeros(3, dtype=x.dtype)
-
-
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("function", "line", "cause", "instead"),
     [
         (branches, 2, "branching", "np.where"),
         (prints, 1, "print", "outside of the compiled function"),
-        (asks_for_the_dtype, 1, "ndarray.dtype", "pass it as an argument"),
     ],
 )
 def test_a_graph_break_is_named_with_function_line_cause_and_remedy(function, line, cause, instead) -> None:  # type: ignore[no-untyped-def]
@@ -355,7 +351,7 @@ def test_an_error_of_the_function_itself_is_told() -> None:
     def wrong(x):  # type: ignore[no-untyped-def]
         raise KeyError("mine")
 
-    with pytest.raises((KeyError, CompileError), match=r"KeyError.*mine"):
+    with pytest.raises(KeyError, match="mine"):
         ow.compile_numpy(wrong)(np.ones(3))
 
 
@@ -364,7 +360,7 @@ def test_an_error_of_the_function_itself_is_told() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_sizes_become_symbols_and_recompiles_are_counted_and_explained(messages: list[str]) -> None:
-    compiled = ow.compile_numpy(nearest)
+    compiled = ow.compile_numpy(mode="compiled")(nearest)
     means = np.zeros((3, 2))
     assert "not compiled yet" in compiled.explain()
     for n in (5, 6, 7, 8, 50, 1000):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from opwright.backends.numpy import tracing
 from opwright.contract.numpy.names import _INSTEAD, lacking
@@ -31,18 +32,12 @@ def test_the_page_speaks_of_every_function_that_is_claimed() -> None:
     if recorded_versions() == versions():
         assert sorted(recorded()) == sorted(claimed())
     assert len(recorded()) > 250
-    assert {status for status, _ in recorded().values()} == {"ok", "differs", "fails"}
+    assert {status for status, _ in recorded().values()} == {"ok", "fails"}, "nothing differs: it is refused"
 
 
 @same_versions
 @pytest.mark.parametrize("name", claimed()[::12])
 def test_a_sample_of_the_functions_is_as_the_page_says(name: str) -> None:
-    assert _as_recorded(examine(name))
-
-
-@same_versions
-@pytest.mark.parametrize("name", sorted(n for n, (status, _) in recorded().items() if status == "differs"))
-def test_what_differs_still_differs_in_that_way(name: str) -> None:
     assert _as_recorded(examine(name))
 
 
@@ -62,10 +57,13 @@ def _as_recorded(finding: Finding) -> bool:
 
 def test_a_function_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison itself finds other values, another dtype, another shape, and an error."""
+    generate = lambda graph, inputs: lambda *values: [r.to(torch.int64)[None] for r in graph(*values)]  # noqa: E731
     monkeypatch.setitem(numpy_functions._CALLS, "median", "x")
-    assert examine("median").status == "differs"
-    assert "shape" in examine("median").how
-    assert examine("rint").how == "`rint(i)`: int64, NumPy float64"
+    with numpy_functions.traced_only():
+        assert numpy_functions._examine_call("np.rint(i)") == ("ok", "")
+        monkeypatch.setattr(tracing, "generate", generate)
+        assert numpy_functions._examine_call("np.rint(i)") == ("differs", "int64, NumPy float64")
+        assert numpy_functions._examine_call("np.sum(i)") == ("differs", "shape [1], NumPy []")
     assert examine("allclose").status == "fails"
     assert numpy_functions._compare(np.ones(2), np.zeros(2)) == ("differs", "other values")
     assert numpy_functions._compare((np.ones(2),) * 2, np.ones(2))[0] == "differs"

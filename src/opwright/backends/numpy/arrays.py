@@ -13,7 +13,7 @@ import torch
 from opwright.errors import ArgumentError
 from opwright.internals.tensors import version_of, was_written
 
-__all__ = ["Borrowed", "borrow", "is_array"]
+__all__ = ["Borrowed", "as_numpy", "borrow", "is_array", "refuse_shared_writes"]
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,21 @@ class Borrowed:
         written = [a for a, t, version in self.shared if was_written(t, version)]
         written += [c.array for c in self.copies if c.was_written()]
         every = [a for a, _, _ in self.shared] + [c.array for c in self.copies]
-        if any(a is not b and np.shares_memory(a, b) for a in written for b in every):
-            raise ArgumentError(
-                f"{who} wrote into an argument whose memory another argument shares; the results are not NumPy's",
-                fix="pass a copy of one of them",
-            )
+        _refuse_shared(written, every, who)
+
+
+def refuse_shared_writes(values: Sequence[Any], tensors: Sequence[torch.Tensor], who: str) -> None:
+    """Refuse what new tensors on arrays were used for: a write to memory that another argument shares."""
+    arrays = [value for value in values if isinstance(value, np.ndarray)]
+    _refuse_shared([a for a, t in zip(arrays, tensors, strict=True) if t._version], arrays, who)
+
+
+def _refuse_shared(written: Sequence[Any], every: Sequence[Any], who: str) -> None:
+    if any(a is not b and np.may_share_memory(a, b) and np.shares_memory(a, b) for a in written for b in every):
+        raise ArgumentError(
+            f"{who} wrote into an argument whose memory another argument shares; the results are not NumPy's",
+            fix="pass a copy of one of them",
+        )
 
 
 def is_array(value: Any) -> bool:
@@ -163,10 +173,10 @@ def _giver(arrays: Sequence[Any]) -> Callable[[torch.Tensor], Any]:
     if first is not None and not isinstance(first, np.ndarray) and hasattr(first, "__array_namespace__"):
         namespace = first.__array_namespace__()
         return lambda tensor: namespace.from_dlpack(tensor.detach())
-    return _as_numpy
+    return as_numpy
 
 
-def _as_numpy(tensor: torch.Tensor) -> Any:
+def as_numpy(tensor: torch.Tensor) -> Any:
     """An array on the tensor's memory; a NumPy number for a tensor without dims, as most NumPy functions return."""
     array = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
     return array[()] if array.ndim == 0 else array

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 from collections.abc import Callable
@@ -79,7 +78,8 @@ class _CompiledPerPattern:
         plain = [_plain(a) for a in arguments]
         key = tuple(_pattern(a) for a in plain)
         compiled = self._compiled.get(key)
-        with torch.no_grad(), _arrays_on_device_of(plain):
+        default = self._spec.options.get("default_float_dtype", "float64")
+        with torch.no_grad(), arrays_made_on(tree.tensors(plain)[0].device, default):
             if compiled is None:
                 result = self._first_call(key, plain)
             else:
@@ -114,12 +114,6 @@ class _CompiledPerPattern:
         function = _in_order(self._spec.source, self._contract)
         self._compiled[key] = tracing.on_tensors(function, self._contract.name, compile_)
         return self._compiled[key]
-
-
-def _arrays_on_device_of(arguments: list[Any]) -> contextlib.AbstractContextManager[Any]:
-    """A block in which ``np.arange`` and similar functions make arrays on the arguments' device."""
-    device = tree.tensors(arguments)[0].device
-    return arrays_made_on(device) if device.type != "cpu" else contextlib.nullcontext()
 
 
 def _plain(value: Any) -> Any:

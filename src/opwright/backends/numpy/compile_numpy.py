@@ -1,44 +1,41 @@
-"""``ow.compile_numpy``: a NumPy function at the speed of C++ or CUDA, for scripts."""
+"""``ow.compile_numpy``: a NumPy function at the speed of C++ or CUDA, and never other than NumPy."""
 
 from __future__ import annotations
 
-import contextlib
+import contextvars
 import functools
-import inspect
-import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, overload
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 
 from opwright import tree
 from opwright.backends.build_tools import build_tools
 from opwright.backends.numpy import tracing
-from opwright.backends.numpy.arrays import borrow
-from opwright.backends.numpy.placement import arrays_made_on, place_of_arrays
-from opwright.contract.dtypes import short
+from opwright.backends.numpy.choice import NUMPY, Choices, Form, MeasuredWays, form_of, quick_key, shown
+from opwright.backends.numpy.finishing import Finishing, finish
+from opwright.backends.numpy.numba_compiled import NumbaCompiled, has_numba
+from opwright.backends.numpy.state import State, refuse_subclasses
+from opwright.backends.numpy.statements import first_difference
+from opwright.backends.numpy.torch_compiled import Compilation, TorchCompiled
+from opwright.backends.numpy.verification import (
+    Both,
+    Call,
+    after_failure,
+    against_numpy,
+    run_both,
+    runs_in_numpy,
+    times_of,
+)
 from opwright.contract.numpy.rules import DefaultFloatDtype, check_default_float_dtype
-from opwright.internals.compiler import graph_break_reasons, is_recompile_limit
-from opwright.internals.numpy_layer import default_device_is_chosen
+from opwright.errors import ArgumentError, CompileError, ContractError
 
 __all__ = ["Compilation", "CompiledNumpy", "compile_numpy"]
 
-
-@dataclass(frozen=True)
-class Compilation:
-    """One time that a function was compiled.
-
-    Attributes:
-        arguments: the arguments that it was compiled for, such as ``X: float64[5, 2]``.
-        reason: why no earlier compilation could be used.
-        seconds: the duration of the call that waited for it.
-    """
-
-    arguments: str
-    reason: str
-    seconds: float
+Verify = Literal["first", "always", "never"]
+Mode = Literal["auto", "compiled"]
+Compiler = Literal["torch", "numba", "auto"]
 
 
 @overload
@@ -51,6 +48,9 @@ def compile_numpy(
     fullgraph: bool = True,
     allow_breaks: bool = False,
     dynamic: bool | None = None,
+    verify: Verify = "first",
+    mode: Mode = "auto",
+    compiler: Compiler = "torch",
 ) -> Callable[[Callable[..., Any]], CompiledNumpy]: ...
 def compile_numpy(
     function: Callable[..., Any] | None = None,
@@ -61,11 +61,15 @@ def compile_numpy(
     fullgraph: bool = True,
     allow_breaks: bool = False,
     dynamic: bool | None = None,
+    verify: Verify = "first",
+    mode: Mode = "auto",
+    compiler: Compiler = "torch",
 ) -> Any:
     """Compile a NumPy function to parallel C++ on a CPU and to Triton on a GPU; a decorator.
 
     Arrays give arrays, and tensors give tensors on their device, without copies, except of arrays to and
-    from a GPU. Autograd works for tensors that require gradients.
+    from a GPU. Autograd works for tensors that require gradients. The first call of each compiled form also runs in
+    NumPy: results, effects and memory are compared, and NumPy's result is returned.
 
     Args:
         device: where arrays are computed; the active ``torch.device(...)`` context, else the CPU. Tensors stay where
@@ -75,14 +79,20 @@ def compile_numpy(
         allow_breaks: run such code in Python, with one warning.
         dynamic: True: any size from the first compilation on; False: compile for each size; None: the first
             sizes are constants, and those that change become symbols.
+        verify: compare with NumPy at the "first" call of each compiled form, "always", or "never".
+        mode: "auto": calls on arrays go to NumPy where it was faster, which the first call of each size measures;
+            "compiled": they never do.
+        compiler: "torch" (torch.compile), "numba", which suits loops and takes arrays only, or "auto": both, of which
+            the faster one is used (torch.compile alone where Numba is not installed).
 
     Raises:
-        CompileError: the function uses something of NumPy that cannot be compiled.
+        CompileError: the function uses something of NumPy that cannot be compiled, or gives something else when it is;
+            the arguments are then as NumPy leaves them, and ``error.result`` is NumPy's result.
     """
 
     def decorate(function: Callable[..., Any]) -> CompiledNumpy:
         whole = fullgraph and not allow_breaks
-        return CompiledNumpy(function, device, default_float_dtype, whole, dynamic)
+        return CompiledNumpy(function, device, default_float_dtype, whole, dynamic, verify, mode, compiler)
 
     return decorate if function is None else decorate(function)
 
@@ -90,7 +100,8 @@ def compile_numpy(
 class CompiledNumpy:
     """A NumPy function that is compiled when it is called.
 
-    ``compilations`` lists each compilation, ``recompiles`` counts those after the first, ``explain()`` describes them.
+    ``compilations`` lists each compilation, ``recompiles`` counts those after the first, ``choices`` has the times of
+    both ways, ``refused`` has why a compiler could not be used, and ``explain()`` describes them.
     """
 
     def __init__(
@@ -100,166 +111,229 @@ class CompiledNumpy:
         default_float_dtype: DefaultFloatDtype,
         fullgraph: bool,
         dynamic: bool | None,
+        verify: Verify,
+        mode: Mode,
+        compiler: Compiler = "torch",
     ) -> None:
         self._name = getattr(function, "__qualname__", repr(function))
         check_default_float_dtype(default_float_dtype, self._name)
-        if fullgraph:
+        _check_option("verify", verify, ("first", "always", "never"), self._name)
+        _check_option("mode", mode, ("auto", "compiled"), self._name)
+        _check_option("compiler", compiler, ("torch", "numba", "auto"), self._name)
+        if fullgraph and compiler == "torch":
             tracing.refuse_lacking(function, self._name)
         functools.update_wrapper(self, function)
         self._function = function
-        self._device = torch.device(device) if device is not None else None
         self._default_float_dtype = default_float_dtype
         self._fullgraph = fullgraph
-        self._dynamic = dynamic
-        self._compiled: dict[Any, Callable[..., Any]] = {}
-        self._graphs = 0
-        self._breaks: list[str] = []
-        self._warned = False
-        self._described: list[dict[str, str]] = []
-        self.compilations: list[Compilation] = []
+        self._verify = verify
+        self._mode = mode if default_float_dtype == "float64" else "compiled"  # NumPy itself has no other default
+        self._ways: dict[str, TorchCompiled | NumbaCompiled] = {}
+        if compiler != "numba":
+            chosen = torch.device(device) if device is not None else None
+            options = (chosen, default_float_dtype, fullgraph, dynamic)
+            self._ways["torch.compile"] = TorchCompiled(function, self._name, *options, self._about_to_compile)
+        if compiler == "numba" or (compiler == "auto" and has_numba()):
+            self._ways["numba"] = NumbaCompiled(function, self._name)
+        self._choices = Choices()
+        self._finishing: dict[Any, Finishing | None] = {}
+        self.refused: dict[str, str] = {}
+        self._only_numpy = ""
+
+    # -- what a user sees ------------------------------------------------------------------------------------------
+
+    @property
+    def compilations(self) -> list[Compilation]:
+        """Each compilation."""
+        return [each for way in self._ways.values() for each in way.compilations]
 
     @property
     def recompiles(self) -> int:
         """The number of compilations after the first."""
         return max(len(self.compilations) - 1, 0)
 
+    @property
+    def choices(self) -> list[MeasuredWays]:
+        """The times of NumPy and of compiled code, for each size that was measured."""
+        return self._choices.made
+
     def explain(self) -> str:
-        """The compilations as text: for which arguments, why each was necessary, and how long it took."""
+        """The compilations as text: for which arguments, why each was necessary, how long it took, and which of both
+        ways is faster."""
+        if self._only_numpy:
+            return f"{self._name}: nothing was compiled, calls run in NumPy: {self._only_numpy}"
         if not self.compilations:
             return f"{self._name}: not compiled yet; the first call does it"
         count = f"{len(self.compilations)} compilation{'s' * (len(self.compilations) > 1)}"
         lines = [f"  {c.seconds:6.1f} s  ({c.arguments})  {c.reason}" for c in self.compilations]
-        return "\n".join([f"{self._name}: {count}", *lines])
+        return "\n".join([f"{self._name}: {count}", *lines, *self._choice_lines()])
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return self._function(*args, **kwargs)  # part of an outer graph
-        leaves = tree.leaves((args, kwargs))
-        chosen = self._device_for_arrays()
-        borrowed = borrow(leaves, chosen, self._name)
-        place = borrowed.device or chosen
-        # Without fullgraph, there are NumPy arrays between the compiled pieces, all on the CPU.
-        with _making_arrays_on(place if self._fullgraph else None):
-            result = self._run(borrowed.leaves, (args, kwargs))
-        borrowed.write_back(self._name)
-        return tree.map_tensors(borrowed.give_back, result)
+    def _choice_lines(self) -> list[str]:
+        refused = [f"  not by {way}: {why}" for way, why in self.refused.items()]
+        return [*refused, *(f"  {choice}" for choice in self.choices)]
 
-    def _device_for_arrays(self) -> torch.device | None:
-        """The device that arrays are moved to; None leaves them on the CPU."""
-        chosen = self._device or (torch.get_default_device() if default_device_is_chosen() else None)
-        return chosen if chosen is not None and chosen.type != "cpu" else None
-
-    def _run(self, leaves: Sequence[Any], like: Any) -> Any:
-        key = (tree.form(like), tuple(map(_pattern, leaves)), torch.is_grad_enabled(), place_of_arrays())
-        before, start = self._graphs, time.perf_counter()
-        reasons = graph_break_reasons()
-        args, kwargs = tree.rebuild(like, leaves)
-        try:
-            result = self._compiled_for(key)(*args, **kwargs)
-        except Exception as error:
-            if is_recompile_limit(error):
-                del self._compiled[key]  # start with a new function
-                return self._run(leaves, like)
-            if (explained := tracing.explain_break(error, self._name)) is not None:
-                raise explained from error
-            raise
-        if self._graphs > before:
-            self._record(args, kwargs, time.perf_counter() - start)
-        if not self._fullgraph:
-            # A break before any operation makes no graph; it appears only in torch's counters.
-            counted = graph_break_reasons() - reasons
-            self._warn_of_breaks([*self._breaks, *map(tracing.cause_of, counted)])
-        return result
-
-    def _compiled_for(self, key: Any) -> Callable[..., Any]:
-        if key not in self._compiled:
-            make = tracing.on_tensors if self._fullgraph else tracing.on_tensors_in_pieces
-            self._compiled[key] = make(
-                self._function,
-                self._name,
-                functools.partial(
-                    tracing.compile_whole,
-                    default_float_dtype=self._default_float_dtype,
-                    fullgraph=self._fullgraph,
-                    dynamic=self._dynamic,
-                    on_graph=self._announce,
-                ),
-            )
-        return self._compiled[key]
-
-    # -- messages and descriptions ----------------------------------------------------------------------
-
-    def _announce(self, ended_by: str) -> None:
-        self._graphs += 1
-        if ended_by:
-            self._breaks.append(ended_by)
-        build_tools().notify(f"compiling {self._name} (torch.compile); this call waits for it")
-
-    def _record(self, args: Sequence[Any], kwargs: dict[str, Any], seconds: float) -> None:
-        described = self._describe(args, kwargs)
-        reason = _reason(described, self._described)
-        self._described.append(described)
-        arguments = ", ".join(f"{name}: {text}" for name, text in described.items())
-        self.compilations.append(Compilation(arguments, reason, seconds))
-        build_tools().notify(f"compiled {self._name} for ({arguments}) in {seconds:.1f} s; {reason}")
-
-    def _describe(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, str]:
-        try:
-            bound = inspect.signature(self._function).bind(*args, **kwargs).arguments
-        except (TypeError, ValueError):  # a function in C has no signature to inspect
-            bound = {**{str(i): a for i, a in enumerate(args)}, **kwargs}
-        return {name: _show(value) for name, value in bound.items()}
-
-    def _warn_of_breaks(self, breaks: Sequence[str]) -> None:
-        if self._warned or not breaks:
-            return
-        self._warned = True
-        causes = "; ".join(dict.fromkeys(breaks))
-        warnings.warn(f"{self._name} is not compiled whole, parts of it run in Python: {causes}", stacklevel=4)
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
 
     def __repr__(self) -> str:
         return f"<compiled NumPy function {self._name}, {len(self.compilations)} compilations>"
 
+    # -- calls -----------------------------------------------------------------------------------------------------
 
-def _making_arrays_on(device: torch.device | None) -> contextlib.AbstractContextManager[Any]:
-    """A block in which ``np.zeros`` and similar functions make arrays on a device."""
-    on_cpu = device is None or device.type == "cpu"
-    return arrays_made_on(device) if not on_cpu or default_device_is_chosen() else contextlib.nullcontext()
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or runs_in_numpy.get():
+            return self._function(*args, **kwargs)  # part of an outer graph, or of its comparison with NumPy
+        key = None if kwargs else quick_key(args)
+        if key is not None and (way := self._choices.quick_way(key)) is not None:
+            if way is NUMPY:
+                return self._function(*args)
+            result = self._run_quickly(key, way, args)
+            if result is not NotImplemented:
+                return result
+        if self._only_numpy:
+            return self._function(*args, **kwargs)
+        leaves = tree.leaves((args, kwargs))
+        refuse_subclasses(leaves, self._name)
+        form, on_arrays = form_of((args, kwargs), leaves)
+        way = self._choices.way(form)
+        if way is NUMPY:
+            self._choices.remember(key, NUMPY)
+            return self._function(*args, **kwargs)
+        call = Call(self._function, args, kwargs, single=self._default_float_dtype == "float32")
+        measure = on_arrays and way is None and (self._mode == "auto" or len(self._ways) > 1)
+        way = way or next(iter(self._ways))
+        is_new = self._verify != "never" and (form.kind, way) not in self._finishing
+        if measure or is_new or self._verify == "always":
+            return self._first_call(call, form, measure)
+        result = self._run(call, form, way)
+        if key is not None and self._finishing.get((form.kind, way)) is None:
+            self._choices.remember(key, way)
+            self._ways[way].remember(key, args)
+        return result
+
+    def _run_quickly(self, key: Any, way: str, args: Any) -> Any:
+        """Run what an earlier call with the same types, dtypes and shapes has run; NotImplemented if it cannot."""
+        token = _running.set(_Arguments(args) if self._verify != "never" else None)
+        try:
+            result = self._ways[way].quickly(key, args)
+            call = _running.get()
+        except ArgumentError:
+            raise
+        except Exception as error:
+            call = Call(self._function, args, {}, single=self._default_float_dtype == "float32")
+            return self._or_numpys(call, functools.partial(after_failure, call, error))
+        finally:
+            _running.reset(token)
+        if isinstance(call, Call) and call.before is not None:  # something was compiled
+            both = against_numpy(call, result)
+            return self._or_numpys(call, lambda: self._compared(call, both).result)
+        return result
+
+    def _run(self, call: Call, form: Form, way: str) -> Any:
+        """Run compiled code; if something is compiled in the meantime, NumPy runs besides."""
+        token = _running.set(call if self._verify != "never" else None)
+        try:
+            came = call.run(self._ways[way])
+        except ArgumentError:
+            call.undo()
+            raise
+        except Exception as error:
+            return self._or_numpys(call, functools.partial(after_failure, call, error))
+        finally:
+            _running.reset(token)
+        if call.before is None:
+            return finish(self._finishing.get((form.kind, way)), came)
+        return self._or_numpys(call, lambda: self._compared(call, against_numpy(call, came)).result)
+
+    def _first_call(self, call: Call, form: Form, measure: bool) -> Any:
+        """Run every way, compare each with NumPy, and measure them."""
+        both, refusal = None, None
+        right: dict[str, Callable[..., Any]] = {}
+        for name, way in self._ways.items():
+            try:
+                both = self._compared(call, run_both(call, way))
+                right[name] = way
+                self._finishing[form.kind, name] = both.finishing
+            except CompileError as error:
+                refusal = refusal or error
+                self.refused[name] = error.message.removeprefix(f"{self._name}: ")
+        if both is None:
+            assert refusal is not None  # there is at least one way, and it was refused
+            return self._or_numpys(call, functools.partial(_raise, refusal))
+        if measure and not self._only_numpy:
+            arguments = ", ".join(f"{name}: {shown(value)}" for name, value in call.bound().items())
+            times = times_of(call, {name: functools.partial(self._run_short, name) for name in right})
+            if self._mode == "compiled":
+                del times[NUMPY]
+            choice = self._choices.choose(form, arguments, times)
+            build_tools().notify(f"{self._name} {choice}")
+        return both.result
+
+    def _run_short(self, way: str, *args: Any, **kwargs: Any) -> Any:
+        """Run compiled code as later calls do."""
+        key = None if kwargs else quick_key(args)
+        if key is not None:
+            self._ways[way].remember(key, args)
+            result = self._ways[way].quickly(key, args)
+            if result is not NotImplemented:
+                return result
+        return self._ways[way](*args, **kwargs)
+
+    def _compared(self, call: Call, both: Both) -> Both:
+        """What both ways gave, if it is the same."""
+        if both.difference and self._verify != "never":
+            raise self._differs(call, both)
+        return both
+
+    def _differs(self, call: Call, both: Both) -> CompileError:
+        after = State(call.save().targets())
+        statement = first_difference(self._function, call.args, call.keywords, call.save(), self._default_float_dtype)
+        after.restore()
+        where = f"; values part after {statement}" if statement else ""
+        error = CompileError(
+            f"{self._name}: compiled code gives something else than NumPy: {both.difference}{where}",
+            fix="write this statement differently, or pass allow_breaks=True, with which NumPy runs the function",
+        )
+        error.result = both.result
+        return error
+
+    def _or_numpys(self, call: Call, run: Callable[[], Any]) -> Any:
+        """The result of ``run``; where it may run in pieces and is refused, NumPy's result, from now on."""
+        try:
+            return run()
+        except CompileError as error:
+            if self._fullgraph:
+                raise
+            self._only_numpy = error.message.removeprefix(f"{self._name}: ")
+            message = f"{self._name}: nothing is compiled, NumPy runs it: {self._only_numpy}"
+            warnings.warn(message, stacklevel=5)
+            return error.result
+
+    def _about_to_compile(self) -> None:
+        """Note what a call may change before it runs what is compiled now."""
+        call = _running.get()
+        if isinstance(call, _Arguments):
+            call = Call(self._function, call.args, {}, single=self._default_float_dtype == "float32")
+            _running.set(call)
+        if call is not None and self._fullgraph:
+            call.save()
 
 
-def _pattern(leaf: Any) -> Any:
-    """The key of a compiled function for a leaf, so that none counts against another's limit of recompilations."""
-    if isinstance(leaf, torch.Tensor):
-        return leaf.dtype, leaf.device.type, leaf.requires_grad, tuple(min(s, 2) for s in leaf.shape)
-    if type(leaf) in (int, float):
-        return type(leaf)
-    try:
-        hash(leaf)
-    except TypeError:
-        return type(leaf)
-    return leaf
+class _Arguments(NamedTuple):
+    """The arguments of a call that most probably compiles nothing."""
+
+    args: tuple[Any, ...]
 
 
-def _show(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        place = "" if value.device.type == "cpu" else f" on {value.device}"
-        return f"{short(value.dtype)}{list(value.shape)}{place}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_show, value))}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k}: {_show(v)}" for k, v in value.items()) + "}"
-    return repr(value)
+# The call that this thread runs compiled.
+_running: contextvars.ContextVar[Call | _Arguments | None] = contextvars.ContextVar("opwright_call", default=None)
 
 
-def _reason(now: dict[str, str], before: Sequence[dict[str, str]]) -> str:
-    """Why no earlier compilation could be used: how the arguments differ from the most similar ones."""
-    if not before:
-        return "the first call"
+def _raise(error: Exception) -> Any:
+    raise error
 
-    def differences(then: dict[str, str]) -> list[str]:
-        return [
-            f"{name} was {then.get(name, 'not given')}" for name in {**then, **now} if now.get(name) != then.get(name)
-        ]
 
-    least = min(map(differences, before), key=len)
-    return ", ".join(least) or "same sizes and dtypes: the strides, or whether gradients are recorded, differ"
+def _check_option(name: str, value: str, allowed: tuple[str, ...], who: str) -> None:
+    if value not in allowed:
+        choices = ", ".join(f'"{a}"' for a in allowed)
+        raise ContractError(f"{who}: {name}={value!r}", fix=f"use one of {choices}")

@@ -15,41 +15,69 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from opwright import tree
+from opwright.contract.numpy.calls import run_step
+from opwright.contract.numpy.facts import NotLikeNumpyError
+from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.errors import KernelRefusedError
 from opwright.internals.numpy_layer import (
-    Array,
     arrays_made_by,
-    call_numpy,
     can_place_arrays,
+    default_device_is_chosen,
     is_device_constructor,
+    reset_run_call,
+    set_run_call,
     without_default_device,
 )
 
-__all__ = ["arrays_made_on", "place_of_arrays", "run_call"]
+__all__ = ["arrays_made_on", "numpy_steps", "place_of_arrays", "run_call"]
 
 _place: contextvars.ContextVar[torch.device | None] = contextvars.ContextVar("opwright_numpy_place", default=None)
 
 
+_float: contextvars.ContextVar[DefaultFloatDtype] = contextvars.ContextVar("opwright_numpy_float", default="float64")
+
+
 @contextlib.contextmanager
-def arrays_made_on(device: torch.device | None) -> Iterator[None]:
-    """A block in which compiled NumPy code makes its arrays on a device (None: the CPU), and
+def arrays_made_on(device: torch.device | None, default_float: DefaultFloatDtype = "float64") -> Iterator[None]:
+    """A block in which compiled NumPy code follows NumPy's rules and makes its arrays on a device (None: the CPU), and
     ``with torch.device(...)`` around it has no effect.
 
     Raises:
         KernelRefusedError: this torch makes arrays on the CPU only.
     """
+    device = None if device is None or (device.type == "cpu" and not default_device_is_chosen()) else device
     if device is not None and not can_place_arrays():
         raise KernelRefusedError(
             f"NumPy code compiled by torch {torch.__version__} makes its arrays on the CPU, not on {device}",
             fix="pass CPU tensors, or use a torch between 2.11 and 2.15",
         )
-    token = _place.set(device)
+    place, floats, steps = _place.set(device), _float.set(default_float), _steps.set([0])
+    hidden = without_default_device() if default_device_is_chosen() else contextlib.nullcontext()
     try:
-        with arrays_made_by(_run_call_here if device is not None else None), without_default_device():
+        with arrays_made_by(_run_call_here), hidden:
             yield
     finally:
-        _place.reset(token)
+        _place.reset(place)
+        _float.reset(floats)
+        _steps.reset(steps)
+
+
+class numpy_steps:
+    """``arrays_made_on(None, ...)`` for a call that must be short: nothing is hidden, and arrays are on the CPU."""
+
+    __slots__ = ("_default_float", "_tokens")
+
+    def __init__(self, default_float: DefaultFloatDtype) -> None:
+        self._default_float = default_float
+
+    def __enter__(self) -> None:
+        self._tokens = (_place.set(None), _float.set(self._default_float), set_run_call(_run_call_here))
+
+    def __exit__(self, *_: object) -> None:
+        place, floats, run = self._tokens
+        _place.reset(place)
+        _float.reset(floats)
+        reset_run_call(run)
 
 
 def place_of_arrays() -> torch.device | None:
@@ -57,19 +85,29 @@ def place_of_arrays() -> torch.device | None:
     return _place.get()
 
 
+# torch.compile writes a loop out, step by step, and the time for code generation grows faster than the steps.
+_MOST_STEPS = 300
+_steps: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("opwright_numpy_steps", default=None)
+
+
 def _run_call_here(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
-    return run_call(wrapper, _place.get(), *args, **kwargs)
+    steps = _steps.get()
+    if steps is not None:
+        steps[0] += 1
+        if steps[0] > _MOST_STEPS:
+            raise NotLikeNumpyError(
+                f"more than {_MOST_STEPS} steps in one graph: torch.compile writes loops out",
+                'use compiler="numba" or "auto", which compile loops as loops, or compile the body of the loop only',
+            )
+    return run_call(wrapper, _place.get(), _float.get(), *args, **kwargs)
 
 
-def run_call(wrapper: Any, device: torch.device | None, *args: Any, **kwargs: Any) -> Any:
+def run_call(
+    wrapper: Any, device: torch.device | None, default_float: DefaultFloatDtype, *args: Any, **kwargs: Any
+) -> Any:
     """Run one NumPy call of a traced graph, which makes new arrays on ``device``."""
-    operator = getattr(wrapper, "op", None)
     with _MadeOn(device) if device is not None else contextlib.nullcontext():
-        if operator is None:
-            return call_numpy(wrapper, *args, **kwargs)
-        # torch's wrapper of an operator hides the calls within it from modes.
-        out = operator(*[Array(a) if isinstance(a, torch.Tensor) else a for a in args])
-        return tree.map_only(Array, lambda array: array.tensor, out)
+        return run_step(wrapper, args, kwargs, default_float)
 
 
 class _MadeOn(TorchFunctionMode):

@@ -7,19 +7,21 @@ traced is an error with function, file, line and cause, and with what to write i
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from opwright import tree
 from opwright.backends.numpy.placement import place_of_arrays, run_call
+from opwright.contract.numpy.facts import NotLikeNumpyError
 from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
-from opwright.contract.numpy.rules import DefaultFloatDtype, numpy_rules
+from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.errors import CompileError
 from opwright.internals.compiler import can_compile_graphs, compile_graph, is_tracing_error
 
@@ -128,26 +130,42 @@ def _break_at_end(graph: torch.fx.GraphModule) -> str:
 
 
 class _ByNumpysRules:
-    """One NumPy call in a graph, with NumPy's type promotion; the traced call itself promotes as torch does."""
+    """One NumPy call in a graph, as NumPy does it; torch's own promotes, copies and writes in other ways."""
 
     def __init__(self, call: Any, default_float_dtype: DefaultFloatDtype) -> None:
         self._call = call
         self._default_float_dtype = default_float_dtype
         self._place = place_of_arrays()
         # The name is part of the key in torch.compile's caches.
-        self.__name__ = f"{getattr(call, '__name__', 'numpy')}_{default_float_dtype}_{self._place}"
+        name = getattr(call, "__name__", "numpy")
+        self.__name__ = f"{name}_{default_float_dtype}_{self._place}_rules{_RULES}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with numpy_rules(self._default_float_dtype):
-            return run_call(self._call, self._place, *args, **kwargs)
+        if self._call is operator.getitem and not isinstance(args[0], torch.Tensor):
+            return args[0][args[1]]
+        call = _Operator(self._call) if self._call is operator.getitem else self._call
+        return run_call(call, self._place, self._default_float_dtype, *args, **kwargs)
+
+
+class _Operator(NamedTuple):
+    """An operator on arrays that torch traces as one on tensors: a row of an array that a loop runs through."""
+
+    op: Any
+
+
+_RULES = 2  # of ``contract/numpy``; torch's caches on disk must not return code made by others
 
 
 def _by_numpys_rules(graph: torch.fx.GraphModule, default_float_dtype: DefaultFloatDtype) -> torch.fx.GraphModule:
     for node in graph.graph.nodes:
-        if node.op == "call_function" and type(node.target).__name__.startswith("numpy_"):
+        if node.op == "call_function" and (_is_numpy(node.target) or node.target is operator.getitem):
             node.target = _ByNumpysRules(node.target, default_float_dtype)
     graph.recompile()
     return graph
+
+
+def _is_numpy(target: Any) -> bool:
+    return type(target).__name__.startswith("numpy_") or getattr(target, "__name__", "") == "numpy_attr_wrapper"
 
 
 # -- errors -------------------------------------------------------------------------------------------------
@@ -161,14 +179,26 @@ def explain_break(error: Exception, who: str, default_fix: str = _MOVE_OR_ALLOW)
     Args:
         default_fix: the fix if there is no more specific one.
     """
-    if not is_tracing_error(error):
+    refusal = _refusal_in(error)
+    if refusal is None and not is_tracing_error(error):
         return None
     text = str(error)
-    cause = cause_of(text)
     place = _place(error, text)
+    if refusal is not None:
+        return CompileError(f"{who}: cannot be compiled{place}: {refusal.message}", log=text, fix=refusal.fix)
+    cause = cause_of(text)
     return CompileError(
         f"{who}: cannot be compiled whole{place}: {cause}", log=text, fix=_fix(text, cause) or default_fix
     )
+
+
+def _refusal_in(error: BaseException | None) -> NotLikeNumpyError | None:
+    """The refusal of a step that an error of the tracer was raised from."""
+    while error is not None:
+        if isinstance(error, NotLikeNumpyError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def cause_of(text: str) -> str:

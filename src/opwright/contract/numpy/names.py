@@ -83,7 +83,8 @@ def _in_code(code: types.CodeType, visible: dict[str, Any]) -> Iterator[NumpyNam
             held = visible.get(instruction.argval)
             path = _path_of(held)
         elif instruction.opname in _ATTRIBUTES and isinstance(held, types.ModuleType):
-            path = f"{_path_of(held)}.{instruction.argval}".lstrip(".")
+            prefix = _path_of(held)
+            path = None if prefix is None else f"{prefix}.{instruction.argval}".lstrip(".")
             held = getattr(held, instruction.argval, None)
         elif instruction.opname in ("CACHE", "NOP", "EXTENDED_ARG"):
             continue
@@ -133,6 +134,7 @@ OTHER_VALUES = {
     "cbrt": "gives NaN for negative numbers in torch's NumPy",
     "fix": "rounds down instead of towards zero in torch's NumPy",
     "modf": "gives other parts of a number in torch's NumPy",
+    "common_type": "gives a type of torch's in torch's NumPy",
 }
 
 _RANDOM = (

@@ -1,0 +1,54 @@
+"""What NumPy's results have and tensors lose: arrays without dims, and classes of tuples.
+
+These are the same for all calls of a compiled form. They are learned from NumPy's result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Finishing", "finish", "learn"]
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """What to change in one value: in its items, or in itself."""
+
+    items: tuple[Any, ...] = ()
+    kind: type | None = None
+    as_array: bool = False
+
+
+def learn(expected: Any, came: Any) -> Finishing | None:
+    """What turns a compiled result into one like NumPy's; None if there is nothing to do."""
+    if isinstance(expected, list | tuple) and isinstance(came, list | tuple) and len(expected) == len(came):
+        items = tuple(learn(e, c) for e, c in zip(expected, came, strict=True))
+        kind = type(expected) if type(expected) is not type(came) else None
+        return Finishing(items, kind) if kind or any(items) else None
+    if isinstance(expected, dict) and isinstance(came, dict) and list(expected) == list(came):
+        items = tuple(learn(expected[key], came[key]) for key in expected)
+        return Finishing(items) if any(items) else None
+    if isinstance(expected, np.ndarray) and isinstance(came, np.ndarray | np.generic):
+        as_array = isinstance(came, np.generic) and expected.ndim == 0
+        return Finishing(as_array=True) if as_array else None
+    if isinstance(expected, np.generic) and type(came) in (bool, int, float, complex):
+        return Finishing(kind=type(expected))  # Numba returns Python's numbers
+    return None
+
+
+def finish(finishing: Finishing | None, value: Any) -> Any:
+    """A compiled result with what was learned."""
+    if finishing is None:
+        return value
+    if finishing.as_array:
+        return np.asarray(value)
+    if not isinstance(value, list | tuple | dict):
+        return finishing.kind(value) if finishing.kind is not None else value
+    if isinstance(value, dict):
+        return {key: finish(f, value[key]) for key, f in zip(value, finishing.items, strict=True)}
+    items = [finish(f, item) for f, item in zip(finishing.items, value, strict=True)]
+    kind = finishing.kind or type(value)
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)

@@ -1,0 +1,244 @@
+"""Runs a call both compiled and in NumPy, and compares results, effects and times."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from opwright import tree
+from opwright.backends.numpy.choice import NUMPY
+from opwright.backends.numpy.finishing import Finishing, finish, learn
+from opwright.backends.numpy.state import State, outer_values
+from opwright.contract.numpy.comparison import Outcome, copied, difference, is_foreign_array, tolerance_of
+from opwright.errors import CompileError, OpwrightError
+
+__all__ = ["Both", "Call", "after_failure", "against_numpy", "run_both", "runs_in_numpy", "times_of"]
+
+# While it is set, compiled functions that a function calls run in NumPy, too.
+runs_in_numpy: contextvars.ContextVar[bool] = contextvars.ContextVar("opwright_runs_in_numpy", default=False)
+_ENOUGH_SECONDS = 0.2
+_MOST_ROUNDS = 7
+
+
+class Call:
+    """One call of a function, which can be run several ways.
+
+    Attributes:
+        names: the arguments by name.
+        single: ``default_float_dtype="float32"``.
+        before: what the call may change, as it was; None until ``save``.
+    """
+
+    def __init__(self, function: Callable[..., Any], args: Any, keywords: dict[str, Any], *, single: bool) -> None:
+        self.function = function
+        self.args = args
+        self.keywords = keywords
+        self.single = single
+        self.before: State | None = None
+        leaves = tree.leaves((args, keywords))
+        self.tolerance = tolerance_of(leaves)
+        self.has_tensors = any(isinstance(leaf, torch.Tensor) or is_foreign_array(leaf) for leaf in leaves)
+
+    def save(self) -> State:
+        """Save what the call may change, once."""
+        if self.before is None:
+            self.before = State(self.args, self.keywords, *outer_values(self.function))
+        return self.before
+
+    def undo(self) -> None:
+        """Put what the call has changed back."""
+        if self.before is not None and self.before.changed():
+            self.before.restore()
+
+    def run(self, way: Callable[..., Any]) -> Any:
+        """Run it one way."""
+        return way(*self.args, **self.keywords)
+
+    def in_numpy(self) -> Any:
+        """Run it in NumPy, on the memory of tensors that are on a CPU."""
+        args, keywords = self.args, self.keywords
+        if self.has_tensors:
+            args, keywords = tree.map_leaves(_as_array, (tuple(args), keywords))
+        token = runs_in_numpy.set(True)
+        try:
+            return self.function(*args, **keywords)
+        finally:
+            runs_in_numpy.reset(token)
+
+    def bound(self) -> dict[str, Any]:
+        """The arguments by name."""
+        try:
+            return dict(inspect.signature(self.function).bind(*self.args, **self.keywords).arguments)
+        except (TypeError, ValueError):  # a function in C has no signature to inspect
+            return {**{str(i): a for i, a in enumerate(self.args)}, **self.keywords}
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The argument that an object is or belongs to, by the object's id."""
+        return {id(leaf): name for name, value in self.bound().items() for leaf in (value, *tree.leaves(value))}
+
+
+@dataclass(frozen=True)
+class Both:
+    """What both ways gave.
+
+    Attributes:
+        result: the result for the caller: NumPy's; the compiled one for tensors, which may have gradients.
+        finishing: what to change in compiled results, such as numbers that are arrays without dims in NumPy.
+        difference: what is different, "" if nothing is.
+    """
+
+    result: Any
+    finishing: Finishing | None
+    difference: str
+
+
+def _as_array(value: Any) -> Any:
+    if is_foreign_array(value):
+        return np.from_dlpack(value)
+    return value if not isinstance(value, torch.Tensor) else value.detach().cpu().resolve_conj().resolve_neg().numpy()
+
+
+def run_both(call: Call, way: Callable[..., Any]) -> Both:
+    """Run a call compiled and then in NumPy, whose effects remain.
+
+    Raises:
+        CompileError: the function cannot be compiled; ``error.result`` is NumPy's result.
+        Exception: whatever the function raises in NumPy.
+    """
+    call.save()
+    call.undo()
+    try:
+        came = call.run(way)
+    except Exception as error:
+        after_failure(call, error)
+    return against_numpy(call, came)
+
+
+def against_numpy(call: Call, came: Any) -> Both:
+    """Run a call in NumPy that has run compiled, and compare."""
+    before = call.save()
+    watched = before.arrays()
+    ours = Outcome.of(came, watched)
+    effects = {id(t): copied(_contents(t)) for t in before.targets()}
+    call.undo()
+    numpys = call.in_numpy()  # its exceptions are the caller's
+    expected = Outcome.of(numpys, watched)
+    finishing = None if call.has_tensors else learn(expected.result, ours.result)
+    found = _compare(call, expected, ours, finishing) or _compare_effects(call, effects)
+    # With single precision by default, dtypes are not NumPy's.
+    return Both(came if call.has_tensors or call.single else numpys, finishing, found)
+
+
+def after_failure(call: Call, failure: Exception) -> NoReturn:
+    """Raise what a call raises in NumPy, else why its compiled form failed."""
+    call.undo()
+    numpys = call.in_numpy()
+    raise _failed(call, failure, numpys) from failure
+
+
+def _failed(call: Call, failure: Exception, numpys: Any) -> Exception:
+    if isinstance(failure, OpwrightError):
+        if isinstance(failure, CompileError):
+            failure.result = numpys
+        return failure
+    error = CompileError(
+        f"{_name(call)}: compiled, it raised {type(failure).__name__}, and NumPy did not: {failure}",
+        fix='call the function itself on such arguments, or write it differently; mode="numpy" never compiles',
+    )
+    error.result = numpys
+    return error
+
+
+def _compare(call: Call, expected: Outcome, ours: Outcome, finishing: Finishing | None) -> str:
+    came = ours.result if finishing is None else finish(finishing, ours.result)
+    found = difference(expected.result, came, single=call.single, coarsest=call.tolerance, classes=not call.has_tensors)
+    if found or call.has_tensors:
+        return found
+    for i, (theirs, own) in enumerate(zip(expected.shared, ours.shared, strict=False)):
+        if theirs != own:
+            return _shared_otherwise(call, i, theirs, own)
+    if expected.together != ours.together:
+        return "results share memory with one another in NumPy, or here, and not in the other"
+    return ""
+
+
+def _shared_otherwise(call: Call, i: int, theirs: Sequence[Any], own: Sequence[Any]) -> str:
+    names, arrays = call.names, call.save().arrays()
+
+    def of(shared: Sequence[Any]) -> str:
+        named = [names.get(id(arrays[j]), "an array from outside") for j, _ in shared]
+        return f"a view of {', '.join(named)}" if named else "an array of its own"
+
+    if [j for j, _ in theirs] == [j for j, _ in own]:
+        return f"array {i} of the result is another part of {of(own).removeprefix('a view of ')} than NumPy's"
+    return f"array {i} of the result is {of(own)}, NumPy's {of(theirs)}; .copy() makes it its own"
+
+
+def _compare_effects(call: Call, effects: dict[int, Any]) -> str:
+    names = call.names
+    for target in call.save().targets():
+        expected, ours = copied(_contents(target)), effects[id(target)]
+        name = names.get(id(target), f"a {type(target).__name__} from outside")
+        if isinstance(target, list | dict | set):
+            if len(expected) != len(ours) or difference(list(expected), list(ours)):
+                return (
+                    f"it writes to the {type(target).__name__} {name}, which compiled code does not; return it instead"
+                )
+            continue
+        found = difference(
+            expected,
+            ours,
+            single=call.single,
+            coarsest=call.tolerance,
+            classes=False,
+            where=f"{name}, which it writes,",
+        )
+        if found:
+            return found
+    return ""
+
+
+def _contents(target: Any) -> Any:
+    if isinstance(target, np.random.Generator):
+        return repr(target.bit_generator.state)
+    if hasattr(target, "cell_contents"):
+        return None
+    if isinstance(target, np.ndarray | torch.Tensor | list | dict | set):
+        return target
+    return {k: v for k, v in vars(target).items() if isinstance(v, bool | int | float | str | np.generic)}
+
+
+def _name(call: Call) -> str:
+    return str(getattr(call.function, "__qualname__", call.function))
+
+
+def times_of(call: Call, ways: dict[str, Callable[..., Any]]) -> dict[str, float]:
+    """The shortest time of each way in seconds, NumPy's among them; effects are undone.
+
+    The ways take turns, until they have taken some tenths of a second together.
+    """
+    after, begin = State(call.save().targets()), time.perf_counter()
+    runs: dict[str, Callable[[], Any]] = {
+        **{name: functools.partial(call.run, way) for name, way in ways.items()},
+        NUMPY: call.in_numpy,
+    }
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(_MOST_ROUNDS):
+        for name, run in runs.items():
+            call.undo()
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+        if time.perf_counter() - begin > _ENOUGH_SECONDS:
+            break
+    after.restore()
+    return {name: min(found) for name, found in times.items()}
