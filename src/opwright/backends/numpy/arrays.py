@@ -67,7 +67,7 @@ class Borrowed:
 def refuse_shared_writes(values: Sequence[Any], tensors: Sequence[torch.Tensor], who: str) -> None:
     """Refuse what new tensors on arrays were used for: a write to memory that another argument shares."""
     arrays = [value for value in values if isinstance(value, np.ndarray)]
-    _refuse_shared([a for a, t in zip(arrays, tensors, strict=True) if t._version], arrays, who)
+    _refuse_shared([a for a, t in zip(arrays, tensors, strict=True) if version_of(t) != 0], arrays, who)
 
 
 def _refuse_shared(written: Sequence[Any], every: Sequence[Any], who: str) -> None:

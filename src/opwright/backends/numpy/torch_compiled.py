@@ -22,6 +22,7 @@ from opwright.contract.dtypes import short
 from opwright.contract.numpy.rules import DefaultFloatDtype
 from opwright.internals.compiler import graph_break_reasons, is_recompile_limit
 from opwright.internals.numpy_layer import default_device_is_chosen
+from opwright.internals.tensors import version_of
 
 __all__ = ["Compilation", "TorchCompiled"]
 
@@ -107,7 +108,7 @@ class TorchCompiled:
             result = compiled(*values)
         if self._graphs != graphs:  # it may be another graph, which writes
             del self._quick[key, torch.is_grad_enabled()]
-        if len(tensors) > 1 and any(tensor._version for tensor in tensors):
+        if len(tensors) > 1 and any(version_of(tensor) != 0 for tensor in tensors):
             refuse_shared_writes(args, tensors, self._name)
         if type(result) is torch.Tensor:
             return as_numpy(result)
