@@ -129,3 +129,53 @@ def test_a_wrong_triton_kernel_is_caught_in_the_interpreter(tmp_path, prepare, m
     assert report.passed == passes, report
     if not torch.cuda.is_available():
         assert report.verdicts[0].device == "cpu"
+
+
+# Adds the sum of k to x, in whole tiles without a mask, and reads k four elements at a time.
+TRITON_TILES = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def kernel(x, k, out, n, m, MASKED: tl.constexpr, TILE: tl.constexpr):
+    first = tl.program_id(0) * TILE
+    i = first + tl.arange(0, TILE)
+    if first + TILE <= n:
+        total = tl.load(x + i)
+        for j in range(0, m, 4):
+            at = j + tl.arange(0, 4)
+            exists = at < m
+            taps = tl.load(k + at, mask=exists if MASKED else at >= 0, other=0.0)
+            total += tl.sum(tl.where(exists, taps, 0.0))
+        tl.store(out + i, total)
+    else:
+        total = tl.load(x + i, mask=i < n)
+        for j in range(m):
+            total += tl.load(k + j)
+        tl.store(out + i, total, mask=i < n)
+
+def add_sum(x, k):
+    x, k, out = x.contiguous(), k.contiguous(), x.new_empty(x.shape)
+    if out.numel():
+        kernel[(triton.cdiv(x.numel(), 1024),)](x, k, out, x.numel(), k.numel(), MASKED=IS_MASKED, TILE=1024)
+    return out
+"""
+
+
+@pytest.mark.slow  # Triton's interpreter
+@pytest.mark.triton
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_read_past_the_end_that_only_whole_tiles_make_is_found_in_the_interpreter(tmp_path, masked):
+    @ow.op("planted::add_sum")
+    def add_sum(x: Float[Tensor, "n"], k: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
+        return x + k.sum()
+
+    file = tmp_path / "add_sum_triton.py"
+    file.write_text(TRITON_TILES.replace("IS_MASKED", str(masked)))
+    add_sum.triton(file, entry="add_sum", dtypes=[torch.float32])
+    (verdict,) = ow.check(add_sum, checks=["reads"], device="cpu").verdicts
+    assert (verdict.status == "pass") is masked
+    if not masked:
+        assert "past the end of argument 'k'" in verdict.failures[0].message
+        (verdict,) = ow.check(add_sum, checks=["reads"], device="cpu", case=verdict.failures[0].case).verdicts
+        assert verdict.status == "fail"
