@@ -45,6 +45,9 @@ class Call:
         self.before: State | None = None
         leaves = tree.leaves((args, keywords))
         self.tolerance = tolerance_of(leaves)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        # Fake tensors and those on ``meta`` have none: such calls cannot run in NumPy.
+        self.has_values = not any(t.is_meta or type(t) not in (torch.Tensor, torch.nn.Parameter) for t in tensors)
         self.has_tensors = any(isinstance(leaf, torch.Tensor) or is_foreign_array(leaf) for leaf in leaves)
 
     def save(self) -> State:
