@@ -159,11 +159,8 @@ def _run_checks(context: Context, calls: RemoteCalls, job: Job) -> Iterator[Find
         if job.checks and name not in job.checks:
             continue
         context.progress(name, "")
-        if name in BESIDE_THE_KERNEL:
-            yield from calls.check(name, context)
-            continue
         try:
-            yield from check(context)
+            yield from calls.check(name, context) if name in BESIDE_THE_KERNEL else check(context)
         except Exception:  # an error in a check is never a pass
             yield _failed(name, "the check itself failed with an error:\n" + traceback.format_exc(limit=-4))
 

@@ -107,7 +107,10 @@ class RemoteCalls:
         """The next finding of a check that runs there; None at its end."""
         while True:
             header, _ = self._link.receive_answer()
+            if not isinstance(header, dict):
+                raise BrokenAnswer("what is no answer")
             if "message" not in header:
+                _raise_failure(header)
                 if header.get("ended") != name:
                     raise BrokenAnswer("the answer to another question")
                 return None
@@ -129,16 +132,21 @@ class RemoteCalls:
             header, payload = self._link.receive_answer()
             if not isinstance(header, dict):
                 raise BrokenAnswer("what is no answer")
-            if "no memory" in header:
-                raise torch.OutOfMemoryError(str(header["no memory"]))
-            if "failed" in header:
-                raise CheckError(f"the kernel's process could not answer:\n{header['failed']}")
             if "message" not in header:
+                _raise_failure(header)
                 return header, payload
             notice = _message(header)
             if not isinstance(notice, Notice):
                 raise BrokenAnswer(f"a message between two checks ({type(notice).__name__})")
             self._relay(notice)
+
+
+def _raise_failure(header: Mapping[str, Any]) -> None:
+    """Raise what kept the other process from answering, which is no fault of the kernel."""
+    if "no memory" in header:
+        raise torch.OutOfMemoryError(str(header["no memory"]))
+    if "failed" in header:
+        raise CheckError(f"the kernel's process could not answer:\n{header['failed']}")
 
 
 def _message(header: Any) -> Message:
