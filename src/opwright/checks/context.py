@@ -93,7 +93,7 @@ class Context:
         found = self._observed.get(case)
         if found is None:
             found = self._run(case)
-            self.known[case] = isinstance(found, Observation) and not isinstance(found.outputs, Raised)
+            self.known[case] = _returned_results(found)
             if case.layout != FAR:  # its memory is given back
                 self._keep(case, found)
         return found
@@ -195,7 +195,7 @@ class Context:
     def ran(self, case: Case) -> bool:
         """Whether the kernel returned results for a case."""
         if case not in self.known:
-            self.observe(case)
+            self.known[case] = _returned_results(self.observe(case))
         return self.known[case]
 
     def described(self, error: Exception) -> Raised:
@@ -372,6 +372,10 @@ def _explains(known: tuple[str, Case], other: tuple[str, Case]) -> bool:
         and simple.values in ("", case.values)
         and simple.scalars in ("", case.scalars)
     )
+
+
+def _returned_results(found: Observation | SkippedCase) -> bool:
+    return isinstance(found, Observation) and not isinstance(found.outputs, Raised)
 
 
 def _weight(found: Observation | SkippedCase) -> int:

@@ -196,8 +196,9 @@ class _Server:
     def _answer_check(self, name: str, cases: list[Case], admitted: set[Case], known: dict[Case, bool]) -> None:
         """Run a check in this process."""
         context = self._context
-        context.cases, context.known = cases, known
+        context.cases = cases
         context.admitted |= admitted
+        context.known |= known
         try:
             for result in CHECKS[name](context):
                 _send(self._link, Found(result) if isinstance(result, Finding) else Unchecked(result))
