@@ -328,6 +328,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(script, tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == [name]
 
 
+@pytest.mark.slow  # a command that imports torch twice
 def test_requiring_a_language_that_no_kernel_is_written_in_is_a_failure(script, tmp_path):
     name = script(RIGHT)
     run = opwright("check", name, "--only", "values", "--require", "cpp", "--json", "out.json", cwd=tmp_path)

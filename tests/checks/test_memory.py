@@ -147,19 +147,19 @@ def _messages(verdict):
     return [f.message for f in verdict.findings if f.status is Status.FAIL]
 
 
-@pytest.fixture(scope="module")
-def verdicts():
-    return {v.kernel: v for v in ow.check(twice, checks=CHECKS, device="cpu").verdicts}
+@pytest.fixture
+def verdict(kernel):
+    return ow.check(twice, kernels=[kernel], checks=CHECKS, device="cpu").verdicts[0]
 
 
 @pytest.mark.parametrize("kernel", WRONG)
-def test_is_found(verdicts, kernel):
-    assert any(WRONG[kernel] in message for message in _messages(verdicts[kernel])), verdicts[kernel].findings
+def test_is_found(verdict, kernel):
+    assert any(WRONG[kernel] in message for message in _messages(verdict)), verdict.findings
 
 
 @pytest.mark.parametrize("kernel", RIGHT)
-def test_is_left_alone(verdicts, kernel):
-    assert verdicts[kernel].status is Status.PASS, verdicts[kernel].findings
+def test_is_left_alone(verdict, kernel):
+    assert verdict.status is Status.PASS, verdict.findings
 
 
 def test_a_failure_is_kept_though_a_simpler_case_ends_the_process():

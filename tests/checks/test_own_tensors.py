@@ -1,5 +1,6 @@
 """Kernels of operators with tensors of their own: at module level, or in the function around them."""
 
+import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -41,6 +42,7 @@ def failing(op, kernel):
     return {f.check: f.message for f in verdict.findings if f.status is ow.Status.FAIL}
 
 
+@pytest.mark.slow  # every check of several kernels
 def test_right_kernels_pass():
     assert failing(by_module, "right") == {}
     assert failing(with_closure(), "right") == {}

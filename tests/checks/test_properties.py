@@ -42,6 +42,7 @@ def last_of_equals(x, k):
 
 
 @pytest.mark.parametrize("right", [by_sorting, last_of_equals])
+@pytest.mark.slow  # every check
 def test_every_right_answer_passes(topk, right):
     topk.python(right, name="kernel")
     report = ow.check(topk, device="cpu")

@@ -200,6 +200,7 @@ def test_no_gradient_is_derived(dropout):
         dropout(x).sum().backward()
 
 
+@pytest.mark.slow  # Inductor compiles
 def test_torch_compile_does_not_merge_two_calls(dropout):
     x = torch.ones(20, 30)
     assert torch.compile(lambda x: dropout(x) - dropout(x), fullgraph=True)(x).abs().sum() > 0

@@ -14,21 +14,21 @@ from opwright.selftest.state import RIGHT, WARNINGS, WRONG, scale
 CHECKS = ["repeated calls", "surroundings", "two threads", "own work"]
 
 
-@pytest.fixture(scope="module")
-def verdicts():
-    return {v.kernel: v for v in ow.check(scale, checks=CHECKS, device="cpu").verdicts}
+@pytest.fixture
+def verdict(kernel):
+    return ow.check(scale, kernels=[kernel], checks=CHECKS, device="cpu").verdicts[0]
 
 
 @pytest.mark.parametrize("kernel", WRONG)
-def test_is_found(verdicts, kernel):
+def test_is_found(verdict, kernel):
     status = Status.WARNING if kernel in WARNINGS else Status.FAIL
-    found = [f.message for f in verdicts[kernel].findings if f.status is status]
-    assert any(WRONG[kernel] in message for message in found), verdicts[kernel].findings
+    found = [f.message for f in verdict.findings if f.status is status]
+    assert any(WRONG[kernel] in message for message in found), verdict.findings
 
 
 @pytest.mark.parametrize("kernel", RIGHT)
-def test_is_left_alone(verdicts, kernel):
-    assert verdicts[kernel].status is Status.PASS, verdicts[kernel].findings
+def test_is_left_alone(verdict, kernel):
+    assert verdict.status is Status.PASS, verdict.findings
 
 
 # -- Triton kernels that are none -------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ def ordered(means) -> torch.Tensor:
 
 @pytest.mark.compiler
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.slow  # it compiles
 def test_clusters_that_are_there_are_found(dtype):
     X = clouds(40_000, dtype)
     found = kmeans(X, 4)

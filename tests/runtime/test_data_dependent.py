@@ -82,6 +82,7 @@ def test_such_a_size_goes_into_another_operator_and_its_conditions(namespace, no
         compiled(torch.ones(2, 4))
 
 
+@pytest.mark.slow  # every check
 def test_a_right_kernel_passes_every_check(nonzero, compact):
     nonzero.python(of_columns, name="kernel")
 

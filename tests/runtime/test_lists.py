@@ -109,6 +109,7 @@ def right(xs, ys, a):
     return [(x + a * y).contiguous() for x, y in zip(xs, ys, strict=True)]
 
 
+@pytest.mark.slow  # every check of two operators
 def test_a_right_kernel_passes_every_check(add_all, halves):
     add_all.python(right, name="kernel")
     halves.python(lambda x, parts: [t.clone() for t in x.tensor_split(parts)], name="kernel")

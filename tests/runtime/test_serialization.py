@@ -129,6 +129,7 @@ def test_samples_of_any_dtype(namespace):
     assert "values" in failing(widened)
 
 
+@pytest.mark.slow  # every check of two operators
 def test_operators_that_a_reference_calls_by_name(namespace):
     @ow.op("by_name::inner")
     def inner(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
