@@ -73,6 +73,14 @@ def test_generated_code_is_the_same_as_numpy(name: str) -> None:
     assert what_differs(name) == ""
 
 
+def test_a_result_has_its_own_memory_where_nothing_is_left_to_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "generate", lambda graph, inputs: lambda *values: [values[0]])
+    compiled = ow.compile_numpy(mode="compiled")(lambda a: a + 0)
+    for _ in range(3):
+        a = np.ones(3)
+        assert not np.shares_memory(compiled(a), a)
+
+
 @pytest.mark.usefixtures("quick")
 def test_the_comparison_of_this_file_finds_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a graph that gives something else, the second call, and without verification the first, differ."""

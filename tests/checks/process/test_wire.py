@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opwright.checks.kernel_calls import NotATensor, Raised
+from opwright.checks.memory import changed_bytes
 from opwright.checks.process.remote import RemoteCalls
 from opwright.checks.process.wire import BrokenAnswer, Connection, Ended, read_tensors, write_tensors
 from opwright.gallery.add import add
@@ -47,7 +48,8 @@ def ends():
 def test_a_tensor_arrives_with_its_layout_and_its_elements_come_back(ends, name):
     judge, kernel = ends
     tensor = TENSORS[name]
-    judge.ask("results", {"arguments": (tensor, [tensor], None, 2.5)})
+    sent = judge.ask("results", {"arguments": (tensor, [tensor], None, 2.5)})["arguments"]
+    assert changed_bytes(sent[0], tensor, elements=True) == 0
     kind, values = kernel.receive_question()
     (got, listed, none, number) = values["arguments"]
     assert (kind, none, number) == ("results", None, 2.5)
@@ -74,6 +76,15 @@ def test_the_judge_sees_what_was_written_into_its_copy_alone(ends):
     stored = torch.empty(0).set_(sent.untyped_storage())
     assert stored.tolist() == [7, 1, 0, 1, 0, 1, 0, 1]
     assert whole.tolist() == [0] * 8
+
+
+def test_what_is_written_around_no_elements_is_seen(ends):
+    judge, kernel = ends
+    part = torch.zeros(8)[5:5]
+    sent = judge.ask("observe", {"arguments": (part,)})["arguments"][0]
+    _, values = kernel.receive_question()
+    values["arguments"][0].as_strided((1,), (1,), 0).fill_(7)
+    assert changed_bytes(sent, part, elements=False) == 2
 
 
 def test_elements_that_lie_far_apart_take_no_memory_between_them(ends):

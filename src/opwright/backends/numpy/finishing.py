@@ -1,10 +1,13 @@
-"""What NumPy's results have and tensors lose: arrays without dims, and classes of tuples.
+"""What NumPy's results have and compiled ones lose: arrays without dims, classes of tuples, memory of their own.
+
+An optimiser that finds nothing left of ``x + 0`` may return ``x`` itself.
 
 These are the same for all calls of a compiled form. They are learned from NumPy's result.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,20 +23,26 @@ class Finishing:
     items: tuple[Any, ...] = ()
     kind: type | None = None
     as_array: bool = False
+    as_copy: bool = False
 
 
-def learn(expected: Any, came: Any) -> Finishing | None:
-    """What turns a compiled result into one like NumPy's; None if there is nothing to do."""
+def learn(expected: Any, came: Any, borrowed: Set[int] = frozenset()) -> Finishing | None:
+    """What turns a compiled result into one like NumPy's; None if there is nothing to do.
+
+    Args:
+        borrowed: ids of the arrays in ``came`` that lie in memory of arguments, and in NumPy do not.
+    """
     if isinstance(expected, list | tuple) and isinstance(came, list | tuple) and len(expected) == len(came):
-        items = tuple(learn(e, c) for e, c in zip(expected, came, strict=True))
+        items = tuple(learn(e, c, borrowed) for e, c in zip(expected, came, strict=True))
         kind = type(expected) if type(expected) is not type(came) else None
         return Finishing(items, kind) if kind or any(items) else None
     if isinstance(expected, dict) and isinstance(came, dict) and list(expected) == list(came):
-        items = tuple(learn(expected[key], came[key]) for key in expected)
+        items = tuple(learn(expected[key], came[key], borrowed) for key in expected)
         return Finishing(items) if any(items) else None
     if isinstance(expected, np.ndarray) and isinstance(came, np.ndarray | np.generic):
         as_array = isinstance(came, np.generic) and expected.ndim == 0
-        return Finishing(as_array=True) if as_array else None
+        as_copy = id(came) in borrowed
+        return Finishing(as_array=as_array, as_copy=as_copy) if as_array or as_copy else None
     if isinstance(expected, np.generic) and type(came) in (bool, int, float, complex):
         return Finishing(kind=type(expected))  # Numba returns Python's numbers
     return None
@@ -45,6 +54,8 @@ def finish(finishing: Finishing | None, value: Any) -> Any:
         return value
     if finishing.as_array:
         return np.asarray(value)
+    if finishing.as_copy:
+        return value.copy()
     if not isinstance(value, list | tuple | dict):
         return finishing.kind(value) if finishing.kind is not None else value
     if isinstance(value, dict):

@@ -135,7 +135,10 @@ def against_numpy(call: Call, came: Any) -> Both:
     call.undo()
     numpys = call.in_numpy()  # its exceptions are the caller's
     expected = Outcome.of(numpys, watched)
-    finishing = None if call.has_tensors else learn(expected.result, ours.result)
+    finishing = None
+    if not call.has_tensors:
+        ours, borrowed = ours.with_own_memory(expected)
+        finishing = learn(expected.result, ours.result, borrowed)
     found = _compare(call, expected, ours, finishing) or _compare_effects(call, effects)
     # With single precision by default, dtypes are not NumPy's.
     return Both(came if call.has_tensors or call.single else numpys, finishing, found)

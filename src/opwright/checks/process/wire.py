@@ -91,7 +91,7 @@ class Shared:
         tensors = tree.tensors(values)
         places, size = [], 0
         for t in tensors:
-            stored = t.untyped_storage().nbytes() if t.numel() else 0
+            stored = t.untyped_storage().nbytes()  # an empty tensor may have one, too
             strides, conjugated = tuple(t.stride()), t.is_conj()
             places.append(_Place(size, stored, t.dtype, tuple(t.shape), strides, int(t.storage_offset()), conjugated))
             size += -(-stored // _ALIGNMENT) * _ALIGNMENT
@@ -104,7 +104,7 @@ class Shared:
             raise
         copies = [place.tensor_in(memory) for place in places]
         for copy, tensor in zip(copies, tensors, strict=True):
-            if tensor.numel():
+            if tensor.untyped_storage().nbytes():
                 same_layout_copy(tensor, storage=copy.untyped_storage())
         remaining = iter(places)
         description = cloudpickle.dumps(tree.map_tensors(lambda _: next(remaining), values))

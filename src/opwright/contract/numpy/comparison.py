@@ -28,7 +28,7 @@ class Outcome:
     Attributes:
         result: the result, with copies of its arrays.
         shared: for each array of the result, which of the watched arrays it shares memory with, and where it begins.
-        state: the contents of the watched objects after the call, with copies.
+        together: which arrays of the result share memory with one another, as pairs of their positions.
     """
 
     result: Any
@@ -36,8 +36,8 @@ class Outcome:
     together: list[tuple[int, int]] = field(default_factory=list)
 
     @staticmethod
-    def of(result: Any, watched: Sequence[Any], others: Sequence[Any] = ()) -> Outcome:
-        arrays = [leaf for leaf in _leaves(result) if isinstance(leaf, np.ndarray)]
+    def of(result: Any, watched: Sequence[Any]) -> Outcome:
+        arrays = _arrays(result)
         shared = [
             tuple(
                 (i, array.__array_interface__["data"][0])
@@ -54,6 +54,15 @@ class Outcome:
         ]
         return Outcome(copied(result), shared, pairs)
 
+    def with_own_memory(self, expected: Outcome) -> tuple[Outcome, frozenset[int]]:
+        """This outcome with copies of the arrays that lie in a watched array's memory here alone, and their ids."""
+        arrays = _arrays(self.result)
+        each = zip(expected.shared, self.shared, strict=False)
+        borrowed = [i for i, (theirs, own) in enumerate(each) if own and not theirs]
+        shared = [() if i in borrowed else one for i, one in enumerate(self.shared)]
+        together = [pair for pair in self.together if not {*pair} & {*borrowed}]
+        return Outcome(self.result, shared, together), frozenset(id(arrays[i]) for i in borrowed)
+
 
 def is_foreign_array(value: Any) -> bool:
     """Whether this is an array of another library than NumPy and torch, which lends its memory."""
@@ -65,6 +74,10 @@ def _shares(a: Any, b: Any) -> bool:
         return bool(np.shares_memory(a, b, max_work=1000))  # type: ignore[arg-type]  # any number is allowed
     except np.exceptions.TooHardError:
         return True  # their extents overlap
+
+
+def _arrays(value: Any) -> list[Any]:
+    return [leaf for leaf in _leaves(value) if isinstance(leaf, np.ndarray)]
 
 
 def _leaves(value: Any) -> list[Any]:
