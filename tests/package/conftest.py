@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.package.shipping import SOURCES, install, opwright
+from tests.package.shipping import ALL, SOURCES, install, opwright
 
 
 @pytest.fixture(scope="session")
 def trig(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The gallery's sine and cosine, installed from the folder."""
     made = tmp_path_factory.mktemp("trig")
-    opwright("package", "opwright.gallery.trig", "--name", "my_ops", "--out", made / "project")
+    opwright("package", "opwright.gallery.trig", "--name", "my_ops", "--out", made / "project", *ALL)
     return install(made / "project", made / "site")
 
 
@@ -21,7 +21,7 @@ def trig(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mixed_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the package of sources/mixed.py, with its wheel."""
     made = tmp_path_factory.mktemp("mixed")
-    command = ["package", SOURCES / "mixed.py", "--name", "mixed_ops", "--out", made / "project", "--wheel"]
+    command = ["package", SOURCES / "mixed.py", "--name", "mixed_ops", "--out", made / "project", "--wheel", *ALL]
     (made / "output").write_text(opwright(*command))
     return made / "project"
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.warm import run_module, run_script
 
 SOURCES = Path(__file__).parent / "sources"
+# Kernels of any language may be left out.
+ALL = ("--allow-missing", "all")
 # opwright may be installed where the tests run: no import of it may succeed, from anywhere.
 WITHOUT_OPWRIGHT = """
 import sys

@@ -142,9 +142,9 @@ def test_what_is_left_of_opwright_in_a_package(mixed):
 
 
 def test_two_packages_with_one_operator(trig, tmp_path):
-    from tests.package.shipping import install, opwright
+    from tests.package.shipping import ALL, install, opwright
 
-    opwright("package", "opwright.gallery.trig", "--name", "other_ops", "--out", tmp_path / "project")
+    opwright("package", "opwright.gallery.trig", "--name", "other_ops", "--out", tmp_path / "project", *ALL)
     other = install(tmp_path / "project", tmp_path / "site")
     output = python_with(trig, other)("import my_ops, other_ops", expect=1)
     assert "other_ops cannot define gallery::sin: gallery::sin is already registered with torch" in output

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests import REPOSITORY
-from tests.package.shipping import SOURCES, install, opwright, python_with
+from tests.package.shipping import ALL, SOURCES, install, opwright, python_with
 
 pytestmark = pytest.mark.compiler
 DOCS = REPOSITORY / "docs" / "packaging.md"
@@ -180,7 +180,7 @@ def test_a_cpp_program_runs_triton_and_cuda_kernels(program, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.nvcc
 def test_the_lltm_cell_is_shipped_with_its_cuda_kernels(tmp_path):
-    opwright("package", "opwright.gallery.lltm", "--name", "my_lltm", "--out", tmp_path / "project")
+    opwright("package", "opwright.gallery.lltm", "--name", "my_lltm", "--out", tmp_path / "project", *ALL)
     python_with(tmp_path / "project")("""
         import torch, my_lltm
         from torch.nn.functional import elu

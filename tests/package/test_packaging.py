@@ -12,7 +12,7 @@ import pytest
 
 import opwright as ow
 from opwright import errors
-from opwright.errors import CheckError, TargetError
+from opwright.errors import CheckError, KernelRefusedError, TargetError
 from opwright.package.imports import imports_of, rename_imports
 from opwright.package.shipped import names
 from opwright.package.vendored import requirements, vendored_modules
@@ -195,12 +195,23 @@ def test_without_a_compiler_native_kernels_are_left_out(tmp_path):
         "tools = build_tools()\n"
         "none = dataclasses.replace(tools, machine=dataclasses.replace(tools.machine, cxx=None))\n"
         "write.build_tools = lambda: none\n"
-        "made = write.make_package('opwright.gallery.trig', 'my_ops', write.Path(sys.argv[1]))\n"
+        "options = dict(allow_missing=['all'])\n"
+        "made = write.make_package('opwright.gallery.trig', 'my_ops', write.Path(sys.argv[1]), **options)\n"
         "print([(k.kernel, k.why, k.instead) for k in made.left_out], [k.spec.name for k in made.shipped])\n"
     )
     done = subprocess.run([sys.executable, "-c", script, tmp_path / "o"], capture_output=True, text=True, check=True)
     assert "('cpp', 'there is no C++ compiler', 'install g++')" in done.stdout
     assert done.stdout.strip().endswith("['triton', 'triton_heuristics', 'triton']")
+
+
+def test_a_missing_kernel_is_a_failure_and_nothing_is_written(tmp_path):
+    with pytest.raises(KernelRefusedError, match="outer_ops: 1 kernel would be missing in the package") as error:
+        make_package("opwright.gallery.outer_sum", "outer_ops", tmp_path / "out", allow_missing=["cuda"])
+    assert "gallery::outer_sum numpy_compiled (numpy): opwright compiles NumPy when it runs" in error.value.message
+    assert error.value.fix == "to leave them out, pass --allow-missing numpy"
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(CheckError, match="--allow-missing fortran: there is no such language"):
+        make_package("opwright.gallery.outer_sum", "outer_ops", tmp_path / "out", allow_missing=["fortran"])
 
 
 def test_what_goes_along_of_opwright_is_small_and_builds_nothing():
@@ -250,7 +261,7 @@ def test_modules_beside_the_operators_go_along_when_they_are_asked_for(plain, tm
 
 
 def test_a_reference_in_numpy_takes_arrays_there_too(tmp_path):
-    made = make_package("opwright.gallery.outer_sum", "outer_ops", tmp_path / "out")
+    made = make_package("opwright.gallery.outer_sum", "outer_ops", tmp_path / "out", allow_missing=["numpy"])
     assert [k.kernel for k in made.left_out] == ["numpy_compiled"]
     python_with(made.folder)("""
         import numpy as np, torch, outer_ops

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 __all__ = [
-    "INCLUDE", "blank_out", "closing_bracket", "find_header", "included_files", "is_within_function",
+    "INCLUDE", "blank_out", "closing_bracket", "enclosing_scopes", "find_header", "included_files",
+    "is_within_function",
     "opening_bracket", "outside_brackets", "split_commas",
 ]  # fmt: skip
 
@@ -96,16 +97,42 @@ def is_within_function(code: str, position: int) -> bool:
     Args:
         code: without comments and literals.
     """
-    open_braces: list[bool] = []
-    head = 0
+    return any(not re.search(r"\bnamespace\b[\w\s:]*$|\bextern\s*$", head) for head in _open_heads(code, position))
+
+
+_SCOPE = re.compile(
+    r"\b(?P<inline>inline\s+)?namespace\b(?P<name>[\w\s:]*)$|.*\b(?:struct|class)\s+(?P<class>\w+)[^()]*$", re.S
+)
+
+
+def enclosing_scopes(code: str, position: int) -> list[str]:
+    """The names of the namespaces and classes around a position, from outside. Those without a name, and inline ones,
+    are left out: what is in them is named without them.
+
+    Args:
+        code: without comments and literals.
+    """
+    names: list[str] = []
+    for head in _open_heads(code, position):
+        scope = _SCOPE.search(head)
+        if scope and scope["class"]:
+            names.append(scope["class"])
+        elif scope and not scope["inline"]:
+            names += re.findall(r"\w+", scope["name"])
+    return names
+
+
+def _open_heads(code: str, position: int) -> list[str]:
+    """What stands before each brace that is open at a position, back to the end of what precedes it."""
+    heads: list[str] = []
+    begin = 0
     for found in re.finditer(r"[;{}]", code[:position]):
         if found[0] == "{":
-            before = code[head : found.start()]
-            open_braces.append(not re.search(r"\bnamespace\b[\w\s:]*$|\bextern\s*$", before))
-        elif found[0] == "}" and open_braces:
-            open_braces.pop()
-        head = found.end()
-    return any(open_braces)
+            heads.append(code[begin : found.start()])
+        elif found[0] == "}" and heads:
+            heads.pop()
+        begin = found.end()
+    return heads
 
 
 def find_header(name: str, includer: Path | None, folders: Sequence[Path]) -> Path | None:

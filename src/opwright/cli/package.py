@@ -48,12 +48,17 @@ def package(
     ] = None,
     wheel: Annotated[bool, typer.Option("--wheel", help="Also build a wheel, into FOLDER/dist.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier package.")] = False,
+    allow_missing: Annotated[
+        list[str] | None,
+        typer.Option(help="A language whose kernels may be left out, or all (repeatable).", metavar="LANGUAGE"),
+    ] = None,
 ) -> None:
     """Ship a module's operators as a Python package that loads without opwright, and needs no compiler."""
     from opwright.package.report import show_packaged
     from opwright.package.write import make_package
 
     made = make_package(
-        target, name, out, include=include or (), version=version, march=march, wheel=wheel, force=force
-    )
+        target, name, out, include=include or (), version=version, march=march, wheel=wheel, force=force,
+        allow_missing=allow_missing or (),
+    )  # fmt: skip
     show_packaged(made)

@@ -20,6 +20,7 @@ __all__ = [
     "remove_decomposition",
     "remove_sharding",
     "schema_differs",
+    "types_of_schema",
     "writes_arguments",
 ]  # fmt: skip
 
@@ -103,6 +104,23 @@ def named_arguments(overload: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     declared = overload._schema.arguments
     defaults = {a.name: a.default_value for a in declared if a.has_default_value()}
     return {**defaults, **dict(zip((a.name for a in declared), args, strict=False)), **kwargs}
+
+
+def types_of_schema(schema: str) -> tuple[list[str], list[str]] | None:
+    """The types of a schema's arguments and returns, with what it writes; None if it cannot be read. Sizes that may be
+    symbolic count as integers."""
+    if _parse_schema is None:
+        return None
+    try:
+        parsed = _parse_schema(schema)
+    except RuntimeError:
+        return None
+    arguments = [f"{_type_text(a)}{'!' * bool(a.alias_info and a.alias_info.is_write)}" for a in parsed.arguments]
+    return arguments, [_type_text(r) for r in parsed.returns]
+
+
+def _type_text(value: Any) -> str:
+    return str(getattr(value, "real_type", value.type)).replace("SymInt", "int")
 
 
 def schema_differs(overload: Any, schema: str) -> bool:

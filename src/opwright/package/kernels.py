@@ -9,6 +9,7 @@ from typing import Any
 
 from opwright.backends.base import KernelSpec
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.native.abi import ATEN, abi_of
 from opwright.backends.reachable import values_reached
 from opwright.errors import KernelRefusedError
 from opwright.package.native import build_native
@@ -41,6 +42,11 @@ class ShippedKernel:
     record: dict[str, Any]
     library: Path | None = None
 
+    @property
+    def holds_for_one_torch(self) -> bool:
+        """Whether its library runs only on the version of torch that it was built with."""
+        return self.library is not None and abi_of(self.spec) is ATEN
+
 
 @dataclass(frozen=True)
 class LeftOut:
@@ -48,6 +54,7 @@ class LeftOut:
 
     qualname: str
     kernel: str
+    language: str
     why: str
     instead: str = ""
 
@@ -69,18 +76,23 @@ def _ship(operator: Op, kernel: Kernel, modules: UserModules, tools: BuildTools,
             built = build_native(operator.contract, spec, tools, march)
         except KernelRefusedError as error:
             return LeftOut(
-                qualname, spec.name, error.message.removeprefix(f"{qualname}:{spec.name}: "), error.fix or ""
+                qualname,
+                spec.name,
+                spec.backend,
+                error.message.removeprefix(f"{qualname}:{spec.name}: "),
+                error.fix or "",
             )
         native = {"library": f"native/{built.name}", "symbol": built.symbol, "schema": built.schema}
         return ShippedKernel(operator, spec, record | native, built.file)
     if spec.backend in _WHY:
-        return LeftOut(qualname, spec.name, _WHY[spec.backend], _INSTEAD[spec.backend])
+        return LeftOut(qualname, spec.name, spec.backend, _WHY[spec.backend], _INSTEAD[spec.backend])
     if isinstance(spec.source, Path):
         relative = modules.name_of(spec.source)
         if relative is None:
             return LeftOut(
                 qualname,
                 spec.name,
+                spec.backend,
                 f"{spec.source.name} is outside of {modules.folder.name}",
                 "move it beside the module",
             )
@@ -88,7 +100,9 @@ def _ship(operator: Op, kernel: Kernel, modules: UserModules, tools: BuildTools,
         return ShippedKernel(operator, spec, record | {"module": module, "entry": spec.entry})
     needs = [type(v).__name__ for v in values_reached(spec.source) if _is_of_opwright(v)]
     if needs:
-        return LeftOut(qualname, spec.name, f"uses opwright's {needs[0]} when it runs", "write it without")
+        return LeftOut(
+            qualname, spec.name, spec.backend, f"uses opwright's {needs[0]} when it runs", "write it without"
+        )
     return ShippedKernel(operator, spec, record)  # the user's module attaches it, also in the package
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from opwright.backends.native import stable_abi
+from opwright.backends.native.abi import TARGET_VERSION
+from opwright.backends.native.declaration import declaration
 from opwright.backends.native.host_function import TORCH
 from opwright.contract.contract import Contract
 from opwright.contract.shapes.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim
@@ -86,7 +87,7 @@ def library_text(operators: Sequence[Op], kernels: Sequence[ShippedKernel], devi
 
 def _checked_function(contract: Contract, kernels: Sequence[ShippedKernel]) -> str:
     """The operator as a C++ function: its arguments checked, then the first kernel that takes their dtypes."""
-    declared = stable_abi.declaration(contract, _function_name(contract))
+    declared = declaration(contract, _function_name(contract))
     result = declared.partition(f" {_function_name(contract)}(")[0]
     arguments = ", ".join(a.name for a in contract.signature.arguments)
     lines = [f"{declared} {{", f'  opwright::Call call("{contract.qualname}");']
@@ -219,7 +220,7 @@ def _compile(text: str, out: Path, needed: Sequence[str], machine: Machine) -> N
         (folder / "library.cpp").write_text(text)
         command = [
             machine.cxx.path, "-O2", "-std=c++17", "-fPIC", "-shared", "-Wall", "-Wl,-s",
-            f"-DTORCH_TARGET_VERSION={stable_abi.TARGET_VERSION}", f"-I{TORCH / 'include'}",
+            f"-DTORCH_TARGET_VERSION={TARGET_VERSION}", f"-I{TORCH / 'include'}",
             f"-ffile-prefix-map={TORCH}=torch", f"-ffile-prefix-map={folder}=binding",
             str(folder / "library.cpp"), "-o", str(out), f"-L{out.parent.resolve()}", "-Wl,--no-as-needed",
             *(f"-l:{name}" for name in dict.fromkeys(needed)), "-Wl,-rpath,$ORIGIN",

@@ -11,14 +11,15 @@ from pathlib import Path
 from opwright.backends.base import KernelSpec
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.cuda.backend import CudaBackend
-from opwright.backends.native import host_function, stable_abi
+from opwright.backends.native import host_function
+from opwright.backends.native.binding import native_schema
 from opwright.backends.native.cpp import CppBackend
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
 
 __all__ = ["BASELINES", "Native", "baseline", "build_native"]
 
-BINDING = Path(__file__).parent / "templates" / "shipped_binding.cpp"
+_LIBRARY = "opwright_shipped"
 # The default -march: a processor of the last ten years.
 BASELINES = {"x86_64": "x86-64-v3", "aarch64": "armv8-a"}
 
@@ -53,7 +54,7 @@ def build_native(contract: Contract, spec: KernelSpec, tools: BuildTools, march:
     artifact = host_function.build(spec, contract, tools, _toolchain(contract, spec, tools, march))
     assert artifact.file is not None  # building always makes one
     name = re.sub(r"[^\w.-]", "_", f"{contract.namespace}_{contract.name}.{spec.name}.so")
-    return Native(artifact.file, name, artifact.entry, stable_abi.native_schema(contract))
+    return Native(artifact.file, name, artifact.entry, native_schema(contract))
 
 
 def _toolchain(contract: Contract, spec: KernelSpec, tools: BuildTools, march: str) -> host_function.Toolchain:
@@ -61,12 +62,12 @@ def _toolchain(contract: Contract, spec: KernelSpec, tools: BuildTools, march: s
     if spec.backend == "cpp":
         toolchain = CppBackend().toolchain(spec, contract, machine, march)
         flags = (*toolchain.flags, *_without_paths(spec, tools), "-Wl,-s")
-        return dataclasses.replace(toolchain, flags=flags, native="", binding=BINDING)
+        return dataclasses.replace(toolchain, flags=flags, native="", library=_LIBRARY, is_shipped=True)
     everywhere = dataclasses.replace(machine, gpus=())
     toolchain = CudaBackend().toolchain(spec, contract, everywhere)
     hidden = [part for flag in _without_paths(spec, tools) for part in ("-Xcompiler", flag)]
     flags = tuple(f for f in toolchain.flags if f != "-lineinfo")  # it names files
-    return dataclasses.replace(toolchain, flags=(*flags, *hidden), binding=BINDING)
+    return dataclasses.replace(toolchain, flags=(*flags, *hidden), library=_LIBRARY, is_shipped=True)
 
 
 def _without_paths(spec: KernelSpec, tools: BuildTools) -> list[str]:

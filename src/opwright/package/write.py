@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
+from opwright.backends import BACKENDS
 from opwright.backends.build_tools import build_tools
-from opwright.errors import CheckError, CompileError, TargetError
+from opwright.errors import CheckError, CompileError, KernelRefusedError, TargetError
 from opwright.package.kernels import LeftOut, ShippedKernel, ship_kernels
 from opwright.package.library import build_libraries
 from opwright.package.native import baseline
@@ -43,7 +46,7 @@ class Packaged:
 
 def make_package(
     target: str, name: str, out: Path, *, include: Sequence[str] = (), version: str = "0.1.0",
-    march: str | None = None, wheel: bool = False, force: bool = False,
+    march: str | None = None, wheel: bool = False, force: bool = False, allow_missing: Sequence[str] = (),
 ) -> Packaged:  # fmt: skip
     """Write a package with the operators of a module.
 
@@ -55,13 +58,16 @@ def make_package(
         march: the processors that C++ is built for (default: ``native.BASELINES``).
         wheel: build a wheel into ``out/dist`` too.
         force: replace an earlier package.
+        allow_missing: languages whose kernels may be left out, or "all".
 
     Raises:
         TargetError: there is no such module, or it cannot be shipped.
-        CheckError: the name or the folder is not valid.
+        CheckError: the name or the folder is not valid, or ``allow_missing`` names no language.
+        KernelRefusedError: a kernel cannot be in the package and may not be left out; nothing is written.
         CompileError: a kernel, or the wheel, cannot be built.
     """
     _refuse_name(name, version)
+    _refuse_languages(allow_missing)
     _refuse_folder(out, name, force)
     main_module = _load(target)
     assert main_module.__file__ is not None  # load_target imports files only
@@ -70,13 +76,14 @@ def make_package(
     operators = _operators_of(modules_needed(modules_of_user, main_files))
     kernels = tuple(ship_kernels(operators, modules_of_user, build_tools(), march or baseline()))
     shipped = tuple(k for k in kernels if isinstance(k, ShippedKernel))
+    left_out = tuple(k for k in kernels if isinstance(k, LeftOut))
+    _refuse_missing([k for k in left_out if not {k.language, "all"} & {*allow_missing}], name)
     modules = modules_needed(modules_of_user, [*main_files, *_python_files(shipped)])
     public = [m for m in modules if m.file in main_files]
     files = _texts(modules_of_user, modules, public, operators, kernels, version)
     _write(out, name, files, shipped)
     if any(k.library for k in shipped):
         build_libraries(out / name / "native", name, operators, shipped, build_tools().machine)
-    left_out = tuple(k for k in kernels if isinstance(k, LeftOut))
     built = _build_wheel(out, name) if wheel else None
     return Packaged(out, built, tuple(o.contract.qualname for o in operators), shipped, left_out)
 
@@ -90,6 +97,27 @@ def _refuse_name(name: str, version: str) -> None:
         raise CheckError("a package cannot be called opwright", fix="choose a name of your own")
     if not re.fullmatch(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)?", version):
         raise CheckError(f"{version!r} is not a version that pip accepts", fix="write it like 1.2.0 or 0.1.0rc1")
+
+
+def _refuse_languages(allowed: Sequence[str]) -> None:
+    known = [*BACKENDS, "all"]
+    if unknown := [language for language in allowed if language not in known]:
+        raise CheckError(
+            f"--allow-missing {unknown[0]}: there is no such language", fix=f"use one of {', '.join(known)}"
+        )
+
+
+def _refuse_missing(missing: Sequence[LeftOut], name: str) -> None:
+    if not missing:
+        return
+    listed = [f"\n  {k.qualname} {k.kernel} ({k.language}): {k.why}" for k in missing]
+    instead = [f"; {k.instead}" if k.instead else "" for k in missing]
+    languages = dict.fromkeys(k.language for k in missing)
+    raise KernelRefusedError(
+        f"{name}: {len(missing)} kernel{'s' * (len(missing) > 1)} would be missing in the package"
+        + "".join(map(str.__add__, listed, instead)),
+        fix=f"to leave them out, pass {' '.join(f'--allow-missing {language}' for language in languages)}",
+    )
 
 
 def _refuse_folder(out: Path, name: str, force: bool) -> None:
@@ -170,9 +198,15 @@ def _needed(modules: Sequence[SourceModule], kernels: Sequence[ShippedKernel | L
     always = {d for m in modules if m.file not in launchers for d in m.distributions}
     extra = {d for m in modules for d in m.distributions if d.lower() == "triton"} - always
     own = requirements()
+    if any(isinstance(k, ShippedKernel) and k.holds_for_one_torch for k in kernels):
+        own = [f"torch=={_torch_release()}.*", *(r for r in own if not re.match(r"torch\b", r))]
     known = {re.split(r"[^\w-]", r)[0].lower() for r in own}
     others = {d for m in modules for d in m.distributions} - extra
     return sorted([*own, *(d for d in others if d.lower() not in known)]), bool(extra)
+
+
+def _torch_release() -> str:
+    return ".".join(torch.__version__.split(".")[:2])
 
 
 def _write(out: Path, name: str, files: dict[str, str], shipped: Sequence[ShippedKernel]) -> None:

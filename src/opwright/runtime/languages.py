@@ -67,6 +67,11 @@ def _refuses_unknown_options(method: Function) -> Function:
     return checked  # type: ignore[return-value]  # the same signature
 
 
+def _native(options: Sequence[str], abi: str) -> dict[str, Any]:
+    """The options of a file in C++ or CUDA; the usual ABI is none, so that fingerprints do not contain it."""
+    return {"options": options, "abi": abi if abi != "stable" else None}
+
+
 class Languages:
     """One method for each language. Each attaches a kernel, which is built when it is first needed.
 
@@ -147,6 +152,7 @@ class Languages:
         *,
         entry: str | None = ...,
         options: Sequence[str] = ...,
+        abi: str = ...,
         **common: Unpack[KernelOptions],
     ) -> Kernel: ...
     @overload
@@ -160,6 +166,7 @@ class Languages:
         name: str | None = None,
         entry: str | None = None,
         options: Sequence[str] = (),
+        abi: str = "stable",
         devices: Sequence[str] | None = None,
         dtypes: Sequence[torch.dtype] | None = None,
         when: Callable[..., bool] | None = None,
@@ -171,11 +178,12 @@ class Languages:
                 ``torch::stable::Tensor`` that has the operator's parameters, built with nvcc.
             entry: the host function's name in that file (default: the operator's).
             options: flags for nvcc, one string each.
+            abi: "stable", or "aten" for host functions on ``at::Tensor``, as for ``op.cpp``.
             name, devices, dtypes, when: see ``KernelOptions``; the device is cuda by default. Without a GPU,
                 ``opwright check`` runs launchers in the simulator.
         """
         return self._attach(
-            "cuda", source, {"options": options}, name=name, entry=entry, devices=devices, dtypes=dtypes, when=when
+            "cuda", source, _native(options, abi), name=name, entry=entry, devices=devices, dtypes=dtypes, when=when
         )
 
     @_refuses_unknown_options
@@ -187,6 +195,7 @@ class Languages:
         name: str | None = None,
         entry: str | None = None,
         options: Sequence[str] = (),
+        abi: str = "stable",
         devices: Sequence[str] | None = None,
         dtypes: Sequence[torch.dtype] | None = None,
         when: Callable[..., bool] | None = None,
@@ -198,10 +207,13 @@ class Languages:
             source: the file (looked for beside the operator's own file).
             entry: the function's name in it (default: the operator's).
             options: flags for the compiler, one string each.
+            abi: "stable" for ``torch::stable::Tensor``, whose builds run on every later torch; "aten" for
+                ``at::Tensor``, as most published extensions have it: a build holds for one torch, and takes longer.
+                What the source registers itself (``TORCH_LIBRARY``, ``PYBIND11_MODULE``) is left out.
             name, devices, dtypes, when: see ``KernelOptions``; the device is cpu by default.
         """
         kernel: Kernel = self._attach(
-            "cpp", source, {"options": options}, name=name, entry=entry, devices=devices, dtypes=dtypes, when=when
+            "cpp", source, _native(options, abi), name=name, entry=entry, devices=devices, dtypes=dtypes, when=when
         )
         return kernel
 

@@ -78,6 +78,34 @@ def test_a_kernel_is_built_on_first_use_and_runs(tmp_path: Path, namespace: str,
 
 
 @pytest.mark.compiler
+def test_a_source_that_registers_the_operator_itself_stays_behind_its_checks(
+    tmp_path: Path, namespace: str, messages: list[str]
+) -> None:
+    text = f"""{HEAD}#include <torch/csrc/stable/library.h>
+namespace own {{
+template <class T>
+auto scaled(const Tensor& x, double a) -> Tensor {{
+  Tensor out = torch::stable::empty_like(x);
+  for (int64_t i = 0; i < x.numel(); ++i) out.mutable_data_ptr<T>()[i] = x.const_data_ptr<T>()[i] * a;
+  return out;
+}}
+}}
+STABLE_TORCH_LIBRARY({namespace}, m) {{ m.def("scale(Tensor x, float a=1.0) -> Tensor"); }}
+STABLE_TORCH_LIBRARY_IMPL({namespace}, CPU, m) {{ m.impl("scale", TORCH_BOX(&own::scaled<float>)); }}
+"""
+    op = scale(namespace)
+    kernel = attach(op, tmp_path, text, entry="own::scaled<float>")
+    assert kernel(torch.ones(3), 3.0).tolist() == [3] * 3
+    assert op.overload(torch.ones(3), 4.0).tolist() == [4] * 3
+    with pytest.raises(ow.ArgumentError):
+        op.overload(torch.ones(3, 3), 4.0)
+    assert [m.split(" is left out")[0] for m in messages[1:]] == [
+        f"scale.cpp:18: STABLE_TORCH_LIBRARY({namespace}, m)",
+        f"scale.cpp:19: STABLE_TORCH_LIBRARY_IMPL({namespace}, CPU, m)",
+    ]
+
+
+@pytest.mark.compiler
 def test_a_second_process_does_not_compile(tmp_path: Path, run_python: Any, namespace: str) -> None:
     (tmp_path / "scale.cpp").write_text(SCALE)
     script = f"""

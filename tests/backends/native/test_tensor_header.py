@@ -15,7 +15,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.backends import get_backend
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.native import stable_abi
+from opwright.backends.native.abi import INCLUDE
 from opwright.cache import ArtifactCache
 from opwright.machine import this_machine
 from tests import REPOSITORY
@@ -81,7 +81,7 @@ def test_the_header_is_part_of_what_a_kernel_is_built_from(tmp_path: Path, names
     artifact = get_backend("cpp").compile(kernel.spec, same.contract, tools)
     assert artifact.file is not None
     own = json.loads((artifact.file.parent / "manifest.json").read_text())["read"]["own"]
-    assert str(stable_abi.INCLUDE / "opwright" / "tensor.h") in dict(own)
+    assert str(INCLUDE / "opwright" / "tensor.h") in dict(own)
 
 
 @pytest.mark.slow  # a benchmark in a process of its own

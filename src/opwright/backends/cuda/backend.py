@@ -18,7 +18,9 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.cuda import nvrtc
 from opwright.backends.cuda.simulator import compilation
 from opwright.backends.cuda.simulator.simulate import simulator_options
-from opwright.backends.native import host_function, stable_abi
+from opwright.backends.native import host_function
+from opwright.backends.native.abi import ATEN, abi_of
+from opwright.backends.native.binding import binding_text
 from opwright.backends.native.host_call import load_host_function
 from opwright.contract.contract import Contract
 from opwright.errors import KernelRefusedError
@@ -31,9 +33,10 @@ __all__ = ["CudaBackend"]
 _ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 # USE_CUDA enables the part of torch's C shim that returns the current stream.
 _FLAGS = (
-    "-O3", "-std=c++17", "-shared", "-lineinfo", "-DUSE_CUDA", "-Xcompiler", "-fPIC", "--expt-relaxed-constexpr",
+    "-O3", "-shared", "-lineinfo", "-DUSE_CUDA", "-Xcompiler", "-fPIC", "--expt-relaxed-constexpr",
     "--threads", "0",
 )  # fmt: skip
+_ATEN_LIBRARIES = ("-lc10", "-ltorch_python", "-lc10_cuda", "-ltorch_cuda")
 _NO_NVCC = "nvcc is not found"
 _INSTALL_NVCC = "install a CUDA toolkit, or write a Python launcher around ow.cuda_module, which needs none"
 
@@ -79,15 +82,15 @@ class CudaBackend(Backend):
         return Accepted(machine.nvcc.version) if machine.nvcc else Refused(_NO_NVCC, _INSTALL_NVCC)
 
     def validate(self, spec: KernelSpec, contract: Contract) -> None:
-        host_function.check_options(spec, contract)
         if isinstance(spec.source, Path):
-            stable_abi.compare_declaration(spec, contract)
+            host_function.validate(spec, contract)
         else:
+            host_function.check_options(spec, contract)
             super().validate(spec, contract)
 
     def generate(self, spec: KernelSpec, contract: Contract) -> str:
         if isinstance(spec.source, Path):
-            return stable_abi.binding_text(spec, contract, unique="<hash>")
+            return binding_text(spec, contract, unique="<hash>")
         return super().generate(spec, contract)
 
     def under_check(self) -> contextlib.AbstractContextManager[None]:
@@ -103,10 +106,12 @@ class CudaBackend(Backend):
         """The tools and flags for a file: for the machine's GPUs, or for all architectures in use if it has none."""
         if machine.nvcc is None:
             raise KernelRefusedError(f"{contract.qualname}:{spec.name}: {_NO_NVCC}", fix=_INSTALL_NVCC)
-        flags = (*_FLAGS, *_architecture_flags(spec, machine))
+        abi = abi_of(spec)
+        flags = (f"-std={abi.cpp_standard}", *_FLAGS, *_architecture_flags(spec, machine))
+        libraries = ("-ltorch", "-ltorch_cpu", *(_ATEN_LIBRARIES if abi is ATEN else ()))
         # The CUDA part of the stable ABI is in torch_cuda, which a GPU process has loaded.
         toolkit = Path(machine.nvcc.path).resolve().parents[1]
-        return host_function.Toolchain(machine.nvcc, flags, ("-ltorch", "-ltorch_cpu"), ".cu", toolkit=toolkit)
+        return host_function.Toolchain(machine.nvcc, flags, libraries, ".cu", toolkit=toolkit)
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         if artifact.file is None:

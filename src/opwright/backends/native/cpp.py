@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.native import host_function, stable_abi
+from opwright.backends.native import host_function
+from opwright.backends.native.abi import ATEN, abi_of
+from opwright.backends.native.binding import binding_text
 from opwright.backends.native.host_call import load_host_function
 from opwright.contract.contract import Contract
 from opwright.errors import KernelRefusedError
@@ -17,7 +19,7 @@ from opwright.results import Accepted, Probe, Refused
 
 __all__ = ["CppBackend"]
 
-_FLAGS = ("-O3", "-std=c++17", "-fopenmp", "-fPIC", "-shared", "-Wall")
+_FLAGS = ("-O3", "-fopenmp", "-fPIC", "-shared", "-Wall")
 
 
 class CppBackend(Backend):
@@ -28,7 +30,7 @@ class CppBackend(Backend):
     takes = frozenset({"file"})
     suffixes = (".cpp", ".cc", ".cxx")
     default_devices = ("cpu",)
-    options = frozenset({"options"})
+    options = frozenset({"options", "abi"})
 
     def available(self, machine: Machine) -> Probe:
         if machine.cxx is None:
@@ -36,11 +38,10 @@ class CppBackend(Backend):
         return Accepted(machine.cxx.version)
 
     def validate(self, spec: KernelSpec, contract: Contract) -> None:
-        host_function.check_options(spec, contract)
-        stable_abi.compare_declaration(spec, contract)
+        host_function.validate(spec, contract)
 
     def generate(self, spec: KernelSpec, contract: Contract) -> str:
-        return stable_abi.binding_text(spec, contract, unique="<hash>")
+        return binding_text(spec, contract, unique="<hash>")
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
         return host_function.build(spec, contract, tools, self.toolchain(spec, contract, tools.machine))
@@ -51,9 +52,11 @@ class CppBackend(Backend):
         """The compiler and flags for a kernel: for this machine's processor, or for the architecture ``march``."""
         if machine.cxx is None:
             raise KernelRefusedError(f"{contract.qualname}:{spec.name}: there is no C++ compiler", fix="install g++")
-        flags = (f"-march={march}", *_FLAGS)
+        abi = abi_of(spec)
+        flags = (f"-march={march}", f"-std={abi.cpp_standard}", *_FLAGS)
+        libraries = ("-ltorch", "-ltorch_cpu", *(("-lc10", "-ltorch_python") if abi is ATEN else ()))
         native = machine.cpu + machine.cpu_flags
-        return host_function.Toolchain(machine.cxx, flags, ("-ltorch", "-ltorch_cpu"), ".cpp", native)
+        return host_function.Toolchain(machine.cxx, flags, libraries, ".cpp", native)
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         assert artifact.file is not None  # compile always makes one

@@ -1,4 +1,4 @@
-"""Compiles a source with a host function on ``torch::stable::Tensor`` to a shared object, for C++ and CUDA."""
+"""Compiles a source with a host function on tensors to a shared object, for C++ and CUDA."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from opwright.backends.base import Artifact, KernelSpec
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch, key_parts
-from opwright.backends.native import stable_abi
+from opwright.backends.native import aten_headers
+from opwright.backends.native.abi import ABIS, ATEN, INCLUDE, TARGET_VERSION, TEMPLATES, abi_of
+from opwright.backends.native.binding import binding_text, unique_name
+from opwright.backends.native.declaration import compare_declaration
+from opwright.backends.native.registrations import compare_schemas, registrations, without_registrations
 from opwright.backends.native.tensor_access import python_headers
 from opwright.cache import ArtifactKey
 from opwright.contract.contract import Contract
@@ -22,7 +26,7 @@ from opwright.errors import KernelError
 from opwright.machine import Compiler
 from opwright.read_files import ReadFiles
 
-__all__ = ["TORCH", "Toolchain", "build", "check_options"]
+__all__ = ["TORCH", "Toolchain", "build", "check_options", "validate"]
 
 # torch.utils.cpp_extension has these folders too, but searches for CUDA, and warns, when it is imported.
 TORCH = Path(torch.__file__).parent
@@ -31,26 +35,65 @@ _NAME = "operator.txt"  # the private operator that the shared object registers
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A compiler with its standard flags. ``native`` is the CPU, on which ``-march=native`` depends; ``binding`` is the
-    template of the text that registers the kernel; ``toolkit`` is the folder of headers and libraries that came with
-    the compiler, beyond those of the system."""
+    """A compiler with its standard flags.
+
+    Attributes:
+        native: the CPU, on which ``-march=native`` depends.
+        library: the namespace of the private operator.
+        is_shipped: for a package, which runs without opwright: no fast path from Python, no precompiled headers.
+        toolkit: the folder of headers and libraries that came with the compiler, beyond those of the system.
+    """
 
     compiler: Compiler
     flags: tuple[str, ...]
     libraries: tuple[str, ...]
     suffix: str
     native: str = ""
-    binding: Path = stable_abi.BINDING
+    library: str = "opwright_kernels"
+    is_shipped: bool = False
     toolkit: Path | None = None
 
 
 def check_options(spec: KernelSpec, contract: Contract) -> None:
-    """Refuse options that are not a list of compiler flags."""
+    """Refuse options that are not a list of compiler flags, and an ABI that there is not."""
+    if spec.options.get("abi", ATEN.name) not in ABIS:
+        raise KernelError(
+            f"{contract.qualname}:{spec.name}: abi={spec.options['abi']!r} is not known",
+            fix=f"use one of {', '.join(map(repr, ABIS))}",
+        )
     flags = spec.options.get("options", ())
     if isinstance(flags, str) or not all(isinstance(flag, str) for flag in flags):
         raise KernelError(
             f"{contract.qualname}:{spec.name}: options={flags!r} is not a list of compiler flags",
             fix="write one string per flag, as in options=['-DN=4', '-ffast-math']",
+        )
+
+
+def validate(spec: KernelSpec, contract: Contract) -> None:
+    """Refuse a file without the operator's host function, or that registers an operator of its name with another
+    schema.
+
+    Raises:
+        KernelError, SignatureMismatchError: with the line, and what to write.
+    """
+    check_options(spec, contract)
+    source = _source(spec)
+    _refuse_aten_headers(spec, contract)
+    compare_schemas(source.read_text(errors="replace"), source, contract)
+    compare_declaration(spec, contract)
+
+
+def _refuse_aten_headers(spec: KernelSpec, contract: Contract) -> None:
+    if abi_of(spec) is ATEN:
+        return
+    source = _source(spec)
+    header = aten_headers.used(source.read_text(errors="replace"))
+    if header:
+        raise KernelError(
+            f"{contract.qualname}:{spec.name}: {source.name} uses ATen's tensors, of <{header}>, "
+            "which are not in torch's stable ABI",
+            fix="pass abi='aten', with which a build holds for one version of torch, or write it on "
+            "torch::stable::Tensor (docs/porting.md)",
         )
 
 
@@ -66,17 +109,20 @@ def build(spec: KernelSpec, contract: Contract, tools: BuildTools, toolchain: To
 
     def make(folder: Path) -> ReadFiles:
         # Builds of one key differ in the headers that they read, which the compiler tells only afterwards.
-        unique = stable_abi.unique_name(contract, key.digest + secrets.token_hex(8))
+        unique = unique_name(contract, key.digest + secrets.token_hex(8))
         (folder / _NAME).write_text(unique)
-        binding = folder / f"{source.stem}.binding{toolchain.suffix}"
-        binding.write_text(stable_abi.binding_text(spec, contract, unique, toolchain.binding))
         shutil.copy(source, folder)
+        included = _without_registrations(source, folder, tools)
+        binding = folder / f"{source.stem}.binding{toolchain.suffix}"
+        binding.write_text(binding_text(spec, contract, unique, source=included, library=toolchain.library))
         watch = BuildWatch(toolchain.compiler)
         flags, libraries = _flags(spec, toolchain), [f"-L{TORCH / 'lib'}", *toolchain.libraries]
+        headers = _precompiled(spec, toolchain, tools)
+        flags = [*headers, *flags]
         command = [toolchain.compiler.path, *flags, *watch.compile_flags, str(binding), "-o", str(folder / library)]
         command += [*libraries, *watch.link_flags]
         run_compiler(command, f"{contract.qualname}: {source.name}", environment=watch.environment)
-        installed = [TORCH, *filter(None, [python_headers(), toolchain.toolkit])]
+        installed = [TORCH, *filter(None, [python_headers(), toolchain.toolkit]), *(Path(h[2:]) for h in headers)]
         return watch.read_files([*flags, *libraries], base=source.parent, built_in=folder, installed=installed)
 
     folder = tools.cache.get_or_build(
@@ -95,28 +141,52 @@ def _source(spec: KernelSpec) -> Path:
     return spec.source
 
 
+def _without_registrations(source: Path, folder: Path, tools: BuildTools) -> Path:
+    """The source itself, or a copy without the operators that it registers."""
+    text = source.read_text(errors="replace")
+    found = list(registrations(text))
+    if not found:
+        return source
+    for block in found:
+        tools.notify(f"{source.name}:{block.line}: {block.title} is left out: opwright registers the operator")
+    copy = folder / f"{source.stem}.without_registrations{source.suffix}"
+    copy.write_text(without_registrations(text, source))
+    return copy
+
+
 def _flags(spec: KernelSpec, toolchain: Toolchain) -> list[str]:
-    return [
-        *toolchain.flags,
-        f"-DTORCH_TARGET_VERSION={stable_abi.TARGET_VERSION}",
-        f"-I{_source(spec).parent}",
-        f"-I{TORCH / 'include'}",
-        f"-I{stable_abi.INCLUDE}",
-        *_python_flags(),
-        *spec.options.get("options", ()),
-    ]
+    specific = _aten_flags(spec) if abi_of(spec) is ATEN else _stable_flags(toolchain)
+    own = [f"-I{_source(spec).parent}", f"-I{INCLUDE}"]
+    return [*toolchain.flags, *own, *specific, f"-I{TORCH / 'include'}", *spec.options.get("options", ())]
 
 
-def _python_flags() -> list[str]:
-    """Flags for calls without the dispatcher, which need Python's headers; empty if they are not installed."""
-    headers = python_headers()
-    return [] if headers is None else ["-DOPWRIGHT_PYTHON", f"-I{stable_abi.TEMPLATES}", f"-I{headers}"]
+def _stable_flags(toolchain: Toolchain) -> list[str]:
+    headers = None if toolchain.is_shipped else python_headers()
+    # Calls without the dispatcher need Python's headers.
+    direct = [] if headers is None else ["-DOPWRIGHT_PYTHON", f"-I{TEMPLATES}", f"-I{headers}"]
+    return [f"-DTORCH_TARGET_VERSION={TARGET_VERSION}", *direct]
+
+
+def _aten_flags(spec: KernelSpec) -> list[str]:
+    text = without_registrations(_source(spec).read_text(errors="replace"), _source(spec))
+    frontend = f"-I{TORCH / 'include' / 'torch' / 'csrc' / 'api' / 'include'}"
+    if not aten_headers.needs_all_headers(text):
+        return [*aten_headers.prefer_few_headers(), frontend]
+    return [frontend, *(f"-I{folder}" for folder in [python_headers()] if folder), "-DTORCH_EXTENSION_NAME=opwright"]
+
+
+def _precompiled(spec: KernelSpec, toolchain: Toolchain, tools: BuildTools) -> list[str]:
+    if abi_of(spec) is not ATEN or toolchain.suffix != ".cpp" or toolchain.is_shipped:
+        return []
+    frontend = TORCH / "include" / "torch" / "csrc" / "api" / "include"
+    folders = [f"-I{folder}" for folder in (INCLUDE, TORCH / "include", frontend)]
+    return aten_headers.precompiled(toolchain.compiler, [*toolchain.flags, *folders], tools)
 
 
 def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> ArtifactKey:
     """What the shared object depends on besides the headers and libraries that its build reads."""
     source, flags = _source(spec), _flags(spec, toolchain)
-    binding = stable_abi.binding_text(spec, contract, "", toolchain.binding)
+    binding = binding_text(spec, contract, "", library=toolchain.library)
     return ArtifactKey(
         name=f"{contract.namespace}_{contract.name}.{source.stem}",
         parts=(

@@ -5,12 +5,16 @@
 
 #include "/somewhere/kernel.cpp"
 
+namespace {
+constexpr auto* opwright_function = &everything;
+}
+
 STABLE_TORCH_LIBRARY_FRAGMENT(opwright_kernels, m) {
   m.def("demo_everything_0123(Tensor x, Tensor[] xs, int i, float a, bool b, str s, int[] sizes, ScalarType dt, Tensor? o=None, *, int? k=None, str mode=\"a\") -> (Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(opwright_kernels, CompositeExplicitAutograd, m) {
-  m.impl("demo_everything_0123", TORCH_BOX(&everything));
+  m.impl("demo_everything_0123", TORCH_BOX(opwright_function));
 }
 
 // For calls that are like an earlier one: without the dispatcher.
@@ -18,6 +22,6 @@ STABLE_TORCH_LIBRARY_IMPL(opwright_kernels, CompositeExplicitAutograd, m) {
 #include <python_call.h>
 
 extern "C" PyObject* opwright_python_function(std::size_t tensor_offset, PyObject* (*wrap)(const void*)) {
-  return opwright::python_function<&everything>(tensor_offset, wrap);
+  return opwright::python_function<opwright_function>(tensor_offset, wrap);
 }
 #endif

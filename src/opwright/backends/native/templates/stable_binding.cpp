@@ -5,12 +5,16 @@
 
 #include "${source}"
 
-STABLE_TORCH_LIBRARY_FRAGMENT(opwright_kernels, m) {
+namespace {
+constexpr auto* opwright_function = ${pointer};
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(${library}, m) {
   m.def("${schema}");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(opwright_kernels, CompositeExplicitAutograd, m) {
-  m.impl("${unique}", TORCH_BOX(&${entry}));
+STABLE_TORCH_LIBRARY_IMPL(${library}, CompositeExplicitAutograd, m) {
+  m.impl("${unique}", TORCH_BOX(opwright_function));
 }
 
 // For calls that are like an earlier one: without the dispatcher.
@@ -18,6 +22,6 @@ STABLE_TORCH_LIBRARY_IMPL(opwright_kernels, CompositeExplicitAutograd, m) {
 #include <python_call.h>
 
 extern "C" PyObject* opwright_python_function(std::size_t tensor_offset, PyObject* (*wrap)(const void*)) {
-  return opwright::python_function<&${entry}>(tensor_offset, wrap);
+  return opwright::python_function<opwright_function>(tensor_offset, wrap);
 }
 #endif

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from opwright.backends.base import KernelSpec
-from opwright.backends.native import stable_abi
+from opwright.backends.native.binding import binding_text
+from opwright.backends.native.declaration import compare_declaration, declaration
 from opwright.contract.contract import Contract
 from opwright.contract.define import make_contract
 from opwright.errors import KernelError, SignatureMismatchError
@@ -49,13 +50,13 @@ def compare(tmp_path: Path, text: str, function: Any = saxpy) -> str:
     contract = make_contract(f"demo::{function.__name__}", function, globals())
     source = tmp_path / "saxpy.cpp"
     source.write_text(text)
-    stable_abi.compare_declaration(spec_of(contract, source), contract)
-    return stable_abi.binding_text(spec_of(contract, source), contract, "unique")
+    compare_declaration(spec_of(contract, source), contract)
+    return binding_text(spec_of(contract, source), contract, "unique")
 
 
 def test_the_declaration_is_what_a_person_should_write() -> None:
     contract = make_contract("demo::everything", everything, globals())
-    assert stable_abi.declaration(contract, "everything") == (
+    assert declaration(contract, "everything") == (
         "std::tuple<torch::stable::Tensor, torch::stable::Tensor> everything("
         "const torch::stable::Tensor& x, const std::vector<torch::stable::Tensor>& xs, int64_t i, double a, bool b, "
         "const std::string& s, const std::vector<int64_t>& sizes, torch::headeronly::ScalarType dt, "
@@ -64,10 +65,12 @@ def test_the_declaration_is_what_a_person_should_write() -> None:
 
 
 @pytest.mark.parametrize("function", [saxpy, everything])
-def test_the_generated_binding_is_the_golden_one(function: Any) -> None:
+def test_the_generated_binding_is_the_golden_one(function: Any, tmp_path: Path) -> None:
     contract = make_contract(f"demo::{function.__name__}", function, globals())
-    spec = spec_of(contract, Path("/somewhere/kernel.cpp"))
-    text = stable_abi.binding_text(spec, contract, unique=f"demo_{function.__name__}_0123")
+    source = tmp_path / "kernel.cpp"
+    source.write_text(declaration(contract, contract.name) + " {}")
+    text = binding_text(spec_of(contract, source), contract, unique=f"demo_{function.__name__}_0123")
+    text = text.replace(str(tmp_path), "/somewhere")
     golden = GOLDEN / f"{function.__name__}.binding.cpp"
     assert text == golden.read_text(), f"if the change is meant, write the new text to {golden}"
 
@@ -82,10 +85,15 @@ def test_the_generated_binding_is_the_golden_one(function: Any) -> None:
         "template <class T> void saxpy_(T* x) {}\nTensor saxpy(Tensor x, Tensor y, double a) noexcept { return x; }",
         "Tensor other() { return saxpy(1); }\nTensor saxpy(Array x, Array y, real a) { return x; }",
         "Tensor saxpy(Tensor p, Tensor q, double r) { return p; }",
+        "auto saxpy(Tensor x, Tensor y, double a) -> Tensor { return x; }",
+        "auto saxpy(Tensor x, Tensor y, double a) noexcept -> torch::stable::Tensor\n{ return x; }",
+        "[[nodiscard]] Tensor saxpy(Tensor x, Tensor y, double a) { return x; }",
+        "namespace { Tensor saxpy(Tensor x, Tensor y, double a) { return x; } }",
+        "inline namespace v1 {\nTensor saxpy(Tensor x, Tensor y, double a) { return x; }\n}",
     ],
 )
 def test_declarations_that_fit_are_accepted(text: str, tmp_path: Path) -> None:
-    assert "TORCH_BOX(&saxpy)" in compare(tmp_path, text)
+    assert "= &saxpy;" in compare(tmp_path, text)
 
 
 @pytest.mark.parametrize(
@@ -123,4 +131,51 @@ def test_the_other_spellings_of_a_type_are_known(tmp_path: Path) -> None:
         "std::string_view s, torch::headeronly::HeaderOnlyArrayRef<int64_t> sizes, ScalarType dt, "
         "std::optional<Tensor> o, std::optional<int64_t> k, std::string mode) { }"
     )
-    assert "TORCH_BOX(&everything)" in compare(tmp_path, text, everything)
+    assert "= &everything;" in compare(tmp_path, text, everything)
+
+
+@pytest.mark.parametrize(
+    ("text", "entry"),
+    [
+        ("namespace my { Tensor saxpy(Tensor x, Tensor y, double a) { return x; } }", "my::saxpy"),
+        ("namespace my::own {\nauto f(Tensor x, Tensor y, double a) -> Tensor { return x; }\n}", "my::own::f"),
+        ("namespace my { Tensor f(Tensor, Tensor, double); }\nTensor my::f(Tensor x, Tensor y, double a) {}", "my::f"),
+        ("struct Run { static Tensor f(Tensor x, Tensor y, double a) {} };", "Run::f"),
+        ("template <typename T, int n = 4>\nTensor f(Tensor x, Tensor y, double a) { return x; }", "f<float, 8>"),
+    ],
+)
+def test_functions_in_namespaces_and_instances_of_templates(text: str, entry: str, tmp_path: Path) -> None:
+    contract = make_contract("demo::saxpy", saxpy, globals())
+    source = tmp_path / "saxpy.cpp"
+    source.write_text(text)
+    spec = spec_of(contract, source, entry)
+    compare_declaration(spec, contract)
+    assert f"= &{entry};" in binding_text(spec, contract, "unique")
+
+
+@pytest.mark.parametrize(
+    ("text", "entry", "message", "fix"),
+    [
+        ("namespace my { Tensor saxpy(Tensor x, Tensor y, double a) {} }", "saxpy", "but my::saxpy in line 1", "my::"),
+        ("template <class T>\nTensor saxpy(Tensor x, Tensor y, double a) {}", "saxpy", ":2 is a template", "<float>"),
+        ("Tensor saxpy(Tensor x, Tensor y, double a) {}", "my::saxpy", "but saxpy in line 1", "entry='saxpy'"),
+        (
+            'Tensor on_cpu(Tensor x, Tensor y, double a) {}\nSTABLE_TORCH_LIBRARY_IMPL(demo, CPU, m) {\n'
+            '  m.impl("saxpy", TORCH_BOX(&on_cpu));\n}',
+            "saxpy", "it registers on_cpu as saxpy", "entry='on_cpu'",
+        ),
+    ],
+)  # fmt: skip
+def test_what_to_name_instead(text: str, entry: str, message: str, fix: str, tmp_path: Path) -> None:
+    contract = make_contract("demo::saxpy", saxpy, globals())
+    source = tmp_path / "saxpy.cpp"
+    source.write_text(text)
+    with pytest.raises(KernelError) as error:
+        compare_declaration(spec_of(contract, source, entry), contract)
+    assert message in error.value.message
+    assert fix in error.value.fix
+
+
+def test_of_overloads_the_one_that_fits_is_taken(tmp_path: Path) -> None:
+    text = "Tensor saxpy(Tensor x, Tensor y, float a) {}\nTensor saxpy(Tensor x, Tensor y, double a) {}"
+    assert "= static_cast<Tensor (*)(Tensor, Tensor, double)>(&saxpy);" in compare(tmp_path, text)

@@ -1,0 +1,102 @@
+"""Host functions on ATen's tensors, with what published extensions have in their files."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import opwright as ow
+from opwright.backends.native import aten_headers
+from opwright.errors import KernelError
+
+# Types of numbers that torch's dispatcher does not take, a vector of results, and two registrations.
+EXTENSION = """\
+#include <torch/extension.h>
+#include <vector>
+
+namespace shifting {
+std::vector<torch::Tensor> shifted(
+    torch::Tensor x, int n, float a, bool up, std::vector<int64_t> dims, const c10::optional<torch::Tensor> other) {
+  TORCH_CHECK(x.dim() == 1, "x must have one dim");
+  auto y = x * a + (up ? n : -n);
+  if (other) y = y + *other;
+  return {y, y.sum(at::IntArrayRef(dims))};
+}
+}  // namespace shifting
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("shifted", &shifting::shifted, "shift", py::arg("x")); }
+TORCH_LIBRARY(shifting, m) {
+  m.def("shifted(Tensor x, int n, float a, bool up, int[] dims, Tensor? other) -> (Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(shifting, CPU, m) { m.impl("shifted", &shifting::shifted); }
+"""
+
+
+def shifted(
+    x: Float[Tensor, "k"], n: int, a: float, up: bool, dims: list[int], other: Float[Tensor, "k"] | None = None
+) -> tuple[Float[Tensor, "k"], Float[Tensor, ""]]:
+    y = x * a + (n if up else -n) + (0 if other is None else other)
+    return y, y.sum(0)
+
+
+def operator(folder: Path, text: str, **options: Any) -> tuple[Any, Any]:
+    (folder / "extension.cpp").write_text(text)
+    made = ow.op(f"aten_{uuid.uuid4().hex[:8]}::shifted")(shifted)
+    return made, made.cpp(folder / "extension.cpp", entry="shifting::shifted", **options)
+
+
+@pytest.mark.slow  # reads all of ATen's headers once: a minute and more on two cores
+@pytest.mark.compiler
+def test_a_published_extension_runs_unchanged(tmp_path: Path) -> None:
+    op, kernel = operator(tmp_path, EXTENSION, abi="aten")
+    x = torch.randn(5)
+    for other in (None, x):
+        for got, expected in zip(op(x, 3, 0.5, True, [0], other), shifted(x, 3, 0.5, True, [0], other), strict=True):
+            torch.testing.assert_close(got, expected)
+    assert not hasattr(torch.ops.shifting, "shifted")  # its own registrations do not run
+    with pytest.raises(ValueError, match="takes an integer of 32 bits, but got 1099511627776"):
+        kernel(x, 1 << 40, 0.5, True, [0])
+    two = EXTENSION.replace("return {y, y.sum(at::IntArrayRef(dims))}", "return {y}")
+    _, wrong = operator(tmp_path, two, abi="aten")
+    with pytest.raises(RuntimeError, match="the kernel returned 1 tensors, but the operator has 2 outputs"):
+        wrong(x, 3, 0.5, True, [0])
+
+
+def test_atens_tensors_without_the_option_are_refused_with_what_to_pass(tmp_path: Path) -> None:
+    with pytest.raises(KernelError, match=r"extension.cpp uses ATen's tensors, of <torch/extension.h>") as error:
+        operator(tmp_path, EXTENSION)
+    assert "pass abi='aten'" in error.value.fix
+    with pytest.raises(KernelError, match="abi='pybind' is not known"):
+        operator(tmp_path, EXTENSION, abi="pybind")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#include <torch/csrc/stable/tensor.h>\ntorch::stable::Tensor f();",
+        "#include <ATen/ATen.h>\nint f();",  # a macro of it, perhaps
+        "// #include <torch/extension.h>\nat::Tensor f();",
+    ],
+)
+def test_sources_without_atens_tensors_are_left_alone(text: str) -> None:
+    assert aten_headers.used(text) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "all_of_them"),
+    [
+        ("torch::Tensor f(torch::Tensor x) { return torch::relu(x); }", False),
+        ("// py::object\nat::Tensor f();", False),
+        ("at::Tensor f(py::object x);", True),
+        ("torch::nn::Linear layer(1, 2);", True),
+        ("struct F : torch::autograd::Function<F> {};", True),
+    ],
+)
+def test_the_whole_of_the_headers_is_read_where_it_is_needed(text: str, all_of_them: bool) -> None:
+    assert aten_headers.needs_all_headers(text) is all_of_them
