@@ -20,8 +20,8 @@ def show_packaged(made: Packaged) -> None:
         if omitted.instead:
             print(f"    → {omitted.instead}")
     for kernel in filter(lambda k: k.holds_for_one_torch, made.shipped):
-        what = f"{kernel.operator.contract.qualname} {kernel.spec.name} uses ATen (abi='aten')"
-        print(f"  {what}: this package requires the torch that it was built with, {torch.__version__}")
+        uses = f"{kernel.operator.contract.qualname} {kernel.spec.name} uses ATen (abi='aten')"
+        print(f"  {uses}: this package requires the torch that it was built with, {torch.__version__}")
     if not any(k.library for k in made.shipped):
         print("  no native kernel: the package is Python only, and the reference runs if no kernel is applicable")
     what = made.wheel or made.folder

@@ -14,6 +14,11 @@ from opwright.backends.numpy import tracing
 from opwright.contract.numpy.comparison import copied, difference
 from opwright.errors import OpwrightError
 from tests.backends.numpy.idioms import IDIOMS
+from tests.sampled import sampled
+
+SAME = [name for name, idiom in IDIOMS.items() if idiom.expected == "same"]
+# Inductor finds nothing left to compute, and returns the argument itself.
+OPTIMISED_AWAY = ("dtype_attribute", "triangles")
 
 
 @pytest.fixture
@@ -68,7 +73,7 @@ def test_it_is_the_same_as_numpy_or_refused(name: str) -> None:
 @pytest.mark.slow  # generates code for each
 @pytest.mark.compiler
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name, idiom in IDIOMS.items() if idiom.expected == "same"])
+@pytest.mark.parametrize("name", sampled(SAME, 8, also=OPTIMISED_AWAY))
 def test_generated_code_is_the_same_as_numpy(name: str) -> None:
     assert what_differs(name) == ""
 

@@ -40,7 +40,7 @@ def binding_text(
         schema=schema.replace('"', '\\"'),
         unique=unique,
         library=library,
-        declaration=declaration(contract, "opwright_kernel", abi),
+        declaration=declaration(contract, "opwright_kernel", abi, by_value=True),  # functions may take references
         result=return_type(contract, abi),
         arguments=", ".join(_converted(contract)),
     )

@@ -92,12 +92,16 @@ def _bare(cpp_type: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-def declaration(contract: Contract, entry: str, abi: Abi = STABLE) -> str:
-    """The host function that a kernel's source must define, as C++."""
+def declaration(contract: Contract, entry: str, abi: Abi = STABLE, *, by_value: bool = False) -> str:
+    """The host function that a kernel's source must define, as C++.
+
+    Args:
+        by_value: declare no references.
+    """
     parameters = []
     for argument in contract.signature.arguments:
         spelling = _expected_type(argument, abi).spelling
-        by_reference = argument.is_tensor or "<" in spelling or "string" in spelling
+        by_reference = not by_value and (argument.is_tensor or "<" in spelling or "string" in spelling)
         parameters.append(f"const {spelling}& {argument.name}" if by_reference else f"{spelling} {argument.name}")
     return f"{return_type(contract, abi)} {entry}({', '.join(parameters)})"
 
