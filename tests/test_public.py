@@ -51,7 +51,7 @@ def test_an_operator_has_a_users_names_only(namespace):
 
     public = {name for name in dir(scale) if not name.startswith("_")}
     assert public == {
-        "python", "triton", "cuda", "cpp", "mojo", "max", "numpy", "kernels", "only", "restricted_to",
+        "python", "triton", "cuda", "cpp", "mojo", "max", "numpy", "numba", "kernels", "only", "restricted_to",
         "register_autograd", "register_fake", "register_flops", "register_sharding", "register_vmap",
         "contract", "overload", "parts", "fingerprint", "explain", "flops", "functional", "with_saved",
         "baseline", "baselines", "samples", "sizes", "property", "properties", "apply_tuning", "clear_tuning",

@@ -24,12 +24,14 @@ _INSTEAD = {
     "mojo": "write it in C++ or Triton as well",
     "max": "write it in C++ or Triton as well",
     "numpy": "write it in C++ or Triton as well",
+    "numba": "decorate it with numba.njit, and attach a function that calls it with op.python",
 }
 _WHY = {
     "cuda": "launches kernels of ow.cuda_module, which opwright compiles when they run",
     "mojo": "opwright launches Mojo kernels",
     "max": "MAX runs it through opwright",
     "numpy": "opwright compiles NumPy when it runs",
+    "numba": "opwright compiles it when it runs",
 }
 
 

@@ -340,6 +340,47 @@ class Languages:
             when=when,
         )
 
+    @overload
+    def numba(
+        self, source: Function, /, *, parallel: bool = ..., fastmath: bool = ..., **common: Unpack[KernelOptions]
+    ) -> Function: ...
+    @overload
+    def numba(
+        self, /, *, parallel: bool = ..., fastmath: bool = ..., **common: Unpack[KernelOptions]
+    ) -> Callable[[Function], Function]: ...
+    @_refuses_unknown_options
+    def numba(
+        self,
+        source: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        parallel: bool = False,
+        fastmath: bool = False,
+        devices: Sequence[str] | None = None,
+        dtypes: Sequence[torch.dtype] | None = None,
+        when: Callable[..., bool] | None = None,
+    ) -> Any:
+        """Attach a function on NumPy arrays, which Numba compiles: loops over elements and time steps; a decorator.
+
+        ``opwright check`` runs it with its indices checked.
+
+        Args:
+            source: the function; one that ``numba.njit`` decorates keeps its own options.
+            parallel: run ``numba.prange`` on as many threads as torch uses.
+            fastmath: let Numba reorder sums.
+            name, devices, dtypes, when: see ``KernelOptions``; the device is cpu by default.
+        """
+        return self._attach(
+            "numba",
+            source,
+            {"parallel": parallel, "fastmath": fastmath},
+            name=name,
+            devices=devices,
+            dtypes=dtypes,
+            when=when,
+        )
+
 
 def kernel_name(language: str, source: Any, name: str | None) -> tuple[str, str]:
     """A kernel's name, and its default entry ("": the operator's name)."""

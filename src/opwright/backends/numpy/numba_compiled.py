@@ -18,9 +18,9 @@ from opwright.backends.numpy.torch_compiled import Compilation
 from opwright.contract.reference import replace_globals
 from opwright.errors import CompileError
 
-__all__ = ["NumbaCompiled", "has_numba", "with_numba"]
+__all__ = ["INSTALL", "NumbaCompiled", "first_line", "has_numba", "with_numba"]
 
-_INSTALL = "pip install 'opwright[numba]'"
+INSTALL = "pip install 'opwright[numba]'"
 
 
 def has_numba() -> bool:
@@ -28,22 +28,31 @@ def has_numba() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def with_numba(function: Callable[..., Any], who: str, *, parallel: bool = False) -> Any:
+def with_numba(
+    function: Callable[..., Any],
+    who: str,
+    *,
+    check_indices: bool = True,
+    parallel: bool = False,
+    fastmath: bool = False,
+) -> Any:
     """Numba's form of a function and of those of its file that it calls; it compiles at the first call.
 
-    Indices are checked, and divisions by zero give what NumPy gives.
+    Divisions by zero give what NumPy gives.
 
     Raises:
         CompileError: Numba is not installed, or this is not a Python function.
     """
     if not has_numba():
-        raise CompileError(f"{who}: Numba is not installed", fix=_INSTALL)
+        raise CompileError(f"{who}: Numba is not installed", fix=INSTALL)
     if not isinstance(function, types.FunctionType):
         raise CompileError(f"{who}: Numba compiles Python functions only", fix="pass a function that is defined by def")
     import numba
 
     def jit(each: types.FunctionType) -> Any:
-        return numba.njit(each, error_model="numpy", boundscheck=not parallel, parallel=parallel)
+        return numba.njit(
+            each, error_model="numpy", boundscheck=check_indices, parallel=parallel, fastmath=fastmath, nogil=True
+        )
 
     helpers = {
         id(value): jit(replace_globals(value, {}))  # type: ignore[arg-type]
@@ -104,7 +113,7 @@ class NumbaCompiled:
             except Exception as error:
                 if type(error).__module__.startswith("numba"):
                     raise CompileError(
-                        f"{self._name}: Numba cannot compile it: {_first_line(error)}",
+                        f"{self._name}: Numba cannot compile it: {first_line(error)}",
                         log=str(error),
                         fix='write it with what Numba supports, or use compiler="torch"',
                     ) from error
@@ -129,7 +138,8 @@ class NumbaCompiled:
                 )
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The line of one of Numba's messages that tells what is wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(("Failed in", "File", "-", "During"))]
     return (telling or lines or [type(error).__name__])[0]

@@ -20,7 +20,7 @@ from opwright.results import BenchReport, CheckReport, ComparisonVerdict, Measur
 __all__ = ["Missing", "Story", "System", "show_story"]
 
 _LANGUAGES = {
-    "cpp": "C++", "cuda": "CUDA", "max": "MAX", "mojo": "Mojo", "numpy": "NumPy", "python": "Python",
+    "cpp": "C++", "cuda": "CUDA", "max": "MAX", "mojo": "Mojo", "numba": "Numba", "numpy": "NumPy", "python": "Python",
     "triton": "Triton",
 }  # fmt: skip
 _FAILED = LOOKS[Status.FAIL]
