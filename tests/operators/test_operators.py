@@ -17,7 +17,8 @@ def verdicts(operator):
     return {verdict.kernel: verdict for verdict in report.verdicts}
 
 
-@pytest.mark.slow  # every check of every kernel: some seconds each
+@pytest.mark.slow  # every check of every kernel: ten to seventy seconds each on two quiet cores
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda o: o.contract.name)
 def test_the_right_kernel_passes_every_check_and_the_wrong_one_does_not(operator):
     for kernel, verdict in verdicts(operator).items():

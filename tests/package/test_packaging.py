@@ -67,7 +67,13 @@ def test_the_output_and_the_files(mixed_project):
 def test_the_wheel_is_for_this_kind_of_machine_and_any_python(mixed_project):
     (wheel,) = (mixed_project / "dist").glob("*.whl")
     assert wheel.name.startswith("mixed_ops-0.1.0-py3-none-linux_")
-    names = zipfile.ZipFile(wheel).namelist()
+    archive = zipfile.ZipFile(wheel)
+    names = archive.namelist()
+    told = {name.rpartition("/")[2]: archive.read(name).decode() for name in names if ".dist-info/" in name}
+    assert "Root-Is-Purelib: false" in told["WHEEL"]
+    assert "| cpp | cpp | cpu | all | yes |" in told["METADATA"]
+    assert "Left out: cuda (cuda), as launches kernels of ow.cuda_module" in told["METADATA"]
+    assert "mixed_ops/py.typed" in names
     assert {"mixed_ops/helpers.py", "mixed_ops/_opwright/LICENSE", "mixed_ops/native/libmixed_ops.so"} <= set(names)
     assert not [n for n in names if n.endswith((".cpp", ".cu"))]
 
@@ -142,7 +148,7 @@ def test_without_native_kernels_it_says_so_and_runs_the_reference(plain, tmp_pat
 
     show_packaged(make_package(plain(), "plain_ops", tmp_path / "out"))
     assert "no native kernel: the package is Python only" in capsys.readouterr().out
-    assert not (tmp_path / "out" / "setup.cfg").exists()
+    assert not (tmp_path / "out" / "setup.py").exists()
     python_with(tmp_path / "out")("""
         import torch, plain_ops
         assert plain_ops.double(torch.ones(2)).tolist() == [2, 2]

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterable, Sequence
 
 from opwright.backends import BACKENDS
+from opwright.contract.dtypes import short
 from opwright.package.kernels import LeftOut, ShippedKernel
 from opwright.package.shipped.manifest import FORMAT
 from opwright.package.sources import SourceModule, public_names
 from opwright.runtime.op import Op
 
-__all__ = ["init_text", "manifest_text", "pyproject_text", "setup_cfg_text"]
+__all__ = ["init_text", "manifest_text", "pyproject_text", "readme_text", "setup_text"]
 
 
 def init_text(version: str, public: Sequence[SourceModule], operators: Sequence[Op]) -> str:
@@ -62,6 +63,7 @@ build-backend = "setuptools.build_meta"
 name = "{package}"
 version = "{version}"
 description = "PyTorch operators: {shown}"
+readme = "README.md"
 requires-python = ">=3.11"
 dependencies = {json.dumps(needed)}
 {triton}
@@ -69,10 +71,55 @@ dependencies = {json.dumps(needed)}
 include = ["{package}", "{package}.*"]
 
 [tool.setuptools.package-data]
-"*" = ["*.json", "*.so", "LICENSE"]
+"*" = ["*.json", "*.so", "LICENSE", "py.typed"]
 """
 
 
-def setup_cfg_text(platform_tag: str) -> str:
-    """The setup.cfg of a package with libraries: its wheel is for one kind of machine, and any Python."""
-    return f"[bdist_wheel]\nplat_name = {platform_tag}\n"
+def setup_text(platform_tag: str) -> str:
+    """The setup.py of a package with libraries: its wheel is for one kind of machine, and any Python."""
+    return f'''\
+"""The tag of the wheel, which setuptools takes from code only: libraries for one kind of machine, and any Python."""
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+
+
+class WithLibraries(Distribution):
+    def has_ext_modules(self):
+        return True
+
+
+class WheelWithLibraries(bdist_wheel):
+    def get_tag(self):
+        return "py3", "none", "{platform_tag}"
+
+
+setup(distclass=WithLibraries, cmdclass={{"bdist_wheel": WheelWithLibraries}})
+'''
+
+
+def readme_text(package: str, operators: Sequence[Op], kernels: Sequence[ShippedKernel | LeftOut]) -> str:
+    """The package's description: its operators, the kernels of each, and where each can run."""
+    lines = [f"# {package}", "", "PyTorch operators. Where no kernel is applicable, the reference runs.", ""]
+    for operator in operators:
+        mine = [k for k in kernels if isinstance(k, ShippedKernel) and k.operator is operator]
+        lines += [f"## `{operator.contract.qualname}{operator.contract.schema}`", ""]
+        lines += ["| kernel | language | devices | dtypes | in C++ programs |", "|---|---|---|---|---|"] if mine else []
+        lines += [_row(kernel) for kernel in mine]
+        lines += [] if mine else ["No kernel: the reference runs."]
+        missing = [k for k in kernels if isinstance(k, LeftOut) and k.qualname == operator.contract.qualname]
+        lines += ["", *(f"Left out: {k.kernel} ({k.language}), as {k.why}." for k in missing)] if missing else []
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _row(kernel: ShippedKernel) -> str:
+    spec = kernel.spec
+    dtypes = "all" if spec.dtypes is None else ", ".join(map(short, spec.dtypes))
+    if kernel.library is None:
+        native = "no: it is Python"
+    elif kernel.operator.contract.signature.mutated:
+        native = "no: it writes its arguments"
+    else:
+        native = "yes" if spec.when is None else "no: it has a condition in Python"
+    return f"| {spec.name} | {spec.backend} | {', '.join(spec.devices)} | {dtypes} | {native} |"

@@ -22,7 +22,7 @@ from opwright.errors import CheckError, CompileError, KernelRefusedError, Target
 from opwright.package.kernels import LeftOut, ShippedKernel, ship_kernels
 from opwright.package.library import build_libraries
 from opwright.package.native import baseline
-from opwright.package.project import init_text, manifest_text, pyproject_text, setup_cfg_text
+from opwright.package.project import init_text, manifest_text, pyproject_text, readme_text, setup_text
 from opwright.package.sources import SHIM, SourceModule, UserModules, modules_needed, user_modules_of
 from opwright.package.vendored import requirements, vendored_files, vendored_modules
 from opwright.runtime.op import Op, defined_in
@@ -184,11 +184,13 @@ def _texts(
             inside.setdefault(str(folder / "__init__.py"), "")
     inside |= vendored_files(name)
     inside["__init__.py"] = init_text(version, public, operators)
+    inside["py.typed"] = ""
     inside[_MANIFEST] = manifest_text(operators, kernels)
     files = {f"{name}/{path}": text for path, text in inside.items()}
     files["pyproject.toml"] = pyproject_text(name, version, operators, *_needed(modules, kernels))
+    files["README.md"] = readme_text(name, operators, kernels)
     if any(isinstance(k, ShippedKernel) and k.library for k in kernels):
-        files["setup.cfg"] = setup_cfg_text(f"{sys.platform}_{platform.machine()}")
+        files["setup.py"] = setup_text(f"{sys.platform}_{platform.machine()}")
     return files
 
 
