@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 
 import opwright as ow
 from opwright import errors
+from opwright.backends.build_tools import build_tools
 from opwright.errors import CheckError, KernelRefusedError, TargetError
+from opwright.package import write
 from opwright.package.imports import imports_of, rename_imports
 from opwright.package.shipped import names
 from opwright.package.vendored import requirements, vendored_modules
@@ -208,6 +211,23 @@ def test_without_a_compiler_native_kernels_are_left_out(tmp_path):
     done = subprocess.run([sys.executable, "-c", script, tmp_path / "o"], capture_output=True, text=True, check=True)
     assert "('cpp', 'there is no C++ compiler', 'install g++')" in done.stdout
     assert done.stdout.strip().endswith("['triton', 'triton_heuristics', 'triton']")
+
+
+@pytest.mark.parametrize("version", ["1", "1.2.0", "0.1.0rc1", "1.2.0+cu130", "1!2.0.post1.dev3+local.7"])
+def test_versions_that_pip_accepts(version):
+    assert write._VERSION.fullmatch(version)
+
+
+@pytest.mark.parametrize("version", ["", "one", "1.2.", "1.2-", "1.2+", "1.2+cu/130", "v 1"])
+def test_versions_that_pip_does_not_accept(version):
+    assert not write._VERSION.fullmatch(version)
+
+
+def test_the_name_of_an_installed_package_is_told(plain, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(write, "build_tools", lambda: dataclasses.replace(build_tools(), notify=told.append))
+    make_package(plain(), "NumPy", tmp_path / "out")
+    assert [t for t in told if t.startswith("the package numpy ") and "under the same name" in t]
 
 
 def test_a_missing_kernel_is_a_failure_and_nothing_is_written(tmp_path):

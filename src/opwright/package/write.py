@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import keyword
 import platform
 import re
@@ -31,6 +32,10 @@ from opwright.runtime.targets import load_target
 __all__ = ["Packaged", "make_package"]
 
 _MANIFEST = "manifest.json"
+# Epoch, release, pre, post and development releases, and the local part (PEP 440, normal form).
+_VERSION = re.compile(
+    r"(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+([._-][a-z0-9]+)*)?", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,21 @@ def _refuse_name(name: str, version: str) -> None:
         )
     if name == "opwright":
         raise CheckError("a package cannot be called opwright", fix="choose a name of your own")
-    if not re.fullmatch(r"\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)?", version):
-        raise CheckError(f"{version!r} is not a version that pip accepts", fix="write it like 1.2.0 or 0.1.0rc1")
+    if not _VERSION.fullmatch(version):
+        raise CheckError(
+            f"{version!r} is not a version that pip accepts", fix="write it like 1.2.0, 0.1.0rc1 or 1.2.0+cu130"
+        )
+    if (installed := _installed_distribution(name)) is not None:
+        build_tools().notify(f"the package {installed} is installed here under the same name, which pip would replace")
+
+
+def _installed_distribution(name: str) -> str | None:
+    """The distribution of this name that is installed here, as pip compares names."""
+    try:
+        found = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return f"{found.metadata['Name']} {found.version}"
 
 
 def _refuse_languages(allowed: Sequence[str]) -> None:
