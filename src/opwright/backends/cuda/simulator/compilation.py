@@ -6,6 +6,7 @@ Two builds of each kernel: a fast one, and a checked one, of which the runtime c
 
 from __future__ import annotations
 
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ __all__ = ["SIMULATOR_HEADERS", "Built", "available", "compile_kernel"]
 
 _FOLDER = Path(__file__).parent
 _INCLUDE = _FOLDER / "include"
-_RUNTIME = ("scheduler.cpp", "checker.cpp")
+_RUNTIME = ("launch.cpp", "scheduler.cpp", "waiting.cpp", "calls.cpp", "checker.cpp", "hooks.cpp")
+_STACKS = "stack_pool"  # a library of its own: one for all kernels of a process
 _ENTRY = "<kernel>"  # the file name of the generated entry point, in the compiler's messages
 SIMULATOR_HEADERS = "opwright-simulator"  # the folder of the simulator's headers, in debug information
 
@@ -69,10 +71,11 @@ _RED_ZONE_BYTES = 64
 
 @dataclass(frozen=True)
 class Built:
-    """The source of a compiled kernel, and whether it is the checked build."""
+    """The source of a compiled kernel, whether it is the checked build, and the library of stacks."""
 
     source: CudaSource
     checked: bool
+    stacks: Path
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def compile_kernel(source: CudaSource, expression: str, tools: BuildTools, *, ch
         tools.notify(f"compiling {expression} of {source.name} for the simulator; cached for next time")
 
     folder = tools.cache.get_or_build(key, build.run, on_build=announce)
-    return Artifact(expression, file=folder / "kernel.so", payload=Built(source, checked))
+    return Artifact(expression, file=folder / "kernel.so", payload=Built(source, checked, _runtime(build.compiler, tools) / f"{_STACKS}.so"))
 
 
 class _Build:
@@ -169,7 +172,8 @@ class _Build:
 
     def run(self, folder: Path) -> ReadFiles:
         """Write kernel.so and its source into ``folder``."""
-        objects = [str(file) for file in _runtime_objects(self.compiler, self.tools)]
+        runtime = _runtime(self.compiler, self.tools)
+        objects = [str(runtime / f"{Path(name).stem}.o") for name in _RUNTIME]
         self.watch = BuildWatch(self.compiler)
         self.write_sources(folder)
         self.refuse_unsupported(folder)
@@ -320,23 +324,23 @@ def _runtime_texts() -> tuple[tuple[str, str], ...]:
     return tuple((str(path.relative_to(_FOLDER)), path.read_text()) for path in files)
 
 
-def _runtime_objects(compiler: Compiler, tools: BuildTools) -> list[Path]:
-    """The runtime's object files, compiled when a kernel first needs them."""
+def _runtime(compiler: Compiler, tools: BuildTools) -> Path:
+    """The folder of the runtime's object files and of the library of stacks, compiled when a kernel first needs them."""
 
     def build(folder: Path) -> None:
         flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{_INCLUDE}"]
-        flags += ["-ffunction-sections", f"-ffile-prefix-map={_FOLDER}={SIMULATOR_HEADERS}"]
+        flags += ["-ffunction-sections", "-fdata-sections", f"-ffile-prefix-map={_FOLDER}={SIMULATOR_HEADERS}"]
 
         def compile_(name: str) -> None:
-            source, made = str(_FOLDER / "runtime" / name), f"{Path(name).stem}.o"
-            run_compiler([compiler.path, *flags, "-c", source, "-o", made], f"the simulator's {name}", folder=folder)
+            made = [f"{Path(name).stem}.o", "-c"] if name in _RUNTIME else [f"{Path(name).stem}.so", "-shared"]
+            source = str(_FOLDER / "runtime" / name)
+            run_compiler([compiler.path, *flags, source, "-o", *made], f"the simulator's {name}", folder=folder)
 
-        with ThreadPoolExecutor() as pool:  # both files at once
-            list(pool.map(compile_, _RUNTIME))
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            list(pool.map(compile_, (*_RUNTIME, f"{_STACKS}.cpp")))
 
     key = ArtifactKey("simulator.runtime", (*key_parts(compiler, ()), *_runtime_texts()))
-    folder = tools.cache.get_or_build(key, build, on_build=lambda: tools.notify("compiling the simulator's runtime"))
-    return [folder / f"{Path(name).stem}.o" for name in _RUNTIME]
+    return tools.cache.get_or_build(key, build, on_build=lambda: tools.notify("compiling the simulator's runtime"))
 
 
 def _instrument(assembly: str) -> str:
