@@ -52,7 +52,7 @@ _FAST = ("-O2",)
 # Little optimisation, so that accesses stay as in the source: not merged, not widened, not moved. Products and
 # sums are fused as in the fast build.
 _CHECKED = (
-    *("-O1", "-fno-tree-vectorize", "-fsanitize-coverage=trace-pc"),
+    *("-O1", "-fno-tree-vectorize", "-fno-tree-sink", "-fno-tree-dce", "-fno-dce", "-fsanitize-coverage=trace-pc"),
     *("-fsanitize=thread", "-fsanitize=alignment", "-fsanitize=integer-divide-by-zero"),
 )
 _COMPILER_FLAGS = {  # flags of the checked build that differ between the two compilers

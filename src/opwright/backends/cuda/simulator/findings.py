@@ -205,7 +205,9 @@ def _out_of_bounds(one: RawFinding, known: Sequence[MemoryRange], shared: Sequen
 
 
 def _uninitialised(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
-    return f"{_verb(one.access)} {_bytes(one.size)} at {_memory(one, known, shared)}, which was never written"
+    where = _memory(one, known, shared)
+    missing = "of which only some bytes were written" if one.value else "which was never written"
+    return f"{_verb(one.access)} {_bytes(one.size)} at {where}, {missing}"
 
 
 def _misaligned(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from opwright.backends.c_text import INCLUDE, blank_out, is_within_function
+from opwright.backends.c_text import INCLUDE, blank_out, closing_bracket, is_within_function
 
 __all__ = ["Refusal", "refusals", "rewrite", "without_includes"]
 
@@ -90,7 +90,8 @@ def without_includes(text: str, lines: Iterable[int]) -> str:
 
 def rewrite(text: str, *, checked: bool) -> str:
     """The text for a host compiler, after the simulator's header."""
-    edits = [*_dynamic_shared(text), *_plain_edits(blank_out(text), checked)]
+    code = blank_out(text)
+    edits = [*_dynamic_shared(text), *_plain_edits(code, checked), *_launch_bounds(code)]
     for begin, end, replacement in sorted(edits, reverse=True):
         text = text[:begin] + replacement + "\n" * text.count("\n", begin, end) + text[end:]
     return text
@@ -121,6 +122,20 @@ def _dynamic_shared(text: str) -> list[_Edit]:
         else:
             new = f'extern {_STORAGE} {kind} {name}[]{more} __asm__("opwright_dynamic_shared");'
         edits.append((found.start(), found.end(), new))
+    return edits
+
+
+def _launch_bounds(code: str) -> list[_Edit]:
+    """A statement at the beginning of a kernel with ``__launch_bounds__``, which compares the block with them."""
+    edits = []
+    for found in re.finditer(r"\b__launch_bounds__\s*\(", code):
+        closing = closing_bracket(code, found.end() - 1)
+        head = re.compile(r"[^;{}]*").match(code, closing or len(code))
+        if closing is None or head is None or code[head.end() : head.end() + 1] != "{":
+            continue  # a declaration, or a macro
+        bounds = " ".join(code[found.end() : closing].split())
+        at = head.end() + 1
+        edits.append((at, at, f" opwright_sim::launch_bounds(opwright_sim::Site::here(), {bounds});"))
     return edits
 
 

@@ -148,14 +148,25 @@ Checker::Shadow* Checker::region_of(uint64_t address) {
   return last_ = &*after;
 }
 
-// Whether some aligned eight bytes of the access contain no value at all. (Fewer bytes may be the padding of a structure
-// that is copied as a whole.)
-bool Checker::wholly_unwritten(const uint8_t* written, uint64_t begin, uint32_t size) const {
+// Whether a half of the access contains no value at all; of a large one, some aligned eight bytes. (Fewer bytes may be
+// the padding of a structure that is copied as a whole.)
+bool Checker::lacks_values(const uint8_t* written, uint64_t begin, uint32_t size) const {
+  const uint64_t part = size == 2 || size == 4 || size == 8 ? size / 2 : 8;
   for (uint64_t at = begin, end = begin + size; at < end;) {
-    const uint64_t until = std::min(end, (at | 7) + 1);
+    const uint64_t until = std::min(end, (at | (part - 1)) + 1);
     bool any = false;
     for (; at < until; at++) any |= written[at] != 0;
     if (!any) return true;
+  }
+  return false;
+}
+
+// Whether an element of a tensor that the access reads contains a value in some of its bytes only.
+bool Checker::has_partial_element(const Region& region, uint64_t offset, uint32_t size) const {
+  const uint64_t element = region.granule, end = region.end - region.begin;
+  for (uint64_t at = offset / element * element; at < offset + size && at + element <= end; at += element) {
+    const long values = std::count_if(region.written + at, region.written + at + element, [](uint8_t b) { return b; });
+    if (values > 0 && uint64_t(values) < element) return true;
   }
   return false;
 }
@@ -168,8 +179,8 @@ void Checker::shared_access(uint64_t offset, uint32_t size, uint32_t what, uint6
     if (what & access_write) out_of_bounds(Space::shared, offset, size, what, pc);
     return;
   }
-  if ((what & access_read) && wholly_unwritten(shared_written_.data(), offset, size)) {
-    worker_->launch().report(memory_finding(FindingKind::uninitialised, Space::shared, offset, size, what, pc));
+  if ((what & access_read) && lacks_values(shared_written_.data(), offset, size)) {
+    uninitialised(&shared_written_[offset], Space::shared, offset, size, what, pc);
   }
   if (what & access_write) memset(&shared_written_[offset], 1, size);
   if (what & access_atomic) synchronise(storage_begin_ + offset, what);
@@ -193,8 +204,9 @@ void Checker::global_access(Shadow& shadow, uint64_t address, uint32_t size, uin
     }
   }
   if (region.written) {
-    if ((what & access_read) && wholly_unwritten(region.written, offset, size)) {
-      worker_->launch().report(memory_finding(FindingKind::uninitialised, Space::global, address, size, what, pc));
+    if ((what & access_read) &&
+        (lacks_values(region.written, offset, size) || has_partial_element(region, offset, size))) {
+      uninitialised(region.written + offset, Space::global, address, size, what, pc);
     }
     if (what & access_write) memset(region.written + offset, 1, size);
   }
@@ -329,6 +341,13 @@ Finding Checker::memory_finding(FindingKind kind, Space space, uint64_t address,
   found.access = what;
   found.pc = relative(pc);
   return found;
+}
+
+void Checker::uninitialised(const uint8_t* written, Space space, uint64_t address, uint32_t size, uint32_t what,
+                            uint64_t pc) {
+  Finding found = memory_finding(FindingKind::uninitialised, space, address, size, what, pc);
+  found.value = std::any_of(written, written + size, [](uint8_t byte) { return byte; });  // whether some bytes have one
+  worker_->launch().report(found);
 }
 
 // Never returns, so the access is never made.

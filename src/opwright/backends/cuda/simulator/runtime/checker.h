@@ -96,7 +96,9 @@ class Checker {
   Finding memory_finding(FindingKind kind, Space space, uint64_t address, uint32_t size, uint32_t what,
                          uint64_t pc) const;
   [[noreturn]] void out_of_bounds(Space space, uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
-  bool wholly_unwritten(const uint8_t* written, uint64_t begin, uint32_t size) const;
+  void uninitialised(const uint8_t* written, Space space, uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
+  bool lacks_values(const uint8_t* written, uint64_t begin, uint32_t size) const;
+  bool has_partial_element(const Region& region, uint64_t offset, uint32_t size) const;
 
   const Request& request_;
   Worker* worker_ = nullptr;
