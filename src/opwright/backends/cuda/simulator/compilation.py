@@ -17,6 +17,7 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.c_text import INCLUDE, find_header, included_files
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch, key_parts
+from opwright.backends.cuda.device_text import device_text
 from opwright.backends.cuda.options import CudaOptions, parse_options
 from opwright.backends.cuda.simulator.rewriting import Refusal, refusals, rewrite, without_includes
 from opwright.backends.cuda.source import CudaSource, kernels_defined
@@ -194,7 +195,7 @@ class _Build:
     def write_sources(self, folder: Path) -> None:
         """Write the rewritten source and headers, and the originals, from which compilers quote lines."""
         lines = [f'#include "{name}"' for name in self.options.preincluded]
-        lines += [f'#line 1 "{self.source.name}"', self.rewritten(self.source.text, self.source.path, folder)]
+        lines += [f'#line 1 "{self.source.name}"', self.rewritten(self.source.device_text, self.source.path, folder)]
         lines += [
             f'#line 1 "{_ENTRY}"',
             '#include "opwright_simulator/entry.h"',
@@ -203,7 +204,7 @@ class _Build:
         (folder / "kernel.cpp").write_text("\n".join(lines) + "\n")
         (folder / self.source.name).write_text(self.source.text)
         for header in self.headers:
-            text = self.rewritten(header.path.read_text(errors="replace"), header.path, folder)
+            text = self.rewritten(device_text(header.path.read_text(errors="replace")), header.path, folder)
             (folder / header.copy).write_text(f'#line 1 "{header.path.name}"\n{text}')
 
     def rewritten(self, text: str, path: Path | None, folder: Path) -> str:
@@ -218,8 +219,8 @@ class _Build:
 
     def refuse_unsupported(self, folder: Path) -> None:
         """Raise KernelRefusedError for the first unsupported feature outside of inactive ``#if`` branches."""
-        own = [(self.source.name, self.source.text, "kernel.cpp")]
-        own += [(h.path.name, h.path.read_text(errors="replace"), h.copy) for h in self.headers]
+        own = [(self.source.name, self.source.device_text, "kernel.cpp")]
+        own += [(h.path.name, device_text(h.path.read_text(errors="replace")), h.copy) for h in self.headers]
         suspicious = [(name, text, file, refusals(text)) for name, text, file in own]
         if not any(found for *_, found in suspicious):
             return
