@@ -18,7 +18,7 @@ __all__ = ["device_text"]
 _HOST_HEADER = re.compile(
     r"(?:torch|ATen|c10|caffe2|pybind11|Python|cublas|cusolver|cudnn|cufft|nccl|mpi|nvToolsExt|nvtx3|helper_)[\w/.+-]*"
     r"|(?:iostream|iomanip|fstream|sstream|string|vector|map|unordered_map|set|memory|random|chrono|thread|mutex|atomic"
-    r"|stdexcept|functional|optional|numeric|cstdlib|ctime|stdlib\.h|time\.h|unistd\.h|string\.h|sys/\w+\.h)"
+    r"|stdexcept|functional|optional|tuple|initializer_list|numeric|cstdlib|ctime|stdlib\.h|time\.h|unistd\.h|string\.h|sys/\w+\.h)"
 )
 # Words that no device code contains.
 _HOST_WORDS = re.compile(
@@ -39,6 +39,7 @@ def device_text(text: str) -> str:
         return text
     macros = {found[1]: found[2] for found in _MACRO.finditer(code)}
     text = _without(text, _includes_for_host(text, code))
+    text = _without(text, [f.span() for f in _MACRO.finditer(blank_out(text)) if _HOST_WORDS.search(f[2])])
     text = _without(text, _bindings(blank_out(text), macros))
     text = _without(text, [(f.begin, f.end) for f in declarations(text).functions if _is_for_host(f, macros)])
     return _without(text, _host_statements(blank_out(text)))

@@ -30,6 +30,7 @@ from opwright.backends.compiler_inputs import SearchFolders, key_parts, read_by_
 from opwright.backends.cuda.nvrtc_headers import PRELUDE, header_texts, missing_headers
 from opwright.backends.cuda.nvrtc_process import NvrtcDiedError, NvrtcResult, run_nvrtc
 from opwright.backends.cuda.options import parse_options
+from opwright.backends.cuda.parsing import declarations
 from opwright.backends.cuda.source import CudaSource
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter, Resources, demangle, entries_in_ptx
 from opwright.backends.gpu.device_code import typed_parameters as with_types
@@ -170,8 +171,15 @@ def _flags(source: CudaSource, arch: str) -> tuple[str, ...]:
         *(f"--pre-include={name}" for name in (PRELUDE, *missing_headers(source.device_text))),
         *options.macros,
         *(c for c in options.code if c != "-lineinfo"),
+        *(("-default-device",) if _has_plain_constexpr(source) else ()),
         *(f"-I{folder}" for folder in folders),
     )
+
+
+def _has_plain_constexpr(source: CudaSource) -> bool:
+    """Whether there is a constexpr function without an execution space, which nvcc takes and NVRTC refuses."""
+    heads = (function.head for function in declarations(source.device_text).functions)
+    return any(re.search(r"\bconstexpr\b", head) and not re.search(r"\b__(?:device|global)__", head) for head in heads)
 
 
 def _key(source: CudaSource, instances: Sequence[str], flags: Sequence[str]) -> ArtifactKey:

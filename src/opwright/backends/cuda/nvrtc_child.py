@@ -50,7 +50,11 @@ def compiled(nvrtc: Any, request: dict[str, Any]) -> dict[str, Any]:
             nvrtc.nvrtcAddNameExpression(program, expression.encode())
         (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
         log = text_of(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).rstrip(b"\0 \n")
-        result: dict[str, Any] = {"log": log.decode(errors="replace"), "status": str(status), "succeeded": int(status) == 0}
+        result: dict[str, Any] = {
+            "log": log.decode(errors="replace"),
+            "status": str(status),
+            "succeeded": int(status) == 0,
+        }
         if result["succeeded"]:
             result["symbols"] = {
                 e: nvrtc.nvrtcGetLoweredName(program, e.encode())[1].decode() for e in request["expressions"]

@@ -27,6 +27,12 @@ _SCOPES = frozenset(
 )  # fmt: skip
 
 
+# Definitions of macros, of which the grammar takes parts for code; alignments, at places that it does not know.
+_UNPARSED = re.compile(
+    r"^[ \t]*#[ \t]*define\b(?:\\\n|[^\n])*|\b(?:__align__|alignas)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)", re.MULTILINE
+)
+
+
 @dataclass(frozen=True)
 class Function:
     """A function definition outside of classes: its name, what is written before its parameters, and its place."""
@@ -62,13 +68,14 @@ def declarations(text: str) -> Declarations:
         _function(node, code) for node in nodes if node.type == "function_definition" and _declarator(node) is not None
     )
     variables = [name for node in nodes if node.type == "declaration" for name in _device_variables(node, code)]
-    return Declarations(_kernels(code), tuple(dict.fromkeys(variables)), functions)
+    kernels = _kernels(blank_out(text))  # also those in the bodies of macros
+    return Declarations(kernels, tuple(dict.fromkeys(variables)), functions)
 
 
 def _plain(text: str) -> str:
     """The code in ASCII, so that offsets of bytes are offsets of characters, without what confuses the grammar."""
     code = blank_out(text).encode("ascii", "replace").decode()
-    return re.sub(r"\b(?:__align__|alignas)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)", lambda m: " " * len(m[0]), code)
+    return _UNPARSED.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), code)
 
 
 def _kernels(code: str) -> tuple[str, ...]:

@@ -119,7 +119,11 @@ def compile_kernel(source: CudaSource, expression: str, tools: BuildTools, *, ch
         tools.notify(f"compiling {expression} of {source.name} for the simulator; cached for next time")
 
     folder = tools.cache.get_or_build(key, build.run, on_build=announce)
-    return Artifact(expression, file=folder / "kernel.so", payload=Built(source, checked, _runtime(build.compiler, tools) / f"{_STACKS}.so"))
+    return Artifact(
+        expression,
+        file=folder / "kernel.so",
+        payload=Built(source, checked, _runtime(build.compiler, tools) / f"{_STACKS}.so"),
+    )
 
 
 class _Build:

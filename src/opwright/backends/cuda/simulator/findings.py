@@ -272,7 +272,9 @@ _SENTENCES: dict[str, Callable[[RawFinding, Sequence[MemoryRange], Sequence[Shar
     "trap": lambda *_: "__trap() was called",
     "division-by-zero": lambda *_: "integer division by zero, or of the smallest integer by -1",
     "index-out-of-bounds": _index,
-    "stack-overflow": lambda one, *_: f"the thread's stack of {one.value // 1024} KiB is full: recursion without an end?",
+    "stack-overflow": lambda one, *_: (
+        f"the thread's stack of {one.value // 1024} KiB is full: recursion without an end?"
+    ),
     "launch-bounds": lambda one, *_: (
         f"the block has more threads than __launch_bounds__ allows ({one.value}): a GPU refuses the launch"
     ),
