@@ -266,10 +266,12 @@ def _run_nvrtc(source: CudaSource, flags: Sequence[str], expressions: Sequence[s
     try:
         result = run_nvrtc(source.device_text + _PROBE, source.name, header_texts(), flags, expressions)
     except NvrtcDiedError as error:
+        if expressions:  # an error in a template that is instantiated: without the instance NVRTC can report it
+            _run_nvrtc(source, flags, ())
         raise CompileError(
-            f"{source.name}: NVRTC crashed ({error}) while it compiled this source",
+            f"{source.name}: NVRTC crashed ({error}) while it compiled {', '.join(expressions) or 'this source'}",
             log=str(error),
-            fix="the cause is NVRTC's: leave out what you changed last; unusual template parameters are likely",
+            fix="the fault is NVRTC's: leave out what you changed last, or compile the file with nvcc",
         ) from None
     if not result.succeeded:
         raise _compile_error(source, result.log or result.status, expressions)

@@ -330,7 +330,7 @@ def _runtime_texts() -> tuple[tuple[str, str], ...]:
 
 
 def _runtime(compiler: Compiler, tools: BuildTools) -> Path:
-    """The folder of the runtime's object files and of the library of stacks, compiled when a kernel first needs them."""
+    """The folder of the runtime's object files and of the library of stacks, compiled when first needed."""
 
     def build(folder: Path) -> None:
         flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{_INCLUDE}"]

@@ -223,7 +223,7 @@ class SimulatedKernel:
 
 @functools.cache
 def _stack_pool(library: Path) -> tuple[Any, Any]:
-    """The functions that take and give back a thread's stack. A library that is loaded once gives all kernels theirs."""
+    """The functions that take and give back a thread's stack, from the one library for all kernels."""
     pool = ctypes.CDLL(str(library))
     take, give = pool.opwright_take_stack, pool.opwright_give_stack
     return ctypes.cast(take, TakeStack), ctypes.cast(give, GiveStack)
