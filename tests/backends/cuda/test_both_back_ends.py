@@ -43,7 +43,7 @@ NAMES = {
     "stdio.h": ("#include <stdio.h>", 'if (out == nullptr) printf("%d\\n", 3); out[0] = 1;', 1.0),
     "half types": ("", "__half h = __float2half(2.0f); __nv_bfloat16 b = __float2bfloat16(3.0f);"
                        " out[0] = __half2float(h) + __bfloat162float(b);", 5.0),
-    "cuda_fp8.h": ("#include <cuda_fp8.h>", "out[0] = float(__nv_fp8_e4m3(999)) + float(__nv_fp8_e5m2(.3f));", 448.3125),
+    "fp8": ("#include <cuda_fp8.h>", "out[0] = float(__nv_fp8_e4m3(999)) + float(__nv_fp8_e5m2(.3f));", 448.3125),
     "runtime headers": ("#include <cuda_runtime.h>\n#include <cuda.h>\n#include <device_launch_parameters.h>",
                         "out[0] = blockDim.x;", 1.0),
     "tiles": (
