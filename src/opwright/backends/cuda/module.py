@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 import torch
 
 from opwright.backends.build_tools import build_tools
-from opwright.backends.c_text import blank_out
 from opwright.backends.cuda import nvrtc
 from opwright.backends.cuda.options import parse_options
+from opwright.backends.cuda.parsing import declarations
 from opwright.backends.cuda.simulator.simulate import simulate
 from opwright.backends.cuda.source import CudaSource, kernels_defined
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint
@@ -76,11 +75,6 @@ def _find(source: str | Path, beside: Path | None) -> Path:
     )
 
 
-# ``__device__ int counter[4] = {0};``, and not a function or a constant.
-_VARIABLE = re.compile(
-    r"^\s*(?:static\s+)?__(?:device|managed)__\s+(?!.*\bconst)[^;(){}]*?(\w+)\s*(?:\[[^;]*\])?\s*(?:=[^;]*)?;",
-    re.MULTILINE,
-)
 # The result of ``Tensor.get_device`` for a CPU tensor.
 _CPU = -1
 
@@ -136,7 +130,7 @@ class CudaModule:
     @functools.cached_property
     def variables(self) -> tuple[str, ...]:
         """The variables that kernels of the source may write. Each compilation has a copy."""
-        return tuple(_VARIABLE.findall(blank_out(self.source.text)))
+        return declarations(self.source.text).variables
 
     def _instances_with(self, name: str | None) -> tuple[str, ...]:
         if name is None or "<" not in name or name in self.instances:

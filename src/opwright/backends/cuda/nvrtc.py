@@ -27,7 +27,10 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.c_text import opening_bracket, split_commas
 from opwright.backends.compiler import compile_error
 from opwright.backends.compiler_inputs import SearchFolders, key_parts, read_by_build
+from opwright.backends.cuda.nvrtc_headers import PRELUDE, header_texts, missing_headers
+from opwright.backends.cuda.nvrtc_process import NvrtcDiedError, NvrtcResult, run_nvrtc
 from opwright.backends.cuda.options import parse_options
+from opwright.backends.cuda.parsing import declarations
 from opwright.backends.cuda.source import CudaSource
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter, Resources, demangle, entries_in_ptx
 from opwright.backends.gpu.device_code import typed_parameters as with_types
@@ -165,10 +168,18 @@ def _flags(source: CudaSource, arch: str) -> tuple[str, ...]:
         *standard,
         "-lineinfo",
         "--ptxas-options=-v",
+        *(f"--pre-include={name}" for name in (PRELUDE, *missing_headers(source.device_text))),
         *options.macros,
         *(c for c in options.code if c != "-lineinfo"),
+        *(("-default-device",) if _has_plain_constexpr(source) else ()),
         *(f"-I{folder}" for folder in folders),
     )
+
+
+def _has_plain_constexpr(source: CudaSource) -> bool:
+    """Whether there is a constexpr function without an execution space, which nvcc takes and NVRTC refuses."""
+    heads = (function.head for function in declarations(source.device_text).functions)
+    return any(re.search(r"\bconstexpr\b", head) and not re.search(r"\b__(?:device|global)__", head) for head in heads)
 
 
 def _key(source: CudaSource, instances: Sequence[str], flags: Sequence[str]) -> ArtifactKey:
@@ -181,6 +192,8 @@ def _key(source: CudaSource, instances: Sequence[str], flags: Sequence[str]) -> 
             *key_parts(None, source.options),
             ("compiler", f"NVRTC {'.'.join(map(str, _version()))}"),
             ("torch", torch.__version__),  # which brings the headers
+            ("prelude", "\n".join(f"{name}\n{text}" for name, text in header_texts().items())),
+            ("device text", source.device_text),
         ),
         base=source.folder,
     )
@@ -224,11 +237,11 @@ def _compile(source: CudaSource, instances: Sequence[str], flags: Sequence[str])
     # Kernels whose own symbol does not carry the types of their parameters: a second pass asks for them.
     plain = [e.symbol for e in entries_in_ptx(first.ptx) if demangle(e.symbol) == e.symbol]
     probes = {name: f"{_SIGNATURE}<decltype({name})>" for name in plain}
-    types = _run_nvrtc(source, flags, [*instances, *probes.values()]).lowered if plain else {}
+    types = _run_nvrtc(source, flags, [*instances, *probes.values()]).symbols if plain else {}
     entries = []
     for entry in entries_in_ptx(first.ptx):
         declared = demangle(types[probes[entry.symbol]] if entry.symbol in probes else entry.symbol)
-        instance = next((i for i in instances if first.lowered[i] == entry.symbol), None)
+        instance = next((i for i in instances if first.symbols[i] == entry.symbol), None)
         name = instance or (entry.symbol if entry.symbol in probes else _bare_name(declared))
         parameters = with_types(entry, _parameter_types(declared))
         entries.append(EntryPoint(entry.symbol, name, parameters, read_resources(first.log, entry.symbol)))
@@ -244,38 +257,25 @@ def _traced_headers(trace: Path) -> list[str] | None:
         return None
     # Each compilation begins with a header that is built in: a trace without it has other names for its events.
     here = os.getcwd()
-    return [os.path.join(here, h) for h in headers if not h.startswith(_BUILT_IN)] if headers else None
+    ours = {*header_texts(), *(f"./{name}" for name in header_texts())}
+    files = [h for h in headers if not h.startswith(_BUILT_IN) and h not in ours]
+    return [os.path.join(here, h) for h in files] if headers else None
 
 
-@dataclass(frozen=True)
-class _NvrtcResult:
-    cubin: bytes
-    ptx: str
-    log: str
-    lowered: dict[str, str]
-
-
-def _run_nvrtc(source: CudaSource, flags: Sequence[str], expressions: Sequence[str]) -> _NvrtcResult:
-    from cuda.bindings import nvrtc
-
-    def text_of(size: Any, read: Any) -> bytes:
-        buffer = bytearray(size(program)[1])
-        read(program, buffer)
-        return bytes(buffer)
-
-    _, program = nvrtc.nvrtcCreateProgram((source.text + _PROBE).encode(), source.name.encode(), 0, [], [])
+def _run_nvrtc(source: CudaSource, flags: Sequence[str], expressions: Sequence[str]) -> NvrtcResult:
     try:
-        for expression in expressions:
-            nvrtc.nvrtcAddNameExpression(program, expression.encode())
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
-        log = text_of(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).rstrip(b"\0 \n").decode()
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise _compile_error(source, log or str(status), expressions)
-        lowered = {e: nvrtc.nvrtcGetLoweredName(program, e.encode())[1].decode() for e in expressions}
-        ptx = text_of(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).rstrip(b"\0").decode()
-        return _NvrtcResult(text_of(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN), ptx, log, lowered)
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
+        result = run_nvrtc(source.device_text + _PROBE, source.name, header_texts(), flags, expressions)
+    except NvrtcDiedError as error:
+        if expressions:  # an error in a template that is instantiated: without the instance NVRTC can report it
+            _run_nvrtc(source, flags, ())
+        raise CompileError(
+            f"{source.name}: NVRTC crashed ({error}) while it compiled {', '.join(expressions) or 'this source'}",
+            log=str(error),
+            fix="the fault is NVRTC's: leave out what you changed last, or compile the file with nvcc",
+        ) from None
+    if not result.succeeded:
+        raise _compile_error(source, result.log or result.status, expressions)
+    return result
 
 
 def _compile_error(source: CudaSource, log: str, expressions: Sequence[str]) -> CompileError:

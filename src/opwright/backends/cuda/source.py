@@ -5,12 +5,13 @@ Shared by its compilers: NVRTC for a GPU, nvcc for a host function, the simulato
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from opwright.backends.c_text import blank_out, included_files
+from opwright.backends.c_text import included_files
+from opwright.backends.cuda.device_text import device_text
 from opwright.backends.cuda.options import parse_options
+from opwright.backends.cuda.parsing import declarations
 
 __all__ = ["CudaSource", "kernels_defined"]
 
@@ -29,6 +30,11 @@ class CudaSource:
     options: tuple[str, ...] = ()
 
     @property
+    def device_text(self) -> str:
+        """The text without the host code of a whole file. Lines keep their numbers."""
+        return device_text(self.text)
+
+    @property
     def name(self) -> str:
         """The file name for compilers."""
         return self.path.name if self.path else "<cuda source>"
@@ -44,5 +50,4 @@ class CudaSource:
 
 def kernels_defined(text: str) -> tuple[str, ...]:
     """The names of the ``__global__`` functions in a source, including templates, in order."""
-    pattern = r"__global__\b[^;{}()]*?(?:__launch_bounds__\s*\([^)]*\)[^;{}()]*?)?\b(\w+)\s*\("
-    return tuple(dict.fromkeys(re.findall(pattern, blank_out(text))))
+    return declarations(text).kernels

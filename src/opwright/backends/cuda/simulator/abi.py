@@ -12,19 +12,25 @@ __all__ = [
     "ABI_VERSION",
     "MOST_FINDINGS",
     "CodeRange",
+    "GiveStack",
     "RawFinding",
     "RawParameter",
     "Region",
     "Request",
     "SharedVariable",
     "Symbol",
+    "TakeStack",
     "read_symbols",
 ]
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 MOST_FINDINGS = 64
 
 _u32, _u64, _i64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
+
+
+TakeStack = ctypes.CFUNCTYPE(ctypes.c_void_p)
+GiveStack = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class RawFinding(ctypes.Structure):
@@ -60,7 +66,7 @@ class Region(ctypes.Structure):
 class SharedVariable(ctypes.Structure):
     """``SharedVariable`` of abi.h."""
 
-    _fields_ = (("offset", _u64), ("size", _u64), ("is_shared", _u32), ("reserved", _u32))
+    _fields_ = (("offset", _u64), ("size", _u64), ("kind", _u32), ("reserved", _u32))
 
 
 class CodeRange(ctypes.Structure):
@@ -88,6 +94,9 @@ class Request(ctypes.Structure):
         ("thread_index_offset", _u64),
         ("findings", RawFinding * MOST_FINDINGS),
         ("finding_count", _u32),
+        ("out_of_memory", _u32),
+        ("take_stack", TakeStack),
+        ("give_stack", GiveStack),
     )
 
 

@@ -6,6 +6,7 @@ Two builds of each kernel: a fast one, and a checked one, of which the runtime c
 
 from __future__ import annotations
 
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.c_text import INCLUDE, find_header, included_files
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch, key_parts
+from opwright.backends.cuda.device_text import device_text
 from opwright.backends.cuda.options import CudaOptions, parse_options
 from opwright.backends.cuda.simulator.rewriting import Refusal, refusals, rewrite, without_includes
 from opwright.backends.cuda.source import CudaSource, kernels_defined
@@ -29,7 +31,8 @@ __all__ = ["SIMULATOR_HEADERS", "Built", "available", "compile_kernel"]
 
 _FOLDER = Path(__file__).parent
 _INCLUDE = _FOLDER / "include"
-_RUNTIME = ("scheduler.cpp", "checker.cpp")
+_RUNTIME = ("launch.cpp", "scheduler.cpp", "waiting.cpp", "calls.cpp", "checker.cpp", "hooks.cpp")
+_STACKS = "stack_pool"  # a library of its own: one for all kernels of a process
 _ENTRY = "<kernel>"  # the file name of the generated entry point, in the compiler's messages
 SIMULATOR_HEADERS = "opwright-simulator"  # the folder of the simulator's headers, in debug information
 
@@ -50,7 +53,7 @@ _FAST = ("-O2",)
 # Little optimisation, so that accesses stay as in the source: not merged, not widened, not moved. Products and
 # sums are fused as in the fast build.
 _CHECKED = (
-    *("-O1", "-fno-tree-vectorize", "-fsanitize-coverage=trace-pc"),
+    *("-O1", "-fno-tree-vectorize", "-fno-tree-sink", "-fno-tree-dce", "-fno-dce", "-fsanitize-coverage=trace-pc"),
     *("-fsanitize=thread", "-fsanitize=alignment", "-fsanitize=integer-divide-by-zero"),
 )
 _COMPILER_FLAGS = {  # flags of the checked build that differ between the two compilers
@@ -69,10 +72,11 @@ _RED_ZONE_BYTES = 64
 
 @dataclass(frozen=True)
 class Built:
-    """The source of a compiled kernel, and whether it is the checked build."""
+    """The source of a compiled kernel, whether it is the checked build, and the library of stacks."""
 
     source: CudaSource
     checked: bool
+    stacks: Path
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,11 @@ def compile_kernel(source: CudaSource, expression: str, tools: BuildTools, *, ch
         tools.notify(f"compiling {expression} of {source.name} for the simulator; cached for next time")
 
     folder = tools.cache.get_or_build(key, build.run, on_build=announce)
-    return Artifact(expression, file=folder / "kernel.so", payload=Built(source, checked))
+    return Artifact(
+        expression,
+        file=folder / "kernel.so",
+        payload=Built(source, checked, _runtime(build.compiler, tools) / f"{_STACKS}.so"),
+    )
 
 
 class _Build:
@@ -169,7 +177,8 @@ class _Build:
 
     def run(self, folder: Path) -> ReadFiles:
         """Write kernel.so and its source into ``folder``."""
-        objects = [str(file) for file in _runtime_objects(self.compiler, self.tools)]
+        runtime = _runtime(self.compiler, self.tools)
+        objects = [str(runtime / f"{Path(name).stem}.o") for name in _RUNTIME]
         self.watch = BuildWatch(self.compiler)
         self.write_sources(folder)
         self.refuse_unsupported(folder)
@@ -190,7 +199,7 @@ class _Build:
     def write_sources(self, folder: Path) -> None:
         """Write the rewritten source and headers, and the originals, from which compilers quote lines."""
         lines = [f'#include "{name}"' for name in self.options.preincluded]
-        lines += [f'#line 1 "{self.source.name}"', self.rewritten(self.source.text, self.source.path, folder)]
+        lines += [f'#line 1 "{self.source.name}"', self.rewritten(self.source.device_text, self.source.path, folder)]
         lines += [
             f'#line 1 "{_ENTRY}"',
             '#include "opwright_simulator/entry.h"',
@@ -199,7 +208,7 @@ class _Build:
         (folder / "kernel.cpp").write_text("\n".join(lines) + "\n")
         (folder / self.source.name).write_text(self.source.text)
         for header in self.headers:
-            text = self.rewritten(header.path.read_text(errors="replace"), header.path, folder)
+            text = self.rewritten(device_text(header.path.read_text(errors="replace")), header.path, folder)
             (folder / header.copy).write_text(f'#line 1 "{header.path.name}"\n{text}')
 
     def rewritten(self, text: str, path: Path | None, folder: Path) -> str:
@@ -214,8 +223,8 @@ class _Build:
 
     def refuse_unsupported(self, folder: Path) -> None:
         """Raise KernelRefusedError for the first unsupported feature outside of inactive ``#if`` branches."""
-        own = [(self.source.name, self.source.text, "kernel.cpp")]
-        own += [(h.path.name, h.path.read_text(errors="replace"), h.copy) for h in self.headers]
+        own = [(self.source.name, self.source.device_text, "kernel.cpp")]
+        own += [(h.path.name, device_text(h.path.read_text(errors="replace")), h.copy) for h in self.headers]
         suspicious = [(name, text, file, refusals(text)) for name, text, file in own]
         if not any(found for *_, found in suspicious):
             return
@@ -320,23 +329,23 @@ def _runtime_texts() -> tuple[tuple[str, str], ...]:
     return tuple((str(path.relative_to(_FOLDER)), path.read_text()) for path in files)
 
 
-def _runtime_objects(compiler: Compiler, tools: BuildTools) -> list[Path]:
-    """The runtime's object files, compiled when a kernel first needs them."""
+def _runtime(compiler: Compiler, tools: BuildTools) -> Path:
+    """The folder of the runtime's object files and of the library of stacks, compiled when first needed."""
 
     def build(folder: Path) -> None:
         flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{_INCLUDE}"]
-        flags += ["-ffunction-sections", f"-ffile-prefix-map={_FOLDER}={SIMULATOR_HEADERS}"]
+        flags += ["-ffunction-sections", "-fdata-sections", f"-ffile-prefix-map={_FOLDER}={SIMULATOR_HEADERS}"]
 
         def compile_(name: str) -> None:
-            source, made = str(_FOLDER / "runtime" / name), f"{Path(name).stem}.o"
-            run_compiler([compiler.path, *flags, "-c", source, "-o", made], f"the simulator's {name}", folder=folder)
+            made = [f"{Path(name).stem}.o", "-c"] if name in _RUNTIME else [f"{Path(name).stem}.so", "-shared"]
+            source = str(_FOLDER / "runtime" / name)
+            run_compiler([compiler.path, *flags, source, "-o", *made], f"the simulator's {name}", folder=folder)
 
-        with ThreadPoolExecutor() as pool:  # both files at once
-            list(pool.map(compile_, _RUNTIME))
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            list(pool.map(compile_, (*_RUNTIME, f"{_STACKS}.cpp")))
 
     key = ArtifactKey("simulator.runtime", (*key_parts(compiler, ()), *_runtime_texts()))
-    folder = tools.cache.get_or_build(key, build, on_build=lambda: tools.notify("compiling the simulator's runtime"))
-    return [folder / f"{Path(name).stem}.o" for name in _RUNTIME]
+    return tools.cache.get_or_build(key, build, on_build=lambda: tools.notify("compiling the simulator's runtime"))
 
 
 def _instrument(assembly: str) -> str:

@@ -34,6 +34,8 @@ KINDS = {
     10: "trap",
     11: "division-by-zero",
     12: "index-out-of-bounds",
+    13: "stack-overflow",
+    14: "launch-bounds",
 }
 _GLOBAL, _SHARED = 1, 2
 _READ, _WRITE, _ATOMIC = 1, 2, 4
@@ -203,7 +205,9 @@ def _out_of_bounds(one: RawFinding, known: Sequence[MemoryRange], shared: Sequen
 
 
 def _uninitialised(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
-    return f"{_verb(one.access)} {_bytes(one.size)} at {_memory(one, known, shared)}, which was never written"
+    where = _memory(one, known, shared)
+    missing = "of which only some bytes were written" if one.value else "which was never written"
+    return f"{_verb(one.access)} {_bytes(one.size)} at {where}, {missing}"
 
 
 def _misaligned(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
@@ -268,4 +272,10 @@ _SENTENCES: dict[str, Callable[[RawFinding, Sequence[MemoryRange], Sequence[Shar
     "trap": lambda *_: "__trap() was called",
     "division-by-zero": lambda *_: "integer division by zero, or of the smallest integer by -1",
     "index-out-of-bounds": _index,
+    "stack-overflow": lambda one, *_: (
+        f"the thread's stack of {one.value // 1024} KiB is full: recursion without an end?"
+    ),
+    "launch-bounds": lambda one, *_: (
+        f"the block has more threads than __launch_bounds__ allows ({one.value}): a GPU refuses the launch"
+    ),
 }

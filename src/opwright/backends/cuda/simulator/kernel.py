@@ -16,11 +16,13 @@ from opwright.backends.base import Artifact
 from opwright.backends.cuda.simulator.abi import (
     ABI_VERSION,
     CodeRange,
+    GiveStack,
     RawParameter,
     Region,
     Request,
     SharedVariable,
     Symbol,
+    TakeStack,
     read_symbols,
 )
 from opwright.backends.cuda.simulator.compilation import Built
@@ -36,6 +38,7 @@ Dim3 = tuple[int, int, int]
 
 _DEFAULT_SHARED_BYTES = 48 * 1024
 _MOST_SHARED_BYTES = 227 * 1024
+_READ_ONLY, _SHARED, _GUARD = 0, 1, 2  # ``StorageKind`` of abi.h
 _DYNAMIC = "opwright_dynamic_shared"
 _RUNTIME_VARIABLES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
 # The runtime's numbers of the kinds of parameters (simulator/include/opwright_simulator/entry.h).
@@ -81,6 +84,7 @@ class SimulatedKernel:
         self._library = ctypes.CDLL(str(file))
         if self._library.opwright_sim_abi_version() != ABI_VERSION:
             raise KernelError(f"{file} was built by another version of the simulator", fix="clear opwright's cache")
+        self._take_stack, self._give_stack = _stack_pool(built.stacks)
         self.parameters = _parameters(self._library)
         self._packer = Packer(name, self.parameters)
 
@@ -120,14 +124,22 @@ class SimulatedKernel:
             permuted=seed is not None,
             seed=(seed or 0) % 2**64,
             time_limit_s=time_limit_s or 0.0,
+            take_stack=self._take_stack,
+            give_stack=self._give_stack,
         )
         addresses = (ctypes.c_void_p * max(1, len(holders)))(*(ctypes.addressof(h) for h in holders))
         request.arguments = ctypes.cast(addresses, ctypes.POINTER(ctypes.c_void_p))
-        keep = self._describe_memory(request, known, smem_bytes) if self.checked else ()
+        keep = self._describe_memory(request, known, smem_bytes)
         if time_limit_s:
             request.code, request.code_count = self._code, len(self._code)
         self._library.opwright_sim_launch(ctypes.byref(request))  # ctypes releases the GIL
         del keep
+        if request.out_of_memory:
+            threads = block[0] * block[1] * block[2]
+            raise LaunchError(
+                f"{self.name} on the simulator: not enough memory for blocks of {threads} threads",
+                fix="launch smaller blocks, or raise the process's limit of memory (ulimit -v) or of mappings",
+            )
         if request.finding_count:
             self._raise(request, known, smem_bytes)
 
@@ -166,25 +178,35 @@ class SimulatedKernel:
 
     def _describe_memory(self, request: Request, known: Sequence[MemoryRange], smem_bytes: int) -> tuple[object, ...]:
         """Describe the memory of a launch to the runtime. The returned objects must outlive the launch."""
-        regions = [Region(k.begin, k.end, 0, k.granule, _address(k.written), _address(k.inside)) for k in known]
+        request.thread_index_offset = self._thread_index_offset
         shared = []
+        for symbol, kind in self._thread_storage:
+            size = smem_bytes if symbol.name == _DYNAMIC else symbol.size
+            if size:
+                shared.append(SharedVariable(symbol.place, size, kind, 0))
+        shared_array = (SharedVariable * max(1, len(shared)))(*shared)
+        request.shared, request.shared_count = shared_array, len(shared)
+        if not self.checked:
+            return (shared_array,)
+        regions = [Region(k.begin, k.end, 0, k.granule, _address(k.written), _address(k.inside)) for k in known]
         for symbol in self._symbols:
-            if symbol.name == "threadIdx":
-                request.thread_index_offset = symbol.place
-            if symbol.kind == "thread_local" and (_is_shared(symbol) or symbol.name in _RUNTIME_VARIABLES):
-                size = smem_bytes if symbol.name == _DYNAMIC else symbol.size
-                if size:
-                    shared.append(SharedVariable(symbol.place, size, _is_shared(symbol), 0))
-            elif symbol.kind == "variable" and not _belongs_to_runtime(symbol.name):
+            if symbol.kind == "variable" and not _belongs_to_runtime(symbol.name):
                 begin = self._base + symbol.place
                 regions.append(Region(begin, begin + symbol.size, 1, min(4, symbol.size), None, None))
         # Symbols may share memory (aliases); the runtime needs regions that do not overlap.
         regions = _without_overlap(sorted(regions, key=lambda region: int(region.begin)))
         region_array = (Region * max(1, len(regions)))(*regions)
-        shared_array = (SharedVariable * max(1, len(shared)))(*shared)
         request.regions, request.region_count = region_array, len(regions)
-        request.shared, request.shared_count = shared_array, len(shared)
         return region_array, shared_array
+
+    @functools.cached_property
+    def _thread_storage(self) -> tuple[tuple[Symbol, int], ...]:
+        """The variables in thread-local storage, each with its ``StorageKind`` of abi.h."""
+        return tuple((s, _storage_kind(s)) for s in self._symbols if s.kind == "thread_local" and not _is_private(s))
+
+    @functools.cached_property
+    def _thread_index_offset(self) -> int:
+        return next(s.place for s in self._symbols if s.name == "threadIdx")
 
     def _raise(self, request: Request, known: Sequence[MemoryRange], smem_bytes: int) -> None:
         shared = tuple(
@@ -197,6 +219,14 @@ class SimulatedKernel:
         count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
         report = "\n".join(str(finding) for finding in findings)
         raise SimulatorError(f"{self.name} on the simulator: {count}\n{report}", findings=findings)
+
+
+@functools.cache
+def _stack_pool(library: Path) -> tuple[Any, Any]:
+    """The functions that take and give back a thread's stack, from the one library for all kernels."""
+    pool = ctypes.CDLL(str(library))
+    take, give = pool.opwright_take_stack, pool.opwright_give_stack
+    return ctypes.cast(take, TakeStack), ctypes.cast(give, GiveStack)
 
 
 # --- parameters and arguments ---
@@ -308,8 +338,19 @@ def _without_overlap(regions: list[Region]) -> list[Region]:
 
 
 def _is_shared(symbol: Symbol) -> bool:
-    runtime = symbol.name in _RUNTIME_VARIABLES or "worker_of_this_thread" in symbol.name
-    return symbol.kind == "thread_local" and not runtime
+    return symbol.kind == "thread_local" and not _is_private(symbol) and _storage_kind(symbol) == _SHARED
+
+
+def _storage_kind(symbol: Symbol) -> int:
+    if symbol.name in _RUNTIME_VARIABLES:
+        return _READ_ONLY
+    # The compiler's guard of a shared variable with a constructor, within a function and outside.
+    return _GUARD if symbol.name.startswith("_ZGV") or symbol.name == "__tls_guard" else _SHARED
+
+
+def _is_private(symbol: Symbol) -> bool:
+    """Whether a variable in thread-local storage is the runtime's own, which no kernel can name."""
+    return "worker_of_this_thread" in symbol.name
 
 
 def _belongs_to_runtime(name: str) -> bool:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from opwright.backends.c_text import INCLUDE, blank_out, is_within_function
+from opwright.backends.c_text import INCLUDE, blank_out, closing_bracket, is_within_function
 
 __all__ = ["Refusal", "refusals", "rewrite", "without_includes"]
 
@@ -44,7 +44,7 @@ _CODE = tuple(
         (r"\b__cluster_\w+(?<!__cluster_dims__)", _NO_GRID),
         (r"\bcuda\s*::\s*(?:atomic|atomic_ref|ptx|annotated_ptr)\b", "libcu++'s atomics and PTX are not simulated"),
         (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
-        (r"\b__nv_fp[468]\w*", "8-bit and smaller floating types are not simulated"),
+        (r"\b__nv_fp[46]\w*", "floating types of less than 8 bits are not simulated"),
         (r"\b(?:__cvta_\w+|__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
         (r"\b(?:malloc|free)\s*\(|\bnew\b\s*[\w(:]|(?<![\w=])delete\b\s*(?:\[\s*\]\s*)?[\w(*]", _NO_HEAP),
         (r"\bcuda(?:Malloc|Free|Mem|Device|Stream|Event|Get|Set|Launch|Func|Peek|Graph|Grid)\w*\s*\(", _NO_HOST_API),
@@ -57,7 +57,7 @@ _INCLUDES = tuple(
         (r"cuda_pipeline(?:_primitives)?\.h|cuda/(?:barrier|pipeline)|cooperative_groups/memcpy_async\.h", _NO_ASYNC),
         (r"cuda/(?:atomic|ptx|std/(?:atomic|barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
         (r"(?:cub|thrust|cutlass|cute)/.*|(?:curand|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
-        (r"cuda_fp[468]\.h(?:pp)?", "8-bit and smaller floating types are not simulated"),
+        (r"cuda_fp[46]\.h(?:pp)?", "floating types of less than 8 bits are not simulated"),
     )
 )  # fmt: skip
 
@@ -90,7 +90,8 @@ def without_includes(text: str, lines: Iterable[int]) -> str:
 
 def rewrite(text: str, *, checked: bool) -> str:
     """The text for a host compiler, after the simulator's header."""
-    edits = [*_dynamic_shared(text), *_plain_edits(blank_out(text), checked)]
+    code = blank_out(text)
+    edits = [*_dynamic_shared(text), *_plain_edits(code, checked), *_launch_bounds(code)]
     for begin, end, replacement in sorted(edits, reverse=True):
         text = text[:begin] + replacement + "\n" * text.count("\n", begin, end) + text[end:]
     return text
@@ -121,6 +122,20 @@ def _dynamic_shared(text: str) -> list[_Edit]:
         else:
             new = f'extern {_STORAGE} {kind} {name}[]{more} __asm__("opwright_dynamic_shared");'
         edits.append((found.start(), found.end(), new))
+    return edits
+
+
+def _launch_bounds(code: str) -> list[_Edit]:
+    """A statement at the beginning of a kernel with ``__launch_bounds__``, which compares the block with them."""
+    edits = []
+    for found in re.finditer(r"\b__launch_bounds__\s*\(", code):
+        closing = closing_bracket(code, found.end() - 1)
+        head = re.compile(r"[^;{}]*").match(code, closing or len(code))
+        if closing is None or head is None or code[head.end() : head.end() + 1] != "{":
+            continue  # a declaration, or a macro
+        bounds = " ".join(code[found.end() : closing].split())
+        at = head.end() + 1
+        edits.append((at, at, f" opwright_sim::launch_bounds(opwright_sim::Site::here(), {bounds});"))
     return edits
 
 

@@ -104,6 +104,8 @@ class thread_block_tile : public warp_group {
 
  public:
   OPWRIGHT_INLINE thread_block_tile() : warp_group(details::tile_mask(Size)) {}
+  template <class Other>  // the type of the group that was partitioned may be left out
+  OPWRIGHT_INLINE thread_block_tile(const thread_block_tile<Size, Other>&) : thread_block_tile() {}
   OPWRIGHT_INLINE static constexpr unsigned size() { return Size; }
   OPWRIGHT_INLINE static constexpr unsigned num_threads() { return Size; }
   OPWRIGHT_INLINE unsigned thread_rank() const { return opwright_sim::lane_id() & (Size - 1u); }

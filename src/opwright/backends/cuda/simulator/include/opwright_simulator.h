@@ -3,12 +3,14 @@
 #pragma once
 
 // The standard headers come first: below, some of their names become macros.
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
+#include <limits>
 #include <type_traits>
 
 #include "opwright_simulator/language.h"

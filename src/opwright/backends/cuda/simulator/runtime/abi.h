@@ -6,8 +6,10 @@
 
 namespace opwright_sim {
 
-constexpr uint32_t abi_version = 1;
+constexpr uint32_t abi_version = 2;
 constexpr uint32_t most_findings = 64;
+constexpr uint64_t stack_bytes = 768 * 1024;  // CUDA allows 512 KiB of local memory; pages cost nothing until used
+constexpr uint64_t most_stacks = 16 * 1024;   // of all launches of a process together
 
 enum class FindingKind : uint32_t {
   out_of_bounds = 1,
@@ -22,6 +24,8 @@ enum class FindingKind : uint32_t {
   trap,
   division_by_zero,
   index_out_of_bounds,
+  stack_overflow,
+  launch_bounds,
 };
 
 enum class Space : uint32_t { none, global, shared, local };
@@ -63,10 +67,14 @@ struct Region {
   const uint8_t* inside;  // one byte for each byte: whether it is in the tensor; null: all are
 };
 
-// One variable in shared memory, or (readable only) one of the runtime's own, by its place in thread-local storage.
+// What a variable in thread-local storage is. A guard says that the constructor of a shared variable has run; a GPU
+// never runs it, so guards are set before the kernel starts.
+enum class StorageKind : uint32_t { read_only, shared, guard };
+
+// One variable in shared memory, or one of the runtime's or the compiler's, by its place in thread-local storage.
 struct SharedVariable {
   uint64_t offset, size;
-  uint32_t is_shared;
+  uint32_t kind;
   uint32_t reserved;
 };
 
@@ -94,6 +102,9 @@ struct Request {
   uint64_t thread_index_offset;  // of threadIdx in thread-local storage, to find the beginning of a thread's storage
   Finding findings[most_findings];
   uint32_t finding_count;
+  uint32_t out_of_memory;  // the launch ended early: there was no memory for its threads or its shadow
+  char* (*take_stack)();
+  void (*give_stack)(char*);
 };
 
 struct Parameter {

@@ -1,5 +1,4 @@
-// Checks every access of a checked kernel before it is made. The compiler's instrumentation for ThreadSanitizer and
-// UndefinedBehaviorSanitizer calls the functions at the end of this file; neither tool's own runtime is used.
+// Checks every access of a checked kernel before it is made. The compiler's instrumentation calls it (hooks.cpp).
 
 #include "checker.h"
 
@@ -9,6 +8,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <new>
 
 namespace opwright_sim {
 
@@ -20,15 +20,11 @@ constexpr uint32_t blocks_per_clock_check = 4096;   // basic blocks between two 
 constexpr uint32_t clock_checks_before_yield = 8;  // ... and checks of the clock before other threads run
 constexpr unsigned shared_shift = 1;        // shared memory is tracked in pieces of two bytes
 
-// Zeroed pages that cost nothing until they are touched.
+// Zeroed pages that cost nothing until they are touched; null if there are none.
 Cell* map_cells(uint64_t bytes) {
   void* memory =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
-    fprintf(stderr, "opwright simulator: no memory to check memory with\n");
-    abort();
-  }
-  return static_cast<Cell*>(memory);
+  return memory == MAP_FAILED ? nullptr : static_cast<Cell*>(memory);
 }
 
 uint64_t cell_count(const Region& region, unsigned shift) { return ((region.end - region.begin) >> shift) + 2; }
@@ -82,6 +78,7 @@ Checker::Checker(const Request& request) : request_(request) {
   shared_written_.assign(storage_size_ + 16, 0);
   shared_cells_bytes_ = ((storage_size_ >> shared_shift) + 16) * sizeof(Cell);
   shared_cells_ = map_cells(shared_cells_bytes_);
+  if (!shared_cells_) throw std::bad_alloc();
 }
 
 Checker::~Checker() {
@@ -105,7 +102,7 @@ void Checker::begin_block(Worker& worker, unsigned threads) {
   // Values of an earlier block may not be taken for this block's: they become NaN and count as unwritten.
   for (uint64_t i = 0; i < request_.shared_count; i++) {
     const SharedVariable& variable = request_.shared[i];
-    if (!variable.is_shared) continue;
+    if (variable.kind != uint32_t(StorageKind::shared)) continue;
     memset(reinterpret_cast<void*>(storage_begin_ + variable.offset), 0xff, variable.size);
     memset(&shared_written_[variable.offset], 0, variable.size);
   }
@@ -151,14 +148,25 @@ Checker::Shadow* Checker::region_of(uint64_t address) {
   return last_ = &*after;
 }
 
-// Whether some aligned eight bytes of the access contain no value at all. (Fewer bytes may be the padding of a structure
-// that is copied as a whole.)
-bool Checker::wholly_unwritten(const uint8_t* written, uint64_t begin, uint32_t size) const {
+// Whether a half of the access contains no value at all; of a large one, some aligned eight bytes. (Fewer bytes may be
+// the padding of a structure that is copied as a whole.)
+bool Checker::lacks_values(const uint8_t* written, uint64_t begin, uint32_t size) const {
+  const uint64_t part = size == 2 || size == 4 || size == 8 ? size / 2 : 8;
   for (uint64_t at = begin, end = begin + size; at < end;) {
-    const uint64_t until = std::min(end, (at | 7) + 1);
+    const uint64_t until = std::min(end, (at | (part - 1)) + 1);
     bool any = false;
     for (; at < until; at++) any |= written[at] != 0;
     if (!any) return true;
+  }
+  return false;
+}
+
+// Whether an element of a tensor that the access reads contains a value in some of its bytes only.
+bool Checker::has_partial_element(const Region& region, uint64_t offset, uint32_t size) const {
+  const uint64_t element = region.granule, end = region.end - region.begin;
+  for (uint64_t at = offset / element * element; at < offset + size && at + element <= end; at += element) {
+    const long values = std::count_if(region.written + at, region.written + at + element, [](uint8_t b) { return b; });
+    if (values > 0 && uint64_t(values) < element) return true;
   }
   return false;
 }
@@ -167,12 +175,12 @@ void Checker::shared_access(uint64_t offset, uint32_t size, uint32_t what, uint6
   const uint16_t owner = owner_[offset];
   const bool whole = owner && offset + size <= storage_size_ && owner_[offset + size - 1] == owner;
   if (!whole) out_of_bounds(Space::shared, offset, size, what, pc);
-  if (!request_.shared[owner - 1].is_shared) {  // threadIdx and its like
+  if (request_.shared[owner - 1].kind != uint32_t(StorageKind::shared)) {  // threadIdx and its like
     if (what & access_write) out_of_bounds(Space::shared, offset, size, what, pc);
     return;
   }
-  if ((what & access_read) && wholly_unwritten(shared_written_.data(), offset, size)) {
-    worker_->launch().report(memory_finding(FindingKind::uninitialised, Space::shared, offset, size, what, pc));
+  if ((what & access_read) && lacks_values(shared_written_.data(), offset, size)) {
+    uninitialised(&shared_written_[offset], Space::shared, offset, size, what, pc);
   }
   if (what & access_write) memset(&shared_written_[offset], 1, size);
   if (what & access_atomic) synchronise(storage_begin_ + offset, what);
@@ -196,13 +204,15 @@ void Checker::global_access(Shadow& shadow, uint64_t address, uint32_t size, uin
     }
   }
   if (region.written) {
-    if ((what & access_read) && wholly_unwritten(region.written, offset, size)) {
-      worker_->launch().report(memory_finding(FindingKind::uninitialised, Space::global, address, size, what, pc));
+    if ((what & access_read) &&
+        (lacks_values(region.written, offset, size) || has_partial_element(region, offset, size))) {
+      uninitialised(region.written + offset, Space::global, address, size, what, pc);
     }
     if (what & access_write) memset(region.written + offset, 1, size);
   }
   if (what & (access_atomic | access_volatile)) synchronise(address, what);
   if (!shadow.cells) shadow.cells = map_cells(cell_count(region, shadow.shift) * sizeof(Cell));
+  if (!shadow.cells) worker_->abandon_without_memory();
   record(shadow.cells, offset, size, shadow.shift, what, pc, Space::global, address);
 }
 
@@ -333,6 +343,13 @@ Finding Checker::memory_finding(FindingKind kind, Space space, uint64_t address,
   return found;
 }
 
+void Checker::uninitialised(const uint8_t* written, Space space, uint64_t address, uint32_t size, uint32_t what,
+                            uint64_t pc) {
+  Finding found = memory_finding(FindingKind::uninitialised, space, address, size, what, pc);
+  found.value = std::any_of(written, written + size, [](uint8_t byte) { return byte; });  // whether some bytes have one
+  worker_->launch().report(found);
+}
+
 // Never returns, so the access is never made.
 void Checker::out_of_bounds(Space space, uint64_t address, uint32_t size, uint32_t what, uint64_t pc) {
   worker_->launch().report(memory_finding(FindingKind::out_of_bounds, space, address, size, what, pc));
@@ -369,114 +386,8 @@ void note_atomic(const volatile void* address, unsigned size, AtomicKind) {
 
 }  // namespace opwright_sim
 
-// --- called by the compiler's instrumentation ---
-
-#define OPWRIGHT_HOOK extern "C" __attribute__((visibility("hidden")))
-#define OPWRIGHT_HERE reinterpret_cast<uint64_t>(__builtin_return_address(0))
-
-namespace {
-using namespace opwright_sim;
-inline void check_access(const volatile void* address, uint64_t size, uint32_t what, uint64_t pc) {
-  if (active_checker && size) active_checker->access(reinterpret_cast<uint64_t>(address), uint32_t(size), what, pc);
-}
-}  // namespace
-
-#define OPWRIGHT_SIZED(SIZE)                                                                                          \
-  OPWRIGHT_HOOK void __tsan_read##SIZE(void* p) { check_access(p, SIZE, access_read, OPWRIGHT_HERE); }                        \
-  OPWRIGHT_HOOK void __tsan_write##SIZE(void* p) { check_access(p, SIZE, access_write, OPWRIGHT_HERE); }                      \
-  OPWRIGHT_HOOK void __tsan_unaligned_read##SIZE(void* p) { check_access(p, SIZE, access_read, OPWRIGHT_HERE); }              \
-  OPWRIGHT_HOOK void __tsan_unaligned_write##SIZE(void* p) { check_access(p, SIZE, access_write, OPWRIGHT_HERE); }            \
-  OPWRIGHT_HOOK void __tsan_volatile_read##SIZE(void* p) { check_access(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE); } \
-  OPWRIGHT_HOOK void __tsan_volatile_write##SIZE(void* p) { check_access(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE); } \
-  OPWRIGHT_HOOK void __tsan_unaligned_volatile_read##SIZE(void* p) {                                                  \
-    check_access(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE);                                                      \
-  }                                                                                                                   \
-  OPWRIGHT_HOOK void __tsan_unaligned_volatile_write##SIZE(void* p) {                                                 \
-    check_access(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE);                                                     \
-  }
-OPWRIGHT_SIZED(1)
-OPWRIGHT_SIZED(2)
-OPWRIGHT_SIZED(4)
-OPWRIGHT_SIZED(8)
-OPWRIGHT_SIZED(16)
-OPWRIGHT_HOOK void __tsan_read_range(void* p, unsigned long size) { check_access(p, size, access_read, OPWRIGHT_HERE); }
-OPWRIGHT_HOOK void __tsan_write_range(void* p, unsigned long size) { check_access(p, size, access_write, OPWRIGHT_HERE); }
-OPWRIGHT_HOOK void __tsan_vptr_update(void** p, void*) { check_access(p, sizeof(void*), access_write, OPWRIGHT_HERE); }
-OPWRIGHT_HOOK void __tsan_vptr_read(void** p) { check_access(p, sizeof(void*), access_read, OPWRIGHT_HERE); }
-OPWRIGHT_HOOK void __tsan_init() {}
-OPWRIGHT_HOOK void __tsan_func_entry(void*) {}
-OPWRIGHT_HOOK void __tsan_func_exit() {}
-
-// Calls of these in a kernel are renamed to them, in its assembly (clang names the second kind by itself).
-#define OPWRIGHT_BULK(PREFIX)                                                                \
-  OPWRIGHT_HOOK void* PREFIX##memcpy(void* to, const void* from, unsigned long size) {       \
-    check_access(from, size, access_read, OPWRIGHT_HERE);                                            \
-    check_access(to, size, access_write, OPWRIGHT_HERE);                                             \
-    return memcpy(to, from, size);                                                           \
-  }                                                                                          \
-  OPWRIGHT_HOOK void* PREFIX##memmove(void* to, const void* from, unsigned long size) {      \
-    check_access(from, size, access_read, OPWRIGHT_HERE);                                            \
-    check_access(to, size, access_write, OPWRIGHT_HERE);                                             \
-    return memmove(to, from, size);                                                          \
-  }                                                                                          \
-  OPWRIGHT_HOOK void* PREFIX##memset(void* to, int value, unsigned long size) {              \
-    check_access(to, size, access_write, OPWRIGHT_HERE);                                             \
-    return memset(to, value, size);                                                          \
-  }
-OPWRIGHT_BULK(opwright_checked_)
-OPWRIGHT_BULK(__tsan_)
-
-OPWRIGHT_HOOK void __sanitizer_cov_trace_pc() {
-  if (active_checker) active_checker->block_entered(OPWRIGHT_HERE);
-}
-
-// The descriptions that the compiler passes, as its own runtime declares them.
-namespace {
-struct SourceLocation {
-  const char* file;
-  uint32_t line, column;
-};
-struct TypeDescriptor {
-  uint16_t kind, info;
-  char name[1];
-  int bits() const { return 1 << (info >> 1); }
-  bool is_signed() const { return info & 1; }
-};
-struct TypeMismatch {
-  SourceLocation location;
-  const TypeDescriptor* type;
-  uint8_t log_alignment, check_kind;
-};
-struct OutOfBounds {
-  SourceLocation location;
-  const TypeDescriptor* array;
-  const TypeDescriptor* index;
-};
-
-int64_t index_value(const TypeDescriptor& type, uint64_t value) {
-  if (!type.is_signed() || type.bits() >= 64) return int64_t(value);
-  const int unused = 64 - type.bits();
-  return int64_t(value << unused) >> unused;
-}
-}  // namespace
-
-OPWRIGHT_HOOK void __ubsan_handle_type_mismatch_v1(TypeMismatch* data, uint64_t address) {
-  const uint64_t alignment = uint64_t(1) << data->log_alignment;
-  if (!active_checker || address % alignment == 0) return;
-  // A local array that is read as a vector is in registers on the GPU, and at any address of the stack here.
-  if (alignment <= 8 && active_checker->on_own_stack(address)) return;
-  active_checker->fault(FindingKind::misaligned, OPWRIGHT_HERE, address, int64_t(alignment), data->type->name);
-}
-OPWRIGHT_HOOK void __ubsan_handle_out_of_bounds(OutOfBounds* data, uint64_t index) {
-  if (!active_checker) return;
-  active_checker->fault(FindingKind::index_out_of_bounds, OPWRIGHT_HERE, 0, index_value(*data->index, index),
-                        data->array->name);
-}
-OPWRIGHT_HOOK void __ubsan_handle_divrem_overflow(void*, uint64_t, uint64_t) {
-  if (active_checker) active_checker->fault(FindingKind::division_by_zero, OPWRIGHT_HERE, 0, 0, "");
-}
-
 extern "C" __attribute__((visibility("default"))) uint64_t opwright_sim_module_base() {
+  using namespace opwright_sim;
   Module module{reinterpret_cast<uint64_t>(&active_checker), 0, 0, {}};
   dl_iterate_phdr(look_at_module, &module);
   return module.base;

@@ -24,6 +24,8 @@ struct Cell {
   Record write, first_read, last_read;
 };
 
+constexpr uint64_t reserved_stack = 32 * 1024;
+
 struct SyncObject;
 
 // A thread has seen the first `count` releases of an object.
@@ -61,6 +63,13 @@ class Checker {
   void fault(FindingKind kind, uint64_t pc, uint64_t address, int64_t value, const char* text);
   void block_entered(uint64_t pc);  // every basic block of the kernel
   void progressed() { spins_ = 0; }
+  // A function that begins with little of the stack left would run out of it in the runtime, with locks held.
+  void function_entered(uint64_t pc, const void* frame) {
+    if (!worker_ || !on_own_stack(reinterpret_cast<uint64_t>(frame))) return;
+    if (reinterpret_cast<uint64_t>(frame) - reinterpret_cast<uint64_t>(worker_->fiber().stack) < reserved_stack) {
+      worker_->overflow(relative(pc));
+    }
+  }
   bool on_own_stack(uint64_t address) const {
     return address - reinterpret_cast<uint64_t>(worker_->fiber().stack) < stack_bytes;
   }
@@ -73,7 +82,6 @@ class Checker {
     Cell* cells;
   };
 
-  void find_module();
   void shared_access(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc);
   void global_access(Shadow& shadow, uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
   Shadow* region_of(uint64_t address);
@@ -88,7 +96,9 @@ class Checker {
   Finding memory_finding(FindingKind kind, Space space, uint64_t address, uint32_t size, uint32_t what,
                          uint64_t pc) const;
   [[noreturn]] void out_of_bounds(Space space, uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
-  bool wholly_unwritten(const uint8_t* written, uint64_t begin, uint32_t size) const;
+  void uninitialised(const uint8_t* written, Space space, uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
+  bool lacks_values(const uint8_t* written, uint64_t begin, uint32_t size) const;
+  bool has_partial_element(const Region& region, uint64_t offset, uint32_t size) const;
 
   const Request& request_;
   Worker* worker_ = nullptr;

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #define OPWRIGHT_RUNTIME
@@ -21,7 +22,6 @@ struct Fiber {
   Context context;
   char* stack;  // its lowest byte
 };
-constexpr uint64_t stack_bytes = 768 * 1024;  // CUDA allows 512 KiB of local memory; pages cost nothing until used
 
 enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, gather, active_mask };
 
@@ -66,6 +66,8 @@ class Launch {
   void stop() { stopped_.store(true, std::memory_order_relaxed); }
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
   bool next_block(uint64_t& linear);
+  // Ends the launch; Python raises an error.
+  void out_of_memory();
   bool limited() const { return limited_; }
   Clock::time_point deadline() const { return deadline_; }
   bool is_kernel_code(uint64_t pc) const;
@@ -127,6 +129,10 @@ class Worker {
   void describe(uint64_t block, unsigned rank, uint32_t out_block[3], uint32_t out_thread[3]) const;
   // The block cannot continue: its fibers are abandoned.
   [[noreturn]] void abandon();
+  [[noreturn]] void abandon_without_memory();
+  // The running thread's stack is full.
+  [[noreturn]] void overflow(uint64_t pc);
+  bool is_guard_of_stack(uint64_t address) const;
   void check_deadline(uint64_t pc);
 
   static void fiber_main();
@@ -145,12 +151,14 @@ class Worker {
   void report_deadlock();
   unsigned lane_of_next(unsigned lanes, unsigned warp) const;
   Thread* start_next();
+  bool run_kernel();
   void finish(Thread& thread);
   void resume(Thread& thread);
   void enter(Thread& thread);
   void switch_to_scheduler();
   Fiber* take_fiber();
   void drop_fibers();
+  void set_guards();
   Warp& warp_of(unsigned rank) { return warps_[rank / 32]; }
 
   Launch& launch_;
@@ -170,5 +178,17 @@ class Worker {
 };
 
 Worker* current_worker();
+
+inline uint64_t next_random(uint64_t& state) {  // splitmix64
+  uint64_t z = (state += 0x9e3779b97f4a7c15ull);
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+  return z ^ z >> 31;
+}
+
+template <class T>
+void shuffle_in_place(T* items, uint64_t count, uint64_t& random) {
+  for (uint64_t i = count; i > 1; i--) std::swap(items[i - 1], items[next_random(random) % i]);
+}
 
 }  // namespace opwright_sim

@@ -2,8 +2,9 @@
 // a macro, because the standard library writes `__attribute__((__noinline__))`: it is rewritten before compiling.
 #pragma once
 
-// Other kernels than the requested one are parsed, but no code is generated for them.
-#define __global__ inline
+// Other kernels than the requested one are parsed, but no code is generated for them. All that a kernel calls is
+// inlined, as nvcc does: the compiler does not instrument an argument that is passed in memory (a half by value).
+#define __global__ inline __attribute__((flatten))
 #define __device__
 #define __host__
 #define __constant__
@@ -11,7 +12,7 @@
 #define __grid_constant__ const
 // A block runs within one OS thread, so storage of that thread is storage of the block. Dynamic shared memory
 // (`extern __shared__`) is rewritten before compiling; see rewriting.py.
-#define __shared__ static __thread
+#define __shared__ static thread_local
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)

@@ -63,10 +63,17 @@ void fence();
 long long ticks();
 [[noreturn]] void assertion_failed(const char* condition, Site site);
 [[noreturn]] void trapped(Site site);
+[[noreturn]] void exceeded_launch_bounds(unsigned most, Site site);
 
 // Called before every atomic access. Checked builds check it here; the operation itself is not instrumented.
 void note_atomic(const volatile void* address, unsigned size, AtomicKind kind);
 uint32_t lane_id();
+// The first statement of a kernel with __launch_bounds__: a GPU refuses to launch larger blocks.
+template <class... Others>
+OPWRIGHT_INLINE void launch_bounds(Site site, unsigned most, Others...) {
+  if (blockDim.x * blockDim.y * blockDim.z > most) exceeded_launch_bounds(most, site);
+}
+
 // The replacement of `return;` in a checked build: such a thread need not reach later barriers.
 void returned_early();
 

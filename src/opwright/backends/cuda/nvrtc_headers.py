@@ -1,0 +1,42 @@
+"""What NVRTC gets besides a source: a prelude in place of the standard headers, and the half types' headers.
+
+The simulator's compiler has these headers itself. So both take the same sources.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from opwright.backends.c_text import INCLUDE, blank_out
+
+__all__ = ["PRELUDE", "header_texts", "missing_headers"]
+
+PRELUDE = "opwright_prelude.h"
+# Headers of C and C++ that the prelude replaces, as far as kernels use them.
+_REPLACED = (
+    *("assert.h", "float.h", "inttypes.h", "limits.h", "math.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h"),
+    *("stdlib.h", "string.h", "sys/types.h", "algorithm", "array", "cassert", "cfloat", "climits", "cmath", "cstddef"),
+    *("cstdint", "cstdio", "cstdlib", "cstring", "limits", "type_traits", "utility"),
+    *("cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "cuda.h", "vector_types.h"),
+    *("math_functions.h", "device_functions.h", "vector_functions.h", "builtin_types.h"),
+    *("host_defines.h", "sm_30_intrinsics.h", "device_atomic_functions.h"),
+)
+# Types that the simulator has without their header.
+_HALF_TYPES = (
+    ("cuda_fp16.h", re.compile(r"\b__half2?\b")),
+    ("cuda_bf16.h", re.compile(r"\b__nv_bfloat162?\b")),
+)
+
+
+def header_texts() -> dict[str, str]:
+    """The texts of headers that are no files, by name."""
+    prelude = (Path(__file__).parent / "nvrtc_prelude.h").read_text()
+    return {PRELUDE: prelude, **dict.fromkeys(_REPLACED, "")}
+
+
+def missing_headers(text: str) -> tuple[str, ...]:
+    """The headers of half types that a source names without including any header for them."""
+    included = {found[2] for found in INCLUDE.finditer(text)}
+    code = blank_out(text)
+    return tuple(name for name, types in _HALF_TYPES if name not in included and types.search(code))

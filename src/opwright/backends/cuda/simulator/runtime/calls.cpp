@@ -1,0 +1,90 @@
+// The functions of include/opwright_simulator/runtime_calls.h, which kernels call.
+
+#include <stdio.h>
+
+#include "checker.h"
+
+namespace opwright_sim {
+
+unsigned block_barrier(BarrierKind kind, bool predicate, Site site) {
+  return current_worker()->barrier(kind, predicate, site);
+}
+
+namespace {
+Wait waiting(Operation operation, unsigned mask, Site site) {
+  Wait wait{};
+  wait.operation = operation;
+  wait.mask = mask;
+  wait.site = site;
+  return wait;
+}
+}  // namespace
+
+void warp_sync(unsigned mask, Site site) { current_worker()->wait_in_warp(waiting(Operation::sync, mask, site)); }
+
+unsigned warp_ballot(unsigned mask, bool predicate, Site site) {
+  Wait wait = waiting(Operation::ballot, mask, site);
+  wait.predicate = predicate;
+  return current_worker()->wait_in_warp(wait);
+}
+
+void warp_shuffle(unsigned mask, const void* value, void* result, unsigned size, unsigned source, Site site) {
+  Wait wait = waiting(Operation::shuffle, mask, site);
+  wait.value = value;
+  wait.result = result;
+  wait.size = size;
+  wait.source = source;
+  current_worker()->wait_in_warp(wait);
+}
+
+unsigned warp_gather(unsigned mask, uint64_t value, uint64_t* values, Site site) {
+  Wait wait = waiting(Operation::gather, mask, site);
+  wait.wide = value;
+  wait.gathered = values;
+  return current_worker()->wait_in_warp(wait);
+}
+
+unsigned warp_active_mask(Site site) { return current_worker()->active_mask(site); }
+uint32_t lane_id() { return current_worker()->rank() % 32; }
+void yield_to_others() { current_worker()->yield(reinterpret_cast<uint64_t>(__builtin_return_address(0))); }
+void returned_early() { current_worker()->returned_early(); }
+
+void fence() {
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (active_checker) active_checker->fenced(current_worker()->rank());
+}
+
+long long ticks() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
+
+void assertion_failed(const char* condition, Site site) {
+  Worker& worker = *current_worker();
+  Finding found = worker.finding(FindingKind::assertion);
+  found.file = site.file;
+  found.line = site.line;
+  snprintf(found.text, sizeof found.text, "%s", condition);
+  worker.launch().report(found);
+  worker.abandon();
+}
+
+void trapped(Site site) {
+  Worker& worker = *current_worker();
+  Finding found = worker.finding(FindingKind::trap);
+  found.file = site.file;
+  found.line = site.line;
+  worker.launch().report(found);
+  worker.abandon();
+}
+
+
+void exceeded_launch_bounds(unsigned most, Site site) {
+  Worker& worker = *current_worker();
+  Finding found = worker.finding(FindingKind::launch_bounds);
+  found.file = site.file;
+  found.line = site.line;
+  found.value = most;
+  worker.launch().report(found);
+  worker.launch().stop();
+  worker.abandon();
+}
+
+}  // namespace opwright_sim

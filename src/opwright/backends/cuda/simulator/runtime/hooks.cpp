@@ -1,0 +1,113 @@
+// The functions that the compiler's instrumentation calls: ThreadSanitizer's before each access, and
+// UndefinedBehaviorSanitizer's. Neither tool's own runtime is used.
+
+#include <string.h>
+
+#include "checker.h"
+
+#define OPWRIGHT_HOOK extern "C" __attribute__((visibility("hidden")))
+#define OPWRIGHT_HERE reinterpret_cast<uint64_t>(__builtin_return_address(0))
+
+namespace {
+using namespace opwright_sim;
+inline void check_access(const volatile void* address, uint64_t size, uint32_t what, uint64_t pc) {
+  if (active_checker && size) active_checker->access(reinterpret_cast<uint64_t>(address), uint32_t(size), what, pc);
+}
+}  // namespace
+
+#define OPWRIGHT_SIZED(SIZE)                                                                                          \
+  OPWRIGHT_HOOK void __tsan_read##SIZE(void* p) { check_access(p, SIZE, access_read, OPWRIGHT_HERE); }                        \
+  OPWRIGHT_HOOK void __tsan_write##SIZE(void* p) { check_access(p, SIZE, access_write, OPWRIGHT_HERE); }                      \
+  OPWRIGHT_HOOK void __tsan_unaligned_read##SIZE(void* p) { check_access(p, SIZE, access_read, OPWRIGHT_HERE); }              \
+  OPWRIGHT_HOOK void __tsan_unaligned_write##SIZE(void* p) { check_access(p, SIZE, access_write, OPWRIGHT_HERE); }            \
+  OPWRIGHT_HOOK void __tsan_volatile_read##SIZE(void* p) { check_access(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE); } \
+  OPWRIGHT_HOOK void __tsan_volatile_write##SIZE(void* p) { check_access(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE); } \
+  OPWRIGHT_HOOK void __tsan_unaligned_volatile_read##SIZE(void* p) {                                                  \
+    check_access(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE);                                                      \
+  }                                                                                                                   \
+  OPWRIGHT_HOOK void __tsan_unaligned_volatile_write##SIZE(void* p) {                                                 \
+    check_access(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE);                                                     \
+  }
+OPWRIGHT_SIZED(1)
+OPWRIGHT_SIZED(2)
+OPWRIGHT_SIZED(4)
+OPWRIGHT_SIZED(8)
+OPWRIGHT_SIZED(16)
+OPWRIGHT_HOOK void __tsan_read_range(void* p, unsigned long size) { check_access(p, size, access_read, OPWRIGHT_HERE); }
+OPWRIGHT_HOOK void __tsan_write_range(void* p, unsigned long size) { check_access(p, size, access_write, OPWRIGHT_HERE); }
+OPWRIGHT_HOOK void __tsan_vptr_update(void** p, void*) { check_access(p, sizeof(void*), access_write, OPWRIGHT_HERE); }
+OPWRIGHT_HOOK void __tsan_vptr_read(void** p) { check_access(p, sizeof(void*), access_read, OPWRIGHT_HERE); }
+OPWRIGHT_HOOK void __tsan_init() {}
+OPWRIGHT_HOOK void __tsan_func_entry(void*) {
+  if (active_checker) active_checker->function_entered(OPWRIGHT_HERE, __builtin_frame_address(0));
+}
+OPWRIGHT_HOOK void __tsan_func_exit() {}
+
+// Calls of these in a kernel are renamed to them, in its assembly (clang names the second kind by itself).
+#define OPWRIGHT_BULK(PREFIX)                                                                \
+  OPWRIGHT_HOOK void* PREFIX##memcpy(void* to, const void* from, unsigned long size) {       \
+    check_access(from, size, access_read, OPWRIGHT_HERE);                                            \
+    check_access(to, size, access_write, OPWRIGHT_HERE);                                             \
+    return memcpy(to, from, size);                                                           \
+  }                                                                                          \
+  OPWRIGHT_HOOK void* PREFIX##memmove(void* to, const void* from, unsigned long size) {      \
+    check_access(from, size, access_read, OPWRIGHT_HERE);                                            \
+    check_access(to, size, access_write, OPWRIGHT_HERE);                                             \
+    return memmove(to, from, size);                                                          \
+  }                                                                                          \
+  OPWRIGHT_HOOK void* PREFIX##memset(void* to, int value, unsigned long size) {              \
+    check_access(to, size, access_write, OPWRIGHT_HERE);                                             \
+    return memset(to, value, size);                                                          \
+  }
+OPWRIGHT_BULK(opwright_checked_)
+OPWRIGHT_BULK(__tsan_)
+
+OPWRIGHT_HOOK void __sanitizer_cov_trace_pc() {
+  if (active_checker) active_checker->block_entered(OPWRIGHT_HERE);
+}
+
+// The descriptions that the compiler passes, as its own runtime declares them.
+namespace {
+struct SourceLocation {
+  const char* file;
+  uint32_t line, column;
+};
+struct TypeDescriptor {
+  uint16_t kind, info;
+  char name[1];
+  int bits() const { return 1 << (info >> 1); }
+  bool is_signed() const { return info & 1; }
+};
+struct TypeMismatch {
+  SourceLocation location;
+  const TypeDescriptor* type;
+  uint8_t log_alignment, check_kind;
+};
+struct OutOfBounds {
+  SourceLocation location;
+  const TypeDescriptor* array;
+  const TypeDescriptor* index;
+};
+
+int64_t index_value(const TypeDescriptor& type, uint64_t value) {
+  if (!type.is_signed() || type.bits() >= 64) return int64_t(value);
+  const int unused = 64 - type.bits();
+  return int64_t(value << unused) >> unused;
+}
+}  // namespace
+
+OPWRIGHT_HOOK void __ubsan_handle_type_mismatch_v1(TypeMismatch* data, uint64_t address) {
+  const uint64_t alignment = uint64_t(1) << data->log_alignment;
+  if (!active_checker || address % alignment == 0) return;
+  // A local array that is read as a vector is in registers on the GPU, and at any address of the stack here.
+  if (alignment <= 8 && active_checker->on_own_stack(address)) return;
+  active_checker->fault(FindingKind::misaligned, OPWRIGHT_HERE, address, int64_t(alignment), data->type->name);
+}
+OPWRIGHT_HOOK void __ubsan_handle_out_of_bounds(OutOfBounds* data, uint64_t index) {
+  if (!active_checker) return;
+  active_checker->fault(FindingKind::index_out_of_bounds, OPWRIGHT_HERE, 0, index_value(*data->index, index),
+                        data->array->name);
+}
+OPWRIGHT_HOOK void __ubsan_handle_divrem_overflow(void*, uint64_t, uint64_t) {
+  if (active_checker) active_checker->fault(FindingKind::division_by_zero, OPWRIGHT_HERE, 0, 0, "");
+}

@@ -1,0 +1,315 @@
+// Barriers of the block, operations of a warp, and what is wrong if threads wait for each other forever.
+
+#include <string.h>
+
+#include "checker.h"
+
+namespace opwright_sim {
+
+namespace {
+
+bool same_line(const Site& a, const Site& b) {
+  return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
+}
+
+}  // namespace
+
+unsigned Worker::barrier(BarrierKind kind, bool predicate, Site site) {
+  Thread& thread = *current_;
+  thread.wait = Wait{};
+  thread.wait.operation = Operation::barrier;
+  thread.wait.site = site;
+  thread.wait.kind = kind;
+  thread.wait.predicate = predicate;
+  Warp& warp = warp_of(rank());
+  warp.at_barrier |= 1u << (rank() % 32);
+  switch_to_scheduler();
+  return thread.wait.answer;
+}
+
+// Opens the block's barrier if every thread that is left waits at the same one.
+bool Worker::release_barrier() {
+  const Thread* first = nullptr;
+  unsigned came = 0, agreed = 0;
+  for (size_t w = 0; w < warps_.size(); w++) {
+    if (warps_[w].alive != warps_[w].at_barrier) return false;
+    for (unsigned lanes = warps_[w].at_barrier; lanes; lanes &= lanes - 1) {
+      const Thread& thread = threads_[w * 32 + unsigned(__builtin_ctz(lanes))];
+      if (!first) first = &thread;
+      if (!same_line(thread.wait.site, first->wait.site) || thread.wait.kind != first->wait.kind) return false;
+      came++;
+      agreed += thread.wait.predicate;
+    }
+  }
+  if (active_checker) report_late_threads(*first);
+  for (size_t w = 0; w < warps_.size(); w++) {
+    for (unsigned lanes = warps_[w].at_barrier; lanes; lanes &= lanes - 1) {
+      Wait& wait = threads_[w * 32 + unsigned(__builtin_ctz(lanes))].wait;
+      switch (wait.kind) {
+        case BarrierKind::plain: break;
+        case BarrierKind::count: wait.answer = agreed; break;
+        case BarrierKind::all: wait.answer = agreed == came; break;
+        case BarrierKind::any: wait.answer = agreed != 0; break;
+      }
+    }
+    warps_[w].ready |= warps_[w].at_barrier;
+    warps_[w].at_barrier = 0;
+  }
+  if (active_checker) active_checker->barrier_passed();
+  if (launch_.past_deadline()) {
+    current_ = const_cast<Thread*>(first);
+    Finding found = finding(FindingKind::time_limit);
+    found.file = first->wait.site.file;
+    found.line = first->wait.site.line;
+    launch_.report(found);
+    launch_.stop();
+    abandoned_ = true;
+  }
+  return true;
+}
+
+// CUDA's barriers do not wait for a thread that returned. A thread that reached the kernel's end without the barrier is
+// different: the barrier is in code that it did not run, which is a finding.
+void Worker::report_late_threads(const Thread& waiting) {
+  unsigned late = 0;
+  const Thread* one = nullptr;
+  for (size_t w = 0; w < warps_.size(); w++) {
+    const unsigned lanes = warps_[w].fell_off & ~warps_[w].reported_off;
+    warps_[w].reported_off |= lanes;
+    late += unsigned(__builtin_popcount(lanes));
+    if (lanes && !one) one = &threads_[w * 32 + unsigned(__builtin_ctz(lanes))];
+  }
+  if (!one) return;
+  current_ = const_cast<Thread*>(&waiting);
+  Finding found = finding(FindingKind::barrier);
+  found.file = waiting.wait.site.file;
+  found.line = waiting.wait.site.line;
+  found.mask = late;
+  describe(block_, unsigned(one - threads_.data()), found.other_block, found.other_thread);
+  launch_.report(found);
+}
+
+unsigned Worker::wait_in_warp(Wait wait) {
+  Thread& thread = *current_;
+  const unsigned rank = this->rank(), bit = 1u << (rank % 32);
+  if (!(wait.mask & bit)) {
+    Finding found = finding(FindingKind::warp_mask);
+    found.file = wait.site.file;
+    found.line = wait.site.line;
+    found.mask = wait.mask;
+    found.value = -1;  // the caller itself is not in the mask
+    launch_.report(found);
+    abandon();
+  }
+  thread.wait = wait;
+  Warp& warp = warp_of(rank);
+  warp.at_warp |= bit;
+  if (complete_in_warp(rank / 32, thread.wait)) {
+    warp.ready &= ~bit;  // it runs already
+    return thread.wait.answer;
+  }
+  switch_to_scheduler();
+  return thread.wait.answer;
+}
+
+// Runs the operation that the lanes in the mask wait for, if all that are alive wait for the same one.
+bool Worker::complete_in_warp(unsigned warp, const Wait& wait) {
+  Warp& state = warps_[warp];
+  const unsigned lanes = wait.mask & state.alive;
+  if ((lanes & state.at_warp) != lanes) return false;
+  for (unsigned left = lanes; left; left &= left - 1) {
+    const Wait& other = threads_[warp * 32 + unsigned(__builtin_ctz(left))].wait;
+    if (other.mask != wait.mask || other.operation != wait.operation || !same_line(other.site, wait.site)) return false;
+  }
+  if (active_checker) report_unheard_lanes(warp, wait);
+  exchange(warp, lanes, wait);
+  state.at_warp &= ~lanes;
+  state.ready |= lanes;
+  if (active_checker) active_checker->lanes_joined(warp, lanes);
+  return true;
+}
+
+void Worker::complete_all_in_warp(unsigned warp) {
+  for (unsigned left = warps_[warp].at_warp; left; left &= left - 1) {
+    const unsigned lane = unsigned(__builtin_ctz(left));
+    if (warps_[warp].at_warp >> lane & 1u) complete_in_warp(warp, threads_[warp * 32 + lane].wait);
+  }
+}
+
+void Worker::exchange(unsigned warp, unsigned lanes, const Wait& wait) {
+  Thread* threads = &threads_[warp * 32];
+  if (wait.operation == Operation::ballot) {
+    unsigned votes = 0;
+    for (unsigned left = lanes; left; left &= left - 1) {
+      const unsigned lane = unsigned(__builtin_ctz(left));
+      votes |= unsigned(threads[lane].wait.predicate) << lane;
+    }
+    for (unsigned left = lanes; left; left &= left - 1) threads[__builtin_ctz(left)].wait.answer = votes;
+  }
+  if (wait.operation == Operation::shuffle) {
+    unsigned deaf = 0;
+    for (unsigned left = lanes; left; left &= left - 1) {
+      const unsigned lane = unsigned(__builtin_ctz(left));
+      Wait& mine = threads[lane].wait;
+      const bool there = mine.source < 32 && (lanes >> mine.source & 1u);
+      if (!there) deaf |= 1u << lane;
+      memcpy(mine.result, there ? threads[mine.source].wait.value : mine.value, mine.size);
+    }
+    if (deaf && active_checker) {
+      Thread* before = current_;
+      current_ = &threads[__builtin_ctz(deaf)];
+      Finding found = finding(FindingKind::warp_lane);
+      found.file = wait.site.file;
+      found.line = wait.site.line;
+      found.mask = wait.mask;
+      found.value = int64_t(current_->wait.source);
+      found.missing = deaf;
+      launch_.report(found);
+      current_ = before;
+    }
+  }
+  if (wait.operation == Operation::gather) {
+    for (unsigned left = lanes; left; left &= left - 1) {
+      Wait& mine = threads[__builtin_ctz(left)].wait;
+      for (unsigned all = lanes; all; all &= all - 1) {
+        const unsigned lane = unsigned(__builtin_ctz(all));
+        mine.gathered[lane] = threads[lane].wait.wide;
+      }
+      mine.answer = lanes;
+    }
+  }
+}
+
+// Lanes of the mask that reached the kernel's end without this operation. (Lanes that returned do not count.)
+void Worker::report_unheard_lanes(unsigned warp, const Wait& wait) {
+  const unsigned missing = wait.mask & warps_[warp].fell_off;
+  if (!missing) return;
+  Finding found = finding(FindingKind::warp_mask);
+  found.file = wait.site.file;
+  found.line = wait.site.line;
+  found.mask = wait.mask;
+  found.missing = missing;
+  launch_.report(found);
+}
+
+unsigned Worker::active_mask(Site site) {
+  Thread& thread = *current_;
+  thread.wait = Wait{};
+  thread.wait.operation = Operation::active_mask;
+  thread.wait.site = site;
+  warp_of(rank()).at_active |= 1u << (rank() % 32);
+  switch_to_scheduler();
+  return thread.wait.answer;
+}
+
+// The lanes that reached the same __activemask() while the warp's others took another branch are active together.
+bool Worker::release_active(Warp& warp, unsigned first_thread) {
+  const Site site = threads_[first_thread + unsigned(__builtin_ctz(warp.at_active))].wait.site;
+  unsigned together = 0;
+  for (unsigned left = warp.at_active; left; left &= left - 1) {
+    const unsigned lane = unsigned(__builtin_ctz(left));
+    if (same_line(threads_[first_thread + lane].wait.site, site)) together |= 1u << lane;
+  }
+  for (unsigned left = together; left; left &= left - 1) threads_[first_thread + unsigned(__builtin_ctz(left))].wait.answer = together;
+  warp.at_active &= ~together;
+  warp.ready |= together;
+  return true;
+}
+
+void Worker::yield(uint64_t pc) {
+  check_deadline(launch_.relative(pc));
+  warp_of(rank()).yielded |= 1u << (rank() % 32);
+  switch_to_scheduler();
+}
+
+// A thread that spins on atomics waits for another thread: of this block, which must then run, or of another one.
+void Worker::note_atomic(uint64_t pc) {
+  if ((++atomics_ & 1023u) == 0) yield(pc);
+}
+
+void Worker::check_deadline(uint64_t pc) {
+  if (!launch_.past_deadline()) return;
+  // After an out-of-bounds access a block is missing; a thread that waits for it is no finding.
+  if (!launch_.any_block_abandoned.load(std::memory_order_relaxed) && current_ && !launch_.stopped()) {
+    Finding found = finding(FindingKind::time_limit);
+    found.pc = pc;
+    launch_.report(found);
+  }
+  launch_.stop();
+  abandon();
+}
+
+// --- findings ---
+
+void Worker::describe(uint64_t block, unsigned rank, uint32_t out_block[3], uint32_t out_thread[3]) const {
+  const Request& request = launch_.request;
+  out_block[0] = uint32_t(block % request.grid[0]);
+  out_block[1] = uint32_t(block / request.grid[0] % request.grid[1]);
+  out_block[2] = uint32_t(block / (uint64_t(request.grid[0]) * request.grid[1]));
+  const uint3 index = threads_[rank].index;
+  out_thread[0] = index.x, out_thread[1] = index.y, out_thread[2] = index.z;
+}
+
+Finding Worker::finding(FindingKind kind) const {
+  Finding found{};
+  found.kind = uint32_t(kind);
+  if (current_) describe(block_, rank(), found.block, found.thread);
+  return found;
+}
+
+// No thread of the block can continue. Each place where threads wait is reported once, with a thread that waits elsewhere.
+void Worker::report_deadlock() {
+  const Thread* at_barrier = nullptr;
+  const Thread* elsewhere = nullptr;
+  unsigned waiting = 0;
+  for (unsigned rank = 0; rank < threads_.size(); rank++) {
+    Thread& thread = threads_[rank];
+    const Warp& warp = warp_of(rank);
+    const unsigned bit = 1u << (rank % 32);
+    if (warp.at_barrier & bit) {
+      waiting++;
+      if (!at_barrier) at_barrier = &thread;
+      if (!same_line(thread.wait.site, at_barrier->wait.site) && !elsewhere) elsewhere = &thread;
+    }
+  }
+  bool in_warp = false;
+  for (unsigned rank = 0; rank < threads_.size(); rank++) {
+    const Warp& warp = warp_of(rank);
+    if (!(warp.at_warp >> (rank % 32) & 1u)) continue;
+    in_warp = true;
+    current_ = &threads_[rank];
+    const Wait& wait = current_->wait;
+    Finding found = finding(FindingKind::warp_mask);
+    found.file = wait.site.file;
+    found.line = wait.site.line;
+    found.mask = wait.mask;
+    for (unsigned left = wait.mask & warp.alive; left; left &= left - 1) {
+      const unsigned lane = unsigned(__builtin_ctz(left));
+      const Thread& other = threads_[rank / 32 * 32 + lane];
+      const bool came = (warp.at_warp >> lane & 1u) && other.wait.mask == wait.mask &&
+                        other.wait.operation == wait.operation && same_line(other.wait.site, wait.site);
+      if (came) continue;
+      if (!found.missing) {
+        describe(block_, rank / 32 * 32 + lane, found.other_block, found.other_thread);
+        found.other_file = other.wait.site.file;
+        found.other_line = other.wait.site.line;
+      }
+      found.missing |= 1u << lane;
+    }
+    launch_.report(found);
+  }
+  if (in_warp || !at_barrier) return;  // threads at the barrier wait for those
+  current_ = const_cast<Thread*>(at_barrier);
+  Finding found = finding(FindingKind::barrier);
+  found.file = at_barrier->wait.site.file;
+  found.line = at_barrier->wait.site.line;
+  found.mask = waiting;
+  if (elsewhere) {
+    describe(block_, unsigned(elsewhere - threads_.data()), found.other_block, found.other_thread);
+    found.other_file = elsewhere->wait.site.file;
+    found.other_line = elsewhere->wait.site.line;
+  }
+  launch_.report(found);
+}
+
+}  // namespace opwright_sim

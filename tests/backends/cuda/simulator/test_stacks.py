@@ -1,0 +1,136 @@
+"""The stacks of simulated threads: one bounded pool for all kernels, and no end of it ends the process."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from opwright.backends.base import Artifact
+from opwright.backends.build_tools import build_tools
+from opwright.backends.cuda.simulator import compilation
+from opwright.backends.cuda.simulator import kernel as simulator
+from opwright.backends.cuda.source import CudaSource
+from opwright.errors import SimulatorError
+
+pytestmark = pytest.mark.compiler
+
+REVERSE = """
+__global__ void reverse(float* x) {
+  __shared__ float s[1024];
+  s[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = s[blockDim.x - 1 - threadIdx.x];
+}
+"""
+# Recursion that the compiler cannot turn into a loop, to a depth that the caller gives.
+RECURSION = """
+__device__ __noinline__ int depth_sum(volatile int* x, int depth) {
+  volatile int here[64];
+  here[depth & 63] = depth;
+  if (depth == 0) return 0;
+  return depth_sum(x, depth - 1) + here[depth & 63];
+}
+__global__ void recursive(int* x, int depth) { x[threadIdx.x] = depth_sum(x, depth); }
+"""
+
+
+def built(text: str, name: str, *, checked: bool = True) -> Artifact:
+    return compilation.compile_kernel(CudaSource(text), name, build_tools(), checked=checked)
+
+
+def copies(artifact: Artifact, folder: Path, count: int) -> list[simulator.SimulatedKernel]:
+    """As many kernels: the loader takes each copy of the file for a library of its own."""
+    made = []
+    assert artifact.file is not None
+    for number in range(count):
+        file = folder / f"kernel{number}.so"
+        shutil.copy(artifact.file, file)
+        made.append(simulator.load(Artifact(artifact.entry, file=file, payload=artifact.payload)))
+    return made
+
+
+def mappings() -> int:
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("count", "checked"),
+    [(40, False), (500, True)],
+)
+def test_many_kernels_share_their_stacks(tmp_path: Path, count: int, checked: bool) -> None:
+    artifact = built(REVERSE, "reverse", checked=checked)
+    first = simulator.load(artifact)
+    x = torch.arange(1024.0)
+    first.launch((1, 1, 1), (1024, 1, 1), 0, [x])
+    before = mappings()
+    for kernel in copies(artifact, tmp_path, count):
+        x = torch.arange(1024.0)
+        kernel.launch((1, 1, 1), (1024, 1, 1), 0, [x])
+        assert torch.equal(x, torch.arange(1023.0, -1.0, -1.0))
+    assert mappings() - before < 12 * count  # a library has about six; the stacks of a block have 2,048
+
+
+def in_a_process(code: str) -> str:
+    """What the code prints, run beside this process: it uses up limits."""
+    begin = (
+        "import resource, torch\n"
+        "from opwright.backends.build_tools import build_tools\n"
+        "from opwright.backends.cuda.simulator import compilation, kernel as simulator\n"
+        "from opwright.backends.cuda.source import CudaSource\n"
+        "from opwright.errors import LaunchError\n"
+        f"made = compilation.compile_kernel(CudaSource({REVERSE!r}), 'reverse', build_tools(), checked=True)\n"
+        "kernel = simulator.load(made)\n"
+        "x = torch.arange(1024.0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", begin + textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_too_little_memory_is_an_error_and_the_next_launch_works() -> None:
+    built(REVERSE, "reverse")
+    said = in_a_process("""
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, limits[1]))
+        try:
+            kernel.launch((1, 1, 1), (1024, 1, 1), 0, [x])
+        except LaunchError as error:
+            print(error)
+        kernel.launch((1, 1, 1), (32, 1, 1), 0, [x])
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        kernel.launch((1, 1, 1), (1024, 1, 1), 0, [x])
+        print(x[:3].tolist())
+    """)
+    assert "reverse on the simulator: not enough memory for blocks of 1024 threads" in said
+    assert said.endswith("[1023.0, 1022.0, 1021.0]\n")
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_recursion_without_an_end_is_a_finding(checked: bool) -> None:
+    kernel = simulator.load(built(RECURSION, "recursive", checked=checked))
+    x = torch.zeros(4, dtype=torch.int32)
+    with pytest.raises(SimulatorError, match=r"stack-overflow: the thread's stack of 768 KiB is full") as caught:
+        kernel.launch((1, 1, 1), (4, 1, 1), 0, [x, 10**6])
+    (found,) = caught.value.findings
+    assert (found.kind, found.line) in {("stack-overflow", line) for line in (2, 3, 4, 6)}
+    kernel.launch((1, 1, 1), (4, 1, 1), 0, [x, 100])  # the process goes on, and so does the kernel
+    assert x.tolist() == [5050] * 4
+
+
+def test_what_a_deep_thread_used_is_given_back() -> None:
+    kernel = simulator.load(built(RECURSION, "recursive", checked=False))
+    x = torch.zeros(256, dtype=torch.int32)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident()
+    kernel.launch((1, 1, 1), (256, 1, 1), 0, [x, 1200])
+    assert resident() - before < 64 * 2**20

@@ -1,0 +1,139 @@
+"""What one compiler of CUDA kernels takes, the other takes: the simulator's g++, and NVRTC."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import opwright as ow
+from opwright.backends.cuda.module import CudaModule
+from opwright.backends.cuda.nvrtc import available
+from opwright.errors import CompileError, SimulatorError
+from opwright.results import Refused
+
+needs_nvrtc = pytest.mark.skipif(isinstance(available(), Refused), reason="there is no NVRTC")
+
+# Headers, and a kernel's statement with a name of each: its result in out[0].
+NAMES = {
+    "no header": ("", "uint n = 3; int32_t m = 4; out[0] = INFINITY > FLT_MAX && M_PI > 3 ? n + m : 0;", 7.0),
+    "stdint.h": ("#include <stdint.h>", "uint8_t a = 255; int64_t b = INT64_MAX; out[0] = a + (b > INT32_MAX);", 256.0),
+    "cstdint": ("#include <cstdint>", "std::uint16_t a = 65535; out[0] = a;", 65535.0),
+    "float.h": ("#include <float.h>", "out[0] = -FLT_MAX < 0 && DBL_EPSILON > 0 ? FLT_EPSILON : 0;", 2.0**-23),
+    "limits.h": ("#include <limits.h>", "out[0] = INT_MAX == 2147483647 && CHAR_BIT == 8 && UINT_MAX > 0;", 1.0),
+    "math.h": ("#include <math.h>", "out[0] = isinf(INFINITY) && isnan(NAN) ? sqrtf(16) : 0;", 4.0),
+    "cmath": ("#include <cmath>", "out[0] = std::sqrt(16.0f) + std::abs(-2.0f) + std::pow(2.0f, 3.0f);", 14.0),
+    "limits": (
+        "#include <limits>",
+        "out[0] = std::numeric_limits<float>::lowest() < 0 && std::isinf(std::numeric_limits<float>::infinity())"
+        " ? std::numeric_limits<int16_t>::max() : 0;",
+        32767.0,
+    ),
+    "algorithm": ("#include <algorithm>\n",
+                  "float a = 1, b = 2; std::swap(a, b); out[0] = std::max(a, 3.f) - std::min(b, a);", 2.0),
+    "type_traits": (
+        "#include <type_traits>",
+        "out[0] = std::is_same<std::conditional_t<(sizeof(int) > 2), int, char>, int>::value"
+        " + std::is_floating_point_v<float>;",
+        2.0,
+    ),
+    "assert.h": ("#include <assert.h>", "assert(out != nullptr); out[0] = 1;", 1.0),
+    "stdio.h": ("#include <stdio.h>", 'if (out == nullptr) printf("%d\\n", 3); out[0] = 1;', 1.0),
+    "half types": ("", "__half h = __float2half(2.0f); __nv_bfloat16 b = __float2bfloat16(3.0f);"
+                       " out[0] = __half2float(h) + __bfloat162float(b);", 5.0),
+    "fp8": ("#include <cuda_fp8.h>", "out[0] = float(__nv_fp8_e4m3(999)) + float(__nv_fp8_e5m2(.3f));", 448.3125),
+    "runtime headers": ("#include <cuda_runtime.h>\n#include <cuda.h>\n#include <device_launch_parameters.h>",
+                        "out[0] = blockDim.x;", 1.0),
+    "tiles": (
+        "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;",
+        "cg::thread_block block = cg::this_thread_block();"
+        " cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block); out[0] = warp.size() + block.size();",
+        33.0,
+    ),
+}  # fmt: skip
+
+
+def module(name: str) -> CudaModule:
+    includes, statement, _ = NAMES[name]
+    return ow.cuda_module(f"{includes}\n__global__ void k(float* out) {{ {statement} }}\n")
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("name", NAMES)
+def test_the_simulator_takes_it(name: str) -> None:
+    out = torch.zeros(1)
+    with ow.simulator_options(checked=False):
+        module(name)["k"][1, 1](out)
+    assert math.isclose(out.item(), NAMES[name][2])
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("name", NAMES)
+def test_nvrtc_takes_it(name: str) -> None:
+    assert [entry.name for entry in module(name).compile("sm_90").entries] == ["k"]
+
+
+@needs_nvrtc
+def test_what_neither_has_is_an_error_in_both() -> None:
+    wrong = ow.cuda_module("__global__ void k(int128_t* x) { x[0] = M_TAU; }")
+    with pytest.raises(CompileError, match="int128_t"):
+        wrong.compile("sm_90")
+    with pytest.raises(CompileError, match="int128_t"):
+        wrong["k"][1, 1](torch.zeros(1))
+
+
+@needs_nvrtc
+def test_an_error_that_crashes_nvrtc_is_reported_and_the_next_source_compiles() -> None:
+    text = "template <int N> __global__ void k(int9_t* x) {}\n__global__ void plain(int* x) { x[0] = 1; }"
+    wrong = ow.cuda_module(text)
+    with pytest.raises(CompileError, match=r"<cuda source>\(1\): error"):
+        wrong.compile("sm_90", "k<3>")  # NVRTC 13 ends with a segmentation fault
+    assert ow.cuda_module("__global__ void k(int* x) { x[0] = 1; }").compile("sm_90").entries
+
+
+@needs_nvrtc
+def test_the_end_of_nvrtcs_process_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from opwright.backends.cuda import nvrtc_process
+
+    child = tmp_path / "child.py"
+    child.write_text("import os, sys\nsys.stdin.buffer.read(8)\nos.kill(os.getpid(), 11)\n")
+    monkeypatch.setattr(nvrtc_process, "_current", [])
+    monkeypatch.setattr(nvrtc_process.nvrtc_child, "__file__", str(child))
+    with pytest.raises(CompileError, match=r"<cuda source>: NVRTC crashed \(SIGSEGV\)"):
+        ow.cuda_module("__global__ void k(int* x) { x[0] = 123; }").compile("sm_90")
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(("cpp", "dtype"), [("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)])
+def test_eight_bit_floats_round_as_torch_does(cpp: str, dtype: torch.dtype) -> None:
+    text = f"""
+    #include <cuda_fp8.h>
+    __global__ void encode(const float* x, __nv_fp8_{cpp}* y, int n) {{
+      int i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (i < n) y[i] = __nv_fp8_{cpp}(x[i]);
+    }}
+    __global__ void decode(const __nv_fp8_{cpp}* x, float* y) {{ y[threadIdx.x] = float(x[threadIdx.x]); }}
+    """
+    kernels = ow.cuda_module(text)
+    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(dtype)
+    values = torch.empty(256)
+    kernels["decode"][1, 256](codes, values)
+    assert torch.equal(values.nan_to_num(7), codes.float().nan_to_num(7))
+    exact = codes.float()[codes.float().isfinite()].sort().values
+    x = torch.cat([exact, (exact[1:] + exact[:-1]) / 2, torch.randn(4000) * 10])  # values, ties and others
+    got = torch.empty(x.numel(), dtype=dtype)
+    with ow.simulator_options(checked=False):
+        kernels["encode"][ow.cdiv(x.numel(), 256), 256](x, got, x.numel())
+    assert torch.equal(got.view(torch.uint8), x.to(dtype).view(torch.uint8))
+
+
+@pytest.mark.compiler
+def test_assert_is_a_finding_on_the_simulator() -> None:
+    kernels = ow.cuda_module("#include <assert.h>\n__global__ void k(float* x) { assert(x[0] > 0); x[0] = 2; }")
+    with pytest.raises(SimulatorError, match=r"assertion failed: x\[0\] > 0"):
+        kernels["k"][1, 1](torch.zeros(1))
+    x = torch.ones(1)
+    kernels["k"][1, 1](x)
+    assert x.item() == 2

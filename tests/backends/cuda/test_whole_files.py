@@ -1,0 +1,163 @@
+"""Whole CUDA files: what they declare, and their device code without the host's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import opwright as ow
+from opwright.backends.c_text import blank_out
+from opwright.backends.cuda.device_text import device_text
+from opwright.backends.cuda.nvrtc import available
+from opwright.backends.cuda.parsing import declarations
+from opwright.errors import SimulatorError
+from opwright.results import Refused
+
+WHOLE = """
+#include <algorithm>
+#include <cstdint>
+#include <cuda_fp16.h>
+#include <iostream>
+#include <torch/extension.h>
+#include <vector>
+#define TILE 32
+#define DEVICE_INLINE __device__ __forceinline__
+#define CHECK(call)                                    \\
+  do {                                                 \\
+    if ((call) != cudaSuccess) throw std::runtime_error("");   \\
+  } while (0)
+#define BINDING(name, T)                               \\
+  torch::Tensor name##_binding(torch::Tensor x) {      \\
+    CHECK(cudaGetLastError());                         \\
+    name##_kernel<T><<<1, TILE>>>(x.data_ptr<T>(), x.numel()); \\
+    return x;                                          \\
+  }
+
+struct Pack {
+  float v[4];
+  DEVICE_INLINE float& operator[](
+      int i) { return v[i]; }
+  DEVICE_INLINE const float& operator[](int i) const { return v[i]; }
+};
+static std::vector<torch::Tensor> cache;
+DEVICE_INLINE float twice(float v) { return 2 * v; }
+constexpr int rounded_up(int n) { return (n + TILE - 1) / TILE * TILE; }
+int cdiv(int a, int b) { return (a + b - 1) / b; }
+
+template <typename T>
+__global__ void double_kernel(T* x, int n) {
+  static_assert(rounded_up(33) == 64, "");
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = twice(x[i]);
+}
+__global__ void __launch_bounds__(TILE) pack_kernel(Pack* x, int64_t n) {
+  for (int i = 0; i < 4; i++) x[threadIdx.x][i] = std::max(x[threadIdx.x][i], 0.0f);
+}
+
+template <typename T>
+void launch(T* x, int n) { double_kernel<T><<<cdiv(n, TILE), TILE>>>(x, n); }
+torch::Tensor forward(torch::Tensor x) {
+  launch(x.data_ptr<float>(), x.numel());
+  return x;
+}
+BINDING(double, float)
+BINDING(double, double)
+int main() { std::cout << "done" << std::endl; }
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("forward", &forward);
+}
+TORCH_LIBRARY(demo, m) { m.def("forward(Tensor x) -> Tensor"); }
+"""
+
+
+def test_host_code_is_left_out_and_every_line_keeps_its_place() -> None:
+    text = device_text(WHOLE)
+    assert len(text) == len(WHOLE)
+    assert [len(line) for line in text.split("\n")] == [len(line) for line in WHOLE.split("\n")]
+    code = blank_out(text)
+    gone = (
+        "torch",
+        "std::vector",
+        "<<<",
+        "PYBIND11_MODULE",
+        "TORCH_LIBRARY",
+        "cudaGetLastError",
+        "main",
+        "BINDING",
+        "cdiv",
+    )
+    assert [word for word in gone if word in code] == []
+    kept = ("TILE 32", "operator[]", "twice(float v)", "rounded_up(int n)", "double_kernel", "pack_kernel", "std::max")
+    assert [word for word in kept if word not in code] == []
+
+
+DEVICE_ONLY = """
+#define HALF_OF(x) ((x) / 2)
+// PYBIND11_MODULE(name, m) {}
+__device__ int shift(int a, int b) { return a << b; }
+float unannotated(float v) { return v; }
+__global__ void k(float* x) { const char* text = "k<<<1, 2>>>(torch::Tensor)"; x[0] = text != nullptr; }
+"""
+
+
+def test_device_code_that_looks_like_host_code_stays() -> None:
+    assert device_text(DEVICE_ONLY) == DEVICE_ONLY
+
+
+@pytest.mark.parametrize(
+    ("text", "variables"),
+    [
+        ("__device__ int counter;", ("counter",)),
+        ("static __device__ float a[4] = {0}, *b = nullptr;", ("a", "b")),
+        ("__device__ __align__(16) float lanes[4];", ("lanes",)),
+        ("namespace n { __managed__ int inner; }", ("inner",)),
+        ("__device__ const int size = 4; __constant__ float weights[3];", ()),
+        ("__device__ static constexpr int size = 4;", ()),
+        ("struct P { float v[4];\n  __device__ float& operator[](\n      int i) { return v[i]; } };", ()),
+        ("__device__ float f(\n    float x);", ()),
+        ("template <class T>\n__device__ inline T\nsum(T a,\n    T b) { T c = a; return c + b; }", ()),
+        ("__global__ void k() { __shared__ int s[4]; int counter = 0; }", ()),
+    ],
+)
+def test_device_variables(text: str, variables: tuple[str, ...]) -> None:
+    assert declarations(text).variables == variables
+
+
+@pytest.mark.parametrize(
+    ("text", "kernels"),
+    [
+        ("__global__ void a() {}\nvoid b() {}\n", ("a",)),
+        ("template <int N> __global__ void __launch_bounds__(N, 2) a(float* x);", ("a",)),
+        ("__global__ __launch_bounds__(sizeof(int) * 32) void a() {}", ("a",)),
+        ('extern "C" __global__ void a(int*) {}\n__global__ void a(float*) {}', ("a",)),
+        ("namespace n { static __global__ void\na(int x) {} }", ("a",)),
+        ("#define MAKE(name) __global__ void name(int* x) {}\n", ("name",)),
+        ("// __global__ void a() {}\n", ()),
+    ],
+)
+def test_kernels(text: str, kernels: tuple[str, ...]) -> None:
+    assert declarations(text).kernels == kernels
+
+
+@pytest.mark.compiler
+def test_a_whole_file_runs_on_the_simulator(tmp_path: Path) -> None:
+    (tmp_path / "extension.cu").write_text(WHOLE)
+    module = ow.cuda_module(tmp_path / "extension.cu")
+    x = torch.arange(40.0)
+    module["double_kernel<float>"][2, 32](x, 40)
+    assert torch.equal(x, 2 * torch.arange(40.0))
+    y = torch.tensor([[-1.0, 2.0, -3.0, 4.0]])
+    module["pack_kernel"][1, 1](y, 1)
+    assert y.tolist() == [[0.0, 2.0, 0.0, 4.0]]
+    with pytest.raises(SimulatorError, match=r"extension.cu:36: out-of-bounds"):
+        module["double_kernel<float>"][2, 32](x[:33], 40)
+
+
+@pytest.mark.skipif(isinstance(available(), Refused), reason="there is no NVRTC")
+def test_a_whole_file_compiles_for_a_gpu(tmp_path: Path) -> None:
+    (tmp_path / "extension.cu").write_text(WHOLE)
+    module = ow.cuda_module(tmp_path / "extension.cu", instances=["double_kernel<float>"])
+    assert sorted(entry.name for entry in module.compile("sm_90").entries) == ["double_kernel<float>", "pack_kernel"]
