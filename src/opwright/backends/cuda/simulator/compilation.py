@@ -145,6 +145,7 @@ class _Build:
             name=f"simulator.{'checked' if self.checked else 'fast'}.{Path(self.source.name).stem}.{self.expression}",
             parts=(
                 ("source", self.source.text),
+                ("rewritten", rewrite(self.source.device_text, checked=self.checked)),
                 ("name", self.source.name),  # part of the debug information
                 ("kept options", " ".join(kept)),
                 ("flags", " ".join(self.flags())),
