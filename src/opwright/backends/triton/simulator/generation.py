@@ -148,6 +148,8 @@ class _FunctionWriter:
     def result_types(self, op: Operation) -> list[Type]:
         if op.name in ("scf.for", "scf.if"):
             return split_types(op.types)
+        if op.name == "tt.split":
+            return split_types(op.types.split(" -> ")[-1]) * 2
         if " -> " in op.types:
             return split_types(op.types.split(" -> ")[-1])
         if " to " in op.types:
@@ -325,7 +327,8 @@ class _FunctionWriter:
         source = op.operands[0]
         for k, name in enumerate(op.results):
             target = self.types[name]
-            self.over(target, f"{self.at(name)} = {self.at(source, f'i * 2 + {k}') if target.is_tensor else self.at(source, str(k))};")
+            half = self.at(source, f"i * 2 + {k}")
+            self.over(target, f"{self.at(name)} = {half};")
 
     def op_tt_cat(self, op: Operation, _: str) -> None:
         half = self.types[op.operands[0]].size
