@@ -168,7 +168,7 @@ def reads_the_neighbour(x, n, B: tl.constexpr):
 @triton.jit
 def overflow(x, out, stride):
     big = tl.program_id(0) * stride  # wrong
-    tl.store(out, tl.load(x) + big)
+    tl.store(out + tl.program_id(0), tl.load(x) + big)
 
 
 @triton.jit

@@ -180,7 +180,8 @@ def test_a_load_of_what_another_program_stores_is_a_race() -> None:
 
 
 def test_an_offset_of_more_than_32_bits_is_an_overflow() -> None:
-    found = _finding(kernels.overflow, 3, torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32), 2**30)
+    x, out = torch.zeros(1, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+    found = _finding(kernels.overflow, 3, x, out, 2**30)
     assert found.kind == "integer-overflow"
 
 

@@ -99,6 +99,9 @@ class _FunctionWriter:
     sites: list[Site]
     types: dict[str, Type] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    labels: dict[str, Block] = field(default_factory=dict)
+    hoisted: bool = False
+    loops: int = 0
 
     def write(self) -> str:
         self.types.update(self.function.arguments)
@@ -148,6 +151,8 @@ class _FunctionWriter:
     def result_types(self, op: Operation) -> list[Type]:
         if op.name in ("scf.for", "scf.if"):
             return split_types(op.types)
+        if op.name == "arith.constant" and not op.types:  # true or false
+            return [Type((), "i1", is_tensor=False)]
         if op.name == "tt.split":
             return split_types(op.types.split(" -> ")[-1]) * 2
         if " -> " in op.types:
@@ -463,18 +468,25 @@ class _FunctionWriter:
             self.lines += ["else {", *self.block(op.regions[1][0], ends=ends), "}"]
 
     def op_scf_while(self, op: Operation, _: str) -> None:
+        """Both regions may give their arguments the same names, so values go from one to the other in names of ours."""
         carried = re.findall(r"(%[\w$.\-]+) = (%[\w$.\-]+(?:#\d+)?)", op.text)
-        for name, first in carried:
+        before, after = op.regions[0][0], op.regions[1][0]
+        self.loops += 1
+        inputs = [f"%in{self.loops}_{i}" for i in range(len(carried))]
+        kept = [f"%out{self.loops}_{i}" for i in range(len(after.arguments))]
+        for (name, first), mine in zip(carried, inputs, strict=True):
             self.types[name] = self.types[first]
-            self.lines.append(f"{_c(self.types[first])} {_value(name)} = {_value(first)};")
-        after = op.regions[1][0]
-        targets = [n for n, _ in after.arguments]
+            self.lines.append(f"{_c(self.types[first])} {_value(mine)} = {_value(first)};")
+        self.lines += [f"{_c(t)} {_value(n)};" for n, (_, t) in zip(kept, after.arguments, strict=True)]
+        names = [name for name, _ in carried]
+        self.lines += ["for (;;) { {", *self.copies(names, inputs), *self.block(before, ends=" ".join(kept)), "} {"]
         self.types.update(after.arguments)
-        self.lines += [f"{_c(t)} {_value(n)};" for n, t in after.arguments]
-        before = self.block(op.regions[0][0], ends=" ".join(targets))
-        body = self.block(after, ends=" ".join(n for n, _ in carried))
-        self.lines += ["for (;;) {", *before, *body, "}"]
-        self.lines += [f"{_value(r)} = {_value(n)};" for r, n in zip(op.results, targets, strict=True)]
+        names = [name for name, _ in after.arguments]
+        self.lines += [*self.copies(names, kept), *self.block(after, ends=" ".join(inputs)), "} }"]
+        self.lines += [f"{_value(r)} = {_value(n)};" for r, n in zip(op.results, kept, strict=True)]
+
+    def copies(self, names: Sequence[str], sources: Sequence[str]) -> list[str]:
+        return [f"auto {_value(n)} = {_value(s)};" for n, s in zip(names, sources, strict=True)]
 
     def op_scf_condition(self, op: Operation, ends: str) -> None:
         condition, *values = op.operands
