@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from opwright.errors import KernelRefusedError
 from opwright.internals.lookup import find
 
 __all__ = ["Stages", "launches_go_to", "nvidia_driver", "stages", "time_by_default", "ttir"]
@@ -60,6 +61,8 @@ def launches_go_to(launch: Callable[..., bool]) -> Iterator[None]:
     """A block in which jitted functions are launched by ``launch(function, grid, arguments, keywords)``, unless it
     returns False; and in which autotuners take their first configuration without measuring."""
     function_class, autotuner = find("triton_jit_function"), find("triton_autotuner")
+    if function_class is None or autotuner is None:
+        raise KernelRefusedError("this Triton has no launcher that can be replaced", fix="use Triton 3.4 to 3.9")
     run, tuned_run = function_class.run, autotuner.run
 
     def run_here(self: Any, *args: Any, grid: Any, warmup: bool = False, **keywords: Any) -> Any:

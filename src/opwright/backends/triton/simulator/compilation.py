@@ -76,9 +76,7 @@ def specialise(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) 
     for parameter in function.params:
         value = values.get(parameter.name, parameter.default)
         if value is inspect.Parameter.empty:
-            raise KernelError(
-                f"{function.__name__}: argument {parameter.name} is missing", fix="pass it at the launch"
-            )
+            raise KernelError(f"{function.__name__}: argument {parameter.name} is missing", fix="pass it at the launch")
         is_one = type(value) is int and value == 1 and not parameter.do_not_specialize
         if parameter.is_constexpr or value is None or is_one:
             signature[parameter.name], constants[parameter.name] = "constexpr", value

@@ -275,9 +275,7 @@ class _FunctionWriter:
         element = _element(self.types[value])
         guard = f"if ({self.at(mask[0])}) " if mask else ""
         site = self.site(op, size=element)
-        self.over(
-            self.types[pointer], f"{guard}store<{element}>({self.at(pointer)}, {self.at(value)}, {site}, i);"
-        )
+        self.over(self.types[pointer], f"{guard}store<{element}>({self.at(pointer)}, {self.at(value)}, {site}, i);")
 
     def op_tt_atomic_rmw(self, op: Operation, _: str) -> None:
         pointer, value, *mask = op.operands
@@ -518,7 +516,9 @@ class _FunctionWriter:
         moves = []
         for label, values in jumps:
             names = re.findall(r"%[\w$.\-]+(?:#\d+)?", values)
-            moves.append(self.assignments([n for n, _ in self.labels[label].arguments], names) + f" goto {_ident(label)};")
+            moves.append(
+                self.assignments([n for n, _ in self.labels[label].arguments], names) + f" goto {_ident(label)};"
+            )
         self.lines.append(f"if ({_value(op.operands[0])}) {{ {moves[0]} }} else {{ {moves[1]} }}")
 
 

@@ -101,7 +101,7 @@ class _Simulation:
         """
         tensors = [(name, v) for name, v in specialised.run_time if isinstance(v, torch.Tensor)]
         regions, shadows = self.regions(tensors)
-        held = [
+        held: list[Any] = [
             _C_TYPES[c](value.data_ptr() if isinstance(value, torch.Tensor) else value)
             for c, (_, value) in zip(compiled.parameters, specialised.run_time, strict=True)
         ]
@@ -127,7 +127,8 @@ class _Simulation:
 
     def regions(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> tuple[list[_Region], list[torch.Tensor]]:
         """The memory that the kernel may access, with a record of who wrote and who read each element."""
-        regions, kept = [], []
+        regions: list[_Region] = []
+        kept = []
         for i, (_, tensor) in enumerate(tensors):
             if tensor.numel() == 0:
                 continue
@@ -140,8 +141,15 @@ class _Simulation:
             written = next((w for t, w in self.uninitialised if t.data_ptr() == begin and len(w) >= count), None)
             kept.append(shadow)
             regions.append(
-                _Region(begin, end, tensor.element_size(), i, None if written is None else written.data_ptr(),
-                        shadow[0].data_ptr(), shadow[1].data_ptr())  # fmt: skip
+                _Region(
+                    begin,
+                    end,
+                    tensor.element_size(),
+                    i,
+                    None if written is None else written.data_ptr(),
+                    shadow[0].data_ptr(),
+                    shadow[1].data_ptr(),
+                )  # fmt: skip
             )
         return regions, kept
 
