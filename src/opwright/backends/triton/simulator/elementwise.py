@@ -18,9 +18,9 @@ def c_type(element: str) -> str | None:
 
 # {0}, {1}, {2} are the operands, {t} is the result's type, {s} the first operand's, and {u} the latter without a sign.
 ELEMENTWISE = {
-    **{f"arith.{name}f": "({{0}} {} {{1}})".format(sign) for name, sign in
+    **{f"arith.{name}f": f"({{0}} {sign} {{1}})" for name, sign in
        {"add": "+", "sub": "-", "mul": "*", "div": "/"}.items()},
-    **{f"arith.{name}i": "({{0}} {} {{1}})".format(sign) for name, sign in
+    **{f"arith.{name}i": f"({{0}} {sign} {{1}})" for name, sign in
        {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}.items()},
     "arith.remf": "std::fmod({0}, {1})", "arith.negf": "(-{0})",
     "arith.divsi": "divide<{t}>({0}, {1})", "arith.remsi": "remainder_of<{t}>({0}, {1})",

@@ -170,9 +170,7 @@ class _FunctionWriter:
         """Set each element of the result, with ``i`` in the expression as the index."""
         type_ = self.types[op.results[0]]
         if type_.is_tensor:
-            self.lines.append(
-                f"for (int i = 0; i < {type_.size}; i++) {_value(op.results[0])}[i] = ({_element(type_)})({expression});"
-            )
+            self.over(type_, f"{_value(op.results[0])}[i] = ({_element(type_)})({expression});")
         else:
             self.lines.append(f"{_value(op.results[0])} = ({_c(type_)})({expression});")
 

@@ -149,7 +149,7 @@ class _Simulation:
                     None if written is None else written.data_ptr(),
                     shadow[0].data_ptr(),
                     shadow[1].data_ptr(),
-                )  # fmt: skip
+                )
             )
         return regions, kept
 
