@@ -16,8 +16,9 @@ import torch
 from opwright.backends.build_tools import build_tools
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import key_parts
-from opwright.backends.triton.simulator.generation import Site, generate
+from opwright.backends.triton.simulator.generation import generate
 from opwright.backends.triton.simulator.reading import read_module
+from opwright.backends.triton.simulator.writer import Site
 from opwright.cache import ArtifactKey
 from opwright.errors import KernelError, KernelRefusedError
 from opwright.internals import triton as triton_internals
