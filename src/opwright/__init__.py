@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from opwright.backends.cuda.module import CudaModule, cdiv, cuda_module
     from opwright.backends.cuda.simulator.simulate import simulator_options
     from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
+    from opwright.backends.triton.simulator.simulate import simulate
     from opwright.checks.run import check
     from opwright.contract.signature import by_property, mutated, saved_for_backward
     from opwright.contract.values import (
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
 _NAMES_OF = {
     "opwright.backends.cuda.module": ["CudaModule", "cdiv", "cuda_module"],
     "opwright.backends.cuda.simulator.simulate": ["simulator_options"],
+    "opwright.backends.triton.simulator.simulate": ["simulate"],
     "opwright.backends.numpy.compile_numpy": ["CompiledNumpy", "compile_numpy"],
     "opwright.checks.run": ["check"],
     "opwright.contract.signature": ["by_property", "mutated", "saved_for_backward"],
@@ -124,7 +126,8 @@ __all__ = [
     "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown", "SignatureMismatchError", "SimulatorError",
     "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench", "by_property", "cdiv", "check",
     "compile_numpy", "cuda_graphed", "cuda_module", "drawn_by", "explain", "mutate", "mutated", "offsets", "op",
-    "positive_definite", "probabilities", "saved_for_backward", "selftest", "simulator_options", "tune", "values",
+    "positive_definite", "probabilities", "saved_for_backward", "selftest", "simulate",
+    "simulator_options", "tune", "values",
     "well_conditioned",
 ]  # fmt: skip
 

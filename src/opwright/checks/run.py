@@ -270,7 +270,9 @@ def _reason(task: Task, findings: Sequence[Finding]) -> str:
         return f"failed: {', '.join(dict.fromkeys(failed))}"
     if not findings:
         return "nothing could be checked"
-    return "in Triton's interpreter" if task.interpret else "in the CUDA simulator" if task.simulate else ""
+    if task.simulate:
+        return "in the Triton simulator" if task.backend == "triton" else "in the CUDA simulator"
+    return "in Triton's interpreter" if task.interpret else ""
 
 
 def _refusal(task: Task, reason: str, settings: _Settings) -> Verdict:

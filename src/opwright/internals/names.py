@@ -287,6 +287,28 @@ INTERNALS: tuple[Internal, ...] = (
     Internal(
         "triton_source", "triton.compiler.ASTSource", "the source that Triton compiles", _NO_STAGES, "triton 3.4 – 3.9"
     ),
+    Internal("triton_ir", "triton._C.libtriton.ir", "Triton kernels in the simulator", _NO_STAGES, "triton 3.4 – 3.9"),
+    Internal(
+        "triton_make_backend",
+        "triton.compiler.compiler.make_backend",
+        "Triton kernels in the simulator",
+        _NO_STAGES,
+        "triton 3.4 – 3.9",
+    ),
+    Internal(
+        "triton_jit_function",
+        "triton.runtime.jit.JITFunction",
+        "Triton kernels in the simulator",
+        _NO_STAGES,
+        "triton 3.4 – 3.9",
+    ),
+    Internal(
+        "triton_autotuner",
+        "triton.runtime.Autotuner",
+        "Triton kernels in the simulator",
+        _NO_STAGES,
+        "triton 3.4 – 3.9",
+    ),
     Internal(
         "autotuner_timer",
         "triton.runtime.Autotuner.do_bench",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from opwright.errors import KernelRefusedError
 from opwright.internals.lookup import find
 
-__all__ = ["Stages", "nvidia_driver", "stages", "time_by_default"]
+__all__ = ["Stages", "launches_go_to", "nvidia_driver", "stages", "time_by_default", "ttir"]
 
 
 class Stages(NamedTuple):
@@ -33,3 +36,50 @@ def time_by_default(kernel: Any, timer: Callable[..., list[float]]) -> None:
     """Set the timer of an autotuned kernel, unless the kernel has one."""
     if find("autotuner_timer") is not None and getattr(kernel, "_do_bench", timer) is None:
         kernel._do_bench = timer
+
+
+def ttir(source: Any, options: Mapping[str, Any]) -> str | None:
+    """The text, with locations, of what Triton's frontend makes of an ``ASTSource`` for an H100, which need not be
+    present; None if this Triton lacks a part of it."""
+    ir, make_backend, parts = find("triton_ir"), find("triton_make_backend"), stages()
+    if ir is None or make_backend is None or parts is None:
+        return None
+    target = parts.GPUTarget("cuda", 90, 32)
+    backend = make_backend(target)
+    parsed = backend.parse_options(dict(options))
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    arguments = (parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context)
+    takes_target = "target" in inspect.signature(source.make_ir).parameters  # since Triton 3.5
+    module = source.make_ir(*((target,) if takes_target else ()), *arguments)
+    return str(module)
+
+
+@contextlib.contextmanager
+def launches_go_to(launch: Callable[..., bool]) -> Iterator[None]:
+    """A block in which jitted functions are launched by ``launch(function, grid, arguments, keywords)``, unless it
+    returns False; and in which autotuners take their first configuration without measuring."""
+    function_class, autotuner = find("triton_jit_function"), find("triton_autotuner")
+    if function_class is None or autotuner is None:
+        raise KernelRefusedError("this Triton has no launcher that can be replaced", fix="use Triton 3.4 to 3.9")
+    run, tuned_run = function_class.run, autotuner.run
+
+    def run_here(self: Any, *args: Any, grid: Any, warmup: bool = False, **keywords: Any) -> Any:
+        if warmup or not launch(self, grid, args, keywords):
+            return run(self, *args, grid=grid, warmup=warmup, **keywords)
+        return None
+
+    def run_first(self: Any, *args: Any, **keywords: Any) -> Any:
+        configs = self.configs
+        self.configs = configs[:1]
+        try:
+            return tuned_run(self, *args, **keywords)
+        finally:
+            self.configs = configs
+
+    function_class.run, autotuner.run = run_here, run_first
+    try:
+        yield
+    finally:
+        function_class.run, autotuner.run = run, tuned_run

@@ -8,6 +8,7 @@ On a GPU the launcher runs as it is, and torch.compile traces into it as it does
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -18,12 +19,13 @@ import torch
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.triton.simulator.simulate import simulate
 from opwright.backends.triton.tracing import is_interpreted, kernels_reached, traceable_launcher
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
 from opwright.import_file import import_file
 from opwright.internals.triton import time_by_default
-from opwright.machine import Machine
+from opwright.machine import Machine, this_machine
 from opwright.results import Accepted, Probe, Refused
 
 __all__ = ["TritonBackend"]
@@ -51,6 +53,8 @@ class TritonBackend(Backend):
         if machine.triton is not None and device == "cpu" and "cuda" in spec.devices:
             if machine.triton_interpret:
                 return Accepted("in Triton's interpreter")
+            if machine.cuda_simulator and machine.cxx is not None:
+                return Accepted("compiled for the CPU, every access checked")
             return Refused(
                 "Triton kernels run on a GPU; on a CPU only in Triton's interpreter",
                 "set TRITON_INTERPRET=1 before Python starts, or use `opwright check`, which does so in a worker",
@@ -74,7 +78,9 @@ class TritonBackend(Backend):
             if is_interpreted(kernel):
                 # Triton's own timer needs a GPU driver. Instead each configuration runs once, and the first is chosen.
                 time_by_default(kernel, _run_once)
-        return contract.signature.flat(artifact.payload)
+        launch = contract.signature.flat(artifact.payload)
+        machine = this_machine()
+        return _simulated(launch) if machine.cuda_simulator and not machine.triton_interpret else launch
 
     def unchecked_dtypes(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
         if device == "cpu" and machine.triton_interpret:
@@ -94,6 +100,17 @@ class TritonBackend(Backend):
         launcher = spec.source if not isinstance(spec.source, Path) else launch
         traced = traceable_launcher(launcher)
         return contract.signature.flat(traced) if traced is not None else None
+
+
+def _simulated(launch: Launch) -> Launch:
+    """The launcher, with its kernels in the simulator if their tensors are on the CPU; programs in a permuted order."""
+
+    @functools.wraps(launch)
+    def launch_simulated(*arguments: Any) -> Any:
+        with simulate(seed=1):
+            return launch(*arguments)
+
+    return launch_simulated
 
 
 @contextlib.contextmanager

@@ -23,7 +23,8 @@ NOT_SHIPPED = frozenset({
     "Coverage", "Crossover", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate", "Finding", "Kernel",
     "KernelFinding", "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport", "NotChecked", "Origin",
     "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status",
-    "Verdict", "bench", "check", "compile_numpy", "explain", "mutate", "selftest", "simulator_options", "tune",
+    "Verdict", "bench", "check", "compile_numpy", "explain", "mutate", "selftest", "simulate",
+    "simulator_options", "tune",
 })  # fmt: skip
 
 

@@ -1,0 +1,218 @@
+// What the C++ that is generated from TTIR needs: tensors, number formats, checked accesses, programs over threads.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+typedef uint64_t P;  // an address
+
+// A format narrower than float with E exponent and M mantissa bits. Arithmetic is float's, rounded once to even.
+template <class B, int E, int M, bool HAS_INF> struct Narrow {
+  B bits = 0;
+  static constexpr int BIAS = (1 << (E - 1)) - 1;
+  Narrow() = default;
+  Narrow(double v) : Narrow((float)v) {}
+  Narrow(int v) : Narrow((float)v) {}
+  Narrow(int64_t v) : Narrow((float)v) {}
+  Narrow(float v) {
+    uint32_t u; std::memcpy(&u, &v, 4);
+    B sign = (B)((u >> 31) << (E + M)); u &= 0x7fffffff;
+    if (u > 0x7f800000) { bits = (B)(sign | ((1 << (E + M)) - 1)); return; }
+    float a; std::memcpy(&a, &u, 4);
+    int e = std::max(a > 0 && a < INFINITY ? std::ilogb(a) : 0, 1 - BIAS);
+    if (a == 0) { bits = sign; return; }
+    const int top = (1 << E) - 1;
+    uint32_t largest = HAS_INF ? (uint32_t)top << M : ((uint32_t)(top + 1) << M) - 2;
+    uint64_t q = a == INFINITY ? ~0ull : (uint64_t)std::nearbyint(std::ldexp((double)a, M - e));
+    uint64_t r = a == INFINITY ? largest : q + ((uint64_t)(e + BIAS - 1) << M);
+    bits = (B)(sign | (B)std::min<uint64_t>(r, largest));  // CUDA saturates where there is no infinity
+  }
+  operator float() const {
+    uint32_t e = (bits >> M) & ((1 << E) - 1), m = bits & ((1 << M) - 1);
+    float v;
+    if (HAS_INF && e == (1 << E) - 1) v = m ? NAN : INFINITY;
+    else if (!HAS_INF && e == (1 << E) - 1 && m == (1 << M) - 1) v = NAN;
+    else v = e ? std::ldexp((float)(m | (1 << M)), (int)e - BIAS - M) : std::ldexp((float)m, 1 - BIAS - M);
+    return (bits >> (E + M)) & 1 ? -v : v;
+  }
+};
+typedef Narrow<uint8_t, 4, 3, false> f8e4m3;
+typedef Narrow<uint8_t, 5, 2, true> f8e5m2;
+struct bf16 {
+  uint16_t bits = 0;
+  bf16() = default;
+  bf16(float v) {
+    uint32_t u; std::memcpy(&u, &v, 4);
+    bits = (u & 0x7fffffff) > 0x7f800000 ? 0x7fff : (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+  }
+  bf16(double v) : bf16((float)v) {}
+  bf16(int v) : bf16((float)v) {}
+  bf16(int64_t v) : bf16((float)v) {}
+  operator float() const { uint32_t u = (uint32_t)bits << 16; float v; std::memcpy(&v, &u, 4); return v; }
+};
+typedef _Float16 f16;
+
+template <class To, class From> inline To bits_as(From v) {
+  static_assert(sizeof(To) == sizeof(From));
+  To r; std::memcpy(&r, &v, sizeof r); return r;
+}
+inline float tf32(float v) {  // ten mantissa bits, ties away from zero, as cvt.rna.tf32 rounds
+  uint32_t u = bits_as<uint32_t>(v);
+  return (u & 0x7f800000) == 0x7f800000 ? v : bits_as<float>((u + 0x1000) & 0xffffe000);
+}
+
+// The values of a tensor in row-major order. Copies share them: a value never changes after its definition.
+template <class T, int N> struct Tn {
+  struct Held { T* data; int count; };
+  static std::vector<Held*>& spare() { static thread_local std::vector<Held*> s; return s; }
+  Held* held;
+  Tn() {
+    auto& s = spare();
+    if (s.empty()) held = new Held{(T*)std::aligned_alloc(64, (N * sizeof(T) + 63) / 64 * 64), 1};
+    else { held = s.back(); s.pop_back(); held->count = 1; }
+  }
+  Tn(const Tn& o) : held(o.held) { held->count++; }
+  Tn& operator=(const Tn& o) { o.held->count++; drop(); held = o.held; return *this; }
+  ~Tn() { drop(); }
+  void drop() { if (--held->count == 0) spare().push_back(held); }
+  T* __restrict__ p() const { return held->data; }
+  T& operator[](int i) const { return held->data[i]; }
+};
+
+enum Kind { OUT_OF_BOUNDS = 1, UNINITIALISED, MISALIGNED, RACE, ASSERTION };
+struct Region { P begin, end; uint32_t granule; uint32_t argument; uint8_t* written; uint32_t* writer; uint32_t* reader; };
+struct Finding { uint32_t kind, site, region, writes; uint32_t program[3], other; int64_t element, offset; };
+struct Request {
+  Region* regions; uint64_t region_count; Finding* findings; uint64_t finding_count, finding_limit;
+  uint32_t grid[3], threads; const uint32_t* order;
+};
+static Request* request;
+static std::mutex guard;
+struct Program { uint32_t id[3], number; bool synchronised; const Region* last; };
+static thread_local Program program;
+
+static void __attribute__((noinline, cold)) report(Kind kind, int site, int64_t element, const Region* region, P address,
+                                                   uint32_t other, bool writes) {
+  std::lock_guard<std::mutex> lock(guard);
+  for (uint64_t i = 0; i < request->finding_count; i++)
+    if (request->findings[i].kind == kind && request->findings[i].site == (uint32_t)site) return;
+  if (request->finding_count == request->finding_limit) return;
+  Finding& f = request->findings[request->finding_count++];
+  f = {(uint32_t)kind, (uint32_t)site, 0, writes, {program.id[0], program.id[1], program.id[2]}, other, element, 0};
+  if (!region)  // the argument whose memory is closest
+    for (uint64_t i = 0; i < request->region_count; i++) {
+      const Region& r = request->regions[i];
+      auto distance = [&](const Region& q) { return address < q.begin ? q.begin - address : address - q.end; };
+      if (!region || distance(r) < distance(*region)) region = &r;
+    }
+  f.region = region ? (uint32_t)(region - request->regions) : ~0u;
+  f.offset = region ? (int64_t)(address - region->begin) : (int64_t)address;
+}
+
+static inline const Region* region_of(P a, uint32_t size) {
+  const Region* r = program.last;
+  if (r && a >= r->begin && a + size <= r->end) return r;
+  for (uint64_t i = 0; i < request->region_count; i++) {
+    r = &request->regions[i];
+    if (a >= r->begin && a + size <= r->end) return program.last = r;
+  }
+  return nullptr;
+}
+
+static inline uint32_t get(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+static inline void put(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+
+// Whether the access may be done. MANY stands for several programs.
+static constexpr uint32_t MANY = ~0u, ATOMIC = ~0u - 1;
+static inline bool may_access(P a, uint32_t size, bool writes, bool changes, bool atomic, int site, int64_t element) {
+  const Region* r = region_of(a, size);
+  if (!r) { report(OUT_OF_BOUNDS, site, element, nullptr, a, 0, writes); return false; }
+  if (a % size) { report(MISALIGNED, site, element, r, a, 0, writes); return false; }
+  P first = (a - r->begin) / r->granule, last = (a - r->begin + size - 1) / r->granule;
+  const uint32_t me = program.number + 1;
+  for (P i = first; i <= last; i++) {
+    if (r->written) {
+      if (writes) r->written[i] = 1;
+      if ((!writes || atomic) && !__atomic_load_n(&r->written[i], __ATOMIC_RELAXED))
+        report(UNINITIALISED, site, element, r, a, 0, writes);
+    }
+    uint32_t w = get(&r->writer[i]), read = get(&r->reader[i]);
+    if (atomic) { put(&r->writer[i], ATOMIC); continue; }
+    if (!program.synchronised) {
+      if (w && w != me && w != ATOMIC && (!writes || changes)) report(RACE, site, element, r, a, w, writes);
+      else if (writes && changes && read && read != me) report(RACE, site, element, r, a, read, writes);
+    }
+    if (writes) put(&r->writer[i], me);
+    else if (read != me) put(&r->reader[i], read ? MANY : me);
+  }
+  return true;
+}
+
+template <class T> static inline T load(P a, int site, int64_t element) {
+#ifdef CHECKED
+  if (!may_access(a, sizeof(T), false, false, false, site, element)) return T(0);
+#endif
+  T v; std::memcpy(&v, (void*)a, sizeof(T)); return v;
+}
+template <class T> static inline void store(P a, T v, int site, int64_t element) {
+#ifdef CHECKED
+  const Region* r = region_of(a, sizeof(T));
+  bool changes = r && std::memcmp((void*)a, &v, sizeof(T)) != 0;
+  if (!may_access(a, sizeof(T), true, changes, false, site, element)) return;
+#endif
+  std::memcpy((void*)a, &v, sizeof(T));
+}
+static std::recursive_mutex atomics;
+template <class T, class F> static inline T atomic(P a, int site, int64_t element, F change) {
+  std::lock_guard<std::recursive_mutex> lock(atomics);
+  program.synchronised = true;
+#ifdef CHECKED
+  if (!may_access(a, sizeof(T), true, true, true, site, element)) return T(0);
+#endif
+  T old; std::memcpy(&old, (void*)a, sizeof(T));
+  T now = change(old); std::memcpy((void*)a, &now, sizeof(T));
+  return old;
+}
+static inline void assert_that(bool holds, int site, int64_t element) {
+  if (!holds) report(ASSERTION, site, element, nullptr, 0, 0, false);
+}
+
+template <class T> static inline T divide(T a, T b) { return b == 0 ? T(0) : (T)(b == T(-1) ? -a : a / b); }
+template <class T> static inline T remainder_of(T a, T b) { return b == 0 || b == T(-1) ? T(0) : (T)(a % b); }
+template <class T> static inline T max_nan(T a, T b) { return a != a ? a : b != b ? b : a > b ? a : b; }
+template <class T> static inline T min_nan(T a, T b) { return a != a ? a : b != b ? b : a < b ? a : b; }
+template <class T> static inline T max_num(T a, T b) { return b != b ? a : a > b ? a : a != a ? b : b; }
+template <class T> static inline T min_num(T a, T b) { return b != b ? a : a < b ? a : a != a ? b : b; }
+template <class I, class F> static inline I to_int(F v) {  // saturating, as cvt.rzi
+  double d = (double)v;
+  if (d != d) return 0;
+  if (d >= (double)std::numeric_limits<I>::max()) return std::numeric_limits<I>::max();
+  if (d <= (double)std::numeric_limits<I>::min()) return std::numeric_limits<I>::min();
+  return (I)d;
+}
+
+template <class F> static void run_programs(Request* asked, F kernel) {
+  request = asked;
+  const uint32_t* g = asked->grid;
+  const uint64_t total = (uint64_t)g[0] * g[1] * g[2];
+  std::atomic<uint64_t> next{0};
+  auto work = [&] {
+    for (uint64_t i; (i = next++) < total;) {
+      uint32_t n = asked->order ? asked->order[i] : (uint32_t)i;
+      program = {{n % g[0], n / g[0] % g[1], n / g[0] / g[1]}, n, false, nullptr};
+      kernel();
+    }
+  };
+  std::vector<std::thread> others;
+  for (uint32_t t = 1; t < asked->threads && t < total; t++) others.emplace_back(work);
+  work();
+  for (auto& t : others) t.join();
+}

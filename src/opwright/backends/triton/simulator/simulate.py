@@ -1,0 +1,233 @@
+"""`ow.simulate()`: launches Triton kernels on CPU tensors, compiled for the CPU and with every access checked."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import linecache
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.backends.triton.simulator.compilation import Compiled, Specialised, compile_kernel, specialise
+from opwright.contract.dtypes import short
+from opwright.errors import LaunchError, SimulatorError
+from opwright.internals.triton import launches_go_to
+
+__all__ = ["TritonFinding", "simulate"]
+
+_KINDS = {1: "out-of-bounds", 2: "uninitialised", 3: "misaligned", 4: "race", 5: "assertion"}
+_MOST_FINDINGS = 64
+_SEVERAL = 2**32 - 1
+
+
+class _Region(ctypes.Structure):
+    _fields_ = (
+        *(("begin", ctypes.c_uint64), ("end", ctypes.c_uint64), ("granule", ctypes.c_uint32)),
+        *(("argument", ctypes.c_uint32), ("written", ctypes.c_void_p)),
+        *(("writer", ctypes.c_void_p), ("reader", ctypes.c_void_p)),
+    )
+
+
+class _Finding(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_uint32) for name in ("kind", "site", "region", "writes")),
+        *(("program", ctypes.c_uint32 * 3), ("other", ctypes.c_uint32)),
+        *(("element", ctypes.c_int64), ("offset", ctypes.c_int64)),
+    )
+
+
+class _Request(ctypes.Structure):
+    _fields_ = (
+        *(("regions", ctypes.POINTER(_Region)), ("region_count", ctypes.c_uint64)),
+        *(("findings", ctypes.POINTER(_Finding)), ("finding_count", ctypes.c_uint64)),
+        *(("finding_limit", ctypes.c_uint64), ("grid", ctypes.c_uint32 * 3)),
+        *(("threads", ctypes.c_uint32), ("order", ctypes.c_void_p)),
+    )
+
+
+_C_TYPES = {"bool": ctypes.c_bool, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "float": ctypes.c_float,
+            "int8_t": ctypes.c_int8, "int16_t": ctypes.c_int16, "double": ctypes.c_double,
+            "P": ctypes.c_uint64}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TritonFinding:
+    """An error of a Triton kernel: what, where in its source, in which program and at which element of the block."""
+
+    kind: str
+    message: str
+    file: str
+    line: int
+    source: str
+    kernel: str
+    program: tuple[int, int, int]
+    element: int
+
+    def __str__(self) -> str:
+        place = f"in {self.kernel}, program {self.program}, element {self.element} of the block"
+        return f"{Path(self.file).name}:{self.line}: {self.kind}: {self.message}\n    {self.source}\n    {place}"
+
+
+@dataclass
+class _Simulation:
+    """The options of a block, and which elements of its uninitialised tensors have been written."""
+
+    checked: bool
+    seed: int | None
+    uninitialised: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+
+    def launch(self, function: Any, grid: Any, args: Sequence[Any], keywords: dict[str, Any]) -> bool:
+        values = [*args, *keywords.values()]
+        if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values):
+            return False
+        specialised = specialise(function, args, keywords)
+        size = _grid(function.__name__, grid, {**specialised.constants, **dict(specialised.run_time)})
+        compiled = compile_kernel(function, specialised, checked=self.checked)
+        if 0 not in size:
+            self.run(compiled, size, specialised)
+        return True
+
+    def run(self, compiled: Compiled, grid: tuple[int, int, int], specialised: Specialised) -> None:
+        """Run all programs.
+
+        Raises:
+            SimulatorError: with the findings.
+        """
+        tensors = [(name, v) for name, v in specialised.run_time if isinstance(v, torch.Tensor)]
+        regions, shadows = self.regions(tensors)
+        held: list[Any] = [
+            _C_TYPES[c](value.data_ptr() if isinstance(value, torch.Tensor) else value)
+            for c, (_, value) in zip(compiled.parameters, specialised.run_time, strict=True)
+        ]
+        arguments = (ctypes.c_void_p * max(1, len(held)))(*(ctypes.addressof(word) for word in held))
+        findings = (_Finding * _MOST_FINDINGS)()
+        array = (_Region * max(1, len(regions)))(*regions)
+        request = _Request(array, len(regions), findings, 0, _MOST_FINDINGS, (ctypes.c_uint32 * 3)(*grid), _cores())
+        order = self.order(grid)
+        request.order = order.data_ptr() if order is not None else None
+        compiled.run(ctypes.byref(request), arguments)
+        del shadows
+        if request.finding_count:
+            found = findings[: request.finding_count]
+            by_region = [tensors[region.argument] for region in regions]
+            raise _error(compiled, [_described(compiled, raw, by_region, grid) for raw in found])
+
+    def order(self, grid: tuple[int, int, int]) -> torch.Tensor | None:
+        if self.seed is None:
+            return None
+        numbers = list(range(grid[0] * grid[1] * grid[2]))
+        random.Random(self.seed).shuffle(numbers)
+        return torch.tensor(numbers, dtype=torch.int32)
+
+    def regions(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> tuple[list[_Region], list[torch.Tensor]]:
+        """The memory that the kernel may access, with a record of who wrote and who read each element."""
+        regions: list[_Region] = []
+        kept = []
+        for i, (_, tensor) in enumerate(tensors):
+            if tensor.numel() == 0:
+                continue
+            last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+            begin, count = tensor.data_ptr(), last + 1
+            end = begin + count * tensor.element_size()
+            if any(r.begin <= begin and end <= r.end for r in regions):
+                continue  # a view of another argument
+            shadow = torch.zeros(2, count if self.checked else 1, dtype=torch.int32)
+            written = next((w for t, w in self.uninitialised if t.data_ptr() == begin and len(w) >= count), None)
+            kept.append(shadow)
+            regions.append(
+                _Region(
+                    begin,
+                    end,
+                    tensor.element_size(),
+                    i,
+                    None if written is None else written.data_ptr(),
+                    shadow[0].data_ptr(),
+                    shadow[1].data_ptr(),
+                )
+            )
+        return regions, kept
+
+
+@contextlib.contextmanager
+def simulate(
+    *, checked: bool = True, seed: int | None = None, uninitialised: Sequence[torch.Tensor] = ()
+) -> Iterator[None]:
+    """A block in which ``kernel[grid](...)`` runs Triton kernels on CPU tensors, compiled by g++ from Triton's own
+    intermediate code. Autotuned kernels take their first configuration.
+
+    Args:
+        checked: check every access (the default); without it, kernels run faster.
+        seed: run the programs in an order drawn with this seed.
+        uninitialised: tensors without values, such as from ``torch.empty``: reading an element that no kernel of this
+            block has written is a finding.
+
+    Raises, at a launch:
+        SimulatorError: the kernel has errors; each finding names the source line.
+        KernelRefusedError: it needs something that the simulator does not have, which is named.
+    """
+    fresh = [(tensor, torch.zeros(tensor.numel(), dtype=torch.uint8)) for tensor in uninitialised]
+    with launches_go_to(_Simulation(checked, seed, fresh).launch):
+        yield
+
+
+def _grid(kernel: str, grid: Any, values: dict[str, Any]) -> tuple[int, int, int]:
+    asked = grid(values) if callable(grid) else grid
+    sizes = [int(n) for n in (asked if isinstance(asked, (tuple, list)) else (asked,))]
+    if not 1 <= len(sizes) <= 3 or min(sizes) < 0:
+        raise LaunchError(f"{kernel}: the grid is {tuple(sizes)}", fix="pass one to three numbers, none negative")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+def _error(compiled: Compiled, findings: list[TritonFinding]) -> SimulatorError:
+    count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
+    report = "\n".join(map(str, findings))
+    return SimulatorError(f"{compiled.name} on the simulator: {count}\n{report}", findings=tuple(findings))
+
+
+def _described(
+    compiled: Compiled, raw: Any, tensors: Sequence[tuple[str, torch.Tensor]], grid: tuple[int, int, int]
+) -> TritonFinding:
+    site = compiled.sites[raw.site]
+    kind, message = _KINDS[raw.kind], site.message
+    if kind == "assertion" and "overflow detected" in message:
+        kind = "integer-overflow"
+    elif kind != "assertion":
+        message = _access(raw, site.bytes, tensors, grid, race=kind == "race")
+    source = linecache.getline(site.file, site.line).strip()
+    x, y, z = raw.program
+    return TritonFinding(kind, message, site.file, site.line, source, compiled.name, (x, y, z), raw.element)
+
+
+def _access(
+    raw: Any, size: int, tensors: Sequence[tuple[str, torch.Tensor]], grid: tuple[int, int, int], *, race: bool
+) -> str:
+    verb = "writes" if raw.writes else "reads"
+    if raw.region >= len(tensors):
+        return f"{verb} {size} bytes at {hex(raw.offset)}, outside of all arguments"
+    name, tensor = tensors[raw.region]
+    what = f"{name} ({short(tensor.dtype)} {list(tensor.shape)})"
+    item = tensor.element_size()
+    count = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    index = raw.offset // item
+    if not race:
+        where = f"element {index}"
+        if index >= count:
+            where = f"{index - count} elements after the end" if index > count else "just past the end"
+        elif index < 0:
+            where = f"{-index} elements before the start"
+        return f"{verb} {size} bytes at {where} of {what}"
+    number = raw.other - 1
+    place = (number % grid[0], number // grid[0] % grid[1], number // grid[0] // grid[1])
+    other = "several other programs read" if raw.other == _SEVERAL else f"program {place} reads or writes"
+    return f"{verb} element {index} of {what}, which {other} without an atomic operation between"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

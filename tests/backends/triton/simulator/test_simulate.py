@@ -1,0 +1,196 @@
+"""Triton kernels compiled for the CPU compute what torch computes, and their errors are found by line."""
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+import opwright as ow
+from opwright.errors import KernelRefusedError, SimulatorError
+from tests.backends.triton.simulator import kernels
+
+F = torch.float32
+
+
+def test_a_sum_of_vectors_at_sizes_around_the_block() -> None:
+    for n in (1, 127, 128, 129, 1000):
+        x, y, out = torch.randn(n), torch.randn(n), torch.full((n,), 7.0)
+        with ow.simulate(seed=n):
+            kernels.add[(-(-n // 128),)](x, y, out, n, B=128)
+        assert torch.equal(out, x + y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_sums_in_other_formats_are_rounded_as_torch_rounds(dtype: torch.dtype) -> None:
+    x, y = torch.randn(256).to(dtype), torch.randn(256).to(dtype)
+    out = torch.empty_like(x)
+    with ow.simulate():
+        kernels.add[(1,)](x, y, out, 256, B=256)
+    assert torch.equal(out, x + y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn])
+def test_conversions_round_as_torch_rounds(dtype: torch.dtype) -> None:
+    x = torch.cat([torch.randn(224) * 8, torch.randn(30) * 1e-3, torch.tensor([0.0, -0.0])])
+    there, back = torch.empty(256, dtype=dtype), torch.empty(256)
+    with ow.simulate():
+        kernels.cast[(1,)](x, there, B=256)
+        kernels.cast[(1,)](there, back, B=256)
+    assert torch.equal(there.view(torch.int8), x.to(dtype).view(torch.int8))
+    assert torch.equal(back, x.to(dtype).float())
+
+
+def test_softmax() -> None:
+    x = torch.randn(33, 100)
+    out = torch.empty_like(x)
+    with ow.simulate(uninitialised=[out]):
+        kernels.softmax[(33,)](x, out, 100, B=128)
+    torch.testing.assert_close(out, x.softmax(1))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "most"),
+    [(F, "ieee", 1e-5), (F, "tf32", 0.05), (torch.float16, "ieee", 0.02), (torch.bfloat16, "ieee", 0.1)],
+)
+def test_a_product_of_matrices(dtype: torch.dtype, precision: str, most: float) -> None:
+    m, n, k = 37, 50, 70
+    a, b, c = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype), torch.empty(m, n, dtype=dtype)
+    with ow.simulate():
+        kernels.matmul[(2, 4)](a, b, c, m, n, k, BM=32, BN=16, BK=16, PRECISION=precision)
+    error = (c.double() - a.double() @ b.double()).abs().max()
+    assert error < most
+    if precision == "tf32":
+        assert error > 1e-4  # the operands are rounded to ten bits, as tensor cores do
+
+
+def test_reductions_with_functions_of_the_user() -> None:
+    x = torch.randn(8, 16)
+    out = torch.empty(4, 16)
+    with ow.simulate():
+        kernels.reductions[(1,)](x, out, N=8, M=16)
+    torch.testing.assert_close(out, torch.stack([x.sum(0), x.prod(0), x.argmax(0), x.max(0)[0] + x.argmax(0)]))
+
+
+def test_scans_in_both_directions() -> None:
+    x = torch.randn(8, 16)
+    out = torch.empty(3, 8, 16)
+    with ow.simulate():
+        kernels.scans[(1,)](x, out, N=8, M=16)
+    torch.testing.assert_close(out, torch.stack([x.cumsum(1), x.flip(0).cumsum(0).flip(0), x.cumprod(0)]))
+
+
+def test_shapes_sort_and_gather() -> None:
+    x = torch.randn(8, 8)
+    out = torch.empty(4, 8, 8)
+    with ow.simulate():
+        kernels.shapes[(1,)](x, out, N=8)
+    swapped = x.view(8, 4, 2).flip(2).reshape(8, 8)
+    assert torch.equal(out, torch.stack([x.T, swapped, x.sort(1)[0], x.flip(1)]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int16, torch.int8])
+def test_integers_round_towards_zero_as_in_c(dtype: torch.dtype) -> None:
+    x = torch.randint(-50, 50, (64,)).to(dtype)
+    y = torch.randint(1, 9, (64,)).to(dtype)
+    out = torch.empty(5, 64, dtype=dtype)
+    with ow.simulate():
+        kernels.integers[(1,)](x, y, out, 64, B=64)
+    quotient = torch.div(x, y, rounding_mode="trunc")
+    wanted = [quotient, x - quotient * y, (x ^ y) | (x & 7), (x >> 2) + (y << 3)]
+    wanted.append(torch.where(x > y, x.abs(), torch.minimum(x, y)))
+    assert torch.equal(out, torch.stack(wanted))
+
+
+def test_a_histogram() -> None:
+    x, out = torch.randint(0, 16, (256,), dtype=torch.int32), torch.empty(16, dtype=torch.int32)
+    with ow.simulate():
+        kernels.histogram[(1,)](x, out, B=256, BINS=16)
+    assert torch.equal(out, torch.bincount(x, minlength=16).int())
+
+
+def test_while_if_and_early_return() -> None:
+    x, out = torch.tensor([6, 7, 27], dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+    with ow.simulate():
+        kernels.collatz[(3,)](x, out)
+    assert out.tolist() == [8, 16, 0]
+
+
+def test_atomics_and_a_lock_are_no_races() -> None:
+    x = torch.randint(0, 100, (1000,), dtype=torch.int32)
+    lock, out = torch.zeros(1, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+    with ow.simulate(seed=1):
+        kernels.count[(8,)](x, lock, out, 1000, B=128)
+    assert out.tolist() == [int(x.sum()), int(x.max()), 8]
+
+
+def test_the_unchecked_build_computes_the_same() -> None:
+    x = torch.randn(9, 100)
+    out = torch.empty_like(x)
+    with ow.simulate(checked=False):
+        kernels.softmax[(9,)](x, out, 100, B=128)
+    torch.testing.assert_close(out, x.softmax(1))
+
+
+def test_inline_assembly_is_refused_by_name() -> None:
+    with ow.simulate(), pytest.raises(KernelRefusedError, match="elementwise_inline_asm"):
+        kernels.assembly[(1,)](torch.zeros(16, dtype=torch.int32), B=16)
+
+
+# --- planted faults ---
+
+
+def _wrong_line(kernel: Any) -> int:
+    source, first = inspect.getsourcelines(kernel.fn)
+    return first + next(i for i, line in enumerate(source) if "# wrong" in line)
+
+
+def _finding(kernel: Any, grid: int, *args: Any, uninitialised: Any = (), **constants: Any) -> Any:
+    with ow.simulate(uninitialised=uninitialised), pytest.raises(SimulatorError) as raised:
+        kernel[(grid,)](*args, **constants)
+    findings = raised.value.findings
+    assert {f.line for f in findings} == {_wrong_line(kernel)}, str(raised.value)
+    assert findings[0].source.endswith("# wrong")
+    return findings[0]
+
+
+def test_a_load_without_a_mask_is_out_of_bounds() -> None:
+    found = _finding(kernels.no_mask, 2, torch.randn(100), torch.zeros(100), 100, B=64)
+    assert found.kind == "out-of-bounds"
+    assert (found.program, found.element) == ((1, 0, 0), 36)
+    assert "x (float32 [100])" in found.message
+
+
+def test_a_mask_that_is_one_too_wide_is_out_of_bounds() -> None:
+    found = _finding(kernels.mask_too_wide, 1, torch.randn(100), torch.zeros(100), 100, B=128)
+    assert found.message == "writes 4 bytes at just past the end of out (float32 [100])"
+
+
+def test_a_store_over_a_neighbours_row_is_a_race() -> None:
+    found = _finding(kernels.over_the_neighbour, 4, torch.randn(4, 100), torch.zeros(4, 100), 100, B=128)
+    assert found.kind == "race"
+
+
+def test_a_load_of_what_another_program_stores_is_a_race() -> None:
+    with ow.simulate(), pytest.raises(SimulatorError) as raised:
+        kernels.reads_the_neighbour[(4,)](torch.randn(256), 256, B=64)
+    assert {f.kind for f in raised.value.findings} == {"race"}
+
+
+def test_an_offset_of_more_than_32_bits_is_an_overflow() -> None:
+    x, out = torch.zeros(1, dtype=torch.int32), torch.zeros(3, dtype=torch.int32)
+    found = _finding(kernels.overflow, 3, x, out, 2**30)
+    assert found.kind == "integer-overflow"
+
+
+def test_an_assertion_that_fails_has_its_message() -> None:
+    found = _finding(kernels.asserts, 1, torch.tensor([1.0, 2.0, -1.0, 3.0]), 4, B=4)
+    assert (found.kind, found.message, found.element) == ("assertion", "must be positive", 2)
+
+
+def test_a_load_of_an_element_that_nothing_has_written_is_found() -> None:
+    out = torch.empty(64)
+    found = _finding(kernels.reads_uninitialised, 1, torch.randn(64), out, uninitialised=[out], B=64)
+    assert found.kind == "uninitialised"
