@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import copy
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -56,30 +59,44 @@ def ttir(source: Any, options: Mapping[str, Any]) -> str | None:
     return str(module)
 
 
+# What launches jitted functions in this thread, in place of Triton.
+_launch: contextvars.ContextVar[Callable[..., bool] | None] = contextvars.ContextVar("opwright_launch", default=None)
+
+
 @contextlib.contextmanager
 def launches_go_to(launch: Callable[..., bool]) -> Iterator[None]:
-    """A block in which jitted functions are launched by ``launch(function, grid, arguments, keywords)``, unless it
-    returns False; and in which autotuners take their first configuration without measuring."""
+    """A block in which this thread's jitted functions are launched by ``launch(function, grid, arguments, keywords)``,
+    unless it returns False; and in which autotuners take their first configuration without measuring."""
+    _replace_launchers()
+    token = _launch.set(launch)
+    try:
+        yield
+    finally:
+        _launch.reset(token)
+
+
+@functools.cache
+def _replace_launchers() -> None:
+    """Let Triton's classes ask ``_launch`` first. It stays so, as another thread may be in such a block."""
     function_class, autotuner = find("triton_jit_function"), find("triton_autotuner")
     if function_class is None or autotuner is None:
         raise KernelRefusedError("this Triton has no launcher that can be replaced", fix="use Triton 3.4 to 3.9")
     run, tuned_run = function_class.run, autotuner.run
 
-    def run_here(self: Any, *args: Any, grid: Any, warmup: bool = False, **keywords: Any) -> Any:
-        if warmup or not launch(self, grid, args, keywords):
-            return run(self, *args, grid=grid, warmup=warmup, **keywords)
-        return None
+    @functools.wraps(run)
+    def run_or_launch(self: Any, *args: Any, **keywords: Any) -> Any:
+        launch = _launch.get()
+        if launch is None or keywords.get("warmup") or "grid" not in keywords:
+            return run(self, *args, **keywords)
+        rest = {name: value for name, value in keywords.items() if name not in ("grid", "warmup")}
+        return None if launch(self, keywords["grid"], args, rest) else run(self, *args, **keywords)
 
+    @functools.wraps(tuned_run)
     def run_first(self: Any, *args: Any, **keywords: Any) -> Any:
-        configs = self.configs
-        self.configs = configs[:1]
-        try:
+        if _launch.get() is None:
             return tuned_run(self, *args, **keywords)
-        finally:
-            self.configs = configs
+        first = copy.copy(self)  # other threads may use it at the same time
+        first.configs = self.configs[:1]
+        return tuned_run(first, *args, **keywords)
 
-    function_class.run, autotuner.run = run_here, run_first
-    try:
-        yield
-    finally:
-        function_class.run, autotuner.run = run, tuned_run
+    function_class.run, autotuner.run = run_or_launch, run_first

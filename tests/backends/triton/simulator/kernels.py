@@ -183,3 +183,11 @@ def reads_uninitialised(x, out, B: tl.constexpr):
     i = tl.arange(0, B)
     v = tl.load(out + i)  # wrong
     tl.store(out + i, v + tl.load(x + i))
+
+
+@triton.autotune([triton.Config({"B": 64}), triton.Config({"B": 128})], key=["n"])
+@triton.jit
+def tuned_add(x, y, out, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    mask = i < n
+    tl.store(out + i, tl.load(x + i, mask=mask) + tl.load(y + i, mask=mask), mask=mask)

@@ -16,7 +16,7 @@ import torch
 from opwright.backends.build_tools import build_tools
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import key_parts
-from opwright.backends.triton.simulator.generation import generate
+from opwright.backends.triton.simulator.generation import Generated, generate
 from opwright.backends.triton.simulator.reading import read_module
 from opwright.backends.triton.simulator.writer import Site
 from opwright.cache import ArtifactKey
@@ -131,13 +131,28 @@ def _ttir(function: Any, specialised: Specialised) -> str:
     return made
 
 
+def _generated(name: str, ttir: str) -> Generated:
+    try:
+        return generate(read_module(ttir))
+    except (
+        KeyError,
+        IndexError,
+        AttributeError,
+        StopIteration,
+    ) as error:  # the text has another form than what is read
+        raise KernelRefusedError(
+            f"{name}: the Triton simulator cannot read what Triton made of it: {type(error).__name__}: {error}",
+            fix="check this kernel in the interpreter, or on a GPU",
+        ) from error
+
+
 @functools.lru_cache(maxsize=256)
 def _compile(name: str, ttir: str, checked: bool) -> Compiled:
     tools = build_tools()
     compiler = tools.machine.cxx
     if compiler is None:
         raise KernelRefusedError(f"{name}: there is no C++ compiler", fix="install g++ (apt install g++), or set CXX")
-    generated = generate(read_module(ttir))
+    generated = _generated(name, ttir)
     flags = [*_FLAGS, *(["-DCHECKED"] if checked else [])]
     header = (_INCLUDE / "opwright_triton.h").read_text()
     key = ArtifactKey(
