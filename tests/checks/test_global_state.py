@@ -186,6 +186,7 @@ def test_what_is_as_before_is_no_warning(namespace, kernel):
     assert verdict.status == "pass", verdict.findings
 
 
+@pytest.mark.slow  # a whole check
 def test_an_operator_that_draws_random_numbers_may_advance_the_generator(namespace):
     verdict = verdict_of(namespace, lambda x: x + torch.rand_like(x), draws=True)
     assert verdict.status == "pass", verdict.findings

@@ -48,6 +48,7 @@ def test_right_kernels_pass():
     assert failing(with_closure(), "right") == {}
 
 
+@pytest.mark.slow  # a whole check for each kernel
 def test_wrong_kernels_are_found():
     assert {"values"} <= failing(by_module, "wrong").keys() <= {"values", "torch.compile"}
     assert {"values"} <= failing(with_closure(), "wrong").keys() <= {"values", "torch.compile"}

@@ -88,6 +88,7 @@ def compare(operator, kernel, given):
 # -- values -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # g++ compiles both directions
 @pytest.mark.compiler
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_cpp_kernel_gives_what_the_reference_gives(dtype):

@@ -34,7 +34,8 @@ def test_contracts_can_be_made_of_many_functions(count):
     assert len({m.operator.contract.qualname for m in made}) == count
 
 
-@pytest.mark.parametrize("name", [FEW[0], *(pytest.param(name, marks=pytest.mark.slow) for name in FEW[1:])])
+@pytest.mark.slow  # a whole check of each
+@pytest.mark.parametrize("name", FEW)
 def test_a_function_of_torch_is_right(name):
     for row in check_function(name, "cpu"):
         assert row["status"] == "pass", row["findings"]

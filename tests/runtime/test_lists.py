@@ -117,6 +117,7 @@ def test_a_right_kernel_passes_every_check(add_all, halves):
     assert report.passed, [v.failures for v in report.verdicts]
 
 
+@pytest.mark.slow  # a whole check for each kernel
 @pytest.mark.parametrize(
     ("wrong", "check", "case"),
     [

@@ -71,6 +71,7 @@ def test_an_overload_of_another_local_operator(namespace):
     assert failing(four_times) == {}
 
 
+@pytest.mark.slow  # new processes
 def test_an_own_class_of_dtypes(namespace):
     class Half(AbstractDtype):
         dtypes = ("float16", "bfloat16")

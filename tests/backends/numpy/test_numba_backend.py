@@ -44,6 +44,7 @@ def test_a_recurrence_is_that_of_the_reference(namespace: str, options: dict[str
         torch.testing.assert_close(op(x, 0.25), reference(x, 0.25))
 
 
+@pytest.mark.slow  # checks two kernels, which Numba compiles for each dtype
 def test_a_check_passes_the_right_and_finds_the_wrong_kernel(namespace: str) -> None:
     op = running(namespace)
     op.numba(recurrence)

@@ -122,6 +122,7 @@ def test_vmap_and_transforms(scaled_exp):
     torch.testing.assert_close(torch.func.grad(lambda x: scaled_exp(x, 2.0).sum())(batch[0]), 2 * batch[0].exp())
 
 
+@pytest.mark.slow  # checks two kernels whole
 def test_check_passes_and_sees_a_wrong_saved_output(scaled_exp):
     assert ow.check(scaled_exp).passed
 
