@@ -2,6 +2,8 @@
 
 import inspect
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -245,6 +247,35 @@ def test_threads_are_simulated_each_by_itself() -> None:
     with pytest.raises(Exception, match=r"."):  # Triton itself takes no CPU tensors: nothing is left behind
         add()
     assert len(sums) == 2
+
+
+def test_launches_of_one_kernel_at_the_same_time() -> None:
+    x = torch.arange(64 * 128.0)
+    outs = [torch.empty(64 * 128) for _ in range(8)]
+
+    def add(i: int) -> None:
+        with ow.simulate(seed=i):
+            for _ in range(20):
+                kernels.add[(64,)](x, torch.full_like(x, i), outs[i], 64 * 128, B=128)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(8)))  # raises what a thread raised
+    assert all(torch.equal(out, x + i) for i, out in enumerate(outs))
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_launches_give_their_memory_back() -> None:
+    x, out = torch.ones(4 * 65536), torch.empty(4 * 65536)
+    before = 0
+    with ow.simulate(checked=False):
+        for launch in range(150):
+            if launch == 20:
+                before = _resident()
+            kernels.add[(4,)](x, x, out, 4 * 65536, B=65536)
+    assert _resident() - before < 60 << 20
 
 
 def test_text_that_cannot_be_read_is_refused() -> None:

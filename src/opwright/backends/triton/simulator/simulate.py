@@ -7,6 +7,7 @@ import ctypes
 import linecache
 import os
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ __all__ = ["TritonFinding", "simulate"]
 _KINDS = {1: "out-of-bounds", 2: "uninitialised", 3: "misaligned", 4: "race", 5: "assertion"}
 _MOST_FINDINGS = 64
 _SEVERAL = 2**32 - 1
+# A launch takes all cores, and a compiled kernel knows one request at a time.
+_one_launch = threading.Lock()
 
 
 class _Region(ctypes.Structure):
@@ -111,7 +114,8 @@ class _Simulation:
         request = _Request(array, len(regions), findings, 0, _MOST_FINDINGS, (ctypes.c_uint32 * 3)(*grid), _cores())
         order = self.order(grid)
         request.order = order.data_ptr() if order is not None else None
-        compiled.run(ctypes.byref(request), arguments)
+        with _one_launch:
+            compiled.run(ctypes.byref(request), arguments)
         del shadows
         if request.finding_count:
             found = findings[: request.finding_count]

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <mutex>
@@ -72,7 +73,10 @@ inline float tf32(float v) {  // ten mantissa bits, ties away from zero, as cvt.
 // The values of a tensor in row-major order. Copies share them: a value never changes after its definition.
 template <class T, int N> struct Tn {
   struct Held { T* data; int count; };
-  static std::vector<Held*>& spare() { static thread_local std::vector<Held*> s; return s; }
+  struct Spare : std::vector<Held*> {  // threads end with their launch
+    ~Spare() { for (Held* held : *this) { std::free(held->data); delete held; } }
+  };
+  static Spare& spare() { static thread_local Spare s; return s; }
   Held* held;
   Tn() {
     auto& s = spare();
