@@ -15,6 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.backends.cuda.nvrtc_process import run_nvrtc
+from opwright.checks import state
 
 
 def verdict_of(namespace, kernel, *, draws=False):
@@ -190,3 +192,16 @@ def test_what_is_as_before_is_no_warning(namespace, kernel):
 def test_an_operator_that_draws_random_numbers_may_advance_the_generator(namespace):
     verdict = verdict_of(namespace, lambda x: x + torch.rand_like(x), draws=True)
     assert verdict.status == "pass", verdict.findings
+
+
+@pytest.mark.nvrtc
+def test_the_process_in_which_nvrtc_compiles_is_none_of_the_kernels():
+    before = state.settings("cpu")
+    assert run_nvrtc("", "empty.cu", {}, [], []).succeeded
+    assert "the child processes" not in state.changes(before, "cpu")
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert "the child processes" in state.changes(before, "cpu")
+    finally:
+        child.kill()
+        child.wait()

@@ -16,7 +16,8 @@ import torch
 
 __all__ = ["RANDOM", "changes", "restore", "settings"]
 
-# Packages that keep threads for their own work.
+# Programs that compile, by what is in their command lines; packages that keep threads for their own work.
+_COMPILERS = (b"torch._inductor", b"opwright/backends/cuda/nvrtc_child.py")
 _LIBRARIES = ("torch", "triton", "concurrent", "multiprocessing", "tqdm", "filelock")
 
 # The settings that a kernel may change whose contract says that it draws random numbers.
@@ -48,7 +49,7 @@ def _threads() -> frozenset[str]:
 
 
 def _children() -> frozenset[str]:
-    """The processes that this one has started, except those in which torch compiles."""
+    """The processes that this one has started, except those in which torch and NVRTC compile."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # the thread has ended
@@ -58,7 +59,8 @@ def _children() -> frozenset[str]:
 
 def _compiles(pid: str) -> bool:
     with contextlib.suppress(OSError):
-        return b"torch._inductor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return any(name in command for name in _COMPILERS)
     return True  # it has just ended
 
 
