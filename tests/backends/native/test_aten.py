@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from torch import Tensor
 
 import opwright as ow
+from opwright.backends import get_backend
+from opwright.backends.build_tools import build_tools
 from opwright.backends.native import aten_headers
+from opwright.backends.native.tensor_access import LIBRARIES
 from opwright.errors import KernelError
 
 # Types of numbers that torch's dispatcher does not take, a vector of results, and two registrations.
@@ -51,6 +54,7 @@ def operator(folder: Path, text: str, **options: Any) -> tuple[Any, Any]:
     return made, made.cpp(folder / "extension.cpp", entry="shifting::shifted", **options)
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.slow  # reads all of ATen's headers once: a minute and more on two cores
 @pytest.mark.compiler
 def test_a_published_extension_runs_unchanged(tmp_path: Path) -> None:
@@ -66,6 +70,50 @@ def test_a_published_extension_runs_unchanged(tmp_path: Path) -> None:
     _, wrong = operator(tmp_path, two, abi="aten")
     with pytest.raises(RuntimeError, match="the kernel returned 1 tensors, but the operator has 2 outputs"):
         wrong(x, 3, 0.5, True, [0])
+
+
+CUDA_EXTENSION = """\
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/extension.h>
+
+__global__ void twice(const float* x, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = 2 * x[i];
+}
+
+torch::Tensor doubled(const torch::Tensor x) {
+  const at::cuda::OptionalCUDAGuard guard(x.device());
+  auto out = torch::empty_like(x);
+  twice<<<(x.numel() + 127) / 128, 128, 0, at::cuda::getCurrentCUDAStream()>>>(
+      x.data_ptr<float>(), out.data_ptr<float>(), x.numel());
+  return out;
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("doubled", &doubled); }
+"""
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.slow  # nvcc reads ATen's headers: a minute on two cores
+@pytest.mark.nvcc
+@pytest.mark.skipif(not (LIBRARIES / "libtorch_cuda.so").is_file(), reason="torch was built without CUDA")
+def test_a_published_cuda_extension_builds_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "doubled.cu").write_text(CUDA_EXTENSION)
+    name = f"aten_{uuid.uuid4().hex[:8]}"
+
+    @ow.op(f"{name}::doubled")
+    def doubled(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+        return 2 * x
+
+    kernel = doubled.cuda(tmp_path / "doubled.cu", abi="aten", options=["-gencode=arch=compute_90,code=sm_90"])
+    artifact = get_backend("cuda").compile(kernel.spec, kernel.contract, build_tools())
+    torch.ops.load_library(str(artifact.file))
+    operator = getattr(torch.ops.opwright_kernels, artifact.entry)
+    assert str(operator.default._schema).endswith("(Tensor x) -> Tensor")
+    if torch.cuda.is_available():
+        x = torch.randn(1000, device="cuda")
+        torch.testing.assert_close(kernel(x), 2 * x)
 
 
 def test_atens_tensors_without_the_option_are_refused_with_what_to_pass(tmp_path: Path) -> None:

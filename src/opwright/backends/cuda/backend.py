@@ -109,9 +109,10 @@ class CudaBackend(Backend):
         abi = abi_of(spec)
         flags = (f"-std={abi.cpp_standard}", *_FLAGS, *_architecture_flags(spec, machine))
         libraries = ("-ltorch", "-ltorch_cpu", *(_ATEN_LIBRARIES if abi is ATEN else ()))
+        more = nvrtc.cuda_include_folders() if abi is ATEN else ()  # ATen includes cuBLAS, cuSPARSE and cuSOLVER
         # The CUDA part of the stable ABI is in torch_cuda, which a GPU process has loaded.
         toolkit = Path(machine.nvcc.path).resolve().parents[1]
-        return host_function.Toolchain(machine.nvcc, flags, libraries, ".cu", toolkit=toolkit)
+        return host_function.Toolchain(machine.nvcc, flags, libraries, ".cu", toolkit=toolkit, more_headers=more)
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         if artifact.file is None:

@@ -42,6 +42,7 @@ class Toolchain:
         library: the namespace of the private operator.
         is_shipped: for a package, which runs without opwright: no fast path from Python, no precompiled headers.
         toolkit: the folder of headers and libraries that came with the compiler, beyond those of the system.
+        more_headers: folders of CUDA's headers that are searched last, for what a small toolkit lacks.
     """
 
     compiler: Compiler
@@ -52,6 +53,7 @@ class Toolchain:
     library: str = "opwright_kernels"
     is_shipped: bool = False
     toolkit: Path | None = None
+    more_headers: tuple[Path, ...] = ()
 
 
 def check_options(spec: KernelSpec, contract: Contract) -> None:
@@ -122,7 +124,8 @@ def build(spec: KernelSpec, contract: Contract, tools: BuildTools, toolchain: To
         command = [toolchain.compiler.path, *flags, *watch.compile_flags, str(binding), "-o", str(folder / library)]
         command += [*libraries, *watch.link_flags]
         run_compiler(command, f"{contract.qualname}: {source.name}", environment=watch.environment)
-        installed = [TORCH, *filter(None, [python_headers(), toolchain.toolkit]), *(Path(h[2:]) for h in headers)]
+        installed = [TORCH, *filter(None, [python_headers(), toolchain.toolkit]), *toolchain.more_headers]
+        installed += [Path(flag[2:]) for flag in headers]
         return watch.read_files([*flags, *libraries], base=source.parent, built_in=folder, installed=installed)
 
     folder = tools.cache.get_or_build(
@@ -157,7 +160,8 @@ def _without_registrations(source: Path, folder: Path, tools: BuildTools) -> Pat
 def _flags(spec: KernelSpec, toolchain: Toolchain) -> list[str]:
     specific = _aten_flags(spec) if abi_of(spec) is ATEN else _stable_flags(toolchain)
     own = [f"-I{_source(spec).parent}", f"-I{INCLUDE}"]
-    return [*toolchain.flags, *own, *specific, f"-I{TORCH / 'include'}", *spec.options.get("options", ())]
+    last = [part for folder in toolchain.more_headers for part in ("-Xcompiler", f"-idirafter,{folder}")]
+    return [*toolchain.flags, *own, *specific, f"-I{TORCH / 'include'}", *last, *spec.options.get("options", ())]
 
 
 def _stable_flags(toolchain: Toolchain) -> list[str]:
