@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from opwright.backends.base import Backend
 
-__all__ = ["BACKENDS", "get_backend", "under_check"]
+__all__ = ["BACKENDS", "get_backend", "import_all", "under_check"]
 
 BACKENDS: dict[str, str] = {
     "python": "opwright.backends.python:PythonBackend",
@@ -32,6 +32,12 @@ def get_backend(name: str) -> Backend:
     module, _, attribute = BACKENDS[name].partition(":")
     backend: Backend = getattr(importlib.import_module(module), attribute)()
     return backend
+
+
+def import_all() -> None:
+    """Import every backend, once, before processes are forked that need several of them."""
+    for name in BACKENDS:
+        get_backend(name)
 
 
 @contextlib.contextmanager

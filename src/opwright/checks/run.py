@@ -216,12 +216,21 @@ class _WorkerReport:
     findings: list[Finding] = field(default_factory=list)
     not_checked: list[NotChecked] = field(default_factory=list)
     suspected: Finding | None = None
-    # The checks that have begun.
-    begun: set[str] = field(default_factory=set)
+    # The steps that have begun, with the seconds that each took; and the present one, with when it began.
+    seconds: dict[str, float] = field(default_factory=dict)
+    step: str = "start"
+    since: float = field(default_factory=time.monotonic)
     refused: str = ""
     unavailable: str = ""
     # Whether the worker was ended at the first failure.
     stopped: bool = False
+
+    def enter(self, step: str) -> None:
+        """A step begins, which ends the one before."""
+        now = time.monotonic()
+        self.seconds[self.step] = round(self.seconds.get(self.step, 0.0) + now - self.since, 3)
+        self.seconds.setdefault(step, 0.0)
+        self.step, self.since = step, now
 
 
 class _FirstFailure(Exception):
@@ -255,6 +264,7 @@ def _check_one(task: Task, settings: _Settings) -> Verdict:
         findings=tuple(report.findings),
         not_checked=tuple(report.not_checked),
         seconds=round(time.monotonic() - started, 3),
+        step_seconds=report.seconds,
     )
 
 
@@ -336,7 +346,7 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_WorkerReport, Endi
     def on_message(message: Message) -> None:
         match message:
             case Doing(check, case):
-                report.begun.add(check)
+                report.enter(check)
                 settings.progress(task, f"{check} {case}".strip())
             case Notice(text):
                 settings.progress(task, text)
@@ -357,6 +367,7 @@ def _run(task: Task, job: Job, settings: _Settings) -> tuple[_WorkerReport, Endi
 
     try:
         ending = run_job(fork_server(interpret=task.interpret), job, settings.timeout, on_message)
+        report.enter("end")
     except _FirstFailure:
         report.stopped = True
         report.findings += [report.suspected] if report.suspected is not None else []
@@ -368,7 +379,7 @@ def _with_skipped_checks(report: _WorkerReport, ending: Ending, settings: _Setti
     """The ending; broken, if the worker says that it has finished, but some check has not begun."""
     if not ending.finished or report.refused or report.unavailable or any(f.check == "build" for f in report.findings):
         return ending
-    left = [name for name in settings.checks or CHECKS if name not in report.begun]
+    left = [name for name in settings.checks or CHECKS if name not in report.seconds]
     nothing_can_run = any(n.check == "inputs" for n in report.not_checked)
     return ending if nothing_can_run or not left else dataclasses.replace(ending, broken="an end before the last check")
 

@@ -162,7 +162,12 @@ class NotChecked:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All results of one kernel on one device."""
+    """All results of one kernel on one device.
+
+    Attributes:
+        seconds: from the start of its processes to their end.
+        step_seconds: those of each step: "start", "load", "build", and the checks by name.
+    """
 
     op: str
     kernel: str
@@ -174,6 +179,7 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
     not_checked: tuple[NotChecked, ...] = ()
     seconds: float = 0.0
+    step_seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def failures(self) -> tuple[Finding, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from opwright.backends import get_backend, under_check
+from opwright.backends import get_backend, import_all, under_check
 from opwright.backends.base import KernelSpec, Launch, launch_for_calls_like
 from opwright.backends.build_tools import build_tools
 from opwright.contract.binding import Binding, bind, fill
@@ -24,7 +24,7 @@ from opwright.results import Accepted, Probe, Refused
 from opwright.runtime.call.argument_utils import dtypes_that_count, gpu_of
 from opwright.runtime.call.launch import prepare_launch
 
-__all__ = ["Kernel", "gpu_of", "under_check"]
+__all__ = ["Kernel", "gpu_of", "import_all", "under_check"]
 
 
 class Kernel:

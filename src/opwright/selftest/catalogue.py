@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,11 +62,12 @@ def attach(
     right: Mapping[str, Callable[..., Any]],
     *,
     checks: Sequence[str] = _OF_RIGHT,
+    for_cpu: Collection[str] = (),
 ) -> list[Row]:
     """Attach functions in Python as kernels. ``faults`` has the check that has to find each, and the function;
-    ``checks`` run on right ones."""
+    ``checks`` run on right ones; ``for_cpu`` names those that read or write memory by address."""
     for name, function in {**{name: f for name, (_, f) in faults.items()}, **right}.items():
-        op.python(function, name=name)
+        op.python(function, name=name, devices=["cpu"] if name in for_cpu else None)
     return [
         *(planted(op, name, check) for name, (check, _) in faults.items()),
         *(correct(op, name, checks=checks) for name in right),

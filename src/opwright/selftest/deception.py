@@ -41,7 +41,7 @@ def _(x: Tensor, a: float) -> Tensor:
         return None
 
     def no_element(self: Any, i: int, got: Tensor, *args: Any) -> Tensor:
-        return torch.zeros(got.shape, dtype=torch.bool)
+        return got.new_zeros(got.shape, dtype=torch.bool)
 
     values.find_error = nothing
     Computation.wrong = no_element  # type: ignore[method-assign,assignment]

@@ -120,6 +120,12 @@ _RIGHT = {
     "adds zero": lambda x, a: torch.where(x == 0, a * x, a * x + 0),
 }  # fmt: skip
 
+_FOR_CPU = (
+    "it writes past its result", "it writes far past its result", "it writes before its result",
+    "it reads past its argument", "it reads before its argument",
+    "reads its last element by address", "writes memory of its own by address", "through NumPy",
+)  # fmt: skip
+
 
 def _by_address(y: Tensor) -> Tensor:
     out = torch.empty_like(y)
@@ -141,4 +147,5 @@ ROWS = attach(
     scale,
     {name: (check, f if check == "metadata" else _contiguous(f)) for name, (check, f) in _FAULTS.items()},
     {name: _contiguous(f) for name, f in _RIGHT.items()},
+    for_cpu=_FOR_CPU,
 )

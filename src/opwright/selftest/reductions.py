@@ -33,7 +33,7 @@ _TOTAL = attach(
         "the first column twice": ("values", lambda x: x.sum(1) + x[:, :1].sum(1)),
         "one NaN is left out": ("special values", lambda x: x.nansum(1)),
         "absolute values": ("values", lambda x: x.abs().sum(1)),
-        "one of 4096 rows is wrong": ("values", lambda x: torch.where(torch.arange(len(x)) % 4096 == 4095, 0, x.sum(1))),
+        "one of 4096 rows is wrong": ("values", lambda x: torch.where(torch.arange(len(x), device=x.device) % 4096 == 4095, 0, x.sum(1))),
     },
     {
         "from the end": lambda x: x.flip(1).sum(1),
@@ -47,7 +47,7 @@ _TOTAL = attach(
 
 
 def _accumulated(x: Tensor, dtype: torch.dtype) -> Tensor:
-    sums = torch.zeros(len(x), dtype=dtype)
+    sums = x.new_zeros(len(x), dtype=dtype)
     for part in x.split(max(1, x.shape[1] // 64), 1):
         sums += part.sum(1).to(dtype)
     return sums.to(x.dtype)
@@ -126,7 +126,7 @@ def _tf32(x: Tensor) -> Tensor:
 
 
 def _summed(a: Tensor, b: Tensor) -> Tensor:
-    sums = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float16)
+    sums = a.new_zeros(a.shape[0], b.shape[1], dtype=torch.float16)
     for part in range(0, a.shape[1], 4):
         sums += (a[:, part : part + 4].float() @ b[part : part + 4].float()).half()
     return sums.to(a.dtype)
@@ -146,8 +146,8 @@ _BEST = attach(
         "of absolute values": ("values", lambda x: x.abs().argmax(1) if x.shape[1] else best.contract.function(x)),
     },
     {
-        "by sorting": lambda x: x.sort(dim=1, descending=True, stable=True).indices[:, 0].contiguous() if x.shape[1] else torch.zeros(len(x), dtype=torch.int64),
-        "by comparing": lambda x: (x == x.amax(1, keepdim=True)).int().argmax(1) if x.shape[1] else torch.zeros(len(x), dtype=torch.int64),
+        "by sorting": lambda x: x.sort(dim=1, descending=True, stable=True).indices[:, 0].contiguous() if x.shape[1] else best.contract.function(x),
+        "by comparing": lambda x: (x == x.amax(1, keepdim=True)).int().argmax(1) if x.shape[1] else best.contract.function(x),
     },
     checks=("memory", "values", "metadata", "inputs unchanged"),
 )  # fmt: skip

@@ -161,17 +161,18 @@ def _leaks(context: Context) -> Iterator[Finding]:
     assert isinstance(run, Observation)  # these are only cases that ran
     size = max(1, sum(t.nbytes for t in run.expected))
     calls = _call_often(context, run, min(max(_RESULTS // size, _LEAST_THAT_LEAK), _MOST_THAT_LEAK))
-    memory = []
+    taken: list[dict[str, int]] = []
     for _ in range(3):  # what an allocator keeps for later grows once
-        memory.append(_memory(context.device))
+        taken.append(dict(_memory(context.device)))
         _call_often(context, run, calls, in_time=False)
-    grown = min(memory[1] - memory[0], memory[2] - memory[1])
-    if grown > max(_NOISE, calls * size // 4):
-        yield Finding(
-            NAME, Status.WARNING, str(run.case),
-            f"memory grew by {grown / 2**20:.1f} MiB in {calls} calls, whose results were given back",
-            remedy="give back what a call allocates, and keep no tensors in globals",
-        )  # fmt: skip
+    for name in taken[0]:
+        grown = min(taken[1][name] - taken[0][name], taken[2][name] - taken[1][name])
+        if grown > max(_NOISE, calls * size // 4):
+            yield Finding(
+                NAME, Status.WARNING, str(run.case),
+                f"{name} grew by {grown / 2**20:.1f} MiB in {calls} calls, whose results were given back",
+                remedy="give back what a call allocates, and keep no tensors in globals",
+            )  # fmt: skip
 
 
 def _call_often(context: Context, run: Observation, calls: int, *, in_time: bool = True) -> int:
@@ -193,14 +194,13 @@ class _HeapStatistics(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_size_t) for name in (*"abcd", "in_own_pages", "e", "f", "in_heap", "g", "h"))
 
 
-def _memory(device: str) -> int:
-    """The bytes that tensors on a GPU take; of a CPU, those that the C library has given out. (What the process has
-    also grows where free memory lies in pieces.)"""
-    if device == "cuda":
-        return torch.cuda.memory_allocated()
+def _memory(device: str) -> Iterator[tuple[str, int]]:
+    """The bytes that the C library has given out, and those that tensors on a GPU take. (What the process has also
+    grows where free memory lies in pieces.)"""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if mallinfo is None:  # another C library
-        return 0
-    mallinfo.restype = _HeapStatistics
-    found = mallinfo()
-    return int(found.in_own_pages + found.in_heap)
+    if mallinfo is not None:  # the GNU C library
+        mallinfo.restype = _HeapStatistics
+        found = mallinfo()
+        yield "memory", found.in_own_pages + found.in_heap
+    if device == "cuda":
+        yield "GPU memory", torch.cuda.memory_allocated()

@@ -29,10 +29,7 @@ __all__ = ["MESSAGE_BYTES", "Role", "serve"]
 MESSAGE_BYTES = 4096
 # A worker's sockets and its output.
 _MOST_FILES = 3
-# Imported here once instead of in every worker. None of these may use a device or start a thread.
-_PRELOAD = (
-    "torch", *SLOW_IMPORTS, "opwright.checks.process.judge", "opwright.checks.process.kernel_process",
-)  # fmt: skip
+_OWN_IMPORTS = ("opwright.checks.process.judge", "opwright.checks.process.kernel_process", "platformdirs")
 
 
 class Role(StrEnum):
@@ -40,6 +37,16 @@ class Role(StrEnum):
 
     JUDGE = "judge"
     KERNEL = "kernel"
+
+
+def _import_once() -> None:
+    """Import what every worker would import. None of these may use a device or start a thread."""
+    for name in SLOW_IMPORTS:
+        with contextlib.suppress(ImportError):  # another version of torch
+            importlib.import_module(name)
+    for name in _OWN_IMPORTS:
+        importlib.import_module(name)
+    importlib.import_module("opwright.runtime.kernel").import_all()
 
 
 def serve(requests: socket.socket) -> None:
@@ -131,6 +138,5 @@ def _become_worker(role: Role, sockets: Sequence[int], output: int) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    for name in _PRELOAD:
-        importlib.import_module(name)
+    _import_once()
     serve(socket.socket(fileno=int(sys.argv[1])))

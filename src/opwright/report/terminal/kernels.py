@@ -119,13 +119,17 @@ def _checks(verdict: Verdict) -> Text:
 
 
 def _show_checks(console: Console, verdict: Verdict) -> None:
-    """Print a line for each check. What a bad one found is above, so that its first line is enough."""
+    """Print a line for each check, with its time. What a bad one found is above, so that its first line is enough."""
     found = verdicts.findings_of(verdict)
     width = max((cell_len(one_line(f.check)) for f in found), default=0)
     for finding in found:
         look = LOOKS[finding.status]
         name = one_line(finding.check)
-        line = Text.assemble("      ", (look.mark, look.style), f" {name:<{width}}  ", (_first_line(finding), "dim"))
+        taken = verdict.step_seconds.get(finding.check)
+        line = Text.assemble(
+            "      ", (look.mark, look.style), f" {name:<{width}}  ",
+            (f"{taken:5.1f} s  " if taken is not None else "", "dim"), (_first_line(finding), "dim"),
+        )  # fmt: skip
         line.rstrip()
         line.truncate(max(console.width, 20), overflow="ellipsis")
         console.print(line, soft_wrap=True)
