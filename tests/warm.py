@@ -36,7 +36,9 @@ from tests import REPOSITORY
 __all__ = ["Running", "run_module", "run_script", "start_module"]
 
 _PRELOAD = (
-    "torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch.testing._internal.optests", "jaxtyping", "numpy",
+    "torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch.testing._internal.optests",
+    "torch._inductor.pattern_matcher", "torch._dynamo.repro.after_dynamo", "torch._dynamo.backends.inductor",
+    "torch.export._trace", "jaxtyping", "numpy",
 )  # fmt: skip
 _FORK_SERVER = ["-m", "opwright.checks.process.forkserver"]
 _MESSAGE_BYTES = 1 << 17

@@ -25,7 +25,16 @@ from opwright.errors import ArgumentError, KernelError, NameClashError
 from opwright.internals.dispatch import is_intercepted
 from opwright.runtime.call.argument_utils import gpu_of
 from opwright.runtime.call.arrays import call_on_arrays, holds_arrays, traced_on_arrays
-from opwright.runtime.call.fast_path import GuardableKernel, GuardedCall, guard_call, is_plain_call, static_key
+from opwright.runtime.call.fast_path import (
+    GuardableKernel,
+    GuardedCall,
+    guard_call,
+    guarded_arity,
+    is_plain_call,
+    newest_first,
+    static_key,
+    with_visible_outputs,
+)
 from opwright.runtime.call.on_copies import OnCopies
 from opwright.runtime.languages import Languages
 from opwright.runtime.register import registration
@@ -40,8 +49,6 @@ __all__ = ["BaseOp", "OperatorKernel"]
 P = ParamSpec("P", default=...)
 R_co = TypeVar("R_co", covariant=True, default=Any)
 Part = TypeVar("Part", bound=Callable[..., Any])
-# The number of guards of an operator: a loop over the layers of a model needs a few.
-_MOST_GUARDS = 8
 # The number of cached shapes with their kernels: a bound, should sizes change with every call.
 _MOST_CACHED_SHAPES = 4096
 
@@ -71,8 +78,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         self._applicable_by_key: dict[Any, tuple[OperatorKernel, ...]] = {}
         # A reference in NumPy: calls may pass arrays, and then return arrays.
         self._takes_arrays = contract.signature.language == "numpy"
-        # The number of positional arguments that are all arguments; -1 if some are keyword-only.
-        self._arity = -1 if contract.signature.keyword_only else len(contract.signature.arguments)
+        self._arity = guarded_arity(contract)
         functools.update_wrapper(self, contract.function)
         self.overload = registration.register(
             Registrable(self, self._rules, self._run, self._traceable_kernel, lambda: self.fingerprint, self._retire)
@@ -182,10 +188,9 @@ class BaseOp(Languages, Generic[P, R_co]):
         signature = self.contract.signature
         if signature.mutated:
             guarded = guarded._replace(run=_checked(overlap_check(self.contract, arguments), guarded.run))
-        if track is None and signature.visible < len(signature.returns):  # a tracker returns visible outputs only
-            run, visible = guarded.run, self.contract.visible
-            guarded = guarded._replace(run=lambda *arguments: visible(run(*arguments)))
-        self._guarded_calls = (guarded, *self._guarded_calls[: _MOST_GUARDS - 1])
+        if track is None:  # a tracker returns visible outputs only
+            guarded = with_visible_outputs(guarded, self.contract)
+        self._guarded_calls = newest_first(guarded, self._guarded_calls)
 
     @functools.cached_property
     def _tracker(self) -> Callable[..., Any]:

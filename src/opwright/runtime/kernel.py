@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from opwright.backends import get_backend, import_all, under_check
 from opwright.backends.base import KernelSpec, Launch, launch_for_calls_like
@@ -19,9 +20,18 @@ from opwright.contract.dtypes import short
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import KernelRefusedError
 from opwright.internals.autograd import below_autograd
+from opwright.internals.dispatch import is_intercepted
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
 from opwright.runtime.call.argument_utils import dtypes_that_count, gpu_of
+from opwright.runtime.call.fast_path import (
+    GuardedCall,
+    guard_call,
+    guarded_arity,
+    is_plain_call,
+    newest_first,
+    with_visible_outputs,
+)
 from opwright.runtime.call.launch import prepare_launch
 
 __all__ = ["Kernel", "gpu_of", "import_all", "under_check"]
@@ -43,6 +53,9 @@ class Kernel:
         self.when = self._user_when if self._condition is None else self._when_and_condition
         self._launch: Launch | None = None
         self._lock = threading.Lock()
+        # Guards of calls of the kernel itself, as an operator has them.
+        self._guarded_calls: tuple[GuardedCall, ...] = ()
+        self._arity = guarded_arity(contract)
 
     @property
     def name(self) -> str:
@@ -142,7 +155,15 @@ class Kernel:
         return get_backend(self.backend).traceable(self.spec, self.contract, self.load())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        arguments = fill(self.contract, args, kwargs)
+        arguments: Any = args if not kwargs and len(args) == self._arity else fill(self.contract, args, kwargs)
+        guarded_calls = self._guarded_calls
+        if guarded_calls and not is_dynamo_compiling() and not is_intercepted():
+            for holds, run in guarded_calls:
+                if holds(*arguments):
+                    return run(*arguments)
+        return self._call_unguarded(*fill(self.contract, args, kwargs))
+
+    def _call_unguarded(self, *arguments: Any) -> Any:
         outcome = self.accepts(bind(self.contract, arguments), arguments)
         if isinstance(outcome, Refused):
             raise KernelRefusedError(
@@ -150,7 +171,16 @@ class Kernel:
                 fix=outcome.remedy or f"ow.explain({self.contract.name}, ...) shows which kernel can",
             )
         with below_autograd():
-            return self.contract.visible(self.launch(arguments, gpu_of(arguments)))
+            result = self.contract.visible(self.launch(arguments, gpu_of(arguments)))
+        if is_plain_call(arguments):
+            self._guard(arguments)
+        return result
+
+    def _guard(self, arguments: Sequence[Any]) -> None:
+        """Let later calls like this plain one run the kernel at once; where ``when`` refuses one, it is refused."""
+        guarded = guard_call(arguments, [self], self._call_unguarded)
+        if guarded is not None:
+            self._guarded_calls = newest_first(with_visible_outputs(guarded, self.contract), self._guarded_calls)
 
     def __repr__(self) -> str:
         return f"<{self.backend} kernel {self.name!r} of {self.contract.qualname}>"

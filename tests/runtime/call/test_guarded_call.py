@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import opwright as ow
-from opwright.errors import ArgumentError
+from opwright.errors import ArgumentError, KernelRefusedError
 
 
 @pytest.fixture
@@ -28,12 +28,12 @@ def scale(namespace: str) -> ow.Op:
     return scale
 
 
-def was_direct(op: ow.Op, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> bool:
+def was_direct(op: object, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> bool:
     """Whether a guard accepted a call, without the checks in Python and the dispatcher."""
     with monkeypatch.context() as patch:
         slow = []
         patch.setattr(op, "_call_unguarded", lambda *a: slow.append(a))
-        op(*arguments)
+        op(*arguments)  # type: ignore[operator]
     return not slow
 
 
@@ -261,3 +261,39 @@ def test_a_tensor_that_is_passed_twice_is_distinguished_from_two(namespace, monk
     assert was_direct(minus, monkeypatch, y, x)
     assert was_direct(minus, monkeypatch, x, x)
     assert minus(x, x).sum() == 0
+
+
+# -- calls of one kernel by its name -------------------------------------------------------------------------------
+
+
+def test_the_second_call_of_a_kernel_goes_straight_to_it(scale, monkeypatch):
+    kernel = scale.kernels["marked"]
+    assert not was_direct(kernel, monkeypatch, torch.ones(3), 2.0)
+    assert kernel(torch.ones(3))[0] == 102
+    assert was_direct(kernel, monkeypatch, torch.zeros(3), 2.0)
+    assert not was_direct(kernel, monkeypatch, torch.ones(3), 4.0)
+    assert not was_direct(kernel, monkeypatch, torch.ones(4), 2.0)
+    assert kernel(torch.ones(3), a=4.0)[0] == 104
+    assert kernel(torch.ones(3), 2)[0] == 102
+    with _Modes():
+        assert not was_direct(kernel, monkeypatch, torch.ones(3), 2.0)
+
+
+def test_a_kernel_called_by_name_computes_no_gradient_the_second_time_either(scale):
+    x = torch.ones(3, requires_grad=True)
+    assert not any(scale.kernels["marked"](x).requires_grad for _ in range(3))
+    with torch.no_grad():
+        scale.kernels["marked"](x)
+    assert not any(scale.kernels["marked"](x).requires_grad for _ in range(3))
+
+
+def test_a_kernel_called_by_name_is_refused_after_a_call_like_it_ran(namespace):
+    @ow.op(f"{namespace}::signed")
+    def signed(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x + 1
+
+    signed.python(lambda x: x + 100, name="positive", when=lambda x: bool(x[0] > 0))
+    assert signed.kernels["positive"](torch.ones(3))[0] == 101
+    with pytest.raises(KernelRefusedError, match="its `when` predicate is False"):
+        signed.kernels["positive"](-torch.ones(3))
+    assert signed.kernels["positive"](torch.ones(3))[0] == 101

@@ -20,12 +20,18 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from opwright.contract.contract import Contract
 from opwright.internals.dispatch import is_intercepted, is_plain_tensor, is_plain_thread
 from opwright.internals.guards import HAS_GUARDS, guard_tensors
 
-__all__ = ["GuardableKernel", "GuardedCall", "guard_call", "is_plain_call", "static_key"]
+__all__ = [
+    "GuardableKernel", "GuardedCall", "guard_call", "guarded_arity", "is_plain_call", "newest_first", "static_key",
+    "with_visible_outputs",
+]  # fmt: skip
 
 Function = Callable[..., Any]
+# The number of guards of an operator or a kernel: a loop over the layers of a model needs a few.
+_MOST_GUARDS = 8
 
 
 def is_plain_call(arguments: Sequence[Any], *, autograd_tracked: bool = False) -> bool:
@@ -91,6 +97,25 @@ def guard_call(
     if any(t.requires_grad for t in tensors):
         holds = _in_grad_mode(track is not None, holds)
     return GuardedCall(holds, run if track is None else _tracked(track, run))
+
+
+def guarded_arity(contract: Contract) -> int:
+    """The number of positional arguments that are all arguments of a call, as guards take them; -1 if some are
+    keyword-only."""
+    return -1 if contract.signature.keyword_only else len(contract.signature.arguments)
+
+
+def newest_first(guarded: GuardedCall, others: Sequence[GuardedCall]) -> tuple[GuardedCall, ...]:
+    """The guarded calls that are kept when one is made."""
+    return guarded, *others[: _MOST_GUARDS - 1]
+
+
+def with_visible_outputs(guarded: GuardedCall, contract: Contract) -> GuardedCall:
+    """The guarded call without outputs that are saved for the backward."""
+    if contract.signature.visible == len(contract.signature.returns):
+        return guarded
+    run, visible = guarded.run, contract.visible
+    return guarded._replace(run=lambda *arguments: visible(run(*arguments)))
 
 
 def _guard(arguments: Sequence[Any]) -> Callable[..., bool] | None:
