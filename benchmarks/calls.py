@@ -81,11 +81,26 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
 
         compiled.cuda(launch, name="launcher")
         found["op around a CUDA launcher"] = lambda: compiled(x, y)
+        found["the same kernel by its name"] = lambda: compiled.kernels["launcher"](x, y)
         found["CUDA launch"] = lambda: kernel[4, 256](x, y, out, 1024)
+        found |= triton_calls(x, y, out)
     else:
         compiled.cpp(HERE / "add_host.cpp", name="cpp", entry="add_host", dtypes=[torch.float32])
         found["op in C++"] = lambda: compiled(x, y)
+        found["the same kernel by its name"] = lambda: compiled.kernels["cpp"](x, y)
     return found
+
+
+def triton_calls(x: Tensor, y: Tensor, out: Tensor) -> dict[str, Callable[[], object]]:
+    from opwright.gallery.add import add_triton
+
+    in_triton, launcher = adding("in_triton"), add_triton.add
+    in_triton.triton(launcher, name="triton")
+    return {
+        "op around a Triton launcher": lambda: in_triton(x, y),
+        "the same Triton kernel by its name": lambda: in_triton.kernels["triton"](x, y),
+        "Triton launch": lambda: add_triton.add_kernel[(1,)](x, y, out, 1024, BLOCK=1024),
+    }
 
 
 def measure() -> Times:

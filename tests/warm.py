@@ -149,8 +149,12 @@ def _serve(descriptor: int) -> None:
     """Fork a keeper for each request until the other side closes."""
     sys.path.remove("")  # the folder of this process, which is none of theirs
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the test process, which ends this one
+    # While imported, some of them ask whether there is a GPU, and a fork of a process that has asked the driver can use
+    # none.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     for name in _PRELOAD:
         importlib.import_module(name)
+    del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
     requests = socket.socket(fileno=descriptor)
     while True:
         data, fds, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 3)

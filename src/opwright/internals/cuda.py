@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,7 +13,8 @@ import torch
 from opwright.internals.lookup import find
 
 __all__ = [
-    "COUNTS_HOLDERS", "backward_may_run_again", "current_device", "current_stream", "holders_of", "keep_gpu_busy",
+    "COUNTS_HOLDERS", "backward_may_run_again", "current_device", "current_stream", "gpus_counted_by_nvml",
+    "holders_of", "keep_gpu_busy", "may_use_gpus",
 ]  # fmt: skip
 
 
@@ -35,6 +38,31 @@ def keep_gpu_busy(cycles: int) -> None:
     square = torch.ones(2048, 2048, device="cuda")
     for _ in range(1 + cycles // 500_000):  # a product of this size takes some 300 µs
         square = square @ square
+
+
+# -- forks ------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def gpus_counted_by_nvml() -> Iterator[None]:
+    """A block in which torch looks for GPUs without asking their driver. A fork of a process that has asked the driver
+    cannot use them."""
+    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def may_use_gpus() -> bool:
+    """Whether this process, a fork of one that has imported torch, could use GPUs; False if it is not known."""
+    is_bad = find("bad_fork")
+    return is_bad is not None and not is_bad()
 
 
 # -- references to a storage -----------------------------------------------------------------------------------------

@@ -202,6 +202,12 @@ INTERNALS: tuple[Internal, ...] = (
         "the current stream's handle",
         "torch.cuda.current_stream",
     ),
+    Internal(
+        "bad_fork",
+        "torch._C._cuda_isInBadFork",
+        "whether a fork may use a GPU",
+        "each worker of a check imports Inductor itself",
+    ),
     Internal("gpu_sleep", "torch.cuda._sleep", "keeping a GPU busy", "matrix products keep it busy"),
     Internal(
         "storage_holders",

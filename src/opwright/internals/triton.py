@@ -7,13 +7,16 @@ import contextvars
 import copy
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from opwright.errors import KernelRefusedError
 from opwright.internals.lookup import find
 
-__all__ = ["Stages", "launches_go_to", "nvidia_driver", "stages", "time_by_default", "ttir"]
+__all__ = [
+    "LaunchOf", "Stages", "launches_go_to", "launches_made_by", "nvidia_driver", "stages", "time_by_default", "ttir",
+]  # fmt: skip
 
 
 class Stages(NamedTuple):
@@ -100,3 +103,52 @@ def _replace_launchers() -> None:
         return tuned_run(first, *args, **keywords)
 
     function_class.run, autotuner.run = run_or_launch, run_first
+
+
+class LaunchOf(NamedTuple):
+    """A launch of a jitted function: its arguments by position and by name, options included; ``run`` makes it, and
+    returns the binary."""
+
+    function: Any
+    grid: Any
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    run: Callable[[], Any]
+
+
+_watched = threading.Lock()
+_watchers: dict[int, Callable[[LaunchOf], Any]] = {}
+
+
+@contextlib.contextmanager
+def launches_made_by(make: Callable[[LaunchOf], Any]) -> Iterator[None]:
+    """A block in which ``make`` makes the launches of jitted functions of this thread. (Triton's own hooks get no
+    arguments.) Triton's class is changed only while some thread is in such a block."""
+    function_class = find("triton_jit_function")
+    if function_class is None:
+        yield
+        return
+    thread = threading.get_ident()
+    with _watched:
+        if not _watchers:
+            function_class.run = _asking_watchers(function_class.run)
+        _watchers[thread] = make
+    try:
+        yield
+    finally:
+        with _watched:
+            del _watchers[thread]
+            if not _watchers:
+                function_class.run = function_class.run.__wrapped__
+
+
+def _asking_watchers(run: Any) -> Any:
+    @functools.wraps(run)
+    def run_or_ask(self: Any, *args: Any, **keywords: Any) -> Any:
+        make = _watchers.get(threading.get_ident())
+        if make is None or keywords.get("warmup") or "grid" not in keywords:
+            return run(self, *args, **keywords)
+        rest = {name: value for name, value in keywords.items() if name not in ("grid", "warmup")}
+        return make(LaunchOf(self, keywords["grid"], args, rest, lambda: run(self, *args, **keywords)))
+
+    return run_or_ask

@@ -18,6 +18,7 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.cuda import nvrtc
 from opwright.backends.cuda.simulator import compilation
 from opwright.backends.cuda.simulator.simulate import simulator_options
+from opwright.backends.gpu.recording import recordable
 from opwright.backends.native import host_function
 from opwright.backends.native.abi import ATEN, abi_of
 from opwright.backends.native.binding import binding_text
@@ -116,7 +117,7 @@ class CudaBackend(Backend):
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         if artifact.file is None:
-            return contract.signature.flat(artifact.payload)
+            return contract.signature.flat(recordable(artifact.payload))
         return load_host_function(artifact.file, artifact.entry, contract)
 
 

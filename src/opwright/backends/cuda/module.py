@@ -18,6 +18,7 @@ from opwright.backends.cuda.simulator.simulate import simulate
 from opwright.backends.cuda.source import CudaSource, kernels_defined
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint
 from opwright.backends.gpu.launcher import Configuration, DeviceFunction, as_extent
+from opwright.backends.gpu.recording import Recorder, recorder_of_this_thread
 from opwright.backends.native.native_call import native_calls
 from opwright.contract.fingerprint import digest
 from opwright.errors import KernelError, KernelRefusedError, LaunchError
@@ -169,6 +170,9 @@ class CudaKernel:
 
         Each of grid and block is an int or a tuple of up to three. An empty grid launches nothing.
         """
+        recorder = recorder_of_this_thread()
+        if recorder is not None:
+            return functools.partial(self._launch_recorded, recorder, launch)
         try:
             return self._configured[launch]
         except KeyError:
@@ -203,6 +207,16 @@ class CudaKernel:
             function = self._functions[device] = self._compile_for(device)
         function.launch(configuration, arguments, device)
         self._keep_launcher(launch, configuration, function, device)
+
+    def _launch_recorded(self, recorder: Recorder, launch: Any, *arguments: Any) -> None:
+        configuration = self._configuration(launch)
+        with recorder.launching():
+            self._launch(launch, configuration, *arguments)
+            device = self._device_of(arguments)
+            function = self._functions.get(device)
+            if function is not None and not configuration.is_empty:
+                passed = function.recorded(arguments, device, recorder)
+                recorder.launched(function.prepared(configuration, device), passed)
 
     def _keep_launcher(self, launch: Any, configuration: Configuration, function: DeviceFunction, device: int) -> None:
         """For the next ``kernel[grid, block]``, which is likely to be on the same device."""

@@ -18,7 +18,8 @@ import torch
 
 from opwright.backends.gpu.arguments import Packer
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint
-from opwright.backends.native.native_call import GpuKernel, NativeCall, NativeCalls
+from opwright.backends.gpu.recording import Recorder
+from opwright.backends.native.native_call import ArgumentSource, GpuKernel, KernelArgument, NativeCall, NativeCalls
 from opwright.errors import KernelRefusedError, LaunchError
 from opwright.internals.cuda import current_device, current_stream
 
@@ -147,7 +148,7 @@ class DeviceFunction:
             return None
         call = NativeCall(
             argument_count=len(passed), outputs=(), returns_tuple=False, kernel_arguments=passed,
-            device=torch.device("cuda", device), runs=runs, fallback=fallback,
+            device=torch.device("cuda", device), runs=(runs,), fallback=fallback,
         )  # fmt: skip
         return native.function_for(call)
 
@@ -156,7 +157,20 @@ class DeviceFunction:
         if device not in configuration.checked_devices or self._has_large_struct:
             return None
         handle = int(self._kernel.handle)
-        return GpuKernel(handle, configuration.grid, configuration.block, configuration.shared_bytes)
+        shape = configuration.grid, configuration.block, configuration.shared_bytes
+        return GpuKernel(handle, *shape, parameters=len(self.entry.parameters))
+
+    def recorded(
+        self, arguments: Sequence[Any], device: int, recorder: Recorder
+    ) -> list[KernelArgument | torch.Tensor]:
+        """The arguments of a launch as a recorder takes them."""
+        words = self._packer.pack(arguments, device)
+        return [
+            recorder.aligned(argument, max(parameter.alignment, 1))
+            if isinstance(argument, torch.Tensor)
+            else KernelArgument(ArgumentSource.CONSTANT, word)
+            for argument, word, parameter in zip(arguments, words, self.entry.parameters, strict=True)
+        ]
 
     def _load(self) -> Any:
         with self._lock:

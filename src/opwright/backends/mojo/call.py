@@ -149,7 +149,7 @@ class MojoCall(abc.ABC):
         return native.function_for(call)
 
     @abc.abstractmethod
-    def _runs(self, prepared: Any) -> Library | GpuKernel | None:
+    def _runs(self, prepared: Any) -> Library | tuple[GpuKernel, ...] | None:
         """The compiled kernel for the native function; None before it is loaded."""
 
     def _key(self, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Any:
@@ -340,8 +340,9 @@ class GpuCall(MojoCall):
         prepared.function.launch(prepared.configuration, passed, prepared.device)
         return self._result(outputs)
 
-    def _runs(self, prepared: _PreparedGpuCall) -> GpuKernel | None:
-        return prepared.function.prepared(prepared.configuration, prepared.device)
+    def _runs(self, prepared: _PreparedGpuCall) -> tuple[GpuKernel, ...] | None:
+        kernel = prepared.function.prepared(prepared.configuration, prepared.device)
+        return None if kernel is None else (kernel,)
 
 
 @functools.cache

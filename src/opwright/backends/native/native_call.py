@@ -59,9 +59,10 @@ class KernelArgument:
     number argument of the call (each by its position), or a constant.
 
     Attributes:
-        alignment: required alignment of a tensor's address, in bytes.
+        alignment: required alignment of a tensor's address (with the offset), in bytes.
         dtypes: accepted dtypes of a ``POINTER`` (a tensor without a guard); empty for any.
         low, high: the range of an integer.
+        offset: the bytes from the address of a tensor to the one that the kernel gets.
     """
 
     source: ArgumentSource
@@ -70,6 +71,7 @@ class KernelArgument:
     dtypes: tuple[torch.dtype, ...] = ()
     low: int = -(1 << 63)
     high: int = (1 << 63) - 1
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,18 @@ class Library:
 
 @dataclass(frozen=True)
 class GpuKernel:
-    """The driver's handle of a kernel that is loaded and was launched before with this configuration."""
+    """A kernel that is loaded and was launched before with this configuration.
+
+    Attributes:
+        handle: the driver's.
+        parameters: how many of the call's kernel arguments it takes, after those of the kernels before it.
+    """
 
     handle: int
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
+    parameters: int
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,7 @@ class NativeCall:
     Attributes:
         argument_count: the number of arguments of a call.
         outputs: empty for a kernel launch by the user, which returns None; ``fallback`` then reports mistakes.
+        returned: how many of the outputs are returned, the first ones; the others are scratch memory.
         device: the device of every tensor. A call while another GPU is current goes to ``fallback``.
         fallback: takes calls that differ from the description, and those that the driver refused.
     """
@@ -119,8 +128,13 @@ class NativeCall:
     returns_tuple: bool
     kernel_arguments: tuple[KernelArgument, ...]
     device: torch.device
-    runs: Library | GpuKernel
+    runs: Library | tuple[GpuKernel, ...]
     fallback: Launch
+    returned: int = -1
+
+    @property
+    def returned_count(self) -> int:
+        return len(self.outputs) if self.returned < 0 else self.returned
 
 
 class NativeCalls:
@@ -137,7 +151,7 @@ class NativeCalls:
 
     def function_for(self, call: NativeCall) -> Launch | None:
         """The native function of a call's arguments; None if the call is not supported."""
-        driver = gpu_functions() if isinstance(call.runs, GpuKernel) else ()
+        driver = gpu_functions() if isinstance(call.runs, tuple) else ()
         if driver is None or max(len(call.kernel_arguments), len(call.outputs)) > _MOST_ARGUMENTS:
             return None
         raised = call.runs.raised if isinstance(call.runs, Library) else None
@@ -156,12 +170,16 @@ def _numbers(call: NativeCall, driver: Sequence[int]) -> Iterator[int]:
     for output in call.outputs:
         yield from (_dtype_number(output.dtype), len(output.shape))
         yield from (*output.shape, *contiguous_strides(output.shape))
+    yield call.returned_count
     yield len(call.kernel_arguments)
     for argument in call.kernel_arguments:
         dtypes = sum(1 << _dtype_number(d) for d in argument.dtypes)
         yield from (argument.source, argument.value, argument.alignment, dtypes, argument.low, argument.high)
-    if isinstance(call.runs, GpuKernel):
-        yield from (1, *driver, call.runs.handle, *call.runs.grid, *call.runs.block, call.runs.shared_bytes)
+        yield argument.offset
+    if isinstance(call.runs, tuple):
+        yield from (1, *driver, len(call.runs))
+        for kernel in call.runs:
+            yield from (kernel.handle, *kernel.grid, *kernel.block, kernel.shared_bytes, kernel.parameters)
     else:
         yield from (0, call.runs.entry, len(call.runs.sizes), *call.runs.sizes)
 

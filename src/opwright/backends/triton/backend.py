@@ -19,6 +19,8 @@ import torch
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.gpu.recording import recordable
+from opwright.backends.triton.recording import launches_reach_the_recorder
 from opwright.backends.triton.simulator.simulate import simulate
 from opwright.backends.triton.tracing import is_interpreted, kernels_reached, traceable_launcher
 from opwright.contract.contract import Contract
@@ -78,9 +80,12 @@ class TritonBackend(Backend):
             if is_interpreted(kernel):
                 # Triton's own timer needs a GPU driver. Instead each configuration runs once, and the first is chosen.
                 time_by_default(kernel, _run_once)
-        launch = contract.signature.flat(artifact.payload)
         machine = this_machine()
-        return _simulated(launch) if machine.cuda_simulator and not machine.triton_interpret else launch
+        if machine.triton_interpret:
+            return contract.signature.flat(artifact.payload)
+        if machine.cuda_simulator:
+            return _simulated(contract.signature.flat(artifact.payload))
+        return contract.signature.flat(recordable(artifact.payload, launches_reach_the_recorder))
 
     def unchecked_dtypes(self, spec: KernelSpec, device: str, machine: Machine) -> dict[torch.dtype, str]:
         if device == "cpu" and machine.triton_interpret:

@@ -22,6 +22,9 @@ import warnings
 from collections.abc import Sequence
 from enum import StrEnum
 
+import torch
+
+from opwright.internals.cuda import gpus_counted_by_nvml, may_use_gpus
 from opwright.internals.names import SLOW_IMPORTS
 
 __all__ = ["MESSAGE_BYTES", "Role", "serve"]
@@ -39,14 +42,25 @@ class Role(StrEnum):
     KERNEL = "kernel"
 
 
-def _import_once() -> None:
+def _import_once(slow_imports: Sequence[str] = SLOW_IMPORTS) -> None:
     """Import what every worker would import. None of these may use a device or start a thread."""
-    for name in SLOW_IMPORTS:
-        with contextlib.suppress(ImportError):  # another version of torch
-            importlib.import_module(name)
+    with gpus_counted_by_nvml():
+        for name in slow_imports:
+            with contextlib.suppress(ImportError):  # another version of torch
+                importlib.import_module(name)
     for name in _OWN_IMPORTS:
         importlib.import_module(name)
     importlib.import_module("opwright.runtime.kernel").import_all()
+
+
+def _can_use_a_gpu_after_fork() -> bool:
+    """Whether a forked process could use GPUs: not if an import has asked their driver for something."""
+    if torch.version.cuda is None:
+        return True
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(not may_use_gpus()))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def serve(requests: socket.socket) -> None:
@@ -138,5 +152,8 @@ def _become_worker(role: Role, sockets: Sequence[int], output: int) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    _import_once()
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    descriptor, *own_only = sys.argv[1:]
+    _import_once(() if own_only else SLOW_IMPORTS)
+    if not own_only and not _can_use_a_gpu_after_fork():
+        os.execv(sys.executable, [sys.executable, "-m", "opwright.checks.process.forkserver", descriptor, "own only"])
+    serve(socket.socket(fileno=int(descriptor)))

@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -53,11 +55,12 @@ struct Output {
 // A pointer is a tensor whose device and dtype no guard has compared.
 enum class Source : int64_t { output, tensor, integer, floating, constant, pointer, floating32 };
 
-// An argument of the kernel: its source, and the position of the output or argument, or the constant. For a tensor: the
-// bits that its address may not have, and a bit for each dtype (none: any). For an integer: its range.
+// An argument of a kernel: its source, and the position of the output or argument, or the constant. For a tensor: the
+// bits that its address may not have, a bit for each dtype (none: any), and the bytes from the tensor's address to the
+// kernel's. For an integer: its range.
 struct KernelArgument {
   Source source;
-  int64_t value, misaligned, dtypes, low, high;
+  int64_t value, misaligned, dtypes, low, high, offset;
 };
 
 struct CpuLibrary {
@@ -65,12 +68,16 @@ struct CpuLibrary {
   std::vector<int64_t> sizes;
 };
 
-struct GpuKernel {
+struct Driver {
   LaunchKernel launch;
   CurrentStream current_stream;
   CurrentDevice current_device;
+};
+
+struct GpuKernel {
   void* kernel;
   std::array<unsigned, 7> shape;  // grid, block, bytes of shared memory
+  std::size_t arguments;          // how many of the call's kernel arguments, after those of earlier kernels
 };
 
 struct Description {
@@ -78,10 +85,12 @@ struct Description {
   bool returns_tuple;
   int32_t device_type, device;
   std::vector<Output> outputs;
+  std::size_t returned;  // the first of them; the others are scratch memory
   std::vector<KernelArgument> kernel_arguments;
   bool on_gpu;
   CpuLibrary library;
-  GpuKernel gpu;
+  Driver driver;
+  std::vector<GpuKernel> kernels;
 };
 
 Description read_description(Numbers numbers) {
@@ -96,18 +105,24 @@ Description read_description(Numbers numbers) {
     std::vector<int64_t> shape = numbers.some(dims);
     description.outputs.push_back({dtype, std::move(shape), numbers.some(dims)});
   }
+  description.returned = static_cast<std::size_t>(numbers.one());
   for (int64_t left = numbers.one(); left > 0; --left) {
     const auto source = static_cast<Source>(numbers.one());
-    const std::vector<int64_t> rest = numbers.some(5);
-    description.kernel_arguments.push_back({source, rest[0], rest[1] - 1, rest[2], rest[3], rest[4]});
+    const std::vector<int64_t> rest = numbers.some(6);
+    description.kernel_arguments.push_back({source, rest[0], rest[1] - 1, rest[2], rest[3], rest[4], rest[5]});
   }
   description.on_gpu = numbers.one();
   if (description.on_gpu) {
-    description.gpu.launch = numbers.function<LaunchKernel>();
-    description.gpu.current_stream = numbers.function<CurrentStream>();
-    description.gpu.current_device = numbers.function<CurrentDevice>();
-    description.gpu.kernel = numbers.function<void*>();
-    for (unsigned& each : description.gpu.shape) each = static_cast<unsigned>(numbers.one());
+    description.driver.launch = numbers.function<LaunchKernel>();
+    description.driver.current_stream = numbers.function<CurrentStream>();
+    description.driver.current_device = numbers.function<CurrentDevice>();
+    for (int64_t left = numbers.one(); left > 0; --left) {
+      GpuKernel kernel{};
+      kernel.kernel = numbers.function<void*>();
+      for (unsigned& each : kernel.shape) each = static_cast<unsigned>(numbers.one());
+      kernel.arguments = static_cast<std::size_t>(numbers.one());
+      description.kernels.push_back(kernel);
+    }
   } else {
     description.library.entry = numbers.function<Entry>();
     description.library.sizes = numbers.some(numbers.one());
@@ -158,7 +173,10 @@ class Call {
     bool all = true;
     for (std::size_t i = 0; i < description.kernel_arguments.size(); ++i) {
       const KernelArgument& argument = description.kernel_arguments[i];
-      if (argument.source == Source::output) all = all && take_address(values[i], outputs[argument.value]);
+      if (argument.source == Source::output) {
+        all = all && take_address(values[i], outputs[argument.value]);
+        values[i] += argument.offset;
+      }
     }
     return all;
   }
@@ -169,24 +187,35 @@ class Call {
     return description.library.entry(values, description.library.sizes.data(), message, message_size);
   }
 
-  // False if another GPU is the current one or the driver refused. The fallback in Python corrects it or raises the error.
+  // False if another GPU is the current one or the driver refused the first kernel. The fallback in Python corrects it
+  // or raises the error. A later kernel that is refused is an error, since the first one may have written its arguments.
   bool launch_on_gpu() {
     opwright::WithoutGil without;
+    const Driver& driver = description.driver;
     int32_t current = -1;
     void* stream = nullptr;
-    if (description.gpu.current_device(&current) != AOTI_TORCH_SUCCESS || current != description.device) return false;
-    if (description.gpu.current_stream(description.device, &stream) != AOTI_TORCH_SUCCESS) return false;
+    if (driver.current_device(&current) != AOTI_TORCH_SUCCESS || current != description.device) return false;
+    if (driver.current_stream(description.device, &stream) != AOTI_TORCH_SUCCESS) return false;
     void* parameters[most_arguments];
     for (std::size_t i = 0; i < description.kernel_arguments.size(); ++i) parameters[i] = &values[i];
-    const auto& [x, y, z, block_x, block_y, block_z, shared] = description.gpu.shape;
-    return description.gpu.launch(description.gpu.kernel, x, y, z, block_x, block_y, block_z, shared, stream, parameters, nullptr) == 0;
+    void** own = parameters;
+    bool is_first = true;
+    for (const GpuKernel& each : description.kernels) {
+      const auto& [x, y, z, block_x, block_y, block_z, shared] = each.shape;
+      const int status = driver.launch(each.kernel, x, y, z, block_x, block_y, block_z, shared, stream, own, nullptr);
+      if (status != 0 && is_first) return false;
+      if (status != 0) throw std::runtime_error("the driver refused a kernel, with CUDA error " + std::to_string(status));
+      own += each.arguments;
+      is_first = false;
+    }
+    return true;
   }
 
   PyObject* result() {
-    if (description.outputs.empty()) Py_RETURN_NONE;
+    if (description.returned == 0) Py_RETURN_NONE;
     if (!description.returns_tuple) return opwright::to_python(outputs[0]);
-    PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(made));
-    for (std::size_t i = 0; tuple != nullptr && i < made; ++i) {
+    PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(description.returned));
+    for (std::size_t i = 0; tuple != nullptr && i < description.returned; ++i) {
       PyObject* tensor = opwright::to_python(outputs[i]);
       if (tensor == nullptr) {
         Py_CLEAR(tuple);
@@ -214,7 +243,9 @@ class Call {
     if (!Py_IS_TYPE(object, tensor_type) && !Py_IS_TYPE(object, parameter_type)) return false;
     const opwright::HandleOf tensor(object);
     if (argument.source == Source::pointer && !is_as_described(tensor.handle, argument)) return false;
-    return take_address(taken, tensor.handle) && (taken & argument.misaligned) == 0;
+    if (!take_address(taken, tensor.handle)) return false;
+    taken += argument.offset;
+    return (taken & argument.misaligned) == 0;
   }
 
   bool is_as_described(AtenTensorHandle tensor, const KernelArgument& argument) const {
@@ -282,7 +313,7 @@ PyObject* call_as_described(const Description& description, PyObject* self, PyOb
 PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   const auto* description = static_cast<Description*>(PyCapsule_GetPointer(PyTuple_GET_ITEM(self, held_description), capsule_name));
   if (description == nullptr) return nullptr;
-  if (count != description->arguments && !description->outputs.empty()) {
+  if (count != description->arguments && description->returned != 0) {
     PyErr_Format(PyExc_TypeError, "the kernel takes %zd arguments, but %zd were passed", description->arguments, count);
     return nullptr;
   }
