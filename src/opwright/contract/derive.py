@@ -21,7 +21,17 @@ from opwright.contract.reference import run_traceable
 from opwright.errors import ContractError
 from opwright.internals.compiler import DispatchMode, fake_tensors, real_constants
 
-__all__ = ["batch_rule", "differentiable", "fake_outputs", "flops", "functional_vjp", "least_bytes", "vjp", "work"]
+__all__ = [
+    "batch_rule",
+    "differentiable",
+    "fake_outputs",
+    "flops",
+    "functional_vjp",
+    "least_bytes",
+    "vjp",
+    "vjp_of_real",
+    "work",
+]
 
 
 def fake_outputs(contract: Contract, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -80,6 +90,18 @@ def differentiable(value: Any) -> bool:
 
 @real_constants()
 def vjp(
+    contract: Contract,
+    arguments: Sequence[Any],
+    grad_outputs: Sequence[torch.Tensor | None],
+    needs: Sequence[bool],
+    *,
+    create_graph: bool = False,
+) -> list[torch.Tensor]:
+    """``vjp_of_real``, also of fake tensors."""
+    return vjp_of_real(contract, arguments, grad_outputs, needs, create_graph=create_graph)
+
+
+def vjp_of_real(
     contract: Contract,
     arguments: Sequence[Any],
     grad_outputs: Sequence[torch.Tensor | None],

@@ -15,8 +15,9 @@ from opwright.contract.contract import Contract
 from opwright.contract.signature import Kind
 from opwright.errors import ContractError
 from opwright.internals.dispatch import transforms_are_on
+from opwright.runtime.call.fast_path import is_plain_call
 from opwright.runtime.register.saved_values import CustomContext, save_values, saved_values
-from opwright.runtime.register.vjp_operator import gradient_in_form_of, vjp_name
+from opwright.runtime.register.vjp_operator import gradient_in_form_of, vjp_name, vjp_of_plain
 
 __all__ = ["CustomGradient", "DerivedGradient", "Gradient", "custom_gradient"]
 
@@ -55,7 +56,7 @@ class DerivedGradient:
             (grads,) = grads  # torch gives the gradients of a list as a list
         needs = _needs(arguments, ctx.needs_input_grad)
         incoming = _without_none(grads, contract, arguments)
-        found, remaining = iter(self._vjp_for(arguments)(incoming, *arguments, needs)), iter(needs)
+        found, remaining = iter(self._vjp_for(arguments, incoming)(incoming, *arguments, needs)), iter(needs)
 
         def gradient_of(leaf: Any) -> Any:
             return next(found) if isinstance(leaf, torch.Tensor) and next(remaining) else None
@@ -63,8 +64,10 @@ class DerivedGradient:
         has_list = any(a.kind is Kind.TENSOR_LIST for a in contract.signature.arguments)
         return [gradient_in_form_of(a, gradient_of, has_list) for a in arguments]
 
-    def _vjp_for(self, arguments: Sequence[Any]) -> Callable[..., Sequence[torch.Tensor]]:
+    def _vjp_for(self, arguments: Sequence[Any], incoming: Sequence[Any]) -> Callable[..., Sequence[torch.Tensor]]:
         contract = self.contract
+        if not torch.is_grad_enabled() and is_plain_call((incoming, *arguments)):
+            return functools.partial(vjp_of_plain, contract)  # nobody would see the operator
         if transforms_are_on():
             # torch.func does not differentiate through lists, which the VJP operator takes, so it is called directly.
             return functools.partial(derive.functional_vjp, contract)

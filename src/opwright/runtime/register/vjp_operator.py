@@ -21,7 +21,7 @@ from opwright.internals.compiler import real_constants
 from opwright.internals.dispatch import run_with_default_keys
 from opwright.runtime.register.saved_values import save_values, saved_values
 
-__all__ = ["VjpOperator", "gradient_in_form_of", "vjp_name", "vjp_schema"]
+__all__ = ["VjpOperator", "gradient_in_form_of", "vjp_name", "vjp_of_plain", "vjp_schema"]
 
 
 def vjp_name(contract: Contract) -> str:
@@ -52,6 +52,13 @@ def vjp_schema(contract: Contract) -> str:
     ]
     prototype.__signature__ = inspect.Signature(parameters, return_annotation=list[torch.Tensor])  # type: ignore[attr-defined]
     return torch.library.infer_schema(prototype, mutates_args=())
+
+
+def vjp_of_plain(contract: Contract, grad_outputs: Any, *rest: Any) -> list[torch.Tensor]:
+    """What the VJP operator computes, for plain arguments, on which the dispatcher has no effect. As in torch's own
+    backward of ``x + y``, a gradient may be the incoming tensor itself."""
+    *listed, needs = rest
+    return derive.vjp_of_real(contract, contract.with_members(listed), grad_outputs, needs)
 
 
 class VjpOperator:
