@@ -158,7 +158,7 @@ def _ones(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.ones(count, dtype=dtype, device=device)
 
 
-@scale.python(name="shares scratch memory under a lock")
+@scale.python(name="shares scratch memory under a lock", devices=["cpu"])  # GPU streams do not know the lock
 def _(x: Tensor, a: float) -> Tensor:
     with _lock:
         scratch = _shared(x.device)[: x.nbytes].view(x.dtype)

@@ -182,6 +182,14 @@ def test_a_traceable_kernel_is_wrapped_for_torch_compile(namespace: str) -> None
 
 
 @pytest.mark.triton
+def test_a_launcher_in_a_file_is_traceable_too(namespace: str, tmp_path: Path) -> None:
+    (tmp_path / "double_file.py").write_text(FILE)
+    op = double(namespace)
+    op.triton(tmp_path / "double_file.py", entry="double", name="k")
+    assert type(op.kernels["k"].traceable().__globals__["double_kernel"]).__name__ == "TraceableTritonKernelWrapper"
+
+
+@pytest.mark.triton
 def test_kernels_are_found_through_closures_and_helpers(namespace: str) -> None:
     import triton
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -102,7 +103,7 @@ class TritonBackend(Backend):
         return [(f"{_kernel_name(t)}: {config}", _only(t, config)) for t in tuners for config in t.configs]
 
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
-        launcher = spec.source if not isinstance(spec.source, Path) else launch
+        launcher = spec.source if not isinstance(spec.source, Path) else inspect.unwrap(launch)
         traced = traceable_launcher(launcher)
         return contract.signature.flat(traced) if traced is not None else None
 
