@@ -103,6 +103,8 @@ class TritonBackend(Backend):
         return [(f"{_kernel_name(t)}: {config}", _only(t, config)) for t in tuners for config in t.configs]
 
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
+        if this_machine().cuda_simulator:
+            return None  # what torch.compile makes of a Triton kernel needs a GPU
         launcher = spec.source if not isinstance(spec.source, Path) else inspect.unwrap(launch)
         traced = traceable_launcher(launcher)
         return contract.signature.flat(traced) if traced is not None else None
