@@ -75,5 +75,5 @@ def test_a_right_kernel_passes_every_check():
 def test_a_wrong_kernel_is_found(kernel, expected):
     failure = verdict_of(kernel, checks=["values"]).failures[0]
     assert expected in failure.message.lower()
-    assert expected in ("got nan", "elements differ") or "test_simulated_triton.py:26" in failure.message
+    assert expected in ("got nan", "elements differ") or "test_simulated_triton.py:27" in failure.message
     assert "--device cpu-sim" in failure.reproduce
