@@ -3,56 +3,27 @@
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import math
-import os
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol
 
-from opwright.checks.context import KERNEL
-from opwright.checks.coverage import too_little
-from opwright.checks.outputs import properties
 from opwright.checks.plan import Task, plan
-from opwright.checks.process.isolation import Ending, end_workers, fork_server, run_job
-from opwright.checks.process.messages import (
-    Doing,
-    Found,
-    Job,
-    Message,
-    Notice,
-    NotRunnable,
-    Suspected,
-    Unavailable,
-    Unchecked,
-)
+from opwright.checks.process.isolation import end_workers
 from opwright.checks.table import CHECKS
-from opwright.contract.inputs.arguments import always_its_default
+from opwright.checks.unit import Progress, Settings, check_unit
 from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
 from opwright.machine import Machine, this_machine
-from opwright.results import (
-    CheckReport,
-    Finding,
-    NotChecked,
-    Origin,
-    Status,
-    Verdict,
-    worst,
-)
-from opwright.runtime import serialization
+from opwright.results import CheckReport, Finding, Status, Verdict
 from opwright.runtime.languages import LANGUAGES, REFERENCE
 from opwright.runtime.op import Op
-from opwright.runtime.targets import find_import_path, load_target, name_target
+from opwright.runtime.targets import load_target
 
-__all__ = ["LEVELS", "Interrupted", "check"]
+__all__ = ["LEVELS", "Executor", "Here", "Interrupted", "check"]
 
 LEVELS = ("smoke", "quick", "full")
-# Custom parts that no check compares with the reference.
-_CHECKED_BY_NONE = frozenset({"sharding", "autocast", "bytes"})
-# Called with every step: the task, and a short text ("values n=5 …", or a notice).
-Progress = Callable[["Task", str], None]
 
 
 def check(
@@ -67,6 +38,7 @@ def check(
     timeout: float = 60.0,
     jobs: int | None = None,
     fail_fast: bool = False,
+    executor: Executor | None = None,
     on_plan: Callable[[int], None] | None = None,
     progress: Progress | None = None,
     on_verdict: Callable[[Verdict], None] | None = None,
@@ -89,6 +61,7 @@ def check(
         timeout: seconds that one step of a kernel may take before it counts as hung.
         jobs: the number of kernels checked at a time.
         fail_fast: end a kernel's check at its first failure, which is then not made smaller.
+        executor: where kernels are checked, such as ``opwright.cluster.RayCluster``; by default, on this machine.
         on_plan: called once, with the number of kernels to check.
         progress, on_verdict: called with each step, and with each verdict.
 
@@ -114,15 +87,14 @@ def check(
         known = sorted({k for o in operators for k in (*o.kernels, REFERENCE)})
         raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known)}")
     unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
-    settings = _Settings(
+    settings = Settings(
         level, case, tuple(checks), tuple(require), timeout, progress or (lambda task, what: None), fail_fast
     )
-    jobs = jobs or max(1, min(4, machine.cores))
     if on_plan is not None:
         on_plan(len(tasks))
     verdicts: dict[int, Verdict] = {}
     try:
-        _check_all(tasks, settings, jobs, on_verdict, verdicts)
+        _check_all(tasks, settings, executor or Here(jobs or max(1, min(4, machine.cores))), on_verdict, verdicts)
     except KeyboardInterrupt:
         found = (*[verdicts[i] for i in sorted(verdicts)], *unmet)
         partial = f"interrupted: {len(verdicts)} of {len(tasks)} kernels were checked"
@@ -142,16 +114,41 @@ class Interrupted(KeyboardInterrupt):
         self.report = report
 
 
+class Executor(Protocol):
+    """Where the units of a check run: in processes of this machine (``Here``), or on others."""
+
+    slots: int
+
+    def run(self, task: Task, settings: Settings) -> Verdict:
+        """Check one kernel; called by ``slots`` threads at a time."""
+
+    def stop(self) -> None:
+        """End what runs, so that ``run`` returns or raises."""
+
+
+@dataclass
+class Here:
+    """Processes of this machine."""
+
+    slots: int
+
+    def run(self, task: Task, settings: Settings) -> Verdict:
+        return check_unit(task, settings)
+
+    def stop(self) -> None:
+        end_workers()
+
+
 def _check_all(
     tasks: Sequence[Task],
-    settings: _Settings,
-    jobs: int,
+    settings: Settings,
+    executor: Executor,
     on_verdict: Callable[[Verdict], None] | None,
     verdicts: dict[int, Verdict],
 ) -> None:
     """Fill in the verdicts by the task's number; several run at a time."""
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(_check_one, task, settings): i for i, task in enumerate(tasks)}
+    with concurrent.futures.ThreadPoolExecutor(executor.slots) as pool:
+        waiting = {pool.submit(executor.run, task, settings): i for i, task in enumerate(tasks)}
         try:
             for done in concurrent.futures.as_completed(waiting):
                 verdicts[waiting[done]] = done.result()
@@ -160,7 +157,7 @@ def _check_all(
         except BaseException:
             for future in waiting:
                 future.cancel()
-            end_workers()  # else the pool would wait for them, also for a hang
+            executor.stop()  # else the pool would wait for them, also for a hang
             raise
 
 
@@ -196,246 +193,3 @@ def _unmet(operator: Op, require: Sequence[str], tasks: Sequence[Task], machine:
                 reason=f"required, but {why}",
                 findings=(Finding("required", Status.FAIL, message=f"required, but {why}"),),
             )
-
-
-@dataclass(frozen=True)
-class _Settings:
-    level: str
-    case: str
-    checks: tuple[str, ...]
-    require: tuple[str, ...]
-    timeout: float
-    progress: Progress
-    fail_fast: bool
-
-
-@dataclass
-class _WorkerReport:
-    """The results that a worker has reported."""
-
-    findings: list[Finding] = field(default_factory=list)
-    not_checked: list[NotChecked] = field(default_factory=list)
-    suspected: Finding | None = None
-    # The steps that have begun, with the seconds that each took; and the present one, with when it began.
-    seconds: dict[str, float] = field(default_factory=dict)
-    step: str = "start"
-    since: float = field(default_factory=time.monotonic)
-    refused: str = ""
-    unavailable: str = ""
-    # Whether the worker was ended at the first failure.
-    stopped: bool = False
-
-    def enter(self, step: str) -> None:
-        """A step begins, which ends the one before."""
-        now = time.monotonic()
-        self.seconds[self.step] = round(self.seconds.get(self.step, 0.0) + now - self.since, 3)
-        self.seconds.setdefault(step, 0.0)
-        self.step, self.since = step, now
-
-
-class _FirstFailure(Exception):
-    """Ends a worker whose kernel has failed, where no more is asked."""
-
-
-def _check_one(task: Task, settings: _Settings) -> Verdict:
-    started = time.monotonic()
-    if task.refused is not None:
-        return _refusal(task, str(task.refused), settings)
-    report, ending = _run_in_worker(task, settings)
-    if report.refused:
-        return _refusal(task, report.refused, settings)
-    if report.unavailable:
-        report.findings.append(Finding("load", Status.FAIL, message=_why_unavailable(task.op, report.unavailable)))
-    elif not ending.finished or ending.exit_code != 0 or ending.hung or ending.broken:
-        _add_crash(task, settings, report, ending)
-    ended_early = not ending.finished or ending.exit_code != 0 or report.stopped
-    _list_unchecked(task.op, report, settings, ended_early=ended_early)
-    if not settings.case:  # a single one was asked for
-        report.findings += too_little(task.op, report.findings, report.not_checked)
-    nothing = not report.findings
-    return Verdict(
-        op=task.op.contract.qualname,
-        kernel=task.kernel,
-        backend=task.backend,
-        device=task.where,
-        status=Status.FAIL if nothing else worst(f.status for f in report.findings),
-        reason=_reason(task, report.findings),
-        parts={name: part.origin.value for name, part in task.op.parts.items()},
-        findings=tuple(report.findings),
-        not_checked=tuple(report.not_checked),
-        seconds=round(time.monotonic() - started, 3),
-        step_seconds=report.seconds,
-    )
-
-
-def _why_unavailable(operator: Op, why: str) -> str:
-    message = f"the operator cannot be loaded in a worker process: {why.strip()}"
-    if find_import_path(operator) is None:
-        message += "\n  → define it at the top of a file or module, which the worker can import, instead of sending it"
-    return message
-
-
-def _reason(task: Task, findings: Sequence[Finding]) -> str:
-    if failed := [f.check for f in findings if f.status is Status.FAIL]:
-        return f"failed: {', '.join(dict.fromkeys(failed))}"
-    if not findings:
-        return "nothing could be checked"
-    if task.simulate:
-        return "in the Triton simulator" if task.backend == "triton" else "in the CUDA simulator"
-    return "in Triton's interpreter" if task.interpret else ""
-
-
-def _refusal(task: Task, reason: str, settings: _Settings) -> Verdict:
-    required = task.backend in settings.require
-    return Verdict(
-        op=task.op.contract.qualname,
-        kernel=task.kernel,
-        backend=task.backend,
-        device=task.where,
-        status=Status.FAIL if required else Status.REFUSED,
-        reason=f"required, but {reason}" if required else reason,
-        parts={name: part.origin.value for name, part in task.op.parts.items()},
-        findings=(Finding("required", Status.FAIL, message=f"required, but {reason}"),) if required else (),
-        not_checked=tuple(NotChecked(name, "the kernel was refused") for name in CHECKS),
-    )
-
-
-def _concerns(operator: Op, check: str) -> bool:
-    """Whether an operator has what a check is about."""
-    if check == properties.NAME:
-        return bool(operator.properties)
-    part = {"vmap": "vmap", "flops": "flops", "second derivatives": "autograd"}.get(check)
-    return part is None or operator.parts[part].origin is Origin.CUSTOM
-
-
-def _run_in_worker(task: Task, settings: _Settings) -> tuple[_WorkerReport, Ending]:
-    """Run in a worker that imports the operator; if its module has another version or none, send it by value."""
-    path = find_import_path(task.op)
-    job = Job(
-        kernel=task.kernel,
-        device=task.device,
-        level=settings.level,
-        fingerprint=task.op.fingerprint,
-        import_path=path,
-        case=settings.case,
-        checks=settings.checks,
-        reproduce=_how_to_reproduce(task, settings),
-        environment=_environment(task),
-    )
-    if path is not None:
-        report, ending = _run(task, job, settings)
-        if not report.unavailable:
-            return report, ending
-    try:
-        by_value = dataclasses.replace(job, import_path=None, pickle=serialization.dump(task.op))
-    except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
-        why = f"{type(error).__name__}: {error}"
-        return _WorkerReport(unavailable=why), Ending(0, False, "load", "", KERNEL, "", "", True)
-    return _run(task, by_value, settings)
-
-
-def _environment(task: Task) -> dict[str, str]:
-    """The environment variables for a worker: opwright's own, and the simulator's switch."""
-    ours = {k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_")}
-    return {**ours, "OPWRIGHT_CUDA_SIMULATOR": "1"} if task.simulate else ours
-
-
-def _run(task: Task, job: Job, settings: _Settings) -> tuple[_WorkerReport, Ending]:
-    report = _WorkerReport()
-
-    def on_message(message: Message) -> None:
-        match message:
-            case Doing(check, case):
-                report.enter(check)
-                settings.progress(task, f"{check} {case}".strip())
-            case Notice(text):
-                settings.progress(task, text)
-            case Found(finding):
-                report.findings.append(finding)
-                report.suspected = None
-            case Suspected(finding):
-                report.suspected = finding
-            case Unchecked(what):
-                report.not_checked.append(what)
-            case NotRunnable(reason):
-                report.refused = reason
-            case Unavailable(why):
-                report.unavailable = why
-        failed = isinstance(message, Found | Suspected) and message.finding.status is Status.FAIL
-        if settings.fail_fast and failed:
-            raise _FirstFailure
-
-    try:
-        ending = run_job(fork_server(interpret=task.interpret), job, settings.timeout, on_message)
-        report.enter("end")
-    except _FirstFailure:
-        report.stopped = True
-        report.findings += [report.suspected] if report.suspected is not None else []
-        return report, Ending(0, False, "", "", KERNEL, "", "", True)
-    return report, _with_skipped_checks(report, ending, settings)
-
-
-def _with_skipped_checks(report: _WorkerReport, ending: Ending, settings: _Settings) -> Ending:
-    """The ending; broken, if the worker says that it has finished, but some check has not begun."""
-    if not ending.finished or report.refused or report.unavailable or any(f.check == "build" for f in report.findings):
-        return ending
-    left = [name for name in settings.checks or CHECKS if name not in report.seconds]
-    nothing_can_run = any(n.check == "inputs" for n in report.not_checked)
-    return ending if nothing_can_run or not left else dataclasses.replace(ending, broken="an end before the last check")
-
-
-def _how_to_reproduce(task: Task, settings: _Settings) -> str:
-    target = name_target(task.op)
-    if target is None:
-        where = f"{task.op.contract.function.__name__}, kernels={[task.kernel]!r}, device={task.where!r}"
-        return f"ow.check({where}, checks=['{{check}}'], case='{{case}}')"
-    level = f" --level {settings.level}" if settings.level != "quick" else ""
-    device = f" --device {task.where}"
-    return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
-
-
-def _add_crash(task: Task, settings: _Settings, report: _WorkerReport, ending: Ending) -> None:
-    reproduce = _how_to_reproduce(task, settings).format(check=ending.doing, case=ending.case)
-    if report.suspected is not None:  # a simpler case of it ended the worker
-        report.findings.append(report.suspected)
-    is_of_kernel = ending.who == KERNEL
-    report.findings.append(
-        Finding(
-            ending.doing,
-            Status.FAIL if is_of_kernel and (ending.broken or not ending.hung) else Status.INCONCLUSIVE,
-            ending.case,
-            ending.describe(settings.timeout),
-            reproduce if ending.doing in CHECKS else "",
-            remedy=_remedy(ending, settings.timeout),
-        )
-    )
-
-
-def _remedy(ending: Ending, timeout: float) -> str:
-    if ending.hung and not ending.broken:
-        return f"allow more time with --timeout {5 * timeout:g}"
-    if ending.who == KERNEL:
-        return ""
-    return "state the values that the reference takes with ow.values(...), or refuse others in it"
-
-
-def _list_unchecked(operator: Op, report: _WorkerReport, settings: _Settings, *, ended_early: bool) -> None:
-    """Add every check without a result, with the reason, and everything that no check covers.
-
-    A check that ended without a result has nothing to check, such as a rule that is not custom.
-    """
-    reported = {f.check for f in report.findings} | {n.check for n in report.not_checked}
-    last = report.findings[-1].check if report.findings else "the start"
-    for name in CHECKS:
-        selected = not settings.checks or name in settings.checks
-        if name not in reported and (ended_early or not selected) and _concerns(operator, name):
-            why = f"the worker ended at {last!r}" if selected else "not selected"
-            report.not_checked.append(NotChecked(name, why))
-    custom = {p.name for p in operator.parts.values() if p.origin is Origin.CUSTOM}
-    for name in sorted(_CHECKED_BY_NONE & custom):
-        report.not_checked.append(NotChecked(name, "custom, and no check compares it with the reference yet"))
-    arguments = [a for a in operator.contract.signature.arguments if a.name != operator.contract.random]
-    for argument in filter(always_its_default, arguments):
-        tried = f"only its default {argument.default!r}" if argument.has_default else "only None"
-        why = f"{tried} was tried: add other values with Annotated[..., ow.values(...)]"
-        report.not_checked.append(NotChecked(f"argument {argument.name!r}", why))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from opwright.cli.common import (
     FAILED,
@@ -24,6 +26,7 @@ from opwright.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from opwright.cluster import RayCluster
     from opwright.results import CheckReport
 
 __all__ = ["check", "run_and_show"]
@@ -54,6 +57,10 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings and thin coverage, too.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that one step may take.")] = 60.0,
     jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="On a cluster of Ray: host:port, auto; local starts one here."),
+    ] = None,
     mutate: Annotated[
         bool, typer.Option("--mutate", help="Put small faults into the kernels, and show which ones no check finds.")
     ] = False,
@@ -83,22 +90,38 @@ def check(
                 jobs=jobs,
             )
         )
-    report = run_and_show(
-        targets,
-        json,
-        html,
-        verbose,
-        strict,
-        kernels=kernel,
-        device=device,
-        level=level.value,
-        checks=only or (),
-        case=case,
-        require=require or (),
-        timeout=timeout,
-        jobs=jobs,
-    )
+    with _cluster(ray, jobs) as executor:
+        report = run_and_show(
+            targets,
+            json,
+            html,
+            verbose,
+            strict,
+            kernels=kernel,
+            device=device,
+            level=level.value,
+            checks=only or (),
+            case=case,
+            require=require or (),
+            timeout=timeout,
+            jobs=jobs,
+            executor=executor,
+        )
     raise typer.Exit(exit_code(report, strict=strict))
+
+
+@contextlib.contextmanager
+def _cluster(address: str | None, jobs: int | None) -> Iterator[RayCluster | None]:
+    """The cluster that ``--ray`` names; None for this machine alone. What differs between its machines is printed."""
+    if address is None:
+        yield None
+        return
+    from opwright.cluster import RayCluster
+
+    with RayCluster("" if address == "local" else address, jobs=jobs) as cluster:
+        for difference in cluster.differences:
+            console(stderr=True).print(f"[yellow]not all machines are alike:[/] {escape(difference)}")
+        yield cluster
 
 
 def _mutate(targets: Sequence[str], json: Path | None, verbose: bool, strict: bool, **options: Any) -> int:

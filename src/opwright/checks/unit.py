@@ -1,0 +1,282 @@
+"""One unit of a check: one kernel on one device, in its two processes, to one verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from opwright.checks.context import KERNEL
+from opwright.checks.coverage import too_little
+from opwright.checks.outputs import properties
+from opwright.checks.plan import Task
+from opwright.checks.process.isolation import Ending, fork_server, run_job
+from opwright.checks.process.messages import (
+    Doing,
+    Found,
+    Job,
+    Message,
+    Notice,
+    NotRunnable,
+    Suspected,
+    Unavailable,
+    Unchecked,
+)
+from opwright.checks.table import CHECKS
+from opwright.contract.inputs.arguments import always_its_default
+from opwright.results import Finding, NotChecked, Origin, Status, Verdict, worst
+from opwright.runtime import serialization
+from opwright.runtime.op import Op
+from opwright.runtime.targets import find_import_path, name_target
+
+__all__ = ["Progress", "Settings", "check_unit"]
+
+# Custom parts that no check compares with the reference.
+_CHECKED_BY_NONE = frozenset({"sharding", "autocast", "bytes"})
+# Called with every step: the task, and a short text ("values n=5 …", or a notice).
+Progress = Callable[[Task, str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    level: str
+    case: str
+    checks: tuple[str, ...]
+    require: tuple[str, ...]
+    timeout: float
+    progress: Progress
+    fail_fast: bool
+
+
+@dataclass
+class _WorkerReport:
+    """The results that a worker has reported."""
+
+    findings: list[Finding] = field(default_factory=list)
+    not_checked: list[NotChecked] = field(default_factory=list)
+    suspected: Finding | None = None
+    # The steps that have begun, with the seconds that each took; and the present one, with when it began.
+    seconds: dict[str, float] = field(default_factory=dict)
+    step: str = "start"
+    since: float = field(default_factory=time.monotonic)
+    refused: str = ""
+    unavailable: str = ""
+    # Whether the worker was ended at the first failure.
+    stopped: bool = False
+
+    def enter(self, step: str) -> None:
+        """A step begins, which ends the one before."""
+        now = time.monotonic()
+        self.seconds[self.step] = round(self.seconds.get(self.step, 0.0) + now - self.since, 3)
+        self.seconds.setdefault(step, 0.0)
+        self.step, self.since = step, now
+
+
+class _FirstFailure(Exception):
+    """Ends a worker whose kernel has failed, where no more is asked."""
+
+
+def check_unit(task: Task, settings: Settings) -> Verdict:
+    started = time.monotonic()
+    if task.refused is not None:
+        return _refusal(task, str(task.refused), settings)
+    report, ending = _run_in_worker(task, settings)
+    if report.refused:
+        return _refusal(task, report.refused, settings)
+    if report.unavailable:
+        report.findings.append(Finding("load", Status.FAIL, message=_why_unavailable(task.op, report.unavailable)))
+    elif not ending.finished or ending.exit_code != 0 or ending.hung or ending.broken:
+        _add_crash(task, settings, report, ending)
+    ended_early = not ending.finished or ending.exit_code != 0 or report.stopped
+    _list_unchecked(task.op, report, settings, ended_early=ended_early)
+    if not settings.case:  # a single one was asked for
+        report.findings += too_little(task.op, report.findings, report.not_checked)
+    nothing = not report.findings
+    return Verdict(
+        op=task.op.contract.qualname,
+        kernel=task.kernel,
+        backend=task.backend,
+        device=task.where,
+        status=Status.FAIL if nothing else worst(f.status for f in report.findings),
+        reason=_reason(task, report.findings),
+        parts={name: part.origin.value for name, part in task.op.parts.items()},
+        findings=tuple(report.findings),
+        not_checked=tuple(report.not_checked),
+        seconds=round(time.monotonic() - started, 3),
+        step_seconds=report.seconds,
+    )
+
+
+def _why_unavailable(operator: Op, why: str) -> str:
+    message = f"the operator cannot be loaded in a worker process: {why.strip()}"
+    if find_import_path(operator) is None:
+        message += "\n  → define it at the top of a file or module, which the worker can import, instead of sending it"
+    return message
+
+
+def _reason(task: Task, findings: Sequence[Finding]) -> str:
+    if failed := [f.check for f in findings if f.status is Status.FAIL]:
+        return f"failed: {', '.join(dict.fromkeys(failed))}"
+    if not findings:
+        return "nothing could be checked"
+    if task.simulate:
+        return "in the Triton simulator" if task.backend == "triton" else "in the CUDA simulator"
+    return "in Triton's interpreter" if task.interpret else ""
+
+
+def _refusal(task: Task, reason: str, settings: Settings) -> Verdict:
+    required = task.backend in settings.require
+    return Verdict(
+        op=task.op.contract.qualname,
+        kernel=task.kernel,
+        backend=task.backend,
+        device=task.where,
+        status=Status.FAIL if required else Status.REFUSED,
+        reason=f"required, but {reason}" if required else reason,
+        parts={name: part.origin.value for name, part in task.op.parts.items()},
+        findings=(Finding("required", Status.FAIL, message=f"required, but {reason}"),) if required else (),
+        not_checked=tuple(NotChecked(name, "the kernel was refused") for name in CHECKS),
+    )
+
+
+def _concerns(operator: Op, check: str) -> bool:
+    """Whether an operator has what a check is about."""
+    if check == properties.NAME:
+        return bool(operator.properties)
+    part = {"vmap": "vmap", "flops": "flops", "second derivatives": "autograd"}.get(check)
+    return part is None or operator.parts[part].origin is Origin.CUSTOM
+
+
+def _run_in_worker(task: Task, settings: Settings) -> tuple[_WorkerReport, Ending]:
+    """Run in a worker that imports the operator; if its module has another version or none, send it by value."""
+    path = find_import_path(task.op)
+    job = Job(
+        kernel=task.kernel,
+        device=task.device,
+        level=settings.level,
+        fingerprint=task.op.fingerprint,
+        import_path=path,
+        case=settings.case,
+        checks=settings.checks,
+        reproduce=_how_to_reproduce(task, settings),
+        environment=_environment(task),
+    )
+    if path is not None:
+        report, ending = _run(task, job, settings)
+        if not report.unavailable:
+            return report, ending
+    try:
+        by_value = dataclasses.replace(job, import_path=None, pickle=serialization.dump(task.op))
+    except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
+        why = f"{type(error).__name__}: {error}"
+        return _WorkerReport(unavailable=why), Ending(0, False, "load", "", KERNEL, "", "", True)
+    return _run(task, by_value, settings)
+
+
+def _environment(task: Task) -> dict[str, str]:
+    """The environment variables for a worker: opwright's own, and the simulator's switch."""
+    ours = {k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_")}
+    return {**ours, "OPWRIGHT_CUDA_SIMULATOR": "1"} if task.simulate else ours
+
+
+def _run(task: Task, job: Job, settings: Settings) -> tuple[_WorkerReport, Ending]:
+    report = _WorkerReport()
+
+    def on_message(message: Message) -> None:
+        match message:
+            case Doing(check, case):
+                report.enter(check)
+                settings.progress(task, f"{check} {case}".strip())
+            case Notice(text):
+                settings.progress(task, text)
+            case Found(finding):
+                report.findings.append(finding)
+                report.suspected = None
+            case Suspected(finding):
+                report.suspected = finding
+            case Unchecked(what):
+                report.not_checked.append(what)
+            case NotRunnable(reason):
+                report.refused = reason
+            case Unavailable(why):
+                report.unavailable = why
+        failed = isinstance(message, Found | Suspected) and message.finding.status is Status.FAIL
+        if settings.fail_fast and failed:
+            raise _FirstFailure
+
+    try:
+        ending = run_job(fork_server(interpret=task.interpret), job, settings.timeout, on_message)
+        report.enter("end")
+    except _FirstFailure:
+        report.stopped = True
+        report.findings += [report.suspected] if report.suspected is not None else []
+        return report, Ending(0, False, "", "", KERNEL, "", "", True)
+    return report, _with_skipped_checks(report, ending, settings)
+
+
+def _with_skipped_checks(report: _WorkerReport, ending: Ending, settings: Settings) -> Ending:
+    """The ending; broken, if the worker says that it has finished, but some check has not begun."""
+    if not ending.finished or report.refused or report.unavailable or any(f.check == "build" for f in report.findings):
+        return ending
+    left = [name for name in settings.checks or CHECKS if name not in report.seconds]
+    nothing_can_run = any(n.check == "inputs" for n in report.not_checked)
+    return ending if nothing_can_run or not left else dataclasses.replace(ending, broken="an end before the last check")
+
+
+def _how_to_reproduce(task: Task, settings: Settings) -> str:
+    target = name_target(task.op)
+    if target is None:
+        where = f"{task.op.contract.function.__name__}, kernels={[task.kernel]!r}, device={task.where!r}"
+        return f"ow.check({where}, checks=['{{check}}'], case='{{case}}')"
+    level = f" --level {settings.level}" if settings.level != "quick" else ""
+    device = f" --device {task.where}"
+    return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
+
+
+def _add_crash(task: Task, settings: Settings, report: _WorkerReport, ending: Ending) -> None:
+    reproduce = _how_to_reproduce(task, settings).format(check=ending.doing, case=ending.case)
+    if report.suspected is not None:  # a simpler case of it ended the worker
+        report.findings.append(report.suspected)
+    is_of_kernel = ending.who == KERNEL
+    report.findings.append(
+        Finding(
+            ending.doing,
+            Status.FAIL if is_of_kernel and (ending.broken or not ending.hung) else Status.INCONCLUSIVE,
+            ending.case,
+            ending.describe(settings.timeout),
+            reproduce if ending.doing in CHECKS else "",
+            remedy=_remedy(ending, settings.timeout),
+        )
+    )
+
+
+def _remedy(ending: Ending, timeout: float) -> str:
+    if ending.hung and not ending.broken:
+        return f"allow more time with --timeout {5 * timeout:g}"
+    if ending.who == KERNEL:
+        return ""
+    return "state the values that the reference takes with ow.values(...), or refuse others in it"
+
+
+def _list_unchecked(operator: Op, report: _WorkerReport, settings: Settings, *, ended_early: bool) -> None:
+    """Add every check without a result, with the reason, and everything that no check covers.
+
+    A check that ended without a result has nothing to check, such as a rule that is not custom.
+    """
+    reported = {f.check for f in report.findings} | {n.check for n in report.not_checked}
+    last = report.findings[-1].check if report.findings else "the start"
+    for name in CHECKS:
+        selected = not settings.checks or name in settings.checks
+        if name not in reported and (ended_early or not selected) and _concerns(operator, name):
+            why = f"the worker ended at {last!r}" if selected else "not selected"
+            report.not_checked.append(NotChecked(name, why))
+    custom = {p.name for p in operator.parts.values() if p.origin is Origin.CUSTOM}
+    for name in sorted(_CHECKED_BY_NONE & custom):
+        report.not_checked.append(NotChecked(name, "custom, and no check compares it with the reference yet"))
+    arguments = [a for a in operator.contract.signature.arguments if a.name != operator.contract.random]
+    for argument in filter(always_its_default, arguments):
+        tried = f"only its default {argument.default!r}" if argument.has_default else "only None"
+        why = f"{tried} was tried: add other values with Annotated[..., ow.values(...)]"
+        report.not_checked.append(NotChecked(f"argument {argument.name!r}", why))
