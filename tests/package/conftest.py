@@ -30,3 +30,11 @@ def mixed_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mixed(mixed_project: Path) -> Path:
     """The same, installed from the wheel."""
     return install(next((mixed_project / "dist").glob("*.whl")), mixed_project.parent / "site")
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Operators that write their arguments, installed from a wheel."""
+    made = tmp_path_factory.mktemp("written")
+    opwright("package", SOURCES / "written.py", "--name", "written_ops", "--out", made / "project", "--wheel")
+    return install(next((made / "project" / "dist").glob("*.whl")), made / "site")

@@ -163,6 +163,20 @@ def test_a_cpp_program_runs_an_exported_model(program, trig, mixed, tmp_path):
     assert_runs(program, "cpu", [trig, mixed], "import my_ops, mixed_ops", outputs, libraries, tmp_path)
 
 
+@pytest.mark.slow  # as above
+def test_a_cpp_program_runs_a_model_whose_operator_writes_its_argument(program, written, tmp_path):
+    imports = """
+import written_ops
+
+def added(x):
+    out = torch.empty_like(x)
+    written_ops.add_out(x, x, out)
+    return out
+"""
+    libraries = [written / "written_ops" / "native" / "libwritten_ops.so"]
+    assert_runs(program, "cpu", [written], imports, "added(x), added(x) + 1", libraries, tmp_path)
+
+
 @pytest.mark.gpu
 @pytest.mark.nvcc
 @pytest.mark.triton

@@ -7,6 +7,7 @@ A Python process never loads it: there the operators are defined in Python, with
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -49,9 +50,7 @@ def build_libraries(
     Raises:
         CompileError: the generated code does not compile.
     """
-    # Operators that write their arguments are shipped for Python only.
-    operators = [o for o in operators if not o.contract.signature.mutated]
-    native = [k for k in shipped if k.library is not None and k.spec.when is None and k.operator in operators]
+    native = [k for k in shipped if k.library is not None and k.spec.when is None]
     made: list[Path] = []
     for device in ("cpu", "cuda"):
         mine = [k for k in native if device in k.spec.devices]
@@ -66,7 +65,16 @@ def build_libraries(
 
 def library_text(operators: Sequence[Op], kernels: Sequence[ShippedKernel], device: str) -> str:
     """The C++ text of one library; the one for the CPU defines the schemas."""
-    parts = ["// Made by opwright.", '#include "contract.h"', "", "namespace {", "", "using torch::stable::Tensor;", ""]
+    parts = [
+        "// Made by opwright.",
+        '#include "contract.h"',
+        '#include "overlap.h"',
+        "",
+        "namespace {",
+        "",
+        "using torch::stable::Tensor;",
+        "",
+    ]
     by_namespace: dict[str, list[Op]] = {}
     for operator in operators:
         mine = [k for k in kernels if k.operator is operator]
@@ -94,12 +102,22 @@ def _checked_function(contract: Contract, kernels: Sequence[ShippedKernel]) -> s
     lines += [f"  {check}" for argument in contract.signature.arguments for check in _checks(argument)]
     lines.append("  call.finish();")
     lines += [f"  {_condition_check(relation)}" for relation in contract.where]
+    lines += [f"  {check}" for check in _overlap_checks(contract)]
     for kernel in kernels:
         mask = _mask(kernel.spec.dtypes) if kernel.spec.dtypes is not None else _ALL
         name = f"opwright_shipped::{kernel.record['symbol']}"
         lines.append(f'  if (call.takes({mask}u)) return opwright::run<{result}>("{name}", {arguments});')
     lines += ['  call.fail("no native kernel takes these dtypes");', "}"]
     return "\n".join(lines)
+
+
+def _overlap_checks(contract: Contract) -> Iterator[str]:
+    if not contract.signature.mutated:
+        return
+    yield f'opwright::Overlap overlap("{contract.qualname}");'
+    for argument in contract.signature.arguments:
+        if argument.is_tensor:
+            yield f'overlap.add("{argument.name}", {"true" if argument.mutated else "false"}, {argument.name});'
 
 
 def _function_name(contract: Contract) -> str:
@@ -217,6 +235,7 @@ def _compile(text: str, out: Path, needed: Sequence[str], machine: Machine) -> N
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "contract.h").write_text(header)
+        shutil.copy(_TEMPLATES / "overlap.h", folder)
         (folder / "library.cpp").write_text(text)
         command = [
             machine.cxx.path, "-O2", "-std=c++17", "-fPIC", "-shared", "-Wall", "-Wl,-s",

@@ -118,8 +118,6 @@ def _row(kernel: ShippedKernel) -> str:
     dtypes = "all" if spec.dtypes is None else ", ".join(map(short, spec.dtypes))
     if kernel.library is None:
         native = "no: it is Python"
-    elif kernel.operator.contract.signature.mutated:
-        native = "no: it writes its arguments"
     else:
         native = "yes" if spec.when is None else "no: it has a condition in Python"
     return f"| {spec.name} | {spec.backend} | {', '.join(spec.devices)} | {dtypes} | {native} |"

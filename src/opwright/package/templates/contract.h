@@ -163,7 +163,9 @@ class Call {
         if (size == 1) return;
         [[fallthrough]];
       case Dim::NAME: {
-        const char* name = dim.kind == Dim::BROADCAST ? dim.text + 1 : dim.text;
+        std::string name = dim.kind == Dim::BROADCAST ? dim.text + 1 : dim.text;
+        const size_t place = argument.rfind('[');
+        if (name[0] == '?' && place != std::string::npos) name += argument.substr(place);  // its own in each tensor of a list
         const int64_t expected = sizes_.emplace(name, size).first->second;
         if (expected != size) fail_size(argument, dim.text, expected, size);
         return;
@@ -209,6 +211,13 @@ struct Out<std::tuple<Each...>> {
     return {torch::stable::detail::to<Each>(stack[I])...};
   }
   static std::tuple<Each...> of(const StableIValue* stack) { return in_order(stack, std::index_sequence_for<Each...>{}); }
+};
+
+// An operator that only writes its arguments.
+template <>
+struct Out<void> {
+  static constexpr size_t count = 0;
+  static void of(const StableIValue*) {}
 };
 
 // Calls a kernel by the name that its own library registered.
