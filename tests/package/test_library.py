@@ -163,7 +163,7 @@ def test_a_cpp_program_runs_an_exported_model(program, trig, mixed, tmp_path):
     assert_runs(program, "cpu", [trig, mixed], "import my_ops, mixed_ops", outputs, libraries, tmp_path)
 
 
-@pytest.mark.slow  # as above
+@pytest.mark.slow  # AOTInductor compiles a model
 def test_a_cpp_program_runs_a_model_whose_operator_writes_its_argument(program, written, tmp_path):
     imports = """
 import written_ops
