@@ -88,8 +88,8 @@ def arguments_of_a_cuda_launch() -> Calls:
     native, passed = native_call.native_calls(build_tools()), packer.native_arguments
     assert native is not None
     assert passed is not None
-    kernel = native_call.GpuKernel(0, (1, 1, 1), (1, 1, 1), 0)
-    launch = native.function_for(native_call.NativeCall(4, (), False, passed, x.device, kernel, print))
+    kernel = native_call.GpuKernel(0, (1, 1, 1), (1, 1, 1), 0, parameters=4)
+    launch = native.function_for(native_call.NativeCall(4, (), False, passed, x.device, (kernel,), print))
     assert launch is not None
     return {
         "a CUDA launch without CUDA's part": lambda: launch(x, y, out, 1024),

@@ -129,6 +129,8 @@ def _has_no_hooks(kernel: Any) -> bool:
             return False
         if any(getattr(c, "pre_hook", None) is not None for c in getattr(kernel, "configs", ())):
             return False
+        if getattr(kernel, "user_defined_pre_hook", False) or getattr(kernel, "user_defined_post_hook", False):
+            return False
         if kind == "Heuristics" and any(unrecordable(f) is not None for f in kernel.values.values()):
             return False
         kernel = kernel.fn
@@ -161,8 +163,8 @@ def _names(launcher: types.FunctionType) -> Iterator[Watched]:
             kernel = watched.value
             while is_triton_kernel(kernel):
                 # Triton itself compares the globals that a kernel has used, and raises if one has changed.
-                for (name, _), (value, names) in getattr(kernel, "used_global_vals", {}).items():
-                    yield Watched(names, name, value)
+                for (name, _), (_, names) in getattr(kernel, "used_global_vals", {}).items():
+                    yield Watched(names, name, names.get(name))
                 kernel = kernel.fn
 
 

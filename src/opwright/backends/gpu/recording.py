@@ -263,9 +263,10 @@ class _Recording:
         with self._observing(), recorder.watching():
             result = self._launch(*arguments)
         description = recorder.description(result, self._launch)
-        made = None if description is None else self._native.function_for(description)
-        if made is not None:
-            self._run = _unless_rebound(made, self._launch, names)
+        with contextlib.suppress(AttributeError):  # a dtype that torch's C interface does not have
+            made = None if description is None else self._native.function_for(description)
+            if made is not None:
+                self._run = _unless_rebound(made, self._launch, names)
         return result
 
 

@@ -37,7 +37,7 @@ def _record(launch: LaunchOf) -> Any:
             grid = _grid(launch)
             if 0 not in grid:
                 recorder.launched(_kernel(compiled, grid), list(_arguments(launch, compiled, recorder)))
-        except (AttributeError, KeyError, TypeError, struct.error) as error:  # a Triton of another form
+        except (AttributeError, KeyError, OverflowError, TypeError, struct.error) as error:  # a Triton of another form
             recorder.problem = recorder.problem or f"the launch is not understood: {error}"
     return compiled
 

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import inspect
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from opwright.read_files import ReadFiles
 
 __all__ = ["Compiled", "Specialised", "compile_kernel", "specialise"]
 
+# Triton's frontend keeps state, and Python 3.11's parser fails where threads parse at the same time.
+_FRONTEND = threading.Lock()
 _INCLUDE = Path(__file__).parent / "include"
 # Signed integers wrap, as on a GPU. No fast-math: infinities and NaN are values as others.
 _FLAGS = (
@@ -123,7 +126,8 @@ def _ttir(function: Any, specialised: Specialised) -> str:
         source = parts.ASTSource(fn=function, signature=specialised.signature, constexprs=constants, attrs={})
         options = {"enable_fp_fusion": True, **specialised.options, "debug": True}
         try:
-            made = triton_internals.ttir(source, options)
+            with _FRONTEND:
+                made = triton_internals.ttir(source, options)
         except Exception as error:  # the frontend raises errors of its own
             raise KernelError(f"Triton does not compile {function.__name__}: {error}") from error
     if made is None:
