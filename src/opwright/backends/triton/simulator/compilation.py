@@ -28,11 +28,12 @@ from opwright.read_files import ReadFiles
 __all__ = ["Compiled", "Specialised", "compile_kernel", "specialise"]
 
 # Triton's frontend keeps state, and Python 3.11's parser fails where threads parse at the same time.
-_FRONTEND = threading.Lock()
+_COMPILING = threading.Lock()
+_COMPILED: dict[tuple[Any, ...], Compiled] = {}
 _INCLUDE = Path(__file__).parent / "include"
 # Signed integers wrap, as on a GPU. No fast-math: infinities and NaN are values as others.
 _FLAGS = (
-    *("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-pthread", "-fwrapv", "-fno-strict-aliasing"),
+    *("-std=c++17", "-O2", "-march=native", "-fPIC", "-shared", "-pthread", "-fwrapv", "-fno-strict-aliasing"),
     *("-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-w"),
 )
 _TYPES = {
@@ -113,8 +114,15 @@ def compile_kernel(function: Any, specialised: Specialised, *, checked: bool) ->
         KernelRefusedError: no C++ compiler, no such Triton, or an operation that the simulator does not have.
         KernelError: Triton's frontend refuses the kernel.
     """
-    text = _ttir(function, specialised)
-    return _compile(function.__name__, text, checked)
+    # Triton's frontend takes tens of milliseconds. ``cache_key`` is of the source of all that a kernel calls, and of
+    # the globals that it read; a constant by its text as well, since 1 == True and 0.0 == -0.0.
+    constants = tuple((name, type(value), repr(value)) for name, value in specialised.constants.items())
+    types, options = tuple(specialised.signature.items()), tuple(map(repr, sorted(specialised.options.items())))
+    key = (function, function.cache_key, types, constants, options, checked)
+    with _COMPILING:
+        if key not in _COMPILED:
+            _COMPILED[key] = _compile(function.__name__, _ttir(function, specialised), checked)
+        return _COMPILED[key]
 
 
 def _ttir(function: Any, specialised: Specialised) -> str:
@@ -126,8 +134,7 @@ def _ttir(function: Any, specialised: Specialised) -> str:
         source = parts.ASTSource(fn=function, signature=specialised.signature, constexprs=constants, attrs={})
         options = {"enable_fp_fusion": True, **specialised.options, "debug": True}
         try:
-            with _FRONTEND:
-                made = triton_internals.ttir(source, options)
+            made = triton_internals.ttir(source, options)
         except Exception as error:  # the frontend raises errors of its own
             raise KernelError(f"Triton does not compile {function.__name__}: {error}") from error
     if made is None:

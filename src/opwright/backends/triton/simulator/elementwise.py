@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["COMPARISONS", "C_TYPES", "ELEMENTWISE", "EXTERNAL", "RMW", "c_type"]
+__all__ = ["C_TYPES", "ELEMENTWISE", "EXTERNAL", "RMW", "c_type", "form_of"]
 
 C_TYPES = {
     "i1": "bool", "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t", "index": "int64_t",
@@ -57,6 +57,21 @@ COMPARISONS = {
     "oeq": "{0} == {1}", "one": "({0} < {1} || {0} > {1})", "olt": "{0} < {1}", "ole": "{0} <= {1}",
     "ogt": "{0} > {1}", "oge": "{0} >= {1}", "une": "{0} != {1}",
 }  # fmt: skip
+
+FLOAT_COMPARISONS = {
+    **COMPARISONS,
+    "ult": "!({0} >= {1})", "ule": "!({0} > {1})", "ugt": "!({0} <= {1})", "uge": "!({0} < {1})",
+    "ueq": "!({0} < {1} || {0} > {1})", "ord": "({0} == {0} && {1} == {1})", "uno": "({0} != {0} || {1} != {1})",
+}  # fmt: skip
+
+
+def form_of(operation: str, text: str) -> str | None:
+    """The expression of an operation with this text; None if it is not one that works element by element."""
+    if operation not in ("arith.cmpi", "arith.cmpf"):
+        return ELEMENTWISE.get(operation)
+    kinds = FLOAT_COMPARISONS if operation == "arith.cmpf" else COMPARISONS
+    return kinds.get(text.split(",")[0].split()[0])
+
 
 # Functions of libdevice by symbol, without `__nv_` and the `f` of the float32 variant.
 EXTERNAL = {

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["Block", "Function", "Operation", "Type", "parse_type", "read_module"]
+__all__ = ["NAME", "Block", "Function", "Operation", "Type", "parse_type", "read_module"]
 
 _LOCATION = re.compile(r' loc\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*"|\([^()]*\))*\))*\)')
 _DEFINED = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
-_NAME = r"%[\w$.\-]+(?:#\d+)?"
+NAME = r"%[\w$.\-]+(?:#\d+)?"
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,12 @@ class Operation:
     attributes: str
     location: tuple[str, int]
     regions: list[list[Block]] = field(default_factory=list)
+    # For an operation on integers that must not overflow: "unsigned " or "", and Triton's message.
+    overflow: tuple[str, str] | None = None
 
     @property
     def operands(self) -> list[str]:
-        return re.findall(_NAME, re.sub(r'"[^"]*"', "", self.text))
+        return re.findall(NAME, re.sub(r'"[^"]*"', "", self.text))
 
     def attribute(self, name: str) -> str | None:
         found = re.search(rf"\b{name} = (\"[^\"]*\"|array<[^>]*>|[^,}}>\s]+)", self.attributes)
@@ -175,7 +177,7 @@ class _Reader:
 
 def _operation(line: str, location: tuple[str, int]) -> Operation:
     results: list[str] = []
-    if found := re.match(rf"((?:{_NAME}(?::\d+)?(?:, )?)+) = ", line):
+    if found := re.match(rf"((?:{NAME}(?::\d+)?(?:, )?)+) = ", line):
         for part in found[1].split(", "):
             name, _, count = part.partition(":")
             results += [f"{name}#{i}" for i in range(int(count))] if count else [name]
@@ -223,6 +225,6 @@ def _closing(text: str, start: int) -> int:
 
 def _arguments(text: str) -> list[tuple[str, Type]]:
     without = re.sub(r" \{[^{}]*\}", "", text)
-    names = re.findall(rf"({_NAME}): ", without)
-    types = split_types(re.sub(rf"{_NAME}: ", "", without))
+    names = re.findall(rf"({NAME}): ", without)
+    types = split_types(re.sub(rf"{NAME}: ", "", without))
     return list(zip(names, types, strict=True))

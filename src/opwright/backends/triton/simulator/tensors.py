@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from opwright.backends.triton.simulator.elementwise import COMPARISONS, EXTERNAL, RMW
+from opwright.backends.triton.simulator.elementwise import EXTERNAL, RMW
 from opwright.backends.triton.simulator.reading import Operation, Type
 from opwright.backends.triton.simulator.writer import (
     FunctionWriter,
-    Site,
     c_of,
     constant,
     element_of,
@@ -25,23 +24,6 @@ __all__ = ["TensorWriter"]
 class TensorWriter(FunctionWriter):
     """Writes operations on tensors."""
 
-    def op_arith_cmpi(self, op: Operation, _: str) -> None:
-        kind = op.text.split(",")[0].split()[0]
-        if kind in COMPARISONS:
-            self.elementwise(op, COMPARISONS[kind])
-        elif kind in ("ueq", "ult", "ord", "uno"):
-            self.refuse(op, f"the simulator has no comparison {kind}")
-
-    def op_arith_cmpf(self, op: Operation, _: str) -> None:
-        kind = op.text.split(",")[0].split()[0]
-        unordered = {"ult": "!({0} >= {1})", "ule": "!({0} > {1})", "ugt": "!({0} <= {1})", "uge": "!({0} < {1})",
-                     "ueq": "!({0} < {1} || {0} > {1})", "ord": "({0} == {0} && {1} == {1})",
-                     "uno": "({0} != {0} || {1} != {1})"}  # fmt: skip
-        form = unordered.get(kind, COMPARISONS.get(kind))
-        if form is None:
-            self.refuse(op, f"the simulator has no comparison {kind}")
-        self.elementwise(op, form or "")
-
     def op_arith_constant(self, op: Operation, _: str) -> None:
         type_ = self.types[op.results[0]]
         text = op.text.strip()
@@ -49,28 +31,30 @@ class TensorWriter(FunctionWriter):
             text = found[1]
         if text.startswith("["):
             self.refuse(op, "the simulator has no constants with different elements")
-        self.each(op, constant(text, type_.element))
+        written = constant(text, type_.element)
+        self.each(op, lambda i: written)
 
     def op_ub_poison(self, op: Operation, _: str) -> None:
-        self.each(op, "0")
+        self.each(op, lambda i: "0")
 
     def op_tt_get_program_id(self, op: Operation, _: str) -> None:
-        self.each(op, f"program.id[{'xyz'.index(op.text.strip()[0])}]")
+        self.each(op, lambda i: f"program.id[{'xyz'.index(op.text.strip()[0])}]")
 
     def op_tt_get_num_programs(self, op: Operation, _: str) -> None:
-        self.each(op, f"request->grid[{'xyz'.index(op.text.strip()[0])}]")
+        self.each(op, lambda i: f"request->grid[{'xyz'.index(op.text.strip()[0])}]")
 
     def op_tt_make_range(self, op: Operation, _: str) -> None:
-        self.each(op, f"i + {op.attribute('start')}")
+        self.each(op, lambda i: f"{i} + {op.attribute('start')}")
 
     def op_tt_splat(self, op: Operation, _: str) -> None:
-        self.each(op, value(op.operands[0]))
+        self.each(op, lambda i: value(op.operands[0]))
 
     op_tt_unsplat = op_tt_splat
 
     def op_tt_addptr(self, op: Operation, _: str) -> None:
         element = element_of(Type((), self.types[op.operands[0]].element.removeprefix("ptr "), is_tensor=False))
-        self.each(op, f"{self.at(op.operands[0])} + (int64_t){self.at(op.operands[1])} * (int64_t)sizeof({element})")
+        pointer, steps = op.operands
+        self.each(op, lambda i: f"{self.at(pointer, i)} + (int64_t){self.at(steps, i)} * (int64_t)sizeof({element})")
 
     def op_tt_extern_elementwise(self, op: Operation, _: str) -> None:
         symbol = op.attribute("symbol") or ""
@@ -78,16 +62,9 @@ class TensorWriter(FunctionWriter):
         function = EXTERNAL.get(name) or EXTERNAL.get(name.removesuffix("f"))
         if function is None:
             self.refuse(op, f"the simulator has no {symbol}")
-        self.each(op, f"{function}({', '.join(self.at(n) for n in op.operands)})")
+        self.each(op, lambda i: f"{function}({', '.join(self.at(n, i) for n in op.operands)})")
 
     # --- memory ---
-
-    def site(self, op: Operation, message: str = "", size: str = "") -> int:
-        bits = re.sub(r"\D+", " ", size.replace("int", "i ")).split()
-        known = {"float": 4, "double": 8, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "bool": 1, "P": 8}
-        width = known.get(size) or (int(bits[0]) // 8 if bits else 0)
-        self.sites.append(Site(op.location[0], op.location[1], op.name, message, width))
-        return len(self.sites) - 1
 
     def op_tt_load(self, op: Operation, _: str) -> None:
         pointer, *rest = op.operands
@@ -97,7 +74,7 @@ class TensorWriter(FunctionWriter):
         if rest:
             other = self.at(rest[1]) if len(rest) > 1 else f"({element})0"
             access = f"{self.at(rest[0])} ? {access} : {other}"
-        self.each(op, access)
+        self.each(op, lambda i: access)
 
     def op_tt_store(self, op: Operation, _: str) -> None:
         pointer, stored, *mask = op.operands
@@ -114,14 +91,15 @@ class TensorWriter(FunctionWriter):
         call = (f"atomic<{t}>({self.at(pointer)}, {self.site(op, size=t)}, "
                 f"{'i' if self.types[pointer].is_tensor else '0'}, "
                 f"[&]({t} old) -> {t} {{ {t} x = {self.at(stored)}; return {change}; }})")  # fmt: skip
-        self.each(op, f"{self.at(mask[0])} ? {call} : ({t})0" if mask else call)
+        self.each(op, lambda i: f"{self.at(mask[0])} ? {call} : ({t})0" if mask else call)
 
     def op_tt_atomic_cas(self, op: Operation, _: str) -> None:
         pointer, compared, stored = op.operands
         t = element_of(self.types[stored])
         index = "i" if self.types[pointer].is_tensor else "0"
-        self.each(op, f"atomic<{t}>({self.at(pointer)}, {self.site(op, size=t)}, {index}, [&]({t} old) -> {t} "
-                      f"{{ return old == {self.at(compared)} ? {self.at(stored)} : old; }})")  # fmt: skip
+        change = f"[&]({t} old) -> {t} {{ return old == {self.at(compared)} ? {self.at(stored)} : old; }}"
+        call = f"atomic<{t}>({self.at(pointer)}, {self.site(op, size=t)}, {index}, {change})"
+        self.each(op, lambda i: call)
 
     def op_tt_assert(self, op: Operation, _: str) -> None:
         message = re.search(r'"((?:[^"\\]|\\.)*)"', op.text)
@@ -132,15 +110,24 @@ class TensorWriter(FunctionWriter):
     # --- shapes ---
 
     def op_tt_reshape(self, op: Operation, _: str) -> None:
-        self.each(op, self.at(op.operands[0]))
+        self.each(op, lambda i: self.at(op.operands[0], i))
 
     op_tt_expand_dims = op_tt_reshape
 
     def gather(self, op: Operation, shape: Sequence[int], strides: Sequence[int]) -> None:
-        loops = "".join(f"for (int d{i} = 0; d{i} < {n}; d{i}++) " for i, n in enumerate(shape))
-        source = " + ".join(f"d{i} * {s}" for i, s in enumerate(strides))
-        target = " + ".join(f"d{i} * {s}" for i, s in enumerate(strides_of(shape)))
-        self.lines.append(f"{loops}{value(op.results[0])}[{target}] = {value(op.operands[0])}[{source}];")
+        """A result whose element is that of the operand at these strides; 0 for a dim that is repeated."""
+        steps = [(size, step, stride) for size, step, stride in zip(shape, strides_of(shape), strides, strict=True)
+                 if stride and size > 1]  # fmt: skip
+        outermost = steps[0][1] * steps[0][0] == self.types[op.results[0]].size if steps else False
+
+        def expression(i: str) -> str:
+            parts = [
+                f"({i}) / {step}{'' if k == 0 and outermost else f' % {size}'} * {stride}"
+                for k, (size, step, stride) in enumerate(steps)
+            ]
+            return self.at(op.operands[0], " + ".join(parts) or "0")
+
+        self.each(op, expression)
 
     def op_tt_broadcast(self, op: Operation, _: str) -> None:
         source, target = self.types[op.operands[0]].shape, self.types[op.results[0]].shape
@@ -153,7 +140,8 @@ class TensorWriter(FunctionWriter):
         self.gather(op, self.types[op.results[0]].shape, [strides[k] for k in order])
 
     def op_tt_join(self, op: Operation, _: str) -> None:
-        self.each(op, f"i % 2 ? {self.at(op.operands[1], 'i / 2')} : {self.at(op.operands[0], 'i / 2')}")
+        a, b = op.operands
+        self.each(op, lambda i: f"i % 2 ? {self.at(b, 'i / 2')} : {self.at(a, 'i / 2')}")
 
     def op_tt_split(self, op: Operation, _: str) -> None:
         source = op.operands[0]
@@ -164,19 +152,20 @@ class TensorWriter(FunctionWriter):
 
     def op_tt_cat(self, op: Operation, _: str) -> None:
         half = self.types[op.operands[0]].size
-        self.each(op, f"i < {half} ? {self.at(op.operands[0])} : {self.at(op.operands[1], f'i - {half}')}")
+        a, b = op.operands
+        self.each(op, lambda i: f"i < {half} ? {self.at(a)} : {self.at(b, f'i - {half}')}")
 
     def op_tt_gather(self, op: Operation, _: str) -> None:
         source, indices = op.operands
         axis = int(op.attribute("axis") or 0)
         shape, result = self.types[source].shape, self.types[op.results[0]].shape
         inner, length = strides_of(result)[axis], result[axis]
-        self.each(op, f"{value(source)}[i / {inner * length} * {inner * shape[axis]} + "
-                      f"{value(indices)}[i] * {inner} + i % {inner}]")  # fmt: skip
+        at = f"(i / {inner * length} * {inner * shape[axis]} + {self.at(indices)} * {inner} + i % {inner})"
+        self.each(op, lambda i: self.at(source, at))
 
     def op_tt_histogram(self, op: Operation, _: str) -> None:
         result, source = value(op.results[0]), self.types[op.operands[0]]
-        self.each(op, "0")
+        self.each(op, lambda i: "0")
         masked = f"{self.at(op.operands[1])} && " if len(op.operands) > 1 else ""
         bin_, size = self.at(op.operands[0]), self.types[op.results[0]].size
         self.over(source, f"if ({masked}{bin_} >= 0 && {bin_} < {size}) {result}[{bin_}]++;")
@@ -191,13 +180,15 @@ class TensorWriter(FunctionWriter):
         result, t = value(op.results[0]), element_of(self.types[op.results[0]])
         wide = "float" if t == "f16" else t
         tf32 = element_of(self.types[a]) == "float" and "tf32" in f"{op.text} {op.attributes}"
-        left, right = (f"tf32({value(x)}[{{}}])" if tf32 else f"({wide}){value(x)}[{{}}]" for x in (a, b))
+        rounded = "tf32" if tf32 else f"({wide})"
+        left = f"{rounded}({self.at(a, f'((g * {m} + m) * {k} + k)')})"
+        right = f"{rounded}({self.at(b, f'(g * {k * n} + i)')})"
         self.lines.append(
             f"{{ Tn<{wide}, {k * n}> right; {wide} sums[{n}]; for (int g = 0; g < {batch}; g++) {{\n"
-            f"for (int i = 0; i < {k * n}; i++) right[i] = {right.format(f'g * {k * n} + i')};\n"
+            f"for (int i = 0; i < {k * n}; i++) right[i] = {right};\n"
             f"for (int m = 0; m < {m}; m++) {{ for (int j = 0; j < {n}; j++) "
-            f"sums[j] = {value(c)}[(g * {m} + m) * {n} + j];\n"
-            f"for (int k = 0; k < {k}; k++) {{ {wide} x = {left.format(f'(g * {m} + m) * {k} + k')};\n"
+            f"sums[j] = {self.at(c, f'((g * {m} + m) * {n} + j)')};\n"
+            f"for (int k = 0; k < {k}; k++) {{ {wide} x = {left};\n"
             f"for (int j = 0; j < {n}; j++) sums[j] += x * right[k * {n} + j]; }}\n"
             f"for (int j = 0; j < {n}; j++) {result}[(g * {m} + m) * {n} + j] = sums[j]; }} }} }}"
         )
@@ -245,8 +236,10 @@ class TensorWriter(FunctionWriter):
         backwards = op.attribute("reverse") == "true"
         k, before = (f"({length - 1} - k)", f"({length} - k)") if backwards else ("k", "(k - 1)")
         here, there = (f"(o * {length} + {x}) * {inner} + j" for x in (k, before))
-        first = " ".join(f"{value(r)}[{here}] = {value(n)}[{here}];" for r, n in zip(results, inputs, strict=True))
-        values = ", ".join([*(f"{value(r)}[{there}]" for r in results), *(f"{value(n)}[{here}]" for n in inputs)])
+        first = " ".join(
+            f"{value(r)}[{here}] = {self.at(n, f'({here})')};" for r, n in zip(results, inputs, strict=True)
+        )
+        values = ", ".join([*(f"{value(r)}[{there}]" for r in results), *(self.at(n, f"({here})") for n in inputs)])
         targets = ", ".join(f"{value(r)}[{here}]" for r in results)
         target = targets if len(results) == 1 else f"std::tie({targets})"
         self.lines.append(

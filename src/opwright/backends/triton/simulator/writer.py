@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from opwright.backends.triton.simulator.elementwise import ELEMENTWISE, c_type
+from opwright.backends.triton.simulator.elementwise import c_type, form_of
 from opwright.backends.triton.simulator.reading import Block, Function, Operation, Type, parse_type, split_types
+from opwright.backends.triton.simulator.simplification import INDEXED, Uses, simplify
 from opwright.errors import KernelRefusedError
 
 __all__ = [
@@ -23,6 +24,13 @@ __all__ = [
     "unsigned",
     "value",
 ]
+
+
+_SIGNS = {"arith.addi": "+", "arith.subi": "-", "arith.muli": "*"}
+_CHEAP = frozenset({"arith.constant", "tt.splat", "tt.make_range"})
+_VIEWS = frozenset({"tt.expand_dims", "tt.reshape", "tt.broadcast", "tt.trans"})
+# Letters of C++; longer expressions become arrays.
+_LONGEST_EXPRESSION = 1500
 
 
 @dataclass(frozen=True)
@@ -100,8 +108,14 @@ class FunctionWriter:
     labels: dict[str, Block] = field(default_factory=dict)
     hoisted: bool = False
     loops: int = 0
+    uses: Uses = field(default_factory=Uses)
+    # Tensors that cost nothing to compute again.
+    cheap: set[str] = field(default_factory=set)
+    # Tensors that are no arrays in the C++: for each, the expression of an element with a given index.
+    inlined: dict[str, Callable[[str], str]] = field(default_factory=dict)
 
     def write(self) -> str:
+        self.uses = simplify(self.function)
         self.types.update(self.function.arguments)
         blocks = [b for b in self.function.blocks if b.reachable]
         self.hoisted = len(blocks) > 1
@@ -114,29 +128,41 @@ class FunctionWriter:
             body += self.block(block, top=True)
         declared = [f"{c_of(t)} {value(n)};" for b in blocks for n, t in b.arguments]
         if self.hoisted:
-            names = [n for b in blocks for o in b.operations for n in o.results]
+            names = [n for b in blocks for o in b.operations for n in o.results if n not in self.inlined]
             declared += [f"{c_of(self.types[n])} {value(n)};" for n in names]
         return "\n".join([head(self.function) + " {", *declared, *body, "}"])
 
     def block(self, block: Block, *, top: bool = False, ends: str = "") -> list[str]:
         """The statements of a block. ``ends`` is what its terminator does with its operands, as a format."""
         before, self.lines = self.lines, []
-        self.types.update(block.arguments)
+        self.define(block.arguments)
         for op in block.operations:
             self.operation(op, ends, declares=not (top and self.hoisted))
         written, self.lines = self.lines, before
         return written
 
+    def define(self, names: Iterable[tuple[str, Type]]) -> None:
+        for name, type_ in names:
+            self.types[name] = type_
+            self.inlined.pop(name, None)  # of another region
+            self.cheap.discard(name)
+
     # --- one operation ---
 
     def operation(self, op: Operation, ends: str, *, declares: bool) -> None:
-        for name, type_ in zip(op.results, self.result_types(op), strict=False):
-            self.types[name] = type_
-            if declares:
-                self.lines.append(f"{c_of(type_)} {value(name)};")
+        before = len(self.lines)
+        self.define(zip(op.results, self.result_types(op), strict=False))
+        self.write_operation(op, ends)
+        if declares:
+            kept = [name for name in op.results if name not in self.inlined]
+            self.lines[before:before] = [f"{c_of(self.types[name])} {value(name)};" for name in kept]
+
+    def write_operation(self, op: Operation, ends: str) -> None:
         method = getattr(self, "op_" + op.name.replace(".", "_"), None)
-        if op.name in ELEMENTWISE:
-            self.elementwise(op, ELEMENTWISE[op.name])
+        if op.overflow is not None:
+            self.checked(op, *op.overflow)
+        elif (form := form_of(op.name, op.text)) is not None:
+            self.elementwise(op, form)
         elif method is not None:
             method(op, ends)
         else:
@@ -164,18 +190,33 @@ class FunctionWriter:
             return [Type(types[0].shape, types[0].element.removeprefix("ptr "), types[0].is_tensor)]
         return [types[-1]] if op.name == "arith.select" else types[:1]
 
-    def each(self, op: Operation, expression: str) -> None:
-        """Set each element of the result, with ``i`` in the expression as the index."""
-        type_ = self.types[op.results[0]]
-        if type_.is_tensor:
-            self.over(type_, f"{value(op.results[0])}[i] = ({element_of(type_)})({expression});")
+    def each(self, op: Operation, expression: Callable[[str], str]) -> None:
+        """Define each element of the result by its index; in place where it is used, if it is used once."""
+        name, type_ = op.results[0], self.types[op.results[0]]
+        whole = f"({element_of(type_)})({expression('i')})"
+        if not type_.is_tensor:
+            self.lines.append(f"{value(name)} = {whole};")
+        elif self.is_inlined(op) and len(whole) < _LONGEST_EXPRESSION:
+            self.inlined[name] = lambda i: f"({element_of(type_)})({expression(i)})"
         else:
-            self.lines.append(f"{value(op.results[0])} = ({c_of(type_)})({expression});")
+            self.over(type_, f"{value(name)}[i] = {whole};")
+
+    def is_inlined(self, op: Operation) -> bool:
+        name = op.results[0]
+        if op.name not in INDEXED or name in self.uses.whole:
+            return False
+        is_view = op.name in _VIEWS and all(n not in self.inlined or n in self.cheap for n in op.operands)
+        if is_view or op.name in _CHEAP:
+            self.cheap.add(name)
+            return True
+        return self.uses.once(name)
 
     def over(self, type_: Type, statement: str) -> None:
         self.lines.append(f"for (int i = 0; i < {type_.size}; i++) {{ {statement} }}")
 
     def at(self, name: str, index: str = "i") -> str:
+        if name in self.inlined:
+            return self.inlined[name](index)
         return f"{value(name)}[{index}]" if self.types[name].is_tensor else value(name)
 
     def elementwise(self, op: Operation, form: str) -> None:
@@ -184,10 +225,34 @@ class FunctionWriter:
         wide = "double" if t == "double" else "float"
         from_wide = "double" if s == "double" else "float"
         narrow_float = s in ("f16", "bf16", "f8e4m3", "f8e5m2")
-        values = [self.at(name) for name in op.operands]
-        if narrow_float and "{g}" not in form and "bits_as" not in form:
-            values = [f"(float){v}" if self.types[n].element == first.element else v
-                      for v, n in zip(values, op.operands, strict=True)]  # fmt: skip
-        if op.name == "arith.select":
-            values = [values[0], *(f"({t}){v}" for v in values[1:])]
-        self.each(op, form.format(*values, t=t, s=s, f=wide, g=from_wide, u=unsigned(s), v=unsigned(t)))
+
+        def expression(i: str) -> str:
+            values = [self.at(name, i) for name in op.operands]
+            if narrow_float and "{g}" not in form and "bits_as" not in form:
+                values = [f"(float){v}" if self.types[n].element == first.element else v
+                          for v, n in zip(values, op.operands, strict=True)]  # fmt: skip
+            if op.name == "arith.select":
+                values = [values[0], *(f"({t}){v}" for v in values[1:])]
+            return form.format(*values, t=t, s=s, f=wide, g=from_wide, u=unsigned(s), v=unsigned(t))
+
+        self.each(op, expression)
+
+    def checked(self, op: Operation, unsigned_or_not: str, message: str) -> None:
+        """Arithmetic in 64 bits, in a loop that g++ vectorises; a second one names the elements that overflow."""
+        name, type_ = op.results[0], self.types[op.results[0]]
+        t = element_of(type_)
+        narrow, wide = (f"u{t}", "uint64_t") if unsigned_or_not else (t, "int64_t")
+        a, b = (f"({wide})({narrow}){self.at(operand)}" for operand in op.operands)
+        exact = f"{wide} exact = {a} {_SIGNS[op.name]} {b};"
+        self.lines.append("{ bool fits = true;")
+        self.over(type_, f"{exact} {self.at(name)} = ({t})exact; fits &= exact == ({wide})({narrow})exact;")
+        self.lines.append("if (!fits)")
+        self.over(type_, f"{exact} assert_that(exact == ({wide})({narrow})exact, {self.site(op, message)}, i);")
+        self.lines.append("}")
+
+    def site(self, op: Operation, message: str = "", size: str = "") -> int:
+        bits = re.sub(r"\D+", " ", size.replace("int", "i ")).split()
+        known = {"float": 4, "double": 8, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "bool": 1, "P": 8}
+        width = known.get(size) or (int(bits[0]) // 8 if bits else 0)
+        self.sites.append(Site(op.location[0], op.location[1], op.name, message, width))
+        return len(self.sites) - 1

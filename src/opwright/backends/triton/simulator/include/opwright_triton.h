@@ -136,7 +136,7 @@ static inline void put(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMI
 
 // Whether the access may be done. MANY stands for several programs.
 static constexpr uint32_t MANY = ~0u, ATOMIC = ~0u - 1;
-static inline bool may_access(P a, uint32_t size, bool writes, bool changes, bool atomic, int site, int64_t element) {
+static bool __attribute__((noinline)) may_access(P a, uint32_t size, bool writes, bool changes, bool atomic, int site, int64_t element) {
   const Region* r = region_of(a, size);
   if (!r) { report(OUT_OF_BOUNDS, site, element, nullptr, a, 0, writes); return false; }
   if (a % size) { report(MISALIGNED, site, element, r, a, 0, writes); return false; }
