@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,12 +57,21 @@ class Specialised:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled kernel: its entry point, and the places in its source that may have findings."""
+    """A compiled kernel: its shared object, and the places in its source that may have findings."""
 
     name: str
-    run: Any
+    library: ctypes.CDLL
+    programs: Any
     sites: tuple[Site, ...]
     parameters: tuple[str, ...]
+
+    def run(self, request: Any, arguments: Any, order: int | None, total: int, threads: int) -> None:
+        """Run all programs; the request gets their findings."""
+        self.library.opwright_begin(request)
+        enter, kernel = self.library.opwright_enter, self.library.opwright_kernel
+        self.programs(
+            enter, kernel, arguments, ctypes.c_uint64(total), ctypes.c_void_p(order), ctypes.c_uint32(threads)
+        )
 
 
 def specialise(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Specialised:
@@ -157,32 +165,42 @@ def _generated(name: str, ttir: str) -> Generated:
         ) from error
 
 
-@functools.lru_cache(maxsize=256)
 def _compile(name: str, ttir: str, checked: bool) -> Compiled:
+    generated = _generated(name, ttir)
+    flags = ["-DCHECKED"] if checked else []
+    files = {"kernel.cpp": generated.text, "kernel.ttir": ttir}
+    kernel = _library(f"{'checked' if checked else 'fast'}.{name}", files, flags)
+    return Compiled(name, kernel, _programs(), tuple(generated.sites), tuple(generated.parameters))
+
+
+@functools.cache
+def _programs() -> Any:
+    text = (_INCLUDE / "opwright_programs.cpp").read_text()
+    return _library("programs", {"kernel.cpp": text}, []).opwright_run
+
+
+def _library(name: str, files: Mapping[str, str], more_flags: Sequence[str]) -> ctypes.CDLL:
+    """The shared object of ``kernel.cpp``; the other files are there to be read."""
     tools = build_tools()
     compiler = tools.machine.cxx
     if compiler is None:
         raise KernelRefusedError(f"{name}: there is no C++ compiler", fix="install g++ (apt install g++), or set CXX")
-    generated = _generated(name, ttir)
-    flags = [*_FLAGS, *(["-DCHECKED"] if checked else [])]
+    flags = [*_FLAGS, *more_flags]
     header = (_INCLUDE / "opwright_triton.h").read_text()
     key = ArtifactKey(
-        name=f"triton-simulator.{'checked' if checked else 'fast'}.{name}",
+        name=f"triton-simulator.{name}",
         parts=(
-            *(("source", generated.text), ("header", header), ("flags", " ".join(flags))),
+            *(("source", files["kernel.cpp"]), ("header", header), ("flags", " ".join(flags))),
             *(("processor", tools.machine.cpu_flags), *key_parts(compiler, ())),
         ),
         base=None,
     )
 
     def build(folder: Path) -> ReadFiles:
-        (folder / "kernel.cpp").write_text(generated.text)
-        (folder / "kernel.ttir").write_text(ttir)
-        (folder / "sites.json").write_text(json.dumps([vars(site) for site in generated.sites]))
+        for file, text in files.items():
+            (folder / file).write_text(text)
         command = [compiler.path, *flags, f"-I{_INCLUDE}", "kernel.cpp", "-o", "kernel.so"]
         run_compiler(command, name, target="the Triton simulator", folder=folder)
         return ReadFiles()
 
-    folder = tools.cache.get_or_build(key, build)
-    library = ctypes.CDLL(str(folder / "kernel.so"))
-    return Compiled(name, library.opwright_run, tuple(generated.sites), tuple(generated.parameters))
+    return ctypes.CDLL(str(tools.cache.get_or_build(key, build) / "kernel.so"))

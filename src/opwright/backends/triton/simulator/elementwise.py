@@ -22,14 +22,14 @@ ELEMENTWISE = {
        {"add": "+", "sub": "-", "mul": "*", "div": "/"}.items()},
     **{f"arith.{name}i": f"({{0}} {sign} {{1}})" for name, sign in
        {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}.items()},
-    "arith.remf": "std::fmod({0}, {1})", "arith.negf": "(-{0})",
+    "arith.remf": "num::fmod({0}, {1})", "arith.negf": "(-{0})",
     "arith.divsi": "divide<{t}>({0}, {1})", "arith.remsi": "remainder_of<{t}>({0}, {1})",
     "arith.divui": "divide<{u}>({0}, {1})", "arith.remui": "({u})remainder_of<uint64_t>(({u}){0}, ({u}){1})",
     "arith.shli": "(({u}){1} < sizeof({t}) * 8 ? ({t})(({u}){0} << {1}) : ({t})0)",
-    "arith.shrsi": "({0} >> std::min<int>({1}, sizeof({t}) * 8 - 1))",
+    "arith.shrsi": "({0} >> num::min<int>({1}, sizeof({t}) * 8 - 1))",
     "arith.shrui": "(({u}){1} < sizeof({t}) * 8 ? ({t})(({u}){0} >> {1}) : ({t})0)",
-    "arith.maxsi": "std::max<{t}>({0}, {1})", "arith.minsi": "std::min<{t}>({0}, {1})",
-    "arith.maxui": "std::max<{u}>({0}, {1})", "arith.minui": "std::min<{u}>({0}, {1})",
+    "arith.maxsi": "num::max<{t}>({0}, {1})", "arith.minsi": "num::min<{t}>({0}, {1})",
+    "arith.maxui": "num::max<{u}>({0}, {1})", "arith.minui": "num::min<{u}>({0}, {1})",
     "arith.maximumf": "max_nan<{f}>({0}, {1})", "arith.minimumf": "min_nan<{f}>({0}, {1})",
     "arith.maxnumf": "max_num<{f}>({0}, {1})", "arith.minnumf": "min_num<{f}>({0}, {1})",
     "arith.extsi": "{0}", "arith.extui": "({u}){0}", "arith.trunci": "{0}", "arith.index_cast": "{0}",
@@ -38,13 +38,13 @@ ELEMENTWISE = {
     "arith.extf": "({f})({g}){0}", "arith.truncf": "({g}){0}", "tt.fp_to_fp": "({g}){0}",
     "arith.bitcast": "bits_as<{t}>({0})", "tt.bitcast": "bits_as<{t}>({0})",
     "tt.int_to_ptr": "(P){0}", "tt.ptr_to_int": "(int64_t){0}",
-    "arith.select": "({0} ? {1} : {2})", "math.fma": "std::fma(({f}){0}, ({f}){1}, ({f}){2})",
-    "math.exp": "std::exp({0})", "math.exp2": "std::exp2({0})", "math.log": "std::log({0})",
-    "math.log2": "std::log2({0})", "math.sin": "std::sin({0})", "math.cos": "std::cos({0})",
-    "math.sqrt": "std::sqrt({0})", "math.rsqrt": "(1 / std::sqrt({0}))", "math.erf": "std::erf({0})",
-    "math.absf": "std::fabs({0})", "math.absi": "({0} < 0 ? -{0} : {0})", "math.tanh": "std::tanh({0})",
-    "math.floor": "std::floor({0})", "math.ceil": "std::ceil({0})",
-    "tt.precise_sqrt": "std::sqrt({0})", "tt.precise_divf": "({0} / {1})",
+    "arith.select": "({0} ? {1} : {2})", "math.fma": "num::fma(({f}){0}, ({f}){1}, ({f}){2})",
+    "math.exp": "num::exp({0})", "math.exp2": "num::exp2({0})", "math.log": "num::log({0})",
+    "math.log2": "num::log2({0})", "math.sin": "num::sin({0})", "math.cos": "num::cos({0})",
+    "math.sqrt": "num::sqrt({0})", "math.rsqrt": "num::rsqrt({0})", "math.erf": "num::erf({0})",
+    "math.absf": "num::fabs({0})", "math.absi": "({0} < 0 ? -{0} : {0})", "math.tanh": "num::tanh({0})",
+    "math.floor": "num::floor({0})", "math.ceil": "num::ceil({0})",
+    "tt.precise_sqrt": "num::sqrt({0})", "tt.precise_divf": "({0} / {1})",
     "tt.mulhiui": "({t})(((unsigned __int128)({u}){0} * ({u}){1}) >> (sizeof({t}) * 8))",
     "tt.clampf": "min_num<{f}>(max_num<{f}>({0}, {1}), {2})",
 }  # fmt: skip
@@ -75,18 +75,18 @@ def form_of(operation: str, text: str) -> str | None:
 
 # Functions of libdevice by symbol, without `__nv_` and the `f` of the float32 variant.
 EXTERNAL = {
-    **{name: f"std::{name}" for name in (
+    **{name: f"num::{name}" for name in (
         "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
         "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sqrt", "cbrt", "erf", "erfc", "tgamma", "lgamma", "pow",
         "fmod", "hypot", "floor", "ceil", "trunc", "round", "rint", "nearbyint", "fma", "fmax", "fmin", "copysign",
         "fdim", "ldexp", "remainder")},
-    "fabs": "std::fabs", "rsqrt": "1 / std::sqrt", "isnan": "std::isnan", "isinf": "std::isinf",
-    "fast_exp": "std::exp", "fast_log": "std::log", "fast_sin": "std::sin", "fast_cos": "std::cos",
-    "fast_pow": "std::pow",
+    "fabs": "num::fabs", "rsqrt": "num::rsqrt", "isnan": "num::isnan", "isinf": "num::isinf",
+    "fast_exp": "num::exp", "fast_log": "num::log", "fast_sin": "num::sin", "fast_cos": "num::cos",
+    "fast_pow": "num::pow",
 }  # fmt: skip
 
 RMW = {
     "fadd": "({t})(old + x)", "add": "({t})(old + x)", "exch": "x", "and": "({t})(old & x)", "or": "({t})(old | x)",
-    "xor": "({t})(old ^ x)", "max": "std::max<{t}>(old, x)", "min": "std::min<{t}>(old, x)",
-    "umax": "({t})std::max<{u}>(old, x)", "umin": "({t})std::min<{u}>(old, x)",
+    "xor": "({t})(old ^ x)", "max": "num::max<{t}>(old, x)", "min": "num::min<{t}>(old, x)",
+    "umax": "({t})num::max<{u}>(old, x)", "umin": "({t})num::min<{u}>(old, x)",
 }  # fmt: skip

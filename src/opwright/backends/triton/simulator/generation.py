@@ -34,10 +34,7 @@ def generate(functions: Sequence[Function]) -> Generated:
     kernel = next(f for f in functions if f.public)
     types = [c_of(t) for _, t in kernel.arguments]
     read = ", ".join(f"*({t}*)arguments[{i}]" for i, t in enumerate(types))
-    entry = (
-        'extern "C" __attribute__((visibility("default"))) void opwright_run(Request* asked, void** arguments) {\n'
-        f"  run_programs(asked, [&] {{ {identifier(kernel.name)}({read}); }});\n}}\n"
-    )
+    entry = f"EXPORTED opwright_kernel(void** arguments) {{ {identifier(kernel.name)}({read}); }}\n"
     prototypes = [head(f) + ";" for f in functions]
     return Generated("\n".join(['#include "opwright_triton.h"', *prototypes, *texts, entry]), sites, types)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import linecache
+import math
 import os
 import random
 import threading
@@ -50,7 +51,6 @@ class _Request(ctypes.Structure):
         *(("regions", ctypes.POINTER(_Region)), ("region_count", ctypes.c_uint64)),
         *(("findings", ctypes.POINTER(_Finding)), ("finding_count", ctypes.c_uint64)),
         *(("finding_limit", ctypes.c_uint64), ("grid", ctypes.c_uint32 * 3)),
-        *(("threads", ctypes.c_uint32), ("order", ctypes.c_void_p)),
     )
 
 
@@ -111,11 +111,12 @@ class _Simulation:
         arguments = (ctypes.c_void_p * max(1, len(held)))(*(ctypes.addressof(word) for word in held))
         findings = (_Finding * _MOST_FINDINGS)()
         array = (_Region * max(1, len(regions)))(*regions)
-        request = _Request(array, len(regions), findings, 0, _MOST_FINDINGS, (ctypes.c_uint32 * 3)(*grid), _cores())
+        request = _Request(array, len(regions), findings, 0, _MOST_FINDINGS, (ctypes.c_uint32 * 3)(*grid))
         order = self.order(grid)
-        request.order = order.data_ptr() if order is not None else None
         with _one_launch:
-            compiled.run(ctypes.byref(request), arguments)
+            compiled.run(
+                ctypes.byref(request), arguments, None if order is None else order.data_ptr(), math.prod(grid), _cores()
+            )
         del shadows
         if request.finding_count:
             found = findings[: request.finding_count]

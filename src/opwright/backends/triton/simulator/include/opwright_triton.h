@@ -1,18 +1,47 @@
 // What the C++ that is generated from TTIR needs: tensors, number formats, checked accesses, programs over threads.
 #pragma once
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <limits>
-#include <mutex>
-#include <thread>
 #include <tuple>
-#include <vector>
 
+// For two thirds of a small kernel's compile time, g++ would read <cmath>, <algorithm>, <thread> and <mutex>. So the
+// functions are written out here, and the threads are those of opwright_programs.cpp, which is compiled once.
+namespace num {
+template <class T> inline T max(T a, T b) { return a > b ? a : b; }
+template <class T> inline T min(T a, T b) { return a < b ? a : b; }
+#define UNARY(name) \
+  inline float name(float x) { return __builtin_##name##f(x); } \
+  inline double name(double x) { return __builtin_##name(x); }
+#define BINARY(name) \
+  inline float name(float x, float y) { return __builtin_##name##f(x, y); } \
+  inline double name(double x, double y) { return __builtin_##name(x, y); }
+UNARY(exp) UNARY(exp2) UNARY(expm1) UNARY(log) UNARY(log2) UNARY(log10) UNARY(log1p) UNARY(sin) UNARY(cos) UNARY(tan)
+UNARY(asin) UNARY(acos) UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(tanh) UNARY(asinh) UNARY(acosh) UNARY(atanh)
+UNARY(sqrt) UNARY(cbrt) UNARY(erf) UNARY(erfc) UNARY(tgamma) UNARY(lgamma) UNARY(floor) UNARY(ceil) UNARY(trunc)
+UNARY(round) UNARY(rint) UNARY(nearbyint) UNARY(fabs)
+BINARY(atan2) BINARY(pow) BINARY(fmod) BINARY(hypot) BINARY(fmax) BINARY(fmin) BINARY(copysign) BINARY(fdim)
+BINARY(remainder)
+inline float ldexp(float x, int n) { return __builtin_ldexpf(x, n); }
+inline double ldexp(double x, int n) { return __builtin_ldexp(x, n); }
+inline float fma(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+inline double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
+template <class T> inline bool isnan(T x) { return x != x; }
+template <class T> inline bool isinf(T x) { return __builtin_isinf(x); }
+template <class T> inline bool isfinite(T x) { return __builtin_isfinite(x); }
+template <class T> inline bool signbit(T x) { return __builtin_signbit(x); }
+inline float rsqrt(float x) { return 1 / __builtin_sqrtf(x); }
+inline double rsqrt(double x) { return 1 / __builtin_sqrt(x); }
+}  // namespace num
+static constexpr float INF = __builtin_inff(), NOT_A_NUMBER = __builtin_nanf("");
+
+struct Locked {  // for a few instructions
+  bool& flag;
+  explicit Locked(bool& f) : flag(f) { while (__atomic_test_and_set(&flag, __ATOMIC_ACQUIRE)) sched_yield(); }
+  ~Locked() { __atomic_clear(&flag, __ATOMIC_RELEASE); }
+};
 typedef uint64_t P;  // an address
 
 // A format narrower than float with E exponent and M mantissa bits. Arithmetic is float's, rounded once to even.
@@ -24,24 +53,24 @@ template <class B, int E, int M, bool HAS_INF> struct Narrow {
   Narrow(int v) : Narrow((float)v) {}
   Narrow(int64_t v) : Narrow((float)v) {}
   Narrow(float v) {
-    uint32_t u; std::memcpy(&u, &v, 4);
+    uint32_t u; memcpy(&u, &v, 4);
     B sign = (B)((u >> 31) << (E + M)); u &= 0x7fffffff;
     if (u > 0x7f800000) { bits = (B)(sign | ((1 << (E + M)) - 1)); return; }
-    float a; std::memcpy(&a, &u, 4);
-    int e = std::max(a > 0 && a < INFINITY ? std::ilogb(a) : 0, 1 - BIAS);
+    float a; memcpy(&a, &u, 4);
+    int e = num::max(a > 0 && a < INF ? __builtin_ilogb(a) : 0, 1 - BIAS);
     if (a == 0) { bits = sign; return; }
     const int top = (1 << E) - 1;
     uint32_t largest = HAS_INF ? (uint32_t)top << M : ((uint32_t)(top + 1) << M) - 2;
-    uint64_t q = a == INFINITY ? ~0ull : (uint64_t)std::nearbyint(std::ldexp((double)a, M - e));
-    uint64_t r = a == INFINITY ? largest : q + ((uint64_t)(e + BIAS - 1) << M);
-    bits = (B)(sign | (B)std::min<uint64_t>(r, largest));  // CUDA saturates where there is no infinity
+    uint64_t q = a == INF ? ~0ull : (uint64_t)num::nearbyint(num::ldexp((double)a, M - e));
+    uint64_t r = a == INF ? largest : q + ((uint64_t)(e + BIAS - 1) << M);
+    bits = (B)(sign | (B)num::min<uint64_t>(r, largest));  // CUDA saturates where there is no infinity
   }
   operator float() const {
     uint32_t e = (bits >> M) & ((1 << E) - 1), m = bits & ((1 << M) - 1);
     float v;
-    if (HAS_INF && e == (1 << E) - 1) v = m ? NAN : INFINITY;
-    else if (!HAS_INF && e == (1 << E) - 1 && m == (1 << M) - 1) v = NAN;
-    else v = e ? std::ldexp((float)(m | (1 << M)), (int)e - BIAS - M) : std::ldexp((float)m, 1 - BIAS - M);
+    if (HAS_INF && e == (1 << E) - 1) v = m ? NOT_A_NUMBER : INF;
+    else if (!HAS_INF && e == (1 << E) - 1 && m == (1 << M) - 1) v = NOT_A_NUMBER;
+    else v = e ? num::ldexp((float)(m | (1 << M)), (int)e - BIAS - M) : num::ldexp((float)m, 1 - BIAS - M);
     return (bits >> (E + M)) & 1 ? -v : v;
   }
 };
@@ -51,19 +80,19 @@ struct bf16 {
   uint16_t bits = 0;
   bf16() = default;
   bf16(float v) {
-    uint32_t u; std::memcpy(&u, &v, 4);
+    uint32_t u; memcpy(&u, &v, 4);
     bits = (u & 0x7fffffff) > 0x7f800000 ? 0x7fff : (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
   }
   bf16(double v) : bf16((float)v) {}
   bf16(int v) : bf16((float)v) {}
   bf16(int64_t v) : bf16((float)v) {}
-  operator float() const { uint32_t u = (uint32_t)bits << 16; float v; std::memcpy(&v, &u, 4); return v; }
+  operator float() const { uint32_t u = (uint32_t)bits << 16; float v; memcpy(&v, &u, 4); return v; }
 };
 typedef _Float16 f16;
 
 template <class To, class From> inline To bits_as(From v) {
   static_assert(sizeof(To) == sizeof(From));
-  To r; std::memcpy(&r, &v, sizeof r); return r;
+  To r; memcpy(&r, &v, sizeof r); return r;
 }
 inline float tf32(float v) {  // ten mantissa bits, ties away from zero, as cvt.rna.tf32 rounds
   uint32_t u = bits_as<uint32_t>(v);
@@ -72,21 +101,25 @@ inline float tf32(float v) {  // ten mantissa bits, ties away from zero, as cvt.
 
 // The values of a tensor in row-major order. Copies share them: a value never changes after its definition.
 template <class T, int N> struct Tn {
-  struct Held { T* data; int count; };
-  struct Spare : std::vector<Held*> {  // threads end with their launch
-    ~Spare() { for (Held* held : *this) { std::free(held->data); delete held; } }
+  struct Held { T* data; int count; Held* next; };
+  struct Spare {
+    Held* first = nullptr;
+    ~Spare() {  // threads end with their launch
+      while (Held* held = first) { first = held->next; free(held->data); delete held; }
+    }
   };
   static Spare& spare() { static thread_local Spare s; return s; }
   Held* held;
   Tn() {
     auto& s = spare();
-    if (s.empty()) held = new Held{(T*)std::aligned_alloc(64, (N * sizeof(T) + 63) / 64 * 64), 1};
-    else { held = s.back(); s.pop_back(); held->count = 1; }
+    held = s.first;
+    if (held) { s.first = held->next; held->count = 1; }
+    else held = new Held{(T*)aligned_alloc(64, (N * sizeof(T) + 63) / 64 * 64), 1, nullptr};
   }
   Tn(const Tn& o) : held(o.held) { held->count++; }
   Tn& operator=(const Tn& o) { o.held->count++; drop(); held = o.held; return *this; }
   ~Tn() { drop(); }
-  void drop() { if (--held->count == 0) spare().push_back(held); }
+  void drop() { if (--held->count == 0) { auto& s = spare(); held->next = s.first; s.first = held; } }
   T* __restrict__ p() const { return held->data; }
   T& operator[](int i) const { return held->data[i]; }
 };
@@ -96,16 +129,16 @@ struct Region { P begin, end; uint32_t granule; uint32_t argument; uint8_t* writ
 struct Finding { uint32_t kind, site, region, writes; uint32_t program[3], other; int64_t element, offset; };
 struct Request {
   Region* regions; uint64_t region_count; Finding* findings; uint64_t finding_count, finding_limit;
-  uint32_t grid[3], threads; const uint32_t* order;
+  uint32_t grid[3];
 };
 static Request* request;
-static std::mutex guard;
+static bool reporting, in_atomic;
 struct Program { uint32_t id[3], number; bool synchronised; const Region* last; };
 static thread_local Program program;
 
 static void __attribute__((noinline, cold)) report(Kind kind, int site, int64_t element, const Region* region, P address,
                                                    uint32_t other, bool writes) {
-  std::lock_guard<std::mutex> lock(guard);
+  Locked one(reporting);
   for (uint64_t i = 0; i < request->finding_count; i++)
     if (request->findings[i].kind == kind && request->findings[i].site == (uint32_t)site) return;
   if (request->finding_count == request->finding_limit) return;
@@ -164,25 +197,24 @@ template <class T> static inline T load(P a, int site, int64_t element) {
 #ifdef CHECKED
   if (!may_access(a, sizeof(T), false, false, false, site, element)) return T(0);
 #endif
-  T v; std::memcpy(&v, (void*)a, sizeof(T)); return v;
+  T v; memcpy(&v, (void*)a, sizeof(T)); return v;
 }
 template <class T> static inline void store(P a, T v, int site, int64_t element) {
 #ifdef CHECKED
   const Region* r = region_of(a, sizeof(T));
-  bool changes = r && std::memcmp((void*)a, &v, sizeof(T)) != 0;
+  bool changes = r && memcmp((void*)a, &v, sizeof(T)) != 0;
   if (!may_access(a, sizeof(T), true, changes, false, site, element)) return;
 #endif
-  std::memcpy((void*)a, &v, sizeof(T));
+  memcpy((void*)a, &v, sizeof(T));
 }
-static std::recursive_mutex atomics;
 template <class T, class F> static inline T atomic(P a, int site, int64_t element, F change) {
-  std::lock_guard<std::recursive_mutex> lock(atomics);
+  Locked one(in_atomic);
   program.synchronised = true;
 #ifdef CHECKED
   if (!may_access(a, sizeof(T), true, true, true, site, element)) return T(0);
 #endif
-  T old; std::memcpy(&old, (void*)a, sizeof(T));
-  T now = change(old); std::memcpy((void*)a, &now, sizeof(T));
+  T old; memcpy(&old, (void*)a, sizeof(T));
+  T now = change(old); memcpy((void*)a, &now, sizeof(T));
   return old;
 }
 static inline void assert_that(bool holds, int site, int64_t element) {
@@ -203,20 +235,10 @@ template <class I, class F> static inline I to_int(F v) {  // saturating, as cvt
   return (I)d;
 }
 
-template <class F> static void run_programs(Request* asked, F kernel) {
-  request = asked;
-  const uint32_t* g = asked->grid;
-  const uint64_t total = (uint64_t)g[0] * g[1] * g[2];
-  std::atomic<uint64_t> next{0};
-  auto work = [&] {
-    for (uint64_t i; (i = next++) < total;) {
-      uint32_t n = asked->order ? asked->order[i] : (uint32_t)i;
-      program = {{n % g[0], n / g[0] % g[1], n / g[0] / g[1]}, n, false, nullptr};
-      kernel();
-    }
-  };
-  std::vector<std::thread> others;
-  for (uint32_t t = 1; t < asked->threads && t < total; t++) others.emplace_back(work);
-  work();
-  for (auto& t : others) t.join();
+// What opwright_programs.cpp calls in each of its threads, for one program after another.
+#define EXPORTED extern "C" __attribute__((visibility("default"))) void
+EXPORTED opwright_begin(Request* asked) { request = asked; }
+EXPORTED opwright_enter(uint32_t n) {
+  const uint32_t* g = request->grid;
+  program = {{n % g[0], n / g[0] % g[1], n / g[0] / g[1]}, n, false, nullptr};
 }
