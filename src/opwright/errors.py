@@ -17,6 +17,7 @@ __all__ = [
     "KernelRefusedError",
     "LaunchError",
     "NameClashError",
+    "NotSimulatedError",
     "OpwrightError",
     "SignatureMismatchError",
     "SimulatorError",
@@ -68,6 +69,10 @@ class SignatureMismatchError(KernelError, TypeError):
 
 class KernelRefusedError(KernelError, RuntimeError):
     """A kernel that was selected by name cannot run here, or not on these inputs."""
+
+
+class NotSimulatedError(KernelRefusedError):
+    """A simulator does not have something that a kernel needs."""
 
 
 class CompileError(KernelError, RuntimeError):

@@ -166,7 +166,7 @@ def axpy_kernel(x, y, a, n, x_stride, y_stride, BLOCK: tl.constexpr):
     old = tl.load(y + i * y_stride, mask=i < n, other=0.0)
     tl.store(y + i * y_stride, old + a * tl.load(x + i * x_stride, mask=i < n, other=0.0), mask={mask})
 
-@axpy.triton(name="right")
+@axpy.triton(name="right", dtypes=[torch.float32, torch.float16])  # a scalar is a float32 to Triton
 def launch(x, y, a):
     n = x.numel()
     if n:
@@ -178,7 +178,7 @@ def launch(x, y, a):
 @pytest.mark.parametrize(
     ("mask", "passes"), [pytest.param("i < n", True, marks=pytest.mark.slow), ("i < n - 1", False)]
 )
-def test_a_triton_kernel_that_writes_is_checked_in_the_interpreter(tmp_path, namespace, mask, passes):
+def test_a_triton_kernel_that_writes_is_checked_in_the_simulator(tmp_path, namespace, mask, passes):
     file = tmp_path / f"{namespace}.py"
     file.write_text(TRITON.format(namespace=namespace, mask=mask))
     report = ow.check(str(file), device="cpu", level="quick")

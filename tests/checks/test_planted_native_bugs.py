@@ -102,12 +102,14 @@ def scale(x, a):
 
 
 @pytest.mark.triton
-def test_the_line_of_a_triton_kernel_that_raises_is_told(tmp_path):
+@pytest.mark.parametrize("interpreter", [False, True])
+def test_the_line_of_a_triton_kernel_that_raises_is_told(tmp_path, interpreter):
     file = tmp_path / "scale_triton.py"
     file.write_text(TRITON.replace("PREPARE", "x.contiguous()").replace("MASK", "i + tl.arange(0, 32) < n"))
     scale = scale_op()
     scale.triton(file, entry="scale", dtypes=[torch.float32])
-    (failure,) = ow.check(scale, checks=["values"], device="cpu").verdicts[0].failures
+    verdict = ow.check(scale, checks=["values"], device="cpu", interpreter=interpreter).verdicts[0]
+    (failure,) = verdict.failures
     assert "scale_triton.py:9:\n    inside = i + tl.arange(0, 32) < n" in failure.message
 
 
@@ -120,7 +122,7 @@ def test_the_line_of_a_triton_kernel_that_raises_is_told(tmp_path):
         ("x", "i < n", False),  # ignores strides
     ],
 )
-def test_a_wrong_triton_kernel_is_caught_in_the_interpreter(tmp_path, prepare, mask, passes):
+def test_a_wrong_triton_kernel_is_caught_on_a_cpu(tmp_path, prepare, mask, passes):
     file = tmp_path / "scale_triton.py"
     file.write_text(textwrap.dedent(TRITON).replace("PREPARE", prepare).replace("MASK", mask))
     scale = scale_op()
@@ -128,7 +130,7 @@ def test_a_wrong_triton_kernel_is_caught_in_the_interpreter(tmp_path, prepare, m
     report = ow.check(scale, checks=["values"])
     assert report.passed == passes, report
     if not torch.cuda.is_available():
-        assert report.verdicts[0].device == "cpu"
+        assert report.verdicts[0].device == "cpu-sim"
 
 
 # Adds the sum of k to x, in whole tiles without a mask, and reads k four elements at a time.
@@ -165,7 +167,7 @@ def add_sum(x, k):
 @pytest.mark.slow  # Triton's interpreter
 @pytest.mark.triton
 @pytest.mark.parametrize("masked", [True, False])
-def test_a_read_past_the_end_that_only_whole_tiles_make_is_found_in_the_interpreter(tmp_path, masked):
+def test_a_read_past_the_end_that_only_whole_tiles_make_is_found_on_a_cpu(tmp_path, masked):
     @ow.op("planted::add_sum")
     def add_sum(x: Float[Tensor, "n"], k: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
         return x + k.sum()
@@ -173,9 +175,14 @@ def test_a_read_past_the_end_that_only_whole_tiles_make_is_found_in_the_interpre
     file = tmp_path / "add_sum_triton.py"
     file.write_text(TRITON_TILES.replace("IS_MASKED", str(masked)))
     add_sum.triton(file, entry="add_sum", dtypes=[torch.float32])
-    (verdict,) = ow.check(add_sum, checks=["reads"], device="cpu").verdicts
+    how = {"checks": ["reads"], "device": "cpu", "interpreter": True}
+    (verdict,) = ow.check(add_sum, **how).verdicts
     assert (verdict.status == "pass") is masked
     if not masked:
         assert "past the end of argument 'k'" in verdict.failures[0].message
-        (verdict,) = ow.check(add_sum, checks=["reads"], device="cpu", case=verdict.failures[0].case).verdicts
+        (verdict,) = ow.check(add_sum, **how, case=verdict.failures[0].case).verdicts
         assert verdict.status == "fail"
+    (verdict,) = ow.check(add_sum, checks=["values"], device="cpu-sim").verdicts
+    assert (verdict.status == "pass") is masked
+    if not masked:
+        assert "add_sum_triton.py:14: out-of-bounds" in verdict.failures[0].message

@@ -22,13 +22,14 @@ import torch
 from opwright import tree
 from opwright.checks import state
 from opwright.checks.memory import same_layout_copy
-from opwright.errors import ContractError, OpwrightError
+from opwright.errors import ContractError, NotSimulatedError, OpwrightError
 from opwright.internals.compiler import fake_tensors
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 
 __all__ = [
-    "Call", "Calls", "CallsHere", "Gradients", "Layout", "NotATensor", "Raised", "gradients_of", "same_layout",
+    "Call", "Calls", "CallsHere", "Gradients", "Layout", "NotATensor", "Raised", "gradients_of", "pass_on_refusal",
+    "same_layout",
 ]  # fmt: skip
 
 # With more bytes of arguments and outputs, there is no second call.
@@ -164,6 +165,7 @@ class CallsHere:
             self.synchronize()
             shared = _shared_memory(outputs, passed) or self._kept_memory(outputs, again)
         except Exception as error:  # an exception of the kernel is a finding
+            pass_on_refusal(error)
             found = Call(passed, self.described(error))
         else:
             known = tuple(o if _is_dense(o) else NotATensor(_name_of(o)) for o in outputs)
@@ -219,9 +221,16 @@ class CallsHere:
             with self.op.only(self.kernel):
                 outputs = form.contract.unpack(form.contract.signature.call(form.with_saved, inputs))
         except Exception as error:  # the dispatcher, which autograd needs, may reject the kernel's outputs
+            pass_on_refusal(error)
             wrong = f"the forward under autograd raised {type(error).__name__}: {error}"
             return Gradients((inputs, list(incoming)), wrong)
         return gradients_of(inputs, outputs, incoming, self.synchronize)
+
+
+def pass_on_refusal(error: Exception) -> None:
+    """Raise what a simulator does not have: that says nothing about the kernel."""
+    if isinstance(error, NotSimulatedError) and state.in_simulator():
+        raise error
 
 
 def same_layout(values: Any) -> Any:
@@ -251,6 +260,7 @@ def gradients_of(
     except ContractError as error:  # the reference writes over what its gradient needs
         return Gradients(passed, error.message, is_undefined=True)
     except Exception as error:  # an exception of the backward is a finding
+        pass_on_refusal(error)
         return Gradients(passed, f"the backward raised {type(error).__name__}: {error}")
     return Gradients(passed, tuple(got))
 

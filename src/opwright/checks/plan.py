@@ -13,24 +13,36 @@ from opwright.runtime.op import Op
 
 __all__ = ["Task", "plan"]
 
-# The name of the CUDA simulator on a CPU as a device.
+# The name of the simulators of GPU kernels on a CPU as a device.
 SIMULATOR = "cpu-sim"
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One kernel on one device, to be checked in one worker; or refused, with the reason."""
+    """One kernel on one device, to be checked in one worker; or refused, with the reason.
+
+    Attributes:
+        simulate, interpret: a kernel for GPUs on a CPU: in the simulator of its language, or in Triton's interpreter.
+        else_interpret: in the interpreter, should the simulator not have what the kernel needs.
+        why: why it is not simulated.
+    """
 
     op: Op
     kernel: str
     device: str
     interpret: bool = False
     simulate: bool = False
+    else_interpret: bool = False
+    why: str = ""
     refused: Refused | None = None
+
+    def interpreted(self, why: str) -> Task:
+        """The same kernel in Triton's interpreter."""
+        return dataclasses.replace(self, simulate=False, interpret=True, else_interpret=False, why=why)
 
     @property
     def where(self) -> str:
-        """The device as reports name it: a CUDA kernel in the simulator has CPU tensors, and is on ``cpu-sim``."""
+        """The device as reports name it: a kernel in a simulator has CPU tensors, and is on ``cpu-sim``."""
         return SIMULATOR if self.simulate else self.device
 
     @property
@@ -42,9 +54,19 @@ class Task:
 
 
 def plan(
-    operator: Op, machine: Machine, kernels: Sequence[str] | None, device: str | None, *, reference: bool = False
+    operator: Op,
+    machine: Machine,
+    kernels: Sequence[str] | None,
+    device: str | None,
+    *,
+    reference: bool = False,
+    interpreter: bool = False,
 ) -> list[Task]:
-    """The tasks of one operator on a machine. A kernel that cannot run on it becomes one refused task."""
+    """The tasks of one operator on a machine. A kernel that cannot run on it becomes one refused task.
+
+    Args:
+        interpreter: whether Triton kernels that cannot run on a GPU are interpreted rather than simulated.
+    """
     names = [*operator.kernels, *([REFERENCE] if reference or not operator.kernels else [])]
     if kernels is not None:
         qualname = operator.contract.qualname
@@ -53,12 +75,12 @@ def plan(
     return [
         task
         for name in names
-        for task in _plan_kernel(operator, name, machine, devices, device_was_chosen=device is not None)
+        for task in _plan_kernel(operator, name, machine, devices, device is not None, interpreter)
     ]
 
 
 def _plan_kernel(
-    operator: Op, name: str, machine: Machine, devices: Iterable[str], *, device_was_chosen: bool
+    operator: Op, name: str, machine: Machine, devices: Iterable[str], device_was_chosen: bool, interpreter: bool
 ) -> list[Task]:
     if name == REFERENCE:
         first = next(iter(devices))
@@ -68,12 +90,14 @@ def _plan_kernel(
     if natively:
         return [Task(operator, name, d) for d in natively]
     interpreted = dataclasses.replace(machine, triton_interpret=True)
-    if "cpu" in devices and isinstance(kernel.probe("cpu", interpreted), Accepted):
-        return [Task(operator, name, "cpu", interpret=True)]
+    can_interpret = "cpu" in devices and isinstance(kernel.probe("cpu", interpreted), Accepted)
     simulated = dataclasses.replace(machine, cuda_simulator=True)
     only_simulated = isinstance(kernel.probe("cpu", machine), Refused) and "cuda" in kernel.spec.devices
-    if {"cpu", SIMULATOR} & set(devices) and only_simulated and isinstance(kernel.probe("cpu", simulated), Accepted):
-        return [Task(operator, name, "cpu", simulate=True)]
+    can_simulate = only_simulated and isinstance(kernel.probe("cpu", simulated), Accepted)
+    if can_simulate and {"cpu", SIMULATOR} & set(devices) and not (interpreter and can_interpret):
+        return [Task(operator, name, "cpu", simulate=True, else_interpret=can_interpret)]
+    if can_interpret:
+        return [Task(operator, name, "cpu", interpret=True)]
     where = next(iter(devices)) if device_was_chosen else kernel.spec.devices[0]
     outcome = kernel.probe(where, machine)
     refused = outcome if isinstance(outcome, Refused) else Refused(f"cannot run on {', '.join(devices)}")

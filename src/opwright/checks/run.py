@@ -31,6 +31,7 @@ def check(
     kernels: Sequence[str] | None = None,
     reference: bool = False,
     device: str | None = None,
+    interpreter: bool = False,
     level: str = "quick",
     case: str = "",
     checks: Sequence[str] = (),
@@ -52,7 +53,8 @@ def check(
         reference: also check the reference itself, with the parts that are derived from it. An operator without
             kernels is always checked in this way.
         device: only this type of device; by default the GPU, if there is one, and the CPU. ``cpu-sim`` runs CUDA
-            kernels in the simulator, as a CPU-only machine does by default.
+            and Triton kernels in simulators, as a CPU-only machine does by default.
+        interpreter: without a GPU, run Triton kernels in Triton's interpreter in place of the simulator.
         level: ``quick``; ``smoke`` (three cases in one dtype, to see whether it works at all); or ``full`` (more sizes
             and layouts; compiles through Inductor).
         case: only this case, as written in a failing finding.
@@ -82,7 +84,9 @@ def check(
         if case:
             parse_case(operator.contract, case)
     machine = this_machine()
-    tasks = [t for o in operators for t in plan(o, machine, kernels, device, reference=reference)]
+    tasks = [
+        t for o in operators for t in plan(o, machine, kernels, device, reference=reference, interpreter=interpreter)
+    ]
     if kernels and not tasks:
         known = sorted({k for o in operators for k in (*o.kernels, REFERENCE)})
         raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known)}")

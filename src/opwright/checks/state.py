@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["RANDOM", "changes", "restore", "settings"]
+__all__ = ["RANDOM", "changes", "in_simulator", "restore", "settings"]
 
 # Programs that compile, by what is in their command lines; packages that keep threads for their own work.
 _COMPILERS = (b"torch._inductor", b"opwright/backends/cuda/nvrtc_child.py")
@@ -117,6 +117,11 @@ def _bytes(state: bytes) -> torch.Tensor:
 
 def _known(device: str) -> dict[str, _Setting]:
     return {**_SETTINGS, **(_ON_GPU if device == "cuda" else {})}
+
+
+def in_simulator() -> bool:
+    """Whether kernels for GPUs run in a simulator on the CPU, which examines every access."""
+    return "OPWRIGHT_CUDA_SIMULATOR" in os.environ
 
 
 def settings(device: str) -> dict[str, Any]:

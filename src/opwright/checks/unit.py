@@ -83,6 +83,9 @@ def check_unit(task: Task, settings: Settings) -> Verdict:
     if task.refused is not None:
         return _refusal(task, str(task.refused), settings)
     report, ending = _run_in_worker(task, settings)
+    if report.refused and task.else_interpret:
+        settings.progress(task, f"it is interpreted: {report.refused}")
+        return check_unit(task.interpreted(report.refused), settings)
     if report.refused:
         return _refusal(task, report.refused, settings)
     if report.unavailable:
@@ -123,7 +126,9 @@ def _reason(task: Task, findings: Sequence[Finding]) -> str:
         return "nothing could be checked"
     if task.simulate:
         return "in the Triton simulator" if task.backend == "triton" else "in the CUDA simulator"
-    return "in Triton's interpreter" if task.interpret else ""
+    if not task.interpret:
+        return ""
+    return f"in Triton's interpreter: {task.why.splitlines()[0]}" if task.why else "in Triton's interpreter"
 
 
 def _refusal(task: Task, reason: str, settings: Settings) -> Verdict:
@@ -229,9 +234,10 @@ def _how_to_reproduce(task: Task, settings: Settings) -> str:
     target = name_target(task.op)
     if target is None:
         where = f"{task.op.contract.function.__name__}, kernels={[task.kernel]!r}, device={task.where!r}"
+        where += ", interpreter=True" if task.interpret else ""
         return f"ow.check({where}, checks=['{{check}}'], case='{{case}}')"
     level = f" --level {settings.level}" if settings.level != "quick" else ""
-    device = f" --device {task.where}"
+    device = f" --device {task.where}" + (" --interpreter" if task.interpret else "")
     return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
 
 

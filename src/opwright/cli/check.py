@@ -46,6 +46,9 @@ def check(
         list[str] | None, typer.Option(help="Only this kernel, as cpp or ns::op:cpp (repeatable).")
     ] = None,
     device: Annotated[str | None, typer.Option(help="Only this type of device: cpu, cuda or cpu-sim.")] = None,
+    interpreter: Annotated[
+        bool, typer.Option("--interpreter", help="Without a GPU, Triton kernels in Triton's interpreter.")
+    ] = False,
     level: Annotated[
         Level, typer.Option(help="smoke: three cases, one dtype; full: more sizes and layouts, and Inductor.")
     ] = Level.quick,
@@ -72,9 +75,10 @@ def check(
 ) -> None:
     """Verify every kernel of an operator against its reference."""
     if mutate:
-        if only or case or require or html or level is not Level.quick:
+        if only or case or require or html or interpreter or level is not Level.quick:
             raise typer.BadParameter(
-                "--mutate chooses cases and checks itself: leave out --level, --only, --case, --require and --html"
+                "--mutate chooses cases and checks itself: leave out --level, --only, --case, --require, --interpreter "
+                "and --html"
             )
         raise typer.Exit(
             _mutate(
@@ -99,6 +103,7 @@ def check(
             strict,
             kernels=kernel,
             device=device,
+            interpreter=interpreter,
             level=level.value,
             checks=only or (),
             case=case,

@@ -44,7 +44,7 @@ class Work:
     environment: dict[str, str]
 
 
-_OF_TASK = ("kernel", "device", "interpret", "simulate")
+_OF_TASK = ("kernel", "device", "interpret", "simulate", "else_interpret", "why")
 
 
 def work_for(task: Task, settings: Settings) -> Work:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from opwright.errors import KernelRefusedError
+from opwright.errors import NotSimulatedError
 from opwright.internals.lookup import find
 
 __all__ = [
@@ -83,7 +83,7 @@ def _replace_launchers() -> None:
     """Let Triton's classes ask ``_launch`` first. It stays so, as another thread may be in such a block."""
     function_class, autotuner = find("triton_jit_function"), find("triton_autotuner")
     if function_class is None or autotuner is None:
-        raise KernelRefusedError("this Triton has no launcher that can be replaced", fix="use Triton 3.4 to 3.9")
+        raise NotSimulatedError("this Triton has no launcher that can be replaced", fix="use Triton 3.4 to 3.9")
     run, tuned_run = function_class.run, autotuner.run
 
     @functools.wraps(run)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -18,6 +17,7 @@ from opwright.checks.context import Context
 from opwright.checks.guarded import Edge, at_edge
 from opwright.checks.observation import SkippedCase
 from opwright.checks.outputs import guard_bands
+from opwright.checks.state import in_simulator
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.sizes import elements
 from opwright.results import Coverage, Finding, NotChecked, Status
@@ -33,7 +33,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Run the contiguous cases with each argument at both edges in turn."""
     if context.kernel not in context.op.kernels:
         return
-    if context.device != "cpu" or "OPWRIGHT_CUDA_SIMULATOR" in os.environ:
+    if context.device != "cpu" or in_simulator():
         why = "the simulator examines every access" if context.device == "cpu" else "it needs memory of the CPU"
         yield NotChecked(NAME, why)
         return

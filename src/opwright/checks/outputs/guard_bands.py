@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
 from opwright.checks.guarded import BITS, GuardedMemory
 from opwright.checks.observation import Prepared, SkippedCase
+from opwright.checks.state import in_simulator
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.layouts import FAR
 from opwright.contract.inputs.sizes import elements
@@ -38,7 +38,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Run some cases of every layout and dtype in guarded memory."""
     if context.kernel not in context.op.kernels:
         return  # a reference in Python has no addresses
-    if "OPWRIGHT_CUDA_SIMULATOR" in os.environ:
+    if in_simulator():
         yield NotChecked(NAME, "the simulator examines every access in all other checks")
         return
     cases = some_of_each(context)

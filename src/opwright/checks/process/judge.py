@@ -26,9 +26,10 @@ from opwright.checks.process.messages import (
     write_job,
     write_message,
 )
-from opwright.checks.process.remote import RemoteCalls
+from opwright.checks.process.remote import NotSimulated, RemoteCalls
 from opwright.checks.process.setup import enter, hide_memory, load_operator, prepare_torch
 from opwright.checks.process.wire import BrokenAnswer, Connection, Ended
+from opwright.checks.state import in_simulator
 from opwright.checks.table import BESIDE_THE_KERNEL, CHECKS, EACH_CASE
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case
@@ -73,6 +74,9 @@ def main(messages: socket.socket, kernel: socket.socket) -> None:
     try:
         link.send_bytes(write_job(job))  # both import the operator at the same time
         _judge(pipe, link, job)
+    except NotSimulated as refused:
+        pipe.send(NotRunnable(str(refused)))
+        pipe.send(Done())
     except Ended:
         pipe.send(KernelEnded())
     except BrokenAnswer as broken:
@@ -173,7 +177,7 @@ def _choose_cases(context: Context, job: Job) -> tuple[list[Case], list[NotCheck
         return cases(contract, job.level, admits=context.admits), []
     kernel = context.op.kernels[job.kernel]
     reasons = kernel.unchecked_dtypes(job.device)
-    longest = (2049 if kernel.backend == "triton" else 65_537) if context.runs_slowly else 1 << 22
+    longest = (65_537 if in_simulator() else 2049) if context.runs_slowly else 1 << 22
     derived = cases(
         contract, job.level, kernel.spec.dtypes, admits=context.admits, longest=longest, far=not context.runs_slowly
     )

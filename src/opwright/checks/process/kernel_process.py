@@ -16,7 +16,7 @@ import torch
 
 from opwright import tree
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import CallsHere, Layout, Raised
+from opwright.checks.kernel_calls import CallsHere, Layout, Raised, pass_on_refusal
 from opwright.checks.memory import copy_back, same_layout_copy
 from opwright.checks.process.messages import (
     Doing,
@@ -33,7 +33,7 @@ from opwright.checks.process.setup import enter, load_operator, prepare_torch
 from opwright.checks.process.wire import Connection, Ended, write_tensors
 from opwright.checks.table import CHECKS
 from opwright.contract.inputs.case import Case
-from opwright.errors import CompileError, OpwrightError
+from opwright.errors import CompileError, NotSimulatedError, OpwrightError
 from opwright.results import Finding, Status
 from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
@@ -132,6 +132,8 @@ class _Server:
                 answers[kind](**values)
             except (MemoryError, torch.OutOfMemoryError) as error:  # of copies; the kernel's own are answered
                 self._link.answer({"no memory": str(error)})
+            except NotSimulatedError as error:
+                self._link.answer({"not simulated": error.message})
             except Exception:  # a fault of the checker, which the kernel is not to blame for
                 self._link.answer({"failed": traceback.format_exc(limit=-4)})
 
@@ -173,6 +175,7 @@ class _Server:
             outputs = self._calls.returned(passed, seed=seed)
             self._calls.synchronize()
         except Exception as error:  # an exception of the kernel is an answer
+            pass_on_refusal(error)
             self._link.answer({"raised": _described(self._calls.described(error))})
             return
         self._give_back(passed, arguments)

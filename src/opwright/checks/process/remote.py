@@ -12,14 +12,19 @@ from opwright.checks.context import Context
 from opwright.checks.kernel_calls import Call, Gradients, Layout, Raised
 from opwright.checks.process.messages import Doing, Found, Message, Notice, Suspected, Unchecked, message_of
 from opwright.checks.process.wire import BrokenAnswer, Connection, dtype_named, read_tensors
+from opwright.checks.state import in_simulator
 from opwright.contract.signature import Signature
 from opwright.errors import CheckError
 from opwright.results import Finding, NotChecked
 
-__all__ = ["RemoteCalls"]
+__all__ = ["NotSimulated", "RemoteCalls"]
 
 # The findings of a check that is run there.
 _MOST_RESULTS = 200
+
+
+class NotSimulated(BaseException):
+    """The simulator does not have something that the kernel needs; no check may take it for an error of its own."""
 
 
 class RemoteCalls:
@@ -145,6 +150,8 @@ def _raise_failure(header: Mapping[str, Any]) -> None:
     """Raise what kept the other process from answering, which is no fault of the kernel."""
     if "no memory" in header:
         raise torch.OutOfMemoryError(str(header["no memory"]))
+    if "not simulated" in header and in_simulator():
+        raise NotSimulated(str(header["not simulated"]))
     if "failed" in header:
         raise CheckError(f"the kernel's process could not answer:\n{header['failed']}")
 

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import inspect
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from opwright.backends.build_tools import build_tools
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import key_parts
+from opwright.backends.triton.simulator.frontend import Specialised, ttir
 from opwright.backends.triton.simulator.generation import Generated, generate
 from opwright.backends.triton.simulator.reading import read_module
 from opwright.backends.triton.simulator.writer import Site
 from opwright.cache import ArtifactKey
-from opwright.errors import KernelError, KernelRefusedError
-from opwright.internals import triton as triton_internals
+from opwright.errors import NotSimulatedError
 from opwright.read_files import ReadFiles
 
-__all__ = ["Compiled", "Specialised", "compile_kernel", "specialise"]
+__all__ = ["Compiled", "compile_kernel"]
 
 # Triton's frontend keeps state, and Python 3.11's parser fails where threads parse at the same time.
 _COMPILING = threading.Lock()
@@ -35,24 +32,6 @@ _FLAGS = (
     *("-std=c++17", "-O2", "-march=native", "-fPIC", "-shared", "-pthread", "-fwrapv", "-fno-strict-aliasing"),
     *("-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-w"),
 )
-_TYPES = {
-    torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64",
-    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "i1",
-    torch.uint16: "u16", torch.uint32: "u32", torch.uint64: "u64",
-    torch.float8_e4m3fn: "fp8e4nv", torch.float8_e5m2: "fp8e5",
-}  # fmt: skip
-_OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "debug", "launch_pdl",
-                      "launch_cooperative_grid", "sanitize_overflow"})  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Specialised:
-    """A kernel's arguments by name: the types of those at run time, and the values of the others."""
-
-    signature: dict[str, str]
-    constants: dict[str, Any]
-    run_time: tuple[tuple[str, Any], ...]
-    options: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -74,52 +53,11 @@ class Compiled:
         )
 
 
-def specialise(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Specialised:
-    """The arguments as Triton specialises them: constants, ones and None are part of the kernel.
-
-    Raises:
-        KernelError: an argument is missing.
-        KernelRefusedError: an argument of a kind that the simulator does not take.
-    """
-    values = {**dict(zip(function.arg_names, args, strict=False)), **keywords}
-    options = {name: values.pop(name) for name in list(values) if name not in function.arg_names}
-    signature: dict[str, str] = {}
-    constants: dict[str, Any] = {}
-    run_time = []
-    for parameter in function.params:
-        value = values.get(parameter.name, parameter.default)
-        if value is inspect.Parameter.empty:
-            raise KernelError(f"{function.__name__}: argument {parameter.name} is missing", fix="pass it at the launch")
-        is_one = type(value) is int and value == 1 and not parameter.do_not_specialize
-        if parameter.is_constexpr or value is None or is_one:
-            signature[parameter.name], constants[parameter.name] = "constexpr", value
-        else:
-            signature[parameter.name] = _type_of(function.__name__, parameter.name, value)
-            run_time.append((parameter.name, value))
-    return Specialised(signature, constants, tuple(run_time), {n: o for n, o in options.items() if n in _OPTIONS})
-
-
-def _type_of(kernel: str, name: str, value: Any) -> str:
-    if isinstance(value, torch.Tensor) and value.dtype in _TYPES:
-        return f"*{_TYPES[value.dtype]}"
-    if isinstance(value, bool):
-        return "i1"
-    if isinstance(value, int):
-        return "i32" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64"
-    if isinstance(value, float):
-        return "fp32"
-    what = f"a tensor of {value.dtype}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
-    raise KernelRefusedError(
-        f"{kernel}: argument {name} is {what}, which the Triton simulator does not take",
-        fix="check this kernel on a GPU",
-    )
-
-
 def compile_kernel(function: Any, specialised: Specialised, *, checked: bool) -> Compiled:
     """Compile a jitted function for these arguments, or take it from the cache.
 
     Raises:
-        KernelRefusedError: no C++ compiler, no such Triton, or an operation that the simulator does not have.
+        NotSimulatedError: no C++ compiler, no such Triton, or an operation that the simulator does not have.
         KernelError: Triton's frontend refuses the kernel.
     """
     # Triton's frontend takes tens of milliseconds. ``cache_key`` is of the source of all that a kernel calls, and of
@@ -129,25 +67,8 @@ def compile_kernel(function: Any, specialised: Specialised, *, checked: bool) ->
     key = (function, function.cache_key, types, constants, options, checked)
     with _COMPILING:
         if key not in _COMPILED:
-            _COMPILED[key] = _compile(function.__name__, _ttir(function, specialised), checked)
+            _COMPILED[key] = _compile(function.__name__, ttir(function, specialised), checked)
         return _COMPILED[key]
-
-
-def _ttir(function: Any, specialised: Specialised) -> str:
-    parts = triton_internals.stages()
-    made = None
-    if parts is not None:
-        places = {name: (i,) for i, name in enumerate(specialised.signature)}
-        constants = {places[name]: value for name, value in specialised.constants.items()}
-        source = parts.ASTSource(fn=function, signature=specialised.signature, constexprs=constants, attrs={})
-        options = {"enable_fp_fusion": True, **specialised.options, "debug": True}
-        try:
-            made = triton_internals.ttir(source, options)
-        except Exception as error:  # the frontend raises errors of its own
-            raise KernelError(f"Triton does not compile {function.__name__}: {error}") from error
-    if made is None:
-        raise KernelRefusedError("this Triton has no frontend that the simulator knows", fix="use Triton 3.4 to 3.9")
-    return made
 
 
 def _generated(name: str, ttir: str) -> Generated:
@@ -159,7 +80,7 @@ def _generated(name: str, ttir: str) -> Generated:
         AttributeError,
         StopIteration,
     ) as error:  # the text has another form than what is read
-        raise KernelRefusedError(
+        raise NotSimulatedError(
             f"{name}: the Triton simulator cannot read what Triton made of it: {type(error).__name__}: {error}",
             fix="check this kernel in the interpreter, or on a GPU",
         ) from error
@@ -184,7 +105,7 @@ def _library(name: str, files: Mapping[str, str], more_flags: Sequence[str]) -> 
     tools = build_tools()
     compiler = tools.machine.cxx
     if compiler is None:
-        raise KernelRefusedError(f"{name}: there is no C++ compiler", fix="install g++ (apt install g++), or set CXX")
+        raise NotSimulatedError(f"{name}: there is no C++ compiler", fix="install g++ (apt install g++), or set CXX")
     flags = [*_FLAGS, *more_flags]
     header = (_INCLUDE / "opwright_triton.h").read_text()
     key = ArtifactKey(

@@ -26,7 +26,7 @@ def generate(functions: Sequence[Function]) -> Generated:
     """The C++ of a module.
 
     Raises:
-        KernelRefusedError: the module has an operation or a type that the simulator does not have; it is named.
+        NotSimulatedError: the module has an operation or a type that the simulator does not have; it is named.
     """
     sites: list[Site] = []
     signatures = {f.name: f for f in functions}

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from opwright.backends.triton.simulator.compilation import Compiled, Specialised, compile_kernel, specialise
+from opwright.backends.triton.simulator.compilation import Compiled, compile_kernel
+from opwright.backends.triton.simulator.frontend import Specialised, specialise
 from opwright.contract.dtypes import short
 from opwright.errors import LaunchError, SimulatorError
 from opwright.internals.triton import launches_go_to
@@ -174,7 +175,7 @@ def simulate(
 
     Raises, at a launch:
         SimulatorError: the kernel has errors; each finding names the source line.
-        KernelRefusedError: it needs something that the simulator does not have, which is named.
+        NotSimulatedError: it needs something that the simulator does not have, which is named.
     """
     fresh = [(tensor, torch.zeros(tensor.numel(), dtype=torch.uint8)) for tensor in uninitialised]
     with launches_go_to(_Simulation(checked, seed, fresh).launch):

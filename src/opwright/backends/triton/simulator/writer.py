@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from opwright.backends.triton.simulator.elementwise import c_type, form_of
 from opwright.backends.triton.simulator.reading import Block, Function, Operation, Type, parse_type, split_types
 from opwright.backends.triton.simulator.simplification import INDEXED, Uses, simplify
-from opwright.errors import KernelRefusedError
+from opwright.errors import NotSimulatedError
 
 __all__ = [
     "FunctionWriter",
@@ -47,7 +47,7 @@ class Site:
 def c_of(type_: Type) -> str:
     element = c_type(type_.element)
     if element is None:
-        raise KernelRefusedError(
+        raise NotSimulatedError(
             f"the simulator has no Triton values of type {type_.element}", fix="check this kernel on a GPU"
         )
     return f"Tn<{element}, {type_.size}>" if type_.is_tensor else element
@@ -170,7 +170,7 @@ class FunctionWriter:
 
     def refuse(self, op: Operation, why: str) -> None:
         place = f" (line {op.location[1]} of {op.location[0]})" if op.location[0] else ""
-        raise KernelRefusedError(f"{why}{place}", fix="check this kernel on a GPU, or in Triton's interpreter")
+        raise NotSimulatedError(f"{why}{place}", fix="check this kernel on a GPU, or in Triton's interpreter")
 
     def result_types(self, op: Operation) -> list[Type]:
         if op.name in ("scf.for", "scf.if"):

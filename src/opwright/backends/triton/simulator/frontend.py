@@ -1,0 +1,130 @@
+"""What Triton's frontend does for the simulator: arguments → their types and constants → TTIR."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from opwright.errors import KernelError, NotSimulatedError
+from opwright.internals import triton as triton_internals
+
+__all__ = ["Specialised", "specialise", "ttir"]
+
+_TYPES = {
+    torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64",
+    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "i1",
+    torch.uint16: "u16", torch.uint32: "u32", torch.uint64: "u64",
+    torch.float8_e4m3fn: "fp8e4nv", torch.float8_e5m2: "fp8e5",
+}  # fmt: skip
+_OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "debug", "launch_pdl",
+                      "launch_cooperative_grid", "sanitize_overflow"})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Specialised:
+    """A kernel's arguments by name: the types of those at run time, and the values of the others."""
+
+    signature: dict[str, str]
+    constants: dict[str, Any]
+    run_time: tuple[tuple[str, Any], ...]
+    options: dict[str, Any]
+
+
+def specialise(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> Specialised:
+    """The arguments as Triton specialises them: constants, ones and None are part of the kernel.
+
+    Raises:
+        KernelError: an argument is missing.
+        NotSimulatedError: an argument of a kind that the simulator does not take.
+    """
+    values = {**dict(zip(function.arg_names, args, strict=False)), **keywords}
+    options = {name: values.pop(name) for name in list(values) if name not in function.arg_names}
+    signature: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    run_time = []
+    for parameter in function.params:
+        value = values.get(parameter.name, parameter.default)
+        if value is inspect.Parameter.empty:
+            raise KernelError(f"{function.__name__}: argument {parameter.name} is missing", fix="pass it at the launch")
+        is_one = type(value) is int and value == 1 and not parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or is_one:
+            signature[parameter.name], constants[parameter.name] = "constexpr", value
+        else:
+            signature[parameter.name] = _type_of(function.__name__, parameter.name, value)
+            run_time.append((parameter.name, value))
+    return Specialised(signature, constants, tuple(run_time), {n: o for n, o in options.items() if n in _OPTIONS})
+
+
+def _type_of(kernel: str, name: str, value: Any) -> str:
+    if isinstance(value, torch.Tensor) and value.dtype in _TYPES:
+        return f"*{_TYPES[value.dtype]}"
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64"
+    if isinstance(value, float):
+        return "fp32"
+    what = f"a tensor of {value.dtype}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+    raise NotSimulatedError(
+        f"{kernel}: argument {name} is {what}, which the Triton simulator does not take",
+        fix="check this kernel on a GPU",
+    )
+
+
+def ttir(function: Any, specialised: Specialised) -> str:
+    """The text of a jitted function's intermediate code for these arguments.
+
+    Raises:
+        KernelError: Triton refuses the kernel.
+        NotSimulatedError: there is no Triton whose frontend is known.
+    """
+    parts = triton_internals.stages()
+    made = None
+    if parts is not None:
+        places = {name: (i,) for i, name in enumerate(specialised.signature)}
+        constants = {places[name]: value for name, value in specialised.constants.items()}
+        source = parts.ASTSource(fn=function, signature=specialised.signature, constexprs=constants, attrs={})
+        options = {"enable_fp_fusion": True, **specialised.options, "debug": True}
+        try:
+            made = triton_internals.ttir(source, options)
+        except Exception as error:  # the frontend raises errors of its own
+            raise KernelError(f"Triton does not compile {function.__name__}: {_described(function, error)}") from error
+    if made is None:
+        raise NotSimulatedError("this Triton has no frontend that the simulator knows", fix="use Triton 3.4 to 3.9")
+    return made
+
+
+def _described(function: Any, error: Exception) -> str:
+    """The innermost error, with the line of the function that has it. (Triton numbers lines from ``def``.)"""
+    inner = at = error
+    while isinstance(inner.__cause__, Exception):
+        inner = inner.__cause__
+        at = inner if hasattr(inner, "node") else at
+    source, line = getattr(at, "src", None), getattr(getattr(at, "node", None), "lineno", None)
+    said = getattr(inner, "error_message", None) or str(inner)
+    for called in _reached(function.fn, set()):
+        lines, first = inspect.getsourcelines(called)
+        start = next((i for i, text in enumerate(lines) if text.lstrip().startswith("def ")), 0)
+        if source is not None and line is not None and textwrap.dedent("".join(lines[start:])) == source:
+            file, number = called.__code__.co_filename, first + start + line - 1
+            return f"{said}\n{Path(file).name}:{number}:\n    {linecache.getline(file, number).strip()}"
+    return said if at is inner else str(error)
+
+
+def _reached(function: Any, known: set[Any]) -> Iterator[Any]:
+    """The Python functions of a jitted function and of those that it calls."""
+    if function in known:
+        return
+    known.add(function)
+    yield function
+    for name in function.__code__.co_names:
+        called = getattr(function.__globals__.get(name), "fn", None)
+        if inspect.isfunction(called):
+            yield from _reached(called, known)
