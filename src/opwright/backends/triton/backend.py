@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from opwright import tree
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.gpu.recording import recordable
@@ -117,8 +118,9 @@ def _simulated(launch: Launch) -> Launch:
 
     @functools.wraps(launch)
     def launch_simulated(*arguments: Any) -> Any:
-        sizes = repr([tuple(a.shape) for a in arguments if isinstance(a, torch.Tensor)])
-        with simulate(seed=zlib.crc32(sizes.encode())):  # several orders, but one for calls that repeat a case
+        given = tree.tensors(list(arguments))
+        order = zlib.crc32(repr([tuple(t.shape) for t in given]).encode())  # several, but one for calls that are alike
+        with simulate(seed=order, given=given):
             return launch(*arguments)
 
     return launch_simulated

@@ -13,6 +13,8 @@ C_TYPES = {
 
 def c_type(element: str) -> str | None:
     """The C++ type of an element; None for one that the simulator does not have."""
+    if element.startswith("desc "):
+        return "Desc"
     return "P" if element.startswith("ptr ") else C_TYPES.get(element)
 
 

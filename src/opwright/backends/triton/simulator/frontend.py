@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from opwright.backends.triton.simulator.memory import is_descriptor
 from opwright.errors import KernelError, NotSimulatedError
 from opwright.internals import triton as triton_internals
 
@@ -65,6 +66,8 @@ def specialise(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) 
 def _type_of(kernel: str, name: str, value: Any) -> str:
     if isinstance(value, torch.Tensor) and value.dtype in _TYPES:
         return f"*{_TYPES[value.dtype]}"
+    if is_descriptor(value) and value.base.dtype in _TYPES:
+        return f"tensordesc<{_TYPES[value.base.dtype]}{list(value.block_shape)}>"
     if isinstance(value, bool):
         return "i1"
     if isinstance(value, int):

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from opwright.backends.triton.simulator.descriptors import DescriptorWriter
 from opwright.backends.triton.simulator.reading import Function, Operation
-from opwright.backends.triton.simulator.tensors import TensorWriter
 from opwright.backends.triton.simulator.writer import Site, c_of, head, identifier, unsigned, value
 
 __all__ = ["Generated", "generate"]
@@ -39,7 +39,7 @@ def generate(functions: Sequence[Function]) -> Generated:
     return Generated("\n".join(['#include "opwright_triton.h"', *prototypes, *texts, entry]), sites, types)
 
 
-class _ModuleWriter(TensorWriter):
+class _ModuleWriter(DescriptorWriter):
     """Writes operations that direct the flow of control, and all others."""
 
     # --- control flow ---

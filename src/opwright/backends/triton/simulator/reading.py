@@ -13,9 +13,14 @@ _DEFINED = re.compile(r"^(#loc\d*) = loc\((.*)\)$")
 NAME = r"%[\w$.\-]+(?:#\d+)?"
 
 
+# Of a value; and as ``tt.make_tensor_descriptor`` prints it.
+_DESCRIPTOR = re.compile(r"(?:!tt\.tensordesc)?<(?:tensor<)?((?:\d+x)+)[su]?(\w+)[^>]*>?>")
+
+
 @dataclass(frozen=True)
 class Type:
-    """A scalar (without shape) or a tensor. The element of a pointer type is ``ptr`` followed by what it points to."""
+    """A scalar (without shape) or a tensor. The element of a pointer type is ``ptr`` followed by what it points to; of
+    a descriptor it is ``desc`` and the type of its elements, and the shape is that of its tiles."""
 
     shape: tuple[int, ...]
     element: str
@@ -83,8 +88,14 @@ def parse_type(text: str) -> Type:
         while found := re.match(r"(\d+)x", text):
             shape.append(int(found[1]))
             text = text[found.end() :]
+    if found := _DESCRIPTOR.fullmatch(text):
+        return Type(_numbers(found[1]), f"desc {found[2]}", is_tensor=False)
     pointer = re.fullmatch(r"!tt\.ptr<(.*)>", text)
     return Type(tuple(shape), f"ptr {pointer[1].split(',')[0]}" if pointer else text, is_tensor)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))
 
 
 def split_types(text: str) -> list[Type]:

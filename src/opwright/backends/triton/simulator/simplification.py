@@ -18,7 +18,7 @@ INDEXED = frozenset({
 })  # fmt: skip
 _PURE = INDEXED | {"tt.get_program_id", "tt.get_num_programs", "tt.join", "tt.cat", "ub.poison"}
 # Operations that read their operands by element, each element once unless they repeat it.
-_REPEATING = frozenset({"tt.broadcast", "tt.gather", "tt.histogram"})
+_REPEATING = frozenset({"tt.broadcast", "tt.gather", "tt.histogram", "tt.descriptor_gather", "tt.descriptor_scatter"})
 _BY_ELEMENT = (
     INDEXED
     | _REPEATING
@@ -34,7 +34,7 @@ _BY_ELEMENT = (
             "tt.cat",
             "tt.dot",
         ),
-        *("tt.reduce", "tt.scan"),
+        *("tt.reduce", "tt.scan", "tt.print", "tt.descriptor_store", "tt.descriptor_reduce"),
     }
 )
 _OVERFLOW = "overflow detected for operation"

@@ -18,6 +18,7 @@ import torch
 
 from opwright.backends.triton.simulator.compilation import Compiled, compile_kernel
 from opwright.backends.triton.simulator.frontend import Specialised, specialise
+from opwright.backends.triton.simulator.memory import Memory, Region, element_count, is_descriptor
 from opwright.contract.dtypes import short
 from opwright.errors import LaunchError, SimulatorError
 from opwright.internals.triton import launches_go_to
@@ -31,14 +32,6 @@ _SEVERAL = 2**32 - 1
 _one_launch = threading.Lock()
 
 
-class _Region(ctypes.Structure):
-    _fields_ = (
-        *(("begin", ctypes.c_uint64), ("end", ctypes.c_uint64), ("granule", ctypes.c_uint32)),
-        *(("argument", ctypes.c_uint32), ("written", ctypes.c_void_p)),
-        *(("writer", ctypes.c_void_p), ("reader", ctypes.c_void_p)),
-    )
-
-
 class _Finding(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_uint32) for name in ("kind", "site", "region", "writes")),
@@ -49,15 +42,11 @@ class _Finding(ctypes.Structure):
 
 class _Request(ctypes.Structure):
     _fields_ = (
-        *(("regions", ctypes.POINTER(_Region)), ("region_count", ctypes.c_uint64)),
+        *(("regions", ctypes.POINTER(Region)), ("region_count", ctypes.c_uint64)),
         *(("findings", ctypes.POINTER(_Finding)), ("finding_count", ctypes.c_uint64)),
         *(("finding_limit", ctypes.c_uint64), ("grid", ctypes.c_uint32 * 3)),
+        ("sources", ctypes.POINTER(ctypes.c_int32)),
     )
-
-
-_C_TYPES = {"bool": ctypes.c_bool, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "float": ctypes.c_float,
-            "int8_t": ctypes.c_int8, "int16_t": ctypes.c_int16, "double": ctypes.c_double,
-            "P": ctypes.c_uint64}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,11 +73,13 @@ class _Simulation:
 
     checked: bool
     seed: int | None
+    given: Sequence[torch.Tensor] | None
     uninitialised: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def launch(self, function: Any, grid: Any, args: Sequence[Any], keywords: dict[str, Any]) -> bool:
         values = [*args, *keywords.values()]
-        if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values):
+        tensors = [value.base if is_descriptor(value) else value for value in values]
+        if any(isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu" for tensor in tensors):
             return False
         specialised = specialise(function, args, keywords)
         size = _grid(function.__name__, grid, {**specialised.constants, **dict(specialised.run_time)})
@@ -103,26 +94,24 @@ class _Simulation:
         Raises:
             SimulatorError: with the findings.
         """
-        tensors = [(name, v) for name, v in specialised.run_time if isinstance(v, torch.Tensor)]
-        regions, shadows = self.regions(tensors)
-        held: list[Any] = [
-            _C_TYPES[c](value.data_ptr() if isinstance(value, torch.Tensor) else value)
-            for c, (_, value) in zip(compiled.parameters, specialised.run_time, strict=True)
-        ]
-        arguments = (ctypes.c_void_p * max(1, len(held)))(*(ctypes.addressof(word) for word in held))
+        memory = Memory()
+        for name, value in specialised.run_time:
+            types = compiled.parameters[len(memory.words) :]
+            memory.add(name, value, types, self.given, self.uninitialised, checked=self.checked)
+        arguments = (ctypes.c_void_p * max(1, len(memory.words)))(*(ctypes.addressof(word) for word in memory.words))
         findings = (_Finding * _MOST_FINDINGS)()
-        array = (_Region * max(1, len(regions)))(*regions)
-        request = _Request(array, len(regions), findings, 0, _MOST_FINDINGS, (ctypes.c_uint32 * 3)(*grid))
+        regions = (Region * max(1, len(memory.regions)))(*memory.regions)
+        sources = (ctypes.c_int32 * max(1, len(memory.sources)))(*memory.sources)
+        size = (ctypes.c_uint32 * 3)(*grid)
+        request = _Request(regions, len(memory.regions), findings, 0, _MOST_FINDINGS, size, sources)
         order = self.order(grid)
         with _one_launch:
             compiled.run(
                 ctypes.byref(request), arguments, None if order is None else order.data_ptr(), math.prod(grid), _cores()
             )
-        del shadows
         if request.finding_count:
             found = findings[: request.finding_count]
-            by_region = [tensors[region.argument] for region in regions]
-            raise _error(compiled, [_described(compiled, raw, by_region, grid) for raw in found])
+            raise _error(compiled, [_described(compiled, raw, memory, grid) for raw in found])
 
     def order(self, grid: tuple[int, int, int]) -> torch.Tensor | None:
         if self.seed is None:
@@ -131,38 +120,14 @@ class _Simulation:
         random.Random(self.seed).shuffle(numbers)
         return torch.tensor(numbers, dtype=torch.int32)
 
-    def regions(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> tuple[list[_Region], list[torch.Tensor]]:
-        """The memory that the kernel may access, with a record of who wrote and who read each element."""
-        regions: list[_Region] = []
-        kept = []
-        for i, (_, tensor) in enumerate(tensors):
-            if tensor.numel() == 0:
-                continue
-            last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-            begin, count = tensor.data_ptr(), last + 1
-            end = begin + count * tensor.element_size()
-            if any(r.begin <= begin and end <= r.end for r in regions):
-                continue  # a view of another argument
-            shadow = torch.zeros(2, count if self.checked else 1, dtype=torch.int32)
-            written = next((w for t, w in self.uninitialised if t.data_ptr() == begin and len(w) >= count), None)
-            kept.append(shadow)
-            regions.append(
-                _Region(
-                    begin,
-                    end,
-                    tensor.element_size(),
-                    i,
-                    None if written is None else written.data_ptr(),
-                    shadow[0].data_ptr(),
-                    shadow[1].data_ptr(),
-                )
-            )
-        return regions, kept
-
 
 @contextlib.contextmanager
 def simulate(
-    *, checked: bool = True, seed: int | None = None, uninitialised: Sequence[torch.Tensor] = ()
+    *,
+    checked: bool = True,
+    seed: int | None = None,
+    uninitialised: Sequence[torch.Tensor] = (),
+    given: Sequence[torch.Tensor] | None = None,
 ) -> Iterator[None]:
     """A block in which ``kernel[grid](...)`` runs Triton kernels on CPU tensors, compiled by g++ from Triton's own
     intermediate code. Autotuned kernels take their first configuration.
@@ -172,13 +137,16 @@ def simulate(
         seed: run the programs in an order drawn with this seed.
         uninitialised: tensors without values, such as from ``torch.empty``: reading an element that no kernel of this
             block has written is a finding.
+        given: the arguments of a launcher. Through a part of one that it passes on, the kernel may access all of it,
+            and through a part of a tensor that the launcher allocated, all of that. By default, a kernel may access
+            what is passed to it, from the first element of each tensor to its last.
 
     Raises, at a launch:
         SimulatorError: the kernel has errors; each finding names the source line.
         NotSimulatedError: it needs something that the simulator does not have, which is named.
     """
     fresh = [(tensor, torch.zeros(tensor.numel(), dtype=torch.uint8)) for tensor in uninitialised]
-    with launches_go_to(_Simulation(checked, seed, fresh).launch):
+    with launches_go_to(_Simulation(checked, seed, given, fresh).launch):
         yield
 
 
@@ -197,31 +165,27 @@ def _error(compiled: Compiled, findings: list[TritonFinding]) -> SimulatorError:
     return SimulatorError(f"{compiled.name} on the simulator: {count}\n{report}", findings=tuple(findings))
 
 
-def _described(
-    compiled: Compiled, raw: Any, tensors: Sequence[tuple[str, torch.Tensor]], grid: tuple[int, int, int]
-) -> TritonFinding:
+def _described(compiled: Compiled, raw: Any, memory: Memory, grid: tuple[int, int, int]) -> TritonFinding:
     site = compiled.sites[raw.site]
     kind, message = _KINDS[raw.kind], site.message
     if kind == "assertion" and "overflow detected" in message:
         kind = "integer-overflow"
     elif kind != "assertion":
-        message = _access(raw, site.bytes, tensors, grid, race=kind == "race")
+        message = _access(raw, site.bytes, memory, grid, race=kind == "race")
     source = linecache.getline(site.file, site.line).strip()
     x, y, z = raw.program
     return TritonFinding(kind, message, site.file, site.line, source, compiled.name, (x, y, z), raw.element)
 
 
-def _access(
-    raw: Any, size: int, tensors: Sequence[tuple[str, torch.Tensor]], grid: tuple[int, int, int], *, race: bool
-) -> str:
+def _access(raw: Any, size: int, memory: Memory, grid: tuple[int, int, int], *, race: bool) -> str:
     verb = "writes" if raw.writes else "reads"
-    if raw.region >= len(tensors):
+    if raw.region >= len(memory.regions):
         return f"{verb} {size} bytes at {hex(raw.offset)}, outside of all arguments"
-    name, tensor = tensors[raw.region]
+    name, tensor = memory.tensors[raw.region]
     what = f"{name} ({short(tensor.dtype)} {list(tensor.shape)})"
     item = tensor.element_size()
-    count = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-    index = raw.offset // item
+    count = element_count(tensor)
+    index = (memory.regions[raw.region].begin + raw.offset - tensor.data_ptr()) // item
     if not race:
         where = f"element {index}"
         if index >= count:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from opwright.backends.triton.simulator.elementwise import EXTERNAL, RMW
-from opwright.backends.triton.simulator.reading import Operation, Type
+from opwright.backends.triton.simulator.reading import NAME, Operation, Type
 from opwright.backends.triton.simulator.writer import (
     FunctionWriter,
     c_of,
@@ -70,7 +70,7 @@ class TensorWriter(FunctionWriter):
         pointer, *rest = op.operands
         element = element_of(self.types[op.results[0]])
         index = "i" if self.types[pointer].is_tensor else "0"
-        access = f"load<{element}>({self.at(pointer)}, {self.site(op, size=element)}, {index})"
+        access = f"load<{element}>({self.at(pointer)}, {self.site(op, size=element)}, {self.source(pointer)}, {index})"
         if rest:
             other = self.at(rest[1]) if len(rest) > 1 else f"({element})0"
             access = f"{self.at(rest[0])} ? {access} : {other}"
@@ -81,14 +81,17 @@ class TensorWriter(FunctionWriter):
         element = element_of(self.types[stored])
         guard = f"if ({self.at(mask[0])}) " if mask else ""
         site = self.site(op, size=element)
-        self.over(self.types[pointer], f"{guard}store<{element}>({self.at(pointer)}, {self.at(stored)}, {site}, i);")
+        self.over(
+            self.types[pointer],
+            f"{guard}store<{element}>({self.at(pointer)}, {self.at(stored)}, {site}, {self.source(pointer)}, i);",
+        )
 
     def op_tt_atomic_rmw(self, op: Operation, _: str) -> None:
         pointer, stored, *mask = op.operands
         t = element_of(self.types[stored])
         kind = op.text.split(",")[0].strip()
         change = RMW[kind].format(t=t, u=unsigned(t))
-        call = (f"atomic<{t}>({self.at(pointer)}, {self.site(op, size=t)}, "
+        call = (f"atomic<{t}>({self.at(pointer)}, {self.site(op, size=t)}, {self.source(pointer)}, "
                 f"{'i' if self.types[pointer].is_tensor else '0'}, "
                 f"[&]({t} old) -> {t} {{ {t} x = {self.at(stored)}; return {change}; }})")  # fmt: skip
         self.each(op, lambda i: f"{self.at(mask[0])} ? {call} : ({t})0" if mask else call)
@@ -98,7 +101,7 @@ class TensorWriter(FunctionWriter):
         t = element_of(self.types[stored])
         index = "i" if self.types[pointer].is_tensor else "0"
         change = f"[&]({t} old) -> {t} {{ return old == {self.at(compared)} ? {self.at(stored)} : old; }}"
-        call = f"atomic<{t}>({self.at(pointer)}, {self.site(op, size=t)}, {index}, {change})"
+        call = f"atomic<{t}>({self.at(pointer)}, {self.site(op, size=t)}, {self.source(pointer)}, {index}, {change})"
         self.each(op, lambda i: call)
 
     def op_tt_assert(self, op: Operation, _: str) -> None:
@@ -106,6 +109,16 @@ class TensorWriter(FunctionWriter):
         condition = op.operands[0]
         site = self.site(op, message[1] if message else "")
         self.over(self.types[condition], f"assert_that({self.at(condition)}, {site}, i);")
+
+    def op_tt_print(self, op: Operation, _: str) -> None:
+        prefix = re.search(r'"((?:[^"\\]|\\.)*)"', op.text)
+        for name in re.findall(NAME, op.types):
+            self.over(self.types[name], f'print("{prefix[1] if prefix else ""}", i, (double){self.at(name)});')
+
+    def op_ttg_barrier(self, op: Operation, _: str) -> None:
+        """A program is one thread here."""
+
+    op_gpu_barrier = op_ttg_barrier
 
     # --- shapes ---
 

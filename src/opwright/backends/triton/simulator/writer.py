@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from opwright.backends.triton.simulator.elementwise import c_type, form_of
+from opwright.backends.triton.simulator.provenance import sources_of_pointers
 from opwright.backends.triton.simulator.reading import Block, Function, Operation, Type, parse_type, split_types
 from opwright.backends.triton.simulator.simplification import INDEXED, Uses, simplify
 from opwright.errors import NotSimulatedError
@@ -109,6 +110,7 @@ class FunctionWriter:
     hoisted: bool = False
     loops: int = 0
     uses: Uses = field(default_factory=Uses)
+    sources: dict[str, int] = field(default_factory=dict)
     # Tensors that cost nothing to compute again.
     cheap: set[str] = field(default_factory=set)
     # Tensors that are no arrays in the C++: for each, the expression of an element with a given index.
@@ -116,6 +118,8 @@ class FunctionWriter:
 
     def write(self) -> str:
         self.uses = simplify(self.function)
+        if self.function.public:
+            self.sources = sources_of_pointers(self.function)
         self.types.update(self.function.arguments)
         blocks = [b for b in self.function.blocks if b.reachable]
         self.hoisted = len(blocks) > 1
@@ -177,6 +181,8 @@ class FunctionWriter:
             return split_types(op.types)
         if op.name == "arith.constant" and not op.types:  # true or false
             return [Type((), "i1", is_tensor=False)]
+        if op.name == "tt.make_tensor_descriptor":
+            return split_types(op.types)[-1:]
         if op.name == "tt.split":
             return split_types(op.types.split(" -> ")[-1]) * 2
         if " -> " in op.types:
@@ -210,6 +216,10 @@ class FunctionWriter:
             self.cheap.add(name)
             return True
         return self.uses.once(name)
+
+    def source(self, pointer: str) -> int:
+        """The argument of the kernel that a pointer comes from; -1 if it is not known."""
+        return self.sources.get(pointer, -1)
 
     def over(self, type_: Type, statement: str) -> None:
         self.lines.append(f"for (int i = 0; i < {type_.size}; i++) {{ {statement} }}")

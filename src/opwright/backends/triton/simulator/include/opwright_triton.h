@@ -2,6 +2,7 @@
 #pragma once
 #include <sched.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <limits>
@@ -129,7 +130,7 @@ struct Region { P begin, end; uint32_t granule; uint32_t argument; uint8_t* writ
 struct Finding { uint32_t kind, site, region, writes; uint32_t program[3], other; int64_t element, offset; };
 struct Request {
   Region* regions; uint64_t region_count; Finding* findings; uint64_t finding_count, finding_limit;
-  uint32_t grid[3];
+  uint32_t grid[3]; const int32_t* sources;  // the region of each argument of the kernel, or -1
 };
 static Request* request;
 static bool reporting, in_atomic;
@@ -154,8 +155,13 @@ static void __attribute__((noinline, cold)) report(Kind kind, int site, int64_t 
   f.offset = region ? (int64_t)(address - region->begin) : (int64_t)address;
 }
 
-static inline const Region* region_of(P a, uint32_t size) {
+// The region of an access; through a pointer that comes from one argument, that argument's.
+static inline const Region* region_of(P a, uint32_t size, int source) {
   const Region* r = program.last;
+  if (source >= 0 && request->sources[source] >= 0) {
+    r = &request->regions[request->sources[source]];
+    return a >= r->begin && a + size <= r->end ? r : nullptr;
+  }
   if (r && a >= r->begin && a + size <= r->end) return r;
   for (uint64_t i = 0; i < request->region_count; i++) {
     r = &request->regions[i];
@@ -169,9 +175,14 @@ static inline void put(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMI
 
 // Whether the access may be done. MANY stands for several programs.
 static constexpr uint32_t MANY = ~0u, ATOMIC = ~0u - 1;
-static bool __attribute__((noinline)) may_access(P a, uint32_t size, bool writes, bool changes, bool atomic, int site, int64_t element) {
-  const Region* r = region_of(a, size);
-  if (!r) { report(OUT_OF_BOUNDS, site, element, nullptr, a, 0, writes); return false; }
+static bool __attribute__((noinline)) may_access(P a, uint32_t size, bool writes, bool changes, bool atomic, int site,
+                                                 int source, int64_t element) {
+  const Region* r = region_of(a, size, source);
+  if (!r) {
+    const bool is_known = source >= 0 && request->sources[source] >= 0;
+    report(OUT_OF_BOUNDS, site, element, is_known ? &request->regions[request->sources[source]] : nullptr, a, 0, writes);
+    return false;
+  }
   if (a % size) { report(MISALIGNED, site, element, r, a, 0, writes); return false; }
   P first = (a - r->begin) / r->granule, last = (a - r->begin + size - 1) / r->granule;
   const uint32_t me = program.number + 1;
@@ -193,29 +204,65 @@ static bool __attribute__((noinline)) may_access(P a, uint32_t size, bool writes
   return true;
 }
 
-template <class T> static inline T load(P a, int site, int64_t element) {
+template <class T> static inline T load(P a, int site, int source, int64_t element) {
 #ifdef CHECKED
-  if (!may_access(a, sizeof(T), false, false, false, site, element)) return T(0);
+  if (!may_access(a, sizeof(T), false, false, false, site, source, element)) return T(0);
 #endif
   T v; memcpy(&v, (void*)a, sizeof(T)); return v;
 }
-template <class T> static inline void store(P a, T v, int site, int64_t element) {
+template <class T> static inline void store(P a, T v, int site, int source, int64_t element) {
 #ifdef CHECKED
-  const Region* r = region_of(a, sizeof(T));
+  const Region* r = region_of(a, sizeof(T), source);
   bool changes = r && memcmp((void*)a, &v, sizeof(T)) != 0;
-  if (!may_access(a, sizeof(T), true, changes, false, site, element)) return;
+  if (!may_access(a, sizeof(T), true, changes, false, site, source, element)) return;
 #endif
   memcpy((void*)a, &v, sizeof(T));
 }
-template <class T, class F> static inline T atomic(P a, int site, int64_t element, F change) {
+template <class T, class F> static inline T atomic(P a, int site, int source, int64_t element, F change) {
   Locked one(in_atomic);
   program.synchronised = true;
 #ifdef CHECKED
-  if (!may_access(a, sizeof(T), true, true, true, site, element)) return T(0);
+  if (!may_access(a, sizeof(T), true, true, true, site, source, element)) return T(0);
 #endif
   T old; memcpy(&old, (void*)a, sizeof(T));
   T now = change(old); memcpy((void*)a, &now, sizeof(T));
   return old;
+}
+// A tensor descriptor, as TMA has it.
+struct Desc { P base; int64_t shape[5], stride[5]; bool nan; };
+static inline P aligned_base(P base, int site, int source) {
+#ifdef CHECKED
+  if (base % 16) report(MISALIGNED, site, 0, region_of(base, 1, source), base, 0, false);
+#endif
+  return base;
+}
+template <class T, class... I> static inline bool in_tile(const Desc& d, P& a, I... at) {
+  const int64_t c[] = {at...};
+  a = d.base;
+  for (size_t k = 0; k < sizeof...(I); k++) {
+    if (c[k] < 0 || c[k] >= d.shape[k]) return false;
+    a += c[k] * d.stride[k] * (int64_t)sizeof(T);
+  }
+  return true;
+}
+template <class T, class... I> static inline T tile_load(const Desc& d, int site, int source, int64_t element, I... at) {
+  P a;
+  return in_tile<T>(d, a, at...) ? load<T>(a, site, source, element) : d.nan ? T(NOT_A_NUMBER) : T(0);
+}
+template <class T, class... I> static inline void tile_store(T v, const Desc& d, int site, int source, int64_t element,
+                                                             I... at) {
+  P a;
+  if (in_tile<T>(d, a, at...)) store<T>(a, v, site, source, element);
+}
+template <class T, class F, class... I> static inline void tile_atomic(F change, const Desc& d, int site, int source,
+                                                                       int64_t element, I... at) {
+  P a;
+  if (in_tile<T>(d, a, at...)) atomic<T>(a, site, source, element, change);
+}
+static inline void print(const char* prefix, int64_t element, double v) {
+  Locked one(reporting);
+  printf("pid (%u, %u, %u) element %lld%s%g\n", program.id[0], program.id[1], program.id[2], (long long)element, prefix, v);
+  fflush(stdout);
 }
 static inline void assert_that(bool holds, int site, int64_t element) {
   if (!holds) report(ASSERTION, site, element, nullptr, 0, 0, false);

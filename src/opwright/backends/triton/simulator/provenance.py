@@ -1,0 +1,76 @@
+"""Which argument each pointer of a kernel comes from, so that an access that lands in another argument is found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from opwright.backends.triton.simulator.reading import NAME, Block, Function, Operation
+
+__all__ = ["sources_of_pointers"]
+
+# Operations whose result points where their first operand does.
+_FOLLOWING = frozenset({
+    "tt.addptr", "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.bitcast", "tt.unsplat",
+    "tt.make_tensor_descriptor",
+})  # fmt: skip
+_MANY = -1  # of several arguments, or unknown
+
+
+def sources_of_pointers(function: Function) -> dict[str, int]:
+    """The number of the argument that each pointer, tensor of pointers or descriptor comes from, where it is one."""
+    sources = {name: i for i, (name, _) in enumerate(function.arguments)}
+    for block in function.blocks:
+        for name, _ in block.arguments:
+            sources[name] = _MANY
+        _follow(block, sources)
+    return {name: source for name, source in sources.items() if source != _MANY}
+
+
+def _follow(block: Block, sources: dict[str, int]) -> None:
+    for op in block.operations:
+        if op.name in _FOLLOWING and op.operands:
+            sources[op.results[0]] = sources.get(op.operands[0], _MANY)
+        elif op.name == "arith.select":
+            sources[op.results[0]] = _join(*(sources.get(n, _MANY) for n in op.operands[1:3]))
+        elif op.name == "scf.for":
+            _follow_loop(op, sources)
+        elif op.name == "scf.if":
+            ends = [_follow_region(region[0], sources) for region in op.regions]
+            for result, *values in zip(op.results, *ends, strict=False):
+                sources[result] = _join(*values)
+        else:
+            _follow_others(op, sources)
+
+
+def _follow_loop(op: Operation, sources: dict[str, int]) -> None:
+    """What a loop carries, until another round changes nothing."""
+    carried = re.findall(rf"({NAME}) = ({NAME})", op.text.partition("iter_args(")[2])
+    now = [sources.get(first, _MANY) for _, first in carried]
+    while True:
+        sources.update((name, source) for (name, _), source in zip(carried, now, strict=True))
+        ends = _follow_region(op.regions[0][0], sources)
+        joined = [_join(a, b) for a, b in zip(now, ends, strict=False)]
+        if joined == now:
+            break
+        now = joined
+    sources.update(zip(op.results, now, strict=False))
+
+
+def _follow_others(op: Operation, sources: dict[str, int]) -> None:
+    sources.update((name, _MANY) for name in op.results)
+    for region in op.regions:
+        for block in region:
+            sources.update((name, _MANY) for name, _ in block.arguments)
+            _follow(block, sources)
+
+
+def _follow_region(block: Block, sources: dict[str, int]) -> list[int]:
+    """The sources of what a region yields."""
+    _follow(block, sources)
+    last: Sequence[str] = block.operations[-1].operands if block.operations else ()
+    return [sources.get(name, _MANY) for name in last]
+
+
+def _join(*values: int) -> int:
+    return values[0] if values and all(v == values[0] for v in values) else _MANY
