@@ -191,3 +191,51 @@ def tuned_add(x, y, out, n, B: tl.constexpr):
     i = tl.program_id(0) * B + tl.arange(0, B)
     mask = i < n
     tl.store(out + i, tl.load(x + i, mask=mask) + tl.load(y + i, mask=mask), mask=mask)
+
+
+@triton.jit
+def branches_after_a_return(x, y, n, B: tl.constexpr):
+    """Both branches have values of the same name in Triton's code."""
+    if tl.program_id(0) > 0:
+        return
+    i = tl.arange(0, B)
+    if n > 0:
+        at = x + i
+        tl.store(at, tl.load(at, mask=i < n) + 1, mask=i < n)
+    if n > 1:
+        at = y + i
+        tl.store(at, tl.load(at, mask=i < n) * 2, mask=i < n)
+
+
+@triton.jit
+def tiles(x, out, m, n, B: tl.constexpr):
+    source = tl.make_tensor_descriptor(x, [m, n], [n, 1], [B, B])
+    target = tl.make_tensor_descriptor(out, [m, n], [n, 1], [B, B])
+    column = tl.program_id(0) * B
+    for row in range(0, m, B):
+        target.store([row, column], source.load([row, column]) * 2)
+
+
+@triton.jit
+def tiles_from_the_host(x, total, rows, out, B: tl.constexpr):
+    total.atomic_add([0, 0], x.load([0, 4]) + x.shape[0])
+    i = tl.arange(0, B)
+    tl.store(out + i[:, None] * B + i[None, :], rows.gather(B - 1 - i, 3))
+
+
+@triton.jit
+def beyond_into_another(x, y, out, distance, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out + i, tl.load(y + i) + tl.load(x + distance + i))  # wrong
+
+
+@triton.jit
+def gate(packed, out, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    value = tl.load(packed + i, mask=i < n)
+    tl.store(out + i, value * tl.load(packed + n + i, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def prints(x, B: tl.constexpr):
+    tl.device_print("x is", tl.load(x + tl.arange(0, B)))

@@ -59,9 +59,9 @@ class _ModuleWriter(DescriptorWriter):
         variable, low, high, step = re.findall(r"%[\w$.\-]+(?:#\d+)?", op.text)[:4]
         carried = re.findall(r"(%[\w$.\-]+) = (%[\w$.\-]+(?:#\d+)?)", op.text.partition("iter_args(")[2])
         kind = self.types[low]
-        self.define([(variable, kind)])
+        self.types[variable] = kind
         for (name, _first), type_ in zip(carried, self.result_types(op), strict=True):
-            self.define([(name, type_)])
+            self.types[name] = type_
             self.lines.append(f"{c_of(type_)} {value(name)} = {value(_first)};")
         body = self.block(op.regions[0][0], ends=" ".join(name for name, _ in carried))
         wraps = "unsigned" in op.text.split("=")[0]
@@ -85,12 +85,12 @@ class _ModuleWriter(DescriptorWriter):
         inputs = [f"%in{self.loops}_{i}" for i in range(len(carried))]
         kept = [f"%out{self.loops}_{i}" for i in range(len(after.arguments))]
         for (name, first), mine in zip(carried, inputs, strict=True):
-            self.define([(name, self.types[first])])
+            self.types[name] = self.types[first]
             self.lines.append(f"{c_of(self.types[first])} {value(mine)} = {value(first)};")
         self.lines += [f"{c_of(t)} {value(n)};" for n, (_, t) in zip(kept, after.arguments, strict=True)]
         names = [name for name, _ in carried]
         self.lines += ["for (;;) { {", *self.copies(names, inputs), *self.block(before, ends=" ".join(kept)), "} {"]
-        self.define(after.arguments)
+        self.types.update(after.arguments)
         names = [name for name, _ in after.arguments]
         self.lines += [*self.copies(names, kept), *self.block(after, ends=" ".join(inputs)), "} }"]
         self.lines += [f"{value(r)} = {value(n)};" for r, n in zip(op.results, kept, strict=True)]

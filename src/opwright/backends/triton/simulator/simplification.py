@@ -43,7 +43,7 @@ _WHOLE_NUMBERS = frozenset({"arith.addi", "arith.subi", "arith.muli"})
 
 @dataclass
 class Uses:
-    """How the values of a function are used, by name. Sibling regions may repeat a name: its uses are then added up.
+    """How the values of a function are used, by name.
 
     Attributes:
         count: how many times the C++ says a value.

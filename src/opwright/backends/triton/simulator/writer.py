@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from opwright.backends.triton.simulator.elementwise import c_type, form_of
+from opwright.backends.triton.simulator.naming import make_names_unique
 from opwright.backends.triton.simulator.provenance import sources_of_pointers
 from opwright.backends.triton.simulator.reading import Block, Function, Operation, Type, parse_type, split_types
 from opwright.backends.triton.simulator.simplification import INDEXED, Uses, simplify
@@ -117,6 +118,7 @@ class FunctionWriter:
     inlined: dict[str, Callable[[str], str]] = field(default_factory=dict)
 
     def write(self) -> str:
+        make_names_unique(self.function)
         self.uses = simplify(self.function)
         if self.function.public:
             self.sources = sources_of_pointers(self.function)
@@ -139,23 +141,17 @@ class FunctionWriter:
     def block(self, block: Block, *, top: bool = False, ends: str = "") -> list[str]:
         """The statements of a block. ``ends`` is what its terminator does with its operands, as a format."""
         before, self.lines = self.lines, []
-        self.define(block.arguments)
+        self.types.update(block.arguments)
         for op in block.operations:
             self.operation(op, ends, declares=not (top and self.hoisted))
         written, self.lines = self.lines, before
         return written
 
-    def define(self, names: Iterable[tuple[str, Type]]) -> None:
-        for name, type_ in names:
-            self.types[name] = type_
-            self.inlined.pop(name, None)  # of another region
-            self.cheap.discard(name)
-
     # --- one operation ---
 
     def operation(self, op: Operation, ends: str, *, declares: bool) -> None:
         before = len(self.lines)
-        self.define(zip(op.results, self.result_types(op), strict=False))
+        self.types.update(zip(op.results, self.result_types(op), strict=False))
         self.write_operation(op, ends)
         if declares:
             kept = [name for name in op.results if name not in self.inlined]
