@@ -125,9 +125,9 @@ __all__ = [
     "KernelError", "KernelFinding", "KernelMutation", "KernelRefusedError", "Killer", "LaunchError", "Measurement",
     "Mutant", "MutationReport", "NameClashError", "NotChecked", "NotSimulatedError", "Op", "OpwrightError", "Origin",
     "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown", "SignatureMismatchError",
-    "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench", "by_property", "cdiv", "check",
-    "compile_numpy", "cuda_graphed", "cuda_module", "drawn_by", "explain", "mutate", "mutated", "offsets", "op",
-    "positive_definite", "probabilities", "saved_for_backward", "selftest", "simulate",
+    "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench", "by_property", "cdiv",
+    "check", "compile_numpy", "cuda_graphed", "cuda_module", "drawn_by", "explain", "mutate", "mutated", "offsets",
+    "op", "positive_definite", "probabilities", "saved_for_backward", "selftest", "simulate",
     "simulator_options", "tune", "values",
     "well_conditioned",
 ]  # fmt: skip

@@ -84,7 +84,22 @@ EXTERNAL = {
         "fdim", "ldexp", "remainder")},
     "fabs": "num::fabs", "rsqrt": "num::rsqrt", "isnan": "num::isnan", "isinf": "num::isinf",
     "fast_exp": "num::exp", "fast_log": "num::log", "fast_sin": "num::sin", "fast_cos": "num::cos",
-    "fast_pow": "num::pow",
+    "fast_pow": "num::pow", "fast_tan": "num::tan", "fast_log2": "num::log2", "fast_log10": "num::log10",
+    "fast_exp10": "num::exp10", "fast_fdivide": "num::div", "isnand": "num::isnan", "isinfd": "num::isinf",
+    "finite": "num::isfinite", "isfinited": "num::isfinite", "signbit": "num::signbit", "signbitd": "num::signbit",
+    "saturate": "num::saturate", "frsqrt_rn": "num::rsqrt",
+    **{f"{kind}{name}_rn": f"num::{name}" for kind in "fd" for name in ("add", "sub", "mul", "div", "rcp", "sqrt")},
+    "fma_rn": "num::fma", "fmaf_rn": "num::fma", "scalbn": "num::ldexp", "mul64hi": "num::mulhi",
+    **{name: f"num::{name}" for name in (
+        "exp10", "rcbrt", "rhypot", "norm3d", "norm4d", "normcdf", "sinpi", "cospi", "powi", "ilogb", "logb", "j0",
+        "j1", "y0", "y1", "nextafter", "abs", "popc", "clz", "ffs", "brev", "mulhi", "umulhi")},
+    **{f"{name}ll": f"num::{name}" for name in ("popc", "clz", "ffs", "brev")}, "llabs": "num::abs",
+    **{f"{source}2{target}_{mode}": function for source in ("float", "double") for mode, function in
+       {"rn": "num::rint", "rz": "num::trunc", "ru": "num::ceil", "rd": "num::floor"}.items()
+       for target in ("int", "ll")},
+    **dict.fromkeys(("int2float_rn", "ll2float_rn", "int2double_rn", "ll2double_rn", "double2float_rn"), ""),
+    "float_as_int": "bits_as<int32_t>", "int_as_float": "bits_as<float>",
+    "double_as_longlong": "bits_as<int64_t>", "longlong_as_double": "bits_as<double>",
 }  # fmt: skip
 
 RMW = {

@@ -35,6 +35,42 @@ template <class T> inline bool isfinite(T x) { return __builtin_isfinite(x); }
 template <class T> inline bool signbit(T x) { return __builtin_signbit(x); }
 inline float rsqrt(float x) { return 1 / __builtin_sqrtf(x); }
 inline double rsqrt(double x) { return 1 / __builtin_sqrt(x); }
+UNARY(logb) UNARY(j0) UNARY(j1) UNARY(y0) UNARY(y1)
+BINARY(nextafter)
+template <class T> inline T abs(T x) { return x < 0 ? -x : x; }
+template <class T> inline T add(T x, T y) { return x + y; }
+template <class T> inline T sub(T x, T y) { return x - y; }
+template <class T> inline T mul(T x, T y) { return x * y; }
+template <class T> inline T div(T x, T y) { return x / y; }
+template <class T> inline T rcp(T x) { return 1 / x; }
+template <class T> inline T exp10(T x) { return pow(T(10), x); }
+template <class T> inline T rcbrt(T x) { return 1 / cbrt(x); }
+template <class T> inline T rhypot(T x, T y) { return 1 / hypot(x, y); }
+template <class T> inline T norm3d(T x, T y, T z) { return sqrt(x * x + y * y + z * z); }
+template <class T> inline T norm4d(T x, T y, T z, T w) { return sqrt(x * x + y * y + z * z + w * w); }
+template <class T> inline T normcdf(T x) { return erfc(-x * T(0.70710678118654752440)) / 2; }
+template <class T> inline T saturate(T x) { return x > 0 ? x < 1 ? x : T(1) : T(0); }
+// Of the remainder: exact at whole and half numbers.
+template <class T> inline T sinpi(T x) { T r = fmod(x, T(2)); return r == trunc(r) ? copysign(T(0), x) : sin(r * T(3.14159265358979323846)); }
+template <class T> inline T cospi(T x) { T r = fmod(fabs(x), T(2)); return r == T(0.5) || r == T(1.5) ? T(0) : cos(r * T(3.14159265358979323846)); }
+inline float powi(float x, int n) { return __builtin_powif(x, n); }
+inline double powi(double x, int n) { return __builtin_powi(x, n); }
+inline int ilogb(float x) { return __builtin_ilogbf(x); }
+inline int ilogb(double x) { return __builtin_ilogb(x); }
+inline int popc(int32_t x) { return __builtin_popcount(x); }
+inline int popc(int64_t x) { return __builtin_popcountll(x); }
+inline int clz(int32_t x) { return x ? __builtin_clz(x) : 32; }
+inline int clz(int64_t x) { return x ? __builtin_clzll(x) : 64; }
+inline int ffs(int32_t x) { return __builtin_ffs(x); }
+inline int ffs(int64_t x) { return __builtin_ffsll(x); }
+template <class T> inline T brev(T x) {
+  T r = 0;
+  for (size_t i = 0; i < 8 * sizeof(T); i++) r |= ((x >> i) & 1) << (8 * sizeof(T) - 1 - i);
+  return r;
+}
+inline int32_t mulhi(int32_t x, int32_t y) { return (int32_t)(((int64_t)x * y) >> 32); }
+inline uint32_t umulhi(uint32_t x, uint32_t y) { return (uint32_t)(((uint64_t)x * y) >> 32); }
+inline int64_t mulhi(int64_t x, int64_t y) { return (int64_t)(((__int128)x * y) >> 64); }
 }  // namespace num
 static constexpr float INF = __builtin_inff(), NOT_A_NUMBER = __builtin_nanf("");
 
