@@ -5,7 +5,8 @@ It runs no kernel. What it finds are warnings: a reference that always returns z
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +26,9 @@ __all__ = ["NAME", "check"]
 NAME = "contract"
 # The cases that are looked at, in the first dtype and in each.
 _CASES, _OF_EACH_DTYPE = 4, 2
-_MODERATE = 4096
+_MODERATE, _LARGER = 4096, 1 << 16
+# Larger ones that are looked at where an argument seems not to matter.
+_FURTHER = 8
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
@@ -36,26 +39,30 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     first, *others = dict.fromkeys(case.dtypes for case in context.cases)
     moderate = _moderate(context, first)
     chosen = [*moderate[:_CASES], *moderate[_CASES:][-1:], *(c for d in others for c in _moderate(context, d)[:1])]
-    several = _computations(context, chosen)
+    several = list(_computations(context, chosen))
     if not several:
         return
     if not any(map(_is_floating, several[0].rounded)):  # such as isfinite(x)
         several += _computations(context, _of_each_kind(context))
+    further = (c for c in _by_size(context, first)[::-1] if c not in chosen)
     warned = False
-    for found in _all(context, several):
+    for found in _all(context, several, _computations(context, itertools.islice(further, _FURTHER))):
         warned = warned or isinstance(found, Finding)
         yield found
     if not warned:
         yield Finding(NAME, Status.PASS, message="results and arguments matter, and lower precision is noticed")
 
 
-def _all(context: Context, several: Sequence[Computation]) -> Iterator[Finding | NotChecked]:
-    warnings = [*_constant(context, several), *_without_effect(context, several)]
+def _all(
+    context: Context, several: Sequence[Computation], further: Iterable[Computation]
+) -> Iterator[Finding | NotChecked]:
+    warnings = [*_constant(context, several), *_without_effect(context, several, further)]
     yield from warnings
     if warnings:
         return  # of a constant, any precision is good enough
     for dtypes in dict.fromkeys(case.dtypes for case in context.cases):
-        found = _computations(context, _moderate(context, dtypes)[:_OF_EACH_DTYPE])
+        cases = [*_moderate(context, dtypes)[:_OF_EACH_DTYPE], *_moderate(context, dtypes, _LARGER)[:1]]
+        found = list(_computations(context, dict.fromkeys(cases)))
         if found:
             yield from _not_noticed(context, found)
 
@@ -65,21 +72,24 @@ def _of_each_kind(context: Context) -> list[Case]:
     return list({c.values: c for c in reversed(context.cases) if c.values}.values())
 
 
-def _moderate(context: Context, dtypes: Any) -> list[Case]:
+def _by_size(context: Context, dtypes: Any) -> list[Case]:
+    """The plain cases of some dtypes, the smallest first; contiguous ones, if there are any."""
     sizes = {c: elements(context.op.contract, c) for c in context.cases if c.dtypes == dtypes and c.is_plain}
     known = [c for c, size in sizes.items() if size]
-    plain = sorted((c for c in known if c.layout == "contiguous"), key=sizes.__getitem__) or known
-    return [c for c in reversed(plain) if sizes[c] <= _MODERATE] or plain
+    return sorted((c for c in known if c.layout == "contiguous"), key=sizes.__getitem__) or known
 
 
-def _computations(context: Context, cases: Sequence[Case]) -> list[Computation]:
-    found = []
+def _moderate(context: Context, dtypes: Any, most: int = _MODERATE) -> list[Case]:
+    plain = _by_size(context, dtypes)
+    return [c for c in reversed(plain) if elements(context.op.contract, c) <= most] or plain
+
+
+def _computations(context: Context, cases: Iterable[Case]) -> Iterator[Computation]:
     for case in cases:
         context.progress(NAME, str(case))
         prepared = context.prepare(case)
         if not isinstance(prepared, SkippedCase):
-            found.append(prepared.reference)
-    return found
+            yield prepared.reference
 
 
 def _warning(message: str, remedy: str) -> Finding:
@@ -109,12 +119,22 @@ def _first_two_values(t: torch.Tensor) -> list[str]:
     return [str(v.item() + 0) for v in (flat[0], *other[:1])]  # -0.0 is 0.0
 
 
-def _without_effect(context: Context, several: Sequence[Computation]) -> Iterator[Finding]:
-    """Tensors and floats that do not change any result."""
+def _without_effect(
+    context: Context, several: Sequence[Computation], further: Iterable[Computation]
+) -> Iterator[Finding]:
+    """Tensors and floats that do not change any result. Larger cases are looked at where those of moderate size leave
+    that open: a query does not matter to one key."""
+    more: list[Computation] = []
     for place, argument in enumerate(context.op.contract.signature.arguments):
         if argument.mutated or not any(_may_matter(argument, c.arguments[place]) for c in several):
             continue
-        if not any(_matters(c, argument, place) for c in several):
+        if any(_matters(c, argument, place) for c in (*several, *more)):
+            continue
+        for computation in further:
+            more.append(computation)
+            if _matters(computation, argument, place):
+                break
+        else:
             yield _warning(
                 f"the argument {argument.name!r} does not change any result, so that a kernel that ignores it passes",
                 "leave it out, or state test values that matter with ow.values(...)",

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.comparison.attention import FusedAttentionInSteps
 from opwright.internals.compiler import DispatchMode
 from opwright.internals.registration import writes_arguments
 from opwright.internals.tensors import memory_of
@@ -62,7 +63,7 @@ def exactly() -> Iterator[None]:
 def recorded(run: Callable[[], Sequence[torch.Tensor]]) -> Operations:
     """The operations of a computation."""
     mode = _Recording()
-    with mode:
+    with mode, FusedAttentionInSteps():
         results = run()
     mode.operations.last = mode.only_in(results)
     return mode.operations
@@ -83,7 +84,7 @@ def perturbed(arguments: Any, operations: Operations, fallback: float, finest: f
     mode = _Perturbed(operations, fallback, finest, seed)
     # Before the mode begins: it would count these among the computation's operations.
     disturbed = tree.map_tensors(lambda t: mode.disturb(t, finest), to_double(arguments))
-    with _default_double(), mode:
+    with _default_double(), mode, FusedAttentionInSteps():
         yield disturbed
 
 
