@@ -288,6 +288,7 @@ def test_the_demo_checks_the_gallery_and_passes(tmp_path):
     assert not [v for v in record["verdicts"] if v["status"] == "fail"]
 
 
+@pytest.mark.slow  # several commands
 def test_records_become_a_page_and_a_comment(script, tmp_path):
     check = opwright(
         "check", script(WRONG), "--only", "values", "--json", "check.json", "--html", "check.html", cwd=tmp_path

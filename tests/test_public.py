@@ -83,10 +83,12 @@ def complaints(tmp_path_factory):
     return {(file, int(line)): text for file, line, text in found}
 
 
+@pytest.mark.slow  # mypy reads all of torch
 def test_what_is_right_is_accepted_and_its_types_are_known(complaints):
     assert {place: text for place, text in complaints.items() if place[0] != "refused"} == {}
 
 
+@pytest.mark.slow  # mypy reads all of torch
 def test_what_is_wrong_is_refused(complaints):
     lines = (HERE / "typing" / "refused.py").read_text().splitlines()
     wrong = {number for number, line in enumerate(lines, 1) if "  # refused" in line}

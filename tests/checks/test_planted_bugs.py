@@ -116,15 +116,15 @@ def prints_without_end(x, a):
     [
         (wrong_tail, "values", "expected"),
         (ignores_strides, "values", "elements differ"),
-        (ignores_storage_offset, "values", "elements differ"),
+        pytest.param(ignores_storage_offset, "values", "elements differ", marks=pytest.mark.slow),
         (writes_into_its_input, "inputs unchanged", "argument 'x' was written"),
         (leaves_the_last_element_unwritten, "values", "nan"),
         (returns_float64, "metadata", "dtype torch.float64, but the fake promises"),
-        (wrong_in_half_only, "values", "elements differ"),
-        (returns_strided_memory, "metadata", "has strides"),
+        pytest.param(wrong_in_half_only, "values", "elements differ", marks=pytest.mark.slow),
+        pytest.param(returns_strided_memory, "metadata", "has strides", marks=pytest.mark.slow),
         (aliases_its_input, "metadata", "shares memory with input 0"),
-        (aliases_its_input_through_numpy, "metadata", "shares memory with input 0"),
-        (raises_on_empty, "values", "grid of 0 blocks"),
+        pytest.param(aliases_its_input_through_numpy, "metadata", "shares memory with input 0", marks=pytest.mark.slow),
+        pytest.param(raises_on_empty, "values", "grid of 0 blocks", marks=pytest.mark.slow),
         (segfaults, "values", "crashed with SIGSEGV"),
         (leaves, "values", "ended the process with exit code 0"),
     ],
@@ -159,6 +159,7 @@ def test_a_reference_that_crashes_is_not_blamed_on_the_kernel():
     assert "ow.values(...)" in found.remedy
 
 
+@pytest.mark.slow  # waits for three seconds, twice
 @pytest.mark.parametrize("kernel", [never_comes_back, prints_without_end])
 def test_what_does_not_end_is_inconclusive(kernel):
     scale = scale_op()
@@ -381,6 +382,7 @@ def softmax_by_exp2(x):
     return (powers / in_order(powers)[..., -1:]).to(x.dtype).contiguous()
 
 
+@pytest.mark.slow  # whole checks
 @pytest.mark.parametrize(
     ("reference", "kernel"),
     [

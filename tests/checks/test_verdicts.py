@@ -68,6 +68,7 @@ def test_a_reference_that_always_raises_is_said_to():
     assert "where=" in failure.remedy
 
 
+@pytest.mark.slow  # a whole check
 def test_sizes_that_a_kernel_needs_are_found():
     @ow.op("verdicts::heads")
     def heads(q: Float[Tensor, "b s d"], k: Float[Tensor, "b t e"]) -> Float[Tensor, "b s t"]:

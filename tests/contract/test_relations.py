@@ -180,6 +180,7 @@ def test_the_nearest_sizes():
     assert nearest(where, {"n": 30, "m": 100, "k": 3}, keep=["n"]) is None
 
 
+@pytest.mark.slow  # whole checks
 def test_a_check_runs_all_cases_and_finds_what_is_wrong(namespace):
     @ow.op(f"{namespace}::gather", where="m <= n")
     def gather(x: Float[Tensor, "n"], index: Int64[Tensor, "m"]) -> Float[Tensor, "m"]:

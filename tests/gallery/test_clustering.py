@@ -40,6 +40,7 @@ def test_clusters_that_are_there_are_found(dtype):
     assert found.inertia < kmeans(X, 3).inertia
 
 
+@pytest.mark.slow  # compiles NumPy
 @pytest.mark.compiler
 def test_arrays_give_arrays_and_the_same_clusters():
     X = clouds(4000)

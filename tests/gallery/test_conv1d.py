@@ -304,6 +304,7 @@ def test_the_gradient_for_the_taps_agrees_with_its_reference_on_a_gpu(dtype):
             assert torch.equal(got, conv1d_taps.kernels["cuda"](x, grad, m))
 
 
+@pytest.mark.slow  # gradcheck of gradients
 @pytest.mark.compiler
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (20, 5), (3, 6)])
 def test_gradients_of_both_inputs_are_right_to_second_order(n, m):

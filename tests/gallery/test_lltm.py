@@ -218,6 +218,7 @@ def test_views_that_are_not_aligned_are_right(kernel):
     assert_views_are_right(kernel, "cuda")
 
 
+@pytest.mark.slow  # every layout of every argument
 @pytest.mark.compiler
 def test_views_of_any_layout_are_right():
     assert_views_are_right("cpp")
@@ -637,6 +638,7 @@ def test_modules_are_copied_and_pickled():
             assert torch.equal(other.weights, ours.weights)
 
 
+@pytest.mark.slow  # Inductor compiles four times
 @pytest.mark.usefixtures("in_one_call")
 @pytest.mark.parametrize("kernel", [None, "cpp"])
 def test_it_compiles_whole_forward_and_backward(kernel, device, compiled):

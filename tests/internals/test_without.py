@@ -34,6 +34,7 @@ def test_with_all_of_them_nothing_is_refused():
     assert run_core() == set()
 
 
+@pytest.mark.slow  # a core of the package, without what it needs
 @pytest.mark.parametrize("prefix", ["torch.", "triton."])
 def test_without_any_of_them(prefix):
     hidden = {row.key for row in INTERNALS if row.name.startswith(prefix)}

@@ -141,6 +141,7 @@ def test_what_is_left_of_opwright_in_a_package(mixed):
     assert "Op has no 'apply_tuning' in a shipped package" in output
 
 
+@pytest.mark.slow  # builds and installs two packages
 def test_two_packages_with_one_operator(trig, tmp_path):
     from tests.package.shipping import ALL, install, opwright
 

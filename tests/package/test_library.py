@@ -60,6 +60,7 @@ def outcomes(text):
     return found
 
 
+@pytest.mark.slow  # builds a package's library
 def test_checks_in_cpp_are_those_in_python(shapes):
     library = shapes / "shape_ops" / "native" / "libshape_ops.so"
     python = outcomes(python_with(shapes)("import shape_ops\n" + CALLS))

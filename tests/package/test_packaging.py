@@ -196,6 +196,7 @@ def test_imports_that_cannot_be_shipped(plain, tmp_path):
         make_package(plain("\nimport beside\n", "again"), "ops", tmp_path / "out")
 
 
+@pytest.mark.slow  # builds a package
 def test_without_a_compiler_native_kernels_are_left_out(tmp_path):
     script = (
         "import dataclasses, sys\n"

@@ -380,6 +380,7 @@ def axpy_on_a_gpu(namespace):
     return axpy
 
 
+@pytest.mark.slow  # a whole check
 @pytest.mark.nvrtc
 @pytest.mark.compiler
 def test_cuda_kernels_that_write_are_checked_in_the_simulator(namespace):

@@ -146,6 +146,7 @@ def test_a_compile_error_shows_file_line_source_and_caret(tmp_path: Path, namesp
     assert op(torch.ones(3))[0] == 2, "once the file is right, the next call builds it"
 
 
+@pytest.mark.slow  # g++ compiles torch's headers twice
 @pytest.mark.compiler
 def test_an_edited_source_is_built_anew(tmp_path: Path, namespace: str, messages: list[str]) -> None:
     op = scale(namespace)
@@ -158,6 +159,7 @@ def test_an_edited_source_is_built_anew(tmp_path: Path, namespace: str, messages
     assert len(messages) == 2, "the first version was still in the cache"
 
 
+@pytest.mark.slow  # g++ compiles torch's headers twice
 @pytest.mark.compiler
 def test_an_edited_header_is_built_anew(tmp_path: Path, namespace: str, messages: list[str]) -> None:
     op, text = scale(namespace), SCALE.replace("#ifndef", '#include "factor.h"\n#ifndef')
@@ -168,6 +170,7 @@ def test_an_edited_header_is_built_anew(tmp_path: Path, namespace: str, messages
     assert len(messages) == 2
 
 
+@pytest.mark.slow  # g++ compiles torch's headers twice
 @pytest.mark.compiler
 def test_compiler_options_count(tmp_path: Path, namespace: str, messages: list[str]) -> None:
     op = scale(namespace)

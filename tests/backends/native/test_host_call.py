@@ -167,6 +167,7 @@ def test_other_threads_run_while_a_kernel_does(namespace, tmp_path):
     assert time.perf_counter() - start < 0.35
 
 
+@pytest.mark.slow  # compiles anew
 def test_without_pythons_headers_or_on_another_torch_there_is_the_dispatcher(namespace, tmp_path, monkeypatch):
     @ow.op(f"{namespace}::same")
     def same(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:

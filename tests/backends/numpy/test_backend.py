@@ -66,6 +66,7 @@ def test_it_agrees_with_numpy_and_says_what_it_compiles(namespace: str, messages
     assert all(re.fullmatch(rf"compiled {kernel} in \d+\.\d s", line) for line in messages[1::2])
 
 
+@pytest.mark.slow  # compiles again and again
 def test_no_number_of_shapes_layouts_or_values_ends_in_the_recompile_limit(namespace: str, quick: None) -> None:
     op = softplus(namespace)
     kernel = op.kernels["compiled"]

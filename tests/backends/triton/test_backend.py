@@ -53,6 +53,7 @@ def double(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
 """
 
 
+@pytest.mark.slow  # a process with the interpreter
 @pytest.mark.triton
 def test_a_file_launcher_runs_in_the_interpreter(run_python: Any, tmp_path: Path, namespace: str) -> None:
     (tmp_path / "double_triton.py").write_text(FILE)

@@ -155,6 +155,7 @@ def test_a_check_works_from_a_script_without_a_main_guard(tmp_path):
     assert run.stdout.splitlines() == ["imported", "True"], run.stderr
 
 
+@pytest.mark.slow  # starts another server
 def test_a_fork_server_that_has_died_is_replaced():
     twice = make("replaced")
     twice.python(lambda x: x + x, name="k")
@@ -210,6 +211,7 @@ def test_a_target_is_named_as_the_command_line_takes_it(tmp_path, monkeypatch):
     assert name_target(make("unnamed")) is None
 
 
+@pytest.mark.slow  # a command of its own
 def test_ctrl_c_ends_a_check_at_once_though_a_kernel_hangs(tmp_path):
     (tmp_path / "hang.py").write_text(
         textwrap.dedent(

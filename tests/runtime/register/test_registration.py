@@ -45,6 +45,7 @@ def test_a_new_schema_replaces_the_old_one(namespace: str) -> None:
     assert getattr(torch.ops, namespace).scale(torch.ones(3), 5.0)[1] == 3
 
 
+@pytest.mark.slow  # Inductor
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.compiler)])
 @pytest.mark.parametrize("hand_written", [False, True])
 def test_compiled_callers_follow_a_redefinition(backend: str, hand_written: bool, namespace: str) -> None:

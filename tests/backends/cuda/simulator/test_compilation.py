@@ -241,6 +241,7 @@ def test_an_unknown_intrinsic_or_kernel_is_named() -> None:
 # --- the cache ---
 
 
+@pytest.mark.slow  # two processes
 @pytest.mark.compiler
 def test_the_second_time_compiles_nothing(tmp_path: Path) -> None:
     messages: list[str] = []
