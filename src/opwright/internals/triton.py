@@ -99,8 +99,12 @@ def _replace_launchers() -> None:
         if _launch.get() is None:
             return tuned_run(self, *args, **keywords)
         first = copy.copy(self)  # other threads may use it at the same time
-        first.configs = self.configs[:1]
-        return tuned_run(first, *args, **keywords)
+        if len(self.configs) > 1:  # as Triton does before it measures
+            first.nargs = dict(zip(self.arg_names, args, strict=False))
+            first.configs = list(first.prune_configs(keywords))[:1] or self.configs[:1]
+        result = tuned_run(first, *args, **keywords)
+        self.best_config = first.configs[0]
+        return result
 
     function_class.run, autotuner.run = run_or_launch, run_first
 

@@ -30,9 +30,10 @@ _OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_
 
 @dataclass(frozen=True)
 class Specialised:
-    """A kernel's arguments by name: the types of those at run time, and the values of the others."""
+    """A kernel's arguments by name: the types of those at run time, and the values of the others. An element of a tuple
+    is ``name.0``."""
 
-    signature: dict[str, str]
+    signature: dict[str, Any]
     constants: dict[str, Any]
     run_time: tuple[tuple[str, Any], ...]
     options: dict[str, Any]
@@ -47,9 +48,9 @@ def specialise(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) 
     """
     values = {**dict(zip(function.arg_names, args, strict=False)), **keywords}
     options = {name: values.pop(name) for name in list(values) if name not in function.arg_names}
-    signature: dict[str, str] = {}
+    signature: dict[str, Any] = {}
     constants: dict[str, Any] = {}
-    run_time = []
+    run_time: list[tuple[str, Any]] = []
     for parameter in function.params:
         value = values.get(parameter.name, parameter.default)
         if value is inspect.Parameter.empty:
@@ -57,10 +58,31 @@ def specialise(function: Any, args: Sequence[Any], keywords: Mapping[str, Any]) 
         is_one = type(value) is int and value == 1 and not parameter.do_not_specialize
         if parameter.is_constexpr or value is None or is_one:
             signature[parameter.name], constants[parameter.name] = "constexpr", value
+        elif isinstance(value, tuple):
+            signature[parameter.name] = _types_in(function.__name__, parameter.name, value, constants, run_time)
         else:
-            signature[parameter.name] = _type_of(function.__name__, parameter.name, value)
+            stated = getattr(parameter, "annotation_type", "") if isinstance(value, int | float) else ""
+            signature[parameter.name] = stated or _type_of(function.__name__, parameter.name, value)
             run_time.append((parameter.name, value))
     return Specialised(signature, constants, tuple(run_time), {n: o for n, o in options.items() if n in _OPTIONS})
+
+
+def _types_in(
+    kernel: str, name: str, values: tuple[Any, ...], constants: dict[str, Any], run_time: list[tuple[str, Any]]
+) -> tuple[Any, ...]:
+    """The types of a tuple's elements, which are arguments of their own: ``name.0`` and so on."""
+    types: list[Any] = []
+    for i, value in enumerate(values):
+        place = f"{name}.{i}"
+        if value is None or type(value).__name__ == "constexpr" or (type(value) is int and value == 1):
+            types.append("constexpr")
+            constants[place] = getattr(value, "value", value)
+        elif isinstance(value, tuple):
+            types.append(_types_in(kernel, place, value, constants, run_time))
+        else:
+            types.append(_type_of(kernel, place, value))
+            run_time.append((place, value))
+    return tuple(types)
 
 
 def _type_of(kernel: str, name: str, value: Any) -> str:
@@ -91,8 +113,11 @@ def ttir(function: Any, specialised: Specialised) -> str:
     parts = triton_internals.stages()
     made = None
     if parts is not None:
-        places = {name: (i,) for i, name in enumerate(specialised.signature)}
-        constants = {places[name]: value for name, value in specialised.constants.items()}
+        numbers = {name: i for i, name in enumerate(specialised.signature)}
+        constants = {}
+        for place, value in specialised.constants.items():
+            name, *inner = place.split(".")
+            constants[(numbers[name], *map(int, inner))] = value
         source = parts.ASTSource(fn=function, signature=specialised.signature, constexprs=constants, attrs={})
         options = {"enable_fp_fusion": True, **specialised.options, "debug": True}
         try:

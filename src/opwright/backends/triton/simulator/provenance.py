@@ -15,10 +15,12 @@ _FOLLOWING = frozenset({
     "tt.make_tensor_descriptor",
 })  # fmt: skip
 _MANY = -1  # of several arguments, or unknown
+_FOREIGN = -2  # loaded from memory, or made of a number; as in opwright_triton.h
 
 
 def sources_of_pointers(function: Function) -> dict[str, int]:
-    """The number of the argument that each pointer, tensor of pointers or descriptor comes from, where it is one."""
+    """The number of the argument that each pointer, tensor of pointers or descriptor comes from; -2, if it may point
+    anywhere. Others are left out."""
     sources = {name: i for i, (name, _) in enumerate(function.arguments)}
     for block in function.blocks:
         for name, _ in block.arguments:
@@ -39,6 +41,8 @@ def _follow(block: Block, sources: dict[str, int]) -> None:
             ends = [_follow_region(region[0], sources) for region in op.regions]
             for result, *values in zip(op.results, *ends, strict=False):
                 sources[result] = _join(*values)
+        elif op.name == "tt.int_to_ptr" or (op.name == "tt.load" and "!tt.ptr<!tt.ptr" in op.types.replace(" ", "")):
+            sources[op.results[0]] = _FOREIGN
         else:
             _follow_others(op, sources)
 

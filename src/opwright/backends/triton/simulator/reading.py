@@ -55,8 +55,8 @@ class Operation:
     attributes: str
     location: tuple[str, int]
     regions: list[list[Block]] = field(default_factory=list)
-    # For an operation on integers that must not overflow: "unsigned " or "", and Triton's message.
-    overflow: tuple[str, str] | None = None
+    # Triton's message, for an operation on integers that must not overflow.
+    overflow: str | None = None
 
     @property
     def operands(self) -> list[str]:

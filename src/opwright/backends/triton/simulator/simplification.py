@@ -105,7 +105,10 @@ def _unquoted(text: str) -> str:
 
 
 def _merge_overflow_checks(block: Block) -> None:
-    """Triton checks ``a + b`` with a sum in 64 bits, two comparisons and an assertion before the sum itself."""
+    """Triton checks ``a + b`` with a sum in 64 bits, two comparisons and an assertion before the sum itself.
+
+    Numbers without a sign are meant to wrap, in hashes and random generators; they and truth values are not checked.
+    """
     definitions: dict[str, Operation] = {}
     dropped = set()
     for i, op in enumerate(block.operations):
@@ -114,8 +117,9 @@ def _merge_overflow_checks(block: Block) -> None:
             checked = _checked(op, definitions, block.operations[i + 1 : i + 4])
             message = re.search(r'"([^"]*)"', op.text)
             if checked is not None and message is not None:
-                operation, is_unsigned = checked
-                operation.overflow = ("unsigned " if is_unsigned else "", message[1])
+                operation, has_sign = checked
+                if has_sign:
+                    operation.overflow = message[1]
                 dropped.add(id(op))
     block.operations = [op for op in block.operations if id(op) not in dropped]
 
@@ -123,7 +127,7 @@ def _merge_overflow_checks(block: Block) -> None:
 def _checked(
     assertion: Operation, definitions: dict[str, Operation], following: Sequence[Operation]
 ) -> tuple[Operation, bool] | None:
-    """The operation that an assertion is about, and whether its numbers have no sign."""
+    """The operation that an assertion is about, and whether its numbers have a sign."""
     try:
         both = definitions[assertion.operands[0]]
         lower, upper = (definitions[name] for name in both.operands)
@@ -137,4 +141,6 @@ def _checked(
     (kind,) = kinds
     operands = [op.operands[0] for op in widened]
     found = [op for op in following if op.name == wide.name and op.operands == operands]
-    return (found[0], kind == "arith.extui") if found and kind in ("arith.extsi", "arith.extui") else None
+    if not found or kind not in ("arith.extsi", "arith.extui"):
+        return None
+    return found[0], kind == "arith.extsi" and "i1" not in re.split(r"[x<>\s]", found[0].types)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from opwright import tree
 from opwright.backends.triton.simulator.compilation import Compiled, compile_kernel
 from opwright.backends.triton.simulator.frontend import Specialised, specialise
 from opwright.backends.triton.simulator.memory import Memory, Region, element_count, is_descriptor
@@ -77,7 +78,7 @@ class _Simulation:
     uninitialised: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def launch(self, function: Any, grid: Any, args: Sequence[Any], keywords: dict[str, Any]) -> bool:
-        values = [*args, *keywords.values()]
+        values = tree.leaves([*args, *keywords.values()])
         tensors = [value.base if is_descriptor(value) else value for value in values]
         if any(isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu" for tensor in tensors):
             return False

@@ -120,6 +120,10 @@ class TensorWriter(FunctionWriter):
 
     op_gpu_barrier = op_ttg_barrier
 
+    def op_llvm_intr_assume(self, op: Operation, _: str) -> None:
+        site = self.site(op, "what tl.assume states is not so")
+        self.over(self.types[op.operands[0]], f"assert_that({self.at(op.operands[0])}, {site}, i);")
+
     # --- shapes ---
 
     def op_tt_reshape(self, op: Operation, _: str) -> None:
@@ -173,7 +177,9 @@ class TensorWriter(FunctionWriter):
         axis = int(op.attribute("axis") or 0)
         shape, result = self.types[source].shape, self.types[op.results[0]].shape
         inner, length = strides_of(result)[axis], result[axis]
-        at = f"(i / {inner * length} * {inner * shape[axis]} + {self.at(indices)} * {inner} + i % {inner})"
+        site = self.site(op, "tl.gather has an index outside of its tensor")
+        index = f"gathered({self.at(indices)}, {shape[axis]}, {site}, i)"
+        at = f"(i / {inner * length} * {inner * shape[axis]} + {index} * {inner} + i % {inner})"
         self.each(op, lambda i: self.at(source, at))
 
     def op_tt_histogram(self, op: Operation, _: str) -> None:
@@ -192,7 +198,8 @@ class TensorWriter(FunctionWriter):
         batch = self.types[op.results[0]].size // (m * n)
         result, t = value(op.results[0]), element_of(self.types[op.results[0]])
         wide = "float" if t == "f16" else t
-        tf32 = element_of(self.types[a]) == "float" and "tf32" in f"{op.text} {op.attributes}"
+        # With tf32x3, the sum of three products is about that of float32.
+        tf32 = element_of(self.types[a]) == "float" and re.search(r"\btf32\b", f"{op.text} {op.attributes}")
         rounded = "tf32" if tf32 else f"({wide})"
         left = f"{rounded}({self.at(a, f'((g * {m} + m) * {k} + k)')})"
         right = f"{rounded}({self.at(b, f'(g * {k * n} + i)')})"

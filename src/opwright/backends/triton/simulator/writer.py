@@ -60,7 +60,7 @@ def element_of(type_: Type) -> str:
 
 
 def identifier(name: str) -> str:
-    return "f_" + re.sub(r"\W", "_", name)
+    return "f_" + re.sub(r"\W", lambda found: f"_{ord(found[0]):x}_", name)
 
 
 def value(name: str) -> str:
@@ -160,7 +160,7 @@ class FunctionWriter:
     def write_operation(self, op: Operation, ends: str) -> None:
         method = getattr(self, "op_" + op.name.replace(".", "_"), None)
         if op.overflow is not None:
-            self.checked(op, *op.overflow)
+            self.checked(op, op.overflow)
         elif (form := form_of(op.name, op.text)) is not None:
             self.elementwise(op, form)
         elif method is not None:
@@ -230,6 +230,12 @@ class FunctionWriter:
         s, t = element_of(first), element_of(self.types[op.results[0]])
         wide = "double" if t == "double" else "float"
         from_wide = "double" if s == "double" else "float"
+        if s == "bool":  # numbers of one bit
+            form = {"arith.addi": "({0} ^ {1})", "arith.subi": "({0} ^ {1})"}.get(op.name, form)
+        if op.name == "tt.clampf" and "propagateNan = all" in f"{op.text} {op.attributes}":
+            form = f"({{0}} != {{0}} ? {{0}} : {form})"
+        if op.name == "tt.fp_to_fp" and "rtz" in f"{op.text} {op.attributes}":
+            form = "toward_zero<{t}>(({g}){0})"
         narrow_float = s in ("f16", "bf16", "f8e4m3", "f8e5m2")
 
         def expression(i: str) -> str:
@@ -243,17 +249,16 @@ class FunctionWriter:
 
         self.each(op, expression)
 
-    def checked(self, op: Operation, unsigned_or_not: str, message: str) -> None:
+    def checked(self, op: Operation, message: str) -> None:
         """Arithmetic in 64 bits, in a loop that g++ vectorises; a second one names the elements that overflow."""
         name, type_ = op.results[0], self.types[op.results[0]]
         t = element_of(type_)
-        narrow, wide = (f"u{t}", "uint64_t") if unsigned_or_not else (t, "int64_t")
-        a, b = (f"({wide})({narrow}){self.at(operand)}" for operand in op.operands)
-        exact = f"{wide} exact = {a} {_SIGNS[op.name]} {b};"
+        a, b = (f"(int64_t){self.at(operand)}" for operand in op.operands)
+        exact = f"int64_t exact = {a} {_SIGNS[op.name]} {b};"
         self.lines.append("{ bool fits = true;")
-        self.over(type_, f"{exact} {self.at(name)} = ({t})exact; fits &= exact == ({wide})({narrow})exact;")
+        self.over(type_, f"{exact} {self.at(name)} = ({t})exact; fits &= exact == ({t})exact;")
         self.lines.append("if (!fits)")
-        self.over(type_, f"{exact} assert_that(exact == ({wide})({narrow})exact, {self.site(op, message)}, i);")
+        self.over(type_, f"{exact} assert_that(exact == ({t})exact, {self.site(op, message)}, i);")
         self.lines.append("}")
 
     def site(self, op: Operation, message: str = "", size: str = "") -> int:

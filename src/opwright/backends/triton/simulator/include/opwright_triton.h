@@ -206,6 +206,7 @@ static inline const Region* region_of(P a, uint32_t size, int source) {
   return nullptr;
 }
 
+static constexpr int FOREIGN = -2;  // loaded from memory, or made of a number: it may point anywhere
 static inline uint32_t get(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 static inline void put(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 
@@ -214,6 +215,7 @@ static constexpr uint32_t MANY = ~0u, ATOMIC = ~0u - 1;
 static bool __attribute__((noinline)) may_access(P a, uint32_t size, bool writes, bool changes, bool atomic, int site,
                                                  int source, int64_t element) {
   const Region* r = region_of(a, size, source);
+  if (!r && source == FOREIGN) return true;
   if (!r) {
     const bool is_known = source >= 0 && request->sources[source] >= 0;
     report(OUT_OF_BOUNDS, site, element, is_known ? &request->regions[request->sources[source]] : nullptr, a, 0, writes);
@@ -264,6 +266,21 @@ template <class T, class F> static inline T atomic(P a, int site, int source, in
   T now = change(old); memcpy((void*)a, &now, sizeof(T));
   return old;
 }
+static inline void assert_that(bool holds, int site, int64_t element) {
+  if (!holds) report(ASSERTION, site, element, nullptr, 0, 0, false);
+}
+static inline int64_t gathered(int64_t index, int64_t size, int site, int64_t element) {
+  const bool exists = index >= 0 && index < size;
+  assert_that(exists, site, element);
+  return exists ? index : 0;
+}
+template <class T> static inline T toward_zero(double v) {
+  T r(v);
+  if (v - v != 0 || num::fabs((double)r) <= num::fabs(v)) return r;
+  if constexpr (sizeof(T) == 2) return bits_as<T>((uint16_t)(bits_as<uint16_t>(r) - 1));
+  else if constexpr (sizeof(T) == 1) return bits_as<T>((uint8_t)(bits_as<uint8_t>(r) - 1));
+  else return bits_as<T>(bits_as<uint32_t>(r) - 1);
+}
 // A tensor descriptor, as TMA has it.
 struct Desc { P base; int64_t shape[5], stride[5]; bool nan; };
 static inline P aligned_base(P base, int site, int source) {
@@ -299,9 +316,6 @@ static inline void print(const char* prefix, int64_t element, double v) {
   Locked one(reporting);
   printf("pid (%u, %u, %u) element %lld%s%g\n", program.id[0], program.id[1], program.id[2], (long long)element, prefix, v);
   fflush(stdout);
-}
-static inline void assert_that(bool holds, int site, int64_t element) {
-  if (!holds) report(ASSERTION, site, element, nullptr, 0, 0, false);
 }
 
 template <class T> static inline T divide(T a, T b) { return b == 0 ? T(0) : (T)(b == T(-1) ? -a : a / b); }
