@@ -83,6 +83,14 @@ def assumes(x, out, n, B: tl.constexpr):
     tl.store(out + i, tl.load(x + i, mask=i < n, other=0.0))
 
 
+@triton.jit
+def waits_for_all(arrived, out, programs):
+    tl.atomic_add(arrived, 1)
+    while tl.atomic_add(arrived, 0) < programs:
+        pass
+    tl.store(out + tl.program_id(0), 1)
+
+
 def _prune(configs: Any, named: Any, **_: Any) -> Any:
     return [c for c in configs if c.kwargs["B"] >= named["n"]]
 
@@ -179,6 +187,12 @@ def test_configurations_that_a_kernel_prunes_are_not_taken() -> None:
     assert torch.equal(out, x)
     assert pruned.best_config.kwargs == {"B": 16}
     assert len(pruned.configs) == 2
+
+
+def test_programs_may_wait_for_all_others() -> None:
+    out = torch.zeros(40)
+    run(waits_for_all, torch.zeros(1, dtype=torch.int32), out, 40, grid=40)
+    assert (out == 1).all()
 
 
 @pytest.mark.parametrize(("precision", "least", "most"), [("tf32", 1e-4, 0.1), ("tf32x3", 0.0, 1e-5)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,10 @@ _FLAGS = (
 )
 
 
+# Programs that may wait for each other run at the same time, as on a GPU, up to so many.
+_MOST_WAITING = 1024
+
+
 @dataclass(frozen=True)
 class Compiled:
     """A compiled kernel: its shared object, and the places in its source that may have findings."""
@@ -43,9 +48,11 @@ class Compiled:
     programs: Any
     sites: tuple[Site, ...]
     parameters: tuple[str, ...]
+    waits: bool
 
-    def run(self, request: Any, arguments: Any, order: int | None, total: int, threads: int) -> None:
+    def run(self, request: Any, arguments: Any, order: int | None, total: int) -> None:
         """Run all programs; the request gets their findings."""
+        threads = min(total, _MOST_WAITING) if self.waits else len(os.sched_getaffinity(0))
         self.library.opwright_begin(request)
         enter, kernel = self.library.opwright_enter, self.library.opwright_kernel
         self.programs(
@@ -91,7 +98,7 @@ def _compile(name: str, ttir: str, checked: bool) -> Compiled:
     flags = ["-DCHECKED"] if checked else []
     files = {"kernel.cpp": generated.text, "kernel.ttir": ttir}
     kernel = _library(f"{'checked' if checked else 'fast'}.{name}", files, flags)
-    return Compiled(name, kernel, _programs(), tuple(generated.sites), tuple(generated.parameters))
+    return Compiled(name, kernel, _programs(), tuple(generated.sites), tuple(generated.parameters), generated.waits)
 
 
 @functools.cache

@@ -15,11 +15,15 @@ __all__ = ["Generated", "generate"]
 
 @dataclass
 class Generated:
-    """The text of the C++, its sites by number, and the C types of the kernel's parameters."""
+    """The text of the C++, its sites by number, and the C types of the kernel's parameters.
+
+    ``waits`` if programs may wait for each other, so that all have to run at the same time.
+    """
 
     text: str
     sites: list[Site]
     parameters: list[str]
+    waits: bool
 
 
 def generate(functions: Sequence[Function]) -> Generated:
@@ -36,7 +40,9 @@ def generate(functions: Sequence[Function]) -> Generated:
     read = ", ".join(f"*({t}*)arguments[{i}]" for i, t in enumerate(types))
     entry = f"EXPORTED opwright_kernel(void** arguments) {{ {identifier(kernel.name)}({read}); }}\n"
     prototypes = [head(f) + ";" for f in functions]
-    return Generated("\n".join(['#include "opwright_triton.h"', *prototypes, *texts, entry]), sites, types)
+    operations = [op for f in functions for block in f.blocks for op in block.operations]
+    waits = any(op.waits or any(inner.waits for inner in op.nested()) for op in operations)
+    return Generated("\n".join(['#include "opwright_triton.h"', *prototypes, *texts, entry]), sites, types, waits)
 
 
 class _ModuleWriter(DescriptorWriter):
@@ -89,7 +95,14 @@ class _ModuleWriter(DescriptorWriter):
             self.lines.append(f"{c_of(self.types[first])} {value(mine)} = {value(first)};")
         self.lines += [f"{c_of(t)} {value(n)};" for n, (_, t) in zip(kept, after.arguments, strict=True)]
         names = [name for name, _ in carried]
-        self.lines += ["for (;;) { {", *self.copies(names, inputs), *self.block(before, ends=" ".join(kept)), "} {"]
+        pause = ["sched_yield();"] if op.waits else []  # whoever is waited for gets the core
+        self.lines += [
+            "for (;;) { {",
+            *pause,
+            *self.copies(names, inputs),
+            *self.block(before, ends=" ".join(kept)),
+            "} {",
+        ]
         self.types.update(after.arguments)
         names = [name for name, _ in after.arguments]
         self.lines += [*self.copies(names, kept), *self.block(after, ends=" ".join(inputs)), "} }"]

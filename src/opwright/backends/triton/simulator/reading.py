@@ -66,6 +66,24 @@ class Operation:
         found = re.search(rf"\b{name} = (\"[^\"]*\"|array<[^>]*>|[^,}}>\s]+)", self.attributes)
         return found[1].strip('"') if found else None
 
+    @property
+    def waits(self) -> bool:
+        """Whether it is a loop that may wait for another program: it asks for a value again and again."""
+        return self.name == "scf.while" and any(map(_asks, self.nested()))
+
+    def nested(self) -> Iterator[Operation]:
+        """The operations in its regions, and in theirs."""
+        for region in self.regions:
+            for block in region:
+                for op in block.operations:
+                    yield op
+                    yield from op.nested()
+
+
+def _asks(op: Operation) -> bool:
+    is_volatile = op.name == "tt.load" and "isVolatile = true" in f"{op.text} {op.attributes}"
+    return is_volatile or op.name.startswith("tt.atomic")
+
 
 @dataclass
 class Function:

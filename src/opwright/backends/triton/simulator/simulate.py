@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import linecache
 import math
-import os
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -107,9 +106,8 @@ class _Simulation:
         request = _Request(regions, len(memory.regions), findings, 0, _MOST_FINDINGS, size, sources)
         order = self.order(grid)
         with _one_launch:
-            compiled.run(
-                ctypes.byref(request), arguments, None if order is None else order.data_ptr(), math.prod(grid), _cores()
-            )
+            address = None if order is None else order.data_ptr()
+            compiled.run(ctypes.byref(request), arguments, address, math.prod(grid))
         if request.finding_count:
             found = findings[: request.finding_count]
             raise _error(compiled, [_described(compiled, raw, memory, grid) for raw in found])
@@ -198,7 +196,3 @@ def _access(raw: Any, size: int, memory: Memory, grid: tuple[int, int, int], *, 
     place = (number % grid[0], number // grid[0] % grid[1], number // grid[0] // grid[1])
     other = "several other programs read" if raw.other == _SEVERAL else f"program {place} reads or writes"
     return f"{verb} element {index} of {what}, which {other} without an atomic operation between"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
