@@ -300,6 +300,13 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     Internal("triton_ir", "triton._C.libtriton.ir", "Triton kernels in the simulator", _NO_STAGES, "triton 3.4 – 3.9"),
     Internal(
+        "triton_passes",
+        "triton._C.libtriton.passes",
+        "block pointers in the Triton simulator (Triton 3.4 – 3.7; later ones need no pass)",
+        "the simulator refuses them",
+        "triton 3.4 – 3.9",
+    ),
+    Internal(
         "triton_make_backend",
         "triton.compiler.compiler.make_backend",
         "Triton kernels in the simulator",

@@ -59,6 +59,20 @@ def ttir(source: Any, options: Mapping[str, Any]) -> str | None:
     arguments = (parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context)
     takes_target = "target" in inspect.signature(source.make_ir).parameters  # since Triton 3.5
     module = source.make_ir(*((target,) if takes_target else ()), *arguments)
+    return _with_plain_pointers(ir, module)
+
+
+def _with_plain_pointers(ir: Any, module: Any) -> str:
+    """The module's text, with block pointers as arithmetic on pointers and masks. Triton's frontend writes them so
+    since 3.8; before, a pass of its compiler did, which sees one function."""
+    text, passes = str(module), find("triton_passes")
+    if passes is None or "tt.make_tensor_ptr" not in text or not hasattr(passes.ttir, "add_rewrite_tensor_pointer"):
+        return text
+    manager = ir.pass_manager(module.context)
+    passes.common.add_inliner(manager)
+    passes.ttir.add_rewrite_tensor_pointer(manager)
+    takes_name = "arg1" in (manager.run.__doc__ or "")  # since Triton 3.5
+    manager.run(module, *(("block_pointers",) if takes_name else ()))
     return str(module)
 
 

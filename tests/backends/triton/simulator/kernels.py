@@ -74,7 +74,7 @@ def shapes(x, out, N: tl.constexpr):
     first, second = tl.split(tl.reshape(v, (N, N // 2, 2)))
     tl.store(out + N * N + at, tl.reshape(tl.join(second, first), (N, N)))
     tl.store(out + 2 * N * N + at, tl.sort(v))
-    tl.store(out + 3 * N * N + at, tl.gather(v, tl.flip(tl.broadcast_to(i[None, :], (N, N))), 1))
+    tl.store(out + 3 * N * N + at, tl.gather(v, tl.flip(tl.broadcast_to(i[None, :], (N, N)), 1), 1))
 
 
 @triton.jit
@@ -239,3 +239,21 @@ def gate(packed, out, n, B: tl.constexpr):
 @triton.jit
 def prints(x, B: tl.constexpr):
     tl.device_print("x is", tl.load(x + tl.arange(0, B)))
+
+
+@triton.jit
+def load_inside(at):
+    return tl.load(at, boundary_check=(0, 1), padding_option="zero")
+
+
+@triton.jit
+def product_by_block_pointers(a, b, out, m, n, k, CHECKED: tl.constexpr, B: tl.constexpr):
+    first, second = tl.program_id(0) * B, tl.program_id(1) * B
+    of_a = tl.make_block_ptr(a, (m, k), (k, 1), (first, 0), (B, B), (1, 0))
+    of_b = tl.make_block_ptr(b, (k, n), (n, 1), (0, second), (B, B), (1, 0))
+    total = tl.zeros((B, B), tl.float32)
+    for _ in range(0, k, B):
+        total += tl.dot(load_inside(of_a), load_inside(of_b), input_precision="ieee")
+        of_a = tl.advance(of_a, (0, B))
+        of_b = tl.advance(of_b, (B, 0))
+    tl.store(tl.make_block_ptr(out, (m, n), (n, 1), (first, second), (B, B), (1, 0)), total, boundary_check=CHECKED)

@@ -9,6 +9,7 @@ import torch
 
 pytest.importorskip("triton.tools.tensor_descriptor")
 
+import triton
 from triton.tools import tensor_descriptor as descriptors
 
 import opwright as ow
@@ -83,3 +84,16 @@ def test_device_print_prints(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=200, check=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith("pid")]
     assert lines == ["pid (0, 0, 0) element 0 x is: 1.5", "pid (0, 0, 0) element 1 x is: 2.5"]
+
+
+@pytest.mark.skipif(
+    tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9), reason="Triton has no block pointers since 3.9"
+)
+def test_block_pointers() -> None:
+    a, b, out = torch.randn(19, 40), torch.randn(40, 35), torch.empty(19, 35)
+    with ow.simulate():
+        kernels.product_by_block_pointers[(2, 3)](a, b, out, 19, 35, 40, CHECKED=(0, 1), B=16)
+    torch.testing.assert_close(out, a @ b)
+    with ow.simulate(), pytest.raises(SimulatorError, match="race") as raised:
+        kernels.product_by_block_pointers[(2, 3)](a, b, out, 19, 35, 40, CHECKED=(0,), B=16)
+    assert raised.value.findings[0].source.startswith("tl.store(tl.make_block_ptr(out")

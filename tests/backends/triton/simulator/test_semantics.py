@@ -84,6 +84,12 @@ def assumes(x, out, n, B: tl.constexpr):
 
 
 @triton.jit
+def states_a_multiple(x, out, stride, B: tl.constexpr):
+    i = tl.multiple_of(tl.program_id(0) * stride + tl.arange(0, B), B)
+    tl.store(out + i, tl.load(x + i))
+
+
+@triton.jit
 def waits_for_all(arrived, out, programs):
     tl.atomic_add(arrived, 1)
     while tl.atomic_add(arrived, 0) < programs:
@@ -179,6 +185,14 @@ def test_what_a_kernel_assumes_is_checked() -> None:
     run(assumes, torch.randn(8), torch.empty(8), 8, B=8)
     with pytest.raises(SimulatorError, match=r"what tl\.assume states is not so"):
         run(assumes, torch.randn(8), torch.empty(8), 3, B=8)
+
+
+def test_what_a_kernel_states_of_multiples_is_checked() -> None:
+    x, out = torch.randn(64), torch.empty(64)
+    for stride in (16, 32):
+        run(states_a_multiple, x, out, stride, grid=2, B=16)
+    with pytest.raises(SimulatorError, match=r"what tl\.multiple_of states is not so: no multiple of 16"):
+        run(states_a_multiple, x, out, 40, grid=2, B=16)
 
 
 def test_configurations_that_a_kernel_prunes_are_not_taken() -> None:

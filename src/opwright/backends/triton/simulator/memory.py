@@ -84,7 +84,9 @@ class Memory:
             source = self._region(name, tensor, given, uninitialised, checked=checked)
         if is_descriptor(value):
             shape, strides = ((ctypes.c_int64 * _MOST_DIMS)(*n) for n in (value.shape, value.strides))
-            self.words.append(_Descriptor(tensor.data_ptr(), shape, strides, value.padding == "nan"))
+            self.words.append(
+                _Descriptor(tensor.data_ptr(), shape, strides, getattr(value, "padding", "zero") == "nan")
+            )
             values = [*value.shape, *value.strides]
             self.words += [_C_TYPES[t](n) for t, n in zip(types[1 : len(values) + 1], values, strict=True)]
             self.sources += [source] + [-1] * len(values)

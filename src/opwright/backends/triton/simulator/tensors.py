@@ -1,4 +1,4 @@
-"""The C++ of operations on tensors: constants, memory, shapes, matrices, reductions and scans."""
+"""The C++ of operations on tensors: constants, memory, shapes, reductions and scans."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from opwright.backends.triton.simulator.elementwise import EXTERNAL, RMW
+from opwright.backends.triton.simulator.products import ProductWriter
 from opwright.backends.triton.simulator.reading import NAME, Operation, Type
 from opwright.backends.triton.simulator.writer import (
-    FunctionWriter,
     c_of,
     constant,
     element_of,
@@ -21,7 +21,7 @@ from opwright.backends.triton.simulator.writer import (
 __all__ = ["TensorWriter"]
 
 
-class TensorWriter(FunctionWriter):
+class TensorWriter(ProductWriter):
     """Writes operations on tensors."""
 
     def op_arith_constant(self, op: Operation, _: str) -> None:
@@ -188,30 +188,6 @@ class TensorWriter(FunctionWriter):
         masked = f"{self.at(op.operands[1])} && " if len(op.operands) > 1 else ""
         bin_, size = self.at(op.operands[0]), self.types[op.results[0]].size
         self.over(source, f"if ({masked}{bin_} >= 0 && {bin_} < {size}) {result}[{bin_}]++;")
-
-    # --- matrices ---
-
-    def op_tt_dot(self, op: Operation, _: str) -> None:
-        a, b, c = op.operands
-        shape, k = self.types[op.results[0]].shape, self.types[a].shape[-1]
-        m, n = shape[-2:]
-        batch = self.types[op.results[0]].size // (m * n)
-        result, t = value(op.results[0]), element_of(self.types[op.results[0]])
-        wide = "float" if t == "f16" else t
-        # With tf32x3, the sum of three products is about that of float32.
-        tf32 = element_of(self.types[a]) == "float" and re.search(r"\btf32\b", f"{op.text} {op.attributes}")
-        rounded = "tf32" if tf32 else f"({wide})"
-        left = f"{rounded}({self.at(a, f'((g * {m} + m) * {k} + k)')})"
-        right = f"{rounded}({self.at(b, f'(g * {k * n} + i)')})"
-        self.lines.append(
-            f"{{ Tn<{wide}, {k * n}> right; {wide} sums[{n}]; for (int g = 0; g < {batch}; g++) {{\n"
-            f"for (int i = 0; i < {k * n}; i++) right[i] = {right};\n"
-            f"for (int m = 0; m < {m}; m++) {{ for (int j = 0; j < {n}; j++) "
-            f"sums[j] = {self.at(c, f'((g * {m} + m) * {n} + j)')};\n"
-            f"for (int k = 0; k < {k}; k++) {{ {wide} x = {left};\n"
-            f"for (int j = 0; j < {n}; j++) sums[j] += x * right[k * {n} + j]; }}\n"
-            f"for (int j = 0; j < {n}; j++) {result}[(g * {m} + m) * {n} + j] = sums[j]; }} }} }}"
-        )
 
     # --- reductions, scans ---
 

@@ -31,6 +31,7 @@ __all__ = [
 _SIGNS = {"arith.addi": "+", "arith.subi": "-", "arith.muli": "*"}
 _CHEAP = frozenset({"arith.constant", "tt.splat", "tt.make_range"})
 _VIEWS = frozenset({"tt.expand_dims", "tt.reshape", "tt.broadcast", "tt.trans"})
+_MULTIPLE = re.compile(r"tt\.divisibility = dense<\[?([\d, ]+)")
 # Letters of C++; longer expressions become arrays.
 _LONGEST_EXPRESSION = 1500
 
@@ -153,6 +154,7 @@ class FunctionWriter:
         before = len(self.lines)
         self.types.update(zip(op.results, self.result_types(op), strict=False))
         self.write_operation(op, ends)
+        self.promise(op)
         if declares:
             kept = [name for name in op.results if name not in self.inlined]
             self.lines[before:before] = [f"{c_of(self.types[name])} {value(name)};" for name in kept]
@@ -167,6 +169,16 @@ class FunctionWriter:
             method(op, ends)
         else:
             self.refuse(op, f"the simulator has no {op.name}")
+
+    def promise(self, op: Operation) -> None:
+        """Check what ``tl.multiple_of`` states of integers: of a tensor's, that it holds where the tensor begins, which
+        is what the compiler makes of it for consecutive ones."""
+        stated = _MULTIPLE.search(op.attributes)
+        if stated is None or len(op.results) != 1 or not re.fullmatch(r"i\d+", self.types[op.results[0]].element):
+            return
+        divisor = max(int(n) for n in stated[1].split(","))
+        site = self.site(op, f"what tl.multiple_of states is not so: no multiple of {divisor}")
+        self.lines.append(f"assert_that({self.at(op.results[0], '0')} % {divisor} == 0, {site}, 0);")
 
     def refuse(self, op: Operation, why: str) -> None:
         place = f" (line {op.location[1]} of {op.location[0]})" if op.location[0] else ""

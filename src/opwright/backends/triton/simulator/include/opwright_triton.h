@@ -137,6 +137,15 @@ inline float tf32(float v) {  // ten mantissa bits, ties away from zero, as cvt.
 }
 
 // The values of a tensor in row-major order. Copies share them: a value never changes after its definition.
+// The elements and scales of OCP's microscaling formats that are no other types: four bits, and powers of two.
+inline float e2m1(int bits) {
+  static const float magnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  return bits & 8 ? -magnitudes[bits & 7] : magnitudes[bits & 7];
+}
+inline float e8m0(uint8_t exponent) {
+  return bits_as<float>(exponent == 255 ? 0x7fc00000u : exponent == 0 ? 0x400000u : (uint32_t)exponent << 23);
+}
+
 template <class T, int N> struct Tn {
   struct Held { T* data; int count; Held* next; };
   struct Spare {
