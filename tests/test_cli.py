@@ -407,6 +407,7 @@ def test_tune_shows_what_is_fastest_where_and_clear_forgets_it(script, tmp_path)
     assert "nothing was stored" in alone.stderr
 
 
+@pytest.mark.slow  # compiles a kernel twice, before and after
 def test_before_and_after_an_edit_are_shown_side_by_side(tmp_path):
     target = ["show", "opwright.gallery.trig:sin", "--kernel", "cpp", "--what", "source"]
     assert opwright(*target, "-o", "before.txt", cwd=tmp_path).returncode == 0

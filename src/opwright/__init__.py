@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from opwright.results import (
         Accepted,
         BenchReport,
+        CallsReport,
+        CallTime,
         CheckReport,
         Choice,
         Comparison,
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
         Mutant,
         MutationReport,
         NotChecked,
+        OperatorCalls,
         Origin,
         OtherThread,
         Part,
@@ -81,6 +84,7 @@ if TYPE_CHECKING:
     from opwright.runtime.kernel import Kernel
     from opwright.runtime.op import Op, explain, op
     from opwright.selftest.run import selftest
+    from opwright.timing.calls import bench_calls
     from opwright.timing.run import bench
     from opwright.timing.tune import tune
 
@@ -103,9 +107,10 @@ _NAMES_OF = {
     ],
     "opwright.mutation.run": ["mutate"],
     "opwright.results": [
-        "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "Coverage",
+        "Accepted", "BenchReport", "CallTime", "CallsReport", "CheckReport", "Choice", "Comparison",
+        "ComparisonVerdict", "Coverage",
         "Crossover", "ErrorHistogram", "Estimate", "Explanation", "Fate", "Finding", "KernelFinding",
-        "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport", "NotChecked", "Origin",
+        "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport", "NotChecked", "OperatorCalls", "Origin",
         "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status",
         "Verdict",
     ],
@@ -113,23 +118,23 @@ _NAMES_OF = {
     "opwright.runtime.kernel": ["Kernel"],
     "opwright.runtime.op": ["Op", "explain", "op"],
     "opwright.selftest.run": ["selftest"],
+    "opwright.timing.calls": ["bench_calls"],
     "opwright.timing.run": ["bench"],
     "opwright.timing.tune": ["tune"],
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 __all__ = [
-    "Accepted", "ArgumentError", "BenchReport", "CacheError", "CheckError", "CheckReport", "Choice", "Comparison",
-    "ComparisonVerdict", "CompileError", "CompiledNumpy", "ContractError", "Coverage", "Crossover", "CudaGraphError",
-    "CudaGraphed", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate", "Finding", "Kernel",
-    "KernelError", "KernelFinding", "KernelMutation", "KernelRefusedError", "Killer", "LaunchError", "Measurement",
-    "Mutant", "MutationReport", "NameClashError", "NotChecked", "NotSimulatedError", "Op", "OpwrightError", "Origin",
-    "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown", "SignatureMismatchError",
-    "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict", "__version__", "bench", "by_property", "cdiv",
-    "check", "compile_numpy", "cuda_graphed", "cuda_module", "drawn_by", "explain", "mutate", "mutated", "offsets",
-    "op", "positive_definite", "probabilities", "saved_for_backward", "selftest", "simulate",
-    "simulator_options", "tune", "values",
-    "well_conditioned",
+    "Accepted", "ArgumentError", "BenchReport", "CacheError", "CallTime", "CallsReport", "CheckError", "CheckReport",
+    "Choice", "Comparison", "ComparisonVerdict", "CompileError", "CompiledNumpy", "ContractError", "Coverage",
+    "Crossover", "CudaGraphError", "CudaGraphed", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate",
+    "Finding", "Kernel", "KernelError", "KernelFinding", "KernelMutation", "KernelRefusedError", "Killer",
+    "LaunchError", "Measurement", "Mutant", "MutationReport", "NameClashError", "NotChecked", "NotSimulatedError", "Op",
+    "OperatorCalls", "OpwrightError", "Origin", "OtherThread", "Part", "Planted", "Refused", "RooflineLimit",
+    "SelfTest", "Shown", "SignatureMismatchError", "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict",
+    "__version__", "bench", "bench_calls", "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed",
+    "cuda_module", "drawn_by", "explain", "mutate", "mutated", "offsets", "op", "positive_definite", "probabilities",
+    "saved_for_backward", "selftest", "simulate", "simulator_options", "tune", "values", "well_conditioned",
 ]  # fmt: skip
 
 

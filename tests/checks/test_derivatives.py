@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import pytest
 import torch
 from jaxtyping import Float, Inexact, Int64
 from torch import Tensor
@@ -103,6 +104,7 @@ def test_a_dtype_without_a_derivative_is_not_checked_and_others_are(namespace):
     assert next(f.message for f in verdict.findings if f.check == "gradients").endswith("backward passes")
 
 
+@pytest.mark.slow  # whole checks
 def test_an_argument_without_a_derivative(namespace):
     for op, name in ((zeta(namespace), "x"), (loss(namespace), "weight")):
         verdict = verdict_of(op)

@@ -15,6 +15,7 @@ def values_of(report):
     return {v.kernel: f for v in report for f in v.findings if f.check == "values"}
 
 
+@pytest.mark.slow  # a whole check
 def test_a_check_tells_the_errors_of_each_kernel(namespace):
     @ow.op(f"{namespace}::root")
     def root(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:

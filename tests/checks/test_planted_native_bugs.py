@@ -102,7 +102,7 @@ def scale(x, a):
 
 
 @pytest.mark.triton
-@pytest.mark.parametrize("interpreter", [False, True])
+@pytest.mark.parametrize("interpreter", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_line_of_a_triton_kernel_that_raises_is_told(tmp_path, interpreter):
     file = tmp_path / "scale_triton.py"
     file.write_text(TRITON.replace("PREPARE", "x.contiguous()").replace("MASK", "i + tl.arange(0, 32) < n"))

@@ -113,7 +113,7 @@ def test_compiled_with_symbolic_sizes(namespace):
         torch.testing.assert_close(compiled(q, k), operator(q, k))
 
 
-@pytest.mark.parametrize("level", ["smoke", "quick", "full"])
+@pytest.mark.parametrize("level", ["smoke", "quick", pytest.param("full", marks=pytest.mark.slow)])
 def test_every_case_satisfies_them_and_they_still_vary(level):
     of = contract(attention, *ATTENTION)
     found = cases(of, level)

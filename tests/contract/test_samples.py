@@ -60,6 +60,7 @@ def test_samples_are_cases_with_their_sizes(sums):
     assert sliced[0].stride() == (16, 2)
 
 
+@pytest.mark.slow  # two whole checks
 def test_a_fault_that_only_a_sample_shows_is_found_and_repeated(sums):
     add_samples(sums)
 

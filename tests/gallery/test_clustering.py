@@ -50,6 +50,7 @@ def test_arrays_give_arrays_and_the_same_clusters():
     assert np.array_equal(of_arrays.labels, of_tensors.labels.numpy())
 
 
+@pytest.mark.slow  # whole clusterings
 @pytest.mark.compiler
 def test_every_iteration_lowers_the_sum_of_squares():
     X = torch.rand(5000, 3, generator=torch.Generator().manual_seed(1))

@@ -26,6 +26,7 @@ def makeable(count):
     return found
 
 
+@pytest.mark.slow  # makes and runs contracts of ten functions
 @pytest.mark.parametrize("count", [10, pytest.param(150, marks=pytest.mark.exhaustive)])
 def test_contracts_can_be_made_of_many_functions(count):
     made = makeable(count)

@@ -76,6 +76,7 @@ def test_wrong_calls_are_refused_by_name_on_every_way(trig):
     assert output.count("gallery::sin: argument 'x' should be Float, but it is complex64") == 2
 
 
+@pytest.mark.slow  # another wheel, built and installed
 def test_saved_outputs_and_a_backward_that_is_an_operator(mixed):
     python_with(mixed)("""
         import torch, mixed_ops

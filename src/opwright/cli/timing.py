@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -42,10 +42,18 @@ def bench(
     fail_on_slower: Annotated[
         str | None, typer.Option(help="With --baseline: exit 1 if slower by more than this, such as 3%.")
     ] = None,
+    calls: Annotated[
+        bool, typer.Option("--calls", help="Time the host's part of a call instead, in every way to call.")
+    ] = False,
     json: Json = None,
     html: Html = None,
 ) -> None:
     """Time every kernel and the reference, eager and compiled, and compare them with the machine's roofline."""
+    if calls:
+        _refuse_with_calls(
+            html=html, iters=iters, baseline=baseline, fail_on_slower=fail_on_slower, direction=direction
+        )
+        _bench_calls(targets, kernel, device, size, dtype, quick=quick, json=json)
     from opwright.report.files import read_json, refuse_unwritable
     from opwright.report.terminal.bench import show_bench, show_regressions
     from opwright.report.terminal.progress import TaskLine
@@ -74,6 +82,34 @@ def bench(
     if not report.measurements:
         raise typer.Exit(FAILED if report.errors else NOTHING_RAN)
     raise typer.Exit(FAILED if report.errors or regressions else PASSED)
+
+
+def _refuse_with_calls(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise CheckError(f"{option} does not go with --calls", fix=f"leave out {option}, or --calls")
+
+
+def _bench_calls(
+    targets: list[str], kernels: list[str] | None, device: str | None, size: list[str] | None, dtype: list[str] | None,
+    *, quick: bool, json: Path | None,
+) -> NoReturn:  # fmt: skip
+    from opwright.report.files import refuse_unwritable
+    from opwright.report.terminal.calls import show_calls
+    from opwright.report.terminal.progress import TaskLine
+    from opwright.timing.calls import bench_calls
+
+    refuse_unwritable(json, None)
+    sizes = dict(parse_size(text) for text in size or ())
+    with TaskLine(console(stderr=True)) as line:
+        report = bench_calls(
+            *targets, kernels=kernels, device=device, sizes=sizes, dtypes=dtype or (), quick=quick,
+            progress=line.on_message,
+        )  # fmt: skip
+    show_calls(console(), report)
+    write_records(report.to_json(), json, None)
+    raise typer.Exit(FAILED if report.errors else PASSED if report.operators else NOTHING_RAN)
 
 
 def tune(

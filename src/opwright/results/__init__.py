@@ -15,6 +15,7 @@ from opwright.results.bench import (
     RooflineLimit,
     SizeRange,
 )
+from opwright.results.calls import CallsReport, CallTime, OperatorCalls
 from opwright.results.check import (
     CheckReport,
     Coverage,
@@ -33,8 +34,9 @@ from opwright.results.selftest import Planted, SelfTest
 from opwright.results.shown import Shown
 
 __all__ = [
-    "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "Coverage", "Crossover",
-    "ErrorHistogram", "Estimate", "Explanation", "Fate", "Finding", "KernelFinding", "KernelMutation", "Killer",
-    "Measurement", "Mutant", "MutationReport", "NotChecked", "Origin", "OtherThread", "Part", "Planted", "Probe",
-    "Refused", "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status", "Verdict", "worst",
+    "Accepted", "BenchReport", "CallTime", "CallsReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict",
+    "Coverage", "Crossover", "ErrorHistogram", "Estimate", "Explanation", "Fate", "Finding", "KernelFinding",
+    "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport", "NotChecked", "OperatorCalls", "Origin",
+    "OtherThread", "Part", "Planted", "Probe", "Refused", "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status",
+    "Verdict", "worst",
 ]  # fmt: skip

@@ -192,6 +192,10 @@ class BaseOp(Languages, Generic[P, R_co]):
             guarded = with_visible_outputs(guarded, self.contract)
         self._guarded_calls = newest_first(guarded, self._guarded_calls)
 
+    def _guarded_call(self, *arguments: Any) -> GuardedCall | None:
+        """The guarded call that complete arguments would take; None if no call like it has left one."""
+        return next((guarded for guarded in self._guarded_calls if guarded.holds(*arguments)), None)
+
     @functools.cached_property
     def _tracker(self) -> Callable[..., Any]:
         return make_tracker(self._rules)

@@ -19,7 +19,7 @@ from opwright.timing.measurement_pass import Samples
 from opwright.timing.request import Session
 from opwright.timing.roofline import IMPOSSIBLE, fraction_of_roofline
 
-__all__ = ["beyond_its_limit", "make_measurement", "with_profiler_note"]
+__all__ = ["beyond_its_limit", "make_measurement", "recorded", "with_profiler_note"]
 
 # Timers disagree if they differ by more than this fraction (and 2 µs).
 _TIMER_TOLERANCE = 0.25
@@ -48,11 +48,15 @@ def make_measurement(
     if direction == "backward":
         # Read the incoming gradients and the inputs, write the inputs' gradients: about as much as two forwards.
         moved, flops = 2 * moved, 2 * flops
-    dtype = short(case.dtype) if case.dtype else ""
     limit, fraction = "", None
     if direction == "forward":  # a backward's bytes are an estimate, so a fraction of a limit would not be meaningful
         limit, fraction = fraction_of_roofline(
-            session.roofline, moved=moved, flops=flops, dtype=dtype, cold=cache == "cold", us=time.median
+            session.roofline,
+            moved=moved,
+            flops=flops,
+            dtype=recorded(case)["dtype"],
+            cold=cache == "cold",
+            us=time.median,
         )
     found = Measurement(
         op=session.op.contract.qualname,
@@ -60,7 +64,7 @@ def make_measurement(
         backend=candidate.backend,
         device=session.device,
         direction=direction,
-        case={**{n: list(s) if isinstance(s, tuple) else s for n, s in case.sizes}, "dtype": dtype},
+        case=recorded(case),
         cache=cache,
         gpu_us=time if session.timer.has_gpu_time else None,
         host_us=estimate(call[candidate.name].all) if session.timer.has_gpu_time else time,
@@ -117,6 +121,12 @@ def _first_values(candidate: Candidate, arguments: Any) -> tuple[float, ...]:
     with candidate.prepared():
         out = tree.tensors(candidate.run(arguments))
     return tuple(float(v) for v in out[0].flatten()[:2].tolist()) if out and not out[0].is_complex() else ()
+
+
+def recorded(case: Case) -> dict[str, Any]:
+    """A case as records have it: dims by name, and ``dtype``."""
+    sizes = {name: list(size) if isinstance(size, tuple) else size for name, size in case.sizes}
+    return {**sizes, "dtype": short(case.dtype) if case.dtype else ""}
 
 
 def _how_to_reproduce(session: Session, case: Case, candidate: Candidate, direction: str) -> str:

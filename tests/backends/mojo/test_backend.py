@@ -234,6 +234,7 @@ def test_inputs_that_are_not_contiguous_are_made_so(scale, write):
         assert torch.equal(kernel(view), 2 * view)
 
 
+@pytest.mark.slow  # Mojo compiles for seconds
 @pytest.mark.mojo
 def test_an_alignment_that_is_asked_for_is_kept_by_a_copy(scale, write):
     source = write(
@@ -308,6 +309,7 @@ def test_numbers_lists_of_sizes_and_several_outputs_are_passed_in_order(namespac
         assert torch.equal(second, i + 3)
 
 
+@pytest.mark.slow  # Mojo compiles for seconds
 @pytest.mark.mojo
 def test_parameters_may_follow_from_the_arguments(scale, write):
     kernel = scale.mojo(write(SCALE), params={"factor": lambda x: x.shape[0]})

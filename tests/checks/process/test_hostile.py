@@ -226,7 +226,8 @@ def test_a_file_that_ends_the_process_at_its_end_does_not_pass(tmp_path):
     assert _run(tmp_path, before=before, value=2).returncode == 0
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow  # a command with several whole checks
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_command_keeps_what_is_finished(tmp_path, sent):
     file, record = tmp_path / "hostile_file.py", tmp_path / "record.json"
     file.write_text(FILE.format(before="", value=3, second="import time; time.sleep(1000)"))

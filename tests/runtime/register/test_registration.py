@@ -229,6 +229,7 @@ def test_a_lazy_conjugate_inside_a_reference_survives_torch_compile(namespace: s
     torch.testing.assert_close(compiled(x, y), x * y.conj())
 
 
+@pytest.mark.slow  # compiles with g++
 @pytest.mark.compiler
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_inductor_keeps_the_operator_where_the_environment_says_ci(dynamic: bool, namespace: str, monkeypatch) -> None:
