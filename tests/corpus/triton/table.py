@@ -1,0 +1,126 @@
+"""Public Triton kernels in the simulator: a table of what agrees with a reference in torch, and of findings.
+
+    python -m tests.corpus.triton.table CHECKOUT... [-o RECORD.json] [--only NAME...]
+
+CHECKOUT: a clone of Liger-Kernel, attorch or flash-linear-attention (which needs einops), known by its folder's name.
+Each case runs in a process of its own. A finding of the simulator is printed whole, to be read by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+# The modules of cases, by the name of a library's repository; and where the library is in it.
+LIBRARIES = {
+    "Liger-Kernel": ("liger", "src"),
+    "attorch": ("attorch", "."),
+    "flash-linear-attention": ("fla", "."),
+}
+HERE = "tests.corpus.triton"
+
+
+def run_here(name: str, seed: int) -> dict[str, Any]:
+    """One case, in this process."""
+    import torch
+
+    import opwright as ow
+    from tests.corpus.triton.comparison import CASES
+
+    torch.manual_seed(0)
+    case = CASES[name]
+    started = time.perf_counter()
+    try:
+        with ow.simulate(seed=seed):
+            found = case.run()
+        record: dict[str, Any] = {"outcome": "same" if found <= case.tolerance else "differs", "difference": found}
+    except ow.SimulatorError as error:
+        record = {"outcome": "finding", "message": str(error)}
+    except ow.NotSimulatedError as error:
+        record = {"outcome": "refused", "message": str(error)}
+    except Exception as error:  # of the library, or of the case
+        record = {"outcome": "error", "message": f"{type(error).__name__}: {error}"}
+    return {**record, "seconds": time.perf_counter() - started}
+
+
+def in_a_process(name: str, checkouts: list[Path], limit: float) -> dict[str, Any]:
+    command = [sys.executable, "-W", "ignore", "-m", f"{HERE}.table", *map(str, checkouts), "--here", name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return {"outcome": "error", "message": f"no result within {limit:g} s"}
+    if done.returncode:
+        return {"outcome": "error", "message": (done.stderr.strip().splitlines() or ["no message"])[-1]}
+    return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def load_cases(checkouts: list[Path]) -> list[str]:
+    """The names of the cases of some checkouts, whose folders can then be imported from."""
+    from tests.corpus.triton.comparison import CASES
+
+    for checkout in checkouts:
+        if checkout.name not in LIBRARIES:
+            sys.exit(f"{checkout}: no library is known by this name; there are {', '.join(LIBRARIES)}")
+        module, folder = LIBRARIES[checkout.name]
+        sys.path.insert(0, str((checkout / folder).resolve()))
+        importlib.import_module(f"{HERE}.{module}")
+    return list(CASES)
+
+
+def revision(checkout: Path) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
+
+
+def row(name: str, record: dict[str, Any]) -> str:
+    figure = f"{record['difference']:.1e}" if "difference" in record else ""
+    text = f"{name:<40}{record['outcome']:<10}{figure:<10}{record.get('seconds', 0):6.1f} s"
+    return "\n".join([text, *(f"    {line}" for line in record.get("message", "").splitlines())])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkouts", type=Path, nargs="+")
+    parser.add_argument("--only", nargs="+", default=[], help="cases whose names begin so")
+    parser.add_argument("--limit", type=float, default=180, help="seconds for one case")
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--here", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    names = load_cases(options.checkouts)
+    if options.here:
+        from tests.corpus.triton.stand_ins import as_if_on_a_gpu
+
+        with as_if_on_a_gpu(), contextlib.redirect_stdout(sys.stderr):
+            record = run_here(options.here, seed=0)
+        print(json.dumps(record))
+        return
+    import torch
+    import triton
+
+    chosen = [n for n in names if not options.only or n.startswith(tuple(options.only))]
+    records = {}
+    for name in chosen:
+        records[name] = in_a_process(name, options.checkouts, options.limit)
+        print(row(name, records[name]), flush=True)
+    counts = dict(Counter(record["outcome"] for record in records.values()))
+    print(counts)
+    if options.output:
+        facts = {"torch": torch.__version__, "triton": triton.__version__, "cores": os.cpu_count()}
+        revisions = {checkout.name: revision(checkout) for checkout in options.checkouts}
+        record = {**facts, "revisions": revisions, "outcomes": counts, "cases": records}
+        options.output.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
