@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests import REPOSITORY
@@ -30,6 +31,10 @@ os.environ["TRITON_CACHE_DIR"] = str(_SESSION / "triton")
 os.environ.pop("TRITON_INTERPRET", None)
 # Several tests run at a time; OpenMP's threads should not spin on cores that the others need.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# No test depends on how busy the machine is.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 _numbers = itertools.count()
 

@@ -19,12 +19,12 @@ __all__ = [
 
 # The other public names: of tools, and of what tools return.
 NOT_SHIPPED = frozenset({
-    "Accepted", "BenchReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict", "CompiledNumpy",
-    "Coverage", "Crossover", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate", "Finding", "Kernel",
-    "KernelFinding", "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport", "NotChecked", "Origin",
-    "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest", "Shown", "SizeRange", "Status",
-    "Verdict", "bench", "check", "compile_numpy", "explain", "mutate", "selftest", "simulate",
-    "simulator_options", "tune",
+    "Accepted", "BenchReport", "CallTime", "CallsReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict",
+    "CompiledNumpy", "Coverage", "Crossover", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate",
+    "Finding", "Kernel", "KernelFinding", "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport",
+    "NotChecked", "OperatorCalls", "Origin", "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest",
+    "Shown", "SizeRange", "Status", "Verdict", "bench", "bench_calls", "check", "compile_numpy", "explain", "mutate",
+    "selftest", "simulate", "simulator_options", "tune",
 })  # fmt: skip
 
 

@@ -1,8 +1,6 @@
 """What a simulated kernel may access: tiles of descriptors, its arguments, and what launchers pass parts of."""
 
-import subprocess
-import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,13 +73,11 @@ def test_branches_that_name_their_values_alike() -> None:
     assert y.tolist() == [0, 2, 4, 6]
 
 
-def test_device_print_prints(tmp_path: Path) -> None:
-    file = tmp_path / "prints.py"
-    file.write_text(
+def test_device_print_prints(run_python: Any) -> None:
+    done = run_python(
         "import torch, opwright as ow\nfrom tests.backends.triton.simulator import kernels\n"
         "with ow.simulate():\n    kernels.prints[(1,)](torch.tensor([1.5, 2.5]), B=2)\n"
     )
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=200, check=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith("pid")]
     assert lines == ["pid (0, 0, 0) element 0 x is: 1.5", "pid (0, 0, 0) element 1 x is: 2.5"]
 
