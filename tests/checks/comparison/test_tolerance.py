@@ -230,3 +230,57 @@ def test_an_infinity_does_not_take_the_tolerance_of_interpolated_values():
 
     got = sample(x, at) + 1e-8
     assert wrong(computation(sample, x, at, terms=4), got) == 0
+
+
+def test_of_thousands_of_equal_pairs_each_may_be_chosen_in_either_way():
+    pairs = torch.arange(4000.0).repeat_interleave(2).reshape(4000, 2)
+    g = normal(4000, 2, seed=1)
+
+    def placed(order):
+        return lambda x, g: torch.zeros_like(g).scatter(-1, order(x), g)
+
+    expected = computation(placed(lambda x: torch.argsort(x, dim=-1, stable=True)), pairs, g)
+    assert wrong(expected, placed(descending)(pairs, g)) == 0
+    got = placed(descending)(pairs, g)
+    got[1234, 1] += 100.0
+    assert wrong(expected, got) == 1
+
+
+def blocked_cholesky(x):
+    """Column by column, in the order of another algorithm than LAPACK's."""
+    out = torch.zeros_like(x)
+    for j in range(x.shape[-1]):
+        out[j:, j] = (x[j:, j] - (out[j:, :j] * out[j, :j]).sum(-1)) / (x[j, j] - out[j, :j].square().sum()).sqrt()
+    return out
+
+
+def test_factors_of_a_matrix_are_off_by_its_largest_elements():
+    x = normal(60, 20)
+    x[:, 3] *= 1e-4  # what belongs to small columns is off by more than a share of itself
+    a = x.mT @ x + 1e-6 * torch.eye(20)
+    expected = computation(torch.linalg.cholesky, a, terms=20)
+    assert wrong(expected, blocked_cholesky(a)) == 0
+    assert wrong(expected, blocked_cholesky(a.bfloat16().float())) > 100
+    assert wrong(expected, blocked_cholesky(a).mT.contiguous()) > 100
+    q = torch.linalg.qr(x).Q
+    other = torch.linalg.qr(x.flip(0)).Q.flip(0)  # the same columns, with signs of their own
+    other = other * (other * q).sum(0).sign()
+    expected = computation(lambda x: torch.linalg.qr(x).Q, x, terms=60)
+    assert int((other != q).sum()) > 100
+    assert wrong(expected, other) == 0
+    assert wrong(expected, q * torch.where(torch.arange(60) == 7, 1.001, 1.0)[:, None]) > 10
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_sums_of_a_fourier_transform_are_off_by_the_mean_of_all(dtype):
+    x = torch.complex(normal(3, 129, dtype=torch.float64), normal(3, 129, dtype=torch.float64, seed=1)).to(dtype)
+    x[2] *= 1e-3
+    n = torch.arange(129)
+    turns = torch.polar(
+        torch.ones(129, 129, dtype=torch.float64), -2 * torch.pi * (n[:, None] * n % 129).double() / 129
+    )
+    expected = computation(lambda x: torch.fft.fft(x), x, terms=5 * 129)
+    got = x @ turns.to(dtype)
+    assert wrong(expected, got) == 0
+    got[2, 5] += 1e-2 * got[2, 5]
+    assert wrong(expected, got) == 1

@@ -210,9 +210,16 @@ class _Perturbed(_Exactly):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         self._addend = _addend_of(name, args, kwargs)
+        if name.startswith(_OF_MATRICES) and _is_floating(args[0]):
+            args = (self._off_by_others(args[0], name), *args[1:])
+        elif name in _CHOOSES and _is_floating(args[0]):
+            args = (self._without_equal_zeros(args[0]), *args[1:])
         out = super().__torch_dispatch__(func, types, args, kwargs)
         if name in _BOUNDED and _is_floating(out):
             out = out + self._noise(out.shape) * self._finest
+        elif name.startswith("_fft_"):
+            dims = tuple(args[1])
+            out = tree.map_tensors(lambda t: self._off_by_the_mean(t, dims), out)
         elif name.startswith(("upsample_", "_upsample_", "grid_sampler_")):
             # Coordinates are rounded, so that weights are off by as much as the largest coordinate is.
             out = tree.map_tensors(self._off_by_coordinates, out)
@@ -220,6 +227,29 @@ class _Perturbed(_Exactly):
             # The derivative of an activation may be computed from its result, to an absolute error.
             out = tree.map_tensors(lambda t: self._beside(t, args[0]), out)
         return out
+
+    def _off_by_others(self, t: torch.Tensor, name: str) -> torch.Tensor:
+        """A batch of matrices with the errors that a backward stable algorithm makes in them."""
+        if t.dim() < 2 or not t.numel():
+            return t
+        size = t.abs().nan_to_num(0.0, 0.0)
+        if "cholesky" in name and t.shape[-1] == t.shape[-2]:
+            root = size.diagonal(dim1=-2, dim2=-1).sqrt()
+            of = root.unsqueeze(-1) * root.unsqueeze(-2)
+        else:
+            of = size.amax((-2, -1) if "svd" in name or "eig" in name else -2, keepdim=True)
+        return t + self._noise(t.shape) * self._finest * of
+
+    def _without_equal_zeros(self, t: torch.Tensor) -> torch.Tensor:
+        """Zeros are equal to each other, too, and no relative error changes that."""
+        return torch.where(t == 0, (1e-300 * self._noise(t.shape)).to(t.dtype), t)
+
+    def _off_by_the_mean(self, t: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+        """Each sum of a Fourier transform is off by as much as all of them are in the mean."""
+        if not _is_floating(t) or not t.numel():
+            return t
+        mean = t.abs().square().mean(dims, keepdim=True).sqrt().nan_to_num(0.0, 0.0, 0.0)
+        return t + self._noise(t.shape) * self._finest * mean
 
     def _off_by_coordinates(self, t: torch.Tensor) -> torch.Tensor:
         if not _is_floating(t) or not t.numel():
@@ -249,6 +279,25 @@ class _Perturbed(_Exactly):
 # Functions with results of about 1, which many kernels compute to an absolute error, as 1 - sigmoid(-x); and logarithms
 # of sums of about 1.
 _BOUNDED = frozenset({"sigmoid", "tanh", "erf", "erfc", "exp", "sin", "cos", "_log_softmax", "logsumexp"})
+
+
+# Factorisations, and what follows from them. Their errors are those of a matrix that is off a little: by a share of the
+# roots of its diagonal (Cholesky), of its columns' largest elements (LU, QR), or of its largest one (eigenvalues and
+# singular values). Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorems 10.3, 9.3 and 19.4; Golub
+# and Van Loan, Matrix Computations, 4th ed., sections 8.3 and 8.6. A triangular system's are errors of each element.
+_OF_MATRICES = (
+    "cholesky", "geqrf", "lu_", "orgqr", "ormqr",
+    *(f"{prefix}{name}"
+      for name in ("cholesky", "det", "eig", "householder", "inv", "ldl", "lstsq", "lu", "matrix_exp", "pinv", "qr",
+                   "slogdet", "solve_ex", "svd")
+      for prefix in ("linalg_", "_linalg_")),
+)  # fmt: skip
+
+
+# Operations that give places, of equal values any.
+_CHOOSES = frozenset({
+    "argmax", "argmin", "argsort", "cummax", "cummin", "kthvalue", "max", "median", "min", "nanmedian", "sort", "topk",
+})  # fmt: skip
 
 
 # Operations that add a term, which they compute themselves, to their first argument; ``x.add(y, alpha=2)`` is one, too.

@@ -47,8 +47,10 @@ _RUNS = 12
 # After so many, it is clear what is far off, and how large the reference's own errors are.
 _FEW_RUNS = 4
 # Of equal values, any may be chosen; in a large tensor, a few of many such choices are rare ones. As long as runs with
-# errors explain more of them, there are more, and integers, such as an argmax, may be any of those that they give.
+# errors explain more of them, there are more, and integers, such as an argmax, may be any of those that they give. One
+# run chooses as the kernel did with a probability of a half, for each of what may be thousands of pairs.
 _MOST_RUNS = 96
+_PATIENCE = 40
 
 
 @dataclass
@@ -132,7 +134,7 @@ class Computation:
         """
         if self._runs < _FEW_RUNS or far[-1] == 0:
             return self._runs < _RUNS
-        return len(far) < _MOST_RUNS and not _is_without_progress(far, _RUNS)
+        return len(far) < _MOST_RUNS and not _is_without_progress(far, _PATIENCE)
 
     def all_allowed(self, i: int) -> torch.Tensor:
         """``allowed`` after all runs."""
