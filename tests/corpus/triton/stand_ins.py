@@ -44,11 +44,16 @@ class _Driver:
 
 
 @contextlib.contextmanager
-def as_if_on_a_gpu() -> Iterator[None]:
-    """A block in which a machine without a GPU describes one. What is asked for on ``cuda`` is on the CPU."""
+def as_if_on_a_gpu(*, has_gpu: bool = False) -> Iterator[None]:
+    """A block in which a machine without a GPU describes one. What is asked for on ``cuda`` is on the CPU.
+
+    Args:
+        has_gpu: whether it has one, so that Triton can launch there, too.
+    """
     import triton
 
-    triton.runtime.driver.set_active(_Driver())
+    if not has_gpu:
+        triton.runtime.driver.set_active(_Driver())
     with contextlib.ExitStack() as stack:
         for name, answer in {
             "get_device_properties": lambda *_: _PROPERTIES,

@@ -1,15 +1,19 @@
 """Public Triton kernels in the simulator: a table of what agrees with a reference in torch, and of findings.
 
-    python -m tests.corpus.triton.table CHECKOUT... [-o RECORD.json] [--only NAME...]
+    python -m tests.corpus.triton.table CHECKOUT... [-o RECORD.json] [--only NAME...] [--gpu] [--jobs N]
 
 CHECKOUT: a clone of Liger-Kernel, attorch or flash-linear-attention (which needs einops), known by its folder's name.
-Each case runs in a process of its own. A finding of the simulator is printed whole, to be read by hand.
+Each case runs in a process of its own. A finding of the simulator is printed whole, to be read by hand. With ``--gpu``,
+a GPU makes each launch from the same bits as well: the table says after how many all bits are the same, and how far the
+others are apart.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -29,18 +33,19 @@ LIBRARIES = {
 HERE = "tests.corpus.triton"
 
 
-def run_here(name: str, seed: int) -> dict[str, Any]:
+def run_here(name: str, seed: int, *, with_gpu: bool) -> dict[str, Any]:
     """One case, in this process."""
     import torch
 
     import opwright as ow
     from tests.corpus.triton.comparison import CASES
+    from tests.corpus.triton.gpu import Launches, on_a_gpu_as_well
 
     torch.manual_seed(0)
     case = CASES[name]
-    started = time.perf_counter()
+    started, launches = time.perf_counter(), Launches()
     try:
-        with ow.simulate(seed=seed):
+        with ow.simulate(seed=seed), on_a_gpu_as_well() if with_gpu else contextlib.nullcontext(launches) as launches:
             found = case.run()
         record: dict[str, Any] = {"outcome": "same" if found <= case.tolerance else "differs", "difference": found}
     except ow.SimulatorError as error:
@@ -49,11 +54,14 @@ def run_here(name: str, seed: int) -> dict[str, Any]:
         record = {"outcome": "refused", "message": str(error)}
     except Exception as error:  # of the library, or of the case
         record = {"outcome": "error", "message": f"{type(error).__name__}: {error}"}
-    return {**record, "seconds": time.perf_counter() - started}
+    if with_gpu:
+        record["gpu"] = {"launches": launches.count, "same_bits": launches.same, "difference": launches.largest}
+    return {**record, "seconds": round(time.perf_counter() - started, 2)}
 
 
-def in_a_process(name: str, checkouts: list[Path], limit: float) -> dict[str, Any]:
+def in_a_process(name: str, checkouts: list[Path], limit: float, *, with_gpu: bool) -> dict[str, Any]:
     command = [sys.executable, "-W", "ignore", "-m", f"{HERE}.table", *map(str, checkouts), "--here", name]
+    command += ["--gpu"] * with_gpu
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
@@ -77,6 +85,8 @@ def load_cases(checkouts: list[Path]) -> list[str]:
 
 
 def revision(checkout: Path) -> str:
+    if (stated := checkout / ".revision").exists():  # of a copy without its history
+        return stated.read_text().strip()
     done = subprocess.run(
         ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     )
@@ -86,6 +96,9 @@ def revision(checkout: Path) -> str:
 def row(name: str, record: dict[str, Any]) -> str:
     figure = f"{record['difference']:.1e}" if "difference" in record else ""
     text = f"{name:<40}{record['outcome']:<10}{figure:<10}{record.get('seconds', 0):6.1f} s"
+    if gpu := record.get("gpu"):
+        apart = ", ".join(f"{kernel} {found:.1e}" for kernel, found in gpu["difference"].items())
+        text += f"   {gpu['same_bits']} of {gpu['launches']} launches the same bits; {apart}"
     return "\n".join([text, *(f"    {line}" for line in record.get("message", "").splitlines())])
 
 
@@ -94,6 +107,8 @@ def main() -> None:
     parser.add_argument("checkouts", type=Path, nargs="+")
     parser.add_argument("--only", nargs="+", default=[], help="cases whose names begin so")
     parser.add_argument("--limit", type=float, default=180, help="seconds for one case")
+    parser.add_argument("--gpu", action="store_true", help="make each launch on a GPU as well")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--here", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -101,25 +116,31 @@ def main() -> None:
     if options.here:
         from tests.corpus.triton.stand_ins import as_if_on_a_gpu
 
-        with as_if_on_a_gpu(), contextlib.redirect_stdout(sys.stderr):
-            record = run_here(options.here, seed=0)
+        with as_if_on_a_gpu(has_gpu=options.gpu), contextlib.redirect_stdout(sys.stderr):
+            record = run_here(options.here, seed=0, with_gpu=options.gpu)
         print(json.dumps(record))
         return
     import torch
     import triton
 
     chosen = [n for n in names if not options.only or n.startswith(tuple(options.only))]
-    records = {}
-    for name in chosen:
-        records[name] = in_a_process(name, options.checkouts, options.limit)
-        print(row(name, records[name]), flush=True)
-    counts = dict(Counter(record["outcome"] for record in records.values()))
-    print(counts)
-    if options.output:
-        facts = {"torch": torch.__version__, "triton": triton.__version__, "cores": os.cpu_count()}
-        revisions = {checkout.name: revision(checkout) for checkout in options.checkouts}
-        record = {**facts, "revisions": revisions, "outcomes": counts, "cases": records}
-        options.output.write_text(json.dumps(record, indent=1) + "\n")
+    revisions = {checkout.name: revision(checkout) for checkout in options.checkouts}
+    facts = {"gpu": torch.cuda.get_device_name() if options.gpu else "", "torch": torch.__version__,
+             "triton": triton.__version__, "cores": os.cpu_count(), "revisions": revisions}  # fmt: skip
+    records: dict[str, Any] = {}
+    run = functools.partial(in_a_process, checkouts=options.checkouts, limit=options.limit, with_gpu=options.gpu)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for name, found in zip(chosen, pool.map(run, chosen), strict=True):
+            records[name] = found
+            print(row(name, found), flush=True)
+            if options.output:  # after each case, as a run may be cut short
+                whole = {**facts, "outcomes": count(records), "cases": records}
+                options.output.write_text(json.dumps(whole, indent=1) + "\n")
+    print(count(records))
+
+
+def count(records: dict[str, Any]) -> dict[str, int]:
+    return dict(Counter(record["outcome"] for record in records.values()))
 
 
 if __name__ == "__main__":
