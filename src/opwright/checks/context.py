@@ -17,7 +17,7 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.kernel_calls import Calls, CallsHere, Raised
-from opwright.checks.memory import on_cpu
+from opwright.checks.memory import WITHOUT_SHORTAGE, is_shortage, on_cpu
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
 from opwright.contract import derive
 from opwright.contract.contract import Contract
@@ -288,11 +288,14 @@ class Context:
         return case, wrong
 
     def failed(self, check: str, case: str, message: str) -> Finding:
-        """A failing finding with the scalars of the case and the command that repeats it."""
+        """A failing finding (inconclusive, where memory was short): its scalars, and the command to repeat it."""
         scalars = self._scalars(case)
         if scalars:
             message = f"{message}\nwith {scalars}"
-        return Finding(check, Status.FAIL, case, message, self.reproduce.format(check=check, case=case))
+        again = self.reproduce.format(check=check, case=case)
+        if is_shortage(message):
+            return Finding(check, Status.INCONCLUSIVE, case, message, again, remedy=WITHOUT_SHORTAGE)
+        return Finding(check, Status.FAIL, case, message, again)
 
     def _scalars(self, case: str) -> str:
         """The values of the arguments that are no tensors, which follow from the case."""

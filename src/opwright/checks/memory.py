@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["changed_bytes", "copy_back", "on_cpu", "same_layout_copy"]
+__all__ = ["WITHOUT_SHORTAGE", "changed_bytes", "copy_back", "is_shortage", "on_cpu", "same_layout_copy"]
 
 # In a larger storage that a tensor hardly uses, only its elements are copied and compared.
 _MOST_BYTES = 1 << 30
+# What torch, its libraries and Python say where memory is short.
+_SHORTAGES = (
+    "OutOfMemoryError", "MemoryError", "out of memory", "not enough memory", "can't allocate memory",
+    "STATUS_ALLOC_FAILED", "std::bad_alloc",
+)  # fmt: skip
+WITHOUT_SHORTAGE = "free memory, or check fewer kernels at a time with --jobs"
+
+
+def is_shortage(text: str) -> bool:
+    """Whether an error says that a device or the machine had no memory left, which may be the work of others."""
+    return any(words in text for words in _SHORTAGES)
 
 
 def same_layout_copy(

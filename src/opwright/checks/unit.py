@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from opwright.checks.context import KERNEL
 from opwright.checks.coverage import too_little
+from opwright.checks.memory import WITHOUT_SHORTAGE
 from opwright.checks.outputs import properties
 from opwright.checks.plan import Task
 from opwright.checks.process.isolation import Ending, fork_server, run_job
@@ -245,7 +246,7 @@ def _add_crash(task: Task, settings: Settings, report: _WorkerReport, ending: En
     reproduce = _how_to_reproduce(task, settings).format(check=ending.doing, case=ending.case)
     if report.suspected is not None:  # a simpler case of it ended the worker
         report.findings.append(report.suspected)
-    is_of_kernel = ending.who == KERNEL
+    is_of_kernel = ending.who == KERNEL and not ending.is_shortage
     report.findings.append(
         Finding(
             ending.doing,
@@ -261,6 +262,8 @@ def _add_crash(task: Task, settings: Settings, report: _WorkerReport, ending: En
 def _remedy(ending: Ending, timeout: float) -> str:
     if ending.hung and not ending.broken:
         return f"allow more time with --timeout {5 * timeout:g}"
+    if ending.is_shortage:
+        return WITHOUT_SHORTAGE
     if ending.who == KERNEL:
         return ""
     return "state the values that the reference takes with ow.values(...), or refuse others in it"

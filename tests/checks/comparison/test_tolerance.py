@@ -284,3 +284,39 @@ def test_sums_of_a_fourier_transform_are_off_by_the_mean_of_all(dtype):
     assert wrong(expected, got) == 0
     got[2, 5] += 1e-2 * got[2, 5]
     assert wrong(expected, got) == 1
+
+
+def test_any_place_among_many_equal_values_is_right_and_places_outside_are_not():
+    x = normal(3, 1, 40).expand(3, 15, 40)
+    expected = computation(lambda x: x.median(1).indices, x)
+    for place in (0, 7, 14):
+        assert wrong(expected, torch.full((3, 40), place)) == 0
+    assert wrong(expected, torch.full((3, 40), -1)) == 120
+    assert wrong(expected, torch.full((3, 40), 30)) == 120
+    x = torch.zeros(2, 5000)
+    assert wrong(computation(lambda x: x.argmax(-1), x), torch.tensor([0, 4999])) == 0
+    x[1, 77] = 1
+    assert wrong(computation(lambda x: x.argmax(-1), x), torch.tensor([0, 76])) == 1
+
+
+def test_a_gradient_through_a_sort_of_equal_values_may_go_to_either():
+    x, g = normal(129, 7, 3, dtype=torch.bfloat16), normal(129, 7, 3, dtype=torch.bfloat16, seed=1)
+
+    def gradient(order):
+        return lambda x, g: torch.zeros_like(g).scatter(0, order(x), g)
+
+    for seed in range(40):
+        x, g = (
+            normal(129, 7, 3, dtype=torch.bfloat16, seed=seed),
+            normal(129, 7, 3, dtype=torch.bfloat16, seed=seed + 1),
+        )
+        expected = computation(gradient(lambda x: torch.argsort(x, dim=0, stable=True)), x, g)
+        other = gradient(lambda x: 128 - torch.argsort(x.flip(0), dim=0, stable=True))(x, g)
+        assert wrong(expected, other) == 0
+
+
+def test_an_intermediate_result_may_be_flushed_before_it_is_multiplied():
+    x = torch.tensor([3e-39, 2e-20])
+    expected = computation(lambda x: (x * 1.0) * 20.0, x)
+    assert wrong(expected, torch.tensor([0.0, 4e-19])) == 0
+    assert wrong(expected, torch.tensor([6e-38, 0.0])) == 1

@@ -273,7 +273,9 @@ class _Perturbed(_Exactly):
         limits = torch.finfo(dtype)
         own = max(self._finest, limits.eps if self._same else self._fallback)
         of_result = self._finest if self._same and position in self._last else own
-        return of_result, own, limits.tiny * limits.eps
+        # A GPU may take what is below the smallest normal number of float32 for zero, and multiply later.
+        flushes = limits.tiny < 1e-30
+        return of_result, own, limits.tiny if flushes else limits.tiny * limits.eps
 
 
 # Functions with results of about 1, which many kernels compute to an absolute error, as 1 - sigmoid(-x); and logarithms

@@ -44,8 +44,9 @@ _STEPS = 30
 
 @dataclass(frozen=True)
 class Ending:
-    """How a worker ended: ``exit_code`` is negative for a signal; ``hung`` if it was killed after a time-out; and
-    ``broken`` says what was wrong with its messages."""
+    """How a worker ended: ``exit_code`` is negative for a signal; ``hung`` if it was killed after a time-out;
+    ``broken`` says what was wrong with its messages; and ``out_of_memory`` whether the system ended processes in that
+    time to have memory."""
 
     exit_code: int
     hung: bool
@@ -56,6 +57,12 @@ class Ending:
     output: str
     finished: bool
     broken: str = ""
+    out_of_memory: bool = False
+
+    @property
+    def is_shortage(self) -> bool:
+        """Whether the system probably ended it, for its memory."""
+        return self.out_of_memory and self.exit_code == -signal.SIGKILL and not self.hung and not self.broken
 
     def describe(self, timeout: float) -> str:
         """The ending as a text for messages."""
@@ -63,6 +70,8 @@ class Ending:
             ending = f"sent {self.broken} in place of a check's messages, and was stopped"
         elif self.hung:
             ending = f"did not return within {timeout:g} s, and was stopped"
+        elif self.is_shortage:
+            ending = "was ended by the system, whose memory was short"
         elif self.exit_code < 0:
             name = signal.Signals(-self.exit_code).name if -self.exit_code in list(signal.Signals) else "a signal"
             ending = f"crashed with {name}" + (f" {self.at}" if name in ("SIGSEGV", "SIGBUS") and self.at else "")
@@ -198,6 +207,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
     Args:
         timeout: seconds that one step may take; a build may take ten times as long.
     """
+    ended_before = _ended_for_memory()
     ours, theirs = socket.socketpair()
     to_kernel, to_judge = socket.socketpair()
     read_output, write_output = os.pipe()
@@ -231,7 +241,16 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         output=conversation.output.decode(errors="replace"),
         finished=conversation.finished and not conversation.broken,
         broken=conversation.broken,
+        out_of_memory=_ended_for_memory() > ended_before,
     )
+
+
+def _ended_for_memory() -> int:
+    """The number of processes that the system has ended for its memory since it started; 0 where it does not say."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/vmstat").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("oom_kill ")).split()[1])
+    return 0
 
 
 def _continue(pid: int) -> None:

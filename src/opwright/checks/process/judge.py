@@ -27,7 +27,7 @@ from opwright.checks.process.messages import (
     write_message,
 )
 from opwright.checks.process.remote import NotSimulated, RemoteCalls
-from opwright.checks.process.setup import enter, hide_memory, load_operator, prepare_torch
+from opwright.checks.process.setup import enter, error_of_check, hide_memory, load_operator, prepare_torch
 from opwright.checks.process.wire import BrokenAnswer, Connection, Ended
 from opwright.checks.state import in_simulator
 from opwright.checks.table import BESIDE_THE_KERNEL, CHECKS, EACH_CASE
@@ -166,7 +166,7 @@ def _run_checks(context: Context, calls: RemoteCalls, job: Job) -> Iterator[Find
         try:
             yield from calls.check(name, context) if name in BESIDE_THE_KERNEL else check(context)
         except Exception:  # an error in a check is never a pass
-            yield _failed(name, "the check itself failed with an error:\n" + traceback.format_exc(limit=-4))
+            yield error_of_check(name, traceback.format_exc(limit=-4))
 
 
 def _choose_cases(context: Context, job: Job) -> tuple[list[Case], list[NotChecked]]:

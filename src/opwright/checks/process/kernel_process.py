@@ -29,12 +29,12 @@ from opwright.checks.process.messages import (
     job_from,
     record_of,
 )
-from opwright.checks.process.setup import enter, load_operator, prepare_torch
+from opwright.checks.process.setup import enter, error_of_check, load_operator, prepare_torch
 from opwright.checks.process.wire import Connection, Ended, write_tensors
 from opwright.checks.table import CHECKS
 from opwright.contract.inputs.case import Case
 from opwright.errors import CompileError, NotSimulatedError, OpwrightError
-from opwright.results import Finding, Status
+from opwright.results import Finding
 from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
@@ -206,8 +206,7 @@ class _Server:
             for result in CHECKS[name](context):
                 _send(self._link, Found(result) if isinstance(result, Finding) else Unchecked(result))
         except Exception:  # an error in a check is never a pass
-            why = "the check itself failed with an error:\n" + traceback.format_exc(limit=-4)
-            _send(self._link, Found(Finding(name, Status.FAIL, message=why)))
+            _send(self._link, Found(error_of_check(name, traceback.format_exc(limit=-4))))
         with contextlib.suppress(RuntimeError):
             context.synchronize()
         self._link.answer({"ended": name})

@@ -8,12 +8,14 @@ import sys
 
 import torch
 
+from opwright.checks.memory import WITHOUT_SHORTAGE, is_shortage
 from opwright.checks.process.messages import Job
+from opwright.results import Finding, Status
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
 from opwright.runtime.targets import import_operator
 
-__all__ = ["enter", "hide_memory", "load_operator", "prepare_torch"]
+__all__ = ["enter", "error_of_check", "hide_memory", "load_operator", "prepare_torch"]
 
 
 def enter(job: Job) -> None:
@@ -48,3 +50,11 @@ def prepare_torch() -> None:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def error_of_check(check: str, traceback: str) -> Finding:
+    """A check that did not end. That is never a pass; where memory was short, it is nobody's fault."""
+    message = "the check itself failed with an error:\n" + traceback
+    if is_shortage(traceback):
+        return Finding(check, Status.INCONCLUSIVE, message=message, remedy=WITHOUT_SHORTAGE)
+    return Finding(check, Status.FAIL, message=message)
