@@ -19,6 +19,7 @@ from pathlib import Path
 from opwright.checks.context import KERNEL
 from opwright.checks.process.forkserver import MESSAGE_BYTES, Role
 from opwright.checks.process.messages import (
+    LOST_GPU,
     Doing,
     Done,
     Job,
@@ -75,6 +76,8 @@ class Ending:
         elif self.exit_code < 0:
             name = signal.Signals(-self.exit_code).name if -self.exit_code in list(signal.Signals) else "a signal"
             ending = f"crashed with {name}" + (f" {self.at}" if name in ("SIGSEGV", "SIGBUS") and self.at else "")
+        elif self.exit_code == LOST_GPU:
+            ending = "caused an error after which the GPU answers nothing to its process"
         else:
             ending = f"ended the process with exit code {self.exit_code}"
         tail = "\n".join(self.output.strip().splitlines()[-6:])

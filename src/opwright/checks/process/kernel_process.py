@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from opwright.checks.context import Context
 from opwright.checks.kernel_calls import CallsHere, Layout, Raised, pass_on_refusal
 from opwright.checks.memory import copy_back, same_layout_copy
 from opwright.checks.process.messages import (
+    LOST_GPU,
     Doing,
     Found,
     Job,
@@ -129,6 +131,7 @@ class _Server:
         while True:
             try:
                 kind, values = self._link.receive_question()
+                self._end_if_gpu_is_lost()
                 answers[kind](**values)
             except (MemoryError, torch.OutOfMemoryError) as error:  # of copies; the kernel's own are answered
                 self._link.answer({"no memory": str(error)})
@@ -136,6 +139,16 @@ class _Server:
                 self._link.answer({"not simulated": error.message})
             except Exception:  # a fault of the checker, which the kernel is not to blame for
                 self._link.answer({"failed": traceback.format_exc(limit=-4)})
+
+    def _end_if_gpu_is_lost(self) -> None:
+        """After a kernel's access to memory that is not there, CUDA answers this process nothing but that error."""
+        if self._device != "cuda":
+            return
+        try:
+            torch.cuda.synchronize()
+        except Exception as error:  # AcceleratorError, or RuntimeError in older versions
+            print((str(error).splitlines() or [""])[0], flush=True)  # the judge shows a process's last output
+            os._exit(LOST_GPU)
 
     def _on_device(self, arguments: Any) -> Any:
         """The judge's tensors themselves, on a CPU; else copies on the device."""
@@ -206,6 +219,7 @@ class _Server:
             for result in CHECKS[name](context):
                 _send(self._link, Found(result) if isinstance(result, Finding) else Unchecked(result))
         except Exception:  # an error in a check is never a pass
+            self._end_if_gpu_is_lost()
             _send(self._link, Found(error_of_check(name, traceback.format_exc(limit=-4))))
         with contextlib.suppress(RuntimeError):
             context.synchronize()

@@ -22,6 +22,7 @@ from opwright.results.json_form import from_json, to_json
 from opwright.runtime.targets import ImportPath
 
 __all__ = [
+    "LOST_GPU",
     "Doing",
     "Done",
     "Found",
@@ -41,6 +42,9 @@ __all__ = [
     "write_job",
     "write_message",
 ]  # fmt: skip
+
+# The exit code of a process for which CUDA has nothing left but the error that a kernel caused.
+LOST_GPU = 86
 
 
 @dataclass(frozen=True)

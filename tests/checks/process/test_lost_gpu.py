@@ -1,0 +1,73 @@
+"""A kernel whose access to memory that is not there leaves its process without a GPU: one finding, and others go on."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+import opwright as ow
+from opwright.checks.process.messages import LOST_GPU
+
+KERNELS = """
+extern "C" __global__ void twice(const float* x, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = 2 * x[i];
+}
+extern "C" __global__ void far(const float* x, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = 2 * x[i];
+  if (i == 64) x = nullptr, out[i] = x[i];
+}"""
+kernels = ow.cuda_module(KERNELS)
+
+
+@ow.op("lost::twice")
+def twice(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+    return x * 2
+
+
+def launcher(name):
+    def launch(x):
+        x, out = x.contiguous(), torch.empty(x.shape, device=x.device)
+        kernels[name][ow.cdiv(x.numel(), 128), 128](x, out, x.numel())
+        return out
+
+    return launch
+
+
+twice.cuda(launcher("twice"), name="right")
+twice.cuda(launcher("far"), name="far")
+
+
+@pytest.mark.gpu
+def test_the_error_is_told_once_and_the_next_kernel_is_judged():
+    found = {v.kernel: v for v in ow.check(twice, device="cuda", jobs=1).verdicts}
+    assert found["right"].status.value == "pass", found["right"].findings
+    wrong = found["far"]
+    assert wrong.status.value == "fail"
+    failed = [f for f in wrong.findings if f.status.value == "fail"]
+    assert 1 <= len(failed) <= 3, failed
+    assert not any("the check itself failed" in f.message for f in failed), failed
+    assert any("illegal memory access" in f.message for f in failed), failed
+    assert any("the worker ended" in n.why for n in wrong.not_checked)
+
+
+def test_the_exit_code_is_told_in_words():
+    @ow.op("lost::ends")
+    def double(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+        return x * 2
+
+    def ends(x):
+        print("CUDA error: an illegal memory access was encountered", flush=True)
+        os._exit(LOST_GPU)
+
+    double.python(ends, name="kernel")
+    (verdict,) = ow.check(double, device="cpu", checks=["values"]).verdicts
+    (finding,) = verdict.findings
+    assert verdict.status.value == "fail"
+    assert "after which the GPU answers nothing to its process" in finding.message
+    assert "illegal memory access" in finding.message
