@@ -38,10 +38,18 @@ _ANY = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16
 _POSITIVE_DEFINITE = {"cholesky", "linalg.cholesky", "linalg.cholesky_ex", "logdet"}
 _WELL_CONDITIONED = {
     "linalg.inv", "linalg.inv_ex", "linalg.det", "linalg.slogdet", "linalg.cond", "linalg.solve", "linalg.solve_ex",
-    "linalg.matrix_rank", "linalg.pinv",
+    "linalg.matrix_rank", "linalg.matrix_rank.hermitian", "linalg.pinv", "linalg.pinv.hermitian", "cholesky_inverse",
 }  # fmt: skip
-# Functions whose results say nothing for infinities and overflow.
-_FINITE = {"lu", "linalg.lu", "linalg.lu_factor", "linalg.lu_factor_ex", "linalg.householder_product"}
+# The same of the second argument.
+_SECOND_WELL_CONDITIONED = {"cholesky_solve"}
+# Functions whose results say nothing for infinities and overflow, such as products that do not stay finite in every
+# order.
+_FINITE = {
+    "lu", "linalg.lu", "linalg.lu_factor", "linalg.lu_factor_ex", "linalg.householder_product", "linalg.tensorinv",
+    "linalg.qr", "qr", "linalg.svdvals", "masked.cumprod", "cumprod", "prod", "masked.prod",
+}  # fmt: skip
+# Functions of matrices: others than small ones take minutes, or all of the memory, as the factor P of a long matrix.
+_OF_MATRICES = ("linalg.", "lu", "qr", "pinverse", "cholesky")
 # Functions on a GPU that take half precision in sizes that are powers of two only, and functions that may give the
 # place of any of equal values there: of integers, there are many.
 _POWERS_OF_TWO = "fft."
@@ -131,7 +139,8 @@ def _make(info: OpInfo, group: Group, layout: Layout, device: str) -> Made:
     if not outputs:
         raise LeftOut("no sample could be run")
     reference = _typed(call, _annotations(info, example, layout, outputs))
-    operator: Any = ow.op(f"opinfo::{re.sub('[^A-Za-z0-9_]', '_', full_name(info))}")(reference)
+    name = re.sub("[^A-Za-z0-9_]", "_", full_name(info))
+    operator: Any = ow.op(f"opinfo::{name}", where=_small(info, layout))(reference)
     fitting = [s.tensors for _, s in samples if _fits(operator, s)]
     operator.samples(functools.partial(list, fitting))
     operator.python(eager_kernel(call), name="eager", dtypes=supported)
@@ -141,6 +150,13 @@ def _make(info: OpInfo, group: Group, layout: Layout, device: str) -> Made:
         fixed = [d for d in example.dtypes if d is not None and d.is_floating_point]
         operator.python(fused_kernel(call, rounded), name="fused", dtypes=[*halves, *fixed])
     return Made(full_name(info), operator, layout, len(fitting))
+
+
+def _small(info: OpInfo, layout: Layout) -> list[str]:
+    """Relations that keep matrices small."""
+    if not info.name.startswith(_OF_MATRICES):
+        return []
+    return [f"{d} <= 130" for d in dict.fromkeys(d for tensor in layout.dims for d in tensor) if d.isalpha()]
 
 
 def _supported(info: OpInfo, device: str) -> list[torch.dtype]:
@@ -271,7 +287,7 @@ def _stated(info: OpInfo, i: int, bound: Any) -> Any:
         return ow.values(0, bound)
     if i == 0 and full_name(info) in _POSITIVE_DEFINITE:
         return ow.positive_definite()
-    if i == 0 and full_name(info) in _WELL_CONDITIONED:
+    if (i == 0 and full_name(info) in _WELL_CONDITIONED) or (i == 1 and full_name(info) in _SECOND_WELL_CONDITIONED):
         return ow.well_conditioned()
     if full_name(info) in _FINITE:
         return ow.values(-3, 3)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 __all__ = ["UNCHECKED_SIZES", "reason"]
 
-# Functions that take sizes which do not match, and read or write past the end of memory (in torch 2.13). Their
-# contracts have the sizes of a sample.
+# Functions that take sizes which do not match, and read or write past the end of memory (in torch 2.13), and one whose
+# result's size follows from its argument in a way that no annotation says. Their contracts have the sizes of a sample.
 UNCHECKED_SIZES = frozenset({
-    "nn.functional.batch_norm", "nn.functional.batch_norm.without_cudnn", "nn.functional.embedding_bag",
+    "istft", "nn.functional.batch_norm", "nn.functional.batch_norm.without_cudnn", "nn.functional.embedding_bag",
     "nn.functional.scaled_dot_product_attention",
 })  # fmt: skip
 

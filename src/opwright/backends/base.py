@@ -19,10 +19,12 @@ from typing import Any, ClassVar
 import torch
 
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.instrumented import compute_sanitizer
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError, SignatureMismatchError
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
+from opwright.results.outcomes import Instrumented
 
 __all__ = [
     "Artifact",
@@ -168,6 +170,12 @@ class Backend(abc.ABC):
         """The configurations among which a kernel that tunes itself chooses, each with a block in which it is the only
         one. Empty if there are none."""
         return ()
+
+    def instrumented(self, spec: KernelSpec, device: str, machine: Machine) -> Instrumented | Refused:
+        """How a tool watches the memory accesses of a kernel on a type of device."""
+        if device == "cuda":
+            return compute_sanitizer()
+        return Refused(f"no tool watches what {self.name} kernels access on a CPU")
 
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
         """A form of the kernel that torch.compile may trace into; None keeps it one opaque operator."""

@@ -62,6 +62,8 @@ class Context:
     runs: Callable[[str], None] = lambda who: None
     # The command that repeats a failing case, with the placeholders {check} and {case}.
     reproduce: str = ""
+    # The checks that were asked for; all, if none was.
+    selected: tuple[str, ...] = ()
     # A case that was asked for is shown as it is, not replaced by a smaller one.
     shrinks: bool = True
     # The checkers of other checks that examine every case, too.

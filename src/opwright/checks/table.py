@@ -23,6 +23,7 @@ from opwright.checks.outputs import (
     values,
 )
 from opwright.checks.registration import compiled, flops, opcheck, vmap
+from opwright.checks.sanitizer import check as sanitizer
 
 __all__ = ["BESIDE_THE_KERNEL", "CHECKS", "EACH_CASE"]
 
@@ -48,6 +49,7 @@ CHECKS: dict[str, Check] = {
     opcheck.NAME: opcheck.check,
     compiled.NAME: compiled.check,
     afterwards.NAME: afterwards.check,
+    sanitizer.NAME: sanitizer.check,
     own_work.NAME: own_work.check,  # after it, this process cannot compile functions that it has not compiled before
     edges.NAME: edges.check,  # may end this process
 }
@@ -56,8 +58,8 @@ CHECKS: dict[str, Check] = {
 # does, and are not to be deceived by it.
 BESIDE_THE_KERNEL = frozenset({
     guard_bands.NAME, repeated_calls.NAME, surroundings.NAME, concurrency.NAME, streams.NAME, configurations.NAME,
-    own_backward.NAME, second_derivatives.NAME, vmap.NAME, flops.NAME, opcheck.NAME, compiled.NAME, own_work.NAME,
-    edges.NAME,
+    own_backward.NAME, second_derivatives.NAME, vmap.NAME, flops.NAME, opcheck.NAME, compiled.NAME, sanitizer.NAME,
+    own_work.NAME, edges.NAME,
 })  # fmt: skip
 
 # Those that examine every case: each case runs once for all of them.

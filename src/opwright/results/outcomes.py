@@ -1,11 +1,12 @@
-"""Records of what can run here, of the origin of an operator's parts, and of the choice of a kernel for a call."""
+"""Records of what can run here and how, of the origin of an operator's parts, and of the choice of a kernel."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Accepted", "Choice", "Explanation", "Origin", "Part", "Probe", "Refused"]
+__all__ = ["Accepted", "Choice", "Explanation", "Instrumented", "Origin", "Part", "Probe", "Refused", "Tool"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,29 @@ class Refused:
 
 
 Probe = Accepted | Refused
+
+
+class Tool(StrEnum):
+    """A program that watches what a kernel accesses."""
+
+    ADDRESS_SANITIZER = "AddressSanitizer"
+    COMPUTE_SANITIZER = "compute-sanitizer"
+
+
+@dataclass(frozen=True)
+class Instrumented:
+    """How a kernel is built and run so that a tool watches it.
+
+    Attributes:
+        flags: for the kernel's compiler.
+        command: what the command of the process in which the kernel runs begins with.
+        environment: variables of that process.
+    """
+
+    tool: Tool
+    flags: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Origin(StrEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from opwright.internals.autograd import below_autograd
 from opwright.internals.dispatch import is_intercepted
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
+from opwright.results.outcomes import Instrumented
 from opwright.runtime.call.argument_utils import dtypes_that_count, gpu_of
 from opwright.runtime.call.fast_path import (
     GuardedCall,
@@ -149,6 +151,17 @@ class Kernel:
     def configurations(self) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:
         """The configurations of a kernel that tunes itself, each with a block in which it is the only one."""
         return get_backend(self.backend).configurations(self.spec, self.contract)
+
+    def instrumented(self, device: str) -> tuple[Kernel, Instrumented] | Refused:
+        """The kernel built for a tool that watches its memory accesses, and how to run it."""
+        found = get_backend(self.backend).instrumented(self.spec, device, build_tools().machine)
+        if isinstance(found, Refused):
+            return found
+        if not found.flags:
+            return self, found
+        flags = [*self.spec.options.get("options", ()), *found.flags]
+        options = {**self.spec.options, "options": flags}
+        return Kernel(dataclasses.replace(self.spec, options=options), self.contract), found
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if the language has one."""

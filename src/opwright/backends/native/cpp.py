@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.instrumented import address_sanitizer
 from opwright.backends.native import host_function
 from opwright.backends.native.abi import ATEN, abi_of
 from opwright.backends.native.binding import binding_text
@@ -16,6 +17,7 @@ from opwright.contract.contract import Contract
 from opwright.errors import KernelRefusedError
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
+from opwright.results.outcomes import Instrumented
 
 __all__ = ["CppBackend"]
 
@@ -57,6 +59,9 @@ class CppBackend(Backend):
         libraries = ("-ltorch", "-ltorch_cpu", *(("-lc10", "-ltorch_python") if abi is ATEN else ()))
         native = machine.cpu + machine.cpu_flags
         return host_function.Toolchain(machine.cxx, flags, libraries, ".cpp", native)
+
+    def instrumented(self, spec: KernelSpec, device: str, machine: Machine) -> Instrumented | Refused:
+        return address_sanitizer(machine)
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         assert artifact.file is not None  # compile always makes one

@@ -116,6 +116,7 @@ class _Server:
             lambda check, case, at="": _send(link, Doing(check, case, at=at)),
             lambda finding: _send(link, Suspected(finding)),
             reproduce=job.reproduce,
+            selected=job.checks,
             shrinks=not job.case,
         )
 
