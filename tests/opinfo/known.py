@@ -50,7 +50,7 @@ KNOWN: tuple[Bug, ...] = (
     Bug(
         ("median", "nanmedian"),
         "cpu",
-        ("values", "gradients"),
+        ("values", "gradients", "memory"),
         "torch.tensor([[3.0], [1.0], [2.0]]).expand(3, 2).median(1) has the values [1, 1, 0] instead of [3, 1, 2]: "
         "along an expanded dim it reads other memory; a contiguous copy is right (torch 2.13, CPU).",
     ),
@@ -61,7 +61,14 @@ KNOWN: tuple[Bug, ...] = (
         "torch.mv(x, v) in float16 and bfloat16 ends the process with SIGSEGV where the two rows of x are 2³¹ + 64 "
         "elements apart; in float32 it is right (torch 2.13, CPU).",
     ),
-    # On an H200 with torch 2.11:
+    Bug(
+        ("cummin", "cummax"),
+        "",
+        ("values", "metadata"),
+        "torch.cummin(x, 0) of x = torch.empty_strided((2, 7, 3), (2**31 + 64, 3, 1)) ends the process with SIGSEGV on "
+        "a CPU (torch 2.14), where the reference runs.",
+    ),
+    # On an H200 or H100 with torch 2.11:
     Bug(
         ("nn.functional.hardsigmoid", "nn.functional.hardswish"),
         "cuda",
