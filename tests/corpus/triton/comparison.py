@@ -18,22 +18,31 @@ FLOAT32, TF32, BFLOAT16 = 1e-4, 3e-3, 3e-2
 
 @dataclass(frozen=True)
 class Case:
-    """``run`` returns the largest difference relative to the largest element; at most ``tolerance`` is right."""
+    """``run`` returns the largest difference relative to the largest element; at most ``tolerance`` is right.
+
+    Attributes:
+        by_address: its kernels get addresses as numbers, which are a GPU's or the CPU's.
+        faulty: what is wrong with the published kernel, read by hand.
+    """
 
     name: str
     run: Callable[[], float]
     tolerance: float
+    by_address: bool = False
+    faulty: str = ""
 
 
 CASES: dict[str, Case] = {}
 
 
-def case(name: str, tolerance: float = FLOAT32) -> Callable[[Callable[[], float]], Callable[[], float]]:
+def case(
+    name: str, tolerance: float = FLOAT32, *, by_address: bool = False, faulty: str = ""
+) -> Callable[[Callable[[], float]], Callable[[], float]]:
     """Add a case; its name begins with that of the library."""
 
     def add(run: Callable[[], float]) -> Callable[[], float]:
         assert name not in CASES, name
-        CASES[name] = Case(name, run, tolerance)
+        CASES[name] = Case(name, run, tolerance, by_address, faulty)
         return run
 
     return add

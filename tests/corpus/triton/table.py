@@ -2,7 +2,8 @@
 
     python -m tests.corpus.triton.table CHECKOUT... [-o RECORD.json] [--only NAME...] [--gpu] [--jobs N]
 
-CHECKOUT: a clone of Liger-Kernel, attorch or flash-linear-attention (which needs einops), known by its folder's name.
+CHECKOUT: a clone of Liger-Kernel, attorch, flash-linear-attention (which needs einops), tritonbench or unsloth (which
+needs transformers), known by its folder's name.
 Each case runs in a process of its own. A finding of the simulator is printed whole, to be read by hand. With ``--gpu``,
 a GPU makes each launch from the same bits as well: the table says after how many all bits are the same, and how far the
 others are apart.
@@ -29,6 +30,8 @@ LIBRARIES = {
     "Liger-Kernel": ("liger", "src"),
     "attorch": ("attorch", "."),
     "flash-linear-attention": ("fla", "."),
+    "tritonbench": ("tritonbench", "."),
+    "unsloth": ("unsloth", "."),
 }
 HERE = "tests.corpus.triton"
 
@@ -43,9 +46,10 @@ def run_here(name: str, seed: int, *, with_gpu: bool) -> dict[str, Any]:
 
     torch.manual_seed(0)
     case = CASES[name]
+    with_gpu = with_gpu and not case.by_address and not case.faulty
     started, launches = time.perf_counter(), Launches()
     try:
-        with ow.simulate(seed=seed), on_a_gpu_as_well() if with_gpu else contextlib.nullcontext(launches) as launches:
+        with on_a_gpu_as_well() if with_gpu else contextlib.nullcontext(launches) as launches, ow.simulate(seed=seed):
             found = case.run()
         record: dict[str, Any] = {"outcome": "same" if found <= case.tolerance else "differs", "difference": found}
     except ow.SimulatorError as error:
@@ -54,6 +58,9 @@ def run_here(name: str, seed: int, *, with_gpu: bool) -> dict[str, Any]:
         record = {"outcome": "refused", "message": str(error)}
     except Exception as error:  # of the library, or of the case
         record = {"outcome": "error", "message": f"{type(error).__name__}: {error}"}
+    if case.faulty:
+        is_found = record["outcome"] in ("finding", "differs")
+        record |= {"outcome": "fault found" if is_found else "fault missed", "fault": case.faulty}
     if with_gpu:
         record["gpu"] = {"launches": launches.count, "same_bits": launches.same, "difference": launches.largest}
     return {**record, "seconds": round(time.perf_counter() - started, 2)}
@@ -95,7 +102,7 @@ def revision(checkout: Path) -> str:
 
 def row(name: str, record: dict[str, Any]) -> str:
     figure = f"{record['difference']:.1e}" if "difference" in record else ""
-    text = f"{name:<40}{record['outcome']:<10}{figure:<10}{record.get('seconds', 0):6.1f} s"
+    text = f"{name:<40} {record['outcome']:<12}{figure:<10}{record.get('seconds', 0):6.1f} s"
     if gpu := record.get("gpu"):
         apart = ", ".join(f"{kernel} {found:.1e}" for kernel, found in gpu["difference"].items())
         text += f"   {gpu['same_bits']} of {gpu['launches']} launches the same bits; {apart}"
