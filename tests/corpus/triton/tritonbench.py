@@ -75,8 +75,8 @@ def matmul_with_activation() -> float:
 
 @case("tritonbench.gemm, partitioned along k", tolerance=HALF)
 def partitioned() -> float:
-    # Right where each of the 32 parts of k is 32 tiles of 64.
-    return product("gemm.partition_k", "matmul_partition_k", normal(64, 65536), normal(65536, 32), True)
+    # Right where the result is square, and each of the 32 parts of k is 32 tiles of 64.
+    return product("gemm.partition_k", "matmul_partition_k", normal(64, 65536), normal(65536, 64), True)
 
 
 @case(
