@@ -90,6 +90,12 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     # -- registration ------------------------------------------------------------------------------------------------
     Internal(
+        "packet",
+        "torch._ops.OpOverloadPacket",
+        "calls of torch.ops.namespace.name like earlier ones",
+        _DISPATCHER,
+    ),
+    Internal(
         "destroy_library",
         "torch.library.Library._destroy",
         "redefining an operator",

@@ -12,6 +12,7 @@ import torch
 from opwright.internals.lookup import find
 
 __all__ = [
+    "PACKET",
     "call_directly",
     "destroy",
     "keep_opaque_in_inductor",
@@ -23,6 +24,9 @@ __all__ = [
     "types_of_schema",
     "writes_arguments",
 ]  # fmt: skip
+
+# The class of ``torch.ops.namespace.name``.
+PACKET: Any = find("packet", lambda packet: isinstance(torch.ops.aten.relu, packet))
 
 
 def destroy(library: torch.library.Library) -> bool:

@@ -36,6 +36,7 @@ from opwright.runtime.call.fast_path import (
     with_visible_outputs,
 )
 from opwright.runtime.call.on_copies import OnCopies
+from opwright.runtime.call.torch_ops import shorten
 from opwright.runtime.languages import Languages
 from opwright.runtime.register import registration
 from opwright.runtime.register.autograd_function import make_tracker
@@ -83,6 +84,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         self.overload = registration.register(
             Registrable(self, self._rules, self._run, self._traceable_kernel, lambda: self.fingerprint, self._retire)
         )
+        shorten(self)
         self._functional = self._make_functional()
 
     def _make_functional(self) -> BaseOp[..., Any] | None:
@@ -150,7 +152,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         result = self._through_dispatcher(*self.contract.signature.split(arguments))
         signature = self.contract.signature
         if not signature.mutated and not signature.returns_list and is_plain_call(arguments, autograd_tracked=True):
-            self._guard(arguments, self._applicable_kernels(arguments), self._tracker)
+            self._guard_like(arguments, tracked=True)
         return result
 
     def _through_dispatcher(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -178,6 +180,10 @@ class BaseOp(Languages, Generic[P, R_co]):
         if self.contract.signature.mutated:
             return self.contract.pack(self.contract.run_in_place(arguments))
         return self.contract.pack(self.contract.reference(arguments))
+
+    def _guard_like(self, arguments: Sequence[Any], *, tracked: bool) -> None:
+        """Let later calls like this one, which has succeeded, run the same kernel."""
+        self._guard(arguments, self._applicable_kernels(arguments), self._tracker if tracked else None)
 
     def _guard(
         self, arguments: Sequence[Any], kernels: Sequence[OperatorKernel], track: Callable[..., Any] | None

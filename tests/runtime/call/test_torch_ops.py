@@ -1,0 +1,138 @@
+"""Calls through torch.ops take the guarded path where the dispatcher would do nothing, and the dispatcher elsewhere."""
+
+from __future__ import annotations
+
+import copy
+from typing import Annotated
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import opwright as ow
+
+
+def scaling(name, kernel):
+    @ow.op(f"torch_ops::{name}")
+    def scale(x: Float[Tensor, "n"], a: float, flag: bool = True) -> Float[Tensor, "n"]:
+        return a * x
+
+    scale.python(kernel, name="kernel")
+    return scale, getattr(torch.ops.torch_ops, name)
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_call_like_an_earlier_one_does_not_pass_the_dispatcher():
+    op, packet = scaling("guarded", lambda x, a, flag: x * a)
+    x = torch.randn(5)
+    first = packet(x, 2.0, True)
+    assert len(op._guarded_calls) == 1
+    op.overload._op = None  # what the dispatcher would be called by
+    assert torch.equal(packet(x, 2.0, True), first)
+    assert torch.equal(packet(torch.ones(5), 2.0, True), torch.full((5,), 2.0))
+
+
+def test_other_sizes_numbers_keywords_and_defaults_are_right_too():
+    _, packet = scaling("other", lambda x, a, flag: x * a)
+    for _ in range(2):
+        for n, a in ((5, 2.0), (6, 2.0), (5, 3.0)):
+            assert torch.equal(packet(torch.ones(n), a), torch.full((n,), a))
+            assert torch.equal(packet(torch.ones(n), a, True), torch.full((n,), a))
+            assert torch.equal(packet(x=torch.ones(n), a=a), torch.full((n,), a))
+    with pytest.raises((TypeError, RuntimeError, ow.ArgumentError)):
+        packet(torch.ones(5))
+    with pytest.raises((RuntimeError, ow.ArgumentError)):
+        packet(torch.ones(5, 5), 2.0, True)
+
+
+def test_modes_see_the_operator_after_a_guard_was_made():
+    _, packet = scaling("modes", lambda x, a, flag: x * a)
+    x = torch.ones(4)
+    packet(x, 2.0, True)
+    with Seen() as seen:
+        packet(x, 2.0, True)
+    assert seen.names[0] == "torch_ops.modes.default"
+    assert packet(x.to("meta"), 2.0, True).device.type == "meta"
+
+
+def test_gradients_and_transforms():
+    _, packet = scaling("tracked", lambda x, a, flag: x * a)
+    for _ in range(3):
+        x = torch.ones(4, requires_grad=True)
+        packet(x, 3.0, True).sum().backward()
+        assert x.grad.tolist() == [3.0] * 4
+        with torch.no_grad():
+            assert not packet(x, 3.0, True).requires_grad
+    assert torch.func.vmap(lambda x: packet(x, 3.0, True))(torch.ones(2, 4)).shape == (2, 4)
+    assert torch.func.grad(lambda x: packet(x, 3.0, True).sum())(torch.ones(4)).tolist() == [3.0] * 4
+
+
+def test_a_changed_kernel_is_run():
+    op, packet = scaling("changed", lambda x, a, flag: x * a)
+    x = torch.ones(3)
+    packet(x, 2.0, True)
+    with op.only("kernel"):
+        pass
+    op.register_flops(lambda x, a, flag: 1)  # drops the guards
+    assert op._guarded_calls == ()
+    assert packet(x, 2.0, True).tolist() == [2.0] * 3
+
+
+def test_a_redefined_operator_is_the_new_one():
+    _, old = scaling("again", lambda x, a, flag: x * a)
+    x = torch.ones(3)
+    old(x, 2.0, True)
+    _, new = scaling("again", lambda x, a, flag: x * a + 1)
+    assert new(x, 2.0, True).tolist() == [3.0] * 3
+    assert torch.ops.torch_ops.again(x, 2.0, True).tolist() == [3.0] * 3
+
+
+def test_compile_export_and_copies_know_it():
+    _, packet = scaling("compiled", lambda x, a, flag: x * a)
+    assert copy.deepcopy(packet) is packet
+    assert str(packet) == "torch_ops.compiled"
+    assert isinstance(packet, torch._ops.OpOverloadPacket)
+
+    def twice(x):
+        return packet(packet(x, 2.0, True), 2.0, True)
+
+    x = torch.ones(3)
+    assert torch.compile(twice, fullgraph=True, backend="aot_eager")(x).tolist() == [4.0] * 3
+
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return twice(x)
+
+    program = torch.export.export(Module(), (x,))
+    assert program.module()(x).tolist() == [4.0] * 3
+    assert torch.fx.symbolic_trace(Module())(x).tolist() == [4.0] * 3
+
+
+def test_saved_outputs_are_returned():
+    @ow.op("torch_ops::saves")
+    def saves(x: Float[Tensor, "n"]) -> tuple[Float[Tensor, "n"], Annotated[Float[Tensor, "n"], ow.saved_for_backward]]:
+        return x.exp(), x
+
+    for _ in range(3):
+        assert len(torch.ops.torch_ops.saves(torch.ones(2))) == 2
+        assert isinstance(saves(torch.ones(2)), Tensor)
+
+
+def test_numbers_that_always_change_leave_few_guards():
+    op, packet = scaling("changing", lambda x, a, flag: x * a)
+    x = torch.ones(2)
+    for i in range(100):
+        assert packet(x, float(i), True).tolist() == [float(i)] * 2
+    assert packet._unguarded == 64
+    assert len(op._guarded_calls) <= 8
