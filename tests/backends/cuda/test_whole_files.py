@@ -9,9 +9,9 @@ import torch
 
 import opwright as ow
 from opwright.backends.c_text import blank_out
-from opwright.backends.cuda.device_text import device_text
 from opwright.backends.cuda.nvrtc import available
-from opwright.backends.cuda.parsing import declarations
+from opwright.backends.cuda.text.device_text import device_text
+from opwright.backends.cuda.text.parsing import declarations
 from opwright.errors import SimulatorError
 from opwright.results import Refused
 
