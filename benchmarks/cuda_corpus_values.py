@@ -153,12 +153,18 @@ def product_cases() -> Iterator[Case]:
         ("2_kernel_global_mem_coalesce.cuh", "sgemm_global_mem_coalesce<32>", (1024,), 32),
         ("3_kernel_shared_mem_blocking.cuh", "sgemm_shared_mem_block<32>", (1024,), 32),
         ("4_kernel_1D_blocktiling.cuh", "sgemm1DBlocktiling<64, 64, 8, 8>", (512,), 64),
-        ("5_kernel_2D_blocktiling.cuh", "sgemm2DBlocktiling<64, 64, 8, 8, 8>", (64,), 64),
-        ("6_kernel_vectorize.cuh", "sgemmVectorize<64, 64, 8, 8, 8>", (64,), 64),
-        ("7_kernel_resolve_bank_conflicts.cuh", "sgemmResolveBankConflicts<64, 64, 8, 8, 8>", (64,), 64),
-        ("8_kernel_bank_extra_col.cuh", "sgemmResolveBankExtraCol<64, 64, 8, 8, 8>", (64,), 64),
     ):
         yield Case(f"{own}/{file}", kernel, "64x64x64", product(block, tile))
+    # The repository launches these with tiles of 128, and of 64 for smaller matrices.
+    for file, kernel in (
+        ("5_kernel_2D_blocktiling.cuh", "sgemm2DBlocktiling"),
+        ("6_kernel_vectorize.cuh", "sgemmVectorize"),
+        ("7_kernel_resolve_bank_conflicts.cuh", "sgemmResolveBankConflicts"),
+        ("8_kernel_bank_extra_col.cuh", "sgemmResolveBankExtraCol"),
+    ):
+        for tile in (128, 64):
+            name = f"{kernel}<{tile}, {tile}, 8, 8, 8>"
+            yield Case(f"{own}/{file}", name, f"{tile}x{tile}x{tile}", product((tile * tile // 64,), tile))
     for kernel, block in (("sgemm_naive_f32_kernel", (32, 32)), ("sgemm_sliced_k_f32_kernel<32, 32, 32>", (32, 32))):
         yield Case("kernels/sgemm/sgemm.cu", kernel, "64x64x64", plain_product(block, torch.float32))
     for kernel, block in (("hgemm_naive_f16_kernel", (32, 32)), ("hgemm_sliced_k_f16_kernel<32, 32, 32>", (32, 32))):
@@ -167,9 +173,10 @@ def product_cases() -> Iterator[Case]:
 
 def product(block: tuple[int, ...], tile: int) -> Callable[[Any], tuple[torch.Tensor, torch.Tensor]]:
     def launch(run: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        a, b, c = torch.randn(64, 64), torch.randn(64, 64), torch.randn(64, 64)
+        n = max(tile, 64)
+        a, b, c = torch.randn(n, n), torch.randn(n, n), torch.randn(n, n)
         wanted = 0.5 * (a.double() @ b.double()) + 3 * c.double()
-        run[(64 // tile, 64 // tile), block](64, 64, 64, 0.5, a, b, 3.0, c)
+        run[(n // tile, n // tile), block](n, n, n, 0.5, a, b, 3.0, c)
         return c, wanted.float()
 
     return launch
@@ -177,7 +184,9 @@ def product(block: tuple[int, ...], tile: int) -> Callable[[Any], tuple[torch.Te
 
 def plain_product(block: tuple[int, ...], dtype: torch.dtype) -> Callable[[Any], tuple[torch.Tensor, torch.Tensor]]:
     def launch(run: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        a, b, c = torch.randn(64, 64).to(dtype), torch.randn(64, 64).to(dtype), torch.zeros(64, 64, dtype=dtype)
+        # Small whole numbers, of which sums in half are exact: these kernels add up in their arguments' dtype.
+        a, b = (torch.randint(-3, 4, (64, 64)).to(dtype) for _ in range(2))
+        c = torch.zeros(64, 64, dtype=dtype)
         run[(2, 2), block](a, b, c, 64, 64, 64)
         return c, (a.double() @ b.double()).to(dtype)
 

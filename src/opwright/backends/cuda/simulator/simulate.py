@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import threading
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -99,6 +99,20 @@ def simulated_kernel(source: CudaSource, name: str) -> SimulatedKernel:
     return _kernel(source, name, _options.get().checked)
 
 
-@functools.lru_cache(maxsize=256)
+_kernels: dict[tuple[CudaSource, str, bool], SimulatedKernel] = {}
+_MOST_KERNELS = 256
+_loading = threading.Lock()
+
+
 def _kernel(source: CudaSource, name: str, checked: bool) -> SimulatedKernel:
-    return load(compile_kernel(source, name, build_tools(), checked=checked))
+    """The kernel, which is loaded once, by whichever thread asks first."""
+    key = source, name, checked
+    kernel = _kernels.get(key)
+    if kernel is None:
+        artifact = compile_kernel(source, name, build_tools(), checked=checked)
+        with _loading:
+            kernel = _kernels.get(key) or load(artifact)
+            if len(_kernels) >= _MOST_KERNELS:
+                _kernels.pop(next(iter(_kernels)))
+            _kernels[key] = kernel
+    return kernel

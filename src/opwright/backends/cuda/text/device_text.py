@@ -54,6 +54,12 @@ _OF_THE_DEVICE = re.compile(r"\b(?:__device__|__global__|constexpr)\b")
 _NO_VARIABLE = re.compile(
     r"\b(?:using|typedef|namespace|class|struct|enum|union|friend|static_assert|const|__constant__|__shared__|__managed__)\b"
 )
+# Libraries of device code, whose headers go with the code that names them.
+_LIBRARIES = {
+    "thrust": re.compile(r"\bthrust\b"),
+    "cub": re.compile(r"\bcub\b"),
+    "curand": re.compile(r"\bcurand\w*"),
+}
 # More than this is a library, all of which is for kernels.
 _MOST_TEXT = 4_000_000
 
@@ -73,10 +79,13 @@ def device_texts(texts: tuple[str, ...], kernels: tuple[str, ...]) -> tuple[str,
     kept = [_without_bindings(text, macros) for text in texts]
     items = [items_of(blank_out(text)) for text in kept]
     needed = _needed([item for of in items for item in of], [blank_out(text) for text in kept], kernels, macros)
-    return tuple(
+    left = [
         _without(text, [span for item in of for span in _unneeded(item, item in needed, text, macros)])
         for text, of in zip(kept, items, strict=True)
-    )
+    ]
+    named = [INCLUDE.sub("", blank_out(text)) for text in left]
+    used = {library for library, names in _LIBRARIES.items() if any(map(names.search, named))}
+    return tuple(_without(text, _includes_of(text, _LIBRARIES.keys() - used)) for text in left)
 
 
 def device_text(text: str, kernels: Sequence[str] | None = None) -> str:
@@ -120,6 +129,15 @@ def _includes_for_host(text: str, code: str) -> list[tuple[int, int]]:
         (found.start(), found.end())
         for found in INCLUDE.finditer(text)
         if code[found.start() : found.start(2)].strip().startswith("#") and _HOST_HEADER.fullmatch(found[2])
+    ]
+
+
+def _includes_of(text: str, libraries: Iterable[str]) -> list[tuple[int, int]]:
+    code, names = blank_out(text), tuple(libraries)
+    return [
+        (found.start(), found.end())
+        for found in INCLUDE.finditer(text)
+        if code[found.start() : found.start(2)].strip().startswith("#") and found[2].startswith(names)
     ]
 
 
@@ -197,7 +215,7 @@ def _is_for_host(item: Item, macros: dict[str, str]) -> bool:
     if item.kind == "statement" and _NO_VARIABLE.search(item.head):
         return re.search(r"\bconst\b", item.head) is not None and _HOST_WORDS.search(item.head) is not None
     head = item.head
-    for name in IDENTIFIER.findall(item.head[: item.head.find("(")] if "(" in item.head else item.head):
+    for name in IDENTIFIER.findall(re.split(r"[(=]", item.head)[0]):
         if name in macros:
             head += macros[name]
         elif re.fullmatch(r"[A-Z][A-Z0-9_]{2,}", name):

@@ -195,10 +195,23 @@ def _named_class(head: str) -> str:
 
 def _bare(head: str) -> str:
     """The head without template parameters and without what stands in parentheses."""
-    head = re.sub(r"\btemplate\s*<[^{};]*?>(?=\s*[\w\[])", " ", head)
+    while found := re.search(r"\btemplate\s*<", head):
+        head = f"{head[: found.start()]} {head[_after_angles(head, found.end()) :]}"
     while (shorter := re.sub(r"\([^()]+\)", "()", head)) != head:
         head = shorter
     return re.sub(r"\b(?:__align__|alignas|__attribute__|__launch_bounds__)\s*\(\)", "", head)
+
+
+def _after_angles(head: str, position: int) -> int:
+    """The position after the bracket that closes the one before ``position``. Those in parentheses are comparisons."""
+    depth, parentheses = 1, 0
+    while position < len(head) and depth:
+        letter = head[position]
+        parentheses += (letter == "(") - (letter == ")")
+        if parentheses == 0 and not head.startswith("->", position - 1):
+            depth += (letter == "<") - (letter == ">")
+        position += 1
+    return position
 
 
 def _is_function(head: str) -> bool:
