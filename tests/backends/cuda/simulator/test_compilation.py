@@ -268,3 +268,8 @@ def test_two_kernels_of_one_name_are_two() -> None:
         x = torch.zeros(2, dtype=torch.int32)
         kernel.launch((1, 1, 1), (2, 1, 1), 0, [x])
         assert x.tolist() == [want, want]
+
+
+@pytest.mark.compiler
+def test_a_function_may_be_inline_in_two_ways() -> None:  # as nvcc has it
+    assert filled("static inline __device__ __forceinline__ int one() { return 1; }\n" + FILL) == 1
