@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from opwright.results import (
         Accepted,
         BenchReport,
+        CallSite,
         CallsReport,
         CallTime,
         CheckReport,
@@ -107,7 +108,7 @@ _NAMES_OF = {
     ],
     "opwright.mutation.run": ["mutate"],
     "opwright.results": [
-        "Accepted", "BenchReport", "CallTime", "CallsReport", "CheckReport", "Choice", "Comparison",
+        "Accepted", "BenchReport", "CallSite", "CallTime", "CallsReport", "CheckReport", "Choice", "Comparison",
         "ComparisonVerdict", "Coverage",
         "Crossover", "ErrorHistogram", "Estimate", "Explanation", "Fate", "Finding", "KernelFinding",
         "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport", "NotChecked", "OperatorCalls", "Origin",
@@ -125,7 +126,8 @@ _NAMES_OF = {
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 __all__ = [
-    "Accepted", "ArgumentError", "BenchReport", "CacheError", "CallTime", "CallsReport", "CheckError", "CheckReport",
+    "Accepted", "ArgumentError", "BenchReport", "CacheError", "CallSite", "CallTime", "CallsReport", "CheckError",
+    "CheckReport",
     "Choice", "Comparison", "ComparisonVerdict", "CompileError", "CompiledNumpy", "ContractError", "Coverage",
     "Crossover", "CudaGraphError", "CudaGraphed", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate",
     "Finding", "Kernel", "KernelError", "KernelFinding", "KernelMutation", "KernelRefusedError", "Killer",

@@ -6,6 +6,7 @@ compiler runs. What a build has read is another matter (``compiler_inputs.py``).
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ __all__ = [
 # An #include line: the text before the name, and the name.
 INCLUDE = re.compile(r'^([ \t]*#[ \t]*include[ \t]*)[<"]([^">\n]+)[>"]', re.MULTILINE)
 _OPENING, _CLOSING = "([{", ")]}"
+_BRACKET = re.compile(r"[()\[\]{}]")
 # A comment, a literal, or a number. Numbers are matched because a quote in a number (1'000) opens no literal.
 _TOKEN = re.compile(
     r"""
@@ -31,6 +33,7 @@ _TOKEN = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=128)
 def blank_out(text: str) -> str:
     """The text with comments and literals replaced by spaces. The remaining code keeps its positions."""
 
@@ -43,10 +46,10 @@ def blank_out(text: str) -> str:
 def closing_bracket(code: str, opening: int) -> int | None:
     """The position of the bracket that closes the one at ``opening``; None if it is not closed."""
     depth = 0
-    for position in range(opening, len(code)):
-        depth += (code[position] in _OPENING) - (code[position] in _CLOSING)
+    for bracket in _BRACKET.finditer(code, opening):
+        depth += 1 if bracket[0] in _OPENING else -1
         if depth == 0:
-            return position
+            return bracket.start()
     return None
 
 

@@ -92,6 +92,7 @@ class KernelFinding:
         line: the line in it; 0 if it is not known.
         source_line: the text of that line.
         other: for an error of two threads, the other thread: its block, thread, file, line and source line.
+        callers: the calls that led to the line, from the innermost to the kernel's own; empty if it is in the kernel.
     """
 
     kind: str
@@ -103,17 +104,29 @@ class KernelFinding:
     line: int = 0
     source_line: str = ""
     other: OtherThread | None = None
+    callers: tuple[CallSite, ...] = ()
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else self.file or "unknown place"
         lines = [f"{where}: {self.kind}: {self.message}"]
         lines += [f"    {self.source_line}"] if self.source_line else []
+        for caller in self.callers:
+            lines.append(f"    called at {caller.file}:{caller.line}: {caller.source_line}".rstrip(": "))
         lines.append(f"    in {self.kernel}, block {self.block}, thread {self.thread}")
         if self.other is not None:
             place = f" at {self.other.file}:{self.other.line}" if self.other.line else ""
             lines.append(f"    and block {self.other.block}, thread {self.other.thread}{place}")
             lines += [f"    {self.other.source_line}"] if self.other.source_line else []
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """Where a function was called on the way to a finding."""
+
+    file: str
+    line: int
+    source_line: str = ""
 
 
 @dataclass(frozen=True)

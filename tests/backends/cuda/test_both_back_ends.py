@@ -52,6 +52,26 @@ NAMES = {
         " cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block); out[0] = warp.size() + block.size();",
         33.0,
     ),
+    "any group": (
+        "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;",
+        "cg::thread_group block = cg::this_thread_block(); block.sync(); cg::thread_group tile ="
+        " cg::tiled_partition(block, 4); out[0] = block.size() + tile.thread_rank();",
+        1.0,
+    ),
+    "clock": ("#include <time.h>", "clock_t begin = clock(); out[0] = clock() >= begin;", 1.0),
+    "torch's names": (
+        "#include <ATen/ATen.h>",
+        "at::acc_type<c10::Half, true> a = c10::Half(3); out[0] = a * sizeof(at::opmath_type<at::BFloat16>);",
+        12.0,
+    ),
+    "wmma": (
+        "#include <mma.h>\nusing namespace nvcuda;",
+        "wmma::fragment<wmma::accumulator, 16, 16, 16, float> f; wmma::fill_fragment(f, 2.0f);"
+        " out[0] = f.x[0] * f.num_elements;",
+        16.0,
+    ),
+    "pipeline": ("#include <cuda_pipeline.h>", "__pipeline_commit(); __pipeline_wait_prior(0); out[0] = 1;", 1.0),
+    "inline PTX": ("", 'unsigned v; asm("mov.u32 %0, %ntid.x;" : "=r"(v)); out[0] = v;', 1.0),
 }  # fmt: skip
 
 

@@ -9,9 +9,9 @@ import torch
 
 import opwright as ow
 from opwright.backends.c_text import blank_out
-from opwright.backends.cuda.device_text import device_text
 from opwright.backends.cuda.nvrtc import available
-from opwright.backends.cuda.parsing import declarations
+from opwright.backends.cuda.text.device_text import device_text
+from opwright.backends.cuda.text.parsing import declarations
 from opwright.errors import SimulatorError
 from opwright.results import Refused
 
@@ -161,3 +161,39 @@ def test_a_whole_file_compiles_for_a_gpu(tmp_path: Path) -> None:
     (tmp_path / "extension.cu").write_text(WHOLE)
     module = ow.cuda_module(tmp_path / "extension.cu", instances=["double_kernel<float>"])
     assert sorted(entry.name for entry in module.compile("sm_90").entries) == ["double_kernel<float>", "pack_kernel"]
+
+
+def kept(text: str, kernel: str) -> str:
+    return " ".join(device_text(text, [kernel]).split())
+
+
+def test_only_what_a_kernel_needs_is_kept() -> None:
+    text = """
+#include <torch/extension.h>
+#include <thrust/tuple.h>
+#include <cub/cub.cuh>
+template <typename T, int dim, template <typename U> class Traits = at::DefaultPtrTraits, typename index_t = long>
+static at::Tensor accessor(const at::Tensor& t) { return t; }
+template <typename T> struct Pair {
+  T a, b;
+  void print() { std::cout << a; }
+  __device__ T sum() const { return a + b; }
+};
+struct Domain { std::vector<double> x; };
+static cudaArray *array = NULL;
+cublasHandle_t handle;
+__device__ float once(float v) { return v; }
+__device__ float unused(cudaTextureObject_t t) { return tex2D<float>(t, 0, 0); }
+#define TWICE(v) (once(v) * 2)
+__global__ void k(float* array) { array[0] = TWICE(Pair<float>{1, 2}.sum()); }
+__global__ void sums(float* x) { typedef cub::BlockReduce<float, 32> Reduce; }
+int main() { k<<<1, 1>>>(nullptr); for (int i = 0; i < 3; i++) { std::cout << i; } }
+"""
+    left = kept(text, "k")
+    for name in ("struct Pair", "once(float v)", "__global__ void k", "T sum()"):
+        assert name in left, name
+    for name in ("thrust", "cub", "accessor", "Domain", "cudaArray", "handle", "unused", "sums", "print", "main"):
+        assert name not in left, name
+    other = kept(text, "sums")
+    assert "#include <cub/cub.cuh>" in other
+    assert "thrust" not in other

@@ -13,15 +13,17 @@ import torch
 from opwright.backends.build_tools import build_tools
 from opwright.backends.cuda import nvrtc
 from opwright.backends.cuda.options import parse_options
-from opwright.backends.cuda.parsing import declarations
-from opwright.backends.cuda.simulator.simulate import simulate
+from opwright.backends.cuda.simulator.simulate import simulate, simulated_kernel
+from opwright.backends.cuda.simulator.variables import SharedVariables
 from opwright.backends.cuda.source import CudaSource, kernels_defined
-from opwright.backends.gpu.device_code import DeviceCode, EntryPoint
+from opwright.backends.cuda.text.parsing import declarations, is_template, qualified_names
+from opwright.backends.cuda.variables import CpuMemory, DeviceVariable, GpuMemory, in_code, no_variable
+from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter
 from opwright.backends.gpu.launcher import Configuration, DeviceFunction, as_extent
 from opwright.backends.gpu.recording import Recorder, recorder_of_this_thread
 from opwright.backends.native.native_call import native_calls
 from opwright.contract.fingerprint import digest
-from opwright.errors import KernelError, KernelRefusedError, LaunchError
+from opwright.errors import KernelError, LaunchError
 
 __all__ = ["CudaKernel", "CudaModule", "cdiv", "cuda_module"]
 
@@ -80,6 +82,15 @@ def _find(source: str | Path, beside: Path | None) -> Path:
 _CPU = -1
 
 
+def overloaded(source: str, name: str, overloads: Sequence[Sequence[Parameter]]) -> KernelError:
+    """The error for a name that several kernels have."""
+    declared = [f"{name}({', '.join(p.type_name for p in parameters)})" for parameters in overloads]
+    return KernelError(
+        f"{source}: {name!r} is overloaded: {', '.join(declared)}",
+        fix="give the kernel that is meant a name of its own, or call it from one that has",
+    )
+
+
 class CudaModule:
     """The kernels of one CUDA C++ source. Nothing is compiled before it is needed."""
 
@@ -93,6 +104,7 @@ class CudaModule:
         for instance in instances:
             self._check_name(instance)
         self._kernels: dict[str, CudaKernel] = {}
+        self.simulated_variables = SharedVariables()
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -101,12 +113,71 @@ class CudaModule:
         return digest("cuda", self.source.text, *headers, *self.source.options, *self.instances)
 
     def __getitem__(self, name: str) -> CudaKernel:
-        """A kernel by its name, or an instance of a template: ``module["add<float, 4>"]``."""
+        """A kernel by its name, or an instance of a template: ``module["add<float, 4>"]``. A namespace may be left out
+        where that is not ambiguous.
+
+        Raises:
+            KernelError: there is none of that name, or several.
+        """
         kernel = self._kernels.get(name)
         if kernel is None:
             self._check_name(name)
-            kernel = self._kernels[name] = CudaKernel(self, name)
+            full = self._full_name(name)
+            kernel = self._kernels.get(full) or CudaKernel(self, full)
+            self._kernels[name] = self._kernels[full] = kernel
         return kernel
+
+    def _full_name(self, name: str) -> str:
+        bare, opening, arguments = name.partition("<")
+        found = qualified_names(self.source.text, bare.strip().split("::")[-1])
+        fitting = [f for f in found if f == bare.strip() or f.endswith(f"::{bare.strip()}")]
+        if len(set(fitting)) > 1:
+            raise KernelError(
+                f"{self.source.name}: {name!r} is ambiguous", fix=f"name one of {', '.join(sorted(set(fitting)))}"
+            )
+        if not opening and is_template(self.source.text, bare.split("::")[-1]):
+            raise KernelError(
+                f"{self.source.name}: {name!r} is a template",
+                fix=f"a template needs its arguments, as in module['{name}<float>']; {name}<> if all have defaults",
+            )
+        return f"{fitting[0]}{opening}{arguments}" if fitting else name
+
+    def variable(self, name: str, device: torch.device | str | None = None) -> DeviceVariable:
+        """A ``__device__`` or ``__constant__`` variable, to ``set`` and ``get``.
+
+        Args:
+            name: as in the source, without namespaces.
+            device: the GPU whose copy is meant, or ``"cpu"`` for the simulator's; by default the current GPU, else the
+                simulator.
+
+        Raises:
+            KernelError: no kernel of the source uses such a variable.
+        """
+        given = torch.device(device) if device is not None else None
+        on_gpu = given.type == "cuda" if given is not None else torch.cuda.is_available()
+        index = (given.index if given and given.index is not None else torch.cuda.current_device()) if on_gpu else _CPU
+        types = declarations(self.source.text).types
+        find = functools.partial(self._variable_memory, name, index)
+        find()  # an unknown name is an error now
+        return DeviceVariable(name, self.source.name, types.get(name, ""), find)
+
+    def _variable_memory(self, name: str, device: int) -> CpuMemory | GpuMemory:
+        known = declarations(self.source.text).types
+        if device == _CPU:
+            plain = [k for k in self.defined if not is_template(self.source.text, k)]
+            candidates = [*self._kernels, *self.instances, *plain]
+            for kernel in dict.fromkeys(k for k in candidates if "<" in k or k in plain):
+                memory = self.simulated_variables.memory(simulated_kernel(self.source, kernel), name)
+                if memory is not None:
+                    return CpuMemory(memory)
+            raise no_variable(self.source.name, name, [*known])
+        major, minor = torch.cuda.get_device_capability(device)
+        arch = f"sm_{major}{minor}"
+        apart = [k for k in self._kernels if "<" in k and k not in self.instances and not self.variables]
+        found = in_code([self.compile(arch), *(self.compile(arch, k) for k in apart)], name, device)
+        if found is None:
+            raise no_variable(self.source.name, name, [*known])
+        return found
 
     def compile(self, arch: str, name: str | None = None) -> DeviceCode:
         """The binary for an architecture such as ``sm_90``, from the cache or compiled now; needs no GPU.
@@ -118,8 +189,11 @@ class CudaModule:
 
     def entry(self, arch: str, name: str) -> tuple[DeviceCode, EntryPoint]:
         """The binary that holds a kernel, and the kernel in it."""
+        name = self._full_name(name)
         code = self.compile(arch, name)
         found = code.entry(name)
+        if found is not None and sum(e.name == found.name for e in code.entries) > 1:
+            raise overloaded(self.source.name, name, [e.parameters for e in code.entries if e.name == found.name])
         if found is None:  # a template that was named without its arguments, or a kernel behind an #if
             compiled = [e.name for e in code.entries]
             raise KernelError(
@@ -199,8 +273,7 @@ class CudaKernel:
         first = arguments[0] if arguments else None
         device = first.get_device() if type(first) is torch.Tensor and first.is_cuda else self._device_of(arguments)
         if device == _CPU:
-            self._refuse_shared_variables()
-            simulate(self.module.source, self.name, configuration, arguments)
+            simulate(self.module.source, self.name, configuration, arguments, self.module.simulated_variables)
             return
         function = self._functions.get(device)
         if function is None:
@@ -224,14 +297,6 @@ class CudaKernel:
         launcher = function.launcher(configuration, device, fallback, native_calls(build_tools()))
         if launcher is not None:
             self._configured[launch] = launcher
-
-    def _refuse_shared_variables(self) -> None:
-        if self.module.variables and len(self.module.defined) > 1:
-            raise KernelRefusedError(
-                f"{self.name}: {self.module.source.name} has the device variable {self.module.variables[0]!r}, and the "
-                "simulator would give each of its kernels a copy",
-                fix="pass it as a tensor, or put the kernel that uses it into a source of its own",
-            )
 
     def _device_of(self, arguments: Sequence[Any]) -> int:
         """The GPU of the first tensor; ``_CPU`` for a CPU tensor, whose place is the simulator."""

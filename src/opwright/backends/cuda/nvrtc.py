@@ -24,14 +24,15 @@ from typing import Any
 import torch
 
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.c_text import opening_bracket, split_commas
+from opwright.backends.c_text import blank_out, opening_bracket, split_commas
 from opwright.backends.compiler import compile_error
 from opwright.backends.compiler_inputs import SearchFolders, key_parts, read_by_build
 from opwright.backends.cuda.nvrtc_headers import PRELUDE, header_texts, missing_headers
 from opwright.backends.cuda.nvrtc_process import NvrtcDiedError, NvrtcResult, run_nvrtc
 from opwright.backends.cuda.options import parse_options
-from opwright.backends.cuda.parsing import declarations
 from opwright.backends.cuda.source import CudaSource
+from opwright.backends.cuda.text.items import Item, items_of
+from opwright.backends.cuda.text.own_headers import DeviceFiles
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter, Resources, demangle, entries_in_ptx
 from opwright.backends.gpu.device_code import typed_parameters as with_types
 from opwright.backends.gpu.ptxas import read_resources
@@ -85,7 +86,13 @@ def cuda_include_folders() -> tuple[Path, ...]:
     cccl = [f / "cccl" for f in found if (f / "cccl" / "cuda").is_dir()] or [
         f for f in found if (f / "cuda" / "std").is_dir()
     ]
-    return tuple(dict.fromkeys(chosen + cccl[:1]))
+    # wmma's declarations, which pip's runtime headers include and do not bring.
+    crt = (
+        []
+        if any((f / "crt" / "mma.h").is_file() for f in chosen)
+        else [f for f in found if (f / "crt" / "mma.h").is_file()]
+    )
+    return tuple(dict.fromkeys(chosen + cccl[:1] + crt[:1]))
 
 
 def _candidate_folders() -> Iterator[Path]:
@@ -126,18 +133,19 @@ def compile_device_code(source: CudaSource, instances: Sequence[str], arch: str,
     options = parse_options(source.options)
     arch = options.arch or arch
     _refuse_unknown_arch(source, arch)
-    flags = _flags(source, arch)
+    files = source.device_files(lambda name: name in header_texts())
+    flags = _flags(source, files, arch)
 
     def build(folder: Path) -> ReadFiles:
         began = time.time_ns()
-        made = _compile(source, instances, flags)
+        made = _compile(_Job(source, files, flags), instances)
         (folder / "kernels.cubin").write_bytes(made.cubin)
         (folder / "kernels.ptx").write_text(made.ptx)
         (folder / "entries.json").write_text(json.dumps([_to_json(e) for e in made.entries], indent=1))
-        return _read_files(source, flags, made.headers, began)
+        return _read_files(source, flags, [*made.headers, *_paths(files)] if made.headers is not None else None, began)
 
     folder = tools.cache.get_or_build(
-        _key(source, instances, flags),
+        _key(source, files, instances, flags),
         build,
         on_build=lambda: tools.notify(f"compiling {source.name} for {arch} with NVRTC; cached for next time"),
         on_wait=lambda: tools.notify(f"waiting: another process compiles {source.name}"),
@@ -159,7 +167,12 @@ def _refuse_unknown_arch(source: CudaSource, arch: str) -> None:
         )
 
 
-def _flags(source: CudaSource, arch: str) -> tuple[str, ...]:
+def _paths(files: DeviceFiles) -> list[str]:
+    """The user's headers whose copies are compiled."""
+    return [str(header.path) for header in files.headers]
+
+
+def _flags(source: CudaSource, files: DeviceFiles, arch: str) -> tuple[str, ...]:
     options = parse_options(source.options)
     folders = [source.folder, *options.include_folders, *cuda_include_folders()]
     standard = () if any(c.startswith("--std") for c in options.code) else ("--std=c++17",)
@@ -168,21 +181,37 @@ def _flags(source: CudaSource, arch: str) -> tuple[str, ...]:
         *standard,
         "-lineinfo",
         "--ptxas-options=-v",
-        *(f"--pre-include={name}" for name in (PRELUDE, *missing_headers(source.device_text))),
+        *(f"--pre-include={name}" for name in (PRELUDE, *missing_headers(_all_text(files)))),
         *options.macros,
         *(c for c in options.code if c != "-lineinfo"),
-        *(("-default-device",) if _has_plain_constexpr(source) else ()),
+        *(("-default-device",) if _has_plain_constexpr(files) else ()),
         *(f"-I{folder}" for folder in folders),
     )
 
 
-def _has_plain_constexpr(source: CudaSource) -> bool:
+def _all_text(files: DeviceFiles) -> str:
+    return "\n".join([files.text, *(header.text for header in files.headers)])
+
+
+def _has_plain_constexpr(files: DeviceFiles) -> bool:
     """Whether there is a constexpr function without an execution space, which nvcc takes and NVRTC refuses."""
-    heads = (function.head for function in declarations(source.device_text).functions)
-    return any(re.search(r"\bconstexpr\b", head) and not re.search(r"\b__(?:device|global)__", head) for head in heads)
+    texts = (files.text, *(header.text for header in files.headers))
+    heads = [item.head for text in texts for item in items_of(blank_out(text)) if item.kind in ("function", "class")]
+    members = [item.head for text in texts for item in _members(blank_out(text))]
+    return any(
+        re.search(r"\bconstexpr\b", head) and not re.search(r"\b__(?:device|global)__", head)
+        for head in [*heads, *members]
+    )
 
 
-def _key(source: CudaSource, instances: Sequence[str], flags: Sequence[str]) -> ArtifactKey:
+def _members(code: str) -> Iterator[Item]:
+    """The items in the bodies of a source's classes."""
+    for item in items_of(code):
+        if item.kind == "class" and "{" in code[item.begin : item.end]:
+            yield from items_of(code[code.index("{", item.begin) + 1 : item.end - 1].rstrip("; \n}"))
+
+
+def _key(source: CudaSource, files: DeviceFiles, instances: Sequence[str], flags: Sequence[str]) -> ArtifactKey:
     return ArtifactKey(
         name=f"cuda.{source.path.stem if source.path else 'source'}",
         parts=(
@@ -193,7 +222,7 @@ def _key(source: CudaSource, instances: Sequence[str], flags: Sequence[str]) -> 
             ("compiler", f"NVRTC {'.'.join(map(str, _version()))}"),
             ("torch", torch.__version__),  # which brings the headers
             ("prelude", "\n".join(f"{name}\n{text}" for name, text in header_texts().items())),
-            ("device text", source.device_text),
+            ("device text", _all_text(files)),
         ),
         base=source.folder,
     )
@@ -214,6 +243,15 @@ def _read_files(source: CudaSource, flags: Sequence[str], headers: Sequence[str]
 
 
 @dataclass(frozen=True)
+class _Job:
+    """What is compiled: a source, its device code, and the flags."""
+
+    source: CudaSource
+    files: DeviceFiles
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class _Compiled:
     cubin: bytes
     ptx: str
@@ -225,19 +263,20 @@ _TRACES = (12, 8)  # the first version with --fdevice-time-trace
 _HEADER = "Processing Header File"  # the event for a header in the trace
 
 
-def _compile(source: CudaSource, instances: Sequence[str], flags: Sequence[str]) -> _Compiled:
+def _compile(job: _Job, instances: Sequence[str]) -> _Compiled:
     headers = None
     if _version() < _TRACES:
-        first = _run_nvrtc(source, flags, instances)
+        first = _run_nvrtc(job, instances)
     else:
         # The only list of headers that NVRTC gives: it says how long each took.
         with tempfile.TemporaryDirectory(prefix="opwright-inputs-") as folder:
-            first = _run_nvrtc(source, (*flags, f"--fdevice-time-trace={folder}/trace"), instances)
-            headers = _traced_headers(Path(folder, "trace.json"))
+            traced = dataclasses.replace(job, flags=(*job.flags, f"--fdevice-time-trace={folder}/trace"))
+            first = _run_nvrtc(traced, instances)
+            headers = _traced_headers(Path(folder, "trace.json"), [header.copy for header in job.files.headers])
     # Kernels whose own symbol does not carry the types of their parameters: a second pass asks for them.
     plain = [e.symbol for e in entries_in_ptx(first.ptx) if demangle(e.symbol) == e.symbol]
     probes = {name: f"{_SIGNATURE}<decltype({name})>" for name in plain}
-    types = _run_nvrtc(source, flags, [*instances, *probes.values()]).symbols if plain else {}
+    types = _run_nvrtc(job, [*instances, *probes.values()]).symbols if plain else {}
     entries = []
     for entry in entries_in_ptx(first.ptx):
         declared = demangle(types[probes[entry.symbol]] if entry.symbol in probes else entry.symbol)
@@ -248,8 +287,8 @@ def _compile(source: CudaSource, instances: Sequence[str], flags: Sequence[str])
     return _Compiled(first.cubin, first.ptx, tuple(entries), headers)
 
 
-def _traced_headers(trace: Path) -> list[str] | None:
-    """The headers in NVRTC's time trace, without those that are built in; None if there is no such trace."""
+def _traced_headers(trace: Path, copies: Sequence[str]) -> list[str] | None:
+    """The headers in NVRTC's time trace, without those that are built in or copies; None if there is no such trace."""
     try:
         events = json.loads(trace.read_text(errors="surrogateescape"))["traceEvents"]
         headers = [event["args"]["detail"] for event in events if event.get("name") == _HEADER]
@@ -257,24 +296,36 @@ def _traced_headers(trace: Path) -> list[str] | None:
         return None
     # Each compilation begins with a header that is built in: a trace without it has other names for its events.
     here = os.getcwd()
-    ours = {*header_texts(), *(f"./{name}" for name in header_texts())}
+    names = (*header_texts(), *copies)
+    ours = {*names, *(f"./{name}" for name in names)}
     files = [h for h in headers if not h.startswith(_BUILT_IN) and h not in ours]
     return [os.path.join(here, h) for h in files] if headers else None
 
 
-def _run_nvrtc(source: CudaSource, flags: Sequence[str], expressions: Sequence[str]) -> NvrtcResult:
+def _run_nvrtc(job: _Job, expressions: Sequence[str]) -> NvrtcResult:
+    source, files = job.source, job.files
+
+    def compiled(text: str, includer: Path | None) -> str:
+        return files.redirected(text, includer, lambda name: name in header_texts())
+
+    # Headers without host code are read where they are. (NVRTC 13 crashes on a #line in a header that is no file.)
+    copies = {h.copy: compiled(h.text, h.path) for h in files.headers} if files.changed else {}
+    text = (compiled(files.text, source.path) if files.changed else files.text) + _PROBE
     try:
-        result = run_nvrtc(source.device_text + _PROBE, source.name, header_texts(), flags, expressions)
+        result = run_nvrtc(text, source.name, {**header_texts(), **copies}, job.flags, expressions)
     except NvrtcDiedError as error:
         if expressions:  # an error in a template that is instantiated: without the instance NVRTC can report it
-            _run_nvrtc(source, flags, ())
+            _run_nvrtc(job, ())
         raise CompileError(
             f"{source.name}: NVRTC crashed ({error}) while it compiled {', '.join(expressions) or 'this source'}",
             log=str(error),
             fix="the fault is NVRTC's: leave out what you changed last, or compile the file with nvcc",
         ) from None
     if not result.succeeded:
-        raise _compile_error(source, result.log or result.status, expressions)
+        log = result.log or result.status
+        for header in files.headers:
+            log = log.replace(header.copy, header.path.name)
+        raise _compile_error(source, log, expressions)
     return result
 
 
@@ -300,7 +351,7 @@ def _compile_error(source: CudaSource, log: str, expressions: Sequence[str]) -> 
 def _bare_name(declaration: str) -> str:
     """``void ns::add<float, 4>(float const*)`` → ``ns::add<float, 4>``."""
     name = declaration[: _opening_of_parameters(declaration)]
-    return name.removeprefix("void ").strip()
+    return name.removeprefix("void ").replace("(anonymous namespace)::", "").strip()
 
 
 def _parameter_types(declaration: str) -> list[str]:

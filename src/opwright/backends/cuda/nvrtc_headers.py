@@ -6,9 +6,9 @@ The simulator's compiler has these headers itself. So both take the same sources
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from opwright.backends.c_text import INCLUDE, blank_out
+from opwright.backends.cuda.text.torch_names import HEADERS, TORCH_NAMES, uses_torch_names
 
 __all__ = ["PRELUDE", "header_texts", "missing_headers"]
 
@@ -31,12 +31,13 @@ _HALF_TYPES = (
 
 def header_texts() -> dict[str, str]:
     """The texts of headers that are no files, by name."""
-    prelude = (Path(__file__).parent / "nvrtc_prelude.h").read_text()
-    return {PRELUDE: prelude, **dict.fromkeys(_REPLACED, "")}
+    names = {TORCH_NAMES: (HEADERS / TORCH_NAMES).read_text()}
+    return {PRELUDE: (HEADERS / "nvrtc_prelude.h").read_text(), **names, **dict.fromkeys(_REPLACED, "")}
 
 
 def missing_headers(text: str) -> tuple[str, ...]:
-    """The headers of half types that a source names without including any header for them."""
+    """The headers of half types, and of torch's names, that a source uses without including any header for them."""
     included = {found[2] for found in INCLUDE.finditer(text)}
     code = blank_out(text)
-    return tuple(name for name, types in _HALF_TYPES if name not in included and types.search(code))
+    halves = tuple(name for name, types in _HALF_TYPES if name not in included and types.search(code))
+    return (*halves, TORCH_NAMES) if uses_torch_names(code) else halves

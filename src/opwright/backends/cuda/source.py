@@ -5,13 +5,14 @@ Shared by its compilers: NVRTC for a GPU, nvcc for a host function, the simulato
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from opwright.backends.c_text import included_files
-from opwright.backends.cuda.device_text import device_text
 from opwright.backends.cuda.options import parse_options
-from opwright.backends.cuda.parsing import declarations
+from opwright.backends.cuda.text.own_headers import DeviceFiles, device_files
+from opwright.backends.cuda.text.parsing import declarations
 
 __all__ = ["CudaSource", "kernels_defined"]
 
@@ -29,10 +30,14 @@ class CudaSource:
     path: Path | None = None
     options: tuple[str, ...] = ()
 
-    @property
-    def device_text(self) -> str:
-        """The text without the host code of a whole file. Lines keep their numbers."""
-        return device_text(self.text)
+    def device_files(self, leave_out: Callable[[str], bool], kernel: str | None = None) -> DeviceFiles:
+        """The device code of a whole file and of its own headers. Lines keep their numbers.
+
+        Args:
+            leave_out: whether a header's name is one that the compiler is given by us.
+            kernel: the only kernel that is wanted; None for all.
+        """
+        return device_files(self.text, self.path, parse_options(self.options).include_folders, leave_out, kernel)
 
     @property
     def name(self) -> str:

@@ -8,7 +8,9 @@ here with the parameters of the compiled kernel.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
+import re
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from opwright.backends.gpu.device_code import Parameter
+from opwright.backends.gpu.device_code import Parameter, typed_parameter
 from opwright.backends.native.native_call import ArgumentSource, KernelArgument
 from opwright.contract.dtypes import short
 from opwright.errors import LaunchError
@@ -26,6 +28,8 @@ __all__ = ["Packer"]
 _WORD = 1 << 64
 # Types of 64 bits in PTX, which may be a pointer or a number.
 _UNTYPED = (".u64", ".b64")
+# A parameter that torch's host code makes of a tensor.
+_ACCESSOR = re.compile(r"at::GenericPackedTensorAccessor<(.+), (\d+)(?:ul)?, .+, (int|long)>")
 _FLOAT_FORMATS = {2: "<e", 4: "<f", 8: "<d"}
 
 
@@ -35,6 +39,8 @@ class Packer:
     def __init__(self, kernel: str, parameters: Sequence[Parameter]) -> None:
         self.kernel = kernel
         self.parameters = tuple(parameters)
+        # The addresses of the last launch's lists of tensors, by the position of the argument.
+        self.pointers: dict[int, torch.Tensor] = {}
         self._convert = tuple(self._converter(i, p) for i, p in enumerate(parameters))
 
     @functools.cached_property
@@ -72,6 +78,7 @@ class Packer:
     def _pointer(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
         # PTX without C++ types does not distinguish a pointer from a 64-bit integer: both are accepted.
         dtypes, mask, untyped = parameter.dtypes, parameter.alignment - 1, parameter.kind != "pointer"
+        to_pointers = re.search(r"\*\s*(?:const\s*)?(?:__restrict__\s*)?\*", parameter.type_name) is not None
 
         def convert(value: Any, device: int) -> int:
             if isinstance(value, torch.Tensor):
@@ -79,13 +86,24 @@ class Packer:
                 if value.get_device() != device or (dtypes and value.dtype not in dtypes) or address & mask:
                     raise self._wrong_tensor(position, parameter, value, device)
                 return address
-            if value is None:
+            if value is None or (type(value) is int and value == 0):  # as in C++
                 return 0
+            if to_pointers and isinstance(value, list | tuple) and value:
+                return self._addresses(position, parameter, value, device)
             if untyped and isinstance(value, int | np.integer):
                 return self._in_range(position, parameter, int(value), 0, _WORD - 1)
             raise self._wrong_kind(position, parameter, value, "a tensor")
 
         return convert
+
+    def _addresses(self, position: int, parameter: Parameter, tensors: Sequence[Any], device: int) -> int:
+        """The address of a list of tensors' addresses, for a pointer to pointers. It is kept until the next launch."""
+        element = typed_parameter(parameter.type_name.rstrip()[:-1].removesuffix("const").strip(), 8, "pointer")
+        convert = self._pointer(position, element)
+        words = [convert(tensor, device) for tensor in tensors]
+        place = "cpu" if device < 0 else torch.device("cuda", device)
+        self.pointers[position] = kept = torch.tensor(words, dtype=torch.int64).to(place)
+        return kept.data_ptr()
 
     def _integer(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
         low, high = _range(parameter)
@@ -124,6 +142,8 @@ class Packer:
     def _struct(self, position: int, parameter: Parameter) -> Callable[[Any, int], Any]:
         """By value: a ``ctypes.Structure``, a NumPy record or bytes, of exactly the struct's size."""
 
+        accessor = _ACCESSOR.fullmatch(parameter.type_name)
+
         def convert(value: Any, device: int) -> Any:
             if isinstance(value, ctypes.Structure | ctypes.Union | ctypes.Array | np.void | bytes):
                 data = bytes(memoryview(value).cast("B")) if not isinstance(value, np.void) else value.tobytes()
@@ -133,9 +153,27 @@ class Packer:
                         fix="lay the struct out as C++ does, padding included",
                     )
                 return int.from_bytes(data, "little", signed=True) if len(data) <= 8 else data
+            if accessor is not None and isinstance(value, torch.Tensor):
+                return self._accessor(position, parameter, accessor, value, device)
             raise self._wrong_kind(position, parameter, value, f"a ctypes.Structure of {parameter.size} bytes")
 
         return convert
+
+    def _accessor(
+        self, position: int, parameter: Parameter, found: re.Match[str], tensor: torch.Tensor, device: int
+    ) -> bytes:
+        """torch's packed accessor of a tensor: its address, sizes and strides."""
+        element = typed_parameter(f"{found[1]}*", 8, "pointer")
+        address = self._pointer(position, dataclasses.replace(element, type_name=parameter.type_name))(tensor, device)
+        dims, code = int(found[2]), "i" if found[3] == "int" else "q"
+        if tensor.dim() != dims:
+            raise LaunchError(
+                f"{self._where(position, parameter)} takes a tensor of {dims} dims, but one of {tensor.dim()} came",
+                fix="pass x.view(...) or x.unsqueeze(...)",
+            )
+        return struct.pack(f"<Q{2 * dims}{code}", address % _WORD, *tensor.shape, *tensor.stride()).ljust(
+            parameter.size, b"\0"
+        )
 
     # -- errors -----------------------------------------------------------------------------------------
 

@@ -22,9 +22,11 @@ __all__ = [
     "Parameter",
     "Resources",
     "demangle",
+    "dtypes_of_elements",
     "entries_in_ptx",
     "typed_parameter",
     "typed_parameters",
+    "variables_in_ptx",
 ]
 
 ParameterKind = Literal["pointer", "integer", "unsigned", "floating", "bool", "struct"]
@@ -108,6 +110,10 @@ def demangle(symbol: str) -> str:
 
 
 _PTX_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)")
+_PTX_VARIABLE = re.compile(
+    r"^(?:\.(?:visible|weak|common)\s+)?\.(?:global|const)\s+(?:\.attribute\([^)]*\)\s*)?(?:\.align\s+\d+\s+)?\.[a-z](\d+)\s+([\w$]+)(?:\[(\d+)\])?\s*[=;]",
+    re.MULTILINE,
+)
 _PTX_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)[^,\[]*?(?:\[(\d+)\])?\s*(?:,|$)")
 
 
@@ -137,6 +143,8 @@ _TYPES: dict[str, tuple[ParameterKind, tuple[torch.dtype, ...]]] = {
     "double": ("floating", (torch.float64,)),
     "__half": ("floating", (torch.float16,)),
     "__nv_bfloat16": ("floating", (torch.bfloat16,)),
+    "c10::Half": ("struct", (torch.float16,)),
+    "c10::BFloat16": ("struct", (torch.bfloat16,)),
     "bool": ("bool", (torch.bool,)),
     "char": ("integer", ()),  # bytes of any dtype
     "signed char": ("integer", (torch.int8,)),
@@ -186,6 +194,20 @@ def _as_demangled(name: str) -> str:
     if "unsigned" in parts:
         parts = ["unsigned", *(p for p in parts if p != "unsigned")]
     return " ".join(parts)
+
+
+def dtypes_of_elements(type_name: str) -> tuple[torch.dtype, ...]:
+    """The dtypes of a tensor with elements of a C++ type, such as ``float`` or ``float4``; empty if any would do."""
+    kind, dtypes = _TYPES.get(_as_demangled(type_name), ("struct", ()))
+    return dtypes if kind != "struct" or dtypes else _element(type_name)[0]
+
+
+def variables_in_ptx(ptx: str) -> dict[str, int]:
+    """The variables of a PTX text in global and constant memory, with their sizes in bytes."""
+    found = {}
+    for bits, symbol, count in _PTX_VARIABLE.findall(ptx):
+        found[symbol] = int(bits) // 8 * (int(count) if count else 1)
+    return found
 
 
 def _element(pointee: str) -> tuple[tuple[torch.dtype, ...], int]:

@@ -23,7 +23,7 @@ from opwright.backends.native.native_call import ArgumentSource, GpuKernel, Kern
 from opwright.errors import KernelRefusedError, LaunchError
 from opwright.internals.cuda import current_device, current_stream
 
-__all__ = ["Configuration", "DeviceFunction", "Extent", "as_extent"]
+__all__ = ["Configuration", "DeviceFunction", "Extent", "as_extent", "copy_from_variable", "copy_to_variable"]
 
 Extent = tuple[int, int, int]
 # Limits of every GPU so far (CUDA C++ Programming Guide, technical specifications per compute capability).
@@ -165,6 +165,8 @@ class DeviceFunction:
     ) -> list[KernelArgument | torch.Tensor]:
         """The arguments of a launch as a recorder takes them."""
         words = self._packer.pack(arguments, device)
+        if any(isinstance(argument, list | tuple) for argument in arguments):
+            recorder.problem = recorder.problem or "a kernel gets a list of tensors"
         return [
             recorder.aligned(argument, max(parameter.alignment, 1))
             if isinstance(argument, torch.Tensor)
@@ -229,6 +231,42 @@ def _library(code: DeviceCode) -> Any:
         ) from None
     make = ObjectCode.from_ptx if code.file.suffix == ".ptx" else ObjectCode.from_cubin
     return make(code.file.read_bytes())
+
+
+def copy_to_variable(code: DeviceCode, symbol: str, device: int, data: torch.Tensor) -> None:
+    """Write a variable of a binary in the order of torch's current stream, from contiguous memory of any device."""
+    from cuda.bindings import driver
+
+    with torch.cuda.device(device):
+        address, size = _variable(code, symbol, device)
+        assert size == data.nbytes, f"{symbol} has {size} bytes"
+        copy = driver.cuMemcpyDtoDAsync if data.is_cuda else driver.cuMemcpyHtoDAsync
+        _driver(copy(address, data.data_ptr(), size, current_stream(device)))
+        if not data.is_cuda:  # the memory may be reused as soon as this returns
+            torch.cuda.current_stream(device).synchronize()
+
+
+def copy_from_variable(code: DeviceCode, symbol: str, device: int, size: int) -> bytes:
+    """The bytes of a variable of a binary, after all that is queued on torch's current stream."""
+    from cuda.bindings import driver
+
+    with torch.cuda.device(device):
+        address, _ = _variable(code, symbol, device)
+        data = bytearray(size)
+        buffer = (ctypes.c_char * size).from_buffer(data)
+        _driver(driver.cuMemcpyDtoHAsync(ctypes.addressof(buffer), address, size, current_stream(device)))
+        torch.cuda.current_stream(device).synchronize()
+        return bytes(data)
+
+
+def _variable(code: DeviceCode, symbol: str, device: int) -> tuple[Any, int]:
+    from cuda.bindings import driver
+
+    _ensure_context(device)
+    library = driver.CUlibrary(int(_library(code).handle))
+    status, address, size = driver.cuLibraryGetGlobal(library, symbol.encode())
+    _driver((status,))
+    return address, int(size)
 
 
 @functools.cache

@@ -19,7 +19,8 @@ __all__ = [
 
 # The other public names: of tools, and of what tools return.
 NOT_SHIPPED = frozenset({
-    "Accepted", "BenchReport", "CallTime", "CallsReport", "CheckReport", "Choice", "Comparison", "ComparisonVerdict",
+    "Accepted", "BenchReport", "CallSite", "CallTime", "CallsReport", "CheckReport", "Choice", "Comparison",
+    "ComparisonVerdict",
     "CompiledNumpy", "Coverage", "Crossover", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate",
     "Finding", "Kernel", "KernelFinding", "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport",
     "NotChecked", "OperatorCalls", "Origin", "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest",

@@ -113,11 +113,10 @@ def test_comments_and_literals_are_blanked() -> None:
 @pytest.mark.parametrize(
     ("line", "what", "why"),
     [
-        ('asm volatile("mov.u32 %0, %laneid;" : "=r"(x));', "asm", "PTX"),
+        ('asm volatile("bar.sync 1;" ::: "memory");', "inline PTX bar.sync", "only barrier 0"),
         ("child<<<1, 32>>>(x);", "<<<", "dynamic parallelism"),
-        ("wmma::fragment<wmma::accumulator, 16, 16, 16, float> f;", "wmma ::".replace(" ", ""), "tensor-core"),
-        ("__pipeline_commit();", "__pipeline_commit", "asynchronous copies"),
-        ("cg::memcpy_async(block, s, x, 16);", "memcpy_async", "asynchronous copies"),
+        ("wmma::bmma_sync(d, a, b, c);", "wmma::bmma_sync", "tensor-core"),
+        ("cuda::barrier<cuda::thread_scope_block> bar;", "cuda::barrier", "asynchronous copies"),
         ("cg::this_grid().sync();", "this_grid", "one after another"),
         ("float v = tex2D<float>(t, x, y);", "tex2D<", "textures"),
         ("int* p = new int[4];", "new i", "heap"),
@@ -146,22 +145,25 @@ def test_what_only_looks_like_it(line: str) -> None:
 
 @pytest.mark.compiler
 def test_a_refusal_reads_well() -> None:
-    text = '__global__ void k(int* x) {\n  asm("trap;");  // here\n}\n'
+    text = '__global__ void k(int* x) {\n  asm("mbarrier.init.b64;");  // here\n}\n'
     with pytest.raises(KernelRefusedError) as caught:
         compiled(text, "k")
-    assert str(caught.value).startswith("<cuda source>:2: asm: inline PTX")
-    assert '\n    asm("trap;");  // here\n  → ' in str(caught.value)
+    assert str(caught.value).startswith("<cuda source>:2: inline PTX mbarrier.init.b64: it is not simulated")
+    assert '\n    asm("mbarrier.init.b64;");  // here\n  → ' in str(caught.value)
 
 
 @pytest.mark.compiler
 def test_refused_headers_and_dead_branches() -> None:
-    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: #include <mma.h>: tensor-core"):
-        compiled("// first\n#include <mma.h>\n" + FILL, "fill")
-    dead = '#ifndef __OPWRIGHT_SIMULATOR__\n#include <mma.h>\n__device__ void f() { asm("trap;"); }\n#endif\n' + FILL
+    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: #include <cuda/barrier>: barriers of"):
+        compiled("// first\n#include <cuda/barrier>\n" + FILL, "fill")
+    dead = (
+        '#ifndef __OPWRIGHT_SIMULATOR__\n#include <cuda/barrier>\n__device__ void f() { asm("wgmma;"); }\n#endif\n'
+        + FILL
+    )
     assert filled(dead) == 1
-    for_hopper = '#if __CUDA_ARCH__ >= 900\n__device__ void f() { asm("trap;"); }\n#endif\n' + FILL
+    for_hopper = '#if __CUDA_ARCH__ >= 900\n__device__ void f() { asm("wgmma;"); }\n#endif\n' + FILL
     assert filled(for_hopper, "-arch=sm_80") == 1
-    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: asm"):
+    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: inline PTX wgmma"):
         filled(for_hopper, "--gpu-architecture=sm_90a")
 
 
@@ -266,3 +268,8 @@ def test_two_kernels_of_one_name_are_two() -> None:
         x = torch.zeros(2, dtype=torch.int32)
         kernel.launch((1, 1, 1), (2, 1, 1), 0, [x])
         assert x.tolist() == [want, want]
+
+
+@pytest.mark.compiler
+def test_a_function_may_be_inline_in_two_ways() -> None:  # as nvcc has it
+    assert filled("static inline __device__ __forceinline__ int one() { return 1; }\n" + FILL) == 1

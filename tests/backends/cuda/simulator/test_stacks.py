@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,14 @@ def test_what_a_deep_thread_used_is_given_back() -> None:
     before = resident()
     kernel.launch((1, 1, 1), (256, 1, 1), 0, [x, 1200])
     assert resident() - before < 64 * 2**20
+
+
+def test_a_kernel_is_loaded_again_while_it_runs_in_another_thread() -> None:
+    text = "__global__ void k(float* x, int n) { for (int i = 0; i < n; i++) x[threadIdx.x] += 1; }\n"
+    artifact = compilation.compile_kernel(CudaSource(text), "k", build_tools(), checked=True)
+    x = torch.zeros(32)
+    running = threading.Thread(target=lambda: simulator.load(artifact).launch((1, 1, 1), (32, 1, 1), 0, [x, 100_000]))
+    running.start()
+    while running.is_alive():
+        assert len(simulator.load(artifact).parameters) == 2  # what describes them was checked as the kernel's own
+    assert x.tolist() == [100_000] * 32

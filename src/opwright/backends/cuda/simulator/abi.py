@@ -114,10 +114,12 @@ class Symbol:
     place: int
     size: int
     kind: Literal["variable", "function", "thread_local"]
+    writable: bool = False
 
 
 _KINDS: dict[int, Literal["variable", "function", "thread_local"]] = {1: "variable", 2: "function", 6: "thread_local"}
 _SYMBOL_TABLE = 2  # the type of a section
+_WRITABLE = 1  # a flag of a section
 
 
 def read_symbols(file: Path) -> tuple[Symbol, ...]:
@@ -128,6 +130,9 @@ def read_symbols(file: Path) -> tuple[Symbol, ...]:
     (table,) = struct.unpack_from("<Q", data, 0x28)
     entry_size, count = struct.unpack_from("<HH", data, 0x3A)
     sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry_size) for i in range(count)]
+    (names_at,) = struct.unpack_from("<H", data, 0x3E)
+    # Constants with addresses in them: the loader writes them, and then makes their pages read-only.
+    relocated = {i for i, s in enumerate(sections) if data.startswith(b".data.rel.ro", sections[names_at][4] + s[0])}
     found = []
     for section in sections:
         if section[1] != _SYMBOL_TABLE:
@@ -138,5 +143,6 @@ def read_symbols(file: Path) -> tuple[Symbol, ...]:
             kind = _KINDS.get(info & 15)
             if kind is not None and index != 0 and size:
                 text = data[names + name : data.index(b"\0", names + name)].decode()
-                found.append(Symbol(text, value, size, kind))
+                writable = index < count and bool(sections[index][2] & _WRITABLE) and index not in relocated
+                found.append(Symbol(text, value, size, kind, writable))
     return tuple(found)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from opwright.backends.base import Artifact
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.c_text import INCLUDE, find_header, included_files
+from opwright.backends.c_text import blank_out
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch, key_parts
-from opwright.backends.cuda.device_text import device_text
 from opwright.backends.cuda.options import CudaOptions, parse_options
-from opwright.backends.cuda.simulator.rewriting import Refusal, refusals, rewrite, without_includes
+from opwright.backends.cuda.simulator.rewriting import NO_PTX, Refusal, refusals, rewrite, without_includes
 from opwright.backends.cuda.source import CudaSource, kernels_defined
+from opwright.backends.cuda.text.torch_names import HEADERS, TORCH_NAMES, uses_torch_names
 from opwright.cache import ArtifactKey
 from opwright.errors import CompileError, KernelError, KernelRefusedError
 from opwright.machine import Compiler, Machine
@@ -31,7 +31,16 @@ __all__ = ["SIMULATOR_HEADERS", "Built", "available", "compile_kernel"]
 
 _FOLDER = Path(__file__).parent
 _INCLUDE = _FOLDER / "include"
-_RUNTIME = ("launch.cpp", "scheduler.cpp", "waiting.cpp", "calls.cpp", "checker.cpp", "hooks.cpp")
+_RUNTIME = (
+    "launch.cpp",
+    "scheduler.cpp",
+    "waiting.cpp",
+    "calls.cpp",
+    "checker.cpp",
+    "hooks.cpp",
+    "copies.cpp",
+    "matrix.cpp",
+)
 _STACKS = "stack_pool"  # a library of its own: one for all kernels of a process
 _ENTRY = "<kernel>"  # the file name of the generated entry point, in the compiler's messages
 SIMULATOR_HEADERS = "opwright-simulator"  # the folder of the simulator's headers, in debug information
@@ -77,14 +86,6 @@ class Built:
     source: CudaSource
     checked: bool
     stacks: Path
-
-
-@dataclass(frozen=True)
-class _Header:
-    """A header of the user's: its path, and the name of its copy in the build folder."""
-
-    path: Path
-    copy: str
 
 
 def available(machine: Machine) -> Probe:
@@ -135,7 +136,10 @@ class _Build:
         self.compiler: Compiler = tools.machine.cxx
         self.options: CudaOptions = parse_options(source.options)
         self.standard = max(17, self.options.standard)  # the simulator's headers need 17
-        self.headers = _own_headers(source, self.options.include_folders)
+        self.files = source.device_files(_is_ours, expression)
+        self.headers = self.files.headers
+        texts = [self.files.text, *(header.text for header in self.headers)]
+        self.uses_torch_names = any(uses_torch_names(blank_out(text)) for text in texts)
 
     def key(self) -> ArtifactKey:
         """The cache key: what the shared object depends on besides the headers that its build reads."""
@@ -145,7 +149,8 @@ class _Build:
             name=f"simulator.{'checked' if self.checked else 'fast'}.{Path(self.source.name).stem}.{self.expression}",
             parts=(
                 ("source", self.source.text),
-                ("rewritten", rewrite(self.source.device_text, checked=self.checked)),
+                ("rewritten", rewrite(self.files.text, checked=self.checked)),
+                *(("header", header.text) for header in self.headers),
                 ("name", self.source.name),  # part of the debug information
                 ("kept options", " ".join(kept)),
                 ("flags", " ".join(self.flags())),
@@ -200,7 +205,7 @@ class _Build:
     def write_sources(self, folder: Path) -> None:
         """Write the rewritten source and headers, and the originals, from which compilers quote lines."""
         lines = [f'#include "{name}"' for name in self.options.preincluded]
-        lines += [f'#line 1 "{self.source.name}"', self.rewritten(self.source.device_text, self.source.path, folder)]
+        lines += [f'#line 1 "{self.source.name}"', self.rewritten(self.files.text, self.source.path)]
         lines += [
             f'#line 1 "{_ENTRY}"',
             '#include "opwright_simulator/entry.h"',
@@ -209,23 +214,17 @@ class _Build:
         (folder / "kernel.cpp").write_text("\n".join(lines) + "\n")
         (folder / self.source.name).write_text(self.source.text)
         for header in self.headers:
-            text = self.rewritten(device_text(header.path.read_text(errors="replace")), header.path, folder)
+            text = self.rewritten(header.text, header.path)
             (folder / header.copy).write_text(f'#line 1 "{header.path.name}"\n{text}')
 
-    def rewritten(self, text: str, path: Path | None, folder: Path) -> str:
+    def rewritten(self, text: str, path: Path | None) -> str:
         """A source or header as it is compiled. Its includes of the user's headers refer to the rewritten copies."""
-        copies = {header.path: header.copy for header in self.headers}
-
-        def redirect(found: re.Match[str]) -> str:
-            header = None if _is_ours(found[2]) else find_header(found[2], path, self.options.include_folders)
-            return f'{found[1]}"{copies[header]}"' if header in copies else found[0]  # else in a comment
-
-        return rewrite(INCLUDE.sub(redirect, text), checked=self.checked)
+        return rewrite(self.files.redirected(text, path, _is_ours), checked=self.checked)
 
     def refuse_unsupported(self, folder: Path) -> None:
         """Raise KernelRefusedError for the first unsupported feature outside of inactive ``#if`` branches."""
-        own = [(self.source.name, self.source.device_text, "kernel.cpp")]
-        own += [(h.path.name, device_text(h.path.read_text(errors="replace")), h.copy) for h in self.headers]
+        own = [(self.source.name, self.files.text, "kernel.cpp")]
+        own += [(header.path.name, header.text, header.copy) for header in self.headers]
         suspicious = [(name, text, file, refusals(text)) for name, text, file in own]
         if not any(found for *_, found in suspicious):
             return
@@ -236,19 +235,25 @@ class _Build:
                 kept = (folder / file).read_text()
                 (folder / file).write_text(without_includes(kept, [line + before for line in lines]))
         self.compile(folder, ["-E", "kernel.cpp", "-o", "kernel.i"])
-        active = _active_lines((folder / "kernel.i").read_text(errors="replace"))
+        preprocessed = (folder / "kernel.i").read_text(errors="replace")
+        active = _active_lines(preprocessed)
+        asm = {int(line) for line in re.findall(rf"\b{NO_PTX}(\d+)", preprocessed)}  # a macro's is where it is used
         (folder / "kernel.i").unlink()
         for name, text, _, found in suspicious:
             for refusal in found:
-                if _is_active(refusal, active.get((name, refusal.line), "")):
+                is_ptx = refusal.what.startswith("inline PTX")
+                if refusal.line in asm if is_ptx else _is_active(refusal, active.get((name, refusal.line), "")):
                     raise _refused(name, text, refusal)
         self.write_sources(folder)
 
     def command(self, folder: Path, arguments: list[str]) -> list[str]:
-        places = [f"-ffile-prefix-map={folder}=.", f"-ffile-prefix-map={_INCLUDE}={SIMULATOR_HEADERS}"]
+        places = [f"-ffile-prefix-map={folder}=."]
+        places += [f"-ffile-prefix-map={ours}={SIMULATOR_HEADERS}" for ours in (_INCLUDE, HEADERS)]
         here = [f"-iquote{self.source.path.parent}"] if self.source.path is not None else []
         include = [f"-I{_INCLUDE}", *here, *(f"-I{path.absolute()}" for path in self.options.include_folders)]
         before = ["-include", "opwright_simulator.h"]
+        if self.uses_torch_names:
+            before += ["-include", str(HEADERS / TORCH_NAMES)]
         watched = self.watch.compile_flags
         return [self.compiler.path, *self.flags(), *self.macros(), *places, *include, *before, *watched, *arguments]
 
@@ -270,6 +275,11 @@ class _Build:
                 f"{self.source.name} has no kernel {self.expression!r}",
                 fix=f"its __global__ functions are {', '.join(names) or 'none'}",
             )
+        if "overloaded function" in error.log and f"{_ENTRY}:" in error.log:
+            return KernelError(
+                f"{self.source.name}: {self.expression!r} is overloaded, or its template arguments do not fit",
+                fix="give the kernel that is meant a name of its own, or write other arguments",
+            )
         unknown = re.search(r"‘(__\w+)’ was not declared|undeclared identifier '(__\w+)'", error.log)
         if unknown:
             name = unknown[1] or unknown[2]
@@ -284,11 +294,6 @@ class _Build:
 
 def _is_ours(name: str) -> bool:
     return (_INCLUDE / name).is_file()
-
-
-def _own_headers(source: CudaSource, folders: tuple[Path, ...]) -> tuple[_Header, ...]:
-    found = included_files(source.text, source.path, folders, leave_out=_is_ours)
-    return tuple(_Header(header, f"own{i}_{header.name}") for i, header in enumerate(found))
 
 
 # --- unsupported features ---
@@ -327,7 +332,7 @@ def _refused(name: str, text: str, refusal: Refusal) -> KernelRefusedError:
 
 def _runtime_texts() -> tuple[tuple[str, str], ...]:
     files = sorted(path for part in ("include", "runtime") for path in (_FOLDER / part).rglob("*") if path.is_file())
-    return tuple((str(path.relative_to(_FOLDER)), path.read_text()) for path in files)
+    return tuple((path.name, path.read_text()) for path in (*files, HEADERS / TORCH_NAMES))
 
 
 def _runtime(compiler: Compiler, tools: BuildTools) -> Path:

@@ -16,7 +16,7 @@ from opwright.backends.cuda.simulator.abi import RawFinding
 from opwright.backends.cuda.simulator.compilation import SIMULATOR_HEADERS
 from opwright.backends.cuda.source import CudaSource
 from opwright.contract.dtypes import short
-from opwright.results import KernelFinding, OtherThread
+from opwright.results import CallSite, KernelFinding, OtherThread
 
 __all__ = ["KINDS", "MemoryRange", "describe"]
 
@@ -66,7 +66,9 @@ def describe(
     shared: Sequence[Shared],
 ) -> tuple[KernelFinding, ...]:
     """The findings in the order in which they occurred, one of each kind per line or pair of lines."""
-    places = _symbolise(file, sorted({pc for f in raw for pc in (f.pc, f.other_pc) if pc}))
+    frames = _symbolise(file, sorted({pc for f in raw for pc in (f.pc, f.other_pc) if pc}))
+    places = {pc: of[0] for pc, of in frames.items()}
+    callers = {pc: of[1:] for pc, of in frames.items()}
     text = source.text.splitlines()
 
     def quoted(place: Place) -> str:
@@ -87,6 +89,7 @@ def describe(
             line=place[1],
             source_line=quoted(place),
             other=other,
+            callers=tuple(CallSite(*caller, quoted(caller)) for caller in callers.get(one.pc, ()) if not one.file),
         )
         # A race between two lines may be found in either order, and is one finding.
         both = frozenset({place, (other.file, other.line)} if other is not None else {place})
@@ -115,26 +118,26 @@ def _place(file: bytes | None, line: int, pc: int, places: dict[int, Place]) -> 
     return places.get(pc, ("", 0))
 
 
-def _symbolise(file: Path, pcs: Sequence[int]) -> dict[int, Place]:
-    """The file and line of the user's code for each address, skipping inlined functions of the simulator."""
+def _symbolise(file: Path, pcs: Sequence[int]) -> dict[int, list[Place]]:
+    """The places in the user's code for each address, from the innermost inlined function to the kernel."""
     tool = shutil.which("addr2line") or shutil.which("llvm-addr2line") or shutil.which("llvm-symbolizer")
     if not pcs or tool is None:
         return {}
     # A recorded address is a return address, which may belong to the next line.
     command = [tool, "-a", "-i", "-e", str(file), *(hex(pc - 1) for pc in pcs)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    places: dict[int, Place] = {}
+    places: dict[int, list[Place]] = {}
     current = 0
     for line in done.stdout.splitlines():
         if re.fullmatch(r"0x[0-9a-f]+", line.strip()):
             current = int(line, 16) + 1
             continue
         match = re.match(r"(.*?):(\d+)", line.strip())
-        if match is None or current in places:
+        if match is None:
             continue
         name = os.path.normpath(match[1])
-        if SIMULATOR_HEADERS not in name and not name.startswith(("/usr/", "?")) and int(match[2]):
-            places[current] = (name, int(match[2]))
+        if SIMULATOR_HEADERS not in name and not name.startswith(("/usr/", "?", "<kernel>")) and int(match[2]):
+            places.setdefault(current, []).append((name, int(match[2])))
     return places
 
 
@@ -183,7 +186,8 @@ def _in_tensors(at: int, size: int, known: Sequence[MemoryRange]) -> str:
     dtype, shape = short(tensor.dtype), list(tensor.shape)
     if begin - at > 2**20 or at - end > 2**20:
         return f"address {at:#x}, which is near no argument"
-    return _relative(at - begin, size, end - begin, f"argument {position + 1} ({dtype} {shape})")
+    name = f"argument {position + 1}" if position >= 0 else "a reachable tensor"
+    return _relative(at - begin, size, end - begin, f"{name} ({dtype} {shape})")
 
 
 def _relative(offset: int, size: int, length: int, what: str) -> str:
@@ -206,7 +210,11 @@ def _out_of_bounds(one: RawFinding, known: Sequence[MemoryRange], shared: Sequen
 
 def _uninitialised(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
     where = _memory(one, known, shared)
-    missing = "of which only some bytes were written" if one.value else "which was never written"
+    missing = (
+        "which was never written",
+        "of which only some bytes were written",
+        "which an asynchronous copy fills that no thread has waited for",
+    )[one.value]
     return f"{_verb(one.access)} {_bytes(one.size)} at {where}, {missing}"
 
 

@@ -7,6 +7,7 @@ import functools
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from opwright.backends.gpu.device_code import Parameter, ParameterKind, typed_pa
 from opwright.backends.gpu.launcher import Configuration
 from opwright.errors import KernelError, LaunchError, SimulatorError
 
-__all__ = ["SimulatedKernel", "Unwritten", "load"]
+__all__ = ["SimulatedKernel", "SimulatedVariable", "Unwritten", "load"]
 
 Dim3 = tuple[int, int, int]
 
@@ -45,8 +46,7 @@ _RUNTIME_VARIABLES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
 _KINDS: tuple[ParameterKind, ...] = (
     "pointer", "integer", "unsigned", "floating", "floating", "floating", "struct",
 )  # fmt: skip
-# The result of ``Tensor.get_device`` for a CPU tensor.
-_CPU = -1
+_CPU = -1  # the result of ``Tensor.get_device`` for a CPU tensor
 
 
 class Unwritten:
@@ -59,6 +59,15 @@ class Unwritten:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
         self.written = bytearray(_span(tensor)[1] - _span(tensor)[0])
+
+
+@dataclass(frozen=True)
+class SimulatedVariable:
+    """A variable of a kernel: its symbol, the last identifier of its name, and its memory."""
+
+    symbol: str
+    name: str
+    memory: ctypes.Array[ctypes.c_char]
 
 
 def load(artifact: Artifact) -> SimulatedKernel:
@@ -98,11 +107,12 @@ class SimulatedKernel:
         seed: int | None = None,
         time_limit_s: float | None = None,
         uninitialised: Sequence[torch.Tensor | Unwritten] = (),
+        reachable: Sequence[torch.Tensor] = (),
     ) -> None:
         """Run the kernel to its end.
 
         ``seed`` permutes the order of blocks and of a block's threads; None keeps their order. ``uninitialised``
-        are tensors among the arguments that have no values yet.
+        are tensors among the arguments that have no values yet; ``reachable``, those whose addresses are in structures.
 
         Raises:
             SimulatorError: with ``findings``. What the kernel wrote before is in the tensors.
@@ -111,7 +121,9 @@ class SimulatedKernel:
         configuration = Configuration(self.name, grid, block, smem_bytes)
         _check_shared(self.name, smem_bytes, self._static_shared_bytes)
         holders = [_held(word) for word in self._packer.pack(arguments, _CPU)]
-        tensors = [(i, a) for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
+        tensors = [(i, t) for i, a in enumerate(arguments) for t in (a if isinstance(a, list | tuple) else [a])]
+        tensors = [(i, t) for i, t in [*tensors, *self._packer.pointers.items()] if isinstance(t, torch.Tensor)]
+        tensors += [(-1, tensor) for tensor in reachable]
         if configuration.is_empty:
             return
         known = _known(tensors, uninitialised) if self.checked else ()
@@ -143,12 +155,14 @@ class SimulatedKernel:
         if request.finding_count:
             self._raise(request, known, smem_bytes)
 
-    def variable(self, name: str) -> ctypes.Array[ctypes.c_char]:
-        """The memory of a ``__device__`` or ``__constant__`` variable, to read and write as bytes."""
-        for symbol in self._symbols:
-            if symbol.kind == "variable" and _plain_name(symbol.name) == name:
-                return (ctypes.c_char * symbol.size).from_address(self._base + symbol.place)
-        raise KernelError(f"{self.name}: there is no __device__ or __constant__ variable {name!r}")
+    @functools.cached_property
+    def variables(self) -> tuple[SimulatedVariable, ...]:
+        """Its ``__device__`` and ``__constant__`` variables that are not const."""
+        return tuple(
+            SimulatedVariable(s.name, _plain_name(s.name), (ctypes.c_char * s.size).from_address(self._base + s.place))
+            for s in self._symbols
+            if s.kind == "variable" and s.writable and "opwright" not in s.name and not _belongs_to_runtime(s.name)
+        )
 
     @functools.cached_property
     def _symbols(self) -> tuple[Symbol, ...]:

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from opwright.backends.c_text import INCLUDE, blank_out, closing_bracket, is_within_function
+from opwright.backends.cuda.simulator.ptx.assembly import assemblies
 
-__all__ = ["Refusal", "refusals", "rewrite", "without_includes"]
+__all__ = ["NO_PTX", "Refusal", "refusals", "rewrite", "without_includes"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,10 @@ class Refusal:
     why: str
 
 
-_NO_TENSOR_CORES = "tensor-core operations are not simulated"
-_NO_ASYNC = "asynchronous copies and their barriers are not simulated"
+# Stands for an asm statement that cannot be translated; the line follows.
+NO_PTX = "OPWRIGHT_NO_PTX_"
+_NO_TENSOR_CORES = "this tensor-core operation is not simulated"
+_NO_ASYNC = "barriers of asynchronous copies are not simulated"
 _NO_GRID = "groups beyond a block (grid, cluster) are not simulated: blocks run one after another"
 _NO_HOST_API = "this is host code: the simulator compiles device code only, as NVRTC does"
 _NO_HEAP = "the device's heap is not simulated"
@@ -34,18 +37,17 @@ _NO_LIBRARY = "this library's device code relies on parts of CUDA that are not s
 _CODE = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
-        (r"\b(?:asm|__asm__|__asm)\b", "inline PTX is for the GPU's own instruction set"),
         (r"<<<", "a kernel that launches kernels (dynamic parallelism), or host code, is not simulated"),
-        (r"\bwmma\s*::|\bnvcuda\b|\b__mma_\w+|\bmma_sync\b", _NO_TENSOR_CORES),
-        (r"\b__pipeline_\w+|\bmemcpy_async\b|\b__mbarrier_\w+", _NO_ASYNC),
-        (r"\bcuda\s*::\s*(?:barrier|pipeline|memcpy_async)\b", _NO_ASYNC),
+        (r"\b__mma_\w+|\bwmma\s*::\s*(?:experimental|bmma\w*)\b", _NO_TENSOR_CORES),
+        (r"\b__mbarrier_\w+", _NO_ASYNC),
+        (r"\bcuda\s*::\s*barrier\b|\b__pipeline_arrive_on\b|\bpipeline_role\b", _NO_ASYNC),
         (r"\bcp_async\w*|\bCUtensorMap\b|\bcuTensorMap\w*|\b__nv_cp_\w+", _NO_ASYNC),
         (r"\b(?:this_grid|this_multi_grid|this_cluster|grid_group|multi_grid_group|cluster_group)\b", _NO_GRID),
         (r"\b__cluster_\w+(?<!__cluster_dims__)", _NO_GRID),
         (r"\bcuda\s*::\s*(?:atomic|atomic_ref|ptx|annotated_ptr)\b", "libcu++'s atomics and PTX are not simulated"),
         (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
         (r"\b__nv_fp[46]\w*", "floating types of less than 8 bits are not simulated"),
-        (r"\b(?:__cvta_\w+|__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
+        (r"\b(?:__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
         (r"\b(?:malloc|free)\s*\(|\bnew\b\s*[\w(:]|(?<![\w=])delete\b\s*(?:\[\s*\]\s*)?[\w(*]", _NO_HEAP),
         (r"\bcuda(?:Malloc|Free|Mem|Device|Stream|Event|Get|Set|Launch|Func|Peek|Graph|Grid)\w*\s*\(", _NO_HOST_API),
     )
@@ -53,8 +55,7 @@ _CODE = tuple(
 _INCLUDES = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
-        (r"mma\.h", _NO_TENSOR_CORES),
-        (r"cuda_pipeline(?:_primitives)?\.h|cuda/(?:barrier|pipeline)|cooperative_groups/memcpy_async\.h", _NO_ASYNC),
+        (r"cuda/barrier", _NO_ASYNC),
         (r"cuda/(?:atomic|ptx|std/(?:atomic|barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
         (r"(?:cub|thrust|cutlass|cute)/.*|(?:curand|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
         (r"cuda_fp[46]\.h(?:pp)?", "floating types of less than 8 bits are not simulated"),
@@ -69,6 +70,11 @@ def refusals(text: str) -> list[Refusal]:
         Refusal(_line(code, match.start()), " ".join(match[0].split()).rstrip(" ("), why)
         for pattern, why in _CODE
         for match in pattern.finditer(code)
+    ]
+    found += [
+        Refusal(_line(code, asm.begin), f"inline PTX {asm.instruction}", asm.why)
+        for asm in assemblies(text, code)
+        if asm.instruction
     ]
     for match in INCLUDE.finditer(text):
         if code[match.start() : match.start(2)].strip().startswith("#"):  # not within a comment
@@ -92,13 +98,26 @@ def rewrite(text: str, *, checked: bool) -> str:
     """The text for a host compiler, after the simulator's header."""
     code = blank_out(text)
     edits = [*_dynamic_shared(text), *_plain_edits(code, checked), *_launch_bounds(code)]
+    edits += [(f.start(), f.end(), "") for f in _LINE_DIRECTIVE.finditer(code)]  # lines are those of this text
+    statements = list(_inline_ptx(text, code))
+    edits = [e for e in edits if not any(begin <= e[0] < end for begin, end, _ in statements)] + statements
     for begin, end, replacement in sorted(edits, reverse=True):
-        text = text[:begin] + replacement + "\n" * text.count("\n", begin, end) + text[end:]
+        newline = "\\\n" if "\\\n" in text[begin:end] else "\n"  # within a macro's definition
+        text = text[:begin] + replacement + newline * text.count("\n", begin, end) + text[end:]
     return text
 
 
 _Edit = tuple[int, int, str]
 
+
+def _inline_ptx(text: str, code: str) -> Iterable[_Edit]:
+    """The translations of ``asm`` statements; a marker, which refusals look for, if there is none."""
+    for asm in assemblies(text, code):
+        replacement = f"{NO_PTX}{_line(code, asm.begin)}" if asm.instruction else asm.code
+        yield asm.begin, asm.end, re.sub(r"\s*\n\s*", " ", replacement)
+
+
+_LINE_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:line\b|\d)[^\n]*", re.MULTILINE)
 _DYNAMIC = re.compile(
     r"(?:\bextern\b[^;{}()=]*?(?:\([^()]*\)[^;{}()=]*?)*?\b__shared__\b|\b__shared__\s+extern\b)[^;{}]*;"
 )
@@ -143,7 +162,8 @@ def _plain_edits(code: str, checked: bool) -> list[_Edit]:
     rules = [
         (r"(?<!\()\b__noinline__\b", "__attribute__((noinline))"),
         (r"\bstatic\s+__shared__\b|\b__shared__\s+static\b", "__shared__"),
-        (r"\b__global__\s+(?:__)?inline(?:__)?\b|\b(?:__)?inline(?:__)?\s+__global__\b", "__global__"),
+        (r"\b__global__((?:\s+(?:static|void))*)\s+(?:__)?inline(?:__)?\b", r"__global__\1"),
+        (r"\b(?:__)?inline(?:__)?\s+(?=(?:static\s+)?__global__\b)", ""),
         (r"(?<=\b__shared__)(\s+)alignas\s*\(((?:[^()]|\([^()]*\))*)\)", r" __attribute__((aligned(\2)))"),
     ]
     if checked:  # a thread that returns need not reach later barriers; one that skips them is reported

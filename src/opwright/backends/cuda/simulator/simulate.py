@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import threading
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,10 +14,11 @@ import torch
 from opwright.backends.build_tools import build_tools
 from opwright.backends.cuda.simulator.compilation import compile_kernel
 from opwright.backends.cuda.simulator.kernel import SimulatedKernel, Unwritten, load
+from opwright.backends.cuda.simulator.variables import SharedVariables
 from opwright.backends.cuda.source import CudaSource
 from opwright.backends.gpu.launcher import Configuration
 
-__all__ = ["simulate", "simulator_options"]
+__all__ = ["simulate", "simulated_kernel", "simulator_options"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class _Options:
     seed: int | None = None
     time_limit_s: float | None = None
     uninitialised: tuple[Unwritten, ...] = ()
+    reachable: tuple[torch.Tensor, ...] = ()
 
 
 _DEFAULT_OPTIONS = _Options()
@@ -39,6 +41,7 @@ def simulator_options(
     seed: int | None = None,
     time_limit_s: float | None = None,
     uninitialised: Sequence[torch.Tensor] = (),
+    reachable: Sequence[torch.Tensor] = (),
 ) -> Iterator[None]:
     """A block with other options for the simulation of CUDA kernels on CPU tensors.
 
@@ -48,17 +51,27 @@ def simulator_options(
         time_limit_s: seconds after which a launch counts as hung.
         uninitialised: tensors without values, such as from ``torch.empty``: reading bytes that no kernel of this
             block has written is a finding.
+        reachable: tensors whose addresses kernels take from structures, or from other tensors.
     """
     unwritten = tuple(Unwritten(tensor) for tensor in uninitialised)
-    token = _options.set(_Options(checked, seed, time_limit_s, unwritten))
+    token = _options.set(_Options(checked, seed, time_limit_s, unwritten, tuple(reachable)))
     try:
         yield
     finally:
         _options.reset(token)
 
 
-def simulate(source: CudaSource, name: str, configuration: Configuration, arguments: Sequence[Any]) -> None:
+def simulate(
+    source: CudaSource,
+    name: str,
+    configuration: Configuration,
+    arguments: Sequence[Any],
+    variables: SharedVariables | None = None,
+) -> None:
     """Run a kernel in the simulator, compiled on first use.
+
+    Args:
+        variables: of the kernel's module; None for a kernel by itself.
 
     Raises:
         SimulatorError: the kernel has errors; each finding names the source line.
@@ -66,7 +79,9 @@ def simulate(source: CudaSource, name: str, configuration: Configuration, argume
     """
     options = _options.get()
     kernel = _kernel(source, name, options.checked)
-    if not configuration.is_empty:
+    if configuration.is_empty:
+        return
+    with (variables or SharedVariables()).launching(kernel):
         kernel.launch(
             configuration.grid,
             configuration.block,
@@ -75,9 +90,29 @@ def simulate(source: CudaSource, name: str, configuration: Configuration, argume
             seed=options.seed,
             time_limit_s=options.time_limit_s,
             uninitialised=options.uninitialised,
+            reachable=options.reachable,
         )
 
 
-@functools.lru_cache(maxsize=256)
+def simulated_kernel(source: CudaSource, name: str) -> SimulatedKernel:
+    """A kernel as the options of this block launch it, compiled if necessary."""
+    return _kernel(source, name, _options.get().checked)
+
+
+_kernels: dict[tuple[CudaSource, str, bool], SimulatedKernel] = {}
+_MOST_KERNELS = 256
+_loading = threading.Lock()
+
+
 def _kernel(source: CudaSource, name: str, checked: bool) -> SimulatedKernel:
-    return load(compile_kernel(source, name, build_tools(), checked=checked))
+    """The kernel, which is loaded once, by whichever thread asks first."""
+    key = source, name, checked
+    kernel = _kernels.get(key)
+    if kernel is None:
+        artifact = compile_kernel(source, name, build_tools(), checked=checked)
+        with _loading:
+            kernel = _kernels.get(key) or load(artifact)
+            if len(_kernels) >= _MOST_KERNELS:
+                _kernels.pop(next(iter(_kernels)))
+            _kernels[key] = kernel
+    return kernel

@@ -117,6 +117,27 @@ template <unsigned Size, class Parent>
 OPWRIGHT_INLINE thread_block_tile<Size, Parent> tiled_partition(const Parent&) {
   return {};
 }
+// Any of the groups above.
+class thread_group {
+ public:
+  OPWRIGHT_INLINE thread_group(const thread_block&) : lanes_(0) {}
+  OPWRIGHT_INLINE thread_group(const warp_group& group) : lanes_(group.lane_mask()) {}
+  OPWRIGHT_INLINE void sync(OPWRIGHT_GROUP_SITE) const {
+    if (lanes_) return warp_group(lanes_).sync(site);
+    thread_block::sync(site);
+  }
+  OPWRIGHT_INLINE unsigned size() const { return lanes_ ? warp_group(lanes_).size() : details::block_size(); }
+  OPWRIGHT_INLINE unsigned num_threads() const { return size(); }
+  OPWRIGHT_INLINE unsigned thread_rank() const {
+    return lanes_ ? warp_group(lanes_).thread_rank() : details::block_rank();
+  }
+
+ private:
+  unsigned lanes_;  // 0: the block
+};
+OPWRIGHT_INLINE thread_group tiled_partition(const thread_group&, unsigned size) {
+  return warp_group(details::tile_mask(size));
+}
 template <class Group>
 OPWRIGHT_INLINE void sync(const Group& group, OPWRIGHT_GROUP_SITE) {
   group.sync(site);

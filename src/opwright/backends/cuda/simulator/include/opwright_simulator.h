@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <limits>
 #include <type_traits>
@@ -21,4 +22,5 @@
 #include "opwright_simulator/warp.h"
 #include "opwright_simulator/memory.h"
 #include "opwright_simulator/atomics.h"
+#include "opwright_simulator/ptx.h"
 #include "assert.h"

@@ -44,6 +44,21 @@ unsigned warp_gather(unsigned mask, uint64_t value, uint64_t* values, Site site)
   return current_worker()->wait_in_warp(wait);
 }
 
+void warp_collective(unsigned mask, void* value, void (*compute)(void* const*), Site site) {
+  Wait wait = waiting(Operation::collective, mask, site);
+  wait.value = value;
+  wait.compute = compute;
+  current_worker()->wait_in_warp(wait);
+}
+
+void copy_async(void* to, const void* from, unsigned size, unsigned from_size) {
+  current_worker()->copy_async(static_cast<char*>(to), static_cast<const char*>(from), size, from_size,
+                               reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+}
+void commit_copies() { current_worker()->commit_copies(); }
+void wait_for_copies(unsigned groups) { current_worker()->wait_for_copies(groups, false); }
+void wait_for_all_copies() { current_worker()->wait_for_copies(0, true); }
+
 unsigned warp_active_mask(Site site) { return current_worker()->active_mask(site); }
 uint32_t lane_id() { return current_worker()->rank() % 32; }
 void yield_to_others() { current_worker()->yield(reinterpret_cast<uint64_t>(__builtin_return_address(0))); }

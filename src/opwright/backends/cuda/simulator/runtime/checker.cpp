@@ -347,6 +347,7 @@ void Checker::uninitialised(const uint8_t* written, Space space, uint64_t addres
                             uint64_t pc) {
   Finding found = memory_finding(FindingKind::uninitialised, space, address, size, what, pc);
   found.value = std::any_of(written, written + size, [](uint8_t byte) { return byte; });  // whether some bytes have one
+  if (space == Space::shared && worker_->is_being_copied(storage_begin_ + address, size)) found.value = 2;
   worker_->launch().report(found);
 }
 

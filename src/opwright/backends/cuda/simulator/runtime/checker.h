@@ -60,6 +60,8 @@ class Checker {
   void lanes_joined(unsigned warp, unsigned lanes);
   void fenced(unsigned thread) { fenced_[thread] = true; }
   void access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
+  void copy_begins(const char* to, const char* from, uint32_t size, uint32_t from_size, uint64_t pc);
+  void copy_ends(const char* to, uint32_t size, uint64_t pc);
   void fault(FindingKind kind, uint64_t pc, uint64_t address, int64_t value, const char* text);
   void block_entered(uint64_t pc);  // every basic block of the kernel
   void progressed() { spins_ = 0; }

@@ -175,6 +175,8 @@ Thread* Worker::start_next() {
   Thread& thread = threads_[running_warp_ * 32 + lane];
   thread.fiber = fiber_;
   thread.returned_early = false;
+  thread.committed = 0;
+  thread.copies.clear();
   enter(thread);
   return &thread;
 }
@@ -189,6 +191,7 @@ void Worker::finish(Thread& thread) {
   const unsigned rank = unsigned(&thread - threads_.data());
   Warp& warp = warp_of(rank);
   const unsigned bit = 1u << (rank % 32);
+  if (!thread.copies.empty()) complete_copies(thread, thread.committed + 1);
   warp.alive &= ~bit;
   if (!thread.returned_early) warp.fell_off |= bit;
   if (warp.at_warp) complete_all_in_warp(rank / 32);  // the others may wait only for this one

@@ -23,7 +23,7 @@ struct Fiber {
   char* stack;  // its lowest byte
 };
 
-enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, gather, active_mask };
+enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, gather, collective, active_mask };
 
 // What a waiting thread waits for, and its values.
 struct Wait {
@@ -37,7 +37,16 @@ struct Wait {
   unsigned size, source;
   uint64_t wide;
   uint64_t* gathered;
+  void (*compute)(void* const* lanes);
   unsigned answer;
+};
+
+// An asynchronous copy that its thread has not waited for.
+struct AsyncCopy {
+  char* to;
+  unsigned size, group;
+  uint64_t pc;
+  char data[16];
 };
 
 struct Thread {
@@ -45,6 +54,8 @@ struct Thread {
   Fiber* fiber;
   Wait wait;
   bool returned_early;
+  unsigned committed;  // groups of asynchronous copies
+  std::vector<AsyncCopy> copies;
 };
 
 // One bit for each lane. A lane that is alive is in exactly one of the others, or running.
@@ -118,6 +129,11 @@ class Worker {
   unsigned active_mask(Site site);
   void yield(uint64_t pc);
   void note_atomic(uint64_t pc);
+  void copy_async(char* to, const char* from, unsigned size, unsigned from_size, uint64_t pc);
+  void commit_copies() { current_->committed++; }
+  // Completes the copies of all groups but the last ones; with `open`, also those that are in no group yet.
+  void wait_for_copies(unsigned groups, bool open);
+  bool is_being_copied(uint64_t address, uint64_t size) const;
   void returned_early() { current_->returned_early = true; }
   unsigned rank() const { return unsigned(current_ - threads_.data()); }
   const Fiber& fiber() const { return *fiber_; }
@@ -153,6 +169,7 @@ class Worker {
   Thread* start_next();
   bool run_kernel();
   void finish(Thread& thread);
+  void complete_copies(Thread& thread, unsigned before);
   void resume(Thread& thread);
   void enter(Thread& thread);
   void switch_to_scheduler();

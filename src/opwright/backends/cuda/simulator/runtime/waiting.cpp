@@ -178,6 +178,22 @@ void Worker::exchange(unsigned warp, unsigned lanes, const Wait& wait) {
       mine.answer = lanes;
     }
   }
+  if (wait.operation == Operation::collective) {
+    if (lanes != wait.mask) {  // a product of matrices needs the whole warp
+      Finding found = finding(FindingKind::warp_mask);
+      found.file = wait.site.file;
+      found.line = wait.site.line;
+      found.mask = wait.mask;
+      found.missing = wait.mask & ~lanes;
+      launch_.report(found);
+    }
+    void* values[32] = {};
+    for (unsigned left = lanes; left; left &= left - 1) {
+      const unsigned lane = unsigned(__builtin_ctz(left));
+      values[lane] = const_cast<void*>(threads[lane].wait.value);
+    }
+    wait.compute(values);
+  }
 }
 
 // Lanes of the mask that reached the kernel's end without this operation. (Lanes that returned do not count.)

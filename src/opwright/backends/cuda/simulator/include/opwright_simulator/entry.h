@@ -7,6 +7,12 @@
 #include "../../runtime/abi.h"
 #include "float16.h"
 
+#ifdef __clang__
+#define OPWRIGHT_PLAIN __attribute__((no_sanitize("thread"), no_sanitize("undefined")))
+#else
+#define OPWRIGHT_PLAIN __attribute__((no_sanitize("thread"), no_sanitize("undefined"), no_sanitize_coverage))
+#endif
+
 namespace opwright_sim {
 
 template <class T>
@@ -34,7 +40,8 @@ template <class... Parameters>
 struct Signature<void (*)(Parameters...)> {
   static_assert((std::is_trivially_copyable<Parameters>::value && ...), "a kernel's parameters are copied as bytes");
 
-  static const Parameter* describe(uint32_t* count) {
+  // Not instrumented: it may be called while the kernel runs in another thread.
+  OPWRIGHT_PLAIN static const Parameter* describe(uint32_t* count) {
     static const Parameter parameters[] = {
         {uint32_t(sizeof(Parameters)), parameter_kind<Parameters>(), type_in_name<std::remove_cv_t<Parameters>>()}...,
         {0, 0, nullptr}};
@@ -60,7 +67,8 @@ struct Signature<void (*)(Parameters...)> {
     using Kernel = opwright_sim::Signature<decltype(&__VA_ARGS__)>;                                             \
     Kernel::template call<&__VA_ARGS__>(arguments, typename Kernel::Indices{});                                 \
   }                                                                                                             \
-  extern "C" __attribute__((visibility("default"))) const opwright_sim::Parameter* opwright_sim_parameters(     \
+  extern "C" __attribute__((visibility("default"))) OPWRIGHT_PLAIN const opwright_sim::Parameter*               \
+  opwright_sim_parameters(                                                                                      \
       uint32_t* count) {                                                                                        \
     return opwright_sim::Signature<decltype(&__VA_ARGS__)>::describe(count);                                    \
   }

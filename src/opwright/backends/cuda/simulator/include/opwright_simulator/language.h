@@ -7,13 +7,14 @@
 #define __global__ inline __attribute__((flatten))
 #define __device__
 #define __host__
-#define __constant__
+// Set by Python, of which the compiler knows nothing: kept, and never taken for a constant.
+#define __constant__ __attribute__((used))
 #define __managed__
 #define __grid_constant__ const
 // A block runs within one OS thread, so storage of that thread is storage of the block. Dynamic shared memory
 // (`extern __shared__`) is rewritten before compiling; see rewriting.py.
 #define __shared__ static thread_local
-#define __forceinline__ inline __attribute__((always_inline))
+#define __forceinline__ __attribute__((always_inline))  // not inline as well: sources write both
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __maxnreg__(...)

@@ -31,6 +31,8 @@ OPWRIGHT_INLINE void __threadfence_block() { opwright_sim::fence(); }
 OPWRIGHT_INLINE void __threadfence_system() { opwright_sim::fence(); }
 OPWRIGHT_INLINE void __nanosleep(unsigned) { opwright_sim::yield_to_others(); }
 OPWRIGHT_INLINE long long clock64() { return opwright_sim::ticks(); }
+// A macro, because C's <time.h> has a function of this name.
+#define clock() clock_t(opwright_sim::ticks())
 [[noreturn]] OPWRIGHT_INLINE void __trap(opwright_sim::Site site = opwright_sim::Site::here()) {
   opwright_sim::trapped(site);
 }

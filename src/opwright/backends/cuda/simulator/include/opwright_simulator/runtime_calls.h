@@ -57,6 +57,20 @@ void warp_shuffle(unsigned mask, const void* value, void* result, unsigned size,
 // `values` gets the 32 lanes' values; the returned mask has those that took part.
 unsigned warp_gather(unsigned mask, uint64_t value, uint64_t* values, Site site);
 
+// `compute` gets the addresses of the lanes' values once all have come, null for lanes that are not in the mask.
+void warp_collective(unsigned mask, void* value, void (*compute)(void* const* lanes), Site site);
+
+// Asynchronous copies of the running thread: `to` has its values after a wait. Bytes beyond `from_size` become zero.
+// They belong to the group that the next commit closes; a wait leaves the last `groups` of these.
+void copy_async(void* to, const void* from, unsigned size, unsigned from_size);
+void commit_copies();
+void wait_for_copies(unsigned groups);
+void wait_for_all_copies();
+// The address of a row that ldmatrix reads, which has to be a multiple of 16.
+const char* aligned_row(uint64_t address);
+// A finding if the address is no multiple; `what` names it.
+void check_alignment(const void* address, unsigned multiple, const char* what);
+
 // A thread that may be waiting for another one lets it run.
 void yield_to_others();
 void fence();

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import tree_sitter
 import tree_sitter_cuda
 from tree_sitter import Node
 
-from opwright.backends.c_text import blank_out
+from opwright.backends.c_text import blank_out, enclosing_scopes
 
-__all__ = ["Declarations", "Function", "declarations"]
+__all__ = ["Declarations", "Function", "declarations", "is_template", "qualified_names"]
 
 _SCOPES = frozenset(
     {
@@ -50,12 +50,14 @@ class Declarations:
     Attributes:
         kernels: the names of its ``__global__`` functions; of overloads and templates once.
         variables: its ``__device__`` and ``__managed__`` variables that are not const.
+        types: the element types of its ``__device__``, ``__managed__`` and ``__constant__`` variables.
         functions: the functions that it defines outside of classes, kernels included.
     """
 
     kernels: tuple[str, ...]
     variables: tuple[str, ...]
     functions: tuple[Function, ...]
+    types: Mapping[str, str]
 
 
 @functools.lru_cache(maxsize=256)
@@ -69,7 +71,22 @@ def declarations(text: str) -> Declarations:
     )
     variables = [name for node in nodes if node.type == "declaration" for name in _device_variables(node, code)]
     kernels = _kernels(blank_out(text))  # also those in the bodies of macros
-    return Declarations(kernels, tuple(dict.fromkeys(variables)), functions)
+    types = dict(pair for node in nodes if node.type == "declaration" for pair in _types(node, code))
+    return Declarations(kernels, tuple(dict.fromkeys(variables)), functions, types)
+
+
+@functools.lru_cache(maxsize=256)
+def qualified_names(text: str, kernel: str) -> tuple[str, ...]:
+    """The full names of the kernels that are called so; of an overloaded one, once for each overload."""
+    code = blank_out(text)
+    heads = re.finditer(rf"__global__\b[^;{{}}]*?\b({re.escape(kernel)})\s*\([^;{{}}]*\{{", code)
+    return tuple("::".join([*enclosing_scopes(code, found.start(1)), kernel]) for found in heads)
+
+
+def is_template(text: str, kernel: str) -> bool:
+    """Whether a kernel is a template, as far as that stands in the text."""
+    head = rf"\btemplate\s*<[^;{{}}]*?>\s*(?:[\w\s]*?)\b__global__\b[^;{{}}]*?\b{re.escape(kernel)}\s*\("
+    return re.search(head, blank_out(text)) is not None
 
 
 def _plain(text: str) -> str:
@@ -120,6 +137,20 @@ def _device_variables(node: Node, code: str) -> list[str]:
     if not re.search(r"\b__(?:device|managed)__\b", head) or re.search(r"\b(?:const|constexpr|__constant__)\b", head):
         return []
     return names
+
+
+def _types(node: Node, code: str) -> list[tuple[str, str]]:
+    """The variables of a declaration in device memory, each with the type of its elements."""
+    declarators = node.children_by_field_name("declarator")
+    kind = node.child_by_field_name("type")
+    if kind is None or not declarators:
+        return []
+    head = code[node.start_byte : declarators[0].start_byte]
+    if not re.search(r"\b__(?:device|managed|constant)__\b", head):
+        return []
+    written = " ".join(code[kind.start_byte : kind.end_byte].split())
+    found = [(_name_of(d, code), code[d.start_byte : d.end_byte]) for d in declarators]
+    return [(name, written + "*" * re.split(r"[\[=]", text)[0].count("*")) for name, text in found if name]
 
 
 def _name_of(declarator: Node, code: str) -> str | None:

@@ -222,6 +222,7 @@ using ::abs; using ::fabs; using ::floor; using ::ceil; using ::round; using ::t
 using ::sqrt; using ::cbrt; using ::hypot; using ::pow; using ::exp; using ::exp2; using ::expm1; using ::log;
 using ::log2; using ::log10; using ::log1p; using ::sin; using ::cos; using ::tan; using ::asin; using ::acos;
 using ::atan; using ::atan2; using ::sinh; using ::cosh; using ::tanh; using ::erf; using ::erfc; using ::fma;
-using ::fmin; using ::fmax; using ::isnan; using ::isinf; using ::isfinite; using ::signbit; using ::copysign;
+using ::fmin; using ::fmax; using ::fminf; using ::fmaxf; using ::fabsf; using ::sqrtf; using ::expf; using ::logf;
+using ::powf; using ::floorf; using ::ceilf; using ::roundf; using ::lround; using ::lroundf; using ::lrint; using ::isnan; using ::isinf; using ::isfinite; using ::signbit; using ::copysign;
 
 }  // namespace std

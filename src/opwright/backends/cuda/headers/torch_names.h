@@ -1,0 +1,158 @@
+// The names of torch's headers that device code of published extensions uses, for both compilers of kernels. torch's own
+// headers would bring the whole of its C++ library. Declared from torch's documentation and by their behaviour.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#ifndef C10_WARP_SIZE
+#define C10_WARP_SIZE 32
+#define C10_HOST_DEVICE __host__ __device__
+#define C10_DEVICE __device__
+#define C10_HOST __host__
+#define C10_RESTRICT __restrict__
+#define C10_LAUNCH_BOUNDS_1(threads) __launch_bounds__(threads)
+#define C10_LAUNCH_BOUNDS_2(threads, blocks) __launch_bounds__(threads, blocks)
+#define C10_LAUNCH_BOUNDS_0 __launch_bounds__(256, 4)
+#define CUDA_KERNEL_ASSERT(condition) assert(condition)
+#define CUDA_KERNEL_LOOP_TYPE(i, n, type)                                                                     \
+  type opwright_first_##i = type(blockIdx.x) * blockDim.x + threadIdx.x;                                      \
+  for (type i = opwright_first_##i; opwright_first_##i < (n);                                                 \
+       opwright_first_##i += type(blockDim.x) * gridDim.x, i = opwright_first_##i)
+#define CUDA_KERNEL_LOOP(i, n) for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < (n); \
+                                    i += (long long)blockDim.x * gridDim.x)
+#endif
+
+namespace c10 {
+
+// A number of 16 bits that is computed with as a float, and rounded after every operation.
+#define OPWRIGHT_TORCH_FLOAT(NAME, RAW, TO, FROM)                                                                  \
+  struct alignas(2) NAME {                                                                                         \
+    unsigned short x;                                                                                              \
+    NAME() = default;                                                                                              \
+    __host__ __device__ NAME(float v) { RAW r = FROM(v); memcpy(&x, &r, sizeof x); }                               \
+    __host__ __device__ NAME(RAW v) { memcpy(&x, &v, sizeof x); }                                                  \
+    __host__ __device__ operator float() const { RAW r; memcpy(&r, &x, sizeof x); return TO(r); }                  \
+    __host__ __device__ operator RAW() const { RAW r; memcpy(&r, &x, sizeof x); return r; }                        \
+  };                                                                                                               \
+  OPWRIGHT_TORCH_OPERATOR(NAME, +) OPWRIGHT_TORCH_OPERATOR(NAME, -)                                                \
+  OPWRIGHT_TORCH_OPERATOR(NAME, *) OPWRIGHT_TORCH_OPERATOR(NAME, /)                                                \
+  __host__ __device__ inline NAME operator-(const NAME& a) { return NAME(-float(a)); }
+#define OPWRIGHT_TORCH_OPERATOR(NAME, OP)                                                                          \
+  __host__ __device__ inline NAME operator OP(const NAME& a, const NAME& b) { return NAME(float(a) OP float(b)); } \
+  __host__ __device__ inline float operator OP(const NAME& a, float b) { return float(a) OP b; }                   \
+  __host__ __device__ inline float operator OP(float a, const NAME& b) { return a OP float(b); }                   \
+  __host__ __device__ inline double operator OP(const NAME& a, double b) { return float(a) OP b; }                 \
+  __host__ __device__ inline double operator OP(double a, const NAME& b) { return a OP float(b); }                 \
+  __host__ __device__ inline NAME operator OP(const NAME& a, int b) { return NAME(float(a) OP float(b)); }         \
+  __host__ __device__ inline NAME operator OP(int a, const NAME& b) { return NAME(float(a) OP float(b)); }         \
+  __host__ __device__ inline NAME& operator OP##=(NAME& a, const NAME& b) { return a = a OP b; }
+OPWRIGHT_TORCH_FLOAT(Half, __half, __half2float, __float2half)
+OPWRIGHT_TORCH_FLOAT(BFloat16, __nv_bfloat16, __bfloat162float, __float2bfloat16)
+#undef OPWRIGHT_TORCH_FLOAT
+#undef OPWRIGHT_TORCH_OPERATOR
+
+}  // namespace c10
+
+namespace at {
+
+using c10::BFloat16;
+using c10::Half;
+
+template <class T> struct OpMathType { using type = T; };
+template <> struct OpMathType<c10::Half> { using type = float; };
+template <> struct OpMathType<c10::BFloat16> { using type = float; };
+template <> struct OpMathType<__half> { using type = float; };
+template <> struct OpMathType<__nv_bfloat16> { using type = float; };
+template <class T> using opmath_type = typename OpMathType<T>::type;
+
+// Sums are kept in float for the smaller types; for integers, in 64 bits.
+template <class T, bool on_cuda> struct AccumulateType { using type = typename OpMathType<T>::type; };
+template <bool c> struct AccumulateType<signed char, c> { using type = long; };
+template <bool c> struct AccumulateType<unsigned char, c> { using type = long; };
+template <bool c> struct AccumulateType<char, c> { using type = long; };
+template <bool c> struct AccumulateType<short, c> { using type = long; };
+template <bool c> struct AccumulateType<int, c> { using type = long; };
+template <class T, bool on_cuda> using acc_type = typename AccumulateType<T, on_cuda>::type;
+
+template <class T> struct DefaultPtrTraits { using PtrType = T*; };
+template <class T> struct RestrictPtrTraits { using PtrType = T* __restrict__; };
+
+// A view of a tensor of N dimensions: an address, and sizes and strides that lie elsewhere.
+template <class T, size_t N, template <class> class Traits, class Index>
+class TensorAccessor {
+ public:
+  __host__ __device__ TensorAccessor(T* data, const Index* sizes, const Index* strides)
+      : data_(data), sizes_(sizes), strides_(strides) {}
+  __host__ __device__ TensorAccessor<T, N - 1, Traits, Index> operator[](Index i) const {
+    return {data_ + strides_[0] * i, sizes_ + 1, strides_ + 1};
+  }
+  __host__ __device__ Index size(Index i) const { return sizes_[i]; }
+  __host__ __device__ Index stride(Index i) const { return strides_[i]; }
+  __host__ __device__ T* data() const { return data_; }
+
+ private:
+  T* data_;
+  const Index *sizes_, *strides_;
+};
+template <class T, template <class> class Traits, class Index>
+class TensorAccessor<T, 1, Traits, Index> {
+ public:
+  __host__ __device__ TensorAccessor(T* data, const Index* sizes, const Index* strides)
+      : data_(data), sizes_(sizes), strides_(strides) {}
+  __host__ __device__ T& operator[](Index i) const { return data_[strides_[0] * i]; }
+  __host__ __device__ Index size(Index i) const { return sizes_[i]; }
+  __host__ __device__ Index stride(Index i) const { return strides_[i]; }
+  __host__ __device__ T* data() const { return data_; }
+
+ private:
+  T* data_;
+  const Index *sizes_, *strides_;
+};
+
+// The same with sizes and strides in itself, as a kernel's parameter.
+template <class T, size_t N, template <class> class Traits, class Index>
+class GenericPackedTensorAccessor {
+ public:
+  __host__ __device__ decltype(auto) operator[](Index i) const {
+    return TensorAccessor<T, N, Traits, Index>(data_, sizes_, strides_)[i];
+  }
+  __host__ __device__ Index size(Index i) const { return sizes_[i]; }
+  __host__ __device__ Index stride(Index i) const { return strides_[i]; }
+  __host__ __device__ T* data() const { return data_; }
+
+ private:
+  T* data_;
+  Index sizes_[N], strides_[N];
+};
+template <class T, size_t N, template <class> class Traits = DefaultPtrTraits>
+using PackedTensorAccessor32 = GenericPackedTensorAccessor<T, N, Traits, int>;
+template <class T, size_t N, template <class> class Traits = DefaultPtrTraits>
+using PackedTensorAccessor64 = GenericPackedTensorAccessor<T, N, Traits, long>;
+template <class T, size_t N, template <class> class Traits = DefaultPtrTraits, class Index = long>
+using PackedTensorAccessor = GenericPackedTensorAccessor<T, N, Traits, Index>;
+
+namespace cuda {}
+namespace native {}
+}  // namespace at
+
+namespace torch {
+using namespace at;
+}  // namespace torch
+
+template <class T>
+__device__ inline T gpuAtomicAdd(T* address, T value) {
+  return atomicAdd(address, value);
+}
+__device__ inline c10::Half gpuAtomicAdd(c10::Half* address, c10::Half value) {
+  return c10::Half(atomicAdd(reinterpret_cast<__half*>(address), __half(value)));
+}
+__device__ inline c10::BFloat16 gpuAtomicAdd(c10::BFloat16* address, c10::BFloat16 value) {
+  return c10::BFloat16(atomicAdd(reinterpret_cast<__nv_bfloat16*>(address), __nv_bfloat16(value)));
+}
+template <class T>
+__device__ inline void gpuAtomicAddNoReturn(T* address, T value) {
+  gpuAtomicAdd(address, value);
+}
+__device__ inline void atomicAdd(c10::Half* address, c10::Half value) { gpuAtomicAdd(address, value); }
+__device__ inline void atomicAdd(c10::BFloat16* address, c10::BFloat16 value) { gpuAtomicAdd(address, value); }

@@ -1,0 +1,139 @@
+"""Inline PTX as C++: ``asm`` statements with common instructions are translated, others are refused by name.
+
+A statement becomes one expression in its place. Registers are variables with the bits of a value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from opwright.backends.c_text import closing_bracket
+from opwright.backends.cuda.simulator.ptx.instruction import NotTranslatedError, Registers
+from opwright.backends.cuda.simulator.ptx.statement import statement
+
+__all__ = ["Assembly", "assemblies"]
+
+_ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b\s*(?:(?:volatile|__volatile__|__volatile)\b\s*)?\(")
+_CONSTRAINTS = {
+    "r": "uint32_t", "l": "uint64_t", "h": "uint16_t", "f": "float", "d": "double", "n": "uint64_t", "b": "uint32_t",
+    "q": "unsigned __int128",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """An ``asm`` statement: its place, and its translation or the reason why there is none."""
+
+    begin: int
+    end: int
+    code: str
+    instruction: str = ""
+    why: str = ""
+
+
+def assemblies(text: str, code: str) -> Iterator[Assembly]:
+    """The ``asm`` statements of a source.
+
+    Args:
+        code: the same text without comments and literals.
+    """
+    for found in _ASM.finditer(code):
+        closing = closing_bracket(code, found.end() - 1)
+        if closing is None:
+            continue
+        begin, end = found.start(), closing + 1
+        try:
+            yield Assembly(begin, end, _translated(text[found.end() : closing], code[found.end() : closing]))
+        except NotTranslatedError as error:
+            yield Assembly(begin, end, "", error.instruction, error.why)
+
+
+@dataclass
+class _Operand:
+    constraint: str
+    expression: str
+    name: str = ""
+    variable: str = ""
+
+    @property
+    def kind(self) -> str:
+        return _CONSTRAINTS[self.constraint.lstrip("=+&")]
+
+
+@dataclass
+class _Statement:
+    template: str
+    outputs: list[_Operand] = field(default_factory=list)
+    inputs: list[_Operand] = field(default_factory=list)
+
+
+def _translated(text: str, code: str) -> str:
+    parsed = _parsed(text.replace("\\\n", "  "), code.replace("\\\n", "  "))
+    operands = [*parsed.outputs, *parsed.inputs]
+    registers: Registers = {}
+    before, after = [], []
+    for number, operand in enumerate(operands):
+        operand.variable = f"opwright_{number}"
+        for name in (f"%{number}", *([f"%[{operand.name}]"] if operand.name else [])):
+            registers[name] = (operand.variable, operand.kind)
+        if operand.constraint.startswith("="):
+            before.append(f"{operand.kind} {operand.variable}{{}};")
+        else:
+            before.append(
+                f"{operand.kind} {operand.variable} = opwright_sim::ptx::operand<{operand.kind}>({operand.expression});"
+            )
+        if operand.constraint[0] in "=+":
+            after.append(f"opwright_sim::ptx::assign({operand.expression}, {operand.variable});")
+    lines = [statement(one, registers) for one in _instructions(parsed.template)]
+    return f"({{ {' '.join([*before, *lines, *after])} }})"
+
+
+def _parsed(text: str, code: str) -> _Statement:
+    parts = [""]
+    depth, codes = 0, [""]
+    for letter, plain in zip(text, code, strict=True):
+        depth += (plain in "([{") - (plain in ")]}")
+        if plain == ":" and depth == 0:
+            parts.append("")
+            codes.append("")
+        else:
+            parts[-1] += letter
+            codes[-1] += plain
+    if codes[0].strip():
+        raise NotTranslatedError("asm", f"its text is made by a macro ({' '.join(codes[0].split())})")
+    literals = re.findall(r'R"(\w*)\((.*?)\)\1"|"((?:\\.|[^"\\])*)"', parts[0], re.DOTALL)
+    template = "".join(
+        raw or re.sub(r"\\([nt\"\\])", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), plain)
+        for _, raw, plain in literals
+    )
+    operands = [_operands(part, plain) for part, plain in zip(parts[1:3], codes[1:3], strict=True)]
+    return _Statement(template, *operands)
+
+
+def _operands(text: str, code: str) -> list[_Operand]:
+    found, depth, begin = [], 0, 0
+    for position, letter in enumerate([*code, ","]):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            piece = text[begin:position].strip()
+            begin = position + 1
+            if not piece:
+                continue
+            operand = re.fullmatch(r'(?:\[\s*(\w+)\s*\]\s*)?"([^"]+)"\s*\((.*)\)', piece, re.DOTALL)
+            if operand is None or operand[2].strip("=+& ") not in _CONSTRAINTS:
+                raise NotTranslatedError("asm", f"its operand {piece} is not one of CUDA's")
+            found.append(_Operand(operand[2].replace(" ", ""), operand[3], operand[1] or ""))
+    return found
+
+
+def _instructions(template: str) -> Iterator[str]:
+    """The statements of a PTX text, without comments and the braces of its scopes."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", template, flags=re.DOTALL).replace("%%", "%")
+    for piece in text.split(";"):
+        one = " ".join(piece.split())
+        while one[:1] in ("{", "}"):
+            one = one[1:].lstrip()
+        if one:
+            yield one

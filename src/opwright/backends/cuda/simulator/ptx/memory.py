@@ -1,0 +1,83 @@
+"""PTX accesses to memory as C++: loads, stores, atomic operations, asynchronous copies."""
+
+from __future__ import annotations
+
+from opwright.backends.cuda.simulator.ptx.instruction import PTX, Instruction
+
+__all__ = ["asynchronous", "atomic", "load", "store"]
+
+
+def _lanes(i: Instruction) -> int:
+    return next((int(part[1]) for part in i.parts if part in ("v2", "v4")), 1)
+
+
+def _access_type(i: Instruction, lanes: int) -> str:
+    volatile = "volatile " if i.has("volatile", "relaxed", "acquire", "release") and lanes == 1 else ""
+    kind = i.type
+    return {1: f"{volatile}{kind}", 2: f"{PTX}::Pair<{kind}>", 4: f"{PTX}::Quad<{kind}>"}[lanes]
+
+
+def load(i: Instruction) -> str:
+    lanes = _lanes(i)
+    kind = _access_type(i, lanes)
+    fence = " opwright_sim::fence();" if i.has("acquire") else ""
+    place = f"*reinterpret_cast<const {kind}*>({i.address(1)})"
+    if lanes == 1:
+        return i.write(0, f"{i.type}({place})") + fence
+    one = [Instruction(i.opcode, i.parts, [r], i.registers) for r in i.vector(0)]
+    writes = " ".join(o.write(0, f"opwright_v.v[{n}]") for n, o in enumerate(one))
+    return f"{{ const {kind} opwright_v = {place}; {writes} }}{fence}"
+
+
+def store(i: Instruction) -> str:
+    lanes = _lanes(i)
+    kind = _access_type(i, lanes)
+    fence = "opwright_sim::fence(); " if i.has("release") else ""
+    values = ", ".join(i.read(r, i.type) for r in i.vector(1))
+    place = f"*reinterpret_cast<{kind}*>({i.address(0)})"
+    return f"{fence}{place} = {kind}{{{{{values}}}}};" if lanes > 1 else f"{fence}{place} = {values};"
+
+
+_ATOMICS = {
+    "add": "atomicAdd", "min": "atomicMin", "max": "atomicMax", "and": "atomicAnd", "or": "atomicOr",
+    "xor": "atomicXor", "exch": "atomicExch", "inc": "atomicInc", "dec": "atomicDec", "cas": "atomicCAS",
+}  # fmt: skip
+
+
+def atomic(i: Instruction) -> str:
+    operation = next((part for part in i.parts if part in _ATOMICS), None)
+    if operation is None or i.has("v2", "v4", "v8"):
+        raise i.refused("this atomic operation is not translated")
+    returns = i.name == "atom"
+    kind = {"int64_t": "unsigned long long", "uint64_t": "unsigned long long", "uint16_t": "unsigned short"}.get(
+        i.type, i.type
+    )
+    values = [i.value(n, i.type) for n in range(1 + returns, len(i.operands))]
+    arguments = ", ".join(f"{kind}({value})" for value in values)
+    call = f"{_ATOMICS[operation]}(reinterpret_cast<{kind}*>({i.address(int(returns))}), {arguments})"
+    before = "opwright_sim::fence(); " if i.has("release", "acq_rel") else ""
+    after = " opwright_sim::fence();" if i.has("acquire", "acq_rel") else ""
+    return before + (i.write(0, call) if returns else f"{call};") + after
+
+
+def asynchronous(i: Instruction) -> str:
+    if i.has("bulk", "mbarrier", "reduce", "tensor"):
+        raise i.refused("bulk copies and their barriers are not simulated")
+    if i.has("commit_group"):
+        return "opwright_sim::commit_copies();"
+    if i.has("wait_group"):
+        return f"opwright_sim::wait_for_copies({i.value(0, 'uint32_t')});"
+    if i.has("wait_all"):
+        return "opwright_sim::wait_for_all_copies();"
+    to, source = i.address(0), Instruction(i.opcode, [p for p in i.parts if not p.startswith("shared")],
+                                            i.operands, i.registers).address(1)  # fmt: skip
+    size = i.operands[2]
+    sizes = i.value(3, "uint32_t") if len(i.operands) > 3 and not i.has("L2_cache_hint") else size
+    whole = i.value(2, "uint32_t")
+    if i.has("cg") and size.isdigit() and size != "16":
+        raise i.refused(f".cg copies 16 bytes, not {size}")
+    given = i.read(sizes, "uint32_t") if sizes == size else sizes
+    return (
+        f"opwright_sim::copy_async(reinterpret_cast<void*>({to}), reinterpret_cast<const void*>({source}), "
+        f"{whole}, {given});"
+    )

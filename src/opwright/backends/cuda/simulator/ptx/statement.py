@@ -1,0 +1,127 @@
+"""PTX statements as C++, by the names and semantics of NVIDIA's PTX ISA (PTX 8.x, "Instruction Set")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from opwright.backends.cuda.simulator.ptx.arithmetic import (
+    address_conversion,
+    approximation,
+    binary,
+    call,
+    compare,
+    convert,
+    division,
+    fused,
+    least,
+    move,
+    multiply,
+    multiply_add,
+)
+from opwright.backends.cuda.simulator.ptx.instruction import (
+    PTX,
+    REGISTER_TYPES,
+    Instruction,
+    NotTranslatedError,
+    Registers,
+)
+from opwright.backends.cuda.simulator.ptx.memory import asynchronous, atomic, load, store
+from opwright.backends.cuda.simulator.ptx.warps import barrier, load_matrix, multiply_matrices, shuffle, vote
+
+__all__ = ["statement"]
+
+
+def statement(text: str, registers: Registers) -> str:
+    """The C++ of one PTX statement. Registers that it declares are added to ``registers``.
+
+    Raises:
+        NotTranslatedError: of the instruction or an operand there is no translation.
+    """
+    if text.startswith(".reg"):
+        return _declaration(text, registers)
+    found = re.fullmatch(r"(?:@(!?)([%\w]+)\s+)?([a-z][\w.:]*)(?:\s+(.*))?", text, re.DOTALL)
+    if found is None:
+        raise NotTranslatedError(" ".join(text.split())[:40], "labels and branches in inline PTX are not translated")
+    negated, predicate, opcode, rest = found.groups()
+    instruction = Instruction(opcode, opcode.replace("::", "_").split("."), _split(rest or ""), registers)
+    translate = _TABLE.get(instruction.name)
+    if translate is None:
+        why = _OTHERS.get(instruction.name, "this instruction is not among those that the simulator has")
+        raise instruction.refused(why)
+    try:
+        code = translate(instruction)
+    except IndexError:
+        raise instruction.refused("it has other operands than expected") from None
+    if predicate:
+        return f"if ({negated}{instruction.read(predicate, 'bool')}) {{ {code} }}"
+    return code
+
+
+def _declaration(text: str, registers: Registers) -> str:
+    found = re.fullmatch(r"\.reg\s*((?:\.\w+\s*)+)\s+(.*)", text)
+    kinds = re.findall(r"\.(\w+)", found[1]) if found else []
+    if found is None or kinds[-1] not in REGISTER_TYPES or len(kinds) > 1:
+        raise NotTranslatedError(text, "this declaration is not translated")
+    names: list[str] = []
+    for name in re.split(r"\s*,\s*", found[2].strip()):
+        many = re.fullmatch(r"([%\w]+)<(\d+)>", name)
+        names += [f"{many[1]}{i}" for i in range(int(many[2]))] if many else [name]
+    kind = REGISTER_TYPES[kinds[0]]
+    for name in names:
+        registers[name] = (f"opwright_r_{re.sub(r'[^0-9A-Za-z_]', '_', name)}", kind)
+    return " ".join(f"{kind} {registers[name][0]}{{}};" for name in names)
+
+
+def _split(text: str) -> list[str]:
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{(") - (letter in ")}]")
+        if (letter == "," and depth == 0) or (letter == "|" and depth == 0):
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _nothing(i: Instruction) -> str:
+    return ""
+
+
+def _always(code: str) -> Callable[[Instruction], str]:
+    return lambda i: code
+
+
+_TABLE: dict[str, Callable[[Instruction], str]] = {
+    "mov": move, "add": binary("+"), "sub": binary("-"), "mul": multiply, "mad": multiply_add, "fma": fused,
+    "and": binary("&"), "or": binary("|"), "xor": binary("^"), "min": least("min"), "max": least("max"),
+    "not": lambda i: i.write(0, "!" + i.value(1) if i.type == "bool" else f"{i.type}(~{i.value(1)})"),
+    "neg": lambda i: i.write(0, f"-{i.value(1)}"), "div": division, "rem": division,
+    "abs": lambda i: i.write(0, f"{i.type}({i.value(1)} < 0 ? -{i.value(1)} : {i.value(1)})"),
+    "shl": call(f"{PTX}::shifted_left"), "shr": call(f"{PTX}::shifted_right"),
+    "lop3": call(f"{PTX}::lop3"), "prmt": call("__byte_perm"),
+    "bfe": lambda i: i.write(
+        0, f"{PTX}::bit_field({i.value(1)}, {i.value(2, 'uint32_t')}, {i.value(3, 'uint32_t')})"),
+    "bfi": lambda i: i.write(
+        0, f"{PTX}::insert_bits({i.value(1)}, {i.value(2)}, {i.value(3, 'uint32_t')}, {i.value(4, 'uint32_t')})"),
+    "bfind": call(f"{PTX}::highest_bit"), "brev": call("__brev"), "popc": call("__popc"), "clz": call("__clz"),
+    "shf": lambda i: i.write(0, f"__funnelshift_{i.parts[1]}{'c' if i.has('clamp') else ''}"
+                                f"({i.value(1)}, {i.value(2)}, {i.value(3)})"),
+    "setp": compare,
+    "selp": lambda i: i.write(0, f"({i.value(3, 'bool')} ? {i.value(1)} : {i.value(2)})"),
+    "cvt": convert, "cvta": address_conversion, "ex2": approximation("exp2f"), "lg2": approximation("log2f"),
+    "rcp": approximation("1.0f / "), "rsqrt": approximation("rsqrtf"), "sqrt": approximation("sqrtf"),
+    "sin": approximation("sinf"), "cos": approximation("cosf"), "tanh": approximation("tanhf"),
+    "dp4a": call("__dp4a"), "ld": load, "ldu": load, "st": store, "red": atomic, "atom": atomic,
+    "cp": asynchronous, "shfl": shuffle, "vote": vote, "bar": barrier, "barrier": barrier,
+    "activemask": lambda i: i.write(0, "__activemask()"), "ldmatrix": load_matrix, "mma": multiply_matrices,
+    "membar": _always("opwright_sim::fence();"), "fence": _always("opwright_sim::fence();"),
+    "trap": _always("__trap();"), "prefetch": _nothing, "prefetchu": _nothing, "discard": _nothing,
+    "nanosleep": _always("opwright_sim::yield_to_others();"),
+}  # fmt: skip
+_OTHERS = {
+    **dict.fromkeys(("wgmma", "tcgen05", "wmma"), "this tensor-core operation is not simulated"),
+    **dict.fromkeys(("mbarrier", "setmaxnreg", "elect", "griddepcontrol", "mapa"), "it is not simulated"),
+    **dict.fromkeys(("tex", "suld", "sust", "tld4"), "textures and surfaces are not simulated"),
+    **dict.fromkeys(("bra", "call", "ret", "exit"), "labels and branches in inline PTX are not translated"),
+}

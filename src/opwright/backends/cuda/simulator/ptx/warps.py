@@ -1,0 +1,74 @@
+"""PTX instructions of a warp or a block as C++: shuffles, votes, barriers, products of matrices."""
+
+from __future__ import annotations
+
+import re
+
+from opwright.backends.cuda.simulator.ptx.instruction import HERE, Instruction
+
+__all__ = ["barrier", "load_matrix", "multiply_matrices", "shuffle", "vote"]
+
+
+def shuffle(i: Instruction) -> str:
+    if len(i.operands) != 5:
+        raise i.refused("a shuffle with a predicate as a second result is not translated")
+    mode = {"bfly": "butterfly", "up": "up", "down": "down", "idx": "indexed"}[i.parts[2]]
+    width = f"int(32u - ({i.value(3, 'uint32_t')} >> 8 & 31u))"
+    lane = f"opwright_sim::{mode}(opwright_sim::lane_id(), {i.value(2, 'uint32_t')}, {width})"
+    return i.write(0, f"opwright_sim::shuffle({i.value(4, 'uint32_t')}, {i.value(1, 'uint32_t')}, {lane}, {HERE})")
+
+
+def vote(i: Instruction) -> str:
+    function = {"ballot": "__ballot_sync", "any": "__any_sync", "all": "__all_sync"}.get(i.parts[2])
+    if function is None:
+        raise i.refused("this vote is not translated")
+    return i.write(0, f"{function}({i.value(2, 'uint32_t')}, {i.value(1, 'bool')})")
+
+
+def barrier(i: Instruction) -> str:
+    if i.has("warp"):
+        return f"__syncwarp({i.value(0, 'uint32_t')});"
+    if i.has("cluster") or i.has("arrive", "red") or i.operands != ["0"]:
+        raise i.refused("only barrier 0 of the whole block is simulated")
+    return "__syncthreads();"
+
+
+def load_matrix(i: Instruction) -> str:
+    count = next((int(part[1]) for part in i.parts if part in ("x1", "x2", "x4")), 0)
+    target = i.vector(0)
+    if count != len(target) or not i.has("m8n8") or not i.has("b16"):
+        raise i.refused("m8n8 matrices of b16 are translated")
+    one = [Instruction(i.opcode, i.parts, [r], i.registers) for r in target]
+    writes = " ".join(o.write(0, f"opwright_m[{n}]") for n, o in enumerate(one))
+    address = i.address(1) if i.in_shared else f"uint64_t({i.address(1)})"
+    transposed = "true" if i.has("trans") else "false"
+    return (
+        f"{{ uint32_t opwright_m[{count}]; opwright_sim::load_matrices<{count}, {transposed}>("
+        f"reinterpret_cast<const void*>({address}), opwright_m, {HERE}); {writes} }}"
+    )
+
+
+_SHAPES = {("m16n8k8", "f16"): 2, ("m16n8k16", "f16"): 4, ("m16n8k8", "bf16"): 2, ("m16n8k16", "bf16"): 4,
+           ("m16n8k4", "tf32"): 2, ("m16n8k8", "tf32"): 4, ("m16n8k16", "s8"): 2, ("m16n8k32", "s8"): 4,
+           ("m16n8k16", "u8"): 2, ("m16n8k32", "u8"): 4}  # fmt: skip
+
+
+def multiply_matrices(i: Instruction) -> str:
+    shape = next((part for part in i.parts if re.fullmatch(r"m\d+n\d+k\d+", part)), "")
+    kinds = [part for part in i.parts if part in ("f16", "bf16", "tf32", "f32", "s32", "s8", "u8", "f64")]
+    count = _SHAPES.get((shape, kinds[1])) if len(kinds) == 4 else None
+    if count is None or i.has("sp") or kinds[0] != kinds[3] or not (i.has("row") and i.has("col")):
+        raise i.refused("this shape or these types are not translated")
+    d, a, b, c = (i.vector(n) for n in range(4))
+    half = kinds[0] == "f16"
+    if len(a) != count or len(b) != count // 2 or len(d) != len(c) or len(d) != (2 if half else 4):
+        raise i.refused("its fragments have another number of registers")
+    loads = [f"opwright_m.{name}[{n}] = {i.read(r, 'uint32_t')};" for name, of in (("a", a), ("b", b), ("c", c))
+             for n, r in enumerate(of)]  # fmt: skip
+    one = [Instruction(i.opcode, i.parts, [r], i.registers) for r in d]
+    writes = " ".join(o.write(0, f"opwright_m.d[{n}]") for n, o in enumerate(one))
+    header = (
+        f"opwright_sim::MatrixLane opwright_m{{opwright_sim::Element::{kinds[1]}, opwright_sim::Element::{kinds[2]}, "
+        f"{count}, {'true' if half else 'false'}, {{}}, {{}}, {{}}, {{}}}};"
+    )
+    return f"{{ {header} {' '.join(loads)} opwright_sim::multiply(opwright_m, {HERE}); {writes} }}"

@@ -1,0 +1,243 @@
+"""The device code of whole ``.cu`` files: the text without host code, every line in its place.
+
+Published files hold kernels, the functions that launch them, and bindings. The compilers of kernels (NVRTC, and the
+simulator) take device code only. So of a source and its own headers, those items are kept that the kernels
+name, directly or through others; of these, functions without an execution space are left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Sequence
+
+from opwright.backends.c_text import INCLUDE, blank_out, closing_bracket
+from opwright.backends.cuda.text.items import IDENTIFIER, Item, items_of, macros_of
+
+__all__ = ["device_text", "device_texts"]
+
+# Headers that only host code needs, and that neither compiler of kernels has.
+_HOST_HEADER = re.compile(
+    r"(?:torch|ATen|TH|THC|c10|caffe2|pybind11|Python|cublas|cusolver|cusparse|cudnn|cufft|curand(?!_kernel)|nccl|nvml|npp|mpi"
+    r"|omp|nvToolsExt|nvtx3|arpa/|netinet/|X11/|helper_|cuda_profiler_api|cudaEGL|EGL|GL|GLES\d?|Eigen|opencv2?|glog|gtest|nvrtc|cuda_gl_interop"
+    r"|thrust(?=/(?:host|device)_vector))[\w/.+-]*"
+    r"|(?:any|array(?=$)|bitset|charconv|chrono|codecvt|complex(?=$)|condition_variable|deque|exception|execution|filesystem"
+    r"|forward_list|fstream|functional|future|initializer_list|iomanip|ios|iosfwd|iostream|istream|iterator|list|locale|map"
+    r"|memory|memory_resource|mutex|new|numeric|optional|ostream|queue|random|ratio|regex|set|shared_mutex|sstream|stack"
+    r"|stdexcept|streambuf|string|string_view|strstream|system_error|thread|tuple|typeindex|typeinfo|unordered_map"
+    r"|unordered_set|valarray|variant|vector|atomic|cctype|cerrno|cinttypes|clocale|csetjmp|csignal|cstdarg|cstdlib|ctime"
+    r"|cwchar|ctype\.h|dirent\.h|dlfcn\.h|errno\.h|fcntl\.h|getopt\.h|inttypes\.h|libgen\.h|malloc\.h|memory\.h|pthread\.h"
+    r"|sched\.h|setjmp\.h|signal\.h|stdarg\.h|stdlib\.h|string\.h|strings\.h|time\.h|unistd\.h|sys/(?!types)\w+\.h)"
+)
+# Names of std:: that kernels use; a function or class with any other one is the host's.
+_STD_OF_DEVICES = (
+    r"(?:min|max|swap|clamp|move|forward|numeric_limits|is_\w+|enable_if\w*|conditional\w*|remove_\w+|add_\w+|decay\w*"
+    r"|integral_constant|true_type|false_type|make_\w*signed\w*|declval|void_t|invoke_result\w*|common_type\w*|size_t"
+    r"|ptrdiff_t|u?int(?:8|16|32|64|ptr|max)_t|u?int_(?:fast|least)\d+_t|abs|fabs\w?|floor\w?|ceil\w?|l*round\w?|trunc\w?|l*rint\w?"
+    r"|fmod\w?|sqrt\w?|cbrt\w?|hypot\w?|pow\w?|exp\w?|exp2\w?|expm1\w?|log\w?|log2\w?|log10\w?|log1p\w?|a?sinh?\w?|a?cosh?\w?"
+    r"|a?tanh?\w?|atan2\w?|erfc?\w?|fma\w?|fm(?:in|ax)\w?|isnan|isinf|isfinite|signbit|copysign\w?|nearbyint\w?|l?tgamma\w?"
+    r"|lgamma\w?|ldexp|frexp|modf|nextafter|memcpy|memset|byte|integer_sequence|make_index_sequence|index_sequence\w*|nullptr_t"
+    r"|pair|array|tuple|get|complex|bit_cast|underlying_type\w*|rank|extent|alignment_of|alignment_storage|aligned_storage\w*)"
+)
+# Words that no device code contains.
+_HOST_WORDS = re.compile(
+    rf"<<<|\b(?:torch|c10|at)\s*::\s*(?:Tensor|optional|IntArrayRef|Device|cuda|kernel|library|nn|autograd|tensor|empty\w*|zeros\w*)\b"
+    rf"|\b(?:pybind11|py)\s*::|\bstd\s*::\s*(?!{_STD_OF_DEVICES}\b)\w+"
+    r"|\b(?:cuda|cublas|cudnn|curand)(?:Malloc|Free|Mem|Device(?:Synchronize|Prop|Get)|Stream|Event|Get|Set|Launch|Func|Check|Create"
+    r"|Destroy|Error|Status|Handle|Peek)\w*|\b(?:TORCH|AT)_[A-Z_]+\s*\(|\b(?:AT|C10)_(?:DISPATCH|CUDA|PRIVATE|ERROR|ASSERT)\w*\s*\("
+    r"|\bcheckCudaErrors\b"
+)
+_BINDING = re.compile(r"^[ \t]*(?:PYBIND11_MODULE|TORCH_LIBRARY\w*|STABLE_TORCH_LIBRARY\w*)\s*\(", re.MULTILINE)
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\r?\n|[^\n])*)", re.MULTILINE)
+_OF_THE_DEVICE = re.compile(r"\b(?:__device__|__global__|constexpr)\b")
+# Declarations that are no variable, or one that kernels can read.
+_NO_VARIABLE = re.compile(
+    r"\b(?:using|typedef|namespace|class|struct|enum|union|friend|static_assert|const|__constant__|__shared__|__managed__)\b"
+)
+# Libraries of device code, whose headers go with the code that names them.
+_LIBRARIES = {
+    "thrust": re.compile(r"\bthrust\b"),
+    "cub": re.compile(r"\bcub\b"),
+    "curand": re.compile(r"\bcurand\w*"),
+}
+# More than this is a library, all of which is for kernels.
+_MOST_TEXT = 4_000_000
+
+
+@functools.lru_cache(maxsize=256)
+def device_texts(texts: tuple[str, ...], kernels: tuple[str, ...]) -> tuple[str, ...]:
+    """A source and its own headers, with host code and what the kernels do not need replaced by spaces; the texts
+    themselves if they contain no host code.
+
+    Args:
+        kernels: the names of those that are wanted.
+    """
+    codes = [blank_out(text) for text in texts]
+    if not any(map(_is_whole_file, texts, codes)) or sum(map(len, texts)) > _MOST_TEXT:
+        return texts
+    macros = {found[1]: found[2] for code in codes for found in _MACRO.finditer(code)}
+    kept = [_without_bindings(text, macros) for text in texts]
+    items = [items_of(blank_out(text)) for text in kept]
+    needed = _needed([item for of in items for item in of], [blank_out(text) for text in kept], kernels, macros)
+    left = [
+        _without(text, [span for item in of for span in _unneeded(item, item in needed, text, macros)])
+        for text, of in zip(kept, items, strict=True)
+    ]
+    named = [INCLUDE.sub("", blank_out(text)) for text in left]
+    used = {library for library, names in _LIBRARIES.items() if any(map(names.search, named))}
+    return tuple(_without(text, _includes_of(text, _LIBRARIES.keys() - used)) for text in left)
+
+
+def device_text(text: str, kernels: Sequence[str] | None = None) -> str:
+    """The same of a source without headers of its own; of all its kernels, if none are named."""
+    from opwright.backends.cuda.text.parsing import declarations
+
+    return device_texts((text,), tuple(kernels) if kernels is not None else declarations(text).kernels)[0]
+
+
+def _is_whole_file(text: str, code: str) -> bool:
+    return bool(_HOST_WORDS.search(code) or _BINDING.search(code) or _includes_for_host(text, code))
+
+
+def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    for begin, end in spans:
+        text = text[:begin] + re.sub(r"[^\n]", " ", text[begin:end]) + text[end:]
+    return text
+
+
+def _without_directives(text: str, begin: int, end: int) -> list[tuple[int, int]]:
+    """The parts of a span between its directives, which stay."""
+    spans, position = [], begin
+    for directive in re.finditer(
+        r"^[ \t]*#[ \t]*(?:if|else|elif|endif|undef|define|include|pragma)\w*(?:\\\n|[^\n])*",
+        text[begin:end],
+        re.MULTILINE,
+    ):
+        spans.append((position, begin + directive.start()))
+        position = begin + directive.end()
+    return [*spans, (position, end)]
+
+
+def _without_bindings(text: str, macros: dict[str, str]) -> str:
+    text = _without(text, _includes_for_host(text, blank_out(text)))
+    text = _without(text, [f.span() for f in _MACRO.finditer(blank_out(text)) if _HOST_WORDS.search(f[2])])
+    return _without(text, _bindings(blank_out(text), macros))
+
+
+def _includes_for_host(text: str, code: str) -> list[tuple[int, int]]:
+    return [
+        (found.start(), found.end())
+        for found in INCLUDE.finditer(text)
+        if code[found.start() : found.start(2)].strip().startswith("#") and _HOST_HEADER.fullmatch(found[2])
+    ]
+
+
+def _includes_of(text: str, libraries: Iterable[str]) -> list[tuple[int, int]]:
+    code, names = blank_out(text), tuple(libraries)
+    return [
+        (found.start(), found.end())
+        for found in INCLUDE.finditer(text)
+        if code[found.start() : found.start(2)].strip().startswith("#") and found[2].startswith(names)
+    ]
+
+
+def _bindings(code: str, macros: dict[str, str]) -> list[tuple[int, int]]:
+    """The blocks that bind functions to Python, and the uses of macros that make functions for the host."""
+    for_host = [name for name, body in macros.items() if _HOST_WORDS.search(body) and "(" in body[:1]]
+    names = "|".join(map(re.escape, for_host))
+    uses = list(re.finditer(rf"^[ \t]*(?:{names})[ \t]*\(", code, re.MULTILINE)) if names else []
+    spans = []
+    for found in (*_BINDING.finditer(code), *uses):
+        closing = closing_bracket(code, found.end() - 1)
+        if closing is None:
+            continue
+        after = re.compile(r"\s*([{;])").match(code, closing + 1)
+        if after and after[1] == "{":
+            closing = closing_bracket(code, after.end() - 1) or closing
+        elif after:
+            closing = after.end() - 1
+        spans.append((found.start(), closing + 1))
+    return spans
+
+
+# --- what the kernels need ---
+
+
+def _needed(items: Sequence[Item], codes: Sequence[str], kernels: Sequence[str], macros: dict[str, str]) -> set[Item]:
+    """The items that the kernels name, directly or through other items and macros."""
+    by_name: dict[str, list[Item]] = {}
+    for item in items:
+        for name in item.names:
+            by_name.setdefault(name, []).append(item)
+    bodies: dict[str, frozenset[str]] = {}
+    for code in codes:
+        for name, mentioned in macros_of(code).items():
+            bodies[name] = bodies.get(name, frozenset()) | mentioned
+    waiting = [name.split("<")[0].split("::")[-1].strip() for name in kernels]
+    needed: set[Item] = set()
+    for item in items:
+        if _is_always_kept(item, macros):
+            needed.add(item)
+            waiting += item.mentions
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        waiting += bodies.get(name, ())
+        for item in by_name.get(name, ()):
+            if item not in needed and not _is_for_host(item, macros):
+                needed.add(item)
+                waiting += item.mentions
+    return needed
+
+
+def _is_always_kept(item: Item, macros: dict[str, str]) -> bool:
+    """Operators, which are called without their name; uses of macros, which may define anything."""
+    if item.kind == "macro use":
+        return any(name in macros and not _HOST_WORDS.search(macros[name]) for name in list(_first_name(item)))
+    if item.kind == "function":
+        return re.search(r"\boperator\b", item.head) is not None and _OF_THE_DEVICE.search(item.head) is not None
+    return re.match(r"\s*using\s+namespace\b", item.head) is not None
+
+
+def _first_name(item: Item) -> list[str]:
+    return IDENTIFIER.findall(item.head)[:1]
+
+
+def _is_for_host(item: Item, macros: dict[str, str]) -> bool:
+    """Whether a function has no execution space, also not in a macro, or a variable no memory space."""
+    if item.kind not in ("function", "statement"):
+        return False
+    if re.match(r"\s*(?:extern\s+)?template\b(?!\s*<)", item.head):  # an explicit instance
+        return True
+    if item.kind == "statement" and _NO_VARIABLE.search(item.head):
+        return re.search(r"\bconst\b", item.head) is not None and _HOST_WORDS.search(item.head) is not None
+    head = item.head
+    for name in IDENTIFIER.findall(re.split(r"[(=]", item.head)[0]):
+        if name in macros:
+            head += macros[name]
+        elif re.fullmatch(r"[A-Z][A-Z0-9_]{2,}", name):
+            return False  # a macro of a header: it may be __device__
+    return not _OF_THE_DEVICE.search(head)
+
+
+def _unneeded(item: Item, needed: bool, text: str, macros: dict[str, str]) -> list[tuple[int, int]]:
+    """The parts of an item to leave out: all of one that is not needed, and of a class the host's member functions."""
+    if not needed:
+        return _without_directives(text, item.begin, item.end)
+    if item.kind != "class":
+        return []
+    code = blank_out(text)
+    opening = code.find("{", item.begin, item.end)
+    if opening < 0:
+        return []
+    inside = items_of(code[opening + 1 : item.end - 1].rstrip("; \n}"))
+    return [
+        (member.begin + opening + 1, member.end + opening + 1)
+        for member in inside
+        if member.kind == "function"
+        and not _OF_THE_DEVICE.search(member.head)
+        and _HOST_WORDS.search(code[opening + 1 + member.begin : opening + 1 + member.end])
+    ]

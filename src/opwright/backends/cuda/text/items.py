@@ -1,0 +1,242 @@
+"""Splits CUDA C++ into its items: the functions, classes, variables and other declarations outside of functions.
+
+A scan of brackets and semicolons, and no grammar: it has to find the ends of what it does not understand, such as a
+function for the host with a launch in it, or a macro that stands for a function.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from opwright.backends.c_text import closing_bracket
+
+__all__ = ["IDENTIFIER", "Item", "items_of", "macros_of"]
+
+IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*\b")
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^()\n]*\))?((?:\\\r?\n|[^\n])*)", re.MULTILINE)
+_SCOPE = re.compile(r"\b(?:inline\s+)?namespace\b[\w\s:]*$|\bextern\s*$")
+_CLASS = re.compile(r"\b(struct|class|union|enum)\b")
+# The use of a macro that stands alone in its line, as a binding or the definition of several functions does.
+_MACRO_USE = re.compile(r"[ \t]*([A-Z][A-Z0-9_]+)[ \t]*\(")
+_KEYWORDS = frozenset(
+    [
+        "struct",
+        "class",
+        "union",
+        "enum",
+        "template",
+        "typename",
+        "typedef",
+        "using",
+        "namespace",
+        "final",
+        "const",
+        "constexpr",
+        "static",
+        "inline",
+        "extern",
+        "public",
+        "private",
+        "protected",
+        "void",
+        "bool",
+        "char",
+        "short",
+        "int",
+        "long",
+        "float",
+        "double",
+        "unsigned",
+        "signed",
+        "auto",
+        "if",
+        "else",
+        "for",
+        "while",
+        "do",
+        "return",
+        "operator",
+        "sizeof",
+        "this",
+        "true",
+        "false",
+        "__global__",
+        "__device__",
+        "__host__",
+        "__shared__",
+        "__restrict__",
+        "__forceinline__",
+    ]
+)
+# Names before parentheses, and the classes that members are defined in.
+_FUNCTION_NAME = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>\s*)?\(|\b(\w+)\s*(?:<[^<>;]*>\s*)?::")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item.
+
+    Attributes:
+        kind: ``function``, ``class``, ``statement`` (a variable, an alias, a function's declaration) or ``macro use``.
+        names: what it may define. More than it does define is no harm: it is kept for any of them.
+        mentions: every identifier in it.
+        head: the code before its body, or all of it.
+        begin: the place of its first character that is not blank.
+    """
+
+    kind: str
+    names: frozenset[str]
+    mentions: frozenset[str]
+    head: str
+    begin: int
+    end: int
+
+
+def items_of(code: str) -> list[Item]:
+    """The items of a source in order, those in namespaces too.
+
+    Args:
+        code: without comments and literals.
+    """
+    plain = _DIRECTIVE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), code)
+    return list(_items(plain, 0, len(plain)))
+
+
+def macros_of(code: str) -> dict[str, frozenset[str]]:
+    """The identifiers in the bodies of each macro, by its name; of all its definitions."""
+    found: dict[str, frozenset[str]] = {}
+    for macro in _MACRO.finditer(code):
+        mentioned = frozenset(IDENTIFIER.findall(macro[3])) - frozenset(IDENTIFIER.findall(macro[2] or ""))
+        found[macro[1]] = found.get(macro[1], frozenset()) | mentioned
+    return found
+
+
+def _items(code: str, begin: int, end: int) -> Iterator[Item]:
+    position = begin
+    while True:
+        position = _skip_blank(code, position, end)
+        if position >= end:
+            return
+        use = _MACRO_USE.match(code, position)
+        if use and (after := _alone(code, use.end() - 1, end)):
+            yield _item("macro use", code, position, after, code[position:after])
+            position = after
+            continue
+        stop = _end_of_head(code, position, end)
+        if code[stop : stop + 1] == "{" and _SCOPE.search(code[position:stop]):
+            closing = closing_bracket(code, stop) or end
+            yield from _items(code, stop + 1, min(closing, end))
+            position = closing + 1
+        elif code[stop : stop + 1] == "{":
+            item = _with_body(code, position, stop, end)
+            yield item
+            position = item.end
+        else:
+            if stop > position:
+                yield _item("statement", code, position, min(stop + 1, end), code[position:stop])
+            position = stop + 1
+
+
+def _skip_blank(code: str, position: int, end: int) -> int:
+    while position < end and (code[position].isspace() or code[position] in ";}"):
+        position += 1
+    return position
+
+
+def _alone(code: str, opening: int, end: int) -> int | None:
+    """The end of a macro's use, if nothing that continues it follows in its line."""
+    closing = closing_bracket(code, opening)
+    if closing is None or closing >= end:
+        return None
+    rest = code[closing + 1 : end].split("\n", 1)[0].strip()
+    following = code[closing + 1 : end].lstrip()[:1]
+    return closing + 1 if rest in ("", ";") and following not in ("{", ":") else None
+
+
+def _end_of_head(code: str, position: int, end: int) -> int:
+    """Where the next semicolon or opening brace outside of brackets is."""
+    while position < end:
+        letter = code[position]
+        if letter in ";{":
+            return position
+        if letter in "([":
+            position = closing_bracket(code, position) or end
+        position += 1
+    return end
+
+
+def _with_body(code: str, begin: int, opening: int, end: int) -> Item:
+    """A function, which ends with its body; a class or an initialised variable, which ends with a semicolon."""
+    closing = closing_bracket(code, opening)
+    after = end if closing is None else closing + 1
+    head = code[begin:opening]
+    if _is_function(head):
+        while (more := re.compile(r"\s*(?=\{)").match(code, after)) and closing is not None:  # a constructor's list
+            closing = closing_bracket(code, more.end())
+            after = end if closing is None else closing + 1
+        return _item("function", code, begin, min(after, end), head)
+    stop = _end_of_head(code, after, end)
+    while code[stop : stop + 1] == "{":
+        stop = _end_of_head(code, (closing_bracket(code, stop) or end) + 1, end)
+    kind = "class" if _CLASS.search(head) and "=" not in _bare(head) else "statement"
+    return _item(kind, code, begin, min(stop + 1, end), head)
+
+
+def _named_class(head: str) -> str:
+    """The head of a class without its template's parameters, its arguments and its bases."""
+    head = re.split(r"(?<!:):(?!:)", _bare(head))[0]
+    while (shorter := re.sub(r"<[^<>]*>", " ", head)) != head:
+        head = shorter
+    return head
+
+
+def _bare(head: str) -> str:
+    """The head without template parameters and without what stands in parentheses."""
+    while found := re.search(r"\btemplate\s*<", head):
+        head = f"{head[: found.start()]} {head[_after_angles(head, found.end()) :]}"
+    while (shorter := re.sub(r"\([^()]+\)", "()", head)) != head:
+        head = shorter
+    return re.sub(r"\b(?:__align__|alignas|__attribute__|__launch_bounds__)\s*\(\)", "", head)
+
+
+def _after_angles(head: str, position: int) -> int:
+    """The position after the bracket that closes the one before ``position``. Those in parentheses are comparisons."""
+    depth, parentheses = 1, 0
+    while position < len(head) and depth:
+        letter = head[position]
+        parentheses += (letter == "(") - (letter == ")")
+        if parentheses == 0 and not head.startswith("->", position - 1):
+            depth += (letter == "<") - (letter == ">")
+        position += 1
+    return position
+
+
+def _is_function(head: str) -> bool:
+    bare = re.sub(r"\boperator\s*[=!<>+*/%&|^-]+", "operator ", _bare(head))
+    return "()" in bare and "=" not in bare
+
+
+def _item(kind: str, code: str, begin: int, end: int, head: str) -> Item:
+    text = code[begin:end]
+    mentions = frozenset(IDENTIFIER.findall(text)) - _KEYWORDS
+    return Item(kind, _names(kind, head, text, mentions), mentions, head, begin, end)
+
+
+def _names(kind: str, head: str, text: str, mentions: frozenset[str]) -> frozenset[str]:
+    if kind == "macro use":
+        return mentions
+    if kind == "class":
+        after = text[text.rfind("}") + 1 :] if "}" in text else ""
+        members = text if re.search(r"\benum\b", head) else ""
+        return frozenset(IDENTIFIER.findall(f"{_named_class(head)} {after} {members}")) - _KEYWORDS
+    if kind == "function":
+        classes = IDENTIFIER.findall(_named_class(head)) if _CLASS.search(head) else []
+        return frozenset(name for pair in _FUNCTION_NAME.findall(head) for name in pair if name) | frozenset(classes)
+    if found := re.match(r"\s*(?:template\s*<.*?>\s*)?using\s+(\w+)\s*=", head, re.DOTALL):
+        return frozenset({found[1]})
+    if re.match(r"\s*(?:typedef|using)\b", head):
+        return frozenset(IDENTIFIER.findall(text)[-1:]) | frozenset(re.findall(r"\(\s*\*\s*(\w+)\s*\)", head))
+    return frozenset(re.findall(r"\b([A-Za-z_]\w*)\s*(?=[=\[;,({:]|$)", text))

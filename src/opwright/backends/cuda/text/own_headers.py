@@ -1,0 +1,69 @@
+"""The device code of a source together with its own headers, which both compilers of kernels get as copies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opwright.backends.c_text import INCLUDE, find_header, included_files
+from opwright.backends.cuda.text.device_text import device_texts
+from opwright.backends.cuda.text.parsing import declarations
+
+__all__ = ["DeviceFiles", "OwnHeader", "device_files"]
+
+
+@dataclass(frozen=True)
+class OwnHeader:
+    """A header of the user's: its path, the name of its copy for the compiler, and its device code."""
+
+    path: Path
+    copy: str
+    text: str
+
+
+@dataclass(frozen=True)
+class DeviceFiles:
+    """A source's device code, and that of its own headers. Includes of them are as they were written.
+
+    Attributes:
+        changed: whether anything was left out of the headers.
+    """
+
+    text: str
+    path: Path | None
+    folders: tuple[Path, ...]
+    headers: tuple[OwnHeader, ...]
+    changed: bool = False
+
+    def redirected(self, text: str, includer: Path | None, leave_out: Callable[[str], bool]) -> str:
+        """A text with its includes of own headers changed to their copies."""
+        copies = {header.path: header.copy for header in self.headers}
+
+        def redirect(found: re.Match[str]) -> str:
+            header = None if leave_out(found[2]) else find_header(found[2], includer, self.folders)
+            return f'{found[1]}"{copies[header]}"' if header in copies else found[0]  # else in a comment
+
+        return INCLUDE.sub(redirect, text)
+
+
+def device_files(
+    text: str, path: Path | None, folders: Sequence[Path], leave_out: Callable[[str], bool], kernel: str | None = None
+) -> DeviceFiles:
+    """The device code of a source and of its own headers.
+
+    Args:
+        folders: include folders.
+        leave_out: whether a header's name is one that the compiler is given by us.
+        kernel: the only kernel that is wanted; None for all.
+    """
+    found = included_files(text, path, folders, leave_out=leave_out)
+    originals = [header.read_text(errors="replace") for header in found]
+    all_kernels = [name for one in (text, *originals) for name in declarations(one).kernels]
+    texts = device_texts((text, *originals), (kernel,) if kernel is not None else tuple(all_kernels))
+    headers = tuple(
+        OwnHeader(header, f"own{i}_{header.name}", of)
+        for i, (header, of) in enumerate(zip(found, texts[1:], strict=True))
+    )
+    return DeviceFiles(texts[0], path, tuple(folders), headers, changed=list(texts[1:]) != originals)

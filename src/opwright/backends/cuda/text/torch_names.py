@@ -1,0 +1,24 @@
+"""Whether device code uses names of torch's headers, and the header of ours that declares them for both compilers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+__all__ = ["HEADERS", "TORCH_NAMES", "uses_torch_names"]
+
+HEADERS = Path(__file__).parent.parent / "headers"
+TORCH_NAMES = "torch_names.h"
+_USE = re.compile(
+    r"\b(?:at|c10|torch)\s*::|\busing\s+namespace\s+(?:at|c10|torch)\b"
+    r"|\b(?:C10_\w+|CUDA_KERNEL_(?:LOOP|ASSERT)\w*|gpuAtomicAdd\w*)\b"
+)
+
+
+def uses_torch_names(code: str) -> bool:
+    """Whether the names are used.
+
+    Args:
+        code: without comments and literals.
+    """
+    return _USE.search(code) is not None

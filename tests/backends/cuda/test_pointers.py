@@ -1,0 +1,88 @@
+"""Pointers as arguments: null, pointers to pointers, addresses in structures, and torch's packed accessors."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+
+import opwright as ow
+from opwright.errors import LaunchError, SimulatorError
+
+pytestmark = pytest.mark.compiler
+
+SUMS = """
+struct View { const float* data; int n; };
+__global__ void optional(const float* x, const float* bias, float* y) { y[0] = x[0] + (bias ? bias[0] : 0); }
+__global__ void total(const float* const* parts, float** outs, int count, int n) {
+  for (int p = 0; p < count; p++) for (int i = 0; i < n; i++) outs[0][i] += parts[p][i];
+}
+__global__ void through(View view, float* y) { for (int i = 0; i < view.n; i++) y[0] += view.data[i]; }
+"""
+
+
+def test_zero_and_none_are_null_pointers() -> None:
+    kernels, x, y = ow.cuda_module(SUMS), torch.ones(1), torch.zeros(1)
+    for null in (0, None):
+        kernels["optional"][1, 1](x, null, y)
+        assert y.item() == 1
+    kernels["optional"][1, 1](x, x, y)
+    assert y.item() == 2
+    with pytest.raises(SimulatorError, match="a null pointer"):
+        kernels["optional"][1, 1](0, x, y)
+    with pytest.raises(LaunchError, match="takes a tensor, but int 8 was passed"):
+        kernels["optional"][1, 1](x, 8, y)
+
+
+def test_a_pointer_to_pointers_takes_a_list_of_tensors_whose_accesses_are_checked() -> None:
+    kernels, parts, out = ow.cuda_module(SUMS), [torch.ones(4), torch.full((4,), 2.0)], torch.zeros(4)
+    kernels["total"][1, 1](parts, [out], 2, 4)
+    assert out.tolist() == [3] * 4
+    with pytest.raises(SimulatorError, match=r"out-of-bounds: reads 4 bytes at just past the end of argument 1"):
+        kernels["total"][1, 1](parts, [torch.zeros(8)], 2, 5)
+    with pytest.raises(SimulatorError, match="out-of-bounds: reads 8 bytes"):
+        kernels["total"][1, 1](parts, [out], 3, 4)
+    with pytest.raises(LaunchError, match="got float64 elements"):
+        kernels["total"][1, 1]([torch.ones(4, dtype=torch.float64)], [out], 1, 4)
+
+
+def test_addresses_in_structures_are_declared() -> None:
+    class View(ctypes.Structure):
+        _fields_ = (("data", ctypes.c_void_p), ("n", ctypes.c_int))
+
+    kernels, x, y = ow.cuda_module(SUMS), torch.ones(4), torch.zeros(1)
+    with pytest.raises(SimulatorError, match="out-of-bounds"):
+        kernels["through"][1, 1](View(x.data_ptr(), 4), y)
+    with ow.simulator_options(reachable=[x]):
+        y.zero_()
+        kernels["through"][1, 1](View(x.data_ptr(), 4), y)
+        assert y.item() == 4
+        with pytest.raises(SimulatorError, match="just past the end of a reachable tensor"):
+            kernels["through"][1, 1](View(x.data_ptr(), 5), y)
+
+
+ACCESSORS = """
+#include <torch/extension.h>
+template <typename scalar_t>
+__global__ void scale(const torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits> x,
+                      torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits> y) {
+  CUDA_KERNEL_LOOP(i, x.size(0) * x.size(1)) {
+    at::acc_type<scalar_t, true> v = x[i / x.size(1)][i % x.size(1)];
+    y[i / x.size(1)][i % x.size(1)] = static_cast<scalar_t>(v * 2) + scalar_t(1);
+  }
+}
+torch::Tensor scaled(torch::Tensor x) { return x; }
+"""
+
+
+@pytest.mark.parametrize(("cpp", "dtype"), [("float", torch.float32), ("c10::Half", torch.float16)])
+def test_packed_accessors_take_tensors(cpp: str, dtype: torch.dtype) -> None:
+    x, y = torch.randn(3, 8).to(dtype)[:, ::2], torch.zeros(4, 3, dtype=dtype).T
+    kernel = ow.cuda_module(ACCESSORS)[f"scale<{cpp}>"]
+    kernel[1, 32](x, y)
+    torch.testing.assert_close(y, x * 2 + 1)
+    with pytest.raises(LaunchError, match="takes a tensor of 2 dims, but one of 1 came"):
+        kernel[1, 32](x[0], y)
+    with pytest.raises(LaunchError, match="got float64 elements"):
+        kernel[1, 32](x.double(), y)
