@@ -15,7 +15,7 @@ __all__ = ["MARK", "OPERATORS_MARK", "Unit", "place", "units"]
 MARK = "// Written by opwright port from "
 OPERATORS_MARK = "// Written by opwright port: operators of ATen that "
 _USES_ATEN = re.compile(r"\b(?:at|torch|c10)\s*::|\bAT_(?:DISPATCH_\w+|ERROR|ASSERTM?)\b|\bTORCH_(?:CHECK|INTERNAL)\w*")
-_INCLUDES_ATEN = re.compile(r"(?:ATen|torch|c10)/")
+_INCLUDES_ATEN = re.compile(r"(?:ATen|torch|c10|THC|TH)/")
 
 
 @dataclass(frozen=True)

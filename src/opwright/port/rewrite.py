@@ -17,7 +17,8 @@ from opwright.port.schemas import advice, is_method, is_operator, why_not
 
 __all__ = ["Rewriter", "Rewritten", "parse"]
 
-_ATEN_HEADER = re.compile(r"(?:ATen|torch|c10|caffe2|pybind11)/")
+_ATEN_HEADER = re.compile(r"(?:ATen|torch|c10|caffe2|pybind11|THC|TH)/")
+_ATOMICS = re.compile(r"(?:THC/THCAtomics|ATen/cuda/Atomic)\.cuh")
 _STABLE_HEADER = re.compile(r"torch/(?:csrc/(?:stable|inductor)|headeronly)/")
 _PYTHON = re.compile(r"\bPy(?:Init_|Object|Module|MODINIT)\w*")
 
@@ -111,6 +112,8 @@ class Rewriter:
         path = text_of(node.child_by_field_name("path")).strip('"<>')
         if path in self._headers:
             return f'#include "{self._replace(node, path, self._headers[path])}"\n'
+        if _ATOMICS.fullmatch(path):
+            return f"#include <{self._replace(node, path, 'torch/headeronly/cuda/Atomic.h')}>\n"
         if path == "Python.h" or (_ATEN_HEADER.match(path) and not _STABLE_HEADER.match(path)):
             self._replace(node, f"<{path}>", "<opwright/ops.h>")
             return f"{self.INCLUDE}\n"

@@ -57,7 +57,7 @@ def joint_binding_text(
     ]
     if len(texts) == 1:
         return texts[0]
-    parts = []
+    parts: list[str] = []
     for name, text in zip(unique, texts, strict=True):
         # What a binding defines is named after it; the function for Python is found by that name.
         named = re.sub(r"\b(opwright_(?:function|kernel|python_function))\b", rf"\1_{name}", text)
