@@ -100,14 +100,15 @@ def spline_weighting(
 @ow.op("ports::packed_to_padded", where="rows <= max_size")
 def packed_to_padded(
     packed: Float32[Tensor, "rows d"],
-    first: Annotated[Int64[Tensor, "b"], ow.values(0, 0)],
+    first: Annotated[Int64[Tensor, "b"], ow.values(0, "rows", sorted=True)],
     max_size: int,
 ) -> Float32[Tensor, "b max_size d"]:
-    # Every batch but the last is empty where all of them begin at 0.
-    padded = packed.new_zeros(first.shape[0], max_size, packed.shape[1])
-    if first.shape[0]:
-        padded[-1, : packed.shape[0]] = packed[:max_size]
-    return padded
+    if not packed.shape[0]:
+        return packed.new_zeros(first.shape[0], max_size, packed.shape[1])
+    end = torch.cat([first[1:], torch.full_like(first[:1], packed.shape[0])])
+    index = first[:, None] + torch.arange(max_size, device=first.device)
+    rows = packed[index.clamp_max(packed.shape[0] - 1)]
+    return torch.where((index < end[:, None])[..., None], rows, rows.new_zeros(()))
 
 
 @ow.op("ports::face_areas_normals")

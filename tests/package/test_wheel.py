@@ -221,3 +221,26 @@ def test_a_library_that_uses_pythons_interface_is_for_one_python() -> None:
     own = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert f'return "{own}", "{own}", "linux_x86_64"' in setup_text("linux_x86_64", own)
     assert 'return "py3", "none", "linux_x86_64"' in setup_text("linux_x86_64")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow  # reads all of ATen's headers
+@pytest.mark.compiler
+def test_a_package_on_aten_is_for_one_release_of_torch(tmp_path: Path, namespace: str) -> None:
+    import torch
+
+    (tmp_path / "twice.cpp").write_text(
+        "#include <ATen/ATen.h>\nat::Tensor twice(const at::Tensor& x) { return (x * 2).contiguous(); }\n"
+    )
+    kernel = '\ndouble.cpp("twice.cpp", entry="twice", abi="aten")\n'
+    target = tmp_path / f"aten_{namespace}.py"
+    target.write_text(PLAIN.replace("NAMESPACE", f"{namespace}_aten") + kernel)
+    made = make_package(str(target), "aten_ops", tmp_path / "out", wheel=True, kernels_layout=True)
+    release = ".".join(torch.__version__.split(".")[:2])
+    assert made.version == f"0.1.0+torch{release}"
+    assert made.wheel is not None
+    assert made.wheel.name.startswith(f"aten_ops-0.1.0+torch{release}-py3-none-")
+    assert f"Requires-Dist: torch=={release}.*" in metadata_of(made.wheel)["METADATA"]
+    assert [f.name.split("-cpu-")[0] for f in made.layout] == [f"torch{release.replace('.', '')}-cxx11"]
+    script = "import torch, aten_ops\nprint(aten_ops.double(torch.ones(2)).tolist(), aten_ops.__version__)"
+    assert python_with(tmp_path / "out")(script) == f"[2.0, 2.0] {made.version}\n"

@@ -113,6 +113,7 @@ def test_the_result_is_compared_with_the_original(tmp_path: Path) -> None:
     pair = attached(f"{folder}/cell.py", folder / "cell.cpp", made, {"forward": "cell::forward_stable"}, None, ())
     wrong = compare_kernels(pair[0].operator, "cpp", "cpp_stable")
     assert "result 1 differs by" in wrong.different
+    assert wrong.original_wrong == 0
     made.write_text(made.read_text().replace("CHECK_FLAT(input);", "std::abort();"))
     pair = attached(f"{folder}/cell.py", folder / "cell.cpp", made, {"forward": "cell::forward_stable"}, None, ())
     assert "the process that ran them ended with -6" in compare_kernels(pair[0].operator, "cpp", "cpp_stable").different

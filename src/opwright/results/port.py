@@ -54,6 +54,8 @@ class Compared:
         cases: that both ran; ``identical`` of them gave the same bits.
         different: the first case in which results differ by more than rounding, with what differs; "" if none does.
         refused: cases that the original refuses, and the new kernel too.
+        original_wrong: cases in which the two differ, and the original from the reference: there, the original reads
+            or computes something wrong, and is no measure.
     """
 
     operator: str
@@ -62,6 +64,7 @@ class Compared:
     cases: int
     identical: int
     refused: int = 0
+    original_wrong: int = 0
     largest: float = 0.0
     different: str = ""
 

@@ -86,7 +86,12 @@ def _comparison(compared: Compared) -> str:
     if not compared.cases:
         return f"[red]✗[/] {who}: no case could be compared, the original refused all {compared.refused}"
     rounding = f", the others within {compared.largest:.2g} roundings" if compared.largest else ""
+    wrong = (
+        f"; left out: {compared.original_wrong} in which they differ and the original is wrong"
+        if compared.original_wrong
+        else ""
+    )
     return (
         f"[green]✓[/] {who}: the same values in {compared.cases} cases, {compared.identical} of them bit for bit"
-        f"{rounding}"
+        f"{rounding}{wrong}"
     )
