@@ -19,7 +19,7 @@ ROOT = Path(opwright.__file__).parent
 LAYERS = (
     "errors", "tree", "import_file", "internals", "results", "machine", "file_trust", "read_files", "cache", "contract",
     "backends", "runtime", "checks", "timing", "cluster", "report", "package", "gallery", "selftest", "mutation",
-    "cli",
+    "port", "cli",
 )  # fmt: skip
 LEAVES = {
     "errors": set(),

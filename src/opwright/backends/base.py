@@ -152,6 +152,12 @@ class Backend(abc.ABC):
         """A condition on a call's arguments besides the user's ``when``: Accepted, or Refused with the reason."""
         return None
 
+    def compile_together(
+        self, spec: KernelSpec, contract: Contract, others: Sequence[tuple[KernelSpec, Contract]], tools: BuildTools
+    ) -> Artifact:
+        """Like ``compile``, where other kernels are in the same source. Default: each is compiled by itself."""
+        return self.compile(spec, contract, tools)
+
     def under_check(self) -> contextlib.AbstractContextManager[None]:
         """A context for every kernel of a check, in any language; the simulator permutes its threads in it."""
         return contextlib.nullcontext()

@@ -17,6 +17,7 @@ from opwright.cli.check import check
 from opwright.cli.common import FAILED, INTERRUPTED, PASSED, WRONG_CALL
 from opwright.cli.demo import demo
 from opwright.cli.package import package, prebuild
+from opwright.cli.port import port
 from opwright.cli.selftest import selftest
 from opwright.cli.show import doctor, report, show
 from opwright.cli.supervise import run_supervised
@@ -36,7 +37,7 @@ app = typer.Typer(
     "4 nothing failed, but something did not end in time.",
 )
 # In the order of ``opwright --help``.
-for command in (check, demo, bench, tune, selftest, report, doctor, prebuild, package, show):
+for command in (check, demo, bench, tune, selftest, report, doctor, prebuild, package, port, show):
     app.command()(command)
 
 

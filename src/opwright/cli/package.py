@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,18 @@ import typer
 from opwright.cli.common import NOTHING_RAN, PASSED, Targets
 
 __all__ = ["package", "prebuild"]
+
+
+class Layout(StrEnum):
+    """A second form of a package."""
+
+    kernels = "kernels"
+
+
+class Host(StrEnum):
+    """Where a package's workflow runs."""
+
+    github = "github"
 
 
 def prebuild(
@@ -52,13 +66,35 @@ def package(
         list[str] | None,
         typer.Option(help="A language whose kernels may be left out, or all (repeatable).", metavar="LANGUAGE"),
     ] = None,
+    license: Annotated[str, typer.Option(help="The package's licence, an SPDX expression such as MIT.")] = "",
+    license_file: Annotated[
+        list[Path] | None, typer.Option(help="Its text (repeatable; default: LICENSE and the like beside the module).")
+    ] = None,
+    layout: Annotated[
+        Layout | None, typer.Option(help="kernels: also write what Hugging Face's kernels loads, into FOLDER/kernels.")
+    ] = None,
+    ci: Annotated[
+        Host | None, typer.Option(help="github: also write .github/workflows/package.yml here, which builds and tests.")
+    ] = None,
 ) -> None:
     """Ship a module's operators as a Python package that loads without opwright, and needs no compiler."""
+    from opwright.package.ci import write_workflow
     from opwright.package.report import show_packaged
     from opwright.package.write import make_package
 
     made = make_package(
         target, name, out, include=include or (), version=version, march=march, wheel=wheel, force=force,
-        allow_missing=allow_missing or (),
+        allow_missing=allow_missing or (), license=license, license_files=license_file or (),
+        kernels_layout=layout is not None,
     )  # fmt: skip
     show_packaged(made)
+    if ci is not None:
+        given: list[object] = [target, "--name", name, "--out", out, "--version", version]
+        options = {"--include": include, "--allow-missing": allow_missing, "--license-file": license_file}
+        given += [part for option, values in options.items() for value in values or () for part in (option, value)]
+        given += [part for option, value in {"--march": march, "--license": license}.items() if value
+                  for part in (option, value)]  # fmt: skip
+        native = any(k.library for k in made.shipped)
+        one = any(k.holds_for_one_torch for k in made.shipped)
+        command = shlex.join(map(str, given))
+        print(write_workflow(Path.cwd(), command, name, holds_for_one_torch=one, has_libraries=native, force=force))

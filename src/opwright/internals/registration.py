@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,10 +14,13 @@ from opwright.internals.lookup import find
 
 __all__ = [
     "PACKET",
+    "AtenArgument",
+    "AtenOverload",
     "call_directly",
     "destroy",
     "keep_opaque_in_inductor",
     "named_arguments",
+    "overloads_of_aten",
     "register_decomposition",
     "remove_decomposition",
     "remove_sharding",
@@ -121,6 +125,47 @@ def types_of_schema(schema: str) -> tuple[list[str], list[str]] | None:
         return None
     arguments = [f"{_type_text(a)}{'!' * bool(a.alias_info and a.alias_info.is_write)}" for a in parsed.arguments]
     return arguments, [_type_text(r) for r in parsed.returns]
+
+
+@dataclass(frozen=True)
+class AtenArgument:
+    """An argument of one of ATen's operators: ``type`` as torch writes it, such as ``Optional[List[int]]``."""
+
+    name: str
+    type: str
+    is_written: bool
+    keyword_only: bool
+    has_default: bool
+    default: Any
+
+
+@dataclass(frozen=True)
+class AtenOverload:
+    """One overload of an operator of ATen."""
+
+    operator: str
+    name: str
+    arguments: tuple[AtenArgument, ...]
+    returned: tuple[str, ...]
+    schema: str
+
+
+def overloads_of_aten(name: str) -> tuple[AtenOverload, ...]:
+    """The overloads of an operator of ATen; none if there is no such operator, or if their schemas are not known."""
+    packet: Any = getattr(torch.ops.aten, name, None) if _overload_schema is not None else None
+    found = []
+    for overload in packet.overloads() if hasattr(packet, "overloads") else ():
+        schema = getattr(packet, overload)._schema
+        arguments = tuple(
+            AtenArgument(
+                a.name, str(getattr(a, "real_type", a.type)).replace("SymInt", "int"),
+                bool(a.alias_info and a.alias_info.is_write), a.kwarg_only, a.has_default_value(), a.default_value,
+            )
+            for a in schema.arguments
+        )  # fmt: skip
+        returned = tuple(str(getattr(r, "real_type", r.type)).replace("SymInt", "int") for r in schema.returns)
+        found.append(AtenOverload(name, overload.replace("default", ""), arguments, returned, str(schema)))
+    return tuple(found)
 
 
 def _type_text(value: Any) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 from opwright.backends.base import KernelSpec
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.native.abi import ATEN, abi_of
+from opwright.backends.native.aten_headers import needs_all_headers
+from opwright.backends.native.registrations import without_registrations
 from opwright.backends.reachable import values_reached
 from opwright.errors import KernelRefusedError
 from opwright.package.native import build_native
@@ -48,6 +50,14 @@ class ShippedKernel:
     def holds_for_one_torch(self) -> bool:
         """Whether its library runs only on the version of torch that it was built with."""
         return self.library is not None and abi_of(self.spec) is ATEN
+
+    @property
+    def holds_for_one_python(self) -> bool:
+        """Whether its library uses Python's own interface, which no stable ABI covers."""
+        source = self.spec.source
+        if not self.holds_for_one_torch or not isinstance(source, Path):
+            return False
+        return needs_all_headers(without_registrations(source.read_text(errors="replace"), source))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from opwright.backends.base import KernelSpec
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.cuda.backend import CudaBackend
 from opwright.backends.native import host_function
+from opwright.backends.native.abi import INCLUDE
 from opwright.backends.native.binding import native_schema
 from opwright.backends.native.cpp import CppBackend
 from opwright.contract.contract import Contract
@@ -74,4 +75,5 @@ def _without_paths(spec: KernelSpec, tools: BuildTools) -> list[str]:
     """Flags that keep this machine's folders out of the library, in which error checks would name files."""
     assert isinstance(spec.source, Path)  # native kernels are files
     folders = [(spec.source.parent, "source"), (host_function.TORCH, "torch"), (tools.machine.cache_dir, "binding")]
+    folders.append((INCLUDE, "include"))
     return [f"-ffile-prefix-map={folder}={name}" for folder, name in folders]

@@ -12,7 +12,7 @@ from opwright.package.shipped.manifest import FORMAT
 from opwright.package.sources import SourceModule, public_names
 from opwright.runtime.op import Op
 
-__all__ = ["init_text", "manifest_text", "pyproject_text", "readme_text", "setup_text"]
+__all__ = ["init_text", "licence_text", "manifest_text", "pyproject_text", "readme_text", "setup_text"]
 
 
 def init_text(version: str, public: Sequence[SourceModule], operators: Sequence[Op]) -> str:
@@ -51,7 +51,7 @@ def manifest_text(operators: Iterable[Op], kernels: Iterable[ShippedKernel | Lef
 
 
 def pyproject_text(package: str, version: str, operators: Sequence[Op], needed: list[str], extra: bool) -> str:
-    """The metadata. It states no licence: that is the user's decision."""
+    """The metadata. It states no licence: that is the user's decision (``licence_text``)."""
     shown = ", ".join(o.contract.qualname for o in operators)
     triton = '\n[project.optional-dependencies]\ntriton = ["triton>=3.4"]\n' if extra else ""
     return f"""\
@@ -75,10 +75,21 @@ include = ["{package}", "{package}.*"]
 """
 
 
-def setup_text(platform_tag: str) -> str:
-    """The setup.py of a package with libraries: its wheel is for one kind of machine, and any Python."""
+def licence_text(expression: str, files: Sequence[str]) -> str:
+    """The lines of the metadata that state the licence, as far as the package's author names one."""
+    stated = f"license = {json.dumps(expression)}\n" if expression else ""
+    return stated + (f"license-files = {json.dumps(list(files))}\n" if files else "")
+
+
+def setup_text(platform_tag: str, python: str = "") -> str:
+    """The setup.py of a package with libraries: its wheel is for one kind of machine, and any Python.
+
+    Args:
+        python: the tag of the only Python whose interface the libraries use, such as cp311.
+    """
+    tags = (python, python, platform_tag) if python else ("py3", "none", platform_tag)
     return f'''\
-"""The tag of the wheel, which setuptools takes from code only: libraries for one kind of machine, and any Python."""
+"""The tag of the wheel, which setuptools takes from code only: libraries for one kind of machine."""
 
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -91,7 +102,7 @@ class WithLibraries(Distribution):
 
 class WheelWithLibraries(bdist_wheel):
     def get_tag(self):
-        return "py3", "none", "{platform_tag}"
+        return {", ".join(f'"{tag}"' for tag in tags)}
 
 
 setup(distclass=WithLibraries, cmdclass={{"bdist_wheel": WheelWithLibraries}})

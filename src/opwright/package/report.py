@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from opwright.package.wheel import Audit
 from opwright.package.write import Packaged
 
 __all__ = ["show_packaged"]
@@ -24,6 +25,20 @@ def show_packaged(made: Packaged) -> None:
         print(f"  {uses}: this package requires the torch that it was built with, {torch.__version__}")
     if not any(k.library for k in made.shipped):
         print("  no native kernel: the package is Python only, and the reference runs if no kernel is applicable")
+    for licence in made.licence_files:
+        print(f"  licence: {licence}")
+    for folder in made.layout:
+        print(f"  for kernels.get_local_kernel: {folder}")
+    if made.audited is not None:
+        _show_audit(made.audited)
     what = made.wheel or made.folder
     # pip looks for a bare name in its index.
     print(f"pip install {what if len(what.parts) > 1 else f'./{what}'}")
+
+
+def _show_audit(audit: Audit) -> None:
+    if not audit.tool:
+        print(f"  not audited: {audit.not_audited}")
+        return
+    bundled = f"; copied into it: {', '.join(audit.bundled)}" if audit.bundled else ""
+    print(f"  audited by {audit.tool}: {audit.tag}, torch's libraries excluded{bundled}")

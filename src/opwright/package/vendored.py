@@ -11,7 +11,7 @@ import opwright.errors
 from opwright.package.imports import imports_of, rename_imports
 from opwright.package.sources import SHIM
 
-__all__ = ["requirements", "vendored_files", "vendored_modules"]
+__all__ = ["opwright_version", "requirements", "vendored_files", "vendored_modules"]
 
 _ROOT = Path(opwright.errors.__file__).parent
 _START = "opwright.package.shipped.names"
@@ -44,7 +44,7 @@ def _file_of(module: str) -> Path | None:
 
 def vendored_files(package: str) -> dict[str, str]:
     """The texts of the copied files, by path below the package."""
-    prefix, version = f"{package}.{SHIM}", _version()
+    prefix, version = f"{package}.{SHIM}", opwright_version()
 
     def rename(module: str) -> str | None:
         return prefix + module.removeprefix("opwright") if module.partition(".")[0] == "opwright" else None
@@ -94,7 +94,8 @@ def _own_requirements() -> list[str]:
     ]  # opwright runs from a folder without being installed
 
 
-def _version() -> str:
+def opwright_version() -> str:
+    """The version of opwright that makes the package."""
     try:
         return importlib.metadata.version("opwright")
     except importlib.metadata.PackageNotFoundError:

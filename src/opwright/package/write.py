@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import keyword
 import platform
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -19,13 +19,23 @@ import torch
 
 from opwright.backends import BACKENDS
 from opwright.backends.build_tools import build_tools
-from opwright.errors import CheckError, CompileError, KernelRefusedError, TargetError
+from opwright.errors import CheckError, KernelRefusedError, TargetError
 from opwright.package.kernels import LeftOut, ShippedKernel, ship_kernels
+from opwright.package.kernels_hub import write_layout
 from opwright.package.library import build_libraries
 from opwright.package.native import baseline
-from opwright.package.project import init_text, manifest_text, pyproject_text, readme_text, setup_text
+from opwright.package.project import (
+    init_text,
+    licence_text,
+    manifest_text,
+    pyproject_text,
+    readme_text,
+    setup_text,
+)
+from opwright.package.sbom import sbom
 from opwright.package.sources import SHIM, SourceModule, UserModules, modules_needed, user_modules_of
-from opwright.package.vendored import requirements, vendored_files, vendored_modules
+from opwright.package.vendored import opwright_version, requirements, vendored_files, vendored_modules
+from opwright.package.wheel import Audit, add_metadata, audit, build_wheel
 from opwright.runtime.op import Op, defined_in
 from opwright.runtime.targets import load_target
 
@@ -47,11 +57,16 @@ class Packaged:
     operators: tuple[str, ...]
     shipped: tuple[ShippedKernel, ...]
     left_out: tuple[LeftOut, ...]
+    version: str = ""
+    licence_files: tuple[str, ...] = ()
+    audited: Audit | None = None
+    layout: tuple[Path, ...] = ()
 
 
 def make_package(
     target: str, name: str, out: Path, *, include: Sequence[str] = (), version: str = "0.1.0",
     march: str | None = None, wheel: bool = False, force: bool = False, allow_missing: Sequence[str] = (),
+    license: str = "", license_files: Sequence[Path] = (), kernels_layout: bool = False,
 ) -> Packaged:  # fmt: skip
     """Write a package with the operators of a module.
 
@@ -64,6 +79,9 @@ def make_package(
         wheel: build a wheel into ``out/dist`` too.
         force: replace an earlier package.
         allow_missing: languages whose kernels may be left out, or "all".
+        license: the SPDX expression of the package's licence.
+        license_files: its texts; by default those beside the module, such as LICENSE.
+        kernels_layout: also write the layout of Hugging Face's ``kernels``, into ``out/kernels``.
 
     Raises:
         TargetError: there is no such module, or it cannot be shipped.
@@ -85,12 +103,54 @@ def make_package(
     _refuse_missing([k for k in left_out if not {k.language, "all"} & {*allow_missing}], name)
     modules = modules_needed(modules_of_user, [*main_files, *_python_files(shipped)])
     public = [m for m in modules if m.file in main_files]
+    version = _version_for_torch(version, shipped)
+    licences = _licence_files(license_files, modules_of_user.folder)
     files = _texts(modules_of_user, modules, public, operators, kernels, version)
-    _write(out, name, files, shipped)
+    stated = licence_text(license, [file.name for file in licences])
+    files["pyproject.toml"] = files["pyproject.toml"].replace("requires-python", f"{stated}requires-python", 1)
+    _write(out, name, files | {file.name: file.read_text() for file in licences}, shipped)
     if any(k.library for k in shipped):
         build_libraries(out / name / "native", name, operators, shipped, build_tools().machine)
-    built = _build_wheel(out, name) if wheel else None
-    return Packaged(out, built, tuple(o.contract.qualname for o in operators), shipped, left_out)
+    made = Packaged(
+        out, None, tuple(o.contract.qualname for o in operators), shipped, left_out, version,
+        tuple(file.name for file in licences),
+    )  # fmt: skip
+    if kernels_layout:
+        layout = write_layout(out / name, out / "kernels", version, license, shipped, build_tools().machine)
+        made = replace(made, layout=tuple(layout))
+    return _with_wheel(made, name, license, _needed(modules, kernels)[0]) if wheel else made
+
+
+def _with_wheel(made: Packaged, name: str, license: str, requirements: Sequence[str]) -> Packaged:
+    """Build the wheel, have it audited if it has libraries, and put audit and SBOM into its metadata."""
+    package = made.folder / name
+    libraries = {str(f.relative_to(made.folder)): f for f in sorted((package / "native").glob("*.so"))}
+    built = build_wheel(made.folder, name)
+    audited = audit(built) if libraries else Audit(built, not_audited="it has no libraries")
+    bill = sbom(name, made.version, license, requirements, libraries, opwright_version())
+    record = {"opwright-audit.json": audited.to_json()} if audited.tool else {}
+    add_metadata(audited.wheel, {f"sboms/{name}.cdx.json": bill, **record})
+    return replace(made, wheel=audited.wheel, audited=audited)
+
+
+def _version_for_torch(version: str, shipped: Sequence[ShippedKernel]) -> str:
+    """The version; with torch's release where kernels run on no other, so that there can be a wheel for each."""
+    own = [k for k in shipped if k.holds_for_one_torch]
+    if not own or "+" in version:
+        return version
+    cuda = f".cu{torch.version.cuda.replace('.', '')}" if torch.version.cuda else ""
+    return f"{version}+torch{_torch_release()}{cuda * any('cuda' in k.spec.devices for k in own)}"
+
+
+_LICENCES = re.compile(r"(?:LICEN[CS]E|COPYING|NOTICE|AUTHORS)(?:\.\w+)?", re.IGNORECASE)
+
+
+def _licence_files(named: Sequence[Path], folder: Path) -> list[Path]:
+    """The texts of licences: those that are named, else those in the module's folder."""
+    for file in named:
+        if not file.is_file():
+            raise CheckError(f"--license-file {file}: there is no such file")
+    return [*named] or sorted(f for f in folder.iterdir() if f.is_file() and _LICENCES.fullmatch(f.name))
 
 
 def _refuse_name(name: str, version: str) -> None:
@@ -106,6 +166,8 @@ def _refuse_name(name: str, version: str) -> None:
         )
     if (installed := _installed_distribution(name)) is not None:
         build_tools().notify(f"the package {installed} is installed here under the same name, which pip would replace")
+    elif name not in sys.modules and (found := importlib.util.find_spec(name)) is not None and found.origin:
+        build_tools().notify(f"the module {name} can be imported here, from {found.origin}: one would hide the other")
 
 
 def _installed_distribution(name: str) -> str | None:
@@ -208,7 +270,9 @@ def _texts(
     files["pyproject.toml"] = pyproject_text(name, version, operators, *_needed(modules, kernels))
     files["README.md"] = readme_text(name, operators, kernels)
     if any(isinstance(k, ShippedKernel) and k.library for k in kernels):
-        files["setup.py"] = setup_text(f"{sys.platform}_{platform.machine()}")
+        own = any(isinstance(k, ShippedKernel) and k.holds_for_one_python for k in kernels)
+        python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+        files["setup.py"] = setup_text(f"{sys.platform}_{platform.machine()}", python if own else "")
     return files
 
 
@@ -241,20 +305,3 @@ def _write(out: Path, name: str, files: dict[str, str], shipped: Sequence[Shippe
             file = out / name / kernel.record["library"]
             file.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(kernel.library, file)
-
-
-def _build_wheel(out: Path, name: str) -> Path:
-    dist = out / "dist"
-    shutil.rmtree(dist, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(dist)]
-    # A path, because pip looks for a bare name in its index.
-    done = subprocess.run([*command, str(out.resolve())], capture_output=True, text=True, check=False)
-    found = sorted(dist.glob("*.whl"))
-    for made in (out / "build", out / f"{name}.egg-info"):
-        shutil.rmtree(made, ignore_errors=True)
-    if done.returncode != 0 or not found:
-        log = done.stdout + done.stderr
-        raise CompileError(
-            f"the wheel of {name} cannot be built\n{log.strip()[-1500:]}", log=log, fix="pip install setuptools wheel"
-        )
-    return found[0]

@@ -35,6 +35,7 @@ from opwright.runtime.call.fast_path import (
     with_visible_outputs,
 )
 from opwright.runtime.call.launch import prepare_launch
+from opwright.runtime.register.registration import registered
 
 __all__ = ["Kernel", "gpu_of", "import_all", "under_check"]
 
@@ -127,9 +128,24 @@ class Kernel:
             with self._lock:
                 if self._launch is None:
                     backend = get_backend(self.backend)
-                    artifact = backend.compile(self.spec, self.contract, build_tools())
+                    others = [(other.spec, other.contract) for other in self._in_same_source()]
+                    artifact = backend.compile_together(self.spec, self.contract, others, build_tools())
                     self._launch = backend.load(artifact, self.spec, self.contract)
         return self._launch
+
+    def _in_same_source(self) -> list[Kernel]:
+        """The kernels of all operators in this kernel's file that are built in the same way: they are compiled once."""
+        mine = self.spec
+        if not isinstance(mine.source, Path):
+            return []
+        found = [kernel for operator in registered() for kernel in getattr(operator, "kernels", {}).values()]
+        return [
+            kernel
+            for kernel in found
+            if kernel is not self
+            and kernel.spec.source == mine.source
+            and (kernel.spec.backend, kernel.spec.options) == (mine.backend, mine.options)
+        ]
 
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
         """Run the kernel on checked arguments, with their GPU as the current one (None: not on a GPU)."""

@@ -105,6 +105,42 @@ STABLE_TORCH_LIBRARY_IMPL({namespace}, CPU, m) {{ m.impl("scale", TORCH_BOX(&own
     ]
 
 
+TWO = f"""{HEAD}
+#include <torch/csrc/stable/ops.h>
+static int calls = 0;  // of the whole file
+Tensor once(const Tensor& x, double a) {{ return torch::stable::full(x.sizes(), ++calls); }}
+Tensor again(const Tensor& x, double a) {{ return torch::stable::full(x.sizes(), ++calls + a); }}
+using Alias = std::pair<double, double>;  // only the compiler sees that this is no double
+Tensor wrong(const Tensor& x, Alias a) {{ return x; }}
+"""
+
+
+@pytest.mark.compiler
+def test_operators_of_one_file_are_compiled_once(tmp_path: Path, namespace: str, messages: list[str]) -> None:
+    first, second, third = (scale(f"{namespace}_{i}") for i in range(3))
+    kernels = [attach(op, tmp_path, TWO, entry=entry) for op, entry in ((first, "once"), (second, "again"))]
+    others = [attach(third, tmp_path, TWO, entry="again", options=["-DOTHER"])]
+    x = torch.zeros(1)
+    assert [kernels[0](x).item(), kernels[1](x).item(), kernels[0](x).item()] == [1, 3, 3]
+    assert [first(x).item(), first(x).item(), second(x, 0.5).item(), second(x, 0.5).item()] == [4, 5, 6.5, 7.5]
+    assert len(messages) == 1
+    assert f"for {namespace}_0::scale, {namespace}_1::scale with" in messages[0]
+    assert others[0](x).item() == 2  # with other options, another build
+    assert len(messages) == 2
+
+
+@pytest.mark.compiler
+def test_a_wrong_operator_does_not_keep_others_of_its_file_from_being_built(
+    tmp_path: Path, namespace: str, messages: list[str]
+) -> None:
+    good, wrong = (scale(f"{namespace}_{i}") for i in range(2))
+    kernel, broken = attach(good, tmp_path, TWO, entry="once"), attach(wrong, tmp_path, TWO, entry="wrong")
+    assert kernel(torch.zeros(1)).item() == 1
+    with pytest.raises(CompileError, match=f"{namespace}_1::scale"):
+        broken(torch.zeros(1))
+    assert kernel(torch.zeros(1)).item() == 2
+
+
 @pytest.mark.compiler
 def test_a_second_process_does_not_compile(tmp_path: Path, run_python: Any, namespace: str) -> None:
     (tmp_path / "scale.cpp").write_text(SCALE)

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
@@ -99,9 +100,14 @@ class CudaBackend(Backend):
         return simulator_options(seed=1)
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
+        return self.compile_together(spec, contract, (), tools)
+
+    def compile_together(
+        self, spec: KernelSpec, contract: Contract, others: Sequence[host_function.Member], tools: BuildTools
+    ) -> Artifact:
         if not isinstance(spec.source, Path):
             return Artifact(spec.entry, payload=spec.source)  # its kernels are compiled when they are launched
-        return host_function.build(spec, contract, tools, self.toolchain(spec, contract, tools.machine))
+        return host_function.build(spec, contract, tools, self.toolchain(spec, contract, tools.machine), others)
 
     def toolchain(self, spec: KernelSpec, contract: Contract, machine: Machine) -> host_function.Toolchain:
         """The tools and flags for a file: for the machine's GPUs, or for all architectures in use if it has none."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from opwright.backends.base import KernelSpec
@@ -12,7 +13,7 @@ from opwright.backends.native.declaration import compare_declaration, declaratio
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest
 
-__all__ = ["binding_text", "native_schema", "unique_name"]
+__all__ = ["binding_text", "joint_binding_text", "native_schema", "unique_name"]
 
 
 def unique_name(contract: Contract, key: str) -> str:
@@ -44,6 +45,24 @@ def binding_text(
         result=return_type(contract, abi),
         arguments=", ".join(_converted(contract)),
     )
+
+
+def joint_binding_text(
+    members: Sequence[tuple[KernelSpec, Contract]], unique: Sequence[str], *, source: Path, library: str
+) -> str:
+    """The C++ text of the bindings of several kernels in one source, which it includes once."""
+    texts = [
+        binding_text(spec, contract, name, source=source, library=library)
+        for (spec, contract), name in zip(members, unique, strict=True)
+    ]
+    if len(texts) == 1:
+        return texts[0]
+    parts: list[str] = []
+    for name, text in zip(unique, texts, strict=True):
+        # What a binding defines is named after it; the function for Python is found by that name.
+        named = re.sub(r"\b(opwright_(?:function|kernel|python_function))\b", rf"\1_{name}", text)
+        parts.append(named.replace(f'#include "{source}"\n', "") if parts else named)
+    return "\n".join(parts)
 
 
 def native_schema(contract: Contract) -> str:

@@ -6,6 +6,8 @@ headers take about twenty-five), and the result runs on later torch versions unc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.instrumented import address_sanitizer
@@ -46,7 +48,12 @@ class CppBackend(Backend):
         return binding_text(spec, contract, unique="<hash>")
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
-        return host_function.build(spec, contract, tools, self.toolchain(spec, contract, tools.machine))
+        return self.compile_together(spec, contract, (), tools)
+
+    def compile_together(
+        self, spec: KernelSpec, contract: Contract, others: Sequence[host_function.Member], tools: BuildTools
+    ) -> Artifact:
+        return host_function.build(spec, contract, tools, self.toolchain(spec, contract, tools.machine), others)
 
     def toolchain(
         self, spec: KernelSpec, contract: Contract, machine: Machine, march: str = "native"

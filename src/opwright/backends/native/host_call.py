@@ -45,13 +45,14 @@ def load_host_function(file: Path, unique: str, contract: Contract) -> HostFunct
     if not hasattr(torch.ops.opwright_kernels, unique):
         torch.ops.load_library(str(file))
     operator = call_directly(getattr(torch.ops.opwright_kernels, unique).default)
-    return HostFunction(contract.signature.flat(operator), _direct(file))
+    return HostFunction(contract.signature.flat(operator), _direct(file, unique))
 
 
-def _direct(file: Path) -> Launch | None:
+def _direct(file: Path, unique: str) -> Launch | None:
     """The host function as a Python function; None if it was built without Python's headers, has arguments that only
     the dispatcher passes, or if the layout of this torch's tensors is not known."""
-    make = getattr(ctypes.PyDLL(str(file)), _EXPORTED, None)
+    library = ctypes.PyDLL(str(file))
+    make = getattr(library, f"{_EXPORTED}_{unique}", None) or getattr(library, _EXPORTED, None)
     access = access_to_tensors()
     if make is None or access is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,21 +17,24 @@ from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch, key_parts
 from opwright.backends.native import aten_headers
 from opwright.backends.native.abi import ABIS, ATEN, INCLUDE, TARGET_VERSION, TEMPLATES, abi_of
-from opwright.backends.native.binding import binding_text, unique_name
+from opwright.backends.native.binding import binding_text, joint_binding_text, unique_name
 from opwright.backends.native.declaration import compare_declaration
 from opwright.backends.native.registrations import compare_schemas, registrations, without_registrations
 from opwright.backends.native.tensor_access import python_headers
 from opwright.cache import ArtifactKey
 from opwright.contract.contract import Contract
-from opwright.errors import KernelError
+from opwright.errors import CompileError, KernelError
 from opwright.machine import Compiler
 from opwright.read_files import ReadFiles
 
-__all__ = ["TORCH", "Toolchain", "build", "check_options", "validate"]
+__all__ = ["TORCH", "Member", "Toolchain", "build", "check_options", "validate"]
 
 # torch.utils.cpp_extension has these folders too, but searches for CUDA, and warns, when it is imported.
 TORCH = Path(torch.__file__).parent
-_NAME = "operator.txt"  # the private operator that the shared object registers
+# The private operators that a shared object registers, each with the kernel that it is.
+_NAMES = "operators.txt"
+# A kernel in a source, and its operator.
+Member = tuple[KernelSpec, Contract]
 
 
 @dataclass(frozen=True)
@@ -99,24 +103,51 @@ def _refuse_aten_headers(spec: KernelSpec, contract: Contract) -> None:
         )
 
 
-def build(spec: KernelSpec, contract: Contract, tools: BuildTools, toolchain: Toolchain) -> Artifact:
+def build(
+    spec: KernelSpec, contract: Contract, tools: BuildTools, toolchain: Toolchain, others: Sequence[Member] = ()
+) -> Artifact:
     """Compile one kernel's source with its binding, or take it from the cache.
+
+    Args:
+        others: kernels in the same source with the same options, which are compiled with it. If they cannot be, as one
+            of them is wrong, the kernel is compiled alone.
 
     Raises:
         CompileError: with the first errors, their source lines and carets.
     """
+    members = sorted([(spec, contract), *others], key=_label)
+    try:
+        folder = _build(members, contract, tools, toolchain)
+    except CompileError:
+        if not others:
+            raise
+        folder = _build([(spec, contract)], contract, tools, toolchain)
+    names = dict(line.rsplit(" ", 1) for line in (folder / _NAMES).read_text().splitlines())
+    return Artifact(names[_label((spec, contract))], file=folder / f"{_source(spec).stem}.so")
+
+
+def _label(member: Member) -> str:
+    spec, contract = member
+    return f"{contract.qualname}:{spec.name}"
+
+
+def _build(members: Sequence[Member], contract: Contract, tools: BuildTools, toolchain: Toolchain) -> Path:
+    """The folder with the shared object of some kernels in one source."""
+    spec = members[0][0]
     source = _source(spec)
-    key = _key(spec, contract, toolchain)
-    library = f"{contract.name}.so"
+    key = _key(members, toolchain)
+    library = f"{source.stem}.so"
 
     def make(folder: Path) -> ReadFiles:
         # Builds of one key differ in the headers that they read, which the compiler tells only afterwards.
-        unique = unique_name(contract, key.digest + secrets.token_hex(8))
-        (folder / _NAME).write_text(unique)
+        salt = key.digest + secrets.token_hex(8)
+        # An operator may have several kernels in one source.
+        unique = [unique_name(its, f"{salt}{one.name}") for one, its in members]
+        (folder / _NAMES).write_text("".join(f"{_label(m)} {u}\n" for m, u in zip(members, unique, strict=True)))
         shutil.copy(source, folder)
         included = _without_registrations(source, folder, tools)
         binding = folder / f"{source.stem}.binding{toolchain.suffix}"
-        binding.write_text(binding_text(spec, contract, unique, source=included, library=toolchain.library))
+        binding.write_text(joint_binding_text(members, unique, source=included, library=toolchain.library))
         watch = BuildWatch(toolchain.compiler)
         flags, libraries = _flags(spec, toolchain), [f"-L{TORCH / 'lib'}", *toolchain.libraries]
         headers = _precompiled(spec, toolchain, tools)
@@ -128,15 +159,16 @@ def build(spec: KernelSpec, contract: Contract, tools: BuildTools, toolchain: To
         installed += [Path(flag[2:]) for flag in headers]
         return watch.read_files([*flags, *libraries], base=source.parent, built_in=folder, installed=installed)
 
-    folder = tools.cache.get_or_build(
+    folder: Path = tools.cache.get_or_build(
         key,
         make,
         on_build=lambda: tools.notify(
-            f"compiling {source.name} for {contract.qualname} with {toolchain.compiler.version}; cached for next time"
+            f"compiling {source.name} for {', '.join(dict.fromkeys(its.qualname for _, its in members))} with "
+            f"{toolchain.compiler.version}; cached for next time"
         ),
         on_wait=lambda: tools.notify(f"waiting: another process compiles {source.name}"),
     )
-    return Artifact((folder / _NAME).read_text(), file=folder / library)
+    return folder
 
 
 def _source(spec: KernelSpec) -> Path:
@@ -187,14 +219,16 @@ def _precompiled(spec: KernelSpec, toolchain: Toolchain, tools: BuildTools) -> l
     return aten_headers.precompiled(toolchain.compiler, [*toolchain.flags, *folders], tools)
 
 
-def _key(spec: KernelSpec, contract: Contract, toolchain: Toolchain) -> ArtifactKey:
+def _key(members: Sequence[Member], toolchain: Toolchain) -> ArtifactKey:
     """What the shared object depends on besides the headers and libraries that its build reads."""
+    spec, contract = members[0]
     source, flags = _source(spec), _flags(spec, toolchain)
-    binding = binding_text(spec, contract, "", library=toolchain.library)
+    bindings = [binding_text(one, its, "", library=toolchain.library) for one, its in members]
+    more = f"_and_{len(members) - 1}_more" * (len(members) > 1)
     return ArtifactKey(
-        name=f"{contract.namespace}_{contract.name}.{source.stem}",
+        name=f"{contract.namespace}_{contract.name}{more}.{source.stem}",
         parts=(
-            ("binding", binding.replace(str(source), source.name)),
+            ("binding", "\n".join(bindings).replace(str(source), source.name)),
             ("source", source.read_text()),
             ("flags", " ".join(f for f in flags if not f.startswith("-I"))),
             *key_parts(toolchain.compiler, spec.options.get("options", ())),

@@ -38,7 +38,7 @@ from opwright.runtime.register.in_place import autograd_in_place, refuse_gradien
 from opwright.runtime.register.rules import Rules
 from opwright.runtime.register.vjp_operator import VjpOperator, vjp_name, vjp_schema
 
-__all__ = ["Registrable", "Registration", "changed", "find", "register", "shard"]
+__all__ = ["Registrable", "Registration", "changed", "find", "register", "registered", "shard"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +170,11 @@ def find(qualname: str) -> Any | None:
     """The opwright operator with this name, or None."""
     registration = _registered.get(qualname)
     return registration.registrable.operator if registration else None
+
+
+def registered() -> list[Any]:
+    """All opwright operators of this process, in the order of their definition."""
+    return [registration.registrable.operator for registration in _registered.values()]
 
 
 def changed(operator: Any) -> None:

@@ -1,0 +1,246 @@
+"""The wheel: its audit, its bill of materials, its licence; the workflow; the layout of Hugging Face's kernels."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from opwright.backends.build_tools import build_tools
+from opwright.errors import CheckError, CompileError
+from opwright.package import wheel as wheels
+from opwright.package import write
+from opwright.package.ci import TORCH_VERSIONS, write_workflow
+from opwright.package.kernels_hub import variants
+from opwright.package.project import setup_text
+from opwright.package.sbom import sbom
+from opwright.package.write import make_package
+from tests.package.shipping import opwright, python_with
+
+PLAIN = """
+import torch
+from jaxtyping import Float
+from torch import Tensor
+import opwright as ow
+
+@ow.op("NAMESPACE::double")
+def double(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    return 2 * x
+"""
+
+
+@pytest.fixture
+def plain(tmp_path: Path, namespace: str) -> str:
+    file = tmp_path / "source" / f"plain_{namespace}.py"
+    file.parent.mkdir()
+    file.write_text(PLAIN.replace("NAMESPACE", namespace))
+    return str(file)
+
+
+def metadata_of(wheel: Path) -> dict[str, str]:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".dist-info/" in name]
+        return {name.partition(".dist-info/")[2]: archive.read(name).decode() for name in names}
+
+
+@pytest.mark.compiler
+def test_the_wheel_is_audited_and_says_so(mixed_project: Path) -> None:
+    pytest.importorskip("auditwheel")
+    (wheel,) = (mixed_project / "dist").glob("*.whl")
+    output = (mixed_project.parent / "output").read_text()
+    told = metadata_of(wheel)
+    record = json.loads(told["opwright-audit.json"])
+    assert record["tag"].startswith("manylinux_2_")
+    assert f"audited by {record['tool']}: {record['tag']}, torch's libraries excluded" in output
+    assert f"Tag: py3-none-{record['tag']}" in told["WHEEL"]
+    assert not record["bundled"]  # OpenMP's runtime is torch's
+    rows = {row[0]: row for row in csv.reader(io.StringIO(told["RECORD"]))}
+    with zipfile.ZipFile(wheel) as archive:
+        assert {name for name in archive.namelist() if not name.endswith("/")} == set(rows)
+        for name, row in rows.items():
+            digest = base64.urlsafe_b64encode(hashlib.sha256(archive.read(name)).digest()).rstrip(b"=").decode()
+            assert name.endswith("RECORD") or row[1:] == [f"sha256={digest}", str(archive.getinfo(name).file_size)]
+
+
+@pytest.mark.compiler
+def test_an_audit_that_fails_is_a_failure(mixed_project: Path, tmp_path: Path) -> None:
+    pytest.importorskip("auditwheel")
+    (wheel,) = (mixed_project / "dist").glob("*.whl")
+    broken = tmp_path / wheel.name.replace("manylinux", "linux")
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(broken, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, b"\x7fELF no library" if name.endswith(".so") else old.read(name))
+    with pytest.raises(CompileError, match=r"auditwheel .* refuses"):
+        wheels.audit(broken)
+    assert broken.exists()
+
+
+def test_without_the_tool_the_wheel_is_not_called_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels.importlib.util, "find_spec", lambda name: None)
+    audit = wheels.audit(tmp_path / "x.whl")
+    assert (audit.tool, audit.tag) == ("", "")
+    assert audit.not_audited.startswith("auditwheel is not installed")
+
+
+def test_the_bill_of_materials_names_what_is_contained_and_what_is_required(tmp_path: Path) -> None:
+    library = tmp_path / "a.so"
+    library.write_bytes(b"code")
+    bill = json.loads(sbom("my_ops", "1.0", "MIT", ["torch>=2.11", "numpy"], {"native/a.so": library}, "0.1.0"))
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    assert bill["metadata"]["component"]["licenses"] == [{"expression": "MIT"}]
+    by_name = {c["name"]: c for c in bill["components"]}
+    assert by_name["native/a.so"]["hashes"][0]["content"] == hashlib.sha256(b"code").hexdigest()
+    assert by_name["torch"]["scope"] == "excluded"
+    assert by_name["opwright"]["purl"] == "pkg:pypi/opwright@0.1.0"
+    known = {c["bom-ref"] for c in bill["components"]}
+    assert set(bill["dependencies"][0]["dependsOn"]) == known
+
+
+@pytest.mark.compiler
+def test_the_wheel_has_the_bill(mixed_project: Path) -> None:
+    (wheel,) = (mixed_project / "dist").glob("*.whl")
+    bill = json.loads(metadata_of(wheel)["sboms/mixed_ops.cdx.json"])
+    files = {c["name"] for c in bill["components"] if c["type"] == "file"}
+    assert "mixed_ops/native/libmixed_ops.so" in files
+
+
+def test_licences_are_taken_along(plain: str, tmp_path: Path) -> None:
+    Path(plain).with_name("LICENSE").write_text("mine\n")
+    made = make_package(plain, "licensed_ops", tmp_path / "out", license="MIT")
+    project = (tmp_path / "out" / "pyproject.toml").read_text()
+    assert 'license = "MIT"\nlicense-files = ["LICENSE"]\n' in project
+    assert (tmp_path / "out" / "LICENSE").read_text() == "mine\n"
+    assert made.licence_files == ("LICENSE",)
+    with pytest.raises(CheckError, match="there is no such file"):
+        make_package(plain, "licensed_ops", tmp_path / "other", license_files=[Path("nothing")])
+
+
+def test_a_name_that_can_be_imported_is_told(plain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(write, "build_tools", lambda: dataclasses.replace(build_tools(), notify=told.append))
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "taken_ops.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "beside"))
+    make_package(plain, "taken_ops", tmp_path / "out")
+    assert [t for t in told if t.startswith("the module taken_ops can be imported here, from ")]
+    make_package(plain, "free_ops", tmp_path / "other")
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("one_torch", [False, True])
+def test_the_workflow_builds_tests_and_publishes(tmp_path: Path, one_torch: bool) -> None:
+    yaml = pytest.importorskip("yaml")
+    file = write_workflow(
+        tmp_path, "ops.py --name my_ops --out build", "my_ops", holds_for_one_torch=one_torch, has_libraries=True,
+        force=False,
+    )  # fmt: skip
+    workflow = yaml.safe_load(file.read_text())
+    assert set(workflow[True]) == {"push", "pull_request", "workflow_dispatch"}  # YAML reads `on` as a truth value
+    jobs = workflow["jobs"]
+    assert [jobs[name].get("needs") for name in ("build", "test", "publish")] == [None, "build", "test"]
+    build, test = (jobs[name]["strategy"]["matrix"] for name in ("build", "test"))
+    assert build["machine"] == test["machine"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
+    assert build["torch"] == list(TORCH_VERSIONS) if one_torch else [TORCH_VERSIONS[-1]]
+    assert test["torch"][0] == TORCH_VERSIONS[0]
+    assert test["torch"][-1] == TORCH_VERSIONS[-1]
+    ran = [step.get("run", "") for step in jobs["build"]["steps"]]
+    assert "opwright package ops.py --name my_ops --out build --wheel --force" in ran
+    used = [step.get("uses", "") for step in jobs["publish"]["steps"]]
+    trusted = any(use.startswith("pypa/gh-action-pypi-publish@") for use in used)
+    assert trusted is not one_torch  # PyPI takes no versions that name a torch
+    assert jobs["publish"]["permissions"] == ({"contents": "write"} if one_torch else {"id-token": "write"})
+    for job in jobs.values():
+        for step in job["steps"]:
+            assert ("run" in step) != ("uses" in step)
+    with pytest.raises(CheckError, match="exists"):
+        write_workflow(tmp_path, "", "my_ops", holds_for_one_torch=False, has_libraries=True, force=False)
+
+
+def test_the_command_writes_the_workflow_here(plain: str, tmp_path: Path) -> None:
+    options = ["--name", "ci_ops", "--out", tmp_path / "out", "--ci", "github", "--license", "MIT"]
+    output = opwright("package", plain, *options, cwd=tmp_path)
+    text = (tmp_path / ".github" / "workflows" / "package.yml").read_text()
+    assert ".github/workflows/package.yml" in output
+    assert f"opwright package {plain} --name ci_ops --out {tmp_path / 'out'}" in text
+    assert "--license MIT --wheel --force" in text
+    assert "machine: [ubuntu-24.04]" in text  # no library: any machine
+
+
+LOAD = """
+import sys
+from pathlib import Path
+import torch
+from kernels import get_local_kernel
+ops = get_local_kernel(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("FOLDER"), backend="cpu")
+x = torch.ones(1, 2, requires_grad=True)
+print(ops.__name__, CALL)
+"""
+
+
+def test_kernels_loads_a_package_of_python(plain: str, tmp_path: Path) -> None:
+    pytest.importorskip("kernels")
+    made = make_package(plain, "hub_ops", tmp_path / "out", kernels_layout=True)
+    assert [folder.name for folder in made.layout] == ["torch-cpu"]
+    script = LOAD.replace("FOLDER", str(tmp_path / "out" / "kernels")).replace("CALL", "ops.double(x).sum().item()")
+    assert python_with()(script) == "hub_ops 4.0\n"
+
+
+@pytest.mark.slow  # builds a package with libraries
+@pytest.mark.compiler
+def test_kernels_loads_a_package_with_libraries(tmp_path: Path) -> None:
+    pytest.importorskip("kernels")
+    out = tmp_path / "out"
+    output = opwright("package", "opwright.gallery.trig", "--name", "hub_trig", "--out", out, "--layout", "kernels",
+                      "--allow-missing", "all")  # fmt: skip
+    stable = sorted(folder.name for folder in (out / "kernels" / "build").iterdir())
+    assert stable[0].startswith("torch-stable-abi210-cpu-")
+    assert f"for kernels.get_local_kernel: {out / 'kernels' / 'build' / stable[0]}" in output
+    shutil.rmtree(out / "hub_trig")
+    call = "ops.sin(x).sum().item() - x.sin().sum().item(), ops.sin.kernels['cpp'].is_loaded"
+    script = LOAD.replace("FOLDER", str(out / "kernels")).replace("CALL", call)
+    name, difference, loaded = python_with()(script).split()
+    assert (name, loaded) == ("hub_trig", "True")
+    assert abs(float(difference.strip("(,"))) < 1e-5
+
+
+def test_builds_are_named_after_what_they_run_on() -> None:
+    machine = build_tools().machine
+    assert variants([], machine) == ["torch-cpu"]
+
+
+def test_a_library_that_uses_pythons_interface_is_for_one_python() -> None:
+    own = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert f'return "{own}", "{own}", "linux_x86_64"' in setup_text("linux_x86_64", own)
+    assert 'return "py3", "none", "linux_x86_64"' in setup_text("linux_x86_64")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow  # reads all of ATen's headers
+@pytest.mark.compiler
+def test_a_package_on_aten_is_for_one_release_of_torch(tmp_path: Path, namespace: str) -> None:
+    import torch
+
+    (tmp_path / "twice.cpp").write_text(
+        "#include <ATen/ATen.h>\nat::Tensor twice(const at::Tensor& x) { return (x * 2).contiguous(); }\n"
+    )
+    kernel = '\ndouble.cpp("twice.cpp", entry="twice", abi="aten")\n'
+    target = tmp_path / f"aten_{namespace}.py"
+    target.write_text(PLAIN.replace("NAMESPACE", f"{namespace}_aten") + kernel)
+    made = make_package(str(target), "aten_ops", tmp_path / "out", wheel=True, kernels_layout=True)
+    release = ".".join(torch.__version__.split(".")[:2])
+    assert made.version == f"0.1.0+torch{release}"
+    assert made.wheel is not None
+    assert made.wheel.name.startswith(f"aten_ops-0.1.0+torch{release}-py3-none-")
+    assert f"Requires-Dist: torch=={release}.*" in metadata_of(made.wheel)["METADATA"]
+    assert [f.name.split("-cpu-")[0] for f in made.layout] == [f"torch{release.replace('.', '')}-cxx11"]
+    script = "import torch, aten_ops\nprint(aten_ops.double(torch.ones(2)).tolist(), aten_ops.__version__)"
+    assert python_with(tmp_path / "out")(script) == f"[2.0, 2.0] {made.version}\n"
