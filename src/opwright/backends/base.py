@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import torch
 
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.instrumented import compute_sanitizer
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError, SignatureMismatchError
 from opwright.machine import Machine
@@ -179,9 +178,8 @@ class Backend(abc.ABC):
 
     def instrumented(self, spec: KernelSpec, device: str, machine: Machine) -> Instrumented | Refused:
         """How a tool watches the memory accesses of a kernel on a type of device."""
-        if device == "cuda":
-            return compute_sanitizer()
-        return Refused(f"no tool watches what {self.name} kernels access on a CPU")
+        where = "a GPU" if device == "cuda" else "a CPU"
+        return Refused(f"no tool watches what {self.name} kernels access on {where}")
 
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
         """A form of the kernel that torch.compile may trace into; None keeps it one opaque operator."""

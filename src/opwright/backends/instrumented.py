@@ -1,8 +1,7 @@
-"""Tools that watch each access to memory of a kernel: AddressSanitizer for C++, compute-sanitizer for a GPU."""
+"""Tools that watch each access to memory of a kernel: AddressSanitizer for C++."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from opwright.machine import Machine
 from opwright.results import Refused
 from opwright.results.outcomes import Instrumented, Tool
 
-__all__ = ["address_sanitizer", "compute_sanitizer"]
+__all__ = ["address_sanitizer"]
 
 # Besides addresses, what else makes an index wrong. Errors do not end the process, so that one run finds several.
 _FLAGS = (
@@ -45,27 +44,3 @@ def _library(compiler: str, name: str) -> Path | None:
     done = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False)
     path = Path(done.stdout.strip())
     return path if path.is_absolute() and path.exists() else None
-
-
-def compute_sanitizer() -> Instrumented | Refused:
-    """NVIDIA's compute-sanitizer, for kernels of any language on a GPU."""
-    path = _compute_sanitizer()
-    if path is None:
-        return Refused(
-            f"{Tool.COMPUTE_SANITIZER} is not installed",
-            "pip install nvidia-cuda-sanitizer-api, or install a CUDA toolkit",
-        )
-    # By default, torch gives tensors parts of large blocks, within which nothing is out of bounds.
-    environment = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    command = (path, "--tool", "memcheck", "--print-limit", "20", "--error-exitcode", "0")
-    return Instrumented(Tool.COMPUTE_SANITIZER, (), command, environment)
-
-
-def _compute_sanitizer() -> str | None:
-    try:
-        from cuda.pathfinder import find_nvidia_binary_utility
-
-        found = find_nvidia_binary_utility("compute-sanitizer")
-    except Exception:  # an older cuda-pathfinder does not know the tool, or there is none
-        found = None
-    return found or shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")

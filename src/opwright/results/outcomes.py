@@ -34,7 +34,6 @@ class Tool(StrEnum):
     """A program that watches what a kernel accesses."""
 
     ADDRESS_SANITIZER = "AddressSanitizer"
-    COMPUTE_SANITIZER = "compute-sanitizer"
 
 
 @dataclass(frozen=True)
@@ -43,13 +42,11 @@ class Instrumented:
 
     Attributes:
         flags: for the kernel's compiler.
-        command: what the command of the process in which the kernel runs begins with.
-        environment: variables of that process.
+        environment: variables of the process in which the kernel runs.
     """
 
     tool: Tool
     flags: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

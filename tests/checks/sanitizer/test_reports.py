@@ -22,16 +22,6 @@ READ of size 4 at 0x1084 thread T0
 /home/a/twice.cpp:31:9: runtime error: signed integer overflow: 2147483000 * 3 cannot be represented in type 'int'
 """.splitlines()
 
-MEMCHECK = """\
-========= Invalid __global__ write of size 8 bytes
-=========     at scale<double>(double *, int)+0x90 in /home/a/scale.cu:7
-=========     by thread (32,0,0) in block (1,0,0)
-=========     Access at 0x7f8 is out of bounds
-=========     and is 1 bytes after the nearest allocation at 0x7000 of size 2,040 bytes
-=========     Saved host backtrace up to driver entry point at kernel launch time
-========= ERROR SUMMARY: 1 error
-""".splitlines()
-
 
 def test_address_sanitizer_and_undefined_behaviour():
     lines = [
@@ -53,17 +43,6 @@ def test_address_sanitizer_and_undefined_behaviour():
     assert first.place(0x900000) == ""
     assert overflow.what.startswith("signed integer overflow")
     assert (overflow.file, overflow.line) == ("/home/a/twice.cpp", 31)
-
-
-def test_compute_sanitizer():
-    lines = ["========= COMPUTE-SANITIZER", marked("case", "n=255"), marked("memory", "x", 0, 0x7F8), *MEMCHECK]
-    ((section,), ended) = sections(lines, MARK)
-    assert not ended
-    (error,) = section.errors
-    assert error.what == "writes 8 bytes (global memory)"
-    assert (error.file, error.line) == ("/home/a/scale.cu", 7)
-    assert error.where == "scale<double>, block (1,0,0), thread (32,0,0)"
-    assert section.place(error.address) == "just after the end of 'x'"
 
 
 def test_output_of_a_kernel_is_no_error():

@@ -68,7 +68,7 @@ class CppBackend(Backend):
         return host_function.Toolchain(machine.cxx, flags, libraries, ".cpp", native)
 
     def instrumented(self, spec: KernelSpec, device: str, machine: Machine) -> Instrumented | Refused:
-        return address_sanitizer(machine)
+        return address_sanitizer(machine) if device == "cpu" else super().instrumented(spec, device, machine)
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
         assert artifact.file is not None  # compile always makes one

@@ -1,8 +1,8 @@
 """The check "sanitizer": does a tool that watches each access to memory find an error in a kernel?
 
 AddressSanitizer also sees what a C++ kernel does with its own memory (on the stack, on the heap, after it was freed),
-and indices that overflow. compute-sanitizer sees each access of a kernel on a GPU, whatever it does with what it reads.
-Both need a process of their own, which takes seconds to start: this check is part of the level ``full``, or asked for.
+and indices that overflow. It needs a process of its own, which takes seconds to start: this check is part of the level
+``full``, or asked for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from opwright.checks.state import in_simulator
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.sizes import elements
 from opwright.results import Coverage, Finding, NotChecked, Refused, Status
-from opwright.results.outcomes import Instrumented, Tool
+from opwright.results.outcomes import Instrumented
 from opwright.runtime import serialization
 from opwright.runtime.targets import find_import_path
 
@@ -57,7 +57,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         return
     lines, ended = _run(context, how, cases)
     ran, finished = sections(lines, MARK)
-    errors = _with_cases(ran, late=how.tool is Tool.COMPUTE_SANITIZER)
+    errors = _with_cases(ran)
     for section, error in errors:
         yield context.failed(NAME, section.case, f"{how.tool}: {_described(section, error)}")
     if not errors and not finished:
@@ -85,7 +85,7 @@ def _run(context: Context, how: Instrumented, cases: Sequence[Case]) -> tuple[li
     }
     environment = {**os.environ, **how.environment, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     process = subprocess.Popen(
-        [*how.command, sys.executable, "-m", "opwright.checks.sanitizer.child"],
+        [sys.executable, "-m", "opwright.checks.sanitizer.child"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
     )  # fmt: skip
     assert process.stdin is not None  # opened as a pipe
@@ -113,19 +113,12 @@ def _read(context: Context, process: subprocess.Popen[bytes]) -> tuple[list[str]
     return output.decode(errors="replace").splitlines(), False
 
 
-def _with_cases(ran: Sequence[Section], *, late: bool) -> list[tuple[Section, AccessError]]:
-    """Each error once, with the first case that has it.
-
-    Args:
-        late: what compute-sanitizer prints may come after the next case has begun. After an error nothing runs any more
-            on the GPU, so that it is of the first case that raised an exception.
-    """
-    raised = next((section for section in ran if section.raised), None)
+def _with_cases(ran: Sequence[Section]) -> list[tuple[Section, AccessError]]:
+    """Each error once, with the first case that has it."""
     found: dict[tuple[str, int, str, str], tuple[Section, AccessError]] = {}
     for section in ran:
         for error in section.errors:
-            kind = (error.file, error.line, error.what, error.where.split(",")[0])
-            found.setdefault(kind, (raised if late and raised is not None else section, error))
+            found.setdefault((error.file, error.line, error.what, error.where), (section, error))
     return list(found.values())
 
 

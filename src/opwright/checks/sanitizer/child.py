@@ -10,8 +10,6 @@ import json
 import sys
 from typing import Any
 
-import torch
-
 from opwright import tree
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.text import parse_case
@@ -60,8 +58,6 @@ def _run(operator: Op, kernel: Kernel, text: str, device: str) -> None:
     try:
         with below_autograd():
             kernel.launch(arguments, gpu_of(arguments))
-        if device == "cuda":
-            torch.cuda.synchronize()
     except Exception as error:  # the check "values" reports what the kernel raises
         _say("raised", f"{type(error).__name__}: {error}")
 

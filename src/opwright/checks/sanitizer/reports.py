@@ -1,4 +1,4 @@
-"""What AddressSanitizer and compute-sanitizer print, as errors with kind, place and address. Pure functions of text."""
+"""What AddressSanitizer prints, as errors with kind, place and address. Pure functions of text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 __all__ = ["AccessError", "Section", "sections"]
 
@@ -98,8 +97,6 @@ def _errors(lines: Sequence[str]) -> Iterator[AccessError]:
             yield _of_address_sanitizer(match, lines[i + 1 : i + 40])
         elif match := _UBSAN.match(line):
             yield AccessError(match["what"], None, "", match["file"], int(match["line"]))
-        elif match := _MEMCHECK.match(line):
-            yield _of_memcheck(match, lines[i + 1 : i + 12])
 
 
 # -- AddressSanitizer, and UndefinedBehaviorSanitizer beside it ----------------------------------------------------
@@ -127,28 +124,3 @@ def _of_address_sanitizer(match: re.Match[str], after: Sequence[str]) -> AccessE
 def _short(function: str) -> str:
     """A function without its arguments."""
     return function.split("(")[0]
-
-
-# -- compute-sanitizer ---------------------------------------------------------------------------------------------
-
-_MEMCHECK = re.compile(
-    r"=+ (?:Invalid (?P<space>__\w+__) (?P<verb>read|write|atomic) of size (?P<size>\d+) bytes"
-    r"|(?P<other>(?:Misaligned|Illegal|Out-of-range|Stack overflow|Device assert|Malloc/Free|Barrier error)[^\n]*))"
-)
-_AT = re.compile(r"=+\s+at (?P<what>.+?)(?:\+0x[0-9a-f]+)?(?: in (?P<file>[^\s:]+):(?P<line>\d+))?\s*$")
-_THREAD = re.compile(r"=+\s+by thread (?P<thread>\([\d,]+\)) in block (?P<block>\([\d,]+\))")
-_ADDRESS = re.compile(r"=+\s+(?:Access (?:at|to)|Address) (?P<address>0x[0-9a-f]+) is ")
-
-
-def _of_memcheck(match: re.Match[str], after: Sequence[str]) -> AccessError:
-    what = match["other"] or f"{match['verb']}s {match['size']} bytes ({match['space'].strip('_')} memory)"
-    found: dict[str, Any] = {}
-    for line in after:
-        if line.startswith("========= ") and line.strip("= ") == "":
-            break
-        for pattern in (_AT, _THREAD, _ADDRESS):
-            if more := pattern.match(line):
-                found = {**more.groupdict(), **{k: v for k, v in found.items() if v}}
-    where = f"{_short(found.get('what', ''))}, block {found.get('block', '?')}, thread {found.get('thread', '?')}"
-    address = int(found["address"], 16) if found.get("address") else None
-    return AccessError(what.strip(), address, where, found.get("file") or "", int(found.get("line") or 0))

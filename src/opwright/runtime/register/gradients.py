@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from opwright import tree
 from opwright.contract import derive
@@ -66,7 +67,8 @@ class DerivedGradient:
 
     def _vjp_for(self, arguments: Sequence[Any], incoming: Sequence[Any]) -> Callable[..., Sequence[torch.Tensor]]:
         contract = self.contract
-        if not torch.is_grad_enabled() and is_plain_call((incoming, *arguments)):
+        is_traced = is_dynamo_compiling()  # by compiled autograd
+        if not is_traced and not torch.is_grad_enabled() and is_plain_call((incoming, *arguments)):
             return functools.partial(vjp_of_plain, contract)  # nobody would see the operator
         if transforms_are_on():
             # torch.func does not differentiate through lists, which the VJP operator takes, so it is called directly.

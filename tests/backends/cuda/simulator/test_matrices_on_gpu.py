@@ -56,16 +56,17 @@ def test_mma_and_ldmatrix(cpp: str, kind: str, dtype: torch.dtype, exact: bool) 
 
 
 def test_instructions() -> None:
+    known = {name: case for name, case in SCALARS.items() if name != "names"}  # NVRTC has no named operands
     bodies = "\n".join(
         f"__device__ unsigned f{n}(unsigned* x) {{ unsigned a = 0x12345678, b = 0x0f0f0f0f, out = 0; float f = 2.5f;"
         f" {statement} return out; }}"
-        for n, (statement, _) in enumerate(SCALARS.values())
+        for n, (statement, _) in enumerate(known.values())
     )
-    calls = "\n".join(f"  x[0] = 11; x[1] = 22; out[{n}] = f{n}(x);" for n in range(len(SCALARS)))
+    calls = "\n".join(f"  x[0] = 11; x[1] = 22; out[{n}] = f{n}(x);" for n in range(len(known)))
     text = f"{bodies}\n__global__ void k(unsigned* x, unsigned* out) {{\n{calls}\n}}\n"
-    x, out = torch.zeros(2, dtype=torch.int32), torch.zeros(len(SCALARS), dtype=torch.int32)
+    x, out = torch.zeros(2, dtype=torch.int32), torch.zeros(len(known), dtype=torch.int32)
     here, there = both(text, "k", 1, x, out)
-    assert dict(zip(SCALARS, here.tolist(), strict=True)) == dict(zip(SCALARS, there.tolist(), strict=True))
+    assert dict(zip(known, here.tolist(), strict=True)) == dict(zip(known, there.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("form", ["cp.async", *COPIES])

@@ -58,6 +58,9 @@ _FLAGS = (
     ),
     *("-ffunction-sections", "-fdata-sections", "-fno-finite-loops", "-g1", "-gdwarf-4", "-w"),
 )
+# Some systems compile with this by default. It takes the simulator's writes by an offset from one thread-local variable
+# into another for overflows, and ends the process; the checked build examines accesses itself.
+_UNGUARDED = "-U_FORTIFY_SOURCE"
 _FAST = ("-O2",)
 # Little optimisation, so that accesses stay as in the source: not merged, not widened, not moved. Products and
 # sums are fused as in the fast build.
@@ -172,7 +175,7 @@ class _Build:
             build.append("-fno-gnu-unique")  # else shared arrays of the same name in two kernels are merged
         fused = ["-ffp-contract=fast" if self.options.fuses else "-ffp-contract=off"]
         instructions = ["-mfma"] if "fma" in self.tools.machine.cpu_flags.split() else []
-        return [f"-std=c++{self.standard}", *_FLAGS, *build, *fused, *instructions]
+        return [f"-std=c++{self.standard}", *_FLAGS, _UNGUARDED, *build, *fused, *instructions]
 
     def macros(self) -> list[str]:
         capability = self.options.capability
@@ -339,7 +342,7 @@ def _runtime(compiler: Compiler, tools: BuildTools) -> Path:
     """The folder of the runtime's object files and of the library of stacks, compiled when first needed."""
 
     def build(folder: Path) -> None:
-        flags = ["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{_INCLUDE}"]
+        flags = ["-std=c++17", "-O2", _UNGUARDED, "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{_INCLUDE}"]
         flags += ["-ffunction-sections", "-fdata-sections", f"-ffile-prefix-map={_FOLDER}={SIMULATOR_HEADERS}"]
 
         def compile_(name: str) -> None:
