@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -273,3 +274,26 @@ def test_two_kernels_of_one_name_are_two() -> None:
 @pytest.mark.compiler
 def test_a_function_may_be_inline_in_two_ways() -> None:  # as nvcc has it
     assert filled("static inline __device__ __forceinline__ int one() { return 1; }\n" + FILL) == 1
+
+
+HALVES = """
+#include <cuda_fp16.h>
+__global__ void reversed(const half* x, half* y) {
+  __shared__ half tile[64];
+  tile[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  y[threadIdx.x] = tile[63 - threadIdx.x];
+}"""
+
+
+@pytest.mark.slow  # the simulator's runtime is compiled once more
+def test_a_compiler_that_is_hardened_by_default_runs_shared_arrays(tmp_path: Path, run_python: Any) -> None:
+    compiler = tmp_path / "g++"
+    compiler.write_text('#!/bin/sh\nexec g++ -D_FORTIFY_SOURCE=3 -fstack-protector-strong -D_GLIBCXX_ASSERTIONS "$@"\n')
+    compiler.chmod(0o755)
+    done = run_python(
+        f"import torch, opwright as ow\nx, y = torch.arange(64.0).half(), torch.zeros(64).half()\n"
+        f"ow.cuda_module({HALVES!r})['reversed'][1, 64](x, y)\nprint(torch.equal(y, x.flip(0)))\n",
+        env={"CXX": str(compiler), "OPWRIGHT_CACHE_DIR": str(tmp_path / "cache")},
+    )
+    assert done.stdout.split()[-1] == "True"
