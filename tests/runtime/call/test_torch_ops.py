@@ -136,3 +136,13 @@ def test_numbers_that_always_change_leave_few_guards():
         assert packet(x, float(i), True).tolist() == [float(i)] * 2
     assert packet._unguarded == 64
     assert len(op._guarded_calls) <= 8
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tracers_of_torchscript_record_the_operator():
+    _, packet = scaling("traced", lambda x, a, flag: x * a)
+    x = torch.ones(3)
+    packet(x, 2.0, True)
+    traced = torch.jit.trace(lambda x: packet(x, 2.0, True) + 1, (x,))
+    assert "torch_ops::traced" in str(traced.graph)
+    assert traced(torch.zeros(3)).tolist() == [1.0] * 3
