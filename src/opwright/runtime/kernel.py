@@ -173,8 +173,6 @@ class Kernel:
         found = get_backend(self.backend).instrumented(self.spec, device, build_tools().machine)
         if isinstance(found, Refused):
             return found
-        if not found.flags:
-            return self, found
         flags = [*self.spec.options.get("options", ()), *found.flags]
         options = {**self.spec.options, "options": flags}
         return Kernel(dataclasses.replace(self.spec, options=options), self.contract), found
