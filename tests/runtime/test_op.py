@@ -227,6 +227,7 @@ def test_mistakes_in_attaching_are_refused_with_a_remedy(namespace: str, tmp_pat
         "op.python was given a file": lambda: op.python("kernel.py"),
         "op.cpp was given a callable": lambda: op.cpp(lambda x, *, a: x),
         "there is no file 'missing.cpp'": lambda: op.cpp("missing.cpp"),
+        "takes the name of a file, and was given source text": lambda: op.cpp("int main() {\n}\n"),
         "op.cpp takes .cpp or .cc or .cxx files": lambda: op.cpp(tmp_path / "kernel.py"),
         "is the name of the reference itself": lambda: op.python(lambda x, *, a: x, name="reference"),
     }

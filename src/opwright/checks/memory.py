@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import torch
 
-__all__ = ["WITHOUT_SHORTAGE", "changed_bytes", "copy_back", "is_shortage", "on_cpu", "same_layout_copy"]
+__all__ = [
+    "WITHOUT_SHORTAGE", "changed_bytes", "copy_back", "data_bytes", "free_bytes", "is_shortage", "on_cpu",
+    "same_layout_copy",
+]  # fmt: skip
 
 # In a larger storage that a tensor hardly uses, only its elements are copied and compared.
 _MOST_BYTES = 1 << 30
@@ -19,6 +25,36 @@ WITHOUT_SHORTAGE = "free memory, or check fewer kernels at a time with --jobs"
 def is_shortage(text: str) -> bool:
     """Whether an error says that a device or the machine had no memory left, which may be the work of others."""
     return any(words in text for words in _SHORTAGES)
+
+
+def free_bytes(device: str) -> int:
+    """The free memory of a GPU, or of this machine: what a container may use of it. 0 if the system does not say."""
+    if torch.device(device).type == "cuda":
+        free: int = torch.cuda.mem_get_info()[0]
+        return free
+    of_machine = _kilobytes("/proc/meminfo", "MemAvailable")
+    limit, used = (_number_in(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    return of_machine if limit is None or used is None else min(of_machine, max(0, limit - used))
+
+
+def data_bytes() -> int:
+    """What this process has of the memory that RLIMIT_DATA limits."""
+    return _kilobytes("/proc/self/status", "VmData")
+
+
+def _kilobytes(file: str, name: str) -> int:
+    try:
+        found = re.search(rf"^{name}:\s+(\d+) kB", Path(file).read_text(), re.MULTILINE)
+    except OSError:  # no Linux
+        return 0
+    return int(found[1]) * 1024 if found else 0
+
+
+def _number_in(file: str) -> int | None:
+    try:
+        return int(Path(file).read_text())
+    except (OSError, ValueError):  # no such limit, or "max"
+        return None
 
 
 def same_layout_copy(

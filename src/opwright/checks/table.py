@@ -12,6 +12,7 @@ from opwright.checks.outputs import (
     edges,
     global_state,
     guard_bands,
+    long_offsets,
     metadata,
     own_work,
     properties,
@@ -49,6 +50,7 @@ CHECKS: dict[str, Check] = {
     opcheck.NAME: opcheck.check,
     compiled.NAME: compiled.check,
     afterwards.NAME: afterwards.check,
+    long_offsets.NAME: long_offsets.check,
     sanitizer.NAME: sanitizer.check,
     own_work.NAME: own_work.check,  # after it, this process cannot compile functions that it has not compiled before
     edges.NAME: edges.check,  # may end this process
@@ -59,7 +61,7 @@ CHECKS: dict[str, Check] = {
 BESIDE_THE_KERNEL = frozenset({
     guard_bands.NAME, repeated_calls.NAME, surroundings.NAME, concurrency.NAME, streams.NAME, configurations.NAME,
     own_backward.NAME, second_derivatives.NAME, vmap.NAME, flops.NAME, opcheck.NAME, compiled.NAME, sanitizer.NAME,
-    own_work.NAME, edges.NAME,
+    long_offsets.NAME, own_work.NAME, edges.NAME,
 })  # fmt: skip
 
 # Those that examine every case: each case runs once for all of them.

@@ -60,6 +60,8 @@ def make_spec(
 
 
 def _find_file(contract: Contract, source: str | Path, suffixes: tuple[str, ...], where: str) -> Path:
+    if "\n" in str(source):
+        raise KernelError(f"{where} takes the name of a file, and was given source text", fix="write it to a file")
     beside = Path(contract.file).parent if contract.file else Path.cwd()
     tried = [beside / source, Path.cwd() / source]
     found = next((p.resolve() for p in tried if p.is_file()), None)
