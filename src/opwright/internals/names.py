@@ -96,6 +96,12 @@ INTERNALS: tuple[Internal, ...] = (
         _DISPATCHER,
     ),
     Internal(
+        "overload",
+        "torch._ops.OpOverload",
+        "calls of torch.ops.namespace.name.default like earlier ones, as in code that torch.compile generates",
+        _DISPATCHER,
+    ),
+    Internal(
         "destroy_library",
         "torch.library.Library._destroy",
         "redefining an operator",

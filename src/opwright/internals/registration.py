@@ -13,6 +13,7 @@ import torch
 from opwright.internals.lookup import find
 
 __all__ = [
+    "OVERLOAD",
     "PACKET",
     "AtenArgument",
     "AtenOverload",
@@ -29,8 +30,9 @@ __all__ = [
     "writes_arguments",
 ]  # fmt: skip
 
-# The class of ``torch.ops.namespace.name``.
+# The classes of ``torch.ops.namespace.name`` and ``torch.ops.namespace.name.default``.
 PACKET: Any = find("packet", lambda packet: isinstance(torch.ops.aten.relu, packet))
+OVERLOAD: Any = find("overload", lambda overload: isinstance(torch.ops.aten.relu.default, overload))
 
 
 def destroy(library: torch.library.Library) -> bool:

@@ -84,7 +84,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         self.overload = registration.register(
             Registrable(self, self._rules, self._run, self._traceable_kernel, lambda: self.fingerprint, self._retire)
         )
-        shorten(self)
+        self._dispatch = shorten(self)
         self._functional = self._make_functional()
 
     def _make_functional(self) -> BaseOp[..., Any] | None:
@@ -157,7 +157,7 @@ class BaseOp(Languages, Generic[P, R_co]):
 
     def _through_dispatcher(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            return self.overload(*args, **kwargs)
+            return self._dispatch(*args, **kwargs)
         except RuntimeError:
             # The dispatcher checks types first. If that was the error, bind() raises it in terms of the contract.
             bind(self.contract, fill(self.contract, args, kwargs))
@@ -345,7 +345,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         """
         self._is_retired = True
         self._guarded_calls = ()
-        self.overload = self._refuse_retired
+        self.overload = self._dispatch = self._refuse_retired
 
     def _refuse_retired(self, *_: Any, **__: Any) -> Any:
         raise self._retired_error()

@@ -14,13 +14,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import opwright as ow
 
 
-def scaling(name, kernel):
-    @ow.op(f"torch_ops::{name}")
-    def scale(x: Float[Tensor, "n"], a: float, flag: bool = True) -> Float[Tensor, "n"]:
-        return a * x
+@pytest.fixture(params=["torch.ops.namespace.name", "torch.ops.namespace.name.default"])
+def scaling(request):
+    """A function that makes an operator with a kernel, and returns it and torch's object for it."""
 
-    scale.python(kernel, name="kernel")
-    return scale, getattr(torch.ops.torch_ops, name)
+    def make(name, kernel):
+        @ow.op(f"torch_ops::{name}")
+        def scale(x: Float[Tensor, "n"], a: float, flag: bool = True) -> Float[Tensor, "n"]:
+            return a * x
+
+        scale.python(kernel, name="kernel")
+        packet = getattr(torch.ops.torch_ops, name)
+        return scale, packet.default if request.param.endswith("default") else packet
+
+    return make
 
 
 class Seen(TorchDispatchMode):
@@ -33,63 +40,71 @@ class Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_call_like_an_earlier_one_does_not_pass_the_dispatcher():
-    op, packet = scaling("guarded", lambda x, a, flag: x * a)
+def test_a_call_like_an_earlier_one_does_not_pass_the_dispatcher(scaling):
+    op, called = scaling("guarded", lambda x, a, flag: x * a)
     x = torch.randn(5)
-    first = packet(x, 2.0, True)
+    first = called(x, 2.0, True)
     assert len(op._guarded_calls) == 1
     op.overload._op = None  # what the dispatcher would be called by
-    assert torch.equal(packet(x, 2.0, True), first)
-    assert torch.equal(packet(torch.ones(5), 2.0, True), torch.full((5,), 2.0))
+    assert torch.equal(called(x, 2.0, True), first)
+    assert torch.equal(called(torch.ones(5), 2.0, True), torch.full((5,), 2.0))
 
 
-def test_other_sizes_numbers_keywords_and_defaults_are_right_too():
-    _, packet = scaling("other", lambda x, a, flag: x * a)
+def test_other_sizes_numbers_keywords_and_defaults_are_right_too(scaling):
+    _, called = scaling("other", lambda x, a, flag: x * a)
     for _ in range(2):
         for n, a in ((5, 2.0), (6, 2.0), (5, 3.0)):
-            assert torch.equal(packet(torch.ones(n), a), torch.full((n,), a))
-            assert torch.equal(packet(torch.ones(n), a, True), torch.full((n,), a))
-            assert torch.equal(packet(x=torch.ones(n), a=a), torch.full((n,), a))
+            assert torch.equal(called(torch.ones(n), a), torch.full((n,), a))
+            assert torch.equal(called(torch.ones(n), a, True), torch.full((n,), a))
+            assert torch.equal(called(x=torch.ones(n), a=a), torch.full((n,), a))
     with pytest.raises((TypeError, RuntimeError, ow.ArgumentError)):
-        packet(torch.ones(5))
+        called(torch.ones(5))
     with pytest.raises((RuntimeError, ow.ArgumentError)):
-        packet(torch.ones(5, 5), 2.0, True)
+        called(torch.ones(5, 5), 2.0, True)
 
 
-def test_modes_see_the_operator_after_a_guard_was_made():
-    _, packet = scaling("modes", lambda x, a, flag: x * a)
+def test_a_kernel_gets_the_dispatcher_s_types(scaling):
+    seen = []
+    _, called = scaling("converted", lambda x, a, flag: seen.append(type(a)) or x * a)
+    for _ in range(3):
+        assert called(torch.ones(2), 2, True).tolist() == [2.0] * 2
+    assert set(seen) == {float}
+
+
+def test_modes_see_the_operator_after_a_guard_was_made(scaling):
+    _, called = scaling("modes", lambda x, a, flag: x * a)
     x = torch.ones(4)
-    packet(x, 2.0, True)
+    called(x, 2.0, True)
     with Seen() as seen:
-        packet(x, 2.0, True)
+        called(x, 2.0, True)
     assert seen.names[0] == "torch_ops.modes.default"
-    assert packet(x.to("meta"), 2.0, True).device.type == "meta"
+    assert called(x.to("meta"), 2.0, True).device.type == "meta"
 
 
-def test_gradients_and_transforms():
-    _, packet = scaling("tracked", lambda x, a, flag: x * a)
+def test_gradients_and_transforms(scaling):
+    _, called = scaling("tracked", lambda x, a, flag: x * a)
     for _ in range(3):
         x = torch.ones(4, requires_grad=True)
-        packet(x, 3.0, True).sum().backward()
+        called(x, 3.0, True).sum().backward()
         assert x.grad.tolist() == [3.0] * 4
         with torch.no_grad():
-            assert not packet(x, 3.0, True).requires_grad
-    assert torch.func.vmap(lambda x: packet(x, 3.0, True))(torch.ones(2, 4)).shape == (2, 4)
-    assert torch.func.grad(lambda x: packet(x, 3.0, True).sum())(torch.ones(4)).tolist() == [3.0] * 4
+            assert not called(x, 3.0, True).requires_grad
+    assert torch.func.vmap(lambda x: called(x, 3.0, True))(torch.ones(2, 4)).shape == (2, 4)
+    assert torch.func.grad(lambda x: called(x, 3.0, True).sum())(torch.ones(4)).tolist() == [3.0] * 4
 
 
-def test_a_changed_kernel_is_run():
-    op, packet = scaling("changed", lambda x, a, flag: x * a)
+def test_a_changed_kernel_is_run(scaling):
+    op, called = scaling("changed", lambda x, a, flag: x * a)
     x = torch.ones(3)
-    packet(x, 2.0, True)
+    called(x, 2.0, True)
     with op.only("kernel"):
         pass
     op.register_flops(lambda x, a, flag: 1)  # drops the guards
     assert op._guarded_calls == ()
-    assert packet(x, 2.0, True).tolist() == [2.0] * 3
+    assert called(x, 2.0, True).tolist() == [2.0] * 3
 
 
-def test_a_redefined_operator_is_the_new_one():
+def test_a_redefined_operator_is_the_new_one(scaling):
     _, old = scaling("again", lambda x, a, flag: x * a)
     x = torch.ones(3)
     old(x, 2.0, True)
@@ -98,14 +113,14 @@ def test_a_redefined_operator_is_the_new_one():
     assert torch.ops.torch_ops.again(x, 2.0, True).tolist() == [3.0] * 3
 
 
-def test_compile_export_and_copies_know_it():
-    _, packet = scaling("compiled", lambda x, a, flag: x * a)
-    assert copy.deepcopy(packet) is packet
-    assert str(packet) == "torch_ops.compiled"
-    assert isinstance(packet, torch._ops.OpOverloadPacket)
+def test_compile_export_and_copies_know_it(scaling):
+    _, called = scaling("compiled", lambda x, a, flag: x * a)
+    assert copy.deepcopy(called) is called
+    assert str(called) in ("torch_ops.compiled", "torch_ops.compiled.default")
+    assert isinstance(called, torch._ops.OpOverloadPacket | torch._ops.OpOverload)
 
     def twice(x):
-        return packet(packet(x, 2.0, True), 2.0, True)
+        return called(called(x, 2.0, True), 2.0, True)
 
     x = torch.ones(3)
     assert torch.compile(twice, fullgraph=True, backend="aot_eager")(x).tolist() == [4.0] * 3
@@ -129,20 +144,54 @@ def test_saved_outputs_are_returned():
         assert isinstance(saves(torch.ones(2)), Tensor)
 
 
-def test_numbers_that_always_change_leave_few_guards():
-    op, packet = scaling("changing", lambda x, a, flag: x * a)
+def test_numbers_that_always_change_leave_few_guards(scaling):
+    op, called = scaling("changing", lambda x, a, flag: x * a)
     x = torch.ones(2)
     for i in range(100):
-        assert packet(x, float(i), True).tolist() == [float(i)] * 2
-    assert packet._unguarded == 64
+        assert called(x, float(i), True).tolist() == [float(i)] * 2
+    assert called._unguarded == 64
     assert len(op._guarded_calls) <= 8
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_tracers_of_torchscript_record_the_operator():
-    _, packet = scaling("traced", lambda x, a, flag: x * a)
+def test_tracers_of_torchscript_record_the_operator(scaling):
+    _, called = scaling("traced", lambda x, a, flag: x * a)
     x = torch.ones(3)
-    packet(x, 2.0, True)
-    traced = torch.jit.trace(lambda x: packet(x, 2.0, True) + 1, (x,))
+    called(x, 2.0, True)
+    traced = torch.jit.trace(lambda x: called(x, 2.0, True) + 1, (x,))
     assert "torch_ops::traced" in str(traced.graph)
     assert traced(torch.zeros(3)).tolist() == [1.0] * 3
+
+
+@pytest.mark.compiler
+def test_code_of_inductor_does_not_pass_the_dispatcher():
+    calls = []
+
+    def kernel(x, a, flag):
+        calls.append(torch.is_grad_enabled())
+        return x * a
+
+    @ow.op("torch_ops::in_inductor")
+    def scale(x: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
+        return a * x
+
+    scale.python(lambda x, a: kernel(x, a, True), name="kernel")
+    weight = torch.ones(4, requires_grad=True)
+
+    @torch.compile(fullgraph=True)
+    def step(x):
+        return scale(scale(x, 2.0) * weight, 3.0) + 1
+
+    def trained(x):
+        weight.grad = None
+        y = step(x)
+        y.sum().backward()
+        return y.tolist(), weight.grad.tolist()
+
+    expected = ([7.0] * 4, [6.0] * 4)
+    assert trained(torch.ones(4)) == expected
+    assert trained(torch.ones(4)) == expected
+    calls.clear()
+    scale.overload._op = None  # what the dispatcher would be called by
+    assert trained(torch.ones(4)) == expected
+    assert calls == [False, False]

@@ -1,8 +1,9 @@
 """Calls of ``torch.ops.namespace.name``: those like an earlier one take the guarded path, as calls of the operator do.
 
-torch keeps one object for each operator under ``torch.ops``, an ``OpOverloadPacket``, which torch.compile, export and
-FX know by its class. A subclass of it is asked first. What is not like an earlier call goes to the dispatcher, and
-leaves a guard if the dispatcher did nothing but call the kernel.
+torch keeps two objects for each operator under ``torch.ops``: an ``OpOverloadPacket``, and for ``.default`` an
+``OpOverload``, which is what code that Inductor generates calls. torch.compile, export and FX know them by their
+classes. Subclasses of these are asked first. What is not like an earlier call goes to the dispatcher, and leaves a
+guard if the dispatcher did nothing but call the kernel.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any, Protocol
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from opwright.contract.binding import fill
 from opwright.contract.contract import Contract
 from opwright.internals.dispatch import is_intercepted
-from opwright.internals.registration import PACKET
+from opwright.internals.registration import OVERLOAD, PACKET
 from opwright.runtime.call.fast_path import GuardedCall, is_plain_call
 
 __all__ = ["Guarded", "shorten"]
@@ -36,25 +38,37 @@ class Guarded(Protocol):
     def _guard_like(self, arguments: Sequence[Any], *, tracked: bool) -> None: ...
 
 
-def shorten(operator: Guarded) -> None:
+def shorten(operator: Guarded) -> Callable[..., Any]:
     """Guard the calls of an operator through ``torch.ops``; not of one with outputs that are saved for the backward,
-    as ``torch.ops`` returns these, too."""
-    signature = operator.contract.signature
-    if _Packet is None or signature.visible < len(signature.returns):
-        return
-    packet = operator.overload.overloadpacket
+    as ``torch.ops`` returns these, too.
+
+    Returns:
+        What calls the dispatcher, guards or not.
+    """
+    signature, overload = operator.contract.signature, operator.overload
+    if signature.visible == len(signature.returns):
+        _give_class(overload.overloadpacket, _Packet, operator)
+        if _give_class(overload, _Overload, operator):
+            return overload.dispatch  # type: ignore[no-any-return]
+    return overload  # type: ignore[no-any-return]
+
+
+def _give_class(of_torch: Any, guarded: Any, operator: Guarded) -> bool:
     try:
-        packet.__class__ = _Packet
+        if guarded is not None:
+            of_torch.__class__ = guarded
     except TypeError:  # a class of torch with another layout
-        return
-    packet._operator, packet._unguarded = operator, 0
+        return False
+    of_torch._operator, of_torch._unguarded = operator, 0
+    return guarded is not None
 
 
-def _class_of_packets() -> Any:
-    if PACKET is None:
+def _guarded_class(base: Any) -> Any:
+    """A class of torch, with calls that are guarded."""
+    if base is None:
         return None
 
-    class Packet(PACKET):  # type: ignore[misc]
+    class Called(base):  # type: ignore[misc]
         _operator: Guarded
         _unguarded: int
 
@@ -71,8 +85,11 @@ def _class_of_packets() -> Any:
                 _learn(operator, args)
             return result
 
-    Packet.__name__ = Packet.__qualname__ = PACKET.__name__
-    return Packet
+        def dispatch(self, /, *args: Any, **kwargs: Any) -> Any:
+            return super().__call__(*args, **kwargs)
+
+    Called.__name__ = Called.__qualname__ = base.__name__
+    return Called
 
 
 def _learn(operator: Guarded, arguments: Sequence[Any]) -> None:
@@ -80,10 +97,12 @@ def _learn(operator: Guarded, arguments: Sequence[Any]) -> None:
     signature = operator.contract.signature
     if not all(isinstance(argument, _GUARDED) for argument in arguments):
         return  # lists, or proxies of a tracer
+    if any(a is not b for a, b in zip(arguments, fill(operator.contract, arguments, {}), strict=True)):
+        return  # the dispatcher has converted a number or a text, and a guard would not
     if is_plain_call(arguments):
         operator._guard_like(arguments, tracked=False)
     elif not signature.mutated and not signature.returns_list and is_plain_call(arguments, autograd_tracked=True):
         operator._guard_like(arguments, tracked=True)
 
 
-_Packet: Callable[..., Any] | None = _class_of_packets()
+_Packet, _Overload = _guarded_class(PACKET), _guarded_class(OVERLOAD)
