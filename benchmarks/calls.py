@@ -70,6 +70,7 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "forward and backward": lambda: torch.autograd.grad(eager(wants, y), wants, grad),
         "torch.add, forward and backward": lambda: torch.autograd.grad(torch.add(wants, y), wants, grad),
     }
+    found |= compiled_calls(x, y, wants)
     compiled = adding("compiled")
     if device == "cuda":
         kernel, out = ow.cuda_module(LAUNCH)["add"], torch.empty_like(x)
@@ -89,6 +90,32 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         found["op in C++"] = lambda: compiled(x, y)
         found["the same kernel by its name"] = lambda: compiled.kernels["cpp"](x, y)
     return found
+
+
+def compiled_calls(x: Tensor, y: Tensor, wants: Tensor) -> dict[str, Callable[[], object]]:
+    """Eight calls one after another in a function that torch.compile has compiled, and what such a function costs."""
+    op = adding("in_compile")
+    op.python(torch.add, name="library")
+
+    def eight(x: Tensor, y: Tensor) -> Tensor:
+        for _ in range(8):
+            x = op(x, y)
+        return x
+
+    def in_eager(x: Tensor, y: Tensor) -> Tensor:
+        for _ in range(8):
+            x = torch.add(x, y)
+        return x
+
+    chain, alone = torch.compile(eight, fullgraph=True), torch.compile(torch.add, fullgraph=True)
+    grad = torch.ones_like(x)
+    return {
+        "a function of torch.compile": lambda: alone(x, y),
+        "one with eight calls of an operator": lambda: chain(x, y),
+        "the same, forward and backward": lambda: torch.autograd.grad(chain(wants, y), wants, grad),
+        "eight of torch.add, eager": lambda: in_eager(x, y),
+        "the same, forward and backward (eager)": lambda: torch.autograd.grad(in_eager(wants, y), wants, grad),
+    }
 
 
 def triton_calls(x: Tensor, y: Tensor, out: Tensor) -> dict[str, Callable[[], object]]:
@@ -122,7 +149,7 @@ def in_a_process(tree: Path) -> Times:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree / "src"), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, str(HERE / "calls.py"), "--once"]
     with tempfile.TemporaryDirectory() as cache:
-        environment["OPWRIGHT_CACHE_DIR"] = cache
+        environment |= {"OPWRIGHT_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
@@ -138,7 +165,10 @@ def compare(before: Path | None, rounds: int) -> dict[str, dict[str, float]]:
             taken[name].append(in_a_process(tree))
     table = {}
     for call in taken["after"][0]:
-        row = {name: statistics.median(t[call] for t in times) for name, times in taken.items()}
+        row = {}
+        for name, times in taken.items():
+            found = [t[call] for t in times]
+            row |= {name: statistics.median(found), f"{name} from": min(found), f"{name} to": max(found)}
         if before:
             pairs = zip(taken["after"], taken["before"], strict=True)
             row["ratio"] = statistics.median(a[call] / b[call] for a, b in pairs)
@@ -158,7 +188,7 @@ def main() -> None:
         return
     table = compare(options.before, options.rounds)
     for call, row in table.items():
-        print(f"{call:<42}" + "".join(f"  {name} {value:6.2f}" for name, value in row.items()))
+        print(f"{call:<42}" + "".join(f"  {name} {value:7.2f}" for name, value in row.items()))
     if options.json:
         import records
 

@@ -17,6 +17,7 @@ __all__ = [
     "DispatchMode",
     "FunctionalTracing",
     "InductorParts",
+    "a_graph_is_traced",
     "can_compile_graphs",
     "compile_graph",
     "device_switches",
@@ -73,6 +74,12 @@ def only_shapes_are_wanted() -> bool:
     """Whether fake tensors are the only mode: nothing traces, counts or places the operations that would run."""
     stack, fake = find("mode_stack"), find("fake_mode")
     return stack is not None and fake is not None and [type(mode) for mode in stack()] == [fake]
+
+
+def a_graph_is_traced() -> bool:
+    """Whether operations become nodes of a graph, as in what torch.compile's AOTAutograd hands to a compiler."""
+    stack, proxies = find("mode_stack"), find("proxy_mode")
+    return stack is not None and proxies is not None and any(isinstance(mode, proxies) for mode in stack())
 
 
 @contextlib.contextmanager

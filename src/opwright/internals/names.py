@@ -188,6 +188,12 @@ INTERNALS: tuple[Internal, ...] = (
         "the reference runs on symbolic sizes, instead of the fake",
     ),
     Internal(
+        "proxy_mode",
+        "torch.fx.experimental.proxy_tensor.ProxyTorchDispatchMode",
+        "is a graph being traced",
+        "a derived gradient is one opaque operator in compiled code",
+    ),
+    Internal(
         "shape_env",
         "torch.fx.experimental.symbolic_shapes.ShapeEnv",
         "fakes with sizes that depend on data",

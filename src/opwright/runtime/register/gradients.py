@@ -15,6 +15,7 @@ from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.signature import Kind
 from opwright.errors import ContractError
+from opwright.internals.compiler import DispatchMode, a_graph_is_traced
 from opwright.internals.dispatch import transforms_are_on
 from opwright.runtime.call.fast_path import is_plain_call
 from opwright.runtime.register.saved_values import CustomContext, save_values, saved_values
@@ -78,6 +79,8 @@ class DerivedGradient:
             return functools.partial(_vjp_of_the_reference, contract)
         operator: Callable[..., Sequence[torch.Tensor]]
         operator = getattr(getattr(torch.ops, contract.namespace), vjp_name(contract)).default
+        if a_graph_is_traced():
+            return functools.partial(_vjp_in_a_graph, contract, operator)
         return operator
 
 
@@ -111,6 +114,41 @@ def _without_none(grads: Sequence[Any], contract: Contract, arguments: Sequence[
 def _vjp_of_the_reference(contract: Contract, grad_outputs: Sequence[torch.Tensor], *rest: Any) -> list[torch.Tensor]:
     *arguments, needs = rest
     return derive.vjp(contract, arguments, grad_outputs, needs, create_graph=torch.is_grad_enabled())
+
+
+# A gradient of more operations is one node of a traced graph, which would take long to trace and to compile.
+_MOST_OPERATIONS = 256
+
+
+class _Counted(DispatchMode):  # type: ignore[misc]
+    """Ends what runs within after so many operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._remaining = _MOST_OPERATIONS
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._remaining -= 1
+        if self._remaining < 0:
+            raise _TooMany
+        return func(*args, **(kwargs or {}))
+
+
+class _TooMany(Exception):
+    pass
+
+
+def _vjp_in_a_graph(
+    contract: Contract, operator: Callable[..., Any], grad_outputs: Sequence[torch.Tensor], *rest: Any
+) -> Sequence[torch.Tensor]:
+    """The operations of the reference's gradient, which a compiler fuses; or the operator, where they are many or
+    cannot be traced. What was traced before that is of no use, and no part of the graph."""
+    *arguments, needs = rest
+    try:
+        with _Counted():
+            return derive.vjp(contract, contract.with_members(arguments), grad_outputs, needs)
+    except Exception:  # a reference raises anything where it reads values
+        return operator(grad_outputs, *rest)  # type: ignore[no-any-return]
 
 
 def _are_distributed(values: Sequence[Any]) -> bool:

@@ -96,6 +96,8 @@ class Registration:
 _registered: dict[str, Registration] = {}
 # The package of this file: a shipped package has a copy of it, and its own part of torch.compile's keys.
 _OURS = __name__.partition(".")[0]
+# What operators are traced into; another number makes torch.compile's caches miss what was traced before.
+_FORM_OF_GRAPHS = 2
 
 
 def register(registrable: Registrable) -> Any:
@@ -210,7 +212,7 @@ def _prepare_for_tracing(registrable: Registrable, overload: Any) -> None:
     _registered[registrable.contract.qualname].traced = True
     parts = [f"{name}={r.registrable.fingerprint()}" for name, r in sorted(_registered.items())]
     others = [p for p in config.cache_key_tag.split() if not p.startswith(f"{_OURS}:")]
-    config.cache_key_tag = " ".join([*others, f"{_OURS}:{digest(*parts)}"])
+    config.cache_key_tag = " ".join([*others, f"{_OURS}:{digest(str(_FORM_OF_GRAPHS), *parts)}"])
 
 
 def _define(registrable: Registrable, library: torch.library.Library) -> Any:
