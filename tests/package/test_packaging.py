@@ -9,8 +9,10 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from pathlib import Path
 
 import pytest
+import torch
 
 import opwright as ow
 from opwright import errors
@@ -64,6 +66,9 @@ def test_the_output_and_the_files(mixed_project):
     assert "license" not in project
     manifest = json.loads((mixed_project / "mixed_ops" / "manifest.json").read_text())
     assert set(manifest["operators"]["mixed::scaled_exp"]["kernels"]) == {"cpp"}
+    # Two operators in one source are one library, and lib<package>.so links it once.
+    libraries = {f.name for f in (mixed_project / "mixed_ops" / "native").glob("*.so")}
+    assert libraries == {"mixed_scaled_exp.cpp_and_1_more.so", "libmixed_ops.so"}
     assert not (mixed_project / "build").exists()
 
 
@@ -90,9 +95,10 @@ def test_a_wrong_library_is_refused(mixed, tmp_path):
     copy = shutil.copytree(mixed, tmp_path / "site")
     native = copy / "mixed_ops" / "native"
     call = "import torch, mixed_ops; mixed_ops.scaled_exp(torch.ones(1, 1), 1.0, [1.0])"
-    shutil.copy(native / "mixed_scaled_exp_backward.cpp.so", native / "mixed_scaled_exp.cpp.so")
+    library = native / "mixed_scaled_exp.cpp_and_1_more.so"
+    shutil.copy(Path(torch.__file__).parent / "lib" / "libc10.so", library)
     assert "is not the library that was built for it" in python_with(copy)(call, expect=1)
-    (native / "mixed_scaled_exp.cpp.so").unlink()
+    library.unlink()
     assert "cannot be loaded" in python_with(copy)(call, expect=1)
     # One that registers the expected name, but takes something else.
     manifest = json.loads((copy / "mixed_ops" / "manifest.json").read_text())

@@ -65,6 +65,11 @@ class KernelSpec:
     when: Callable[..., bool] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def is_built_with(self, other: KernelSpec) -> bool:
+        """Whether both are in one file, and built in the same way: then they are compiled once."""
+        mine, its = (self.source, self.backend, self.options), (other.source, other.backend, other.options)
+        return isinstance(self.source, Path) and mine == its
+
 
 @dataclass(frozen=True)
 class Artifact:

@@ -11,6 +11,7 @@ from opwright.backends.base import KernelSpec
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.native.abi import ATEN, abi_of
 from opwright.backends.native.aten_headers import needs_all_headers
+from opwright.backends.native.host_function import Member
 from opwright.backends.native.registrations import without_registrations
 from opwright.backends.reachable import values_reached
 from opwright.errors import KernelRefusedError
@@ -75,17 +76,21 @@ def ship_kernels(
     operators: Sequence[Op], modules: UserModules, tools: BuildTools, march: str
 ) -> Iterator[ShippedKernel | LeftOut]:
     """Yield each kernel of the operators, built if it is native."""
+    every = [(kernel.spec, operator.contract) for operator in operators for kernel in operator.kernels.values()]
     for operator in operators:
         for kernel in operator.kernels.values():
-            yield _ship(operator, kernel, modules, tools, march)
+            yield _ship(operator, kernel, every, modules, tools, march)
 
 
-def _ship(operator: Op, kernel: Kernel, modules: UserModules, tools: BuildTools, march: str) -> ShippedKernel | LeftOut:
+def _ship(
+    operator: Op, kernel: Kernel, every: Sequence[Member], modules: UserModules, tools: BuildTools, march: str
+) -> ShippedKernel | LeftOut:
     spec, qualname = kernel.spec, operator.contract.qualname
     record: dict[str, Any] = {"backend": spec.backend, "devices": list(spec.devices)}
     if isinstance(spec.source, Path) and spec.backend in ("cpp", "cuda"):
         try:
-            built = build_native(operator.contract, spec, tools, march)
+            others = [(one, its) for one, its in every if one is not spec and one.is_built_with(spec)]
+            built = build_native(operator.contract, spec, others, tools, march)
         except KernelRefusedError as error:
             return LeftOut(
                 qualname,

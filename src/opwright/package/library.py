@@ -58,7 +58,8 @@ def build_libraries(
             continue
         out = folder / (f"lib{package}.so" if device == "cpu" else f"lib{package}_cuda.so")
         text = library_text(operators, mine, device)
-        _compile(text, out, [*(Path(k.record["library"]).name for k in mine), *(f.name for f in made)], machine)
+        needed = dict.fromkeys(Path(k.record["library"]).name for k in mine)
+        _compile(text, out, [*needed, *(f.name for f in made)], machine)
         made.append(out)
     return made
 

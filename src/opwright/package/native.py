@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,8 @@ BASELINES = {"x86_64": "x86-64-v3", "aarch64": "armv8-a"}
 
 @dataclass(frozen=True)
 class Native:
-    """A library with one kernel, which registers ``opwright_shipped::<symbol>`` with ``schema``."""
+    """A kernel in a library, which registers ``opwright_shipped::<symbol>`` with ``schema``; other kernels of the same
+    source may be in it."""
 
     file: Path
     name: str
@@ -40,8 +42,13 @@ def baseline() -> str:
     return BASELINES.get(platform.machine(), "native")
 
 
-def build_native(contract: Contract, spec: KernelSpec, tools: BuildTools, march: str) -> Native:
+def build_native(
+    contract: Contract, spec: KernelSpec, others: Sequence[host_function.Member], tools: BuildTools, march: str
+) -> Native:
     """Build a kernel to be shipped, or take it from the cache.
+
+    Args:
+        others: shipped kernels that are built with it, as they are in the same source.
 
     Raises:
         KernelRefusedError: there is no compiler for it.
@@ -52,10 +59,16 @@ def build_native(contract: Contract, spec: KernelSpec, tools: BuildTools, march:
             f"{contract.qualname}:{spec.name} selects this machine's processor with {list(spec.options['options'])}",
             fix="leave -march=native out of options: opwright adds it if a kernel is built for this machine",
         )
-    artifact = host_function.build(spec, contract, tools, _toolchain(contract, spec, tools, march))
+    artifact = host_function.build(spec, contract, tools, _toolchain(contract, spec, tools, march), others)
     assert artifact.file is not None  # building always makes one
-    name = re.sub(r"[^\w.-]", "_", f"{contract.namespace}_{contract.name}.{spec.name}.so")
-    return Native(artifact.file, name, artifact.entry, native_schema(contract))
+    return Native(artifact.file, _file_name(artifact.file), artifact.entry, native_schema(contract))
+
+
+def _file_name(library: Path) -> str:
+    """After the first of its kernels: ``my_ops_sin.cpp.so``, or ``my_ops_sin.cpp_and_2_more.so``."""
+    first, *more = host_function.labels_of(library)
+    several = f"_and_{len(more)}_more" if more else ""
+    return re.sub(r"[^\w.-]", "_", first.replace("::", "_", 1).replace(":", ".", 1)) + f"{several}.so"
 
 
 def _toolchain(contract: Contract, spec: KernelSpec, tools: BuildTools, march: str) -> host_function.Toolchain:

@@ -135,17 +135,8 @@ class Kernel:
 
     def _in_same_source(self) -> list[Kernel]:
         """The kernels of all operators in this kernel's file that are built in the same way: they are compiled once."""
-        mine = self.spec
-        if not isinstance(mine.source, Path):
-            return []
         found = [kernel for operator in registered() for kernel in getattr(operator, "kernels", {}).values()]
-        return [
-            kernel
-            for kernel in found
-            if kernel is not self
-            and kernel.spec.source == mine.source
-            and (kernel.spec.backend, kernel.spec.options) == (mine.backend, mine.options)
-        ]
+        return [kernel for kernel in found if kernel is not self and kernel.spec.is_built_with(self.spec)]
 
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
         """Run the kernel on checked arguments, with their GPU as the current one (None: not on a GPU)."""

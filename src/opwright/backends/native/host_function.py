@@ -27,7 +27,7 @@ from opwright.errors import CompileError, KernelError
 from opwright.machine import Compiler
 from opwright.read_files import ReadFiles
 
-__all__ = ["TORCH", "Member", "Toolchain", "build", "check_options", "validate"]
+__all__ = ["TORCH", "Member", "Toolchain", "build", "check_options", "labels_of", "validate"]
 
 # torch.utils.cpp_extension has these folders too, but searches for CUDA, and warns, when it is imported.
 TORCH = Path(torch.__file__).parent
@@ -122,8 +122,18 @@ def build(
         if not others:
             raise
         folder = _build([(spec, contract)], contract, tools, toolchain)
-    names = dict(line.rsplit(" ", 1) for line in (folder / _NAMES).read_text().splitlines())
-    return Artifact(names[_label((spec, contract))], file=folder / f"{_source(spec).stem}.so")
+    library = folder / f"{_source(spec).stem}.so"
+    return Artifact(_operators_of(library)[_label((spec, contract))], file=library)
+
+
+def labels_of(library: Path) -> list[str]:
+    """The kernels in a shared object that was built here, as ``namespace::operator:kernel``, sorted."""
+    return list(_operators_of(library))
+
+
+def _operators_of(library: Path) -> dict[str, str]:
+    """The private operators that a shared object registers, by the labels of the kernels that they are."""
+    return dict(line.rsplit(" ", 1) for line in (library.parent / _NAMES).read_text().splitlines())
 
 
 def _label(member: Member) -> str:
