@@ -40,7 +40,10 @@ from opwright.errors import CacheError
 from opwright.file_trust import OTHERS_WRITE, why_untrusted
 from opwright.read_files import ReadFiles
 
-__all__ = ["ArtifactCache", "ArtifactKey", "CacheFallbackWarning"]
+__all__ = ["FULL_DISK", "ArtifactCache", "ArtifactKey", "CacheFallbackWarning"]
+
+# How the message of such an error begins.
+FULL_DISK = "The disk is full"
 
 _MANIFEST = "manifest.json"
 _SCHEMA = "opwright.artifact/2"
@@ -259,8 +262,7 @@ def _explaining_full_disk(root: Path, key: ArtifactKey) -> Iterator[None]:
         existing = next(folder for folder in (root, *root.parents) if folder.exists())
         free = shutil.disk_usage(existing).free / 2**20
         raise CacheError(
-            f"The disk is full: the artifact {key.name!r} cannot be written to {root} ({error}). "
-            f"{free:,.1f} MiB are free.",
+            f"{FULL_DISK}: the artifact {key.name!r} cannot be written to {root} ({error}). {free:,.1f} MiB are free.",
             fix="free some space there, or set OPWRIGHT_CACHE_DIR to a folder on another disk",
         ) from error
 

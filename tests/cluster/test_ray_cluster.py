@@ -119,7 +119,7 @@ always.python(lambda x: 1 + x, name="right")
     (verdict,) = ow.check(str(tmp_path / "always_dies.py"), executor=cluster, checks=CHECKS).verdicts
     assert verdict.status is Status.INCONCLUSIVE
     assert "died 4 times" in verdict.findings[0].message
-    assert "without a cluster" in verdict.findings[0].remedy
+    assert "without --ray" in verdict.findings[0].remedy
 
 
 def test_no_cluster_at_an_address():

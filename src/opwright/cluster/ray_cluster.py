@@ -1,41 +1,53 @@
-"""Checks on a cluster of Ray, or on one that is started on this machine for the purpose."""
+"""Sweeps on a cluster of Ray, or on one that is started on this machine for the purpose."""
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
+import os
+import queue
 import socket
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from opwright.checks.plan import Task
-from opwright.checks.unit import Settings, check_unit
-from opwright.cluster import work
-from opwright.errors import CheckError
-from opwright.machine import this_machine
-from opwright.results import Finding, Status, Verdict
+from opwright.cluster import worker
+from opwright.cluster.attempts import Attempts, Loss, LossKind
+from opwright.cluster.board import Board
+from opwright.cluster.nodes import Node, can_run, options_for
+from opwright.cluster.parcel import Packer
+from opwright.errors import CheckError, OpwrightError
+from opwright.machine import Machine, this_machine
+from opwright.sweep.executor import Results
+from opwright.sweep.unit import Done, OnStep, Unit
+from opwright.sweep.versions import versions_of
 
 __all__ = ["RayCluster"]
 
-# A unit whose worker or machine has died is tried again so many times, elsewhere if there is another one.
-_RETRIES = 3
 _SECONDS_TO_REACH = 10.0
+# So many tasks are with Ray at a time for each that can run: one runs, and the next is on its way.
+_AHEAD = 2
+_SECONDS_BETWEEN_READS, _SECONDS_BETWEEN_LOOKS = 0.5, 5.0
 
 
 class RayCluster:
-    """An executor for ``ow.check``: each kernel is one task of Ray, with the CPU or the GPU that it needs.
+    """An executor for ``ow.check``, ``ow.bench``, ``ow.tune``, ``ow.mutate`` and ``ow.selftest``: each unit of their
+    work is one task of Ray, with the CPU or the GPU that it needs.
 
-    A kernel still runs in a process of its own, beside its judge; both end with Ray's worker. A worker or machine that
-    dies takes one unit with it, which is tried again; after the third time the verdict is inconclusive, and says so.
+    A kernel under check still runs in a process of its own, beside its judge; both end with Ray's worker. A worker or
+    machine that dies takes its unit with it, which is tried again elsewhere; after the third time the result is
+    inconclusive, and says so.
 
         with RayCluster() as cluster:
             ow.check("my_ops.py", executor=cluster)
 
     Args:
         address: as for ``ray.init``: ``"auto"``, ``"ray://host:10001"``. Empty: a cluster is started on this machine.
-        jobs: the number of kernels checked at a time on that one; by default one for each core, at most four.
+        jobs: the number of units at a time on that one; by default one for each core, at most four.
 
     Attributes:
-        slots: the number of kernels checked at a time, on all machines.
+        nodes: the machines, as they were found at the start.
         differences: what is not equal on all machines, in words.
 
     Raises:
@@ -44,6 +56,8 @@ class RayCluster:
 
     def __init__(self, address: str = "", *, jobs: int | None = None) -> None:
         self._ray = _ray()
+        # Else Ray hides the GPUs from tasks that ask for none, also with a warning of its own.
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
             if address:
                 _reach(address)
@@ -55,27 +69,36 @@ class RayCluster:
                 f"there is no cluster at {address!r}: {type(error).__name__}: {error}",
                 fix="start one with `ray start --head`, or leave the address out for one on this machine",
             ) from error
-        resources = self._ray.cluster_resources()
-        self.slots = max(1, int(resources.get("CPU", 1)) + int(resources.get("GPU", 0)))
-        self.differences = self._find_differences()
-
-    def run(self, task: Task, settings: Settings) -> Verdict:
-        """Check one kernel somewhere in the cluster."""
-        if task.refused is not None:  # known without running anything
-            return check_unit(task, settings)
-        settings.progress(task, "sent to the cluster")
-        needs = {"num_gpus": 1} if task.device == "cuda" else {"num_cpus": 1}
-        remote = self._ray.remote(max_retries=_RETRIES, **needs)(work.do)
         try:
-            verdict: Verdict = self._ray.get(remote.remote(work.work_for(task, settings)))
-        except (KeyboardInterrupt, concurrent.futures.CancelledError):
+            self._board = self._ray.remote(num_cpus=0, max_restarts=-1)(Board).remote()
+            self._task = self._ray.remote(max_retries=0)(worker.do)
+            self.nodes = self._find_nodes()
+            self.differences = self._find_differences()
+        except BaseException:
+            self.stop()
             raise
-        except Exception as error:  # what a task raised, or the end of its worker or machine
-            return _without_result(task, error, died=not isinstance(error, self._ray.exceptions.RayTaskError))
-        return verdict
+
+    @property
+    def machine(self) -> Machine:
+        """The first machine with a GPU; without one, the first."""
+        with_gpu = [node.machine for node in self.nodes if node.machine.has_gpu]
+        return (with_gpu or [self.nodes[0].machine])[0]
+
+    @property
+    def gpu_types(self) -> Sequence[str]:
+        """The types of GPUs as Ray names them, such as ``H100``."""
+        return sorted({node.gpu_type for node in self.nodes if node.gpu_type})
+
+    def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
+        """Run units somewhere in the cluster."""
+        sweep = _Sweep(self._ray, self._task, self._board, self.nodes, units, on_step)
+        try:
+            yield from sweep.results()
+        finally:
+            sweep.cancel()
 
     def stop(self) -> None:
-        """End the connection, and with it this check's tasks."""
+        """End the connection, and with it this command's tasks."""
         self._ray.shutdown()
 
     def __enter__(self) -> RayCluster:
@@ -86,22 +109,214 @@ class RayCluster:
     ) -> None:
         self.stop()
 
+    def _find_nodes(self) -> list[Node]:
+        """Ask every machine for what it is, all at the same time."""
+        asked = []
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                on_it = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                options = {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": on_it}
+                asked.append((node, self._ray.remote(**options)(worker.machine_here).remote()))
+        found = []
+        for node, ref in asked:
+            host, machine = self._ray.get(ref)
+            found.append(Node.of(node["NodeID"], host, machine, node["Resources"]))
+        if not found:
+            raise CheckError("no machine of the cluster is alive", fix="look at `ray status`")
+        return found
+
     def _find_differences(self) -> list[str]:
         """The versions of every machine, compared with those here."""
-        here = work.versions_here()
-        found = []
-        for node in self._ray.nodes():
-            if not node["Alive"]:
-                continue
-            on_it = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            ask = self._ray.remote(num_cpus=0, scheduling_strategy=on_it)(work.versions_here)
-            there = self._ray.get(ask.remote())
-            found += [
-                f"{node['NodeManagerHostname']} has {name} {there[name]}, and this machine has {version}"
-                for name, version in here.items()
-                if name != "GPU" and there[name] != version
-            ]
-        return found
+        here = versions_of(this_machine())
+        return [
+            f"{node.host} has {name} {there}, and this machine has {here[name]}"
+            for node in self.nodes
+            for name, there in versions_of(node.machine).items()
+            if there != here[name]
+        ]
+
+
+class _Sweep:
+    """The units of one run, and which of them are with Ray."""
+
+    def __init__(
+        self, ray: Any, task: Any, board: Any, nodes: Sequence[Node], units: Sequence[Unit[Any]], on_step: OnStep
+    ) -> None:
+        self._ray, self._task, self._board = ray, task, board
+        self._nodes, self._units, self._on_step = list(nodes), units, on_step
+        self._packer = Packer(ray.put)
+        self._attempts: dict[int, Attempts] = {}
+        self._running: dict[int, Any] = {}
+        self._running_on_gpus = 0
+        # The newest note of each unit that has begun.
+        self._notes: dict[int, worker.Note] = {}
+        self._over: queue.SimpleQueue[tuple[int, Any, Any]] = queue.SimpleQueue()
+        self._reading: Any = None
+        self._read_next = self._look_next = 0.0
+
+    def results(self) -> Iterator[Done]:
+        """Each unit when it is over."""
+        waiting = {gpu: deque(i for i, u in enumerate(self._units) if u.needs.gpu is gpu) for gpu in (True, False)}
+        while any(waiting.values()) or self._running:
+            for gpu, numbers in waiting.items():
+                while numbers and self._has_room(gpu):
+                    if (done := self._start(numbers.popleft())) is not None:
+                        yield done
+            yield from self._look_at_nodes()
+            if self._running and (done := self._next_over()) is not None:
+                yield done
+
+    def cancel(self) -> None:
+        """End the tasks that run."""
+        for ref in self._running.values():
+            self._cancel(ref)
+        self._running.clear()
+
+    def _cancel(self, ref: Any) -> None:
+        with contextlib.suppress(Exception):  # the cluster may be gone
+            self._ray.cancel(ref, force=True)
+
+    def _has_room(self, gpu: bool) -> bool:
+        running = self._running_on_gpus if gpu else len(self._running) - self._running_on_gpus
+        return running < _AHEAD * max(1, sum(node.gpus if gpu else node.cpus for node in self._nodes))
+
+    # -- one unit ---------------------------------------------------------------------------------------------------
+
+    def _start(self, number: int) -> Done | None:
+        """Give a unit to Ray. Returns it if it is over at once."""
+        unit, attempts = self._units[number], self._attempts.get(number, Attempts())
+        if unit.needs.here:
+            return Done(number, unit.run(lambda step: self._on_step(unit, step)))
+        if not can_run(unit.needs, self._nodes):
+            what = f"a GPU {unit.needs.gpu_type}".rstrip() if unit.needs.gpu else "a processor for tasks"
+            why = f"no machine of the cluster has {what}"
+            return Done(number, unit.without_result(why, "add one, or choose another --device"), lost=True)
+        try:
+            parcel, operators = self._packer.pack(unit)
+        except Exception as error:  # whatever the reducers of the user's objects raise
+            why = f"it cannot be sent to the cluster: {type(error).__name__}: {error}"
+            return Done(number, unit.without_result(why, "run it on this machine, without --ray"), lost=True)
+        options = options_for(unit.needs, self._nodes, attempts.nodes_to_avoid)
+        where = worker.Where(number, attempts.number, unit.needs.gpu)
+        ref = self._task.options(**options).remote(parcel, where, self._board, *operators)
+        self._running[number] = ref
+        self._running_on_gpus += unit.needs.gpu
+        # Called in a thread of Ray's, with the result or the error.
+        ref.future().add_done_callback(lambda future: self._over.put((number, ref, future)))
+        again = f", attempt {attempts.number + 1}" if attempts.number else ""
+        self._on_step(unit, f"waits for a machine{again}")
+        return None
+
+    def _forget(self, number: int) -> None:
+        """It does not run any more."""
+        del self._running[number]
+        self._running_on_gpus -= self._units[number].needs.gpu
+
+    def _next_over(self) -> Done | None:
+        """Wait for the next unit that is over, for a moment; read notes meanwhile."""
+        self._read_board()
+        try:
+            number, ref, future = self._over.get(timeout=_SECONDS_BETWEEN_READS)
+        except queue.Empty:
+            return None
+        if self._running.get(number) is not ref:  # it was taken back, and given to Ray again
+            return None
+        error = future.exception()
+        if error is not None:
+            return self._lose(number, error)
+        self._forget(number)
+        self._attempts.pop(number, None)
+        self._notes.pop(number, None)
+        return Done(number, future.result())
+
+    # -- losses -----------------------------------------------------------------------------------------------------
+
+    def _lose(self, number: int, error: BaseException) -> Done | None:
+        """Try a unit again, or give what stands in place of its result."""
+        unit = self._units[number]
+        loss = self._loss(number, error)
+        self._forget(number)
+        if loss is None:
+            cause = getattr(error, "cause", None)
+            remedy = cause.fix or "" if isinstance(cause, OpwrightError) else ""
+            why = (
+                f"it could not be run there: {cause.message if isinstance(cause, OpwrightError) else _last_line(error)}"
+            )
+            return Done(number, unit.without_result(why, remedy), lost=True)
+        attempts = self._attempts.setdefault(number, Attempts())
+        attempts.losses.append(loss)
+        if not attempts.is_over:
+            self._on_step(unit, str(loss))
+            return self._start(number)
+        return Done(number, unit.without_result(attempts.describe(), attempts.remedy()), lost=True)
+
+    def _loss(self, number: int, error: BaseException) -> Loss | None:
+        """What an error of Ray means; None if the unit itself raised it, so that no machine would do better."""
+        errors = self._ray.exceptions
+        self._read_board(wait=True)
+        note = self._notes.pop(number, None)
+        node, host, step = (note.node, note.host, note.step) if note is not None else ("", "", "")
+        if isinstance(error, errors.RayTaskError):
+            cause = getattr(error, "cause", None)
+            return Loss(LossKind.UNFIT, str(cause), node, host) if isinstance(cause, worker.UnfitMachine) else None
+        if isinstance(error, errors.RuntimeEnvSetupError | errors.TaskUnschedulableError):
+            return None
+        died = isinstance(error, errors.NodeDiedError) or (node and node not in self._alive(default={node}))
+        kind = LossKind.MACHINE if died else LossKind.WORKER
+        return Loss(kind, f"{type(error).__name__}: {_last_line(error)}", node, host, step)
+
+    def _look_at_nodes(self) -> Iterator[Done]:
+        """From time to time: if a machine is gone, take back the units that wait, which may have asked for just it."""
+        now = time.monotonic()
+        if now < self._look_next:
+            return
+        self._look_next = now + _SECONDS_BETWEEN_LOOKS
+        alive = self._alive(default={node.id for node in self._nodes})
+        left = [node for node in self._nodes if node.id in alive]
+        if len(left) == len(self._nodes) or not left:
+            return
+        self._nodes = left
+        for number in [n for n in self._running if n not in self._notes]:
+            self._cancel(self._running[number])
+            self._forget(number)
+            if (done := self._start(number)) is not None:
+                yield done
+
+    def _alive(self, default: set[str]) -> set[str]:
+        with contextlib.suppress(Exception):  # its control process may be restarting
+            return {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        return default
+
+    # -- notes ------------------------------------------------------------------------------------------------------
+
+    def _read_board(self, *, wait: bool = False) -> None:
+        """Show the steps that tasks have noted: those that have come since the last time, or with ``wait`` all."""
+        if self._reading is not None:
+            self._take_notes(timeout=2.0 if wait else 0.0)
+        now = time.monotonic()
+        if self._reading is None and (wait or now >= self._read_next):
+            self._read_next = now + _SECONDS_BETWEEN_READS
+            self._reading = self._board.take.remote()
+            if wait:
+                self._take_notes(timeout=2.0)
+
+    def _take_notes(self, timeout: float) -> None:
+        try:
+            notes = self._ray.get(self._reading, timeout=timeout)
+        except self._ray.exceptions.GetTimeoutError:
+            return
+        except self._ray.exceptions.RayError:  # the board has died, and is started again
+            notes = []
+        self._reading = None
+        for note in notes:
+            if note.number in self._running:
+                self._notes[note.number] = note
+                self._on_step(self._units[note.number], f"{note.step} [{note.host}]")
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__
 
 
 def _ray() -> Any:
@@ -122,25 +337,3 @@ def _reach(address: str) -> None:
 
 def _jobs_here() -> int:
     return max(1, min(4, this_machine().cores))
-
-
-def _without_result(task: Task, error: Exception, *, died: bool) -> Verdict:
-    """The verdict on a kernel whose unit raised, or whose workers have died."""
-    cause = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-    message = (
-        f"the worker or the machine that checked it died {1 + _RETRIES} times: {type(error).__name__}: {cause[0]}"
-        if died
-        else f"it could not be checked there: {cause[0]}"
-    )
-    remedy = "check it on this machine, without a cluster, to see what it does" if died else ""
-    finding = Finding("start", Status.INCONCLUSIVE, message=message, remedy=remedy)
-    return Verdict(
-        op=task.op.contract.qualname,
-        kernel=task.kernel,
-        backend=task.backend,
-        device=task.where,
-        status=Status.INCONCLUSIVE,
-        reason=message,
-        parts={name: part.origin.value for name, part in task.op.parts.items()},
-        findings=(finding,),
-    )
