@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
+import time
 
 import pytest
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
 from opwright.errors import CheckError
-from opwright.results import Status
+from opwright.machine import this_machine
+from opwright.results import Fate, Status
+from opwright.selftest import catalogue
+from opwright.selftest.run import selftest
+from tests.mutation import operators
 
 pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = pytest.mark.slow  # a cluster takes some seconds to start, and its workers to import torch
@@ -56,6 +63,60 @@ def test_the_verdicts_are_those_of_one_machine(cluster):
     found = {v.kernel: v.status for v in swept.verdicts}
     assert found == {"right": "pass", "wrong": "fail", "for a gpu": "refused", "ends itself": "fail"}
     assert cluster.differences == []
+
+
+def test_what_is_finished_is_taken_up_without_running_it_again(cluster, tmp_path):
+    options = {"checks": CHECKS, "device": "cpu", "executor": cluster, "resume": tmp_path / "journal"}
+    said = []
+    first = ow.check(scale, kernels=["wrong"], on_resume=said.append, **options)
+    assert said == []
+    again = ow.check(scale, kernels=["wrong", "right"], on_resume=said.append, **options)
+    assert said == [f"1 finished before are taken from {tmp_path / 'journal'}"]
+    assert again.verdicts[1] == first.verdicts[0]
+    assert [v.status for v in again.verdicts] == ["pass", "fail"]
+
+
+def test_times_are_of_one_machine_each_and_name_it(cluster):
+    report = ow.bench(scale, kernels=["right"], device="cpu", quick=True, iters=3, executor=cluster,
+                      baselines=["reference"], directions=["forward"])  # fmt: skip
+    assert report.errors == ()
+    assert {m.kernel for m in report} == {"right", "reference"}
+    assert {m.host for m in report} == {socket.gethostname()} == set(report.machines)
+    assert {m.device_name for m in report} == {this_machine().cpu}
+    assert all("reference" in m.comparisons for m in report if m.kernel == "right")
+
+
+def test_tables_are_stored_where_they_were_measured_and_here(cluster):
+    @ow.op("swept::tuned")
+    def tuned(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x + 1
+
+    tuned.python(lambda x: 1 + x, name="one")
+    tuned.python(lambda x: [time.sleep(0.001), 1 + x][1], name="slow")
+    tuned.clear_tuning()
+    report = ow.tune(tuned, device="cpu", sizes={"n": [10]}, iters=5, executor=cluster)
+    assert [(c.ranges[0].kernel, c.stored) for c in report.crossovers] == [("one", True)]
+    assert "tuned on" in str(ow.explain(tuned, torch.ones(10)))
+
+
+def test_mutants_have_the_fates_of_one_machine(cluster):
+    fates = [
+        [(m.line, m.diff, m.fate, m.check, m.file) for m in kernel.mutants]
+        for executor in (cluster, None)
+        for kernel in ow.mutate(operators.strong, kernels=["python"], executor=executor)
+    ]
+    assert fates[0] == fates[1]
+    assert {fate for _, _, fate, *_ in fates[0]} == {Fate.KILLED}
+
+
+def test_the_self_test_runs_on_it(cluster, monkeypatch):
+    few = [row for row in catalogue.rows(["elementwise"]) if row.kernel in row.op.kernels][:3]
+    monkeypatch.setattr("opwright.selftest.run.rows", lambda files: few)
+    found = selftest(["elementwise"], executor=cluster)
+    assert [(bool(row.expected), row.defect) for row in few] == [
+        (r.planted, r.defect) for r in sorted(found.results, key=lambda r: [row.defect for row in few].index(r.defect))
+    ]
+    assert found.passed, found
 
 
 def test_an_operator_of_no_file_is_sent_by_value(cluster):

@@ -20,8 +20,7 @@ from opwright.runtime.languages import LANGUAGES, REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
 from opwright.sweep.executor import Executor, Here, run_units
-from opwright.sweep.journal import Journal
-from opwright.sweep.versions import versions_of
+from opwright.sweep.journal import Journal, open_journal
 
 __all__ = ["LEVELS", "Interrupted", "check", "this_machines_slots"]
 
@@ -42,7 +41,7 @@ def check(
     jobs: int | None = None,
     fail_fast: bool = False,
     executor: Executor | None = None,
-    resume: Path | str | None = None,
+    resume: Path | str | Journal | None = None,
     on_resume: Callable[[str], None] | None = None,
     on_plan: Callable[[int], None] | None = None,
     progress: Progress | None = None,
@@ -106,15 +105,13 @@ def check(
     verdicts: dict[int, Verdict] = {}
     try:
         with contextlib.ExitStack() as stack:
-            journal = stack.enter_context(Journal(Path(resume), versions_of(machine))) if resume else None
+            journal = stack.enter_context(open_journal(resume, machine, on_resume))
             step: Progress = progress or (lambda task, what: None)
             on_step: Callable[[CheckUnit, str], None] = lambda unit, what: step(unit.task, what)  # noqa: E731
             for done in stack.enter_context(run_units(units, where, journal=journal, on_step=on_step)):
                 verdicts[done.number] = done.result
                 if on_verdict is not None:
                     on_verdict(done.result)
-            if journal is not None and on_resume is not None and journal.describe():
-                on_resume(journal.describe())
     except KeyboardInterrupt:
         found = (*[verdicts[i] for i in sorted(verdicts)], *unmet)
         partial = f"interrupted: {len(verdicts)} of {len(tasks)} kernels were checked"

@@ -35,8 +35,10 @@ from opwright.runtime.source_files import digest_of_sources
 from opwright.runtime.targets import find_import_path, name_target
 from opwright.sweep.unit import Needs
 
-__all__ = ["CheckUnit", "Progress", "Settings", "check_unit"]
+__all__ = ["LOST", "CheckUnit", "Progress", "Settings", "check_unit"]
 
+# The name of the finding about a kernel that no machine could finish to check.
+LOST = "cluster"
 # Custom parts that no check compares with the reference.
 _CHECKED_BY_NONE = frozenset({"sharding", "autocast", "bytes"})
 # Called with every step: the task, and a short text ("values n=5 …", or a notice).
@@ -92,7 +94,7 @@ class CheckUnit:
         return check_unit(self, lambda task, text: on_step(text))
 
     def without_result(self, why: str, remedy: str) -> Verdict:
-        finding = Finding("start", Status.INCONCLUSIVE, message=why, remedy=remedy)
+        finding = Finding(LOST, Status.INCONCLUSIVE, message=why, remedy=remedy)
         return Verdict(
             op=self.task.op.contract.qualname,
             kernel=self.task.kernel,

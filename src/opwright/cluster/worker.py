@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import socket
 import time
@@ -13,7 +14,7 @@ from opwright.cluster.operators import SentOperator
 from opwright.cluster.parcel import Parcel, unpack
 from opwright.errors import CacheError
 from opwright.machine import Machine, this_machine
-from opwright.results import Verdict
+from opwright.results import BenchReport, Verdict
 
 __all__ = ["Note", "UnfitMachine", "Where", "do", "machine_here"]
 
@@ -68,7 +69,16 @@ def do(parcel: Parcel, where: Where, board: Any, *operators: SentOperator) -> An
         raise
     if isinstance(result, Verdict) and (full := [f for f in result.findings if FULL_DISK in f.message]):
         raise UnfitMachine(f"its disk is full: {full[0].message.splitlines()[0]}")
-    return result
+    return _with_host(result)
+
+
+def _with_host(result: Any) -> Any:
+    """Times with the machine on which they were measured."""
+    if not isinstance(result, BenchReport):
+        return result
+    host = socket.gethostname()
+    named = tuple(dataclasses.replace(m, host=host) for m in result)
+    return dataclasses.replace(result, measurements=named)
 
 
 def _is_full_disk(error: BaseException | None) -> bool:

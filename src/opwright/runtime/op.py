@@ -349,14 +349,24 @@ class Op(BaseOp[P, R_co]):
 
     # -- identity ---------------------------------------------------------------------------------------------------
 
-    def _kernel_fingerprints(self) -> list[str]:
+    @property
+    def untuned_fingerprint(self) -> str:
+        """The fingerprint without the tables of ``ow.tune``, in which machines differ."""
+        return digest(
+            self.contract.fingerprint, str(self._only), *self._rules.fingerprint, *self._untuned_fingerprints()
+        )
+
+    def _untuned_fingerprints(self) -> list[str]:
         kernels = [f"{k.name}={k.fingerprint}" for k in self.kernels.values()]
         if self._has_functional_form:
             kernels += self.functional._rules.fingerprint
+        return kernels
+
+    def _kernel_fingerprints(self) -> list[str]:
         tables = (
             repr(self._tuned.tables) if self._tuned.tables else ""
         )  # they determine which kernel torch.compile traces into
-        return [*kernels, tables]
+        return [*self._untuned_fingerprints(), tables]
 
     def _changed(self) -> None:
         vars(self).pop("_tuned", None)

@@ -7,17 +7,20 @@ begins a new line.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from opwright.errors import CheckError
+from opwright.machine import Machine
 from opwright.results.json_form import MalformedRecordError, from_json, to_json
 from opwright.sweep.unit import Unit
+from opwright.sweep.versions import versions_of
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "open_journal"]
 
 _SCHEMA = "opwright.sweep/1"
 
@@ -31,8 +34,7 @@ class Journal:
             equal ones are taken up.
 
     Attributes:
-        taken, left: how many units ``known`` has taken up; how many results of the file are of other versions, or of
-            units that are not asked for: other sources or settings.
+        taken: how many units ``known`` has taken up.
 
     Raises:
         CheckError: the file cannot be read or written, or is something else.
@@ -40,7 +42,7 @@ class Journal:
 
     def __init__(self, file: Path, versions: Mapping[str, str]) -> None:
         self._file, self._versions = file, dict(versions)
-        self.taken = self.left = 0
+        self.taken = 0
         self._results: dict[str, Any] = {}
         self._other_versions: list[dict[str, str]] = []
         self._of_other_versions = 0
@@ -63,8 +65,12 @@ class Journal:
                 except MalformedRecordError:  # edited, or cut off: it is run again
                     continue
         self.taken += len(found)
-        self.left = len(self._results) + self._of_other_versions
         return found
+
+    @property
+    def left(self) -> int:
+        """How many results of the file are not taken up: of other versions, sources or settings."""
+        return len(self._results) + self._of_other_versions
 
     def add(self, unit: Unit[Any], result: Any) -> None:
         """Write a finished unit, so that it is there after a crash of the machine, too.
@@ -127,6 +133,27 @@ class Journal:
             os.fsync(self._descriptor)
         except OSError as error:
             raise _unusable(self._file, error) from None
+
+
+@contextlib.contextmanager
+def open_journal(
+    resume: Path | str | Journal | None, machine: Machine, on_resume: Callable[[str], None] | None
+) -> Iterator[Journal | None]:
+    """The journal of a command; None without one.
+
+    Args:
+        resume: the file; or a journal that is open, of a command that has several parts.
+        on_resume: called at the end with what was taken up, in words.
+    """
+    if resume is None or isinstance(resume, Journal):
+        yield resume
+        return
+    with Journal(Path(resume), versions_of(machine)) as journal:
+        try:
+            yield journal
+        finally:
+            if on_resume is not None and (text := journal.describe()):
+                on_resume(text)
 
 
 def _unusable(file: Path, why: object) -> CheckError:
