@@ -39,6 +39,15 @@ def test_what_two_machines_died_of_is_tried_on_no_third_one():
     assert "the machine died on host-c at 'build'" in attempts.describe()
 
 
+def test_a_worker_whose_machine_is_gone_died_with_it():
+    attempts = Attempts([worker("a"), worker("b"), unfit("c")])
+    attempts.see_dead_machines({"b"})
+    assert [loss.kind for loss in attempts.losses] == [LossKind.MACHINE, LossKind.WORKER, LossKind.UNFIT]
+    assert not attempts.is_over
+    attempts.see_dead_machines(set())
+    assert attempts.is_over
+
+
 def test_machines_that_cannot_run_it_are_not_blamed_on_the_unit():
     attempts = Attempts([unfit(node) for node in "abcd"])
     assert attempts.is_over

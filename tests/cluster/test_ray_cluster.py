@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,12 +17,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.checks.plan import plan
+from opwright.checks.unit import CheckUnit, Settings
 from opwright.errors import CheckError
 from opwright.machine import this_machine
 from opwright.results import Fate, Status
 from opwright.selftest import catalogue
 from opwright.selftest.run import selftest
+from opwright.sweep.unit import Needs, no_step
+from tests.cluster.units import Answer, FillsTheDisk, KillsItsMachine
 from tests.mutation import operators
+from tests.warm import run_module
 
 pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = pytest.mark.slow  # a cluster takes some seconds to start, and its workers to import torch
@@ -43,8 +50,18 @@ scale.python(lambda x, a: os.kill(os.getpid(), signal.SIGKILL), name="ends itsel
 
 @pytest.fixture(scope="module")
 def cluster():
-    with RayCluster(jobs=2) as made:
-        yield made
+    """Two machines with one processor each, one of them with a GPU that is none; and one that only leads them."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        made.add_node(num_cpus=1, num_gpus=1, resources={"accelerator_type:FAKE": 1})
+        made.add_node(num_cpus=1)
+        made.wait_for_nodes()
+        with RayCluster(made.address) as executor:
+            yield executor
+    finally:
+        made.shutdown()
 
 
 def plain(report: ow.CheckReport) -> object:
@@ -181,6 +198,82 @@ always.python(lambda x: 1 + x, name="right")
     assert verdict.status is Status.INCONCLUSIVE
     assert "died 4 times" in verdict.findings[0].message
     assert "without --ray" in verdict.findings[0].remedy
+
+
+def test_a_gpu_that_torch_does_not_find_is_no_fault_of_the_kernel(cluster):
+    assert cluster.gpu_types == ["FAKE"]
+    (task,) = plan(scale, this_machine(), ["for a gpu"], "cuda")
+    unit = CheckUnit.of(dataclasses.replace(task, refused=None), Settings("quick", "", (), (), 60.0))
+    (done,) = cluster.run([unit], no_step)
+    assert done.lost
+    assert done.result.status is Status.INCONCLUSIVE
+    assert "it was tried 4 times without a result" in done.result.findings[0].message
+    assert "Ray gave it a GPU, which torch does not find" in done.result.findings[0].message
+
+
+def test_a_full_disk_is_another_machines_work(cluster, tmp_path):
+    steps = []
+    (done,) = cluster.run([FillsTheDisk(tmp_path / "full")], lambda unit, what: steps.append(what))
+    assert done.result == Answer("has space")
+    assert any("its disk is full: [Errno 28] No space left on device" in step for step in steps)
+
+
+def test_no_machine_has_what_a_unit_needs(cluster):
+    class NeedsAnH100(KillsItsMachine):
+        needs = Needs(gpu=True, gpu_type="H100")
+
+    (done,) = cluster.run([NeedsAnH100()], no_step)
+    assert done.lost
+    assert done.result.why == "no machine of the cluster has a GPU H100"
+
+
+def test_steps_name_the_machine_that_runs_them(cluster):
+    steps = []
+    ow.check(scale, kernels=["right"], checks=["values"], device="cpu", executor=cluster,
+             progress=lambda task, what: steps.append(f"{task}: {what}"))  # fmt: skip
+    assert steps[0] == "swept::scale right on cpu: waits for a machine"
+    assert any(step.endswith(f"[{socket.gethostname()}]") for step in steps), steps
+
+
+def test_the_command_line_starts_a_cluster_and_writes_the_same_record(tmp_path):
+    (tmp_path / "two.py").write_text(
+        """
+from jaxtyping import Float
+from torch import Tensor
+import opwright as ow
+
+@ow.op("swept::two")
+def two(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    return 2 * x
+
+two.python(lambda x: x + x, name="right")
+two.python(lambda x: x.clone(), name="wrong")
+"""
+    )
+    codes, records = [], []
+    for more in (["--ray", "--resume", "journal"], []):
+        command = ["check", "two.py", "--only", "values", "--jobs", "2", "--json", "out.json", *more]
+        run = run_module("opwright", *command, cwd=tmp_path)
+        codes.append(run.returncode)
+        records.append(json.loads((tmp_path / "out.json").read_text()))
+    assert codes == [1, 1]
+    for record in records:
+        del record["machine"]
+        for verdict in record["verdicts"]:
+            verdict["seconds"] = verdict["step_seconds"] = None
+    assert records[0] == records[1]
+    again = run_module("opwright", *command[:-2], "--resume", "journal", cwd=tmp_path)
+    assert again.returncode == 1
+    assert "2 finished before are taken from journal" in again.stderr
+
+
+def test_a_unit_that_ends_two_machines_ends_no_third_one(cluster):
+    """The last test with this cluster: nothing is left of it."""
+    (done,) = cluster.run([KillsItsMachine()], no_step)
+    assert done.lost
+    assert done.result.why.startswith("2 machines died while they ran it, so it is tried on no other one"), done
+    (after,) = cluster.run([FillsTheDisk(Path("never"))], no_step)
+    assert after.result.why == "no machine of the cluster has a processor for tasks"
 
 
 def test_no_cluster_at_an_address():

@@ -5,6 +5,8 @@ It knows nothing of Ray, so that its rules are tested without a cluster.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -60,6 +62,12 @@ class Attempts:
     def nodes_to_avoid(self) -> set[str]:
         """Where it was lost before."""
         return {loss.node for loss in self.losses if loss.node}
+
+    def see_dead_machines(self, alive: Set[str]) -> None:
+        """A worker whose machine is gone died with it. The cluster notices that some seconds later."""
+        for number, loss in enumerate(self.losses):
+            if loss.kind is LossKind.WORKER and loss.node and loss.node not in alive:
+                self.losses[number] = dataclasses.replace(loss, kind=LossKind.MACHINE)
 
     @property
     def is_over(self) -> bool:

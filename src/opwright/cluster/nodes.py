@@ -59,7 +59,8 @@ def options_for(needs: Needs, nodes: Sequence[Node], avoid: Set[str]) -> dict[st
 
 
 def _suits(node: Node, needs: Needs) -> bool:
-    return (not needs.gpu or node.gpus > 0) and needs.gpu_type in ("", node.gpu_type)
+    has_it = node.gpus > 0 if needs.gpu else node.cpus > 0
+    return has_it and needs.gpu_type in ("", node.gpu_type)
 
 
 def _cpus(needs: Needs, nodes: Sequence[Node]) -> int:

@@ -63,7 +63,8 @@ class RayCluster:
                 _reach(address)
                 self._ray.init(address=address, log_to_driver=False)
             else:
-                self._ray.init(num_cpus=jobs or _jobs_here(), log_to_driver=False, include_dashboard=False)
+                # Without "local", Ray would join a cluster that runs on this machine.
+                self._ray.init("local", num_cpus=jobs or _jobs_here(), log_to_driver=False, include_dashboard=False)
         except Exception as error:  # Ray raises several kinds, also of its own
             raise CheckError(
                 f"there is no cluster at {address!r}: {type(error).__name__}: {error}",
@@ -233,18 +234,21 @@ class _Sweep:
 
     def _lose(self, number: int, error: BaseException) -> Done | None:
         """Try a unit again, or give what stands in place of its result."""
-        unit = self._units[number]
         loss = self._loss(number, error)
+        if loss is not None:
+            return self._try_again(number, loss)
         self._forget(number)
-        if loss is None:
-            cause = getattr(error, "cause", None)
-            remedy = cause.fix or "" if isinstance(cause, OpwrightError) else ""
-            why = (
-                f"it could not be run there: {cause.message if isinstance(cause, OpwrightError) else _last_line(error)}"
-            )
-            return Done(number, unit.without_result(why, remedy), lost=True)
+        cause = getattr(error, "cause", None)
+        why, remedy = (cause.message, cause.fix) if isinstance(cause, OpwrightError) else (_last_line(error), "")
+        result = self._units[number].without_result(f"it could not be run there: {why}", remedy or "")
+        return Done(number, result, lost=True)
+
+    def _try_again(self, number: int, loss: Loss) -> Done | None:
+        unit = self._units[number]
+        self._forget(number)
         attempts = self._attempts.setdefault(number, Attempts())
         attempts.losses.append(loss)
+        attempts.see_dead_machines(self._alive(default=attempts.nodes_to_avoid))
         if not attempts.is_over:
             self._on_step(unit, str(loss))
             return self._start(number)
@@ -261,12 +265,12 @@ class _Sweep:
             return Loss(LossKind.UNFIT, str(cause), node, host) if isinstance(cause, worker.UnfitMachine) else None
         if isinstance(error, errors.RuntimeEnvSetupError | errors.TaskUnschedulableError):
             return None
-        died = isinstance(error, errors.NodeDiedError) or (node and node not in self._alive(default={node}))
-        kind = LossKind.MACHINE if died else LossKind.WORKER
+        kind = LossKind.MACHINE if isinstance(error, errors.NodeDiedError) else LossKind.WORKER
         return Loss(kind, f"{type(error).__name__}: {_last_line(error)}", node, host, step)
 
     def _look_at_nodes(self) -> Iterator[Done]:
-        """From time to time: if a machine is gone, take back the units that wait, which may have asked for just it."""
+        """From time to time: if a machine is gone, give the units that it ran to others, and take back those that wait,
+        which may have asked for just this machine. Ray says nothing of a worker that outlives its machine's control."""
         now = time.monotonic()
         if now < self._look_next:
             return
@@ -276,10 +280,19 @@ class _Sweep:
         if len(left) == len(self._nodes) or not left:
             return
         self._nodes = left
-        for number in [n for n in self._running if n not in self._notes]:
-            self._cancel(self._running[number])
-            self._forget(number)
-            if (done := self._start(number)) is not None:
+        for number, ref in list(self._running.items()):
+            note = self._notes.get(number)
+            if note is not None and note.node in alive:
+                continue
+            self._cancel(ref)
+            if note is not None:
+                del self._notes[number]
+                loss = Loss(LossKind.MACHINE, "it answers no more", note.node, note.host, note.step)
+                done = self._try_again(number, loss)
+            else:
+                self._forget(number)
+                done = self._start(number)
+            if done is not None:
                 yield done
 
     def _alive(self, default: set[str]) -> set[str]:
@@ -309,7 +322,8 @@ class _Sweep:
             notes = []
         self._reading = None
         for note in notes:
-            if note.number in self._running:
+            attempts = self._attempts.get(note.number, Attempts())
+            if note.number in self._running and note.attempt == attempts.number:
                 self._notes[note.number] = note
                 self._on_step(self._units[note.number], f"{note.step} [{note.host}]")
 
