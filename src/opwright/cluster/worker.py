@@ -60,13 +60,12 @@ def do(parcel: Parcel, where: Where, board: Any, *operators: SentOperator) -> An
     note("starts")
     if where.needs_gpu and not this_machine().has_gpu:
         raise UnfitMachine("Ray gave it a GPU, which torch does not find: it may have fallen off the bus")
+    unit = unpack(parcel, operators)
     try:
-        unit = unpack(parcel, operators)
         result = unit.run(note)
-    except (OSError, CacheError) as error:
-        if _is_full_disk(error):
-            raise UnfitMachine(f"its disk is full: {error}") from None
-        raise
+    except Exception as error:  # what a kernel does wrong is in the result, so it is the machine's
+        why = "its disk is full" if _is_full_disk(error) else f"it raised {type(error).__name__}"
+        raise UnfitMachine(f"{why}: {error}") from None
     if isinstance(result, Verdict) and (full := [f for f in result.findings if FULL_DISK in f.message]):
         raise UnfitMachine(f"its disk is full: {full[0].message.splitlines()[0]}")
     return _with_host(result)
