@@ -1,7 +1,7 @@
 """What a cluster on this machine costs: its start, the start of a unit, and what a second process gains.
 
-``python benchmarks/cluster_overhead.py FILE`` writes the record. Units of no work are run one after the other, to time a
-unit's way to a worker and back. A check of several kernels is run with one and with two units at a time, in turn.
+``python benchmarks/cluster_overhead.py FILE`` writes the record. Units of no work are run one after the other, to time
+a unit's way to a worker and back. A check of several kernels is run with one and with two units at a time, in turn.
 """
 
 from __future__ import annotations

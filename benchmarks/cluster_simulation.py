@@ -262,7 +262,7 @@ def _simulate(gpus: int, count: int, start_s: float, recorded: list[dict[str, An
     units = [CheckUnit.of(task, Settings("quick", "", (), (), 60.0))] * count
     memory = _memory()
     sweep = Sweep(
-        cluster, cluster, cluster, cluster.made_nodes(), units, no_step, over=_Over(cluster), clock=cluster.clock
+        cluster, cluster, cluster, None, cluster.made_nodes(), units, no_step, over=_Over(cluster), clock=cluster.clock
     )
     found = {done.number: (done.result, done.lost) for done in sweep.results()}
     # Without any overhead, on the machines that are left; the last units of a sweep cannot be spread evenly.

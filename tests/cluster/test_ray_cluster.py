@@ -20,6 +20,7 @@ import opwright as ow
 from opwright.checks.plan import plan
 from opwright.checks.unit import CheckUnit, Settings
 from opwright.errors import CheckError
+from opwright.gallery import trig
 from opwright.machine import this_machine
 from opwright.results import Fate, Status
 from opwright.selftest import catalogue
@@ -49,14 +50,21 @@ scale.python(lambda x, a: os.kill(os.getpid(), signal.SIGKILL), name="ends itsel
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def caches(tmp_path_factory):
+    """The cache folders of the two machines."""
+    return [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+
+
+@pytest.fixture(scope="module")
+def cluster(caches):
     """Two machines with one processor each, one of them with a GPU that is none; and one that only leads them."""
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
-        made.add_node(num_cpus=1, num_gpus=1, resources={"accelerator_type:FAKE": 1})
-        made.add_node(num_cpus=1)
+        first, second = ({"OPWRIGHT_CACHE_DIR": str(folder)} for folder in caches)
+        made.add_node(num_cpus=1, num_gpus=1, resources={"accelerator_type:FAKE": 1}, env_vars=first)
+        made.add_node(num_cpus=1, env_vars=second)
         made.wait_for_nodes()
         with RayCluster(made.address) as executor:
             yield executor
@@ -198,6 +206,20 @@ always.python(lambda x: 1 + x, name="right")
     assert verdict.status is Status.INCONCLUSIVE
     assert "died 4 times" in verdict.findings[0].message
     assert "without --ray" in verdict.findings[0].remedy
+
+
+@pytest.mark.compiler
+def test_a_kernel_is_compiled_once_for_both_machines(cluster, caches):
+    (task,) = plan(trig.sin, this_machine(), ["cpp"], "cpu")
+    unit = CheckUnit.of(task, Settings("smoke", "", ("values",), (), 60.0))
+    results = [done.result.status for done in cluster.run([unit, unit], no_step)]
+    assert results == [Status.PASS, Status.PASS]
+    built = [
+        {file.relative_to(cache): round(file.stat().st_mtime, 3) for file in cache.glob("artifacts/*sin*/*.so")}
+        for cache in caches
+    ]
+    assert len(built[0]) == 1
+    assert built[0] == built[1]  # it keeps the time at which it was built
 
 
 def test_a_gpu_that_torch_does_not_find_is_no_fault_of_the_kernel(cluster):

@@ -19,6 +19,10 @@ from opwright.sweep.unit import Unit
 __all__ = ["Packer", "Parcel", "unpack"]
 
 
+# Variables about one machine: each has its own cache folder.
+_OF_A_MACHINE = ("OPWRIGHT_CACHE_DIR", "OPWRIGHT_SUPPLIER")
+
+
 @dataclass(frozen=True)
 class Parcel:
     """A unit in bytes, with what it needs of the process that it comes from.
@@ -55,7 +59,7 @@ class Packer:
             unit=buffer.getvalue(),
             operators=tuple(pickler.used),
             folder=os.getcwd(),
-            environment={k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_")},
+            environment={k: v for k, v in os.environ.items() if k.startswith("OPWRIGHT_") and k not in _OF_A_MACHINE},
         )
         return parcel, [self._stored[number] for number in parcel.operators]
 

@@ -11,6 +11,7 @@ from typing import Any
 from opwright.cluster import worker
 from opwright.cluster.board import Board
 from opwright.cluster.nodes import Node
+from opwright.cluster.shelf import Shelf
 from opwright.cluster.sweep import Sweep
 from opwright.errors import CheckError
 from opwright.machine import Machine, this_machine
@@ -63,7 +64,9 @@ class RayCluster:
                 fix="start one with `ray start --head`, or leave the address out for one on this machine",
             ) from error
         try:
-            self._board = self._ray.remote(num_cpus=0, max_restarts=-1)(Board).remote()
+            self._board, self._shelf = (
+                self._ray.remote(num_cpus=0, max_restarts=-1)(actor).remote() for actor in (Board, Shelf)
+            )
             self._task = self._ray.remote(max_retries=0)(worker.do)
             self.nodes = self._find_nodes()
             self.differences = self._find_differences()
@@ -84,7 +87,7 @@ class RayCluster:
 
     def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
         """Run units somewhere in the cluster."""
-        sweep = Sweep(self._ray, self._task, self._board, self.nodes, units, on_step)
+        sweep = Sweep(self._ray, self._task, self._board, self._shelf, self.nodes, units, on_step)
         try:
             yield from sweep.results()
         finally:
@@ -109,7 +112,7 @@ class RayCluster:
             if node["Alive"]:
                 on_it = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 options = {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": on_it}
-                asked.append((node, self._ray.remote(**options)(worker.machine_here).remote()))
+                asked.append((node, self._ray.remote(**options)(worker.machine_here).remote(self._shelf)))
         found = []
         for node, ref in asked:
             host, machine = self._ray.get(ref)

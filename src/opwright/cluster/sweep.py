@@ -28,7 +28,7 @@ class Sweep:
 
     Args:
         ray: the module.
-        task, board: ``worker.do`` as a task, and the actor of ``Board``.
+        task, board, shelf: ``worker.do`` as a task, and the actors of ``Board`` and ``Shelf``.
         over: the queue of what is over; a simulation has its own, and its own clock.
     """
 
@@ -37,6 +37,7 @@ class Sweep:
         ray: Any,
         task: Any,
         board: Any,
+        shelf: Any,
         nodes: Sequence[Node],
         units: Sequence[Unit[Any]],
         on_step: OnStep,
@@ -44,7 +45,7 @@ class Sweep:
         over: Any = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ray, self._task, self._board = ray, task, board
+        self._ray, self._task, self._board, self._shelf = ray, task, board, shelf
         self._nodes, self._units, self._on_step = list(nodes), units, on_step
         self._packer = Packer(ray.put)
         self._attempts: dict[int, Attempts] = {}
@@ -100,7 +101,7 @@ class Sweep:
             return Done(number, unit.without_result(why, "run it on this machine, without --ray"), lost=True)
         options = options_for(unit.needs, self._nodes, attempts.nodes_to_avoid)
         where = worker.Where(number, attempts.number, unit.needs.gpu)
-        ref = self._task.options(**options).remote(parcel, where, self._board, *operators)
+        ref = self._task.options(**options).remote(parcel, where, self._board, self._shelf, *operators)
         self._running[number] = ref
         self._running_on_gpus += unit.needs.gpu
         # Called in a thread of Ray's, with the result or the error.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opwright.cache import FULL_DISK
+from opwright.cluster.artifacts import serve_artifacts
 from opwright.cluster.operators import SentOperator
 from opwright.cluster.parcel import Parcel, unpack
 from opwright.errors import CacheError
@@ -49,13 +50,15 @@ class Where:
     needs_gpu: bool
 
 
-def do(parcel: Parcel, where: Where, board: Any, *operators: SentOperator) -> Any:
+def do(parcel: Parcel, where: Where, board: Any, shelf: Any, *operators: SentOperator) -> Any:
     """Run a unit on this machine, isolated in processes of its own as everywhere.
 
     Args:
         board: the actor that takes notes; nothing waits for it, and it may be dead.
+        shelf: the actor with the artifacts of all machines.
         operators: those of the parcel, in its order.
     """
+    serve_artifacts(shelf)  # before anything asks what this machine is
     note = _Notes(where, board)
     note("starts")
     if where.needs_gpu and not this_machine().has_gpu:
@@ -86,8 +89,9 @@ def _is_full_disk(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def machine_here() -> tuple[str, Machine]:
+def machine_here(shelf: Any) -> tuple[str, Machine]:
     """The host's name, and the facts about it."""
+    serve_artifacts(shelf)
     return socket.gethostname(), this_machine()
 
 
