@@ -114,7 +114,7 @@ def _run(folder: Path, number: int) -> subprocess.Popen[bytes]:
     (folder / "out.json").unlink(missing_ok=True)
     # Ray's driver gives up a control process that is gone after a minute; a restart is quicker.
     environment = {**os.environ, _MARK: str(number), "RAY_gcs_rpc_server_reconnect_timeout_s": "10"}
-    with (folder / "output.txt").open("ab") as output:
+    with (folder / "output.txt").open("wb") as output:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
 
 

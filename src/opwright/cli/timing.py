@@ -129,6 +129,9 @@ def tune(
     ray: Ray = None,
     resume: Resume = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove the tuning; measure nothing.")] = False,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also add the tables to FILE, for op.use_tuning.")
+    ] = None,
     json: Json = None,
     html: Html = None,
 ) -> None:
@@ -148,6 +151,7 @@ def tune(
             quick=quick,
             iters=iters,
             clear=clear,
+            export=export,
             progress=line.on_message,
             **where.options(),
         )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from opwright.contract.inputs.case import Size
-from opwright.machine import this_machine
+from opwright.machine import Machine, this_machine
 from opwright.results import BenchReport, Measurement
 from opwright.runtime.op import Op
+from opwright.runtime.tuned import Exported, read_exported, write_exported
 from opwright.sweep.executor import Executor, Here
 from opwright.sweep.journal import Journal
+from opwright.sweep.versions import versions_of
 from opwright.timing.request import Request
 from opwright.timing.run import load_operators, measure, measure_in_units, store_or_say, stored_tables
 
@@ -25,6 +28,7 @@ def tune(
     quick: bool = False,
     iters: int | None = None,
     clear: bool = False,
+    export: Path | str | None = None,
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
     on_resume: Callable[[str], None] | None = None,
@@ -41,6 +45,7 @@ def tune(
         targets, device, sizes, dtypes, quick, iters, progress, on_measurement: as for ``ow.bench``. Without sizes,
             the operator's own or about eight, from launch-bound to larger than the cache.
         clear: remove the tuning, and measure nothing.
+        export: also add the tables to this file, which can be committed; ``op.use_tuning`` takes it.
         executor, resume, on_resume: as for ``ow.bench``. On a cluster, each operator is measured on every type of GPU;
             the tables are stored where they were measured, and here.
 
@@ -71,7 +76,22 @@ def tune(
         caches=("warm",),
         sweep=True,
     )
+    if export is not None and Path(export).exists():
+        read_exported(Path(export))  # what is no such file is found before minutes of work
     if executor is None and resume is None:
-        return stored_tables(operators, measure(request))
-    report = measure_in_units(request, executor or Here(), resume, on_resume, store=True)
-    return stored_tables(operators, report)  # those that other machines have measured
+        report = measure(request)
+    else:
+        report = measure_in_units(request, executor or Here(), resume, on_resume, store=True)
+    report = stored_tables(operators, report)  # also those that other machines have measured
+    if export is not None:
+        write_exported(
+            Path(export), _exported(operators, report, this_machine() if executor is None else executor.machine)
+        )
+    return report
+
+
+def _exported(operators: Sequence[Op], report: BenchReport, machine: Machine) -> Iterator[Exported]:
+    """The tables of each operator that has some."""
+    for operator in operators:
+        if own := [c for c in report.crossovers if c.op == operator.contract.qualname]:
+            yield dataclasses.replace(operator.exported_tuning(own), versions=versions_of(machine))
