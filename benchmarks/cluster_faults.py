@@ -96,8 +96,11 @@ def main() -> None:
             (folder / "journal").unlink(missing_ok=True)
             trials.append(_trial(folder, number, draw, seconds, expected))
             print(json.dumps(asdict(trials[-1])), flush=True)
-    machine = this_machine()
-    head = {"machine": machine.to_json(), "ray": ray.__version__, "seed": chosen.seed, "kernels": _KERNELS}
+            records.write(chosen.file, {**_summary(trials, seconds, chosen.seed), "trial": [asdict(t) for t in trials]})
+
+
+def _summary(trials: list[Trial], seconds: float, seed: int) -> dict[str, Any]:
+    head = {"machine": this_machine().to_json(), "ray": ray.__version__, "seed": seed, "kernels": _KERNELS}
     summary = {
         "undisturbed_s": seconds,
         "trials": len(trials),
@@ -105,8 +108,7 @@ def main() -> None:
         "commands started again": sum(len(t.exit_codes) - 1 for t in trials),
         "finished verdicts lost": sum(max(0, t.finished_before - t.taken_up) for t in trials if len(t.exit_codes) > 1),
     }
-    print(json.dumps(summary))
-    records.write(chosen.file, {**head, **summary, "trial": [asdict(t) for t in trials]})
+    return {**head, **summary}
 
 
 def _run(folder: Path, number: int) -> subprocess.Popen[bytes]:

@@ -39,7 +39,7 @@ def double(x: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
     return 2 * x
 
 for number in range({kernels}):
-    double.python(lambda x: x + x, name=f"kernel{{number}}")
+    double.python(lambda x: (x + x).contiguous(), name=f"kernel{{number}}")
 """
 
 

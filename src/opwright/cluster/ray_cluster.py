@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Sequence
 from types import TracebackType
@@ -49,8 +48,6 @@ class RayCluster:
 
     def __init__(self, address: str = "", *, jobs: int | None = None) -> None:
         self._ray = _ray()
-        # Else Ray hides the GPUs from tasks that ask for none, also with a warning of its own.
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
             if address:
                 _reach(address)

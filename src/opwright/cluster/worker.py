@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 import socket
 import time
 from dataclasses import dataclass
@@ -90,7 +91,9 @@ def _is_full_disk(error: BaseException | None) -> bool:
 
 
 def machine_here(shelf: Any) -> tuple[str, Machine]:
-    """The host's name, and the facts about it."""
+    """The host's name, and the facts about it, its GPUs included, of which Ray has given none to this task."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # versions of Ray hide them so
+        del os.environ["CUDA_VISIBLE_DEVICES"]
     serve_artifacts(shelf)
     return socket.gethostname(), this_machine()
 
