@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -9,6 +10,7 @@ import pytest
 
 from opwright.backends.supplier import SocketSupplier
 from opwright.cache import ArtifactCache, ArtifactKey, pack, unpack
+from opwright.cluster import artifacts
 from opwright.cluster.artifacts import Artifacts
 from opwright.cluster.shelf import LEASE_S, Shelf
 
@@ -134,6 +136,15 @@ def test_a_name_that_leads_out_of_the_cache_is_not_written(tmp_path, name):
     (tmp_path / "root" / ".tmp").mkdir(parents=True)
     unpack(pack(tmp_path / "from"), name, tmp_path / "root")
     assert sorted(p.name for p in tmp_path.rglob("*")) == [".tmp", "file", "from", "root"]
+
+
+def test_folders_of_workers_that_have_ended_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    names = [f"opwright-supplier-{os.getpid()}-a", "opwright-supplier-999999999-b", "opwright-supplier-x", "other"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    artifacts._remove_leftovers()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([names[0], names[2], names[3]])
 
 
 def test_the_modules_of_actors_import_no_torch():

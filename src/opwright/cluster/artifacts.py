@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import socket
 import tempfile
 import threading
@@ -18,7 +19,7 @@ from opwright.cluster.shelf import LEASE_S
 
 __all__ = ["Artifacts", "serve_artifacts"]
 
-_VARIABLE = "OPWRIGHT_SUPPLIER"
+_VARIABLE, _PREFIX = "OPWRIGHT_SUPPLIER", "opwright-supplier-"
 _SECONDS_TO_ANSWER, _SECONDS_BETWEEN_QUESTIONS = 60.0, 0.2
 
 
@@ -26,10 +27,20 @@ def serve_artifacts(shelf: Any) -> None:
     """Answer the processes of this worker from now on, once for each; ``shelf`` is the actor of ``Shelf``."""
     if os.environ.get(_VARIABLE, "").endswith(f"-{os.getpid()}"):
         return
-    folder = tempfile.mkdtemp(prefix="opwright-supplier-")
+    _remove_leftovers()
+    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")  # nobody else may write into it
     address = os.path.join(folder, f"socket-{os.getpid()}")
     Artifacts(shelf).listen(address)
     os.environ[_VARIABLE] = address
+
+
+def _remove_leftovers() -> None:
+    """Remove the folders of workers that have ended; Ray ends most of its workers without notice."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError, ValueError):
+            worker = int(folder.name.removeprefix(_PREFIX).partition("-")[0])
+            if folder.stat().st_uid == os.geteuid() and not Path(f"/proc/{worker}").exists():
+                shutil.rmtree(folder)
 
 
 class Artifacts:

@@ -35,7 +35,7 @@ class RayCluster:
             ow.check("my_ops.py", executor=cluster)
 
     Args:
-        address: as for ``ray.init``: ``"auto"``, ``"ray://host:10001"``. Empty: a cluster is started on this machine.
+        address: as for ``ray.init``: ``"auto"``, ``"host:6379"``. Empty: a cluster is started on this machine.
         jobs: the number of units at a time on that one; by default one for each core, at most four.
 
     Attributes:
