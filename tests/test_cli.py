@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from opwright.cli import app
 from opwright.cli.common import exit_code
+from opwright.cli.sweep import _with_address
 from opwright.cli.timing import parse_size
 from opwright.errors import CheckError
 from opwright.results import CheckReport, Status
@@ -423,3 +424,41 @@ def test_before_and_after_an_edit_are_shown_side_by_side(tmp_path):
     gone = opwright(*target, "--before", "gone.txt", cwd=tmp_path)
     assert gone.returncode == 2
     assert "cannot read gone.txt" in gone.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["check", "a.py", "--ray"], ["check", "a.py", "--ray=local"]),
+        (["check", "--ray", "a.py"], ["check", "--ray=local", "a.py"]),
+        (["check", "--ray", "a.py:relu"], ["check", "--ray=local", "a.py:relu"]),
+        (["check", "--ray", "--jobs", "2"], ["check", "--ray=local", "--jobs", "2"]),
+        (["check", "--ray", "auto", "a.py"], ["check", "--ray", "auto", "a.py"]),
+        (["check", "--ray", "head-1.local:6379"], ["check", "--ray", "head-1.local:6379"]),
+        (["check", "--ray", "ray://head:10001"], ["check", "--ray", "ray://head:10001"]),
+        (["check", "--ray=10.0.0.5:6379", "a.py"], ["check", "--ray=10.0.0.5:6379", "a.py"]),
+    ],
+)
+def test_ray_may_stand_without_an_address(arguments, expected):
+    assert _with_address(arguments) == expected
+
+
+def test_what_is_finished_is_taken_up_also_without_a_cluster(script, tmp_path):
+    check = ["check", script(WRONG), "--only", "values", "--resume", "journal"]
+    first = opwright(*check, "--kernel", "sum", cwd=tmp_path)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "taken from" not in first.stderr
+    both = opwright(*check, cwd=tmp_path)
+    assert both.returncode == 1
+    assert "1 finished before are taken from journal" in both.stderr
+    (tmp_path / "other.json").write_text("{}")
+    refused = opwright(*check[:-1], "other.json", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--resume other.json cannot be used" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_resume_does_not_go_with_calls(script, tmp_path):
+    refused = opwright("bench", script(RIGHT), "--calls", "--resume", "journal", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--resume does not go with --calls" in refused.stderr

@@ -18,12 +18,14 @@ from __future__ import annotations
 import atexit
 import errno
 import hashlib
+import io
 import json
 import os
 import re
 import secrets
 import shutil
 import socket
+import tarfile
 import tempfile
 import threading
 import time
@@ -33,6 +35,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from filelock import FileLock, Timeout
 
@@ -40,7 +43,12 @@ from opwright.errors import CacheError
 from opwright.file_trust import OTHERS_WRITE, why_untrusted
 from opwright.read_files import ReadFiles
 
-__all__ = ["ArtifactCache", "ArtifactKey", "CacheFallbackWarning"]
+__all__ = [
+    "FULL_DISK", "ArtifactCache", "ArtifactKey", "CacheFallbackWarning", "Supplier", "Turn", "pack", "unpack",
+]  # fmt: skip
+
+# How the message of such an error begins.
+FULL_DISK = "The disk is full"
 
 _MANIFEST = "manifest.json"
 _SCHEMA = "opwright.artifact/2"
@@ -91,11 +99,32 @@ class _Verified:
     read: ReadFiles
 
 
+class Supplier(Protocol):
+    """Brings artifacts that other machines have built, and takes those that are built here."""
+
+    def bring(self, key: str, root: Path) -> Turn:
+        """Put what others have built into the cache's folder; if there is nothing, it is this process's turn to build.
+
+        Args:
+            key: ``ArtifactKey.folder``.
+        """
+        ...
+
+
+class Turn(Protocol):
+    """A build for all machines: others wait for it until it is over."""
+
+    def over(self, built: Path | None) -> None:
+        """The finished artifact; None if there is none, so that another machine may try."""
+        ...
+
+
 class ArtifactCache:
     """Compiled kernels below one folder, shared by threads, by processes and from run to run."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, supplier: Supplier | None = None) -> None:
         self.root = Path(os.path.abspath(root))  # a later chdir must not move the cache
+        self._supplier = supplier
         self._private: Path | None = None
         self._verified: dict[Path, _Verified] = {}
 
@@ -174,23 +203,35 @@ class ArtifactCache:
         on_wait: Callable[[], None] | None,
     ) -> Path:
         with _explaining_full_disk(root, key), _locked(root, key, on_wait):
-            for folder in _folders(root, key):
-                if self._is_valid(folder, key):  # built by another process in the meantime
-                    return folder
-            _remove_leftovers(root)
-            scratch = _new_scratch(root)
+            if (found := self._valid_in(root, key)) is not None:  # built by another process in the meantime
+                return found
+            turn = None if self._supplier is None else self._supplier.bring(key.folder, root)
+            built = None
             try:
-                with _writing(root):
-                    scratch.mkdir(mode=0o700)
-                if on_build is not None:
-                    on_build()
-                read = build(scratch)
-                if read is not None and not read.complete:
-                    return scratch  # for this process only; removed as a leftover when it has ended
-                return _publish(scratch, root, key, read)
-            except BaseException:
-                _delete(scratch)
-                raise
+                built = self._valid_in(root, key) or self._build_anew(root, key, build, on_build)
+            finally:
+                if turn is not None:
+                    turn.over(built if built is not None and built.parent == root else None)
+            return built
+
+    def _build_anew(self, root: Path, key: ArtifactKey, build: Build, on_build: Callable[[], None] | None) -> Path:
+        _remove_leftovers(root)
+        scratch = _new_scratch(root)
+        try:
+            with _writing(root):
+                scratch.mkdir(mode=0o700)
+            if on_build is not None:
+                on_build()
+            read = build(scratch)
+            if read is not None and not read.complete:
+                return scratch  # for this process only; removed as a leftover when it has ended
+            return _publish(scratch, root, key, read)
+        except BaseException:
+            _delete(scratch)
+            raise
+
+    def _valid_in(self, root: Path, key: ArtifactKey) -> Path | None:
+        return next((folder for folder in _folders(root, key) if self._is_valid(folder, key)), None)
 
     def _is_valid(self, folder: Path, key: ArtifactKey) -> bool:
         try:
@@ -201,6 +242,36 @@ class ArtifactCache:
             self._verified.pop(folder, None)
             return False
         return known.read.are_unchanged(key.base)
+
+
+def pack(folder: Path) -> bytes:
+    """An artifact's folder in bytes, for another machine."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        archive.add(folder, arcname=".")
+    return buffer.getvalue()
+
+
+def unpack(data: bytes, name: str, root: Path) -> None:
+    """Put the bytes of ``pack`` into a cache as an artifact of this name, unless it is there. It is verified when it is
+    used, as every artifact.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    if name.startswith(".") or "/" in name or os.path.lexists(root / name):
+        return
+    scratch = _new_scratch(root)
+    scratch.mkdir(mode=0o700)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            archive.extractall(scratch, filter="data")
+        for path in (*scratch.rglob("*"), scratch):
+            path.chmod(path.stat().st_mode & ~OTHERS_WRITE)
+        os.rename(scratch, root / name)
+    except BaseException:
+        _delete(scratch)
+        raise
 
 
 def _folders(root: Path, key: ArtifactKey) -> list[Path]:
@@ -259,8 +330,7 @@ def _explaining_full_disk(root: Path, key: ArtifactKey) -> Iterator[None]:
         existing = next(folder for folder in (root, *root.parents) if folder.exists())
         free = shutil.disk_usage(existing).free / 2**20
         raise CacheError(
-            f"The disk is full: the artifact {key.name!r} cannot be written to {root} ({error}). "
-            f"{free:,.1f} MiB are free.",
+            f"{FULL_DISK}: the artifact {key.name!r} cannot be written to {root} ({error}). {free:,.1f} MiB are free.",
             fix="free some space there, or set OPWRIGHT_CACHE_DIR to a folder on another disk",
         ) from error
 

@@ -1,7 +1,7 @@
 """The properties of this machine, as one frozen record that is made once and passed in.
 
 Environment variables that it reads: ``CXX``, ``CUDACXX``, ``MOJO``, ``CUDA_HOME``, ``CUDA_PATH``, ``TRITON_INTERPRET``,
-``OPWRIGHT_CUDA_SIMULATOR`` and ``OPWRIGHT_CACHE_DIR``.
+``OPWRIGHT_CUDA_SIMULATOR``, ``OPWRIGHT_CACHE_DIR`` and ``OPWRIGHT_SUPPLIER``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Machine:
     """The properties that determine what can run here. Tests make their own, to test rules without hardware.
 
     ``mojo_lacks`` names the packages with Mojo's modules for GPUs that are not installed; ``max`` is MAX's version;
-    ``cc``: whether there is a command of that name, with which Mojo links libraries for the CPU.
+    ``cc``: whether there is a command of that name, with which Mojo links libraries for the CPU;
+    ``supplier`` is the socket of what brings artifacts that other machines have built.
     """
 
     system: str
@@ -70,6 +71,7 @@ class Machine:
     mojo_lacks: tuple[str, ...] = ()
     max: str | None = None
     cc: bool = True
+    supplier: Path | None = None
 
     @property
     def has_gpu(self) -> bool:
@@ -78,7 +80,7 @@ class Machine:
     def to_json(self) -> dict[str, Any]:
         """The record for reports, without paths and CPU flags."""
         record = dataclasses.asdict(self)
-        del record["cache_dir"], record["cpu_flags"]
+        del record["cache_dir"], record["cpu_flags"], record["supplier"]
         for compiler in ("cxx", "nvcc", "mojo"):
             if record[compiler] is not None:
                 record[compiler] = record[compiler]["version"]
@@ -111,6 +113,7 @@ def this_machine() -> Machine:
         mojo_lacks=tuple(name for name in ("max-core", "max-mojo-libs") if _installed_version(name) is None),
         max=_installed_version("max"),
         cc=shutil.which("cc") is not None,
+        supplier=Path(socket) if (socket := os.environ.get("OPWRIGHT_SUPPLIER")) else None,
     )
 
 

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
+import socket
 import sys
+import time
+from pathlib import Path
 
 import pytest
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.checks.plan import plan
+from opwright.checks.unit import CheckUnit, Settings
 from opwright.errors import CheckError
-from opwright.results import Status
+from opwright.gallery import trig
+from opwright.machine import this_machine
+from opwright.results import Fate, Status
+from opwright.selftest import catalogue
+from opwright.selftest.run import selftest
+from opwright.sweep.unit import Needs, no_step
+from tests.cluster.units import Answer, FillsTheDisk, KillsItsMachine
+from tests.mutation import operators
+from tests.warm import run_module
 
 pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = pytest.mark.slow  # a cluster takes some seconds to start, and its workers to import torch
@@ -35,9 +50,26 @@ scale.python(lambda x, a: os.kill(os.getpid(), signal.SIGKILL), name="ends itsel
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with RayCluster(jobs=2) as made:
-        yield made
+def caches(tmp_path_factory):
+    """The cache folders of the two machines."""
+    return [tmp_path_factory.mktemp(name) for name in ("first", "second")]
+
+
+@pytest.fixture(scope="module")
+def cluster(caches):
+    """Two machines with one processor each, one of them with a GPU that is none; and one that only leads them."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        first, second = ({"OPWRIGHT_CACHE_DIR": str(folder)} for folder in caches)
+        made.add_node(num_cpus=1, num_gpus=1, resources={"accelerator_type:FAKE": 1}, env_vars=first)
+        made.add_node(num_cpus=1, env_vars=second)
+        made.wait_for_nodes()
+        with RayCluster(made.address) as executor:
+            yield executor
+    finally:
+        made.shutdown()
 
 
 def plain(report: ow.CheckReport) -> object:
@@ -56,6 +88,60 @@ def test_the_verdicts_are_those_of_one_machine(cluster):
     found = {v.kernel: v.status for v in swept.verdicts}
     assert found == {"right": "pass", "wrong": "fail", "for a gpu": "refused", "ends itself": "fail"}
     assert cluster.differences == []
+
+
+def test_what_is_finished_is_taken_up_without_running_it_again(cluster, tmp_path):
+    options = {"checks": CHECKS, "device": "cpu", "executor": cluster, "resume": tmp_path / "journal"}
+    said = []
+    first = ow.check(scale, kernels=["wrong"], on_resume=said.append, **options)
+    assert said == []
+    again = ow.check(scale, kernels=["wrong", "right"], on_resume=said.append, **options)
+    assert said == [f"1 finished before are taken from {tmp_path / 'journal'}"]
+    assert again.verdicts[1] == first.verdicts[0]
+    assert [v.status for v in again.verdicts] == ["pass", "fail"]
+
+
+def test_times_are_of_one_machine_each_and_name_it(cluster):
+    report = ow.bench(scale, kernels=["right"], device="cpu", quick=True, iters=3, executor=cluster,
+                      baselines=["reference"], directions=["forward"])  # fmt: skip
+    assert report.errors == ()
+    assert {m.kernel for m in report} == {"right", "reference"}
+    assert {m.host for m in report} == {socket.gethostname()} == set(report.machines)
+    assert {m.device_name for m in report} == {this_machine().cpu}
+    assert all("reference" in m.comparisons for m in report if m.kernel == "right")
+
+
+def test_tables_are_stored_where_they_were_measured_and_here(cluster):
+    @ow.op("swept::tuned")
+    def tuned(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x + 1
+
+    tuned.python(lambda x: 1 + x, name="one")
+    tuned.python(lambda x: [time.sleep(0.001), 1 + x][1], name="slow")
+    tuned.clear_tuning()
+    report = ow.tune(tuned, device="cpu", sizes={"n": [10]}, iters=5, executor=cluster)
+    assert [(c.ranges[0].kernel, c.stored) for c in report.crossovers] == [("one", True)]
+    assert "tuned on" in str(ow.explain(tuned, torch.ones(10)))
+
+
+def test_mutants_have_the_fates_of_one_machine(cluster):
+    fates = [
+        [(m.line, m.diff, m.fate, m.check, m.file) for m in kernel.mutants]
+        for executor in (cluster, None)
+        for kernel in ow.mutate(operators.strong, kernels=["python"], executor=executor)
+    ]
+    assert fates[0] == fates[1]
+    assert {fate for _, _, fate, *_ in fates[0]} == {Fate.KILLED}
+
+
+def test_the_self_test_runs_on_it(cluster, monkeypatch):
+    few = [row for row in catalogue.rows(["elementwise"]) if row.kernel in row.op.kernels][:3]
+    monkeypatch.setattr("opwright.selftest.run.rows", lambda files: few)
+    found = selftest(["elementwise"], executor=cluster)
+    assert [(bool(row.expected), row.defect) for row in few] == [
+        (r.planted, r.defect) for r in sorted(found.results, key=lambda r: [row.defect for row in few].index(r.defect))
+    ]
+    assert found.passed, found
 
 
 def test_an_operator_of_no_file_is_sent_by_value(cluster):
@@ -119,7 +205,97 @@ always.python(lambda x: 1 + x, name="right")
     (verdict,) = ow.check(str(tmp_path / "always_dies.py"), executor=cluster, checks=CHECKS).verdicts
     assert verdict.status is Status.INCONCLUSIVE
     assert "died 4 times" in verdict.findings[0].message
-    assert "without a cluster" in verdict.findings[0].remedy
+    assert "without --ray" in verdict.findings[0].remedy
+
+
+@pytest.mark.compiler
+def test_a_kernel_is_compiled_once_for_both_machines(cluster, caches):
+    (task,) = plan(trig.sin, this_machine(), ["cpp"], "cpu")
+    unit = CheckUnit.of(task, Settings("smoke", "", ("values",), (), 60.0))
+    results = [done.result.status for done in cluster.run([unit, unit], no_step)]
+    assert results == [Status.PASS, Status.PASS]
+    built = [
+        {file.relative_to(cache): round(file.stat().st_mtime, 3) for file in cache.glob("artifacts/*trig*/*.so")}
+        for cache in caches
+    ]
+    assert len(built[0]) == 1
+    assert built[0] == built[1]  # it keeps the time at which it was built
+
+
+def test_a_gpu_that_torch_does_not_find_is_no_fault_of_the_kernel(cluster):
+    assert cluster.gpu_types == ["FAKE"]
+    (task,) = plan(scale, this_machine(), ["for a gpu"], "cuda")
+    unit = CheckUnit.of(dataclasses.replace(task, refused=None), Settings("quick", "", (), (), 60.0))
+    (done,) = cluster.run([unit], no_step)
+    assert done.lost
+    assert done.result.status is Status.INCONCLUSIVE
+    assert "it was tried 4 times without a result" in done.result.findings[0].message
+    assert "Ray gave it a GPU, which torch does not find" in done.result.findings[0].message
+
+
+def test_a_full_disk_is_another_machines_work(cluster, tmp_path):
+    steps = []
+    (done,) = cluster.run([FillsTheDisk(tmp_path / "full")], lambda unit, what: steps.append(what))
+    assert done.result == Answer("has space")
+    assert any("its disk is full: [Errno 28] No space left on device" in step for step in steps)
+
+
+def test_no_machine_has_what_a_unit_needs(cluster):
+    class NeedsAnH100(KillsItsMachine):
+        needs = Needs(gpu=True, gpu_type="H100")
+
+    (done,) = cluster.run([NeedsAnH100()], no_step)
+    assert done.lost
+    assert done.result.why == "no machine of the cluster has a GPU H100"
+
+
+def test_steps_name_the_machine_that_runs_them(cluster):
+    steps = []
+    ow.check(scale, kernels=["right"], checks=["values"], device="cpu", executor=cluster,
+             progress=lambda task, what: steps.append(f"{task}: {what}"))  # fmt: skip
+    assert steps[0] == "swept::scale right on cpu: waits for a machine"
+    assert any(step.endswith(f"[{socket.gethostname()}]") for step in steps), steps
+
+
+def test_the_command_line_starts_a_cluster_and_writes_the_same_record(tmp_path):
+    (tmp_path / "two.py").write_text(
+        """
+from jaxtyping import Float
+from torch import Tensor
+import opwright as ow
+
+@ow.op("swept::two")
+def two(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    return 2 * x
+
+two.python(lambda x: x + x, name="right")
+two.python(lambda x: x.clone(), name="wrong")
+"""
+    )
+    codes, records = [], []
+    for more in (["--ray", "--resume", "journal"], []):
+        command = ["check", "two.py", "--only", "values", "--jobs", "2", "--json", "out.json", *more]
+        run = run_module("opwright", *command, cwd=tmp_path)
+        codes.append(run.returncode)
+        records.append(json.loads((tmp_path / "out.json").read_text()))
+    assert codes == [1, 1]
+    for record in records:
+        del record["machine"]
+        for verdict in record["verdicts"]:
+            verdict["seconds"] = verdict["step_seconds"] = None
+    assert records[0] == records[1]
+    again = run_module("opwright", *command[:-2], "--resume", "journal", cwd=tmp_path)
+    assert again.returncode == 1
+    assert "2 finished before are taken from journal" in again.stderr
+
+
+def test_a_unit_that_ends_two_machines_ends_no_third_one(cluster):
+    """The last test with this cluster: nothing is left of it."""
+    (done,) = cluster.run([KillsItsMachine()], no_step)
+    assert done.lost
+    assert done.result.why.startswith("2 machines died while they ran it, so it is tried on no other one"), done
+    (after,) = cluster.run([FillsTheDisk(Path("never"))], no_step)
+    assert after.result.why == "no machine of the cluster has a processor for tasks"
 
 
 def test_no_cluster_at_an_address():

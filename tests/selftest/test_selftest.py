@@ -32,13 +32,16 @@ def test_what_is_missed_and_what_is_accused_fail_it():
     assert not SelfTest({}, (*right, missed), 1.0).passed
     assert not SelfTest({}, (*right, accused), 1.0).passed
     assert not SelfTest({}, (), 1.0).passed
+    lost = Planted("f", "python", "cpu", True, (), 0.1, "its worker died", lost=True)
+    assert not SelfTest({}, (*right, lost), 1.0).passed
+    assert SelfTest({}, (*right, lost), 1.0).missed == []
     record = found.to_json()
     assert (found.missed, found.false_alarms) == ([missed], [accused])
     assert record["schema"] == "opwright.selftest/1"
     assert [record[key] for key in ("planted", "caught", "correct", "false_alarms", "refused")] == [2, 1, 2, 1, 1]
     assert record["rows"][0] == {
         "defect": "a", "backend": "python", "device": "cpu", "planted": True, "caught_by": ["values"], "time_s": 0.1,
-        "refused": "", "message": "",
+        "refused": "", "message": "", "lost": False,
     }  # fmt: skip
 
 

@@ -15,13 +15,15 @@ from torch import Tensor
 import opwright as ow
 from opwright.contract.define import make_contract
 from opwright.errors import CheckError, KernelError
+from opwright.report.records import read
 from opwright.results import BenchReport, ComparisonVerdict, Estimate, Measurement, RooflineLimit
 from opwright.timing import run as engine
-from opwright.timing.analysis.regression import slower_than
+from opwright.timing.analysis.regression import on_other_devices, slower_than
 from opwright.timing.analysis.statistics import StopRule, compare
 from opwright.timing.candidates import Candidate, backward_of, input_sets, kernel_candidate, plain_reference
 from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.measurement_pass import measure_in_turn
+from opwright.timing.merge import merged
 from opwright.timing.roofline import fraction_of_roofline
 from opwright.timing.sizes import bench_cases
 from opwright.timing.timers import CpuTimer
@@ -343,6 +345,54 @@ def test_only_what_is_surely_slower_counts_as_a_regression(now, count):
     found = slower_than(before, BenchReport({}, (measured(now), measured(5.0, kernel="new"))), allowed=0.03)
     assert len(found) == count
     assert all("a::b k forward warm" in messages for messages in found)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "compared"),
+    [
+        ({"device_name": "H100"}, {"device_name": "H100"}, True),
+        ({"device_name": "H100"}, {"device_name": "A100"}, False),
+        # A record of before names its machine only.
+        ({}, {"device_name": "EPYC"}, True),
+        ({}, {"device_name": "Xeon"}, False),
+        ({"device": "cuda", "device_name": ""}, {"device": "cuda", "device_name": "H200"}, True),
+        ({"device": "cuda", "device_name": ""}, {"device": "cuda", "device_name": "H100"}, False),
+    ],
+)
+def test_times_of_different_devices_are_not_compared_and_that_is_said(then, now, compared):
+    machine = {"cpu": "EPYC", "gpus": [{"name": "H200"}]}
+    before = BenchReport(machine, (measured(100.0, **then),)).to_json()
+    after = BenchReport(machine, (measured(200.0, **now),))
+    assert len(slower_than(before, after, allowed=0.03)) == compared
+    assert len(on_other_devices(before, after)) == (not compared)
+
+
+def test_a_time_of_another_machine_of_the_same_type_is_marked():
+    before = BenchReport({}, (measured(100.0, host="a", device_name="H100"),)).to_json()
+    for host, is_marked in (("b", True), ("a", False)):
+        (found,) = slower_than(before, BenchReport({}, (measured(200.0, host=host, device_name="H100"),)), allowed=0)
+        assert found.endswith("[on b, before on a]") is is_marked
+
+
+def test_reports_of_several_machines_become_one_and_keep_them_apart():
+    limits = [(RooflineLimit("bandwidth cold", "cuda", "B/s", {"1": rate}),) for rate in (1.0, 2.0)]
+    reports = [
+        BenchReport({"cpu": host}, (measured(10.0, host=host, device_name=name),), limit, settings={"tf32": tf32})
+        for host, name, limit, tf32 in (("a", "H100", limits[0], "off"), ("b", "A100", limits[1], "on"))
+    ]
+    lost = BenchReport({}, (), errors=("a::c on cuda: its worker died",))
+    found = merged([lost, *reports])
+    assert [m.host for m in found] == ["a", "b"]
+    assert found.errors == lost.errors
+    assert found.roofline == ()  # neither's
+    assert {host: m["cpu"] for host, m in found.machines.items()} == {"a": "a", "b": "b"}
+    assert found.settings == {"tf32": "off or on"}
+    shown = read([found.to_json()]).benches
+    assert [(b.machine["host"], len(b.measurements), b.roofline) for b in shown] == [
+        ("a", 1, limits[0]), ("b", 1, limits[1]),
+    ]  # fmt: skip
+    assert merged([reports[0]]).roofline == limits[0]
+    assert merged([lost]).machine == {}
 
 
 @pytest.mark.slow

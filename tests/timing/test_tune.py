@@ -10,7 +10,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.backends.build_tools import build_tools
-from opwright.errors import CacheError
+from opwright.errors import CacheError, CheckError
 from opwright.results import Crossover, SizeRange
 from opwright.runtime import tuned as tables
 from opwright.runtime.tuned import Tuned, count_elements, dtype_key
@@ -278,3 +278,68 @@ def test_another_device_has_no_table():
     table = Crossover("a::b", "cuda", "NVIDIA H100", "float32", (SizeRange(0, None, "k"),))
     assert Tuned(machine, {("NVIDIA H100", "float32"): table}).find((torch.ones(2),)) is None
     assert Tuned(machine, {(machine.cpu, "float32"): table}).find((torch.ones(2),)) is not None
+
+
+# -- tables in files ---------------------------------------------------------------------------------------------------
+
+
+def test_exported_tables_are_used_by_another_machine_and_give_way_to_its_own(namespace, tmp_path):
+    double, file = double_op(namespace), tmp_path / "tuning.json"
+    ow.tune(double, device="cpu", sizes={"n": [10, 100_000]}, iters=10, export=file)
+    double.clear_tuning()
+    assert chosen(double).kernel == "steady"
+    double.use_tuning(file)
+    assert chosen(double).kernel == "growing"
+    own = [Crossover(double.contract.qualname, "cpu", build_tools().machine.cpu, "float32",
+                     (SizeRange(0, None, "steady"),))]  # fmt: skip
+    double.apply_tuning(own)
+    assert chosen(double).kernel == "steady"
+    double.clear_tuning()
+    assert chosen(double).kernel == "growing"
+
+
+def test_tables_of_several_devices_are_merged_in_one_file(namespace, tmp_path):
+    double, file = double_op(namespace), tmp_path / "tuning.json"
+    for device_name in ("H100", "A100", "H100"):
+        table = Crossover(double.contract.qualname, "cuda", device_name, "float32", (SizeRange(0, None, "steady"),))
+        tables.write_exported(file, [double.exported_tuning([table])])
+    (one,) = tables.read_exported(file)
+    assert [t.device_name for t in one.tables] == ["A100", "H100"]
+    double.python(lambda x: 2 * x, name="third")
+    table = Crossover(double.contract.qualname, "cuda", "B200", "float32", (SizeRange(0, None, "steady"),))
+    tables.write_exported(file, [double.exported_tuning([table])])
+    (one,) = tables.read_exported(file)
+    assert [t.device_name for t in one.tables] == ["B200"]  # the others are of other kernels
+
+
+def test_exported_tables_of_other_kernels_are_not_used_and_said_so(namespace, tmp_path):
+    double, file = double_op(namespace), tmp_path / "tuning.json"
+    ow.tune(double, device="cpu", sizes={"n": [10, 100_000]}, iters=10, export=file)
+    double.clear_tuning()
+    double.use_tuning(file)
+    double.python(lambda x: 2 * x, name="third")
+    assert chosen(double).kernel == "steady"
+    assert "tune again" in str(ow.explain(double, torch.ones(10)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot read .*: No such file"),
+        ("{}", "holds no tables of opwright tune --export"),
+        ("no JSON", "holds no tables of opwright tune --export"),
+        ('{"schema": "opwright.bench/2"}', "its schema is 'opwright.bench/2'"),
+        ('{"schema": "opwright.tuning/1", "operators": [{"op": "a"}]}', "holds no tables"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(namespace, tmp_path, text, message):
+    double, file = double_op(namespace), tmp_path / "tuning.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(CheckError, match=message) as error:
+        double.use_tuning(file)
+    assert "opwright tune --export" in error.value.fix
+    if text is not None:
+        with pytest.raises(CheckError, match=message):
+            ow.tune(double, device="cpu", sizes={"n": [10]}, iters=10, export=file)
+        assert file.read_text() == text

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from opwright.backends.supplier import SocketSupplier
 from opwright.cache import ArtifactCache
 from opwright.machine import Machine, this_machine
 
@@ -27,7 +28,8 @@ class BuildTools:
 def build_tools() -> BuildTools:
     """Made on first use and kept for the process."""
     machine = this_machine()
-    return BuildTools(machine, ArtifactCache(machine.cache_dir / "artifacts"), _logger().info)
+    supplier = SocketSupplier(machine.supplier) if machine.supplier is not None else None
+    return BuildTools(machine, ArtifactCache(machine.cache_dir / "artifacts", supplier), _logger().info)
 
 
 def _logger() -> logging.Logger:

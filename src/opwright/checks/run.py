@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
 
 from opwright.checks.plan import Task, plan
 from opwright.checks.process.isolation import end_workers
 from opwright.checks.table import CHECKS
-from opwright.checks.unit import Progress, Settings, check_unit
+from opwright.checks.unit import CheckUnit, Progress, Settings
 from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.text import parse_case
 from opwright.errors import CheckError
@@ -20,8 +19,10 @@ from opwright.results import CheckReport, Finding, Status, Verdict
 from opwright.runtime.languages import LANGUAGES, REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
+from opwright.sweep.executor import Executor, Here, run_units
+from opwright.sweep.journal import Journal, open_journal
 
-__all__ = ["LEVELS", "Executor", "Here", "Interrupted", "check"]
+__all__ = ["LEVELS", "Interrupted", "check", "this_machines_slots"]
 
 LEVELS = ("smoke", "quick", "full")
 
@@ -40,6 +41,8 @@ def check(
     jobs: int | None = None,
     fail_fast: bool = False,
     executor: Executor | None = None,
+    resume: Path | str | Journal | None = None,
+    on_resume: Callable[[str], None] | None = None,
     on_plan: Callable[[int], None] | None = None,
     progress: Progress | None = None,
     on_verdict: Callable[[Verdict], None] | None = None,
@@ -64,6 +67,9 @@ def check(
         jobs: the number of kernels checked at a time.
         fail_fast: end a kernel's check at its first failure, which is then not made smaller.
         executor: where kernels are checked, such as ``opwright.cluster.RayCluster``; by default, on this machine.
+        resume: a file to which each verdict is written when it is there. Verdicts that are in it already, of the same
+            sources, settings and versions, are taken from it.
+        on_resume: called with what was taken from it, in words.
         on_plan: called once, with the number of kernels to check.
         progress, on_verdict: called with each step, and with each verdict.
 
@@ -83,7 +89,8 @@ def check(
         sample_cases(operator.contract)
         if case:
             parse_case(operator.contract, case)
-    machine = this_machine()
+    where = executor or this_machines_slots(jobs)
+    machine = where.machine
     tasks = [
         t for o in operators for t in plan(o, machine, kernels, device, reference=reference, interpreter=interpreter)
     ]
@@ -91,19 +98,30 @@ def check(
         known = sorted({k for o in operators for k in (*o.kernels, REFERENCE)})
         raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known)}")
     unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
-    settings = Settings(
-        level, case, tuple(checks), tuple(require), timeout, progress or (lambda task, what: None), fail_fast
-    )
+    settings = Settings(level, case, tuple(checks), tuple(require), timeout, fail_fast)
     if on_plan is not None:
         on_plan(len(tasks))
+    units = [CheckUnit.of(task, settings) for task in tasks]
     verdicts: dict[int, Verdict] = {}
     try:
-        _check_all(tasks, settings, executor or Here(jobs or max(1, min(4, machine.cores))), on_verdict, verdicts)
+        with contextlib.ExitStack() as stack:
+            journal = stack.enter_context(open_journal(resume, machine, on_resume))
+            step: Progress = progress or (lambda task, what: None)
+            on_step: Callable[[CheckUnit, str], None] = lambda unit, what: step(unit.task, what)  # noqa: E731
+            for done in stack.enter_context(run_units(units, where, journal=journal, on_step=on_step)):
+                verdicts[done.number] = done.result
+                if on_verdict is not None:
+                    on_verdict(done.result)
     except KeyboardInterrupt:
         found = (*[verdicts[i] for i in sorted(verdicts)], *unmet)
         partial = f"interrupted: {len(verdicts)} of {len(tasks)} kernels were checked"
         raise Interrupted(CheckReport(machine.to_json(), found, partial=partial)) from None
     return CheckReport(machine.to_json(), (*[verdicts[i] for i in range(len(tasks))], *unmet))
+
+
+def this_machines_slots(jobs: int | None = None) -> Here:
+    """This machine, for units that run in processes of their own: at most four at a time."""
+    return Here(jobs or max(1, min(4, this_machine().cores)), end_workers)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -116,53 +134,6 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, report: CheckReport) -> None:
         super().__init__(report.partial)
         self.report = report
-
-
-class Executor(Protocol):
-    """Where the units of a check run: in processes of this machine (``Here``), or on others."""
-
-    slots: int
-
-    def run(self, task: Task, settings: Settings) -> Verdict:
-        """Check one kernel; called by ``slots`` threads at a time."""
-
-    def stop(self) -> None:
-        """End what runs, so that ``run`` returns or raises."""
-
-
-@dataclass
-class Here:
-    """Processes of this machine."""
-
-    slots: int
-
-    def run(self, task: Task, settings: Settings) -> Verdict:
-        return check_unit(task, settings)
-
-    def stop(self) -> None:
-        end_workers()
-
-
-def _check_all(
-    tasks: Sequence[Task],
-    settings: Settings,
-    executor: Executor,
-    on_verdict: Callable[[Verdict], None] | None,
-    verdicts: dict[int, Verdict],
-) -> None:
-    """Fill in the verdicts by the task's number; several run at a time."""
-    with concurrent.futures.ThreadPoolExecutor(executor.slots) as pool:
-        waiting = {pool.submit(executor.run, task, settings): i for i, task in enumerate(tasks)}
-        try:
-            for done in concurrent.futures.as_completed(waiting):
-                verdicts[waiting[done]] = done.result()
-                if on_verdict is not None:
-                    on_verdict(done.result())
-        except BaseException:
-            for future in waiting:
-                future.cancel()
-            executor.stop()  # else the pool would wait for them, also for a hang
-            raise
 
 
 def _refuse_unknown(level: str, checks: Sequence[str], require: Sequence[str]) -> None:

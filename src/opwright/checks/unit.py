@@ -26,14 +26,19 @@ from opwright.checks.process.messages import (
     Unchecked,
 )
 from opwright.checks.table import CHECKS
+from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.arguments import always_its_default
 from opwright.results import Finding, NotChecked, Origin, Status, Verdict, worst
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
+from opwright.runtime.source_files import digest_of_sources
 from opwright.runtime.targets import find_import_path, name_target
+from opwright.sweep.unit import Needs
 
-__all__ = ["Progress", "Settings", "check_unit"]
+__all__ = ["LOST", "CheckUnit", "Progress", "Settings", "check_unit"]
 
+# The name of the finding about a kernel that no machine could finish to check.
+LOST = "cluster"
 # Custom parts that no check compares with the reference.
 _CHECKED_BY_NONE = frozenset({"sharding", "autocast", "bytes"})
 # Called with every step: the task, and a short text ("values n=5 …", or a notice).
@@ -47,8 +52,59 @@ class Settings:
     checks: tuple[str, ...]
     require: tuple[str, ...]
     timeout: float
-    progress: Progress
-    fail_fast: bool
+    fail_fast: bool = False
+
+
+@dataclass(frozen=True)
+class CheckUnit:
+    """A unit of a sweep (``sweep.unit.Unit``): one kernel on one device.
+
+    Attributes:
+        reproduce: the command that repeats a failure, with the placeholders ``{check}`` and ``{case}``. It names the
+            sources where the user has them, whatever machine the unit runs on.
+    """
+
+    task: Task
+    settings: Settings
+    reproduce: str
+
+    @classmethod
+    def of(cls, task: Task, settings: Settings) -> CheckUnit:
+        return cls(task, settings, _how_to_reproduce(task, settings))
+
+    @property
+    def name(self) -> str:
+        return str(self.task)
+
+    @property
+    def key(self) -> str:
+        task = self.task
+        how = (task.kernel, task.device, task.interpret, task.simulate, task.else_interpret, str(task.refused))
+        return digest("check", digest_of_sources(task.op), repr(how), repr(self.settings), self.reproduce)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(here=self.task.refused is not None, gpu=self.task.device == "cuda")
+
+    @property
+    def kind(self) -> type[Verdict]:
+        return Verdict
+
+    def run(self, on_step: Callable[[str], None]) -> Verdict:
+        return check_unit(self, lambda task, text: on_step(text))
+
+    def without_result(self, why: str, remedy: str) -> Verdict:
+        finding = Finding(LOST, Status.INCONCLUSIVE, message=why, remedy=remedy)
+        return Verdict(
+            op=self.task.op.contract.qualname,
+            kernel=self.task.kernel,
+            backend=self.task.backend,
+            device=self.task.where,
+            status=Status.INCONCLUSIVE,
+            reason=why,
+            parts={name: part.origin.value for name, part in self.task.op.parts.items()},
+            findings=(finding,),
+        )
 
 
 @dataclass
@@ -79,20 +135,22 @@ class _FirstFailure(Exception):
     """Ends a worker whose kernel has failed, where no more is asked."""
 
 
-def check_unit(task: Task, settings: Settings) -> Verdict:
+def check_unit(unit: CheckUnit, progress: Progress) -> Verdict:
+    """Check one kernel on this machine; ``progress`` is called with each step."""
     started = time.monotonic()
+    task, settings = unit.task, unit.settings
     if task.refused is not None:
         return _refusal(task, str(task.refused), settings)
-    report, ending = _run_in_worker(task, settings)
+    report, ending = _run_in_worker(unit, progress)
     if report.refused and task.else_interpret:
-        settings.progress(task, f"it is interpreted: {report.refused}")
-        return check_unit(task.interpreted(report.refused), settings)
+        progress(task, f"it is interpreted: {report.refused}")
+        return check_unit(CheckUnit.of(task.interpreted(report.refused), settings), progress)
     if report.refused:
         return _refusal(task, report.refused, settings)
     if report.unavailable:
         report.findings.append(Finding("load", Status.FAIL, message=_why_unavailable(task.op, report.unavailable)))
     elif not ending.finished or ending.exit_code != 0 or ending.hung or ending.broken:
-        _add_crash(task, settings, report, ending)
+        _add_crash(unit, report, ending)
     ended_early = not ending.finished or ending.exit_code != 0 or report.stopped
     _list_unchecked(task.op, report, settings, ended_early=ended_early)
     if not settings.case:  # a single one was asked for
@@ -155,8 +213,9 @@ def _concerns(operator: Op, check: str) -> bool:
     return part is None or operator.parts[part].origin is Origin.CUSTOM
 
 
-def _run_in_worker(task: Task, settings: Settings) -> tuple[_WorkerReport, Ending]:
+def _run_in_worker(unit: CheckUnit, progress: Progress) -> tuple[_WorkerReport, Ending]:
     """Run in a worker that imports the operator; if its module has another version or none, send it by value."""
+    task, settings = unit.task, unit.settings
     path = find_import_path(task.op)
     job = Job(
         kernel=task.kernel,
@@ -166,11 +225,11 @@ def _run_in_worker(task: Task, settings: Settings) -> tuple[_WorkerReport, Endin
         import_path=path,
         case=settings.case,
         checks=settings.checks,
-        reproduce=_how_to_reproduce(task, settings),
+        reproduce=unit.reproduce,
         environment=_environment(task),
     )
     if path is not None:
-        report, ending = _run(task, job, settings)
+        report, ending = _run(unit, job, progress)
         if not report.unavailable:
             return report, ending
     try:
@@ -178,7 +237,7 @@ def _run_in_worker(task: Task, settings: Settings) -> tuple[_WorkerReport, Endin
     except Exception as error:  # cloudpickle raises whatever the objects' own reducers do
         why = f"{type(error).__name__}: {error}"
         return _WorkerReport(unavailable=why), Ending(0, False, "load", "", KERNEL, "", "", True)
-    return _run(task, by_value, settings)
+    return _run(unit, by_value, progress)
 
 
 def _environment(task: Task) -> dict[str, str]:
@@ -187,16 +246,16 @@ def _environment(task: Task) -> dict[str, str]:
     return {**ours, "OPWRIGHT_CUDA_SIMULATOR": "1"} if task.simulate else ours
 
 
-def _run(task: Task, job: Job, settings: Settings) -> tuple[_WorkerReport, Ending]:
-    report = _WorkerReport()
+def _run(unit: CheckUnit, job: Job, progress: Progress) -> tuple[_WorkerReport, Ending]:
+    report, task, settings = _WorkerReport(), unit.task, unit.settings
 
     def on_message(message: Message) -> None:
         match message:
             case Doing(check, case):
                 report.enter(check)
-                settings.progress(task, f"{check} {case}".strip())
+                progress(task, f"{check} {case}".strip())
             case Notice(text):
-                settings.progress(task, text)
+                progress(task, text)
             case Found(finding):
                 report.findings.append(finding)
                 report.suspected = None
@@ -242,8 +301,8 @@ def _how_to_reproduce(task: Task, settings: Settings) -> str:
     return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
 
 
-def _add_crash(task: Task, settings: Settings, report: _WorkerReport, ending: Ending) -> None:
-    reproduce = _how_to_reproduce(task, settings).format(check=ending.doing, case=ending.case)
+def _add_crash(unit: CheckUnit, report: _WorkerReport, ending: Ending) -> None:
+    reproduce, settings = unit.reproduce.format(check=ending.doing, case=ending.case), unit.settings
     if report.suspected is not None:  # a simpler case of it ended the worker
         report.findings.append(report.suspected)
     is_of_kernel = ending.who == KERNEL and not ending.is_shortage

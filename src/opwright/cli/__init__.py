@@ -21,12 +21,14 @@ from opwright.cli.port import port
 from opwright.cli.selftest import selftest
 from opwright.cli.show import doctor, report, show
 from opwright.cli.supervise import run_supervised
+from opwright.cli.sweep import Group
 from opwright.cli.timing import bench, tune
 from opwright.errors import OpwrightError
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
+    cls=Group,
     name="opwright",
     help="One operator, any kernel: verify it, time it, ship it.",
     no_args_is_help=True,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from opwright.cli.common import (
     FAILED,
     INTERRUPTED,
     NOTHING_RAN,
     PASSED,
+    UNFINISHED,
     Html,
     Json,
     Targets,
@@ -24,9 +23,9 @@ from opwright.cli.common import (
     exit_code,
     write_records,
 )
+from opwright.cli.sweep import Ray, Resume, sweep
 
 if TYPE_CHECKING:
-    from opwright.cluster import RayCluster
     from opwright.results import CheckReport
 
 __all__ = ["check", "run_and_show"]
@@ -60,10 +59,8 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings and thin coverage, too.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that one step may take.")] = 60.0,
     jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="On a cluster of Ray: host:port, auto; local starts one here."),
-    ] = None,
+    ray: Ray = None,
+    resume: Resume = None,
     mutate: Annotated[
         bool, typer.Option("--mutate", help="Put small faults into the kernels, and show which ones no check finds.")
     ] = False,
@@ -80,8 +77,8 @@ def check(
                 "--mutate chooses cases and checks itself: leave out --level, --only, --case, --require, --interpreter "
                 "and --html"
             )
-        raise typer.Exit(
-            _mutate(
+        with sweep(ray, resume, jobs) as where:
+            code = _mutate(
                 targets,
                 json,
                 verbose,
@@ -92,9 +89,10 @@ def check(
                 seed=seed,
                 timeout=timeout,
                 jobs=jobs,
+                **where.options(),
             )
-        )
-    with _cluster(ray, jobs) as executor:
+        raise typer.Exit(code)
+    with sweep(ray, resume, jobs) as where:
         report = run_and_show(
             targets,
             json,
@@ -110,23 +108,9 @@ def check(
             require=require or (),
             timeout=timeout,
             jobs=jobs,
-            executor=executor,
+            **where.options(),
         )
     raise typer.Exit(exit_code(report, strict=strict))
-
-
-@contextlib.contextmanager
-def _cluster(address: str | None, jobs: int | None) -> Iterator[RayCluster | None]:
-    """The cluster that ``--ray`` names; None for this machine alone. What differs between its machines is printed."""
-    if address is None:
-        yield None
-        return
-    from opwright.cluster import RayCluster
-
-    with RayCluster("" if address == "local" else address, jobs=jobs) as cluster:
-        for difference in cluster.differences:
-            console(stderr=True).print(f"[yellow]not all machines are alike:[/] {escape(difference)}")
-        yield cluster
 
 
 def _mutate(targets: Sequence[str], json: Path | None, verbose: bool, strict: bool, **options: Any) -> int:
@@ -145,6 +129,8 @@ def _mutate(targets: Sequence[str], json: Path | None, verbose: bool, strict: bo
         return INTERRUPTED
     if strict and report.survivors:
         return FAILED
+    if report.unknown:
+        return UNFINISHED
     return PASSED if report.ran_anything else NOTHING_RAN
 
 

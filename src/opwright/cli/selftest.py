@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from opwright.cli.common import FAILED, PASSED, Json, Verbose, console, write_records
+from opwright.cli.common import FAILED, PASSED, UNFINISHED, Json, Verbose, console, write_records
+from opwright.cli.sweep import Ray, Resume, sweep
 
 __all__ = ["selftest"]
 
@@ -15,6 +16,8 @@ def selftest(
     device: Annotated[str, typer.Option(help="On cpu, kernels for a GPU are simulated; cuda.")] = "cpu",
     jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only this file of the catalogue (repeatable).")] = None,
+    ray: Ray = None,
+    resume: Resume = None,
     verbose: Verbose = False,
     json: Json = None,
 ) -> None:
@@ -28,8 +31,16 @@ def selftest(
     refuse_unwritable(json, None)
     if unknown := [name for name in only or () if name not in FILES]:
         raise typer.BadParameter(f"there is no file {unknown[0]!r}: there are {', '.join(FILES)}")
-    with TaskLine(console(stderr=True)) as line:
-        found = run(only or FILES, device=device, jobs=jobs, on_result=lambda result: line.on_message(result.defect))
+    with sweep(ray, resume, jobs) as where, TaskLine(console(stderr=True)) as line:
+        found = run(
+            only or FILES,
+            device=device,
+            jobs=jobs,
+            on_result=lambda result: line.on_message(result.defect),
+            **where.options(),
+        )
     show_selftest(console(), found, verbose=verbose)
     write_records(found.to_json(), json, None)
-    raise typer.Exit(PASSED if found.passed else FAILED)
+    if found.passed:
+        raise typer.Exit(PASSED)
+    raise typer.Exit(FAILED if found.missed or found.false_alarms or not found.lost else UNFINISHED)

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from opwright.cli.common import FAILED, NOTHING_RAN, PASSED, Html, Json, Targets, console, write_records
+from opwright.cli.sweep import Ray, Resume, sweep
 from opwright.errors import CheckError
 
 __all__ = ["bench", "tune"]
@@ -42,6 +43,8 @@ def bench(
     fail_on_slower: Annotated[
         str | None, typer.Option(help="With --baseline: exit 1 if slower by more than this, such as 3%.")
     ] = None,
+    ray: Ray = None,
+    resume: Resume = None,
     calls: Annotated[
         bool, typer.Option("--calls", help="Time the host's part of a call instead, in every way to call.")
     ] = False,
@@ -51,19 +54,20 @@ def bench(
     """Time every kernel and the reference, eager and compiled, and compare them with the machine's roofline."""
     if calls:
         _refuse_with_calls(
-            html=html, iters=iters, baseline=baseline, fail_on_slower=fail_on_slower, direction=direction
-        )
+            html=html, iters=iters, baseline=baseline, fail_on_slower=fail_on_slower, direction=direction,
+            ray=ray, resume=resume,
+        )  # fmt: skip
         _bench_calls(targets, kernel, device, size, dtype, quick=quick, json=json)
     from opwright.report.files import read_json, refuse_unwritable
     from opwright.report.terminal.bench import show_bench, show_regressions
     from opwright.report.terminal.progress import TaskLine
-    from opwright.timing.analysis.regression import slower_than
+    from opwright.timing.analysis.regression import on_other_devices, slower_than
     from opwright.timing.run import bench as run_bench
 
     refuse_unwritable(json, html)
     allowed = _percent(fail_on_slower)
     before = read_json(baseline, ["opwright.bench/2"]) if baseline is not None else None
-    with TaskLine(console(stderr=True)) as line:
+    with sweep(ray, resume) as where, TaskLine(console(stderr=True)) as line:
         report = run_bench(
             *targets,
             kernels=kernel,
@@ -74,10 +78,13 @@ def bench(
             quick=quick,
             iters=iters,
             progress=line.on_message,
+            **where.options(),
         )
     show_bench(console(), report)
     write_records(report.to_json(), json, html)
     regressions = slower_than(before, report, allowed) if before is not None else []
+    for text in on_other_devices(before, report) if before is not None else ():
+        print(f"opwright: {text}", file=sys.stderr)
     show_regressions(console(), regressions)
     if not report.measurements:
         raise typer.Exit(FAILED if report.errors else NOTHING_RAN)
@@ -119,7 +126,12 @@ def tune(
     dtype: Dtype = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes and samples.")] = False,
     iters: Iters = None,
+    ray: Ray = None,
+    resume: Resume = None,
     clear: Annotated[bool, typer.Option("--clear", help="Remove the tuning; measure nothing.")] = False,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also add the tables to FILE, for op.use_tuning.")
+    ] = None,
     json: Json = None,
     html: Html = None,
 ) -> None:
@@ -130,7 +142,7 @@ def tune(
     from opwright.timing.tune import tune as run_tune
 
     refuse_unwritable(json, html)
-    with TaskLine(console(stderr=True)) as line:
+    with sweep(ray, resume) as where, TaskLine(console(stderr=True)) as line:
         report = run_tune(
             *targets,
             device=device,
@@ -139,7 +151,9 @@ def tune(
             quick=quick,
             iters=iters,
             clear=clear,
+            export=export,
             progress=line.on_message,
+            **where.options(),
         )
     show_bench(console(), report)
     write_records(report.to_json(), json, html)

@@ -1,41 +1,45 @@
-"""Checks on a cluster of Ray, or on one that is started on this machine for the purpose."""
+"""Sweeps on a cluster of Ray, or on one that is started on this machine for the purpose."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import socket
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from opwright.checks.plan import Task
-from opwright.checks.unit import Settings, check_unit
-from opwright.cluster import work
+from opwright.cluster import worker
+from opwright.cluster.board import Board
+from opwright.cluster.nodes import Node
+from opwright.cluster.shelf import Shelf
+from opwright.cluster.sweep import Sweep
 from opwright.errors import CheckError
-from opwright.machine import this_machine
-from opwright.results import Finding, Status, Verdict
+from opwright.machine import Machine, this_machine
+from opwright.sweep.executor import Results
+from opwright.sweep.unit import OnStep, Unit
+from opwright.sweep.versions import versions_of
 
 __all__ = ["RayCluster"]
 
-# A unit whose worker or machine has died is tried again so many times, elsewhere if there is another one.
-_RETRIES = 3
 _SECONDS_TO_REACH = 10.0
 
 
 class RayCluster:
-    """An executor for ``ow.check``: each kernel is one task of Ray, with the CPU or the GPU that it needs.
+    """An executor for ``ow.check``, ``ow.bench``, ``ow.tune``, ``ow.mutate`` and ``ow.selftest``: each unit of their
+    work is one task of Ray, with the CPU or the GPU that it needs.
 
-    A kernel still runs in a process of its own, beside its judge; both end with Ray's worker. A worker or machine that
-    dies takes one unit with it, which is tried again; after the third time the verdict is inconclusive, and says so.
+    A kernel under check still runs in a process of its own, beside its judge; both end with Ray's worker. A worker or
+    machine that dies takes its unit with it, which is tried again elsewhere; after the third time the result is
+    inconclusive, and says so.
 
         with RayCluster() as cluster:
             ow.check("my_ops.py", executor=cluster)
 
     Args:
-        address: as for ``ray.init``: ``"auto"``, ``"ray://host:10001"``. Empty: a cluster is started on this machine.
-        jobs: the number of kernels checked at a time on that one; by default one for each core, at most four.
+        address: as for ``ray.init``: ``"auto"``, ``"host:6379"``. Empty: a cluster is started on this machine.
+        jobs: the number of units at a time on that one; by default one for each core, at most four.
 
     Attributes:
-        slots: the number of kernels checked at a time, on all machines.
+        nodes: the machines, as they were found at the start.
         differences: what is not equal on all machines, in words.
 
     Raises:
@@ -49,33 +53,45 @@ class RayCluster:
                 _reach(address)
                 self._ray.init(address=address, log_to_driver=False)
             else:
-                self._ray.init(num_cpus=jobs or _jobs_here(), log_to_driver=False, include_dashboard=False)
+                # Without "local", Ray would join a cluster that runs on this machine.
+                self._ray.init("local", num_cpus=jobs or _jobs_here(), log_to_driver=False, include_dashboard=False)
         except Exception as error:  # Ray raises several kinds, also of its own
             raise CheckError(
                 f"there is no cluster at {address!r}: {type(error).__name__}: {error}",
                 fix="start one with `ray start --head`, or leave the address out for one on this machine",
             ) from error
-        resources = self._ray.cluster_resources()
-        self.slots = max(1, int(resources.get("CPU", 1)) + int(resources.get("GPU", 0)))
-        self.differences = self._find_differences()
-
-    def run(self, task: Task, settings: Settings) -> Verdict:
-        """Check one kernel somewhere in the cluster."""
-        if task.refused is not None:  # known without running anything
-            return check_unit(task, settings)
-        settings.progress(task, "sent to the cluster")
-        needs = {"num_gpus": 1} if task.device == "cuda" else {"num_cpus": 1}
-        remote = self._ray.remote(max_retries=_RETRIES, **needs)(work.do)
         try:
-            verdict: Verdict = self._ray.get(remote.remote(work.work_for(task, settings)))
-        except (KeyboardInterrupt, concurrent.futures.CancelledError):
+            self._board, self._shelf = (
+                self._ray.remote(num_cpus=0, max_restarts=-1)(actor).remote() for actor in (Board, Shelf)
+            )
+            self._task = self._ray.remote(max_retries=0)(worker.do)
+            self.nodes = self._find_nodes()
+            self.differences = self._find_differences()
+        except BaseException:
+            self.stop()
             raise
-        except Exception as error:  # what a task raised, or the end of its worker or machine
-            return _without_result(task, error, died=not isinstance(error, self._ray.exceptions.RayTaskError))
-        return verdict
+
+    @property
+    def machine(self) -> Machine:
+        """The first machine with a GPU; without one, the first."""
+        with_gpu = [node.machine for node in self.nodes if node.machine.has_gpu]
+        return (with_gpu or [self.nodes[0].machine])[0]
+
+    @property
+    def gpu_types(self) -> Sequence[str]:
+        """The types of GPUs as Ray names them, such as ``H100``."""
+        return sorted({node.gpu_type for node in self.nodes if node.gpu_type})
+
+    def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
+        """Run units somewhere in the cluster."""
+        sweep = Sweep(self._ray, self._task, self._board, self._shelf, self.nodes, units, on_step)
+        try:
+            yield from sweep.results()
+        finally:
+            sweep.cancel()
 
     def stop(self) -> None:
-        """End the connection, and with it this check's tasks."""
+        """End the connection, and with it this command's tasks."""
         self._ray.shutdown()
 
     def __enter__(self) -> RayCluster:
@@ -86,22 +102,31 @@ class RayCluster:
     ) -> None:
         self.stop()
 
+    def _find_nodes(self) -> list[Node]:
+        """Ask every machine for what it is, all at the same time."""
+        asked = []
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                on_it = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                options = {"num_cpus": 0, "num_gpus": 0, "scheduling_strategy": on_it}
+                asked.append((node, self._ray.remote(**options)(worker.machine_here).remote(self._shelf)))
+        found = []
+        for node, ref in asked:
+            host, machine = self._ray.get(ref)
+            found.append(Node.of(node["NodeID"], host, machine, node["Resources"]))
+        if not found:
+            raise CheckError("no machine of the cluster is alive", fix="look at `ray status`")
+        return found
+
     def _find_differences(self) -> list[str]:
         """The versions of every machine, compared with those here."""
-        here = work.versions_here()
-        found = []
-        for node in self._ray.nodes():
-            if not node["Alive"]:
-                continue
-            on_it = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            ask = self._ray.remote(num_cpus=0, scheduling_strategy=on_it)(work.versions_here)
-            there = self._ray.get(ask.remote())
-            found += [
-                f"{node['NodeManagerHostname']} has {name} {there[name]}, and this machine has {version}"
-                for name, version in here.items()
-                if name != "GPU" and there[name] != version
-            ]
-        return found
+        here = versions_of(this_machine())
+        return [
+            f"{node.host} has {name} {there}, and this machine has {here[name]}"
+            for node in self.nodes
+            for name, there in versions_of(node.machine).items()
+            if there != here[name]
+        ]
 
 
 def _ray() -> Any:
@@ -122,25 +147,3 @@ def _reach(address: str) -> None:
 
 def _jobs_here() -> int:
     return max(1, min(4, this_machine().cores))
-
-
-def _without_result(task: Task, error: Exception, *, died: bool) -> Verdict:
-    """The verdict on a kernel whose unit raised, or whose workers have died."""
-    cause = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-    message = (
-        f"the worker or the machine that checked it died {1 + _RETRIES} times: {type(error).__name__}: {cause[0]}"
-        if died
-        else f"it could not be checked there: {cause[0]}"
-    )
-    remedy = "check it on this machine, without a cluster, to see what it does" if died else ""
-    finding = Finding("start", Status.INCONCLUSIVE, message=message, remedy=remedy)
-    return Verdict(
-        op=task.op.contract.qualname,
-        kernel=task.kernel,
-        backend=task.backend,
-        device=task.where,
-        status=Status.INCONCLUSIVE,
-        reason=message,
-        parts={name: part.origin.value for name, part in task.op.parts.items()},
-        findings=(finding,),
-    )

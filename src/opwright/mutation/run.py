@@ -3,24 +3,25 @@ survivors."""
 
 from __future__ import annotations
 
-import concurrent.futures
+import contextlib
 import dataclasses
+import itertools
 import math
 import random
 import re
 import tempfile
 import time
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from opwright.checks.plan import Task, plan
-from opwright.checks.process.isolation import end_workers
-from opwright.checks.run import check
+from opwright.checks.run import check, this_machines_slots
+from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.cases import cases
 from opwright.errors import CheckError
-from opwright.machine import this_machine
 from opwright.mutation.edits import Edit
 from opwright.mutation.further import Further, searches
 from opwright.mutation.patch import Patch, mutant_of
@@ -28,7 +29,11 @@ from opwright.mutation.sources import FILE, Source, sources_of
 from opwright.results import Fate, Finding, KernelMutation, Killer, Mutant, MutationReport, Status, Verdict
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
+from opwright.runtime.source_files import digest_of_sources
 from opwright.runtime.targets import load_target
+from opwright.sweep.executor import Executor, run_units
+from opwright.sweep.journal import Journal, open_journal
+from opwright.sweep.unit import Needs, Unit, no_step
 
 __all__ = ["MUTANTS", "mutate"]
 
@@ -55,6 +60,9 @@ def mutate(
     seed: int = 0,
     timeout: float = 60.0,
     jobs: int | None = None,
+    executor: Executor | None = None,
+    resume: Path | str | Journal | None = None,
+    on_resume: Callable[[str], None] | None = None,
     on_plan: Callable[[int], None] | None = None,
     on_mutant: Callable[[str], None] | None = None,
 ) -> MutationReport:
@@ -65,7 +73,7 @@ def mutate(
     kernel passes and the survivor fails.
 
     Args:
-        targets, kernels, device, jobs: as for ``ow.check``.
+        targets, kernels, device, jobs, executor, resume, on_resume: as for ``ow.check``.
         mutants: at most so many of each kernel, drawn at random.
         seed: of this draw.
         timeout: seconds that one step of a mutant may take at most; less, if the kernel itself is quick.
@@ -78,21 +86,22 @@ def mutate(
     """
     _refuse_numbers(mutants, timeout, jobs)
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
-    machine = this_machine()
+    where = executor or this_machines_slots(jobs)
+    machine = where.machine
     tasks = [t for o in operators for t in plan(o, machine, kernels, device) if t.kernel != REFERENCE]
     if kernels and not tasks:
         known = sorted({k for o in operators for k in o.kernels})
         raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known) or 'none'}")
     if on_plan is not None:
         on_plan(len(tasks))
-    settings = _Settings(
-        mutants, seed, timeout, jobs or max(1, min(4, machine.cores)), on_mutant or (lambda line: None)
-    )
     done: list[KernelMutation] = []
     partial = ""
     try:
-        for task in tasks:
-            done.append(_mutate_kernel(task, settings))
+        with contextlib.ExitStack() as stack:
+            journal = stack.enter_context(open_journal(resume, machine, on_resume))
+            settings = _Settings(mutants, seed, timeout, where, journal, on_mutant or (lambda line: None))
+            for task in tasks:
+                done.append(_mutate_kernel(task, settings))
     except KeyboardInterrupt:
         partial = f"interrupted: {len(done)} of {len(tasks)} kernels were mutated"
     return MutationReport(machine.to_json(), tuple(done), seed, partial=partial)
@@ -104,27 +113,40 @@ def _refuse_numbers(mutants: int, timeout: float, jobs: int | None) -> None:
             raise CheckError(f"{name}={value} is out of range", fix="use a positive number")
 
 
+def no_result(result: Any) -> None:
+    """Do nothing with a result."""
+
+
 @dataclass(frozen=True)
 class _Settings:
     mutants: int
     seed: int
     timeout: float
-    jobs: int
+    executor: Executor
+    journal: Journal | None
     on_mutant: Callable[[str], None]
 
+    def run(self, units: Sequence[Unit[Any]], on_result: Callable[[Any], None] = no_result) -> list[Any]:
+        """The results of units, in their order."""
+        found: dict[int, Any] = {}
+        with run_units(units, self.executor, journal=self.journal, on_step=no_step) as results:
+            for done in results:
+                found[done.number] = done.result
+                on_result(done.result)
+        return [found[number] for number in range(len(units))]
 
-@dataclass
+
+@dataclass(frozen=True)
 class _Kernel:
     """One kernel whose mutants are run.
 
     Attributes:
-        searches: further inputs on which the kernel itself passes.
+        folder: for the sources of mutants.
     """
 
     task: Task
     timeout: float
     folder: Path
-    searches: list[Further] = field(default_factory=list)
 
     def check(self, patch: Patch, level: str, checks: Sequence[str], case: str = "") -> Verdict:
         report = check(
@@ -141,6 +163,143 @@ class _Kernel:
         return report.verdicts[0]
 
 
+# -- units ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """What the units of mutation testing have in common (``sweep.unit.Unit``): each runs checks of one kernel."""
+
+    task: Task
+    timeout: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}: {self._what}"
+
+    @property
+    def key(self) -> str:
+        others = [f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.name != "task"]
+        return digest("mutation", self._what, digest_of_sources(self.task.op), str(self.task), *others)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(gpu=self.task.device == "cuda")
+
+    @property
+    def _what(self) -> str:
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _kernel(self) -> Iterator[_Kernel]:
+        """The kernel, with a folder on the machine where the unit runs."""
+        with tempfile.TemporaryDirectory(prefix="opwright-mutants-") as folder:
+            yield _Kernel(self.task, self.timeout, Path(folder))
+
+
+@dataclass(frozen=True)
+class Suitability:
+    """Whether mutants of a kernel would tell something, and how long its own checks take.
+
+    Attributes:
+        unsuitable: why not; empty if they would.
+    """
+
+    unsuitable: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _KernelUnit(_Unit):
+    """The kernel itself is checked."""
+
+    _what = "the kernel itself"
+    kind = Suitability
+
+    def run(self, on_step: Callable[[str], None]) -> Suitability:
+        started = time.monotonic()
+        with self._kernel() as kernel:
+            return Suitability(_why_unsuitable(kernel), time.monotonic() - started)
+
+    def without_result(self, why: str, remedy: str) -> Suitability:
+        return Suitability(why, 0.0)
+
+
+@dataclass(frozen=True)
+class _MutantUnit(_Unit):
+    """One mutant is checked."""
+
+    source: Source
+    edit: Edit
+
+    kind = Mutant
+
+    @property
+    def _what(self) -> str:
+        return f"mutant in line {self.edit.line(self.source.text)}"
+
+    def run(self, on_step: Callable[[str], None]) -> Mutant:
+        with self._kernel() as kernel:
+            return _judge(kernel, 0, _on_this_machine(self.task, self.source), self.edit)
+
+    def without_result(self, why: str, remedy: str) -> Mutant:
+        return dataclasses.replace(_mutant(self.source, self.edit), fate=Fate.UNKNOWN, message=why)
+
+
+@dataclass(frozen=True)
+class Searches:
+    """The further inputs on which a kernel itself passes, by their numbers among all."""
+
+    usable: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _SearchesUnit(_Unit):
+    """The kernel itself is checked with further inputs."""
+
+    _what = "further inputs"
+    kind = Searches
+
+    def run(self, on_step: Callable[[str], None]) -> Searches:
+        with self._kernel() as kernel:
+            return Searches(tuple(_usable_searches(kernel)))
+
+    def without_result(self, why: str, remedy: str) -> Searches:
+        return Searches(())
+
+
+@dataclass(frozen=True)
+class Found:
+    """The inputs that kill a survivor, if some were found."""
+
+    killer: Killer | None
+
+
+@dataclass(frozen=True)
+class _SearchUnit(_Unit):
+    """A survivor is checked with further inputs."""
+
+    source: Source
+    edit: Edit
+    usable: tuple[int, ...]
+
+    kind = Found
+
+    @property
+    def _what(self) -> str:
+        return f"survivor in line {self.edit.line(self.source.text)}"
+
+    def run(self, on_step: Callable[[str], None]) -> Found:
+        with self._kernel() as kernel:
+            return Found(_search(kernel, _on_this_machine(self.task, self.source), self.edit, self.usable))
+
+    def without_result(self, why: str, remedy: str) -> Found:
+        return Found(None)
+
+
+# -- one kernel -------------------------------------------------------------------------------------------------------
+
+
 def _mutate_kernel(task: Task, settings: _Settings) -> KernelMutation:
     started = time.monotonic()
     operator, name = task.op, task.kernel
@@ -148,17 +307,16 @@ def _mutate_kernel(task: Task, settings: _Settings) -> KernelMutation:
     if task.refused is not None:
         return dataclasses.replace(made, refused=str(task.refused))
     sources, left = sources_of(operator, name)
-    candidates = [(source, edit) for source in sources for edit in source.edits]
+    candidates = [(dataclasses.replace(source, edits=()), edit) for source in sources for edit in source.edits]
     made = dataclasses.replace(made, possible=len(candidates), not_mutated=tuple(dict.fromkeys(left)))
     if not candidates:
         return dataclasses.replace(made, refused="there is nothing to mutate in it")
-    with tempfile.TemporaryDirectory(prefix="opwright-mutants-") as folder:
-        kernel = _Kernel(task, settings.timeout, Path(folder))
-        if wrong := _why_unsuitable(kernel):
-            return dataclasses.replace(made, refused=wrong)
-        kernel.timeout = min(settings.timeout, max(_LEAST_TIMEOUT, 3 * (time.monotonic() - started)))
-        chosen = random.Random(settings.seed).sample(candidates, min(settings.mutants, len(candidates)))
-        found = _run_all(kernel, chosen, settings)
+    (itself,) = settings.run([_KernelUnit(task, settings.timeout)])
+    if itself.unsuitable:
+        return dataclasses.replace(made, refused=itself.unsuitable)
+    timeout = min(settings.timeout, max(_LEAST_TIMEOUT, 3 * itself.seconds))
+    chosen = random.Random(settings.seed).sample(candidates, min(settings.mutants, len(candidates)))
+    found = _run_all(task, timeout, chosen, settings)
     in_order = sorted(found, key=lambda m: (m.file, m.line, m.diff))
     return dataclasses.replace(made, mutants=tuple(in_order), seconds=round(time.monotonic() - started, 1))
 
@@ -178,25 +336,27 @@ def _failure(verdict: Verdict) -> Finding | None:
     return next((f for f in verdict.findings if f.status in (Status.FAIL, Status.INCONCLUSIVE)), None)
 
 
-def _run_all(kernel: _Kernel, chosen: Sequence[tuple[Source, Edit]], settings: _Settings) -> list[Mutant]:
-    found = []
-    with concurrent.futures.ThreadPoolExecutor(settings.jobs) as pool:
-        try:
-            running = [pool.submit(_judge, kernel, i, *one) for i, one in enumerate(chosen)]
-            for number, done in enumerate(concurrent.futures.as_completed(running), 1):
-                mutant = done.result()
-                found.append(mutant)
-                settings.on_mutant(f"{kernel.task}: mutant {number} of {len(chosen)} {mutant.fate}")
-            survivors = [(i, f.result()) for i, f in enumerate(running) if f.result().fate is Fate.SURVIVED]
-            if survivors:
-                settings.on_mutant(f"{kernel.task}: searching for inputs that kill {len(survivors)} survivors")
-                kernel.searches = _usable_searches(kernel)
-            kills = {m: pool.submit(_search, kernel, i, chosen[i]) for i, m in survivors}
-            return [dataclasses.replace(m, killer=kills[m].result()) if m in kills else m for m in found]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            end_workers()  # else the pool would wait for them, also for a hang
-            raise
+def _on_this_machine(task: Task, source: Source) -> Source:
+    """The same text, under the name that its file has here."""
+    here, _ = sources_of(task.op, task.kernel)
+    return next(found for found in here if (found.kind, found.text) == (source.kind, source.text))
+
+
+def _run_all(task: Task, timeout: float, chosen: Sequence[tuple[Source, Edit]], settings: _Settings) -> list[Mutant]:
+    count = itertools.count(1)
+    found = settings.run(
+        [_MutantUnit(task, timeout, source, edit) for source, edit in chosen],
+        lambda mutant: settings.on_mutant(f"{task}: mutant {next(count)} of {len(chosen)} {mutant.fate}"),
+    )
+    found = [dataclasses.replace(m, file=_shown(source)) for m, (source, _) in zip(found, chosen, strict=True)]
+    survivors = [number for number, mutant in enumerate(found) if mutant.fate is Fate.SURVIVED]
+    if survivors:
+        settings.on_mutant(f"{task}: searching for inputs that kill {len(survivors)} survivors")
+        (searches,) = settings.run([_SearchesUnit(task, timeout)])
+        searched = settings.run([_SearchUnit(task, timeout, *chosen[number], searches.usable) for number in survivors])
+        for number, one in zip(survivors, searched, strict=True):
+            found[number] = dataclasses.replace(found[number], killer=one.killer)
+    return found
 
 
 # -- one mutant -------------------------------------------------------------------------------------------------------
@@ -205,7 +365,7 @@ def _run_all(kernel: _Kernel, chosen: Sequence[tuple[Source, Edit]], settings: _
 def _judge(kernel: _Kernel, number: int, source: Source, edit: Edit) -> Mutant:
     """Check one mutant, in stages, up to the first failure."""
     started = time.monotonic()
-    made = Mutant(_shown(source), edit.line(source.text), edit.operator, edit.diff(source.text), Fate.SURVIVED)
+    made = _mutant(source, edit)
     fate = _without_running(source, edit)
     if fate is not None:
         return dataclasses.replace(made, fate=fate)
@@ -225,6 +385,10 @@ def _judge(kernel: _Kernel, number: int, source: Source, edit: Edit) -> Mutant:
                 seconds=round(time.monotonic() - started, 1),
             )
     return dataclasses.replace(made, seconds=round(time.monotonic() - started, 1))
+
+
+def _mutant(source: Source, edit: Edit) -> Mutant:
+    return Mutant(_shown(source), edit.line(source.text), edit.operator, edit.diff(source.text), Fate.SURVIVED)
 
 
 def _fate(wrong: Finding) -> Fate:
@@ -273,17 +437,25 @@ def _patch(kernel: _Kernel, name: str, source: Source, edit: Edit) -> Patch:
 # -- what kills survivors ---------------------------------------------------------------------------------------------
 
 
-def _usable_searches(kernel: _Kernel) -> list[Further]:
-    """The further inputs on which the kernel itself passes: elsewhere, a mutant's failure says nothing."""
+def _searches(kernel: _Kernel) -> list[Further]:
     task = kernel.task
-    found = searches(task.op.contract, task.kernel, slow=task.interpret or task.simulate)
-    return [f for f in found if _failure(kernel.check(Patch(task.kernel, further=f), f.level, _SEARCHED)) is None]
+    return searches(task.op.contract, task.kernel, slow=task.interpret or task.simulate)
 
 
-def _search(kernel: _Kernel, number: int, chosen: tuple[Source, Edit]) -> Killer | None:
-    source, edit = chosen
-    patch = _patch(kernel, f"{number}-again", source, edit)
-    for further in kernel.searches:
+def _usable_searches(kernel: _Kernel) -> list[int]:
+    """The further inputs on which the kernel itself passes: elsewhere, a mutant's failure says nothing."""
+    name = kernel.task.kernel
+    return [
+        number
+        for number, further in enumerate(_searches(kernel))
+        if _failure(kernel.check(Patch(name, further=further), further.level, _SEARCHED)) is None
+    ]
+
+
+def _search(kernel: _Kernel, source: Source, edit: Edit, usable: Sequence[int]) -> Killer | None:
+    patch = _patch(kernel, "again", source, edit)
+    all_searches = _searches(kernel)
+    for further in (all_searches[number] for number in usable):
         patch = dataclasses.replace(patch, further=further)
         wrong = _failure(kernel.check(patch, further.level, _SEARCHED))
         if wrong is not None:

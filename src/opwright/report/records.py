@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from opwright.errors import OpwrightError
-from opwright.results import BenchReport, CheckReport, Verdict
+from opwright.results import BenchReport, CheckReport, RooflineLimit, Verdict
 from opwright.results.json_form import MalformedRecordError, from_json
 
 __all__ = ["STATE", "Histogram", "Records", "read"]
@@ -83,7 +84,7 @@ def read(records: Sequence[Mapping[str, Any]]) -> Records:
             checks.append(report)
             histograms += _histograms(report)
         else:
-            benches.append(report)
+            benches += _by_host(report)
     return Records(_merge(checks, _join_checks), _merge(benches, _join_benches), tuple(histograms))
 
 
@@ -91,6 +92,27 @@ _KINDS: dict[Any, type[CheckReport] | type[BenchReport]] = {
     CheckReport.schema: CheckReport,
     BenchReport.schema: BenchReport,
 }
+
+
+def _by_host(report: BenchReport) -> Iterator[BenchReport]:
+    """One report for each machine of a cluster: times of several are in no picture together."""
+    if not report.machines:
+        yield report
+        return
+    errors = report.errors
+    for host, machine in report.machines.items():
+        own = {k: v for k, v in machine.items() if k != "roofline"} | {"host": host}
+        names = {m.device_name for m in report if m.host == host}
+        yield dataclasses.replace(
+            report,
+            machine=own,
+            measurements=tuple(m for m in report if m.host == host),
+            roofline=tuple(from_json(RooflineLimit, limit) for limit in machine["roofline"]),
+            crossovers=tuple(c for c in report.crossovers if c.device_name in names),
+            errors=errors,
+            machines={},
+        )
+        errors = ()  # once is enough
 
 
 def _histograms(report: CheckReport) -> Iterator[Histogram]:

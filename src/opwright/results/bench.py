@@ -58,6 +58,8 @@ class Measurement:
         notes: remarks for the reader: timers that disagree, discarded samples.
         first_values: the first two output values, as a sanity check.
         raw: every sample that was kept, in microseconds.
+        device_name: the name of the GPU or the processor.
+        host: the name of the machine, if it is one of a cluster.
     """
 
     op: str
@@ -78,6 +80,8 @@ class Measurement:
     first_values: tuple[float, ...] = ()
     reproduce: str = ""
     raw: tuple[float, ...] = ()
+    device_name: str = ""
+    host: str = ""
 
     @property
     def time_us(self) -> Estimate:
@@ -140,7 +144,10 @@ class Crossover:
 class BenchReport:
     """The measurements of one ``opwright bench`` or ``opwright tune``; ``to_json`` is what ``--json`` writes.
 
-    ``settings`` are the conditions of all measurements: torch's precision flags, threads, features of the timer.
+    Attributes:
+        machine: on which it was measured; of a cluster, the first one.
+        machines: of a cluster, every machine by its host's name, with its limits as ``roofline``.
+        settings: the conditions of all measurements: torch's precision flags, threads, features of the timer.
     """
 
     machine: dict[str, Any]
@@ -150,6 +157,7 @@ class BenchReport:
     crossovers: tuple[Crossover, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     schema: str = "opwright.bench/2"
+    machines: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Measurement]:
         return iter(self.measurements)

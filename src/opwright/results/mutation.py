@@ -14,7 +14,8 @@ class Fate(StrEnum):
     """What became of a mutant.
 
     ``KILLED``: a check failed. ``TIMEOUT``: it did not end in time, which counts as killed. ``SURVIVED``: every check
-    passed. ``INVALID``: it does not compile. ``EQUIVALENT``: it compiles to the same code as the kernel.
+    passed. ``INVALID``: it does not compile. ``EQUIVALENT``: it compiles to the same code as the kernel. ``UNKNOWN``:
+    no machine of a cluster could finish its checks.
     """
 
     KILLED = "killed"
@@ -22,6 +23,7 @@ class Fate(StrEnum):
     SURVIVED = "survived"
     INVALID = "invalid"
     EQUIVALENT = "equivalent"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,11 @@ class MutationReport:
     @property
     def survivors(self) -> tuple[Mutant, ...]:
         return tuple(m for k in self.kernels for m in k.survivors)
+
+    @property
+    def unknown(self) -> tuple[Mutant, ...]:
+        """Those whose checks were not finished."""
+        return tuple(m for k in self.kernels for m in k.mutants if m.fate is Fate.UNKNOWN)
 
     def __iter__(self) -> Iterator[KernelMutation]:
         return iter(self.kernels)

@@ -17,6 +17,7 @@ class Planted:
         caught_by: the checks that found fault with it, right or not.
         refused: why it could not run here.
         message: the first finding.
+        lost: whether no machine of a cluster could finish its check.
     """
 
     defect: str
@@ -27,6 +28,7 @@ class Planted:
     time_s: float
     refused: str = ""
     message: str = ""
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,14 @@ class SelfTest:
         return [r for r in self.results if r.refused]
 
     @property
+    def lost(self) -> list[Planted]:
+        """Kernels whose check no machine of a cluster could finish."""
+        return [r for r in self.results if r.lost]
+
+    @property
     def passed(self) -> bool:
-        """Whether every fault was caught, and no right kernel found fault with."""
-        return not self.missed and not self.false_alarms and bool(self.results)
+        """Whether every fault was caught, no right kernel found fault with, and every check finished."""
+        return not self.missed and not self.false_alarms and not self.lost and bool(self.results)
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain lists, dictionaries, strings and numbers."""

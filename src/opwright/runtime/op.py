@@ -133,6 +133,8 @@ class Op(BaseOp[P, R_co]):
     properties: dict[str, Property]
     # Whether other operators that it calls by name go with it to another process.
     _brings_others = True
+    # The tables of files (``use_tuning``).
+    _exported: tuple[tuned.Exported, ...] = ()
 
     def __init__(self, contract: Any) -> None:
         self.kernels = {}
@@ -234,7 +236,9 @@ class Op(BaseOp[P, R_co]):
     @functools.cached_property
     def _tuned(self) -> tuned.Tuned:
         """The results of ``ow.tune`` for these kernels on this machine; read on first use."""
-        return tuned.load(self.contract.qualname, self._kernels_digest, build_tools().machine)
+        machine = build_tools().machine
+        own = tuned.load(self.contract.qualname, self._kernels_digest, machine)
+        return tuned.with_exported(own, self._exported, self._kernels_digest, machine)
 
     def _kernels_digest(self) -> str:
         return digest(self.contract.fingerprint, *(k.fingerprint for k in self.kernels.values()))
@@ -248,6 +252,26 @@ class Op(BaseOp[P, R_co]):
         file = tuned.store(self.contract.qualname, self._kernels_digest(), build_tools().machine, tables)
         self._changed()
         return file
+
+    def use_tuning(self, file: str | Path) -> None:
+        """Use the tables of a file that ``opwright tune --export`` has written, on the devices that are in it.
+
+        What ``opwright tune`` measures on a machine itself comes first there. Tables of other kernels are not used.
+
+        Args:
+            file: relative to the folder of the operator's module.
+
+        Raises:
+            CheckError: there is no such file, or it is something else.
+        """
+        beside = Path(self.contract.file).parent if self.contract.file is not None else Path.cwd()
+        found = tuned.read_exported(beside / file)
+        self._exported = tuple(one for one in found if one.op == self.contract.qualname)
+        self._changed()
+
+    def exported_tuning(self, tables: Sequence[Crossover]) -> tuned.Exported:
+        """Tables in the form of such a file."""
+        return tuned.Exported(self.contract.qualname, self._kernels_digest(), tuple(tables))
 
     def clear_tuning(self) -> bool:
         """Remove the stored tables of this operator for all versions of its kernels. Returns whether there were any."""
@@ -349,14 +373,24 @@ class Op(BaseOp[P, R_co]):
 
     # -- identity ---------------------------------------------------------------------------------------------------
 
-    def _kernel_fingerprints(self) -> list[str]:
+    @property
+    def untuned_fingerprint(self) -> str:
+        """The fingerprint without the tables of ``ow.tune``, in which machines differ."""
+        return digest(
+            self.contract.fingerprint, str(self._only), *self._rules.fingerprint, *self._untuned_fingerprints()
+        )
+
+    def _untuned_fingerprints(self) -> list[str]:
         kernels = [f"{k.name}={k.fingerprint}" for k in self.kernels.values()]
         if self._has_functional_form:
             kernels += self.functional._rules.fingerprint
+        return kernels
+
+    def _kernel_fingerprints(self) -> list[str]:
         tables = (
             repr(self._tuned.tables) if self._tuned.tables else ""
         )  # they determine which kernel torch.compile traces into
-        return [*kernels, tables]
+        return [*self._untuned_fingerprints(), tables]
 
     def _changed(self) -> None:
         vars(self).pop("_tuned", None)

@@ -6,6 +6,7 @@ these, so that an edited kernel does not use an old table. ``timing/tune.py`` ma
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -19,13 +20,18 @@ import torch
 
 from opwright.contract.dtypes import short
 from opwright.contract.fingerprint import digest
+from opwright.errors import CheckError
 from opwright.machine import Machine
 from opwright.results import Crossover, SizeRange
 from opwright.results.json_form import from_json, to_json
 
-__all__ = ["Tuned", "clear", "count_elements", "device_name", "dtype_key", "load", "store"]
+__all__ = [
+    "Exported", "Tuned", "clear", "count_elements", "device_name", "dtype_key", "load", "read_exported", "store",
+    "with_exported", "write_exported",
+]  # fmt: skip
 
 _SCHEMA = "opwright.tuned/2"
+_EXPORT_SCHEMA = "opwright.tuning/1"
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,76 @@ def store(qualname: str, kernels: str, machine: Machine, found: Iterable[Crossov
     partial.write_text(json.dumps(record, indent=1))
     partial.replace(file)
     return file
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Tables of one operator in a file that can be committed, for all types of devices on which it was measured.
+
+    Attributes:
+        kernels: the digest of the kernels that were measured; tables of others are not used.
+        versions: those of the machine that has measured last, for the reader.
+    """
+
+    op: str
+    kernels: str
+    tables: tuple[Crossover, ...]
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def read_exported(file: Path) -> tuple[Exported, ...]:
+    """The tables of a file that ``opwright tune --export`` has written.
+
+    Raises:
+        CheckError: there is no such file, or it is something else.
+    """
+    try:
+        record = json.loads(file.read_text())
+        if record["schema"] != _EXPORT_SCHEMA:
+            raise ValueError(f"its schema is {record['schema']!r}, not {_EXPORT_SCHEMA!r}")
+        found = from_json(tuple[Exported, ...], record["operators"])
+    except OSError as error:
+        raise CheckError(f"cannot read {file}: {error.strerror}", fix="write it with opwright tune --export") from None
+    except (ValueError, LookupError, TypeError) as error:
+        raise CheckError(
+            f"{file} holds no tables of opwright tune --export: {error}", fix="write it with opwright tune --export"
+        ) from None
+    if not all(_covers_every_size(table) for one in found for table in one.tables):
+        raise CheckError(f"{file}: a table does not cover every size", fix="write it with opwright tune --export")
+    return found
+
+
+def write_exported(file: Path, added: Iterable[Exported]) -> None:
+    """Add tables to a file, which may be there: those of the same kernels and other devices and dtypes stay.
+
+    Raises:
+        CheckError: the file is something else, or cannot be written.
+    """
+    merged = {one.op: one for one in (read_exported(file) if file.exists() else ())}
+    for new in added:
+        old = merged.get(new.op)
+        kept = old.tables if old is not None and old.kernels == new.kernels else ()
+        tables = {(t.device_name, t.dtype): t for t in (*kept, *new.tables)}
+        merged[new.op] = dataclasses.replace(new, tables=tuple(tables[key] for key in sorted(tables)))
+    record = {"schema": _EXPORT_SCHEMA, "operators": to_json([merged[name] for name in sorted(merged)])}
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(json.dumps(record, indent=1) + "\n")
+        partial.replace(file)
+    except OSError as error:
+        raise CheckError(f"cannot write {file}: {error.strerror}", fix="choose a folder that can be written") from None
+
+
+def with_exported(own: Tuned, exported: Iterable[Exported], kernels: Callable[[], str], machine: Machine) -> Tuned:
+    """An operator's tables with those of files, which count where this machine has measured nothing itself."""
+    found = list(exported)
+    if not found:
+        return own
+    fitting = [one for one in found if one.kernels == kernels()]
+    tables = {(t.device_name, t.dtype): t for one in fitting for t in one.tables}
+    if not tables and not own.tables:
+        return dataclasses.replace(own, stale=True)
+    return Tuned(machine, {**tables, **own.tables}, own.stale)
 
 
 def clear(qualname: str, machine: Machine) -> bool:

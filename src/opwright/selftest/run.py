@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from opwright.checks.run import check
+from opwright.checks.unit import LOST
 from opwright.machine import this_machine
 from opwright.results import Planted, SelfTest, Status, Verdict
 from opwright.selftest.catalogue import FILES, Row, rows
+from opwright.sweep.executor import Executor
+from opwright.sweep.journal import open_journal
 
 __all__ = ["selftest"]
 
@@ -18,6 +22,9 @@ def selftest(
     *,
     device: str = "cpu",
     jobs: int | None = None,
+    executor: Executor | None = None,
+    resume: Path | str | None = None,
+    on_resume: Callable[[str], None] | None = None,
     on_result: Callable[[Planted], None] | None = None,
 ) -> SelfTest:
     """Check every kernel of the catalogue.
@@ -26,6 +33,7 @@ def selftest(
         files: only these files of it.
         device: the type of device; on ``cpu``, kernels for a GPU run in the simulator and in Triton's interpreter.
         jobs: the number of kernels checked at a time.
+        executor, resume, on_resume: as for ``ow.check``.
         on_result: called with each result.
 
     Raises:
@@ -36,35 +44,41 @@ def selftest(
     by_checks: dict[tuple[str, ...], list[Row]] = {}
     for row in rows(files):
         by_checks.setdefault(row.checks, []).append(row)
-    for checks, group in by_checks.items():
-        known = {(row.op.contract.qualname, row.kernel): row for row in group}
+    machine = this_machine() if executor is None else executor.machine
+    with open_journal(resume, machine, on_resume) as journal:
+        for checks, group in by_checks.items():
+            known = {(row.op.contract.qualname, row.kernel): row for row in group}
 
-        def done(verdict: Verdict, known: dict[tuple[str, str], Row] = known) -> None:
-            result = _result(known[verdict.op, verdict.kernel], verdict)
-            results.append(result)
-            if on_result is not None:
-                on_result(result)
+            def done(verdict: Verdict, known: dict[tuple[str, str], Row] = known) -> None:
+                result = _result(known[verdict.op, verdict.kernel], verdict)
+                results.append(result)
+                if on_result is not None:
+                    on_result(result)
 
-        check(
-            *dict.fromkeys(row.op for row in group),
-            kernels=[f"{op}:{kernel}" for op, kernel in known],
-            checks=checks,
-            device=device,
-            jobs=jobs,
-            on_verdict=done,
-        )
-    return SelfTest(this_machine().to_json(), tuple(results), round(time.monotonic() - started, 1))
+            check(
+                *dict.fromkeys(row.op for row in group),
+                kernels=[f"{op}:{kernel}" for op, kernel in known],
+                checks=checks,
+                device=device,
+                jobs=jobs,
+                executor=executor,
+                resume=journal,
+                on_verdict=done,
+            )
+    return SelfTest(machine.to_json(), tuple(results), round(time.monotonic() - started, 1))
 
 
 def _result(row: Row, verdict: Verdict) -> Planted:
     bad = [f for f in verdict.findings if f.status not in (Status.PASS, Status.REFUSED)]
+    lost = any(f.check == LOST for f in bad)  # which says nothing of the kernel, nor that its fault was found
     return Planted(
         defect=row.defect,
         backend=verdict.backend,
         device=verdict.device,
         planted=bool(row.expected),
-        caught_by=tuple(dict.fromkeys(f.check for f in bad)),
+        caught_by=() if lost else tuple(dict.fromkeys(f.check for f in bad)),
         time_s=verdict.seconds,
-        refused=verdict.reason if verdict.status is Status.REFUSED else "",
+        refused=verdict.reason if lost or verdict.status is Status.REFUSED else "",
         message=bad[0].message if bad else "",
+        lost=lost,
     )

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.case import Case, Size
-from opwright.errors import CheckError
+from opwright.errors import CacheError, CheckError
 from opwright.machine import this_machine
 from opwright.results import BenchReport, Crossover, Measurement
 from opwright.runtime.baselines import DERIVED
 from opwright.runtime.op import Op
+from opwright.runtime.source_files import digest_of_sources
 from opwright.runtime.targets import load_target
 from opwright.runtime.tuned import device_name
+from opwright.sweep.executor import Executor, Here, run_units
+from opwright.sweep.journal import Journal, open_journal
+from opwright.sweep.unit import Needs, OnStep
 from opwright.timing.analysis.crossover import ranges
 from opwright.timing.case import time_case
 from opwright.timing.hardware.clocks import ClockWatch
 from opwright.timing.hardware.precision import PrecisionFlags
+from opwright.timing.merge import merged
 from opwright.timing.remaining import TimeLeft
 from opwright.timing.request import Request, Session
 from opwright.timing.roofline import measure_roofline
 from opwright.timing.sizes import bench_cases
 from opwright.timing.timers import make_timer
 
-__all__ = ["bench", "load_operators", "measure"]
+__all__ = ["bench", "load_operators", "measure", "measure_in_units", "store_or_say", "stored_tables"]
 
 
 def bench(
@@ -39,6 +50,9 @@ def bench(
     baselines: Sequence[str] | None = None,
     quick: bool = False,
     iters: int | None = None,
+    executor: Executor | None = None,
+    resume: Path | str | Journal | None = None,
+    on_resume: Callable[[str], None] | None = None,
     progress: Callable[[str], None] | None = None,
     on_measurement: Callable[[Measurement], None] | None = None,
 ) -> BenchReport:
@@ -54,6 +68,9 @@ def bench(
         baselines: some of ``reference``, ``torch.compile`` and the operators' own; by default all.
         quick: one size, fewer samples, and torch.compile only if it is among ``baselines``.
         iters: the exact number of samples of each, instead of the stop rule.
+        executor: where operators are timed, such as ``opwright.cluster.RayCluster``: each as a whole on one machine,
+            with a GPU for itself, or on the CPU with the machine. By default, in this process.
+        resume, on_resume: as for ``ow.check``; each operator's times are written when it is finished.
         progress, on_measurement: called with each step and measurement. After Ctrl-C the report has those so far.
 
     Returns:
@@ -64,12 +81,13 @@ def bench(
         TargetError, CheckError: a target, kernel, baseline, device, size or dtype does not exist.
     """
     quiet: Any = lambda what: None  # noqa: E731
-    return measure(
-        Request(
-            load_operators(targets), kernels, device, sizes or {}, dtypes, directions, baselines, quick, iters,
-            progress or quiet, on_measurement or quiet,
-        )
+    request = Request(
+        load_operators(targets), kernels, device, sizes or {}, dtypes, directions, baselines, quick, iters,
+        progress or quiet, on_measurement or quiet,
     )  # fmt: skip
+    if executor is None and resume is None:
+        return measure(request)
+    return measure_in_units(request, executor or Here(), resume, on_resume)
 
 
 def load_operators(targets: Sequence[Op | str]) -> list[Op]:
@@ -78,7 +96,137 @@ def load_operators(targets: Sequence[Op | str]) -> list[Op]:
 
 
 def measure(request: Request) -> BenchReport:
-    """Run a request. Raises CheckError if something in it does not exist."""
+    """Run a request in this process. Raises CheckError if something in it does not exist."""
+    try:
+        return _measure(request)
+    except _Interrupted as interrupted:
+        return interrupted.report
+
+
+def measure_in_units(
+    request: Request,
+    executor: Executor,
+    resume: Path | str | Journal | None = None,
+    on_resume: Callable[[str], None] | None = None,
+    *,
+    store: bool = False,
+) -> BenchReport:
+    """Run a request operator by operator, where the executor has them run; on each type of GPU, if it is for tables.
+
+    Args:
+        store: keep tables of the fastest kernels where they were measured, and here.
+    """
+    machine = executor.machine
+    where = request.device or ("cuda" if machine.has_gpu else "cpu")
+    _refuse_unknown(request)
+    for operator in request.operators:
+        _cases(operator, request, where)  # a size or dtype that does not exist is the caller's mistake
+    types = (executor.gpu_types or ("",)) if store and where == "cuda" else ("",)
+    units = [BenchUnit.of(request, o, where, gpu_type, store) for o in request.operators for gpu_type in types]
+    reports: dict[int, BenchReport] = {}
+    interrupted: list[BenchReport] = []
+    try:
+        with contextlib.ExitStack() as stack:
+            journal = stack.enter_context(open_journal(resume, machine, on_resume))
+            step: OnStep = lambda unit, what: request.progress(f"{unit.name}: {what}")  # noqa: E731
+            for done in stack.enter_context(run_units(units, executor, journal=journal, on_step=step)):
+                reports[done.number] = done.result
+                for measurement in done.result:
+                    request.on_measurement(measurement)
+    except _Interrupted as error:
+        interrupted.append(error.report)
+    except KeyboardInterrupt:
+        interrupted.append(BenchReport(machine.to_json(), (), errors=(_INTERRUPTED,)))
+    return merged([*(reports[number] for number in sorted(reports)), *interrupted])
+
+
+@dataclass(frozen=True)
+class BenchUnit:
+    """A unit of a sweep (``sweep.unit.Unit``): one operator, all kernels and cases, so that they are compared on one
+    machine.
+
+    Attributes:
+        request: with this operator only.
+    """
+
+    request: Request
+    gpu_type: str = ""
+    store: bool = False
+
+    @classmethod
+    def of(cls, request: Request, operator: Op, device: str, gpu_type: str, store: bool) -> BenchUnit:
+        own = dataclasses.replace(request, operators=[operator], device=device, progress=_quiet, on_measurement=_quiet)
+        return cls(own, gpu_type, store)
+
+    @property
+    def name(self) -> str:
+        return f"{self.request.operators[0].contract.qualname} on {self.gpu_type or self.request.device}"
+
+    @property
+    def key(self) -> str:
+        values = [
+            f"{f.name}={getattr(self.request, f.name)!r}"
+            for f in dataclasses.fields(self.request)
+            if f.name not in ("operators", "progress", "on_measurement")
+        ]
+        return digest("bench", digest_of_sources(self.request.operators[0]), self.gpu_type, str(self.store), *values)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(gpu=self.request.device == "cuda", gpu_type=self.gpu_type, alone=True)
+
+    @property
+    def kind(self) -> type[BenchReport]:
+        return BenchReport
+
+    def run(self, on_step: Callable[[str], None]) -> BenchReport:
+        report = _measure(dataclasses.replace(self.request, progress=on_step))
+        if self.store:
+            report = stored_tables(self.request.operators, report)
+        return report
+
+    def without_result(self, why: str, remedy: str) -> BenchReport:
+        error = f"{self.name}: {why}" + (f"\n  → {remedy}" if remedy else "")
+        return BenchReport({}, (), errors=(error,))
+
+
+def stored_tables(operators: Sequence[Op], report: BenchReport) -> BenchReport:
+    """Store the tables of a report in this machine's cache folder; the report says so. Raises CacheError."""
+    stored: list[Crossover] = []
+    for operator in operators:
+        own = [dataclasses.replace(c, stored=True) for c in report.crossovers if c.op == operator.contract.qualname]
+        if own:
+            store_or_say(functools.partial(operator.apply_tuning, own))
+        stored += own
+    return dataclasses.replace(report, crossovers=tuple(stored))
+
+
+def store_or_say(action: Callable[[], object]) -> None:
+    """Change the stored tables. Raises CacheError if the cache folder cannot be written."""
+    try:
+        action()
+    except OSError as error:
+        raise CacheError(
+            f"the tuning cannot be stored: {error}", fix="set OPWRIGHT_CACHE_DIR to a folder you may write"
+        ) from error
+
+
+class _Interrupted(KeyboardInterrupt):
+    """Ctrl-C while something was timed, with the report until then."""
+
+    def __init__(self, report: BenchReport) -> None:
+        super().__init__()
+        self.report = report
+
+
+_INTERRUPTED = "interrupted: the report has the measurements until then"
+
+
+def _quiet(_: object) -> None:
+    """Show nothing."""
+
+
+def _measure(request: Request) -> BenchReport:
     machine = this_machine()
     where = request.device or ("cuda" if machine.has_gpu else "cpu")
     if where == "cuda" and not machine.has_gpu:
@@ -96,6 +244,7 @@ def measure(request: Request) -> BenchReport:
     crossovers: list[Crossover] = []
     errors: list[str] = []
     passes_over = 0
+    interrupted = False
     try:
         for operator in request.operators:
             session = Session(operator, request, where, timer, watch, roofline, flags, left, errors)
@@ -107,8 +256,9 @@ def measure(request: Request) -> BenchReport:
                 left.reached(passes_over)
             crossovers += _crossovers(session)  # only after a complete sweep
     except KeyboardInterrupt:
-        errors.append("interrupted: the report has the measurements until then")
-    return BenchReport(
+        interrupted = True
+        errors.append(_INTERRUPTED)
+    report = BenchReport(
         {**machine.to_json(), **watch.state()},
         tuple(found),
         roofline,
@@ -116,6 +266,9 @@ def measure(request: Request) -> BenchReport:
         tuple(crossovers),
         {**flags.to_json(), **timer.settings()},
     )
+    if interrupted:
+        raise _Interrupted(report)
+    return report
 
 
 def _cases(operator: Op, request: Request, device: str) -> list[Case]:

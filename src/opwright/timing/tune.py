@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from opwright.contract.inputs.case import Size
-from opwright.errors import CacheError
-from opwright.machine import this_machine
-from opwright.results import BenchReport, Crossover, Measurement
+from opwright.machine import Machine, this_machine
+from opwright.results import BenchReport, Measurement
 from opwright.runtime.op import Op
+from opwright.runtime.tuned import Exported, read_exported, write_exported
+from opwright.sweep.executor import Executor, Here
+from opwright.sweep.journal import Journal
+from opwright.sweep.versions import versions_of
 from opwright.timing.request import Request
-from opwright.timing.run import load_operators, measure
+from opwright.timing.run import load_operators, measure, measure_in_units, store_or_say, stored_tables
 
 __all__ = ["tune"]
 
@@ -25,6 +28,10 @@ def tune(
     quick: bool = False,
     iters: int | None = None,
     clear: bool = False,
+    export: Path | str | None = None,
+    executor: Executor | None = None,
+    resume: Path | str | Journal | None = None,
+    on_resume: Callable[[str], None] | None = None,
     progress: Callable[[str], None] | None = None,
     on_measurement: Callable[[Measurement], None] | None = None,
 ) -> BenchReport:
@@ -38,6 +45,9 @@ def tune(
         targets, device, sizes, dtypes, quick, iters, progress, on_measurement: as for ``ow.bench``. Without sizes,
             the operator's own or about eight, from launch-bound to larger than the cache.
         clear: remove the tuning, and measure nothing.
+        export: also add the tables to this file, which can be committed; ``op.use_tuning`` takes it.
+        executor, resume, on_resume: as for ``ow.bench``. On a cluster, each operator is measured on every type of GPU;
+            the tables are stored where they were measured, and here.
 
     Returns:
         A report whose ``crossovers`` are the fastest kernels by size; empty if there is only one kernel.
@@ -49,38 +59,39 @@ def tune(
     operators = load_operators(targets)
     if clear:
         for operator in operators:
-            _store(operator.clear_tuning)
+            store_or_say(operator.clear_tuning)
         return BenchReport(this_machine().to_json(), ())
     quiet: Callable[[object], None] = lambda what: None  # noqa: E731
-    report = measure(
-        Request(
-            operators,
-            device=device,
-            sizes=sizes or {},
-            dtypes=dtypes,
-            directions=("forward",),
-            baselines=(),
-            quick=quick,
-            iters=iters,
-            progress=progress or quiet,
-            on_measurement=on_measurement or quiet,
-            caches=("warm",),
-            sweep=True,
-        )
+    request = Request(
+        operators,
+        device=device,
+        sizes=sizes or {},
+        dtypes=dtypes,
+        directions=("forward",),
+        baselines=(),
+        quick=quick,
+        iters=iters,
+        progress=progress or quiet,
+        on_measurement=on_measurement or quiet,
+        caches=("warm",),
+        sweep=True,
     )
-    stored: list[Crossover] = []
+    if export is not None and Path(export).exists():
+        read_exported(Path(export))  # what is no such file is found before minutes of work
+    if executor is None and resume is None:
+        report = measure(request)
+    else:
+        report = measure_in_units(request, executor or Here(), resume, on_resume, store=True)
+    report = stored_tables(operators, report)  # also those that other machines have measured
+    if export is not None:
+        write_exported(
+            Path(export), _exported(operators, report, this_machine() if executor is None else executor.machine)
+        )
+    return report
+
+
+def _exported(operators: Sequence[Op], report: BenchReport, machine: Machine) -> Iterator[Exported]:
+    """The tables of each operator that has some."""
     for operator in operators:
-        own = [dataclasses.replace(c, stored=True) for c in report.crossovers if c.op == operator.contract.qualname]
-        if own:
-            _store(functools.partial(operator.apply_tuning, own))
-        stored += own
-    return dataclasses.replace(report, crossovers=tuple(stored))
-
-
-def _store(action: Callable[[], object]) -> None:
-    try:
-        action()
-    except OSError as error:
-        raise CacheError(
-            f"the tuning cannot be stored: {error}", fix="set OPWRIGHT_CACHE_DIR to a folder you may write"
-        ) from error
+        if own := [c for c in report.crossovers if c.op == operator.contract.qualname]:
+            yield dataclasses.replace(operator.exported_tuning(own), versions=versions_of(machine))

@@ -93,6 +93,9 @@ class Op(BaseOp[P, R_co]):
     def sizes(self, **_: Any) -> None:
         """Ignored: a shipped package has no benchmarks."""
 
+    def use_tuning(self, file: Any) -> None:
+        """Ignored: a shipped package tries its kernels in the order of their attachment."""
+
     def samples(self, function: Any, /) -> Any:
         """Ignored: a shipped package has no checks."""
         return function

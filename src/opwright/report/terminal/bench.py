@@ -23,11 +23,12 @@ COMPARISON_STYLES = {
 
 def show_bench(console: Console, report: BenchReport) -> None:
     """Print one table per operator and direction: times with their intervals, rates, and comparisons."""
-    groups: dict[tuple[str, str], list[Measurement]] = {}
-    for m in report.measurements:
-        groups.setdefault((m.op, m.direction), []).append(m)
-    for (op, direction), measured in groups.items():
-        console.print(f"[bold]{escape(op)}[/] {direction} [dim]on {measured[0].device}[/]")
+    groups: dict[tuple[str, str, str, str], list[Measurement]] = {}
+    for m in report.measurements:  # of one machine each: times of several are not put side by side
+        groups.setdefault((m.op, m.direction, m.device_name, m.host), []).append(m)
+    for (op, direction, device_name, host), measured in groups.items():
+        where = f"{device_name}, {host}" if host else measured[0].device
+        console.print(f"[bold]{escape(op)}[/] {direction} [dim]on {escape(where)}[/]", highlight=False)
         console.print(_bench_table(measured))
         console.print()
     _show_crossovers(console, report.crossovers)

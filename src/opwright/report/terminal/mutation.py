@@ -16,6 +16,7 @@ __all__ = ["show_mutation"]
 
 _LOOKS = {
     Fate.KILLED: "green", Fate.TIMEOUT: "green", Fate.SURVIVED: "yellow", Fate.INVALID: "dim", Fate.EQUIVALENT: "dim",
+    Fate.UNKNOWN: "red",
 }  # fmt: skip
 
 
@@ -33,6 +34,8 @@ def show_mutation(console: Console, report: MutationReport, *, verbose: bool = F
         shown = kernel.mutants if verbose else kernel.survivors
         for mutant in shown:
             _show_mutant(console, kernel, mutant)
+    for mutant in report.unknown:
+        print_indented(console, Text(f"unknown {mutant.file}:{mutant.line}: {one_line(mutant.message)}", "red"), 0)
     for kernel in report:
         if kernel.refused:
             console.print()
@@ -53,7 +56,7 @@ def _table(kernels: Iterable[KernelMutation]) -> Table:
         table.add_column(name, justify="right")
     for k in kernels:
         counts = [str(k.count(fate) or "·") for fate in Fate]
-        killed, timeout, survived, invalid, equivalent = counts
+        killed, timeout, survived, invalid, equivalent, _ = counts
         looks = "yellow" if k.survivors else "green"
         table.add_row(
             Text(one_line(f"{k.op} {k.kernel}")), k.device, f"{len(k.mutants)} of {k.possible}",

@@ -1,0 +1,79 @@
+"""The options of commands that may run on a cluster, and be taken up again: ``--ray`` and ``--resume``."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+from rich.markup import escape
+
+from opwright.cli.common import console
+
+if TYPE_CHECKING:
+    from opwright.cluster import RayCluster
+
+__all__ = ["Group", "Ray", "Resume", "Sweep", "sweep"]
+
+_LOCAL = "local"
+_ADDRESS = re.compile(r"auto|local|ray://.+|[\w.\[\]-]+:\d+")
+
+Ray = Annotated[
+    str | None,
+    typer.Option(metavar="[ADDRESS]", help="On a cluster of Ray: host:port, auto; without one, it is started here."),
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write what is finished to FILE at once, and take up what is in it."),
+]
+
+
+class Group(typer.core.TyperGroup):
+    """The commands; ``--ray`` may stand without an address."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _with_address(args))
+
+
+def _with_address(arguments: Sequence[str]) -> list[str]:
+    """The arguments, in which each ``--ray`` has an address: what follows it may be a target or an option."""
+    following = [*arguments[1:], ""]
+    return [
+        f"--ray={_LOCAL}" if argument == "--ray" and not _ADDRESS.fullmatch(after) else argument
+        for argument, after in zip(arguments, following, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Where a command's work runs, and the file of what is finished."""
+
+    executor: RayCluster | None
+    resume: Path | None
+
+    def options(self) -> dict[str, Any]:
+        """The arguments for ``ow.check`` and the other functions with an executor."""
+        return {"executor": self.executor, "resume": self.resume, "on_resume": _say}
+
+
+@contextlib.contextmanager
+def sweep(ray: str | None, resume: Path | None, jobs: int | None = None) -> Iterator[Sweep]:
+    """The cluster that ``--ray`` names, while the command runs. What differs between its machines is printed."""
+    if ray is None:
+        yield Sweep(None, resume)
+        return
+    from opwright.cluster import RayCluster
+
+    with RayCluster("" if ray == _LOCAL else ray, jobs=jobs) as cluster:
+        for difference in cluster.differences:
+            console(stderr=True).print(f"[yellow]not all machines are alike:[/] {escape(difference)}")
+        yield Sweep(cluster, resume)
+
+
+def _say(text: str) -> None:
+    console(stderr=True).print(f"opwright: {text}", markup=False, highlight=False, soft_wrap=True)

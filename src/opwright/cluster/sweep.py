@@ -1,0 +1,235 @@
+"""Gives units to Ray, a few more than can run at a time, and takes their results, losses and notes."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from opwright.cluster import worker
+from opwright.cluster.attempts import Attempts, Loss, LossKind
+from opwright.cluster.nodes import Node, can_run, options_for
+from opwright.cluster.parcel import Packer
+from opwright.errors import OpwrightError
+from opwright.sweep.unit import Done, OnStep, Unit
+
+__all__ = ["Sweep"]
+
+# So many tasks are with Ray at a time for each that can run: one runs, and the next is on its way.
+_AHEAD = 2
+_SECONDS_BETWEEN_READS, _SECONDS_BETWEEN_LOOKS = 0.5, 5.0
+
+
+class Sweep:
+    """The units of one run, and which of them are with Ray.
+
+    Args:
+        ray: the module.
+        task, board, shelf: ``worker.do`` as a task, and the actors of ``Board`` and ``Shelf``.
+        over: the queue of what is over; a simulation has its own, and its own clock.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        task: Any,
+        board: Any,
+        shelf: Any,
+        nodes: Sequence[Node],
+        units: Sequence[Unit[Any]],
+        on_step: OnStep,
+        *,
+        over: Any = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ray, self._task, self._board, self._shelf = ray, task, board, shelf
+        self._nodes, self._units, self._on_step = list(nodes), units, on_step
+        self._packer = Packer(ray.put)
+        self._attempts: dict[int, Attempts] = {}
+        self._running: dict[int, Any] = {}
+        self._running_on_gpus = 0
+        # The newest note of each unit that has begun.
+        self._notes: dict[int, worker.Note] = {}
+        self._over, self._clock = queue.SimpleQueue() if over is None else over, clock
+        self._reading: Any = None
+        self._read_next = self._look_next = 0.0
+
+    def results(self) -> Iterator[Done]:
+        """Each unit when it is over."""
+        waiting = {gpu: deque(i for i, u in enumerate(self._units) if u.needs.gpu is gpu) for gpu in (True, False)}
+        while any(waiting.values()) or self._running:
+            for gpu, numbers in waiting.items():
+                while numbers and self._has_room(gpu):
+                    if (done := self._start(numbers.popleft())) is not None:
+                        yield done
+            yield from self._look_at_nodes()
+            if self._running and (done := self._next_over()) is not None:
+                yield done
+
+    def cancel(self) -> None:
+        """End the tasks that run."""
+        for ref in self._running.values():
+            self._cancel(ref)
+        self._running.clear()
+
+    def _cancel(self, ref: Any) -> None:
+        with contextlib.suppress(Exception):  # the cluster may be gone
+            self._ray.cancel(ref, force=True)
+
+    def _has_room(self, gpu: bool) -> bool:
+        running = self._running_on_gpus if gpu else len(self._running) - self._running_on_gpus
+        return running < _AHEAD * max(1, sum(node.gpus if gpu else node.cpus for node in self._nodes))
+
+    # -- one unit ---------------------------------------------------------------------------------------------------
+
+    def _start(self, number: int) -> Done | None:
+        """Give a unit to Ray. Returns it if it is over at once."""
+        unit, attempts = self._units[number], self._attempts.get(number, Attempts())
+        if unit.needs.here:
+            return Done(number, unit.run(lambda step: self._on_step(unit, step)))
+        if not can_run(unit.needs, self._nodes):
+            what = f"a GPU {unit.needs.gpu_type}".rstrip() if unit.needs.gpu else "a processor for tasks"
+            why = f"no machine of the cluster has {what}"
+            return Done(number, unit.without_result(why, "add one, or choose another --device"), lost=True)
+        try:
+            parcel, operators = self._packer.pack(unit)
+        except Exception as error:  # whatever the reducers of the user's objects raise
+            why = f"it cannot be sent to the cluster: {type(error).__name__}: {error}"
+            return Done(number, unit.without_result(why, "run it on this machine, without --ray"), lost=True)
+        options = options_for(unit.needs, self._nodes, attempts.nodes_to_avoid)
+        where = worker.Where(number, attempts.number, unit.needs.gpu)
+        ref = self._task.options(**options).remote(parcel, where, self._board, self._shelf, *operators)
+        self._running[number] = ref
+        self._running_on_gpus += unit.needs.gpu
+        # Called in a thread of Ray's, with the result or the error.
+        ref.future().add_done_callback(lambda future: self._over.put((number, ref, future)))
+        again = f", attempt {attempts.number + 1}" if attempts.number else ""
+        self._on_step(unit, f"waits for a machine{again}")
+        return None
+
+    def _forget(self, number: int) -> None:
+        """It does not run any more."""
+        del self._running[number]
+        self._running_on_gpus -= self._units[number].needs.gpu
+
+    def _next_over(self) -> Done | None:
+        """Wait for the next unit that is over, for a moment; read notes meanwhile."""
+        self._read_board()
+        try:
+            number, ref, future = self._over.get(timeout=_SECONDS_BETWEEN_READS)
+        except queue.Empty:
+            return None
+        if self._running.get(number) is not ref:  # it was taken back, and given to Ray again
+            return None
+        error = future.exception()
+        if error is not None:
+            return self._lose(number, error)
+        self._forget(number)
+        self._attempts.pop(number, None)
+        self._notes.pop(number, None)
+        return Done(number, future.result())
+
+    # -- losses -----------------------------------------------------------------------------------------------------
+
+    def _lose(self, number: int, error: BaseException) -> Done | None:
+        """Try a unit again, or give what stands in place of its result."""
+        loss = self._loss(number, error)
+        if loss is not None:
+            return self._try_again(number, loss)
+        self._forget(number)
+        cause = getattr(error, "cause", None)
+        why, remedy = (cause.message, cause.fix) if isinstance(cause, OpwrightError) else (_last_line(error), "")
+        result = self._units[number].without_result(f"it could not be run there: {why}", remedy or "")
+        return Done(number, result, lost=True)
+
+    def _try_again(self, number: int, loss: Loss) -> Done | None:
+        unit = self._units[number]
+        self._forget(number)
+        attempts = self._attempts.setdefault(number, Attempts())
+        attempts.losses.append(loss)
+        attempts.see_dead_machines(self._alive(default=attempts.nodes_to_avoid))
+        if not attempts.is_over:
+            self._on_step(unit, str(loss))
+            return self._start(number)
+        return Done(number, unit.without_result(attempts.describe(), attempts.remedy()), lost=True)
+
+    def _loss(self, number: int, error: BaseException) -> Loss | None:
+        """What an error of Ray means; None if the unit itself raised it, so that no machine would do better."""
+        errors = self._ray.exceptions
+        self._read_board(wait=True)
+        note = self._notes.pop(number, None)
+        node, host, step = (note.node, note.host, note.step) if note is not None else ("", "", "")
+        if isinstance(error, errors.RayTaskError):
+            cause = getattr(error, "cause", None)
+            return Loss(LossKind.UNFIT, str(cause), node, host) if isinstance(cause, worker.UnfitMachine) else None
+        if isinstance(error, errors.RuntimeEnvSetupError | errors.TaskUnschedulableError):
+            return None
+        kind = LossKind.MACHINE if isinstance(error, errors.NodeDiedError) else LossKind.WORKER
+        return Loss(kind, f"{type(error).__name__}: {_last_line(error)}", node, host, step)
+
+    def _look_at_nodes(self) -> Iterator[Done]:
+        """From time to time: if a machine is gone, give the units that it ran to others, and take back those that wait,
+        which may have asked for just this machine. Ray says nothing of a worker that outlives its machine's control."""
+        now = self._clock()
+        if now < self._look_next:
+            return
+        self._look_next = now + _SECONDS_BETWEEN_LOOKS
+        alive = self._alive(default={node.id for node in self._nodes})
+        left = [node for node in self._nodes if node.id in alive]
+        if len(left) == len(self._nodes) or not left:
+            return
+        self._nodes = left
+        for number, ref in list(self._running.items()):
+            note = self._notes.get(number)
+            if note is not None and note.node in alive:
+                continue
+            self._cancel(ref)
+            if note is not None:
+                del self._notes[number]
+                loss = Loss(LossKind.MACHINE, "it answers no more", note.node, note.host, note.step)
+                done = self._try_again(number, loss)
+            else:
+                self._forget(number)
+                done = self._start(number)
+            if done is not None:
+                yield done
+
+    def _alive(self, default: set[str]) -> set[str]:
+        with contextlib.suppress(Exception):  # its control process may be restarting
+            return {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        return default
+
+    # -- notes ------------------------------------------------------------------------------------------------------
+
+    def _read_board(self, *, wait: bool = False) -> None:
+        """Show the steps that tasks have noted: those that have come since the last time, or with ``wait`` all."""
+        if self._reading is not None:
+            self._take_notes(timeout=2.0 if wait else 0.0)
+        now = self._clock()
+        if self._reading is None and (wait or now >= self._read_next):
+            self._read_next = now + _SECONDS_BETWEEN_READS
+            self._reading = self._board.take.remote()
+            if wait:
+                self._take_notes(timeout=2.0)
+
+    def _take_notes(self, timeout: float) -> None:
+        try:
+            notes = self._ray.get(self._reading, timeout=timeout)
+        except self._ray.exceptions.GetTimeoutError:
+            return
+        except self._ray.exceptions.RayError:  # the board has died, and is started again
+            notes = []
+        self._reading = None
+        for note in notes:
+            attempts = self._attempts.get(note.number, Attempts())
+            if note.number in self._running and note.attempt == attempts.number:
+                self._notes[note.number] = note
+                self._on_step(self._units[note.number], f"{note.step} [{note.host}]")
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__
