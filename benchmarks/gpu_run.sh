@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All measurements and tests that need a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
-# Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order).
-# Each has its own time limit. BEFORE names a checkout of an earlier version, beside which calls are timed. With PACK=1 all files end in
+# Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order);
+# opinfo (of torch's functions OPINFO), corpus (of the checkouts CORPUS of public Triton kernels), selftest, offsets. Each has its own time limit. BEFORE names a checkout of an earlier version, beside which calls are timed. With PACK=1 all files end in
 # one archive, results.tar.gz.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -55,6 +55,24 @@ demo() {
 self() { OUT="$out" timeout 100 python3 benchmarks/self_comparison.py --quick 2>&1 | tail -40; }
 timing() { timeout 250 python3 benchmarks/gpu_bench.py "$out" 2>&1 | tail -75; }
 table() { timeout 60 python3 -m opwright.gallery.add --size 1024 --size 4096 > "$out/add-table.txt" 2>&1; tail -20 "$out/add-table.txt"; }
+
+opinfo() {
+  timeout 300 python3 -m tests.opinfo.table cuda "$out/opinfo.json" --jobs 8 ${OPINFO:+--only $OPINFO} > "$out/opinfo.log" 2>&1
+  tail -25 "$out/opinfo.log"
+}
+corpus() {
+  timeout 400 python3 -m tests.corpus.triton.table $CORPUS --gpu --jobs 6 -o "$out/triton-corpus.json" > "$out/corpus.log" 2>&1
+  tail -40 "$out/corpus.log"
+}
+selftest() {
+  timeout 300 python3 -m opwright selftest --device cuda --jobs 8 --json "$out/selftest.json" > "$out/selftest.log" 2>&1
+  tail -30 "$out/selftest.log"
+}
+offsets() {
+  timeout 200 python3 -m opwright check opwright.gallery.add opwright.gallery.trig opwright.gallery.lltm opwright.gallery.conv1d \
+    --device cuda --only "64-bit offsets" --jobs 1 --json "$out/offsets.json" > "$out/offsets.log" 2>&1
+  tail -40 "$out/offsets.log"
+}
 
 [ $# -gt 0 ] || set -- doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table
 for step in "$@"; do
