@@ -103,3 +103,17 @@ def test_a_choice_is_its_member_in_the_traced_reference(namespace):
     (found,) = torch.autograd.grad(step(x).sum(), x)
     assert found.tolist() == [[0.25] * 3] * 4
     assert not any("_vjp" in operation for operation in operations)
+
+
+def test_autocast_leaves_it_alone(namespace):
+    @ow.op(f"{namespace}::product")
+    def product(x: Float[Tensor, "m k"], w: Float[Tensor, "k n"]) -> Float[Tensor, "m n"]:
+        return x @ w
+
+    step, operations = compiled(lambda x, w: product(x, w))
+    x, w = torch.randn(5, 6, requires_grad=True), torch.randn(6, 7, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.autograd.grad(step(x, w).sum(), (x, w))
+        expected = torch.autograd.grad(product(x, w).sum(), (x, w))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    assert not any("_vjp" in operation for operation in operations)

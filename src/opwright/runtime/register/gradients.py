@@ -144,8 +144,9 @@ def _vjp_in_a_graph(
     """The operations of the reference's gradient, which a compiler fuses; or the operator, where they are many or
     cannot be traced. What was traced before that is of no use, and no part of the graph."""
     *arguments, needs = rest
+    device = tree.tensors(arguments)[0].device.type
     try:
-        with _Counted():
+        with torch.autocast(device, enabled=False), _Counted():  # as around the operator itself
             return derive.vjp(contract, contract.with_members(arguments), grad_outputs, needs)
     except Exception:  # a reference raises anything where it reads values
         return operator(grad_outputs, *rest)  # type: ignore[no-any-return]
