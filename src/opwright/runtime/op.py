@@ -269,7 +269,7 @@ class Op(BaseOp[P, R_co]):
         self._exported = tuple(one for one in found if one.op == self.contract.qualname)
         self._changed()
 
-    def exported_tuning(self, tables: Sequence[Crossover]) -> tuned.Exported:
+    def _exported_tuning(self, tables: Sequence[Crossover]) -> tuned.Exported:
         """Tables in the form of such a file."""
         return tuned.Exported(self.contract.qualname, self._kernels_digest(), tuple(tables))
 
@@ -374,7 +374,7 @@ class Op(BaseOp[P, R_co]):
     # -- identity ---------------------------------------------------------------------------------------------------
 
     @property
-    def untuned_fingerprint(self) -> str:
+    def _untuned_fingerprint(self) -> str:
         """The fingerprint without the tables of ``ow.tune``, in which machines differ."""
         return digest(
             self.contract.fingerprint, str(self._only), *self._rules.fingerprint, *self._untuned_fingerprints()

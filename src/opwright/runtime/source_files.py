@@ -20,7 +20,7 @@ _C_LIKE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
 def digest_of_sources(operator: Op) -> str:
     """A digest of an operator and its kernels, and of the user's headers that they include."""
     texts = (file.read_bytes().hex() for file in kernel_files(operator))
-    return digest(operator.contract.qualname, operator.untuned_fingerprint, *texts)
+    return digest(operator.contract.qualname, operator._untuned_fingerprint, *texts)
 
 
 def source_files(operator: Op) -> list[Path]:
