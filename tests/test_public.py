@@ -55,7 +55,7 @@ def test_an_operator_has_a_users_names_only(namespace):
         "register_autograd", "register_fake", "register_flops", "register_sharding", "register_vmap",
         "contract", "overload", "parts", "fingerprint", "explain", "flops", "functional", "with_saved",
         "baseline", "baselines", "samples", "sizes", "property", "properties", "apply_tuning", "clear_tuning",
-        "exported_tuning", "use_tuning",
+        "use_tuning",
     }  # fmt: skip
     for name in public - {
         "contract",

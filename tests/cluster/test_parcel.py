@@ -12,7 +12,6 @@ from opwright.checks.unit import CheckUnit, Settings
 from opwright.cluster.operators import send
 from opwright.cluster.parcel import Packer
 from opwright.machine import this_machine
-from opwright.runtime.op import untuned_fingerprint
 from opwright.runtime.source_files import digest_of_sources, source_files
 from opwright.runtime.targets import load_target
 from tests.warm import run_module
@@ -48,8 +47,7 @@ unit = unpack(parcel, operators)
 op = unit.task.op
 print("module", sys.modules[op.contract.module].__file__ if op.contract.module in sys.modules else "by value")
 print("kernel", *kernel_files(op))
-from opwright.runtime.op import untuned_fingerprint
-print("fingerprint", untuned_fingerprint(op))
+print("fingerprint", op._untuned_fingerprint)
 verdict = unit.run(lambda step: None)
 print("verdict", verdict.status, verdict.findings[0].reproduce)
 """
@@ -104,7 +102,7 @@ def test_a_changed_header_is_another_source(operator, tmp_path):
 
 @pytest.mark.slow  # another process imports torch, and checks a kernel
 def test_a_machine_without_the_files_gets_them(operator, tmp_path):
-    file, fingerprint = packed(operator, tmp_path), untuned_fingerprint(operator)
+    file, fingerprint = packed(operator, tmp_path), operator._untuned_fingerprint
     (tmp_path / "project").rename(tmp_path / "gone")
     found = received(file, tmp_path)
     assert found["module"].startswith(f"{tmp_path}/elsewhere/sources/")
@@ -120,7 +118,7 @@ def test_a_machine_with_another_version_gets_this_one(operator, tmp_path):
     helper.write_text("def two():\n    return 3\n")
     found = received(file, tmp_path)
     assert found["module"].startswith(f"{tmp_path}/elsewhere/sources/")
-    assert found["fingerprint"] == untuned_fingerprint(operator)
+    assert found["fingerprint"] == operator._untuned_fingerprint
 
 
 @pytest.mark.slow  # another process imports torch, and checks a kernel

@@ -302,12 +302,12 @@ def test_tables_of_several_devices_are_merged_in_one_file(namespace, tmp_path):
     double, file = double_op(namespace), tmp_path / "tuning.json"
     for device_name in ("H100", "A100", "H100"):
         table = Crossover(double.contract.qualname, "cuda", device_name, "float32", (SizeRange(0, None, "steady"),))
-        tables.write_exported(file, [double.exported_tuning([table])])
+        tables.write_exported(file, [double._exported_tuning([table])])
     (one,) = tables.read_exported(file)
     assert [t.device_name for t in one.tables] == ["A100", "H100"]
     double.python(lambda x: 2 * x, name="third")
     table = Crossover(double.contract.qualname, "cuda", "B200", "float32", (SizeRange(0, None, "steady"),))
-    tables.write_exported(file, [double.exported_tuning([table])])
+    tables.write_exported(file, [double._exported_tuning([table])])
     (one,) = tables.read_exported(file)
     assert [t.device_name for t in one.tables] == ["B200"]  # the others are of other kernels
 

@@ -15,7 +15,7 @@ from opwright.errors import CheckError
 from opwright.file_trust import OTHERS_WRITE
 from opwright.machine import this_machine
 from opwright.runtime import serialization
-from opwright.runtime.op import Op, untuned_fingerprint
+from opwright.runtime.op import Op
 from opwright.runtime.source_files import source_files
 from opwright.runtime.targets import ImportPath, find_import_path, import_operator
 
@@ -50,7 +50,7 @@ def send(operator: Op) -> SentOperator:
         why_not = f"{type(error).__name__}: {error}"
     return SentOperator(
         import_path=find_import_path(operator),
-        fingerprint=untuned_fingerprint(operator),
+        fingerprint=operator._untuned_fingerprint,
         files={str(file): file.read_bytes() for file in source_files(operator)},
         path=tuple(sys.path),
         pickle=pickle,
@@ -70,7 +70,7 @@ def receive(sent: SentOperator) -> Op:
         root = None if _has_same_files(sent.files) else _written(sent.files)
         with contextlib.suppress(Exception):  # the user's module may raise anything here
             found = import_operator(_below(root, sent))
-            if found is not None and untuned_fingerprint(found) == sent.fingerprint:
+            if found is not None and found._untuned_fingerprint == sent.fingerprint:
                 return found
     if not sent.pickle:
         raise CheckError(

@@ -179,21 +179,24 @@ class Sweep:
         self._look_next = now + _SECONDS_BETWEEN_LOOKS
         alive = self._alive(default={node.id for node in self._nodes})
         left = [node for node in self._nodes if node.id in alive]
-        if len(left) == len(self._nodes) or not left:
+        if not left:
             return
-        self._nodes = left
+        is_one_gone, self._nodes = len(left) < len(self._nodes), left
+        if is_one_gone:
+            self._read_board(wait=True)
         for number, ref in list(self._running.items()):
             note = self._notes.get(number)
-            if note is not None and note.node in alive:
-                continue
-            self._cancel(ref)
-            if note is not None:
+            if note is None and is_one_gone:
+                self._cancel(ref)
+                self._forget(number)
+                done = self._start(number)
+            elif note is not None and note.node not in alive:
+                self._cancel(ref)
                 del self._notes[number]
                 loss = Loss(LossKind.MACHINE, "it answers no more", note.node, note.host, note.step)
                 done = self._try_again(number, loss)
             else:
-                self._forget(number)
-                done = self._start(number)
+                continue
             if done is not None:
                 yield done
 

@@ -31,7 +31,7 @@ from opwright.runtime.parts import parts_of
 from opwright.runtime.properties import Property, make_property
 from opwright.runtime.register import registration
 
-__all__ = ["Op", "defined_in", "explain", "op", "untuned_fingerprint"]
+__all__ = ["Op", "defined_in", "explain", "op"]
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R")
@@ -269,7 +269,7 @@ class Op(BaseOp[P, R_co]):
         self._exported = tuple(one for one in found if one.op == self.contract.qualname)
         self._changed()
 
-    def exported_tuning(self, tables: Sequence[Crossover]) -> tuned.Exported:
+    def _exported_tuning(self, tables: Sequence[Crossover]) -> tuned.Exported:
         """Tables in the form of such a file."""
         return tuned.Exported(self.contract.qualname, self._kernels_digest(), tuple(tables))
 
@@ -373,16 +373,18 @@ class Op(BaseOp[P, R_co]):
 
     # -- identity ---------------------------------------------------------------------------------------------------
 
+    @property
+    def _untuned_fingerprint(self) -> str:
+        """The fingerprint without the tables of ``ow.tune``, in which machines differ."""
+        return digest(
+            self.contract.fingerprint, str(self._only), *self._rules.fingerprint, *self._untuned_fingerprints()
+        )
+
     def _untuned_fingerprints(self) -> list[str]:
         kernels = [f"{k.name}={k.fingerprint}" for k in self.kernels.values()]
         if self._has_functional_form:
             kernels += self.functional._rules.fingerprint
         return kernels
-
-    def _untuned_fingerprint(self) -> str:
-        return digest(
-            self.contract.fingerprint, str(self._only), *self._rules.fingerprint, *self._untuned_fingerprints()
-        )
 
     def _kernel_fingerprints(self) -> list[str]:
         tables = (
@@ -451,11 +453,6 @@ class Op(BaseOp[P, R_co]):
 
 def _restricted_backward(backward: BaseOp[..., Any], kernel: str) -> BaseOp[..., Any]:
     return backward.restricted_to(kernel) if isinstance(backward, Op) and kernel in backward.kernels else backward
-
-
-def untuned_fingerprint(operator: Op[..., Any]) -> str:
-    """An operator's fingerprint without the tables of ``ow.tune``, in which machines differ."""
-    return operator._untuned_fingerprint()
 
 
 def explain(operator: Op[P, Any], *args: P.args, **kwargs: P.kwargs) -> Explanation:

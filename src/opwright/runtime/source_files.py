@@ -10,7 +10,7 @@ from opwright.backends.c_text import included_files
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.reachable import values_reached
 from opwright.contract.fingerprint import digest
-from opwright.runtime.op import Op, untuned_fingerprint
+from opwright.runtime.op import Op
 
 __all__ = ["digest_of_sources", "kernel_files", "source_files"]
 
@@ -20,7 +20,7 @@ _C_LIKE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
 def digest_of_sources(operator: Op) -> str:
     """A digest of an operator and its kernels, and of the user's headers that they include."""
     texts = (file.read_bytes().hex() for file in kernel_files(operator))
-    return digest(operator.contract.qualname, untuned_fingerprint(operator), *texts)
+    return digest(operator.contract.qualname, operator._untuned_fingerprint, *texts)
 
 
 def source_files(operator: Op) -> list[Path]:

@@ -94,4 +94,4 @@ def _exported(operators: Sequence[Op], report: BenchReport, machine: Machine) ->
     """The tables of each operator that has some."""
     for operator in operators:
         if own := [c for c in report.crossovers if c.op == operator.contract.qualname]:
-            yield dataclasses.replace(operator.exported_tuning(own), versions=versions_of(machine))
+            yield dataclasses.replace(operator._exported_tuning(own), versions=versions_of(machine))

@@ -1,0 +1,155 @@
+"""What the driver does with units, losses and machines that are gone, with a Ray that is made up."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import queue
+import types
+
+import pytest
+
+from opwright.cluster.nodes import Node
+from opwright.cluster.sweep import Sweep
+from opwright.cluster.worker import Note, UnfitMachine
+from opwright.machine import this_machine
+from opwright.sweep.unit import Needs
+from tests.sweep.units import Square, Squared
+
+ray_exceptions = pytest.importorskip("ray.exceptions", reason="Ray is not installed")
+
+
+class Ref:
+    def __init__(self, where):
+        self.where, self.made, self.cancelled = where, concurrent.futures.Future(), False
+
+    def future(self):
+        return self.made
+
+
+class Ray:
+    """Ends each task as ``script`` says: for a unit's number, a list of what its attempts give, the first first.
+
+    What is an error is raised, ``"silent"`` gives nothing after the machine is gone, and everything else is a result.
+    """
+
+    exceptions = ray_exceptions
+
+    def __init__(self, script, nodes="ab"):
+        self.script, self.names, self.dead = script, nodes, set()
+        self.given, self.notes, self.now = [], [], 0.0
+        self.take = types.SimpleNamespace(remote=lambda: "notes")
+
+    # the module
+    put = staticmethod(lambda value: value)
+
+    def nodes(self):
+        return [{"NodeID": name, "Alive": name not in self.dead} for name in self.names]
+
+    def cancel(self, ref, force):
+        ref.cancelled = True
+
+    def get(self, value, timeout):
+        notes, self.notes = self.notes, []
+        return notes
+
+    # the task
+    def options(self, **options):
+        self.chosen = options
+        return self
+
+    def remote(self, parcel, where, board, shelf, *operators):
+        self.given.append((where.number, where.attempt, self.chosen))
+        ref, outcome = Ref(where), self.script[where.number][where.attempt]
+        node = self.names[where.attempt % len(self.names)]
+        self.notes.append(Note(where.number, where.attempt, node, f"host-{node}", "values n=5"))
+        if outcome == "silent":
+            self.dead.add(node)
+        elif isinstance(outcome, Exception):
+            ref.made.set_exception(outcome)
+        else:
+            ref.made.set_result(outcome)
+        return ref
+
+    # the queue of what is over, and time
+    class Over(queue.SimpleQueue):
+        def __init__(self, ray):
+            self.ray = ray
+
+        def get(self, timeout):
+            self.ray.now += 6.0
+            return super().get(block=False)
+
+    def run(self, units, steps=None):
+        nodes = [Node.of(name, f"host-{name}", this_machine(), {"CPU": 1.0}) for name in self.names]
+        note = lambda unit, what: steps.append(what) if steps is not None else None  # noqa: E731
+        sweep = Sweep(self, self, self, None, nodes, units, note, over=self.Over(self), clock=lambda: self.now)
+        return {done.number: done for done in sweep.results()}
+
+
+def task_error(cause):
+    return ray_exceptions.RayTaskError("do", "traceback", cause).as_instanceof_cause()
+
+
+def test_results_come_with_their_numbers_and_few_are_given_ahead():
+    ray = Ray({n: [Squared(n)] for n in range(9)})
+    found = ray.run([Square(n) for n in range(9)])
+    assert {number: done.result.value for number, done in found.items()} == {n: n for n in range(9)}
+    assert not any(done.lost for done in found.values())
+
+
+def test_a_worker_that_dies_is_tried_elsewhere_and_others_go_on():
+    steps = []
+    ray = Ray({0: [ray_exceptions.WorkerCrashedError(), Squared(5)], 1: [Squared(1)]})
+    found = ray.run([Square(0), Square(1)], steps)
+    assert (found[0].result, found[1].result) == (Squared(5), Squared(1))
+    (again,) = [options for number, attempt, options in ray.given if (number, attempt) == (0, 1)]
+    assert again["label_selector"] == {"ray.io/node-id": "!in(a)"}
+    assert any(step.startswith("its worker died on host-a at 'values n=5'") for step in steps)
+
+
+def test_after_four_deaths_it_is_lost():
+    ray = Ray({0: [ray_exceptions.WorkerCrashedError()] * 5})
+    (done,) = ray.run([Square(0)]).values()
+    assert done.lost
+    assert len(ray.given) == 4
+
+
+def test_a_machine_that_is_gone_while_ray_says_nothing():
+    ray = Ray({0: ["silent", Squared(4)]})
+    (done,) = ray.run([Square(0)]).values()
+    assert (done.result, done.lost) == (Squared(4), False)
+
+
+def test_a_unit_under_which_two_machines_die_is_tried_on_no_third_one():
+    ray = Ray({0: ["silent", "silent", Squared(4)]}, nodes="abc")
+    (done,) = ray.run([Square(0)]).values()
+    assert done.lost
+    assert len(ray.given) == 2
+
+
+def test_an_error_on_the_way_to_the_unit_is_not_tried_again_and_an_unfit_machine_is():
+    ray = Ray({0: [task_error(ValueError("cannot be imported"))], 1: [task_error(UnfitMachine("disk")), Squared(1)]})
+    found = ray.run([Square(0), Square(1)])
+    assert (found[0].lost, found[1].lost) == (True, False)
+    assert [number for number, *_ in ray.given].count(0) == 1
+
+
+def test_what_needs_nothing_runs_here_and_what_nobody_has_is_lost_at_once():
+    ray = Ray({})
+    found = ray.run([Square(3, Needs(here=True)), Square(4, Needs(gpu=True))])
+    assert found[0].result == Squared(9)
+    assert found[1].lost
+    assert ray.given == []
+
+
+def test_a_unit_that_cannot_be_sent_is_lost_and_says_so():
+    class Unsendable(Square):
+        def __reduce__(self):
+            raise TypeError("it holds a handle")
+
+        def without_result(self, why, remedy):
+            return why
+
+    (done,) = Ray({}).run([Unsendable(1)]).values()
+    assert done.lost
+    assert done.result == "it cannot be sent to the cluster: TypeError: it holds a handle"
