@@ -85,6 +85,7 @@ def serve() -> None:
     """Answers each request on the standard input (``run NAME`` or ``compile NAME``) with seconds."""
     import opwright as ow
 
+    torch.set_num_threads(1)  # the threads of torch would keep a core busy while they wait
     torch.manual_seed(0)
     module = ow.cuda_module(SOURCE.read_text())
     launches = {name: make() for name, make in LAUNCHES.items()}

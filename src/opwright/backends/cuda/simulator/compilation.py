@@ -33,6 +33,8 @@ _FOLDER = Path(__file__).parent
 _INCLUDE = _FOLDER / "include"
 _RUNTIME = (
     "launch.cpp",
+    "attempt.cpp",
+    "shadow.cpp",
     "scheduler.cpp",
     "waiting.cpp",
     "calls.cpp",
