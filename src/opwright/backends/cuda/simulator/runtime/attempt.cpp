@@ -28,10 +28,18 @@ class Snapshot {
     }
   }
   void restore() const {
-    for (const Part& part : parts_) memcpy(part.at, part.bytes.data(), part.bytes.size());
+    for (const Part& part : parts_) {
+      for (uint64_t begin = 0; begin < part.bytes.size(); begin += piece) {
+        const uint8_t* before = &part.bytes[begin];
+        const uint64_t size = std::min<uint64_t>(piece, part.bytes.size() - begin);
+        // What did not change is not written: it may be a constant, in pages that are read-only.
+        if (memcmp(part.at + begin, before, size) != 0) memcpy(part.at + begin, before, size);
+      }
+    }
   }
 
  private:
+  static constexpr uint64_t piece = 4096;
   struct Part {
     uint8_t* at;
     std::vector<uint8_t> bytes;
