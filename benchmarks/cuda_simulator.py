@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import records
 import torch
 
 HERE = Path(__file__).parent
@@ -181,7 +182,6 @@ def main() -> None:
     parser.add_argument("--kernels", nargs="+", default=list(LAUNCHES), choices=list(LAUNCHES), metavar="NAME")
     options = parser.parse_args()
 
-    from benchmarks import records
     from opwright.machine import this_machine
 
     sources = {"this": OURS} | ({"against": options.against.resolve()} if options.against else {})

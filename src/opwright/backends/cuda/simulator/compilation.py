@@ -69,6 +69,8 @@ _FAST = ("-O2",)
 _CHECKED = (
     *("-O1", "-fno-tree-vectorize", "-fno-tree-sink", "-fno-tree-dce", "-fno-dce", "-fsanitize-coverage=trace-pc"),
     *("-fsanitize=thread", "-fsanitize=alignment", "-fsanitize=integer-divide-by-zero"),
+    # A copy of a few bytes that becomes instructions would not be examined; a call is (see _instrument).
+    *("-fno-builtin-memcpy", "-fno-builtin-memmove", "-fno-builtin-memset"),
 )
 _COMPILER_FLAGS = {  # flags of the checked build that differ between the two compilers
     "g++": ("-fsanitize=bounds", "-fexpensive-optimizations", "--param=tsan-distinguish-volatile=1"),
