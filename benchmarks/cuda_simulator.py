@@ -132,7 +132,8 @@ class Tree:
         )
 
     def seconds(self, action: str, name: str) -> float:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.write(f"{action} {name}\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()

@@ -1,5 +1,5 @@
-"""The kernels that a launcher launches on given arguments, without a launch: also those whose names it composes, such as
-``module[f"add<{type}>"]``."""
+"""The kernels that a launcher launches on given arguments, without a launch: also those whose names it composes, such
+as ``module[f"add<{type}>"]``."""
 
 from __future__ import annotations
 

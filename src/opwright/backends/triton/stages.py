@@ -32,8 +32,8 @@ _LAUNCH_OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """One compiled kernel. ``called`` describes the arguments that it was compiled for; ``shared_bytes`` is what a launch
-    requests for a block: Triton declares no static shared memory."""
+    """One compiled kernel. ``called`` describes the arguments that it was compiled for; ``shared_bytes`` is what a
+    launch requests for a block: Triton declares no static shared memory."""
 
     name: str
     called: str

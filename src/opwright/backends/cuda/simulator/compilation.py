@@ -43,7 +43,7 @@ _RUNTIME = (
     "copies.cpp",
     "matrix.cpp",
 )
-_STACKS = "stack_pool"  # a library of its own: one for all kernels of a process
+_STACKS, _SLOT = "stack_pool", "thread_slot"  # libraries of their own: one for all kernels of a process
 _ENTRY = "<kernel>"  # the file name of the generated entry point, in the compiler's messages
 SIMULATOR_HEADERS = "opwright-simulator"  # the folder of the simulator's headers, in debug information
 
@@ -88,11 +88,12 @@ _RED_ZONE_BYTES = 64
 
 @dataclass(frozen=True)
 class Built:
-    """The source of a compiled kernel, whether it is the checked build, and the library of stacks."""
+    """The source of a compiled kernel, whether it is the checked build, and the libraries for all kernels."""
 
     source: CudaSource
     checked: bool
     stacks: Path
+    slot: Path
 
 
 def available(machine: Machine) -> Probe:
@@ -130,7 +131,7 @@ def compile_kernel(source: CudaSource, expression: str, tools: BuildTools, *, ch
     return Artifact(
         expression,
         file=folder / "kernel.so",
-        payload=Built(source, checked, _runtime(build.compiler, tools) / f"{_STACKS}.so"),
+        payload=Built(source, checked, *(_runtime(build.compiler, tools) / f"{name}.so" for name in (_STACKS, _SLOT))),
     )
 
 
@@ -343,7 +344,7 @@ def _runtime_texts() -> tuple[tuple[str, str], ...]:
 
 
 def _runtime(compiler: Compiler, tools: BuildTools) -> Path:
-    """The folder of the runtime's object files and of the library of stacks, compiled when first needed."""
+    """The folder of the runtime's object files and of the libraries for all kernels, compiled when first needed."""
 
     def build(folder: Path) -> None:
         flags = ["-std=c++17", "-O2", _UNGUARDED, "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{_INCLUDE}"]
@@ -355,7 +356,7 @@ def _runtime(compiler: Compiler, tools: BuildTools) -> Path:
             run_compiler([compiler.path, *flags, source, "-o", *made], f"the simulator's {name}", folder=folder)
 
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            list(pool.map(compile_, (*_RUNTIME, f"{_STACKS}.cpp")))
+            list(pool.map(compile_, (*_RUNTIME, f"{_STACKS}.cpp", f"{_SLOT}.cpp")))
 
     key = ArtifactKey("simulator.runtime", (*key_parts(compiler, ()), *_runtime_texts()))
     return tools.cache.get_or_build(key, build, on_build=lambda: tools.notify("compiling the simulator's runtime"))

@@ -62,7 +62,7 @@ void run_some_blocks(Launch& launch, Watchdog& watchdog, std::unique_ptr<Checker
 bool run_all_blocks(Launch& launch, Watchdog& watchdog, std::vector<std::unique_ptr<Checker>>& checkers) {
   std::vector<std::thread> threads;
   only_checker = nullptr;
-  are_several_checkers = true;
+  slot_in_attempt = launch.request.thread_slot;
   try {
     for (auto& checker : checkers) {
       threads.emplace_back([&launch, &watchdog, &checker] { run_some_blocks(launch, watchdog, checker); });
@@ -71,7 +71,7 @@ bool run_all_blocks(Launch& launch, Watchdog& watchdog, std::vector<std::unique_
     launch.refute_attempt();  // the system has no further thread
   }
   for (std::thread& thread : threads) thread.join();
-  are_several_checkers = false;
+  slot_in_attempt = 0;
   return launch.end_attempt();
 }
 

@@ -11,8 +11,6 @@
 namespace opwright_sim {
 
 Checker* only_checker = nullptr;
-bool are_several_checkers = false;
-Checker* checker_of_this_thread() { return worker_here() ? worker_here()->checker() : nullptr; }
 
 struct Module {
   uint64_t address_in_it, base, storage_size;

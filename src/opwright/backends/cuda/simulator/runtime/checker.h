@@ -153,11 +153,11 @@ class Checker {
 
 // The checker of a launch that runs on one OS thread; null if there is none, or if there are several.
 extern Checker* only_checker;
-extern bool are_several_checkers;
-Checker* checker_of_this_thread();
 OPWRIGHT_INLINED Checker* running_checker() {
-  Checker* checker = only_checker;
-  return OPWRIGHT_RARE(!checker && are_several_checkers) ? checker_of_this_thread() : checker;
+  if (Checker* checker = only_checker) return checker;
+  if (!slot_in_attempt) return nullptr;
+  const Worker* worker = worker_in_slot();
+  return worker ? worker->checker() : nullptr;
 }
 
 // --- the checks of an access ---

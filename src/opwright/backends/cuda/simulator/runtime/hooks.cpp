@@ -13,18 +13,12 @@ using namespace opwright_sim;
 __attribute__((noinline)) void check_further(uint64_t address, uint32_t size, uint32_t what, uint64_t pc) {
   if (Checker* checker = running_checker()) checker->access(address, size, what, pc);
 }
-// One of several OS threads, or none of a launch: a constructor.
-template <uint32_t size, uint32_t what>
-__attribute__((noinline)) void check_in_attempt(uint64_t address, uint64_t pc) {
-  Checker* checker = running_checker();
-  if (checker && !checker->access_at_once<size, what>(address, pc)) checker->access(address, size, what, pc);
-}
 // Of a size that is known when this is compiled. All that is rare is called at the end, so that no register is saved.
 template <uint32_t size, uint32_t what>
 OPWRIGHT_INLINED void check_one(const volatile void* p, uint64_t pc) {
   const auto address = reinterpret_cast<uint64_t>(p);
-  Checker* checker = only_checker;
-  if (OPWRIGHT_RARE(!checker)) return check_in_attempt<size, what>(address, pc);
+  Checker* checker = running_checker();
+  if (OPWRIGHT_RARE(!checker)) return;  // a constructor, before any launch
   if (OPWRIGHT_RARE(!(checker->access_at_once<size, what>(address, pc)))) check_further(address, size, what, pc);
 }
 void check_access(const volatile void* address, uint64_t size, uint32_t what, uint64_t pc) {

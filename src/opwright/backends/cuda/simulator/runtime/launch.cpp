@@ -261,7 +261,7 @@ void run_checked(Launch& launch, Checker& checker) {
   only_worker = &worker;
   watchdog.watch(pthread_self());
   const auto begin = Clock::now();
-  bool may_attempt = true;
+  bool may_attempt = launch.request.thread_slot != 0;
   uint64_t block;
   while (!launch.stopped() && launch.next_block(block)) {
     worker.run_block(block);

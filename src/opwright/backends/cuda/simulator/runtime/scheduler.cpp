@@ -25,6 +25,7 @@ namespace opwright_sim {
 
 __thread Worker* worker_of_this_thread = nullptr;
 Worker* only_worker = nullptr;
+int64_t slot_in_attempt = 0;
 Worker* worker_here() { return worker_of_this_thread; }
 
 Worker::Worker(Launch& launch, Checker* checker)
@@ -45,6 +46,7 @@ Worker::Worker(Launch& launch, Checker* checker)
   std::iota(warp_order_.begin(), warp_order_.end(), 0u);
   for (size_t i = 0; i < lane_order_.size(); i++) lane_order_[i] = uint8_t(i % 32);
   worker_of_this_thread = this;
+  if (slot_in_attempt) thread_slot(slot_in_attempt) = this;
   set_guards();
   blockDim = {request.block[0], request.block[1], request.block[2]};
   gridDim = {request.grid[0], request.grid[1], request.grid[2]};
@@ -52,6 +54,7 @@ Worker::Worker(Launch& launch, Checker* checker)
 
 Worker::~Worker() {
   worker_of_this_thread = before_;
+  if (slot_in_attempt) thread_slot(slot_in_attempt) = nullptr;
   for (Fiber* fiber : all_) {
     launch_.request.give_stack(fiber->stack);
     delete fiber;

@@ -16,6 +16,7 @@
 #include "../include/opwright_simulator/runtime_calls.h"
 #include "abi.h"
 #include "context.h"
+#include "thread_slot.h"
 
 namespace opwright_sim {
 
@@ -225,10 +226,12 @@ class Worker {
   unsigned came_ = 0, agreed_ = 0;
 };
 
-// The worker of a launch that runs on one OS thread; null if there are several.
-extern Worker* only_worker;
 Worker* worker_here();
-inline Worker* current_worker() { return only_worker ? only_worker : worker_here(); }
+// The worker of a checked launch that runs on one OS thread. Of one that runs on several, each has its own in its slot.
+extern Worker* only_worker;
+extern int64_t slot_in_attempt;  // 0: no checked launch runs on several OS threads
+inline Worker* worker_in_slot() { return static_cast<Worker*>(thread_slot(slot_in_attempt)); }
+inline Worker* current_worker() { return only_worker ? only_worker : slot_in_attempt ? worker_in_slot() : worker_here(); }
 
 inline uint64_t next_random(uint64_t& state) {  // splitmix64
   uint64_t z = (state += 0x9e3779b97f4a7c15ull);
