@@ -18,6 +18,7 @@ from opwright.backends.c_text import blank_out
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch, key_parts
 from opwright.backends.cuda.options import CudaOptions, parse_options
+from opwright.backends.cuda.simulator.precompiled_header import precompiled_header
 from opwright.backends.cuda.simulator.rewriting import NO_PTX, Refusal, refusals, rewrite, without_includes
 from opwright.backends.cuda.source import CudaSource, kernels_defined
 from opwright.backends.cuda.text.torch_names import HEADERS, TORCH_NAMES, uses_torch_names
@@ -44,6 +45,7 @@ _RUNTIME = (
     "matrix.cpp",
 )
 _STACKS, _SLOT = "stack_pool", "thread_slot"  # libraries of their own: one for all kernels of a process
+_HEADER = "opwright_simulator.h"
 _ENTRY = "<kernel>"  # the file name of the generated entry point, in the compiler's messages
 SIMULATOR_HEADERS = "opwright-simulator"  # the folder of the simulator's headers, in debug information
 
@@ -193,6 +195,7 @@ class _Build:
         """Write kernel.so and its source into ``folder``."""
         runtime = _runtime(self.compiler, self.tools)
         objects = [str(runtime / f"{Path(name).stem}.o") for name in _RUNTIME]
+        self.precompiled = self.precompiled_header()
         self.watch = BuildWatch(self.compiler)
         self.write_sources(folder)
         self.refuse_unsupported(folder)
@@ -206,7 +209,8 @@ class _Build:
         else:
             self.compile(folder, ["kernel.cpp", *objects, *_LINK, *self.watch.link_flags, "-o", "kernel.so"])
         return self.watch.read_files(
-            self.command(folder, [])[1:], base=self.source.folder, built_in=folder, folder=folder, installed=[_FOLDER],
+            self.command(folder, [])[1:], base=self.source.folder, built_in=folder, folder=folder,
+            installed=[_FOLDER, *self.precompiled],
             others=[header.path for header in self.headers], texts=[self.source.text],
         )  # fmt: skip
 
@@ -254,12 +258,22 @@ class _Build:
                     raise _refused(name, text, refusal)
         self.write_sources(folder)
 
+    def precompiled_header(self) -> list[Path]:
+        """The folder of the simulator's precompiled header; none if the user's options might change the header."""
+        if self.options.macros or self.options.include_folders or "clang" in self.compiler.version:
+            return []
+        flags = [*self.flags(), *self.macros(), *self.renamed_folders(), f"-I{_INCLUDE}"]
+        return [precompiled_header(_INCLUDE / _HEADER, self.compiler, flags, _runtime_texts(), self.tools)]
+
+    def renamed_folders(self) -> list[str]:
+        return [f"-ffile-prefix-map={ours}={SIMULATOR_HEADERS}" for ours in (_INCLUDE, HEADERS)]
+
     def command(self, folder: Path, arguments: list[str]) -> list[str]:
-        places = [f"-ffile-prefix-map={folder}=."]
-        places += [f"-ffile-prefix-map={ours}={SIMULATOR_HEADERS}" for ours in (_INCLUDE, HEADERS)]
+        places = [f"-ffile-prefix-map={folder}=.", *self.renamed_folders()]
+        places += [f"-I{made}" for made in self.precompiled]
         here = [f"-iquote{self.source.path.parent}"] if self.source.path is not None else []
         include = [f"-I{_INCLUDE}", *here, *(f"-I{path.absolute()}" for path in self.options.include_folders)]
-        before = ["-include", "opwright_simulator.h"]
+        before = ["-include", _HEADER]
         if self.uses_torch_names:
             before += ["-include", str(HEADERS / TORCH_NAMES)]
         watched = self.watch.compile_flags
@@ -272,6 +286,9 @@ class _Build:
                 environment=self.watch.environment,
             )  # fmt: skip
         except CompileError as error:
+            if "PCH" in error.log and self.precompiled:  # g++ could not map it where it was made
+                self.precompiled = []
+                return self.compile(folder, arguments)
             raise self.explained(error) from None
 
     def explained(self, error: CompileError) -> KernelError:
