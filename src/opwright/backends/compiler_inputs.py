@@ -108,6 +108,10 @@ class BuildWatch:
     def _reports_libraries(self) -> bool:
         return _linker_has_dependency_file("gcc" if self._nvcc else self.compiler.path)
 
+    def included(self) -> list[str]:
+        """The files that the compiler has included, absolute paths."""
+        return [name for name in _names_in_rules(self._compiled) if os.path.isabs(name)]
+
     def read_files(
         self,
         flags: Sequence[str],
@@ -149,7 +153,11 @@ class BuildWatch:
     def _reported(self, flags: Sequence[str], linked: bool) -> bool:
         """Whether the reports are there and whole. Of a linker that writes none, its options name the libraries."""
         overwritten = self._by_flag and any(flag.endswith(_SOURCES) for flag in flags)  # by that of another source
-        return self._compiled.is_file() and not overwritten and self._linked.is_file() == (linked and self._reports_libraries)
+        return (
+            self._compiled.is_file()
+            and not overwritten
+            and self._linked.is_file() == (linked and self._reports_libraries)
+        )
 
 
 def read_by_build(

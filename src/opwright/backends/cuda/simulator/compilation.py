@@ -18,7 +18,7 @@ from opwright.backends.c_text import blank_out
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch, key_parts
 from opwright.backends.cuda.options import CudaOptions, parse_options
-from opwright.backends.cuda.simulator.precompiled_header import precompiled_header
+from opwright.backends.cuda.simulator.precompiled_header import included_by, precompiled_header
 from opwright.backends.cuda.simulator.rewriting import NO_PTX, Refusal, refusals, rewrite, without_includes
 from opwright.backends.cuda.source import CudaSource, kernels_defined
 from opwright.backends.cuda.text.torch_names import HEADERS, TORCH_NAMES, uses_torch_names
@@ -208,10 +208,11 @@ class _Build:
             assembly.unlink()
         else:
             self.compile(folder, ["kernel.cpp", *objects, *_LINK, *self.watch.link_flags, "-o", "kernel.so"])
+        within = [path for made in self.precompiled for path in included_by(made)]
         return self.watch.read_files(
             self.command(folder, [])[1:], base=self.source.folder, built_in=folder, folder=folder,
-            installed=[_FOLDER, *self.precompiled],
-            others=[header.path for header in self.headers], texts=[self.source.text],
+            installed=[_FOLDER, *self.precompiled], others=[*(header.path for header in self.headers), *within],
+            texts=[self.source.text],
         )  # fmt: skip
 
     def write_sources(self, folder: Path) -> None:

@@ -12,7 +12,9 @@ from opwright.cache import ArtifactKey
 from opwright.machine import Compiler
 from opwright.read_files import ReadFiles
 
-__all__ = ["precompiled_header"]
+__all__ = ["included_by", "precompiled_header"]
+
+_INCLUDED = "included.txt"
 
 
 def precompiled_header(
@@ -33,9 +35,15 @@ def precompiled_header(
         made = ["-x", "c++-header", str(header), "-o", f"{header.name}.gch"]
         command = [compiler.path, *flags, *watch.compile_flags, *made]
         run_compiler(command, header.name, target="the simulator", folder=folder, environment=watch.environment)
+        (folder / _INCLUDED).write_text("\n".join(watch.included()))
         return watch.read_files(
             flags, base=header.parent, built_in=folder, folder=folder, installed=[header.parent], linked=False
         )
 
-    key = ArtifactKey("simulator.header", (("flags", " ".join(flags)), *key_parts(compiler, ()), *texts))
-    return tools.cache.get_or_build(key, build)
+    parts = (("flags", " ".join(flags)), *key_parts(compiler, ()), *texts)
+    return tools.cache.get_or_build(ArtifactKey("simulator.precompiled", parts, base=header.parent), build)
+
+
+def included_by(folder: Path) -> list[Path]:
+    """The headers within a precompiled one. A compilation with it does not report them."""
+    return [Path(line) for line in (folder / _INCLUDED).read_text().splitlines()]
