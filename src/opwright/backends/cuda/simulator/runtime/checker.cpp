@@ -79,7 +79,8 @@ Checker::Checker(const Request& request, const Module& module)
   for (uint64_t i = 0; i < request.shared_count; i++) {
     const SharedVariable& variable = request.shared[i];
     std::fill_n(owner_.begin() + long(variable.offset), variable.size, uint16_t(i + 1));
-    if (variable.kind == uint32_t(StorageKind::read_only)) memset(&shared_written_[variable.offset], built_in, variable.size);
+    if (variable.kind != uint32_t(StorageKind::read_only)) continue;
+    memset(&shared_written_[variable.offset], built_in, variable.size);
   }
 }
 

@@ -252,8 +252,8 @@ void run_fast(Launch& launch) {
 
 constexpr auto long_launch = std::chrono::milliseconds(2);  // from then on, OS threads are worth their start
 
-// A checked build's blocks run on this OS thread, in order, so that findings depend only on the arguments and the seed.
-// After some time, the others are attempted together, unless something was found already that could depend on their order.
+// A checked build's blocks run on this OS thread, in order, so that findings depend only on the arguments and the
+// seed. After some time the others are attempted together, unless what was found already could depend on their order.
 void run_checked(Launch& launch, Checker& checker) {
   const FaultStack stack;
   Watchdog watchdog(launch);

@@ -12,7 +12,7 @@ namespace opwright_sim {
 
 namespace {
 
-constexpr uint64_t most_in_huge_pages = 64 << 20;
+constexpr uint64_t most_in_huge_pages = 64 << 20;  // bytes
 
 unsigned trailing_zeros(uint64_t bits) { return bits ? unsigned(__builtin_ctzll(bits)) : 63; }
 
@@ -39,12 +39,12 @@ Shadow::Shadow(Shadow&& other) noexcept
 
 // Zeroed pages that cost nothing until they are touched.
 bool Shadow::map(unsigned shift) {
-  const uint64_t count = (bytes_ >> shift) + 2;
-  void* memory = mmap(nullptr, count * (sizeof(Record) + sizeof(Reads)), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const uint64_t count = (bytes_ >> shift) + 2, size = count * (sizeof(Record) + sizeof(Reads));
+  void* memory =
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return false;
   // Fewer page faults; not where few of many cells may be needed.
-  if (count * (sizeof(Record) + sizeof(Reads)) <= most_in_huge_pages) madvise(memory, count * (sizeof(Record) + sizeof(Reads)), MADV_HUGEPAGE);
+  if (size <= most_in_huge_pages) madvise(memory, size, MADV_HUGEPAGE);
   writes_ = static_cast<Record*>(memory);
   reads_ = reinterpret_cast<Reads*>(writes_ + count);
   shift_ = shift;
