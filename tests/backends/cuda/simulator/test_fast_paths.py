@@ -177,7 +177,7 @@ __global__ void says(float* x, int times) {
   if (threadIdx.x == 0) printf("%d ", int(blockIdx.x));
 }
 """
-GRID, TIMES = 48, 400
+GRID, TIMES = 48, 8000
 
 
 def in_order_and_together(
@@ -232,5 +232,5 @@ def test_atomics_of_blocks_keep_their_order(seed: int | None, monkeypatch: pytes
 
 def test_blocks_print_in_order(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(simulator, "_cores", lambda: 4)
-    assert report(BLOCKS, "says", [torch.zeros(GRID), 4 * TIMES], GRID, block=1) == ""
+    assert report(BLOCKS, "says", [torch.zeros(GRID), 64 * TIMES], GRID, block=1) == ""
     assert capfd.readouterr().out.split() == [str(block) for block in range(GRID)]

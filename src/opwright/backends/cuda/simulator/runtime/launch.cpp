@@ -250,10 +250,15 @@ void run_fast(Launch& launch) {
   for (std::thread& other : others) other.join();
 }
 
-constexpr auto long_launch = std::chrono::milliseconds(2);  // from then on, OS threads are worth their start
+// OS threads are worth their start, and a shadow for each, if the blocks that are left will take some time.
+bool is_long(const Launch& launch, Clock::duration elapsed) {
+  const double seconds = std::chrono::duration<double>(elapsed).count();
+  const auto left = double(launch.blocks_left()), done = double(launch.blocks) - left;
+  return seconds > 0.002 && seconds * left / done > 0.02;
+}
 
 // A checked build's blocks run on this OS thread, in order, so that findings depend only on the arguments and the
-// seed. After some time the others are attempted together, unless what was found already could depend on their order.
+// seed. If there is much left to do, the others are attempted together, unless what was found already could depend on their order.
 void run_checked(Launch& launch, Checker& checker) {
   const FaultStack stack;
   Watchdog watchdog(launch);
@@ -266,7 +271,7 @@ void run_checked(Launch& launch, Checker& checker) {
   while (!launch.stopped() && launch.next_block(block)) {
     worker.run_block(block);
     const uint64_t threads = useful_threads(launch, launch.blocks_left());
-    if (!may_attempt || threads < 2 || launch.stopped() || Clock::now() - begin < long_launch) continue;
+    if (!may_attempt || threads < 2 || launch.stopped() || !is_long(launch, Clock::now() - begin)) continue;
     may_attempt = false;
     if (launch.request.finding_count || checker.order_matters()) continue;
     only_worker = nullptr;
