@@ -108,6 +108,10 @@ class BuildWatch:
     def _reports_libraries(self) -> bool:
         return _linker_has_dependency_file("gcc" if self._nvcc else self.compiler.path)
 
+    def included(self) -> list[str]:
+        """The files that the compiler has included, absolute paths."""
+        return [name for name in _names_in_rules(self._compiled) if os.path.isabs(name)]
+
     def read_files(
         self,
         flags: Sequence[str],
@@ -118,6 +122,7 @@ class BuildWatch:
         folder: Path | None = None,
         others: Iterable[Path] = (),
         texts: Iterable[str] = (),
+        linked: bool = True,
     ) -> ReadFiles:
         """What the build has read.
 
@@ -129,10 +134,11 @@ class BuildWatch:
             folder: the working folder of its programs.
             others: files that were read before the compiler ran.
             texts: sources that are in none of the files.
+            linked: whether a linker was among its programs.
         """
         here = str(folder or Path.cwd())
         search = _search_folders(self.compiler, flags, here, os.environ)
-        if search is None or not self._reported(flags):
+        if search is None or not self._reported(flags, linked):
             return ReadFiles(complete=False)
         default = _default_folders(self.compiler)
         reported = [*_names_in_rules(self._compiled), *(_linked_files(self._linked) if self._linked.is_file() else ())]
@@ -144,10 +150,14 @@ class BuildWatch:
             installed=[*map(str, installed), *default.headers, *default.libraries],
         )  # fmt: skip
 
-    def _reported(self, flags: Sequence[str]) -> bool:
+    def _reported(self, flags: Sequence[str], linked: bool) -> bool:
         """Whether the reports are there and whole. Of a linker that writes none, its options name the libraries."""
         overwritten = self._by_flag and any(flag.endswith(_SOURCES) for flag in flags)  # by that of another source
-        return self._compiled.is_file() and not overwritten and self._linked.is_file() == self._reports_libraries
+        return (
+            self._compiled.is_file()
+            and not overwritten
+            and self._linked.is_file() == (linked and self._reports_libraries)
+        )
 
 
 def read_by_build(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
 from opwright.cli import app
-from opwright.errors import KernelRefusedError
+from opwright.errors import KernelError, KernelRefusedError
 from opwright.gallery.add import add
 from opwright.gallery.kmeans import kmeans_assign, kmeans_sums
 from opwright.gallery.trig import sin
@@ -36,6 +38,14 @@ def test_every_stage_of_a_triton_kernel_is_shown_without_a_gpu() -> None:
 
 
 @pytest.mark.triton
+def test_the_shared_memory_that_a_launch_requests_is_counted() -> None:
+    shown = text(kmeans_sums, "triton", "resources", "sm_90")
+    found = re.search(r"shared memory  (\d+) bytes per block, (\d+) of them dynamic", shown)
+    assert found, shown
+    assert int(found[1]) == int(found[2]) > 0  # a sum over several warps goes through shared memory
+
+
+@pytest.mark.triton
 def test_autotune_and_heuristics_are_seen_through() -> None:
     assert "add_kernel(x: *fp16" in text(add, "triton_autotuned", "ttir", "sm_90")
     assert "EVEN=" in text(sin, "triton_heuristics", "ttir", "sm_90")
@@ -50,6 +60,45 @@ def test_a_launcher_that_launches_nothing_is_refused(namespace: str) -> None:
     f.triton(lambda x: x * 2, name="none")
     with pytest.raises(KernelRefusedError, match="launches no Triton kernel"):
         text(f, "none", "ttir")
+
+
+TEMPLATES = ow.cuda_module("""
+template <class T, int N>
+__global__ void twice(const T* x, T* out, int n) {
+  __shared__ T kept[N];
+  kept[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  if (threadIdx.x < n) out[threadIdx.x] = 2 * kept[threadIdx.x];
+}
+__global__ void other(float* x) {}
+""")
+CPP = {torch.float32: "float", torch.float64: "double"}
+
+
+def launch_twice(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    TEMPLATES[f"twice<{CPP[x.dtype]}, {64 * 2}>"][1, 128](x, out, x.numel())
+    return out
+
+
+def launch_unknown(x: Tensor) -> Tensor:
+    TEMPLATES[f"thrice<{CPP[x.dtype]}>"][1, 128](x, x, 1)
+    return x
+
+
+@pytest.mark.nvrtc
+def test_instances_that_a_launcher_composes_are_shown_for_each_dtype(namespace: str) -> None:
+    @ow.op(f"{namespace}::f")
+    def f(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * 2
+
+    f.cuda(launch_twice, name="composed", dtypes=[torch.float32, torch.float64])
+    titles = [shown.title for shown in show_kernel(f.kernels["composed"], "resources", "sm_90")]
+    assert titles == ["twice<float, 128>, sm_90", "twice<double, 128>, sm_90"]
+    assert "shared memory  1024 bytes per block, static" in text(f, "composed", "resources", "sm_90")
+    f.cuda(launch_unknown, name="unknown", dtypes=[torch.float32])
+    with pytest.raises(KernelError, match="has no kernel 'thrice'"):
+        text(f, "unknown", "resources", "sm_90")
 
 
 @pytest.mark.compiler

@@ -56,13 +56,18 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Resources:
-    """The registers and bytes that one thread or block of a kernel uses."""
+    """The registers and bytes that one thread or block of a kernel uses.
+
+    Attributes:
+        dynamic_shared: bytes that a launch adds; None where only the launch knows.
+    """
 
     registers: int
     stack: int
     spill_stores: int
     spill_loads: int
     static_shared: int
+    dynamic_shared: int | None = None
 
 
 @dataclass(frozen=True)

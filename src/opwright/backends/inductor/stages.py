@@ -258,11 +258,11 @@ def _run_triton(kernel: Generated, gpu: TargetGpu, folder: Path) -> Generated:
             with mock.patch.object(triton, "compile", catch):
                 _inductor(gpu).precompile(waiting, first)
         except _CaughtError as caught:
-            asm = caught.result.asm
+            asm, shared_bytes = caught.result.asm, caught.result.metadata.shared
         else:
             raise AttributeError("Inductor did not call triton.compile")
     stages = {s: str(asm[s]).replace(f"{folder}/", "") for s in STAGES}
-    made = CompiledKernel(kernel.name, _configuration(first, len(waiting.configs)), stages, asm["cubin"])
+    made = CompiledKernel(kernel.name, _configuration(first, len(waiting.configs)), stages, asm["cubin"], shared_bytes)
     return Generated(kernel.name, kernel.language, kernel.text, made)
 
 

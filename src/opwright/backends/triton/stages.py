@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,14 @@ _LAUNCH_OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """One compiled kernel. ``called`` describes the arguments that it was compiled for."""
+    """One compiled kernel. ``called`` describes the arguments that it was compiled for; ``shared_bytes`` is what a
+    launch requests for a block: Triton declares no static shared memory."""
 
     name: str
     called: str
     stages: dict[str, str]
     cubin: bytes
+    shared_bytes: int
 
     def resources(self, arch: str, folder: Path) -> Resources | None:
         """Registers, spills and shared memory, from ptxas."""
@@ -48,7 +50,8 @@ class CompiledKernel:
         refused: list[CompileError] = []
         for ptxas in _ptxas():
             try:
-                return read_resources(run_compiler([ptxas, *arguments], f"{self.name}.ptx"), self.name)
+                found = read_resources(run_compiler([ptxas, *arguments], f"{self.name}.ptx"), self.name)
+                return found and replace(found, dynamic_shared=self.shared_bytes)
             except CompileError as error:
                 refused.append(error)
         why = refused[-1].message if refused else "there is none"
@@ -117,7 +120,8 @@ def _compile(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arch: s
     called = ", ".join(
         f"{n}={constants[(i,)]!r}" if k == "constexpr" else f"{n}: {k}" for i, (n, k) in enumerate(signature.items())
     )
-    return CompiledKernel(function.__name__, called, {s: str(made.asm[s]) for s in STAGES}, made.asm["cubin"])
+    stages = {s: str(made.asm[s]) for s in STAGES}
+    return CompiledKernel(function.__name__, called, stages, made.asm["cubin"], made.metadata.shared)
 
 
 def _unwrap(kernel: Any, args: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -13,7 +13,9 @@ from typing import Any
 
 from opwright.backends import get_backend
 from opwright.backends.build_tools import build_tools
+from opwright.backends.cuda.launches import kernels_launched
 from opwright.backends.cuda.module import CudaKernel, CudaModule, cuda_module
+from opwright.backends.cuda.text.parsing import is_template
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Resources
 from opwright.backends.gpu.sass import disassemble
 from opwright.backends.native.disassembly import disassemble_host
@@ -220,7 +222,7 @@ def _device_view(what: str) -> Callable[[Kernel, ViewOptions], list[Shown]]:
         if kernel.backend in ("triton", "numpy"):
             return of_triton(kernel, options)
         arch = options.arch or default_arch()
-        found = list(_cuda_kernels(kernel.spec.source))
+        found = _launched_or_named(kernel)
         if not found:
             raise KernelRefusedError(
                 f"{kernel.contract.qualname}: the {kernel.backend} kernel {kernel.name!r} launches no ow.cuda_module "
@@ -254,15 +256,29 @@ def _resources_text(declared: str, r: Resources | None) -> str:
     if r is None:
         return declared
     spilled = f"{r.spill_stores} bytes stored, {r.spill_loads} loaded" if r.spill_stores or r.spill_loads else "none"
+    shared = f"{r.static_shared} bytes per block, static"
+    if r.dynamic_shared is not None:
+        shared = f"{r.static_shared + r.dynamic_shared} bytes per block, {r.dynamic_shared} of them dynamic"
     return "\n".join(
         [
             declared,
             f"  registers      {r.registers} per thread",
             f"  spills         {spilled}",
             f"  stack          {r.stack} bytes per thread",
-            f"  shared memory  {r.static_shared} bytes per block, static",
+            f"  shared memory  {shared}",
         ]
     )
+
+
+def _launched_or_named(kernel: Kernel) -> list[CudaKernel]:
+    """The CUDA kernels that a launcher launches for each of its dtypes, and others that it names."""
+    found: list[CudaKernel] = []
+    if isinstance(kernel.spec.source, types.FunctionType) and kernel.backend == "cuda":
+        for dtype in kernel.spec.dtypes or [None]:
+            arguments = typical(kernel.contract, [dtype] if dtype else None)
+            found += kernels_launched(kernel.spec.source, kernel.contract, arguments)
+    found += _cuda_kernels(kernel.spec.source)
+    return list({(id(k.module), k.name): k for k in found}.values())
 
 
 def _cuda_kernels(launcher: Any) -> Iterator[CudaKernel]:
@@ -273,8 +289,13 @@ def _cuda_kernels(launcher: Any) -> Iterator[CudaKernel]:
             yield value
         elif isinstance(value, CudaModule):
             for name in sorted(constants):
-                if name.split("<")[0] in value.defined:
+                if name.split("<")[0] in value.defined and _is_whole(name, value):
                     yield value[name]
+
+
+def _is_whole(name: str, module: CudaModule) -> bool:
+    """Whether a constant names a kernel, and is no part of a name that is composed, such as ``add<``."""
+    return name.endswith(">") if "<" in name else not is_template(module.source.text, name)
 
 
 def _constants(function: Any) -> Iterator[Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 __all__ = [
     "ABI_VERSION",
@@ -20,10 +21,11 @@ __all__ = [
     "SharedVariable",
     "Symbol",
     "TakeStack",
+    "read_imports",
     "read_symbols",
 ]
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 MOST_FINDINGS = 64
 
 _u32, _u64, _i64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
@@ -97,6 +99,7 @@ class Request(ctypes.Structure):
         ("out_of_memory", _u32),
         ("take_stack", TakeStack),
         ("give_stack", GiveStack),
+        ("thread_slot", _i64),
     )
 
 
@@ -125,24 +128,39 @@ _WRITABLE = 1  # a flag of a section
 def read_symbols(file: Path) -> tuple[Symbol, ...]:
     """The variables and functions that a 64-bit little-endian ELF file defines."""
     data = file.read_bytes()
-    if data[:6] != b"\x7fELF\x02\x01":
-        raise ValueError(f"{file} is not a 64-bit little-endian ELF file")
-    (table,) = struct.unpack_from("<Q", data, 0x28)
-    entry_size, count = struct.unpack_from("<HH", data, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry_size) for i in range(count)]
+    sections = _sections(data)
     (names_at,) = struct.unpack_from("<H", data, 0x3E)
     # Constants with addresses in them: the loader writes them, and then makes their pages read-only.
     relocated = {i for i, s in enumerate(sections) if data.startswith(b".data.rel.ro", sections[names_at][4] + s[0])}
     found = []
+    for name, info, index, value, size in _entries(data, sections):
+        kind = _KINDS.get(info & 15)
+        if kind is not None and index != 0 and size:
+            writable = index < len(sections) and bool(sections[index][2] & _WRITABLE) and index not in relocated
+            found.append(Symbol(name, value, size, kind, writable))
+    return tuple(found)
+
+
+def read_imports(file: Path) -> frozenset[str]:
+    """The names that a 64-bit little-endian ELF file takes from others, without versions."""
+    data = file.read_bytes()
+    return frozenset(name.partition("@")[0] for name, _, index, *_ in _entries(data, _sections(data)) if index == 0)
+
+
+def _sections(data: bytes) -> list[tuple[Any, ...]]:
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not a 64-bit little-endian ELF file")
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    entry_size, count = struct.unpack_from("<HH", data, 0x3A)
+    return [struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry_size) for i in range(count)]
+
+
+def _entries(data: bytes, sections: Sequence[tuple[Any, ...]]) -> Iterator[tuple[str, int, int, int, int]]:
+    """Of each entry of the symbol table: its name, kind, section, value and size."""
     for section in sections:
         if section[1] != _SYMBOL_TABLE:
             continue
         names = sections[section[6]][4]
         for at in range(section[4], section[4] + section[5], 24):
             name, info, _, index, value, size = struct.unpack_from("<IBBHQQ", data, at)
-            kind = _KINDS.get(info & 15)
-            if kind is not None and index != 0 and size:
-                text = data[names + name : data.index(b"\0", names + name)].decode()
-                writable = index < count and bool(sections[index][2] & _WRITABLE) and index not in relocated
-                found.append(Symbol(text, value, size, kind, writable))
-    return tuple(found)
+            yield data[names + name : data.index(b"\0", names + name)].decode(), info, index, value, size

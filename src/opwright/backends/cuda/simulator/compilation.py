@@ -18,6 +18,7 @@ from opwright.backends.c_text import blank_out
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch, key_parts
 from opwright.backends.cuda.options import CudaOptions, parse_options
+from opwright.backends.cuda.simulator.precompiled_header import included_by, precompiled_header
 from opwright.backends.cuda.simulator.rewriting import NO_PTX, Refusal, refusals, rewrite, without_includes
 from opwright.backends.cuda.source import CudaSource, kernels_defined
 from opwright.backends.cuda.text.torch_names import HEADERS, TORCH_NAMES, uses_torch_names
@@ -33,6 +34,8 @@ _FOLDER = Path(__file__).parent
 _INCLUDE = _FOLDER / "include"
 _RUNTIME = (
     "launch.cpp",
+    "attempt.cpp",
+    "shadow.cpp",
     "scheduler.cpp",
     "waiting.cpp",
     "calls.cpp",
@@ -41,7 +44,8 @@ _RUNTIME = (
     "copies.cpp",
     "matrix.cpp",
 )
-_STACKS = "stack_pool"  # a library of its own: one for all kernels of a process
+_STACKS, _SLOT = "stack_pool", "thread_slot"  # libraries of their own: one for all kernels of a process
+_HEADER = "opwright_simulator.h"
 _ENTRY = "<kernel>"  # the file name of the generated entry point, in the compiler's messages
 SIMULATOR_HEADERS = "opwright-simulator"  # the folder of the simulator's headers, in debug information
 
@@ -67,6 +71,8 @@ _FAST = ("-O2",)
 _CHECKED = (
     *("-O1", "-fno-tree-vectorize", "-fno-tree-sink", "-fno-tree-dce", "-fno-dce", "-fsanitize-coverage=trace-pc"),
     *("-fsanitize=thread", "-fsanitize=alignment", "-fsanitize=integer-divide-by-zero"),
+    # A copy of a few bytes that becomes instructions would not be examined; a call is (see _instrument).
+    *("-fno-builtin-memcpy", "-fno-builtin-memmove", "-fno-builtin-memset"),
 )
 _COMPILER_FLAGS = {  # flags of the checked build that differ between the two compilers
     "g++": ("-fsanitize=bounds", "-fexpensive-optimizations", "--param=tsan-distinguish-volatile=1"),
@@ -84,11 +90,12 @@ _RED_ZONE_BYTES = 64
 
 @dataclass(frozen=True)
 class Built:
-    """The source of a compiled kernel, whether it is the checked build, and the library of stacks."""
+    """The source of a compiled kernel, whether it is the checked build, and the libraries for all kernels."""
 
     source: CudaSource
     checked: bool
     stacks: Path
+    slot: Path
 
 
 def available(machine: Machine) -> Probe:
@@ -126,7 +133,7 @@ def compile_kernel(source: CudaSource, expression: str, tools: BuildTools, *, ch
     return Artifact(
         expression,
         file=folder / "kernel.so",
-        payload=Built(source, checked, _runtime(build.compiler, tools) / f"{_STACKS}.so"),
+        payload=Built(source, checked, *(_runtime(build.compiler, tools) / f"{name}.so" for name in (_STACKS, _SLOT))),
     )
 
 
@@ -188,6 +195,7 @@ class _Build:
         """Write kernel.so and its source into ``folder``."""
         runtime = _runtime(self.compiler, self.tools)
         objects = [str(runtime / f"{Path(name).stem}.o") for name in _RUNTIME]
+        self.precompiled = self.precompiled_header()
         self.watch = BuildWatch(self.compiler)
         self.write_sources(folder)
         self.refuse_unsupported(folder)
@@ -200,9 +208,11 @@ class _Build:
             assembly.unlink()
         else:
             self.compile(folder, ["kernel.cpp", *objects, *_LINK, *self.watch.link_flags, "-o", "kernel.so"])
+        within = [path for made in self.precompiled for path in included_by(made)]
         return self.watch.read_files(
-            self.command(folder, [])[1:], base=self.source.folder, built_in=folder, folder=folder, installed=[_FOLDER],
-            others=[header.path for header in self.headers], texts=[self.source.text],
+            self.command(folder, [])[1:], base=self.source.folder, built_in=folder, folder=folder,
+            installed=[_FOLDER, *self.precompiled], others=[*(header.path for header in self.headers), *within],
+            texts=[self.source.text],
         )  # fmt: skip
 
     def write_sources(self, folder: Path) -> None:
@@ -249,12 +259,22 @@ class _Build:
                     raise _refused(name, text, refusal)
         self.write_sources(folder)
 
+    def precompiled_header(self) -> list[Path]:
+        """The folder of the simulator's precompiled header; none if the user's options might change the header."""
+        if self.options.macros or self.options.include_folders or "clang" in self.compiler.version:
+            return []
+        flags = [*self.flags(), *self.macros(), *self.renamed_folders(), f"-I{_INCLUDE}"]
+        return [precompiled_header(_INCLUDE / _HEADER, self.compiler, flags, _runtime_texts(), self.tools)]
+
+    def renamed_folders(self) -> list[str]:
+        return [f"-ffile-prefix-map={ours}={SIMULATOR_HEADERS}" for ours in (_INCLUDE, HEADERS)]
+
     def command(self, folder: Path, arguments: list[str]) -> list[str]:
-        places = [f"-ffile-prefix-map={folder}=."]
-        places += [f"-ffile-prefix-map={ours}={SIMULATOR_HEADERS}" for ours in (_INCLUDE, HEADERS)]
+        places = [f"-ffile-prefix-map={folder}=.", *self.renamed_folders()]
+        places += [f"-I{made}" for made in self.precompiled]
         here = [f"-iquote{self.source.path.parent}"] if self.source.path is not None else []
         include = [f"-I{_INCLUDE}", *here, *(f"-I{path.absolute()}" for path in self.options.include_folders)]
-        before = ["-include", "opwright_simulator.h"]
+        before = ["-include", _HEADER]
         if self.uses_torch_names:
             before += ["-include", str(HEADERS / TORCH_NAMES)]
         watched = self.watch.compile_flags
@@ -267,6 +287,9 @@ class _Build:
                 environment=self.watch.environment,
             )  # fmt: skip
         except CompileError as error:
+            if "PCH" in error.log and self.precompiled:  # g++ could not map it where it was made
+                self.precompiled = []
+                return self.compile(folder, arguments)
             raise self.explained(error) from None
 
     def explained(self, error: CompileError) -> KernelError:
@@ -339,7 +362,7 @@ def _runtime_texts() -> tuple[tuple[str, str], ...]:
 
 
 def _runtime(compiler: Compiler, tools: BuildTools) -> Path:
-    """The folder of the runtime's object files and of the library of stacks, compiled when first needed."""
+    """The folder of the runtime's object files and of the libraries for all kernels, compiled when first needed."""
 
     def build(folder: Path) -> None:
         flags = ["-std=c++17", "-O2", _UNGUARDED, "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{_INCLUDE}"]
@@ -351,7 +374,7 @@ def _runtime(compiler: Compiler, tools: BuildTools) -> Path:
             run_compiler([compiler.path, *flags, source, "-o", *made], f"the simulator's {name}", folder=folder)
 
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            list(pool.map(compile_, (*_RUNTIME, f"{_STACKS}.cpp")))
+            list(pool.map(compile_, (*_RUNTIME, f"{_STACKS}.cpp", f"{_SLOT}.cpp")))
 
     key = ArtifactKey("simulator.runtime", (*key_parts(compiler, ()), *_runtime_texts()))
     return tools.cache.get_or_build(key, build, on_build=lambda: tools.notify("compiling the simulator's runtime"))

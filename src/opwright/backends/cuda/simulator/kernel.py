@@ -24,6 +24,7 @@ from opwright.backends.cuda.simulator.abi import (
     SharedVariable,
     Symbol,
     TakeStack,
+    read_imports,
     read_symbols,
 )
 from opwright.backends.cuda.simulator.compilation import Built
@@ -46,6 +47,7 @@ _RUNTIME_VARIABLES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
 _KINDS: tuple[ParameterKind, ...] = (
     "pointer", "integer", "unsigned", "floating", "floating", "floating", "struct",
 )  # fmt: skip
+_PRINTING = frozenset({"printf", "puts", "putchar", "vprintf", "__printf_chk", "__vprintf_chk"})
 _CPU = -1  # the result of ``Tensor.get_device`` for a CPU tensor
 
 
@@ -138,6 +140,7 @@ class SimulatedKernel:
             time_limit_s=time_limit_s or 0.0,
             take_stack=self._take_stack,
             give_stack=self._give_stack,
+            thread_slot=_thread_slot(self._built.slot) if self.checked and not self._prints else 0,
         )
         addresses = (ctypes.c_void_p * max(1, len(holders)))(*(ctypes.addressof(h) for h in holders))
         request.arguments = ctypes.cast(addresses, ctypes.POINTER(ctypes.c_void_p))
@@ -167,6 +170,11 @@ class SimulatedKernel:
     @functools.cached_property
     def _symbols(self) -> tuple[Symbol, ...]:
         return read_symbols(self._file)
+
+    @functools.cached_property
+    def _prints(self) -> bool:
+        """Whether its blocks have an order that can be seen: that of their lines."""
+        return not _PRINTING.isdisjoint(read_imports(self._file))
 
     @functools.cached_property
     def _base(self) -> int:
@@ -241,6 +249,17 @@ def _stack_pool(library: Path) -> tuple[Any, Any]:
     pool = ctypes.CDLL(str(library))
     take, give = pool.opwright_take_stack, pool.opwright_give_stack
     return ctypes.cast(take, TakeStack), ctypes.cast(give, GiveStack)
+
+
+@functools.cache
+def _thread_slot(library: Path) -> int:
+    """The place of the pointer that each OS thread has for the simulator; 0 if the loader has no room for it."""
+    try:
+        slot = ctypes.CDLL(str(library)).opwright_thread_slot
+    except OSError:
+        return 0
+    slot.restype = ctypes.c_int64
+    return int(slot())
 
 
 # --- parameters and arguments ---

@@ -6,7 +6,7 @@
 
 namespace opwright_sim {
 
-constexpr uint32_t abi_version = 2;
+constexpr uint32_t abi_version = 3;
 constexpr uint32_t most_findings = 64;
 constexpr uint64_t stack_bytes = 768 * 1024;  // CUDA allows 512 KiB of local memory; pages cost nothing until used
 constexpr uint64_t most_stacks = 16 * 1024;   // of all launches of a process together
@@ -105,6 +105,7 @@ struct Request {
   uint32_t out_of_memory;  // the launch ended early: there was no memory for its threads or its shadow
   char* (*take_stack)();
   void (*give_stack)(char*);
+  int64_t thread_slot;  // see thread_slot.h; 0: there is none
 };
 
 struct Parameter {

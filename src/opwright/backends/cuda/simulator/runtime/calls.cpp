@@ -10,45 +10,51 @@ unsigned block_barrier(BarrierKind kind, bool predicate, Site site) {
   return current_worker()->barrier(kind, predicate, site);
 }
 
-namespace {
-Wait waiting(Operation operation, unsigned mask, Site site) {
-  Wait wait{};
-  wait.operation = operation;
-  wait.mask = mask;
-  wait.site = site;
-  return wait;
+void warp_sync(unsigned mask, Site site) {
+  Worker& worker = *current_worker();
+  worker.warp_operation(Operation::sync, mask, site);
+  worker.wait_in_warp();
 }
-}  // namespace
-
-void warp_sync(unsigned mask, Site site) { current_worker()->wait_in_warp(waiting(Operation::sync, mask, site)); }
 
 unsigned warp_ballot(unsigned mask, bool predicate, Site site) {
-  Wait wait = waiting(Operation::ballot, mask, site);
-  wait.predicate = predicate;
-  return current_worker()->wait_in_warp(wait);
+  Worker& worker = *current_worker();
+  worker.warp_operation(Operation::ballot, mask, site).predicate = predicate;
+  return worker.wait_in_warp();
 }
 
-void warp_shuffle(unsigned mask, const void* value, void* result, unsigned size, unsigned source, Site site) {
-  Wait wait = waiting(Operation::shuffle, mask, site);
+uint64_t warp_shuffle(unsigned mask, uint64_t value, unsigned source, Site site) {
+  Worker& worker = *current_worker();
+  Wait& wait = worker.warp_operation(Operation::shuffle, mask, site);
+  wait.wide = value;
+  wait.source = source;
+  worker.wait_in_warp();
+  return wait.wide;
+}
+
+void warp_shuffle_wide(unsigned mask, const void* value, void* result, unsigned size, unsigned source, Site site) {
+  Worker& worker = *current_worker();
+  Wait& wait = worker.warp_operation(Operation::wide_shuffle, mask, site);
   wait.value = value;
   wait.result = result;
   wait.size = size;
   wait.source = source;
-  current_worker()->wait_in_warp(wait);
+  worker.wait_in_warp();
 }
 
 unsigned warp_gather(unsigned mask, uint64_t value, uint64_t* values, Site site) {
-  Wait wait = waiting(Operation::gather, mask, site);
+  Worker& worker = *current_worker();
+  Wait& wait = worker.warp_operation(Operation::gather, mask, site);
   wait.wide = value;
   wait.gathered = values;
-  return current_worker()->wait_in_warp(wait);
+  return worker.wait_in_warp();
 }
 
 void warp_collective(unsigned mask, void* value, void (*compute)(void* const*), Site site) {
-  Wait wait = waiting(Operation::collective, mask, site);
+  Worker& worker = *current_worker();
+  Wait& wait = worker.warp_operation(Operation::collective, mask, site);
   wait.value = value;
   wait.compute = compute;
-  current_worker()->wait_in_warp(wait);
+  worker.wait_in_warp();
 }
 
 void copy_async(void* to, const void* from, unsigned size, unsigned from_size) {
@@ -66,7 +72,7 @@ void returned_early() { current_worker()->returned_early(); }
 
 void fence() {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
-  if (active_checker) active_checker->fenced(current_worker()->rank());
+  if (Checker* checker = running_checker()) checker->fenced();
 }
 
 long long ticks() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }

@@ -4,37 +4,28 @@
 
 #include <link.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <new>
 
 namespace opwright_sim {
 
-Checker* active_checker = nullptr;
-
-namespace {
-
-constexpr uint32_t blocks_per_clock_check = 4096;   // basic blocks between two checks of the clock
-constexpr uint32_t clock_checks_before_yield = 8;  // ... and checks of the clock before other threads run
-constexpr unsigned shared_shift = 1;        // shared memory is tracked in pieces of two bytes
-
-// Zeroed pages that cost nothing until they are touched; null if there are none.
-Cell* map_cells(uint64_t bytes) {
-  void* memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return memory == MAP_FAILED ? nullptr : static_cast<Cell*>(memory);
-}
-
-uint64_t cell_count(const Region& region, unsigned shift) { return ((region.end - region.begin) >> shift) + 2; }
-
-unsigned log2_of(uint32_t granule) { return granule >= 8 ? 3 : granule >= 4 ? 2 : granule >= 2 ? 1 : 0; }
+Checker* only_checker = nullptr;
 
 struct Module {
   uint64_t address_in_it, base, storage_size;
   std::vector<Region> read_only;
 };
+
+namespace {
+
+constexpr uint32_t blocks_per_clock_check = 4096;   // basic blocks between two checks of the clock
+constexpr uint32_t clock_checks_before_yield = 8;  // ... and checks of the clock before other threads run
+constexpr unsigned finest_shared = 1;  // shared memory is tracked in pieces of two to four bytes
+constexpr unsigned coarsest_shared = 2;
+constexpr unsigned coarsest_global = 4;
+
+unsigned log2_of(uint32_t granule) { return granule >= 8 ? 3 : granule >= 4 ? 2 : granule >= 2 ? 1 : 0; }
 
 int look_at_module(dl_phdr_info* info, size_t, void* data) {
   auto& module = *static_cast<Module*>(data);
@@ -58,46 +49,62 @@ int look_at_module(dl_phdr_info* info, size_t, void* data) {
   return 1;
 }
 
+// The shared object of this kernel.
+Module this_module() {
+  Module module{reinterpret_cast<uint64_t>(&only_checker), 0, 0, {}};
+  dl_iterate_phdr(look_at_module, &module);
+  return module;
+}
+
 }  // namespace
 
-Checker::Checker(const Request& request) : request_(request) {
-  Module module{reinterpret_cast<uint64_t>(&active_checker), 0, 0, {}};
-  dl_iterate_phdr(look_at_module, &module);
-  module_base_ = module.base;
-  storage_begin_ = reinterpret_cast<uint64_t>(&threadIdx) - request.thread_index_offset;
-  storage_size_ = module.storage_size;
+Checker::Checker(const Request& request) : Checker(request, this_module()) {}
+
+Checker::Checker(const Request& request, const Module& module)
+    : request_(request),
+      storage_begin_(reinterpret_cast<uint64_t>(&threadIdx) - request.thread_index_offset),
+      storage_size_(module.storage_size),
+      module_base_(module.base),
+      shared_(module.storage_size, finest_shared, coarsest_shared) {
   std::vector<Region> regions(request.regions, request.regions + request.region_count);
   regions.insert(regions.end(), module.read_only.begin(), module.read_only.end());
   std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) { return a.begin < b.begin; });
-  for (const Region& region : regions) regions_.push_back({region, log2_of(region.granule), nullptr});
+  for (const Region& region : regions) {
+    const uint64_t length = region.end - region.begin;
+    const bool plain = region.kind != uint32_t(RegionKind::read_only) && !region.inside && !region.written;
+    ranges_.push_back({region, Shadow(length, log2_of(region.granule), coarsest_global), length, plain});
+  }
   owner_.assign(storage_size_ + 16, 0);
+  shared_written_.assign(storage_size_ + 16, no_value);
   for (uint64_t i = 0; i < request.shared_count; i++) {
     const SharedVariable& variable = request.shared[i];
     std::fill_n(owner_.begin() + long(variable.offset), variable.size, uint16_t(i + 1));
+    if (variable.kind != uint32_t(StorageKind::read_only)) continue;
+    memset(&shared_written_[variable.offset], built_in, variable.size);
   }
-  shared_written_.assign(storage_size_ + 16, 0);
-  shared_cells_bytes_ = ((storage_size_ >> shared_shift) + 16) * sizeof(Cell);
-  shared_cells_ = map_cells(shared_cells_bytes_);
-  if (!shared_cells_) throw std::bad_alloc();
 }
 
-Checker::~Checker() {
-  munmap(shared_cells_, shared_cells_bytes_);
-  for (Shadow& shadow : regions_) {
-    if (shadow.cells) munmap(shadow.cells, cell_count(shadow.region, shadow.shift) * sizeof(Cell));
+bool Checker::are_independent(const std::vector<Checker*>& checkers) {
+  std::vector<Shadow*> shadows(checkers.size());
+  for (size_t range = 0; range < checkers[0]->ranges_.size(); range++) {
+    for (size_t i = 0; i < checkers.size(); i++) shadows[i] = &checkers[i]->ranges_[range].shadow;
+    if (!opwright_sim::are_independent(shadows.data(), unsigned(shadows.size()))) return false;
   }
+  return true;
 }
 
 // --- events in the block ---
 
 void Checker::begin_block(Worker& worker, unsigned threads) {
   worker_ = &worker;
-  block_ = uint32_t(worker.block()) + 1;
-  time_++;
-  barrier_time_ = 0;
-  seen_.assign(uint64_t(threads) * 32, 0);
+  block_time_ = ordered_since_ = ++time_;
+  blocks_.emplace_back(time_, uint32_t(worker.block()) + 1);
+  warp_joined_.assign((threads + 31) / 32, 0);
+  seen_.clear();
+  is_simple_ = true;
   fenced_.assign(threads, 0);
   acquired_.clear();
+  fuel_ = blocks_per_clock_check;  // so that a block's order of threads does not depend on the blocks before it
   spins_ = 0;
   // Values of an earlier block may not be taken for this block's: they become NaN and count as unwritten.
   for (uint64_t i = 0; i < request_.shared_count; i++) {
@@ -109,43 +116,80 @@ void Checker::begin_block(Worker& worker, unsigned threads) {
 }
 
 void Checker::barrier_passed() {
-  barrier_time_ = ++time_;
+  ordered_since_ = ++time_;
   spins_ = 0;
 }
 
 // Each of the lanes is now synchronised with all that any of them was synchronised with.
 void Checker::lanes_joined(unsigned warp, unsigned lanes) {
   const uint32_t joined = ++time_;
+  spins_ = 0;
+  const unsigned there = std::min(32u, unsigned(fenced_.size()) - warp * 32);
+  if (lanes == (there == 32 ? ~0u : (1u << there) - 1u)) {  // the usual case
+    warp_joined_[warp] = my_warp_joined_ = joined;
+    return;
+  }
+  if (seen_.empty()) seen_.resize(warp_joined_.size() * 32 * 32);
+  is_simple_ = false;
   uint32_t known[32] = {};
   for (unsigned left = lanes; left; left &= left - 1) {
-    const uint32_t* seen = &seen_[(warp * 32ull + unsigned(__builtin_ctz(left))) * 32];
-    for (unsigned i = 0; i < 32; i++) known[i] = std::max(known[i], seen[i]);
+    const unsigned thread = warp * 32 + unsigned(__builtin_ctz(left));
+    for (unsigned i = 0; i < 32; i++) known[i] = std::max(known[i], seen(thread, i));
   }
   for (unsigned i = 0; i < 32; i++) known[i] = lanes >> i & 1u ? joined : known[i];
   for (unsigned left = lanes; left; left &= left - 1) {
     memcpy(&seen_[(warp * 32ull + unsigned(__builtin_ctz(left))) * 32], known, sizeof known);
   }
-  spins_ = 0;
+}
+
+// When a thread last synchronised with a lane of its warp.
+uint32_t Checker::seen(unsigned thread, unsigned lane) const {
+  const uint32_t whole = warp_joined_[thread / 32];
+  return seen_.empty() ? whole : std::max(whole, seen_[thread * 32ull + lane]);
+}
+
+void Checker::fenced() {
+  needs_order();
+  fenced_[me_] = true;
+}
+
+// The blocks of a launch that depend on their order run one after another, in that order.
+void Checker::needs_order() {
+  order_matters_ = true;
+  if (worker_->launch().is_attempt()) worker_->refute_attempt();
 }
 
 // --- accesses ---
 
 void Checker::access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc) {
   if (on_own_stack(address)) return;
-  if (address - storage_begin_ < storage_size_) return shared_access(address - storage_begin_, size, what, pc);
-  Shadow* shadow = region_of(address);
-  if (!shadow) out_of_bounds(Space::global, address, size, what, pc);
-  global_access(*shadow, address, size, what, pc);
+  const uint64_t offset = address - storage_begin_;
+  if (offset < storage_size_) return shared_access(offset, size, what, pc);
+  Range* range = by_place_[pc / 4 % 64];
+  if (!range || address - range->region.begin >= range->length) range = &range_of(address, size, what, pc);
+  global_access(*range, address - range->region.begin, size, what, pc);
 }
 
-Checker::Shadow* Checker::region_of(uint64_t address) {
-  if (last_ && address >= last_->region.begin && address < last_->region.end) return last_;
-  auto after = std::upper_bound(regions_.begin(), regions_.end(), address,
-                                [](uint64_t a, const Shadow& shadow) { return a < shadow.region.begin; });
-  if (after == regions_.begin()) return nullptr;
-  --after;
-  if (address >= after->region.end) return nullptr;
-  return last_ = &*after;
+void Checker::shared_access(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc) {
+  const bool plain = all_are(value, &shared_written_[offset], size) && !(what & access_atomic);
+  if (!plain && !examine_shared(offset, size, what, pc)) return;
+  // `volatile` orders nothing between the threads of a warp, so in shared memory it is an access like any other.
+  record<Space::shared>(shared_, offset, size, what & ~uint32_t(access_volatile), pc, offset);
+}
+
+void Checker::global_access(Range& range, uint64_t offset, uint32_t size, uint32_t what, uint64_t pc) {
+  const bool plain = range.plain && offset + size <= range.length && !(what & (access_atomic | access_volatile));
+  if (!plain && !examine_global(range, offset, size, what, pc)) return;
+  record<Space::global>(range.shadow, offset, size, what, pc, range.region.begin + offset);
+}
+
+Checker::Range& Checker::range_of(uint64_t address, uint32_t size, uint32_t what, uint64_t pc) {
+  auto after = std::upper_bound(ranges_.begin(), ranges_.end(), address,
+                                [](uint64_t a, const Range& range) { return a < range.region.begin; });
+  if (after == ranges_.begin() || address >= std::prev(after)->region.end) {
+    out_of_bounds(Space::global, address, size, what, pc);
+  }
+  return *(by_place_[pc / 4 % 64] = &*std::prev(after));
 }
 
 // Whether a half of the access contains no value at all; of a large one, some aligned eight bytes. (Fewer bytes may be
@@ -171,30 +215,31 @@ bool Checker::has_partial_element(const Region& region, uint64_t offset, uint32_
   return false;
 }
 
-void Checker::shared_access(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc) {
+// Whether an access to shared memory is one that can race, after all checks but that.
+bool Checker::examine_shared(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc) {
   const uint16_t owner = owner_[offset];
   const bool whole = owner && offset + size <= storage_size_ && owner_[offset + size - 1] == owner;
   if (!whole) out_of_bounds(Space::shared, offset, size, what, pc);
   if (request_.shared[owner - 1].kind != uint32_t(StorageKind::shared)) {  // threadIdx and its like
     if (what & access_write) out_of_bounds(Space::shared, offset, size, what, pc);
-    return;
+    return false;
   }
   if ((what & access_read) && lacks_values(shared_written_.data(), offset, size)) {
     uninitialised(&shared_written_[offset], Space::shared, offset, size, what, pc);
   }
   if (what & access_write) memset(&shared_written_[offset], 1, size);
   if (what & access_atomic) synchronise(storage_begin_ + offset, what);
-  // `volatile` orders nothing between the threads of a warp, so in shared memory it is an access like any other.
-  record(shared_cells_, offset, size, shared_shift, what & ~uint32_t(access_volatile), pc, Space::shared, offset);
+  return true;
 }
 
-void Checker::global_access(Shadow& shadow, uint64_t address, uint32_t size, uint32_t what, uint64_t pc) {
-  const Region& region = shadow.region;
-  const uint64_t offset = address - region.begin;
+// The same for global memory.
+bool Checker::examine_global(Range& range, uint64_t offset, uint32_t size, uint32_t what, uint64_t pc) {
+  const Region& region = range.region;
+  const uint64_t address = region.begin + offset;
   if (address + size > region.end) out_of_bounds(Space::global, address, size, what, pc);
   if (region.kind == uint32_t(RegionKind::read_only)) {
     if (what & access_write) out_of_bounds(Space::global, address, size, what, pc);
-    return;
+    return false;
   }
   if (region.inside) {
     uint32_t inside = 0;
@@ -203,90 +248,103 @@ void Checker::global_access(Shadow& shadow, uint64_t address, uint32_t size, uin
       out_of_bounds(Space::global, address, size, what, pc);
     }
   }
-  if (region.written) {
+  const bool whole_elements = offset % region.granule == 0 && size % region.granule == 0;
+  if (region.written && !(whole_elements && all_are(1, region.written + offset, size))) {
     if ((what & access_read) &&
         (lacks_values(region.written, offset, size) || has_partial_element(region, offset, size))) {
       uninitialised(region.written + offset, Space::global, address, size, what, pc);
     }
     if (what & access_write) memset(region.written + offset, 1, size);
   }
-  if (what & (access_atomic | access_volatile)) synchronise(address, what);
-  if (!shadow.cells) shadow.cells = map_cells(cell_count(region, shadow.shift) * sizeof(Cell));
-  if (!shadow.cells) worker_->abandon_without_memory();
-  record(shadow.cells, offset, size, shadow.shift, what, pc, Space::global, address);
+  if (what & (access_atomic | access_volatile)) {
+    needs_order();
+    synchronise(address, what);
+  }
+  return true;
 }
 
 // --- races ---
 
-Record Checker::now(uint32_t what, uint64_t pc, uint8_t bytes) const {
-  return {block_, uint32_t(pc - module_base_), time_, uint16_t(worker_->rank()), bytes, uint8_t(what)};
+template <Space space>
+void Checker::record(Shadow& shadow, uint64_t offset, uint32_t size, uint32_t what, uint64_t pc, uint64_t address) {
+  if (!shadow.fits(offset, size) && !shadow.make_fit(offset, size)) worker_->abandon_without_memory();
+  const uint64_t granule = uint64_t(1) << shadow.shift();
+  for (uint64_t at = offset; at < offset + size;) {
+    const uint64_t cell = at >> shadow.shift();
+    const uint64_t end = std::min((cell + 1) << shadow.shift(), offset + size);
+    const auto bytes = uint8_t(((1u << (end - at)) - 1u) << (at & (granule - 1)));
+    record_cell<space>(shadow, cell, end - at == granule ? whole_cell : bytes, size, what, pc, address);
+    at = end;
+  }
 }
 
-void Checker::record(Cell* cells, uint64_t offset, uint32_t size, unsigned shift, uint32_t what, uint64_t pc,
-                     Space space, uint64_t address) {
-  const uint64_t granule = uint64_t(1) << shift;
+template <Space space>
+void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t size, uint32_t what, uint64_t pc,
+                          uint64_t address) {
   const Record* clash = nullptr;
-  const auto conflicts = [&](const Record& earlier, uint8_t bytes) {
-    if (!earlier.block || !(earlier.bytes & bytes)) return false;
-    if (space == Space::shared && earlier.block != block_) return false;  // another block's memory
-    const bool both_atomic = (earlier.access & (access_atomic | access_volatile)) &&
-                             (what & (access_atomic | access_volatile));
-    return !both_atomic && !ordered(earlier);
+  const auto compare = [&](const Record& earlier) {
+    if (is_ordered<space>(earlier) || !(earlier.bytes & bytes)) return;
+    constexpr uint32_t atomic = access_atomic | access_volatile;
+    if (!(earlier.access & atomic) || !(what & atomic)) clash = &earlier;
   };
-  for (uint64_t at = offset; at < offset + size;) {
-    const uint64_t number = at >> shift, next = (number + 1) << shift;
-    const uint64_t end = std::min(next, offset + size);
-    const uint8_t bytes = uint8_t(((1u << (end - at)) - 1u) << (at & (granule - 1)));
-    Cell& cell = cells[number];
-    at = end;
-    const Record mine = now(what, pc, bytes);
-    if (conflicts(cell.write, bytes)) clash = &cell.write;
-    if (what & access_write) {
-      if (conflicts(cell.first_read, bytes)) clash = &cell.first_read;
-      if (conflicts(cell.last_read, bytes)) clash = &cell.last_read;
-    }
-    if (clash) {
-      Finding found = memory_finding(FindingKind::race, space, address, size, what, pc);
-      found.other_pc = clash->pc;
-      found.other_access = clash->access;
-      worker_->describe(clash->block - 1, clash->thread, found.other_block, found.other_thread);
-      worker_->launch().report(found);
-      clash = nullptr;
-    }
-    if (what & access_write) {
-      cell.write = mine;
-    } else {
-      Record& first = cell.first_read;
-      const bool replace = !first.block || (first.block == mine.block && first.thread == mine.thread) ||
-                           (space == Space::shared && first.block != block_) || ordered(first);
-      (replace ? first : cell.last_read) = mine;
-    }
+  if (shadow.any_write) compare(shadow.write(cell));
+  if ((what & access_write) && shadow.any_read) {
+    compare(shadow.reads(cell).first);
+    compare(shadow.reads(cell).last);
+  }
+  if (clash) report_race<space>(*clash, address, size, what, pc);
+  const Record mine{time_, uint32_t(pc - module_base_), me_, bytes, uint8_t(what)};
+  if (what & access_write) {
+    shadow.any_write = true;
+    shadow.write(cell) = mine;
+  } else {
+    shadow.any_read = true;
+    Reads& reads = shadow.reads(cell);
+    (is_ordered<space>(reads.first) ? reads.first : reads.last) = mine;
   }
 }
 
 // Whether an earlier access happened before the running thread's, by CUDA's rules: by the same thread, before a barrier
-// of the block, before a barrier of the warp, or through atomics after a fence.
-bool Checker::ordered(const Record& earlier) const {
-  if (earlier.block == block_) {
-    const unsigned me = worker_->rank();
-    if (earlier.thread == me || earlier.time < barrier_time_) return true;
-    if (earlier.thread / 32 == me / 32 && earlier.time < seen_[me * 32ull + earlier.thread % 32]) return true;
-  }
-  return !acquired_.empty() && ordered_through_atomics(earlier);
+// of the block, before a barrier of the warp, or through atomics after a fence. In shared memory also if it was another
+// block's: then it was to other memory.
+template <Space space>
+bool Checker::is_ordered(const Record& earlier) const {
+  if (space == Space::shared && earlier.time < block_time_) return true;
+  if (space == Space::global && !earlier.time) return true;
+  if (earlier.time >= block_time_ && is_ordered_in_block(earlier.thread, earlier.time)) return true;
+  return !acquired_.empty() && is_ordered_through_atomics(earlier);
 }
 
-bool Checker::ordered_through_atomics(const Record& earlier) const {
-  const unsigned me = worker_->rank();
+bool Checker::is_ordered_in_block(uint16_t thread, uint32_t time) const {
+  if (time < ordered_since_ || thread == me_) return true;
+  return thread / 32 == me_ / 32 && time < seen(me_, thread % 32);
+}
+
+template <Space space>
+void Checker::report_race(const Record& clash, uint64_t address, uint32_t size, uint32_t what, uint64_t pc) {
+  Finding found = memory_finding(FindingKind::race, space, address, size, what, pc);
+  found.other_pc = clash.pc;
+  found.other_access = clash.access;
+  worker_->describe(block_at(clash.time) - 1, clash.thread, found.other_block, found.other_thread);
+  worker_->launch().report(found);
+}
+
+// The number, plus one, of the block that ran at a time.
+uint32_t Checker::block_at(uint32_t time) const {
+  const auto after = std::upper_bound(blocks_.begin(), blocks_.end(), time,
+                                      [](uint32_t t, const auto& block) { return t < block.first; });
+  return std::prev(after)->second;
+}
+
+bool Checker::is_ordered_through_atomics(const Record& earlier) const {
   for (const Acquired& seen : acquired_) {
-    const bool mine = seen.thread == me || seen.time < barrier_time_ ||
-                      (seen.thread / 32 == me / 32 && seen.time < seen_[me * 32ull + seen.thread % 32]);
-    if (mine && reaches(*seen.object, seen.count, earlier, 4)) return true;
+    if (is_ordered_in_block(seen.thread, seen.time) && reaches(*seen.object, seen.count, earlier, 4)) return true;
   }
   return false;
 }
 
 bool Checker::reaches(const SyncObject& object, uint32_t count, const Record& earlier, int depth) const {
-  const auto found = object.by_block.find(earlier.block);
+  const auto found = object.by_block.find(block_at(earlier.time));
   if (found != object.by_block.end()) {
     for (const Release& release : found->second) {
       if (release.index < count && covers(release, earlier)) return true;
@@ -312,7 +370,7 @@ bool Checker::covers(const Release& release, const Record& earlier) const {
 
 // An atomic access acquires the releases of others there, and releases its thread's accesses if that has fenced.
 void Checker::synchronise(uint64_t address, uint32_t what) {
-  const unsigned me = worker_->rank();
+  const unsigned me = me_;
   const auto known = objects_.find(address);
   if (known != objects_.end() && (what & access_read)) {
     const SyncObject* object = known->second.get();
@@ -320,13 +378,15 @@ void Checker::synchronise(uint64_t address, uint32_t what) {
       return seen.object == object && seen.thread == me && seen.count == object->count;
     });
     if (stale) acquired_.push_back({object, object->count, uint16_t(me), time_});
+    is_simple_ &= !stale;
   }
   if (!(what & access_write) || !fenced_[me]) return;
   auto& object = objects_[address];
   if (!object) object = std::make_unique<SyncObject>();
-  Release release{object->count++, block_, time_, barrier_time_, uint16_t(me), {}, acquired_};
-  memcpy(release.seen, &seen_[me * 32ull], sizeof release.seen);
-  object->by_block[block_].push_back(std::move(release));
+  const uint32_t block = blocks_.back().second;
+  Release release{object->count++, block, time_, ordered_since_, uint16_t(me), {}, acquired_};
+  for (unsigned lane = 0; lane < 32; lane++) release.seen[lane] = seen(me, lane);
+  object->by_block[block].push_back(std::move(release));
   time_++;
 }
 
@@ -366,8 +426,7 @@ void Checker::fault(FindingKind kind, uint64_t pc, uint64_t address, int64_t val
   worker_->abandon();
 }
 
-void Checker::block_entered(uint64_t pc) {
-  if (--fuel_ != 0) return;
+void Checker::ran_for_long(uint64_t pc) {
   fuel_ = blocks_per_clock_check;
   worker_->check_deadline(relative(pc));
   if (++spins_ % clock_checks_before_yield == 0) worker_->yield(pc);
@@ -375,11 +434,11 @@ void Checker::block_entered(uint64_t pc) {
 
 // In a checked launch the operation counts as one read and one write, at the line that called it.
 void note_atomic(const volatile void* address, unsigned size, AtomicKind) {
-  if (active_checker) {
+  if (Checker* checker = running_checker()) {
     const auto at = reinterpret_cast<uint64_t>(address);
     const auto pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
-    if (at % size) active_checker->fault(FindingKind::misaligned, pc, at, size, "an atomic access");
-    active_checker->access(at, size, access_read | access_write | access_atomic, pc);
+    if (at % size) checker->fault(FindingKind::misaligned, pc, at, size, "an atomic access");
+    checker->access(at, size, access_read | access_write | access_atomic, pc);
   } else {
     current_worker()->note_atomic(reinterpret_cast<uint64_t>(__builtin_return_address(0)));
   }
@@ -389,7 +448,5 @@ void note_atomic(const volatile void* address, unsigned size, AtomicKind) {
 
 extern "C" __attribute__((visibility("default"))) uint64_t opwright_sim_module_base() {
   using namespace opwright_sim;
-  Module module{reinterpret_cast<uint64_t>(&active_checker), 0, 0, {}};
-  dl_iterate_phdr(look_at_module, &module);
-  return module.base;
+  return this_module().base;
 }

@@ -1,32 +1,26 @@
-// The shadow of memory in a checked launch: which bytes may be accessed, which contain a value, and the last accesses.
+// The checks of one OS thread's accesses in a checked launch: which bytes may be accessed, which contain a value, and
+// whether accesses race. Accesses are checked inline as far as nothing is wrong.
 #pragma once
+
+#include <string.h>
 
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "scheduler.h"
+#include "shadow.h"
 
 namespace opwright_sim {
 
-// One access that was made: by whom, when, from where.
-struct Record {
-  uint32_t block;  // its linear index plus one; 0: none
-  uint32_t pc;
-  uint32_t time;
-  uint16_t thread;
-  uint8_t bytes;  // which of the cell's bytes
-  uint8_t access;
-};
-
-// The last write, and two reads: the first since then, and the last by another thread.
-struct Cell {
-  Record write, first_read, last_read;
-};
+#define OPWRIGHT_INLINED inline __attribute__((always_inline))
+#define OPWRIGHT_RARE(condition) __builtin_expect(condition, 0)
 
 constexpr uint64_t reserved_stack = 32 * 1024;
 
 struct SyncObject;
+struct Module;
 
 // A thread has seen the first `count` releases of an object.
 struct Acquired {
@@ -52,49 +46,78 @@ struct SyncObject {
 
 class Checker {
  public:
+  // For the OS thread that calls this.
   explicit Checker(const Request& request);
-  ~Checker();
 
   void begin_block(Worker& worker, unsigned threads);
+  void running(unsigned rank, const char* stack) {
+    me_ = uint16_t(rank);
+    my_warp_joined_ = warp_joined_[rank / 32];
+    stack_begin_ = reinterpret_cast<uint64_t>(stack);
+  }
   void barrier_passed();
   void lanes_joined(unsigned warp, unsigned lanes);
-  void fenced(unsigned thread) { fenced_[thread] = true; }
+  void fenced();
   void access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
+  // The same for the access that is usual: to one whole cell, to bytes that contain a value, and in order or a mere read.
+  // False: the access has to be examined further, and nothing was done.
+  template <uint32_t size, uint32_t what>
+  OPWRIGHT_INLINED bool access_at_once(uint64_t address, uint64_t pc);
   void copy_begins(const char* to, const char* from, uint32_t size, uint32_t from_size, uint64_t pc);
   void copy_ends(const char* to, uint32_t size, uint64_t pc);
   void fault(FindingKind kind, uint64_t pc, uint64_t address, int64_t value, const char* text);
-  void block_entered(uint64_t pc);  // every basic block of the kernel
+  OPWRIGHT_INLINED void block_entered(uint64_t pc) {  // every basic block of the kernel
+    if (OPWRIGHT_RARE(--fuel_ == 0)) ran_for_long(pc);
+  }
   void progressed() { spins_ = 0; }
   // A function that begins with little of the stack left would run out of it in the runtime, with locks held.
   void function_entered(uint64_t pc, const void* frame) {
     if (!worker_ || !on_own_stack(reinterpret_cast<uint64_t>(frame))) return;
-    if (reinterpret_cast<uint64_t>(frame) - reinterpret_cast<uint64_t>(worker_->fiber().stack) < reserved_stack) {
-      worker_->overflow(relative(pc));
-    }
+    if (reinterpret_cast<uint64_t>(frame) - stack_begin_ < reserved_stack) worker_->overflow(relative(pc));
   }
-  bool on_own_stack(uint64_t address) const {
-    return address - reinterpret_cast<uint64_t>(worker_->fiber().stack) < stack_bytes;
-  }
+  bool on_own_stack(uint64_t address) const { return address - stack_begin_ < stack_bytes; }
   uint64_t relative(uint64_t pc) const { return pc - module_base_; }
+  // Whether what the blocks do may depend on their order: one used an atomic or volatile access, or a fence.
+  bool order_matters() const { return order_matters_; }
+  // Whether none of the launch's blocks accessed what another checker's blocks wrote.
+  static bool are_independent(const std::vector<Checker*>& checkers);
 
  private:
-  struct Shadow {
+  Checker(const Request& request, const Module& module);
+  struct Range {
     Region region;
-    unsigned shift;
-    Cell* cells;
+    Shadow shadow;
+    uint64_t length;
+    bool plain;  // every byte may be accessed and contains a value
   };
 
   void shared_access(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc);
-  void global_access(Shadow& shadow, uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
-  Shadow* region_of(uint64_t address);
-  void record(Cell* cells, uint64_t offset, uint32_t size, unsigned shift, uint32_t what, uint64_t pc, Space space,
-              uint64_t address);
-  bool ordered(const Record& earlier) const;
-  bool ordered_through_atomics(const Record& earlier) const;
+  void global_access(Range& range, uint64_t offset, uint32_t size, uint32_t what, uint64_t pc);
+  template <Space space, uint32_t size, uint32_t what>
+  OPWRIGHT_INLINED bool record_at_once(Shadow& shadow, uint64_t offset, uint64_t pc);
+  template <Space space>
+  OPWRIGHT_INLINED bool is_simply_ordered(const Record& earlier) const;
+  bool examine_shared(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc);
+  bool examine_global(Range& range, uint64_t offset, uint32_t size, uint32_t what, uint64_t pc);
+  Range& range_of(uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
+  template <Space space>
+  void record(Shadow& shadow, uint64_t offset, uint32_t size, uint32_t what, uint64_t pc, uint64_t address);
+  template <Space space>
+  void record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t size, uint32_t what, uint64_t pc,
+                   uint64_t address);
+  template <Space space>
+  bool is_ordered(const Record& earlier) const;
+  bool is_ordered_in_block(uint16_t thread, uint32_t time) const;
+  bool is_ordered_through_atomics(const Record& earlier) const;
   bool covers(const Release& release, const Record& earlier) const;
   bool reaches(const SyncObject& object, uint32_t count, const Record& earlier, int depth) const;
   void synchronise(uint64_t address, uint32_t what);
-  Record now(uint32_t what, uint64_t pc, uint8_t bytes) const;
+  void needs_order();
+  uint32_t seen(unsigned thread, unsigned lane) const;
+  uint32_t block_at(uint32_t time) const;
+  void ran_for_long(uint64_t pc);
+  template <Space space>
+  void report_race(const Record& clash, uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
   Finding memory_finding(FindingKind kind, Space space, uint64_t address, uint32_t size, uint32_t what,
                          uint64_t pc) const;
   [[noreturn]] void out_of_bounds(Space space, uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
@@ -104,22 +127,107 @@ class Checker {
 
   const Request& request_;
   Worker* worker_ = nullptr;
-  uint64_t module_base_ = 0;
-  uint64_t storage_begin_ = 0, storage_size_ = 0;  // this OS thread's copy of the module's thread-local storage
-  uint32_t block_ = 0, time_ = 1, barrier_time_ = 0;
-  std::vector<Shadow> regions_;
-  Shadow* last_ = nullptr;
-  std::vector<uint16_t> owner_;  // of each byte of the storage: 0 for none, else the variable's number plus one
+  uint64_t stack_begin_ = 0;
+  uint64_t storage_begin_, storage_size_;  // this OS thread's copy of the module's thread-local storage
+  uint64_t module_base_;
+  // Times of the running block: its begin, and the one before which all of its accesses are ordered.
+  uint32_t time_ = 1, block_time_ = 0, ordered_since_ = 0;
+  uint32_t fuel_ = 1, spins_ = 0;
+  uint32_t my_warp_joined_ = 0;
+  uint16_t me_ = 0;
+  bool is_simple_ = true;  // no lanes have joined but whole warps, and no thread has acquired anything: see is_ordered
+  bool order_matters_ = false;
+  Shadow shared_;
+  enum : uint8_t { no_value, value, built_in };  // of a byte of shared memory; threadIdx and its like have one always
   std::vector<uint8_t> shared_written_;
-  Cell* shared_cells_ = nullptr;
-  uint64_t shared_cells_bytes_ = 0;
-  std::vector<uint32_t> seen_;  // [thread][lane]: when this thread last synchronised with that lane of its warp
+  std::vector<uint16_t> owner_;  // of each byte of the storage: 0 for none, else the variable's number plus one
+  std::vector<Range> ranges_;
+  Range* by_place_[64] = {};                                   // the last range that was accessed near a place in the code
+  std::vector<std::pair<uint32_t, uint32_t>> blocks_;  // the time at which each began, and its number
+  std::vector<uint32_t> warp_joined_;  // when all lanes of a warp last synchronised
+  std::vector<uint32_t> seen_;  // [thread][lane]: when this thread last synchronised with that lane; empty: never alone
   std::vector<uint8_t> fenced_;
   std::unordered_map<uint64_t, std::unique_ptr<SyncObject>> objects_;
   std::vector<Acquired> acquired_;
-  uint32_t fuel_ = 1, spins_ = 0;
 };
 
-extern Checker* active_checker;
+// The checker of a launch that runs on one OS thread; null if there is none, or if there are several.
+extern Checker* only_checker;
+OPWRIGHT_INLINED Checker* running_checker() {
+  if (Checker* checker = only_checker) return checker;
+  if (!slot_in_attempt) return nullptr;
+  const Worker* worker = worker_in_slot();
+  return worker ? worker->checker() : nullptr;
+}
+
+// --- the checks of an access ---
+
+// Whether each of some bytes is as wanted. Of other sizes than these, false.
+OPWRIGHT_INLINED bool all_are(uint8_t wanted, const uint8_t* bytes, uint32_t size) {
+  const uint64_t eight = wanted * 0x0101010101010101ull;
+  const auto equal = [bytes](unsigned at, auto eight) {
+    auto there = eight;
+    memcpy(&there, bytes + at, sizeof there);
+    return there == eight;
+  };
+  switch (size) {
+    case 1: return *bytes == wanted;
+    case 2: return equal(0, uint16_t(eight));
+    case 4: return equal(0, uint32_t(eight));
+    case 8: return equal(0, eight);
+    case 16: return equal(0, eight) && equal(8, eight);
+    default: return false;
+  }
+}
+
+template <uint32_t size, uint32_t what>
+OPWRIGHT_INLINED bool Checker::access_at_once(uint64_t address, uint64_t pc) {
+  if (on_own_stack(address)) return true;
+  if (OPWRIGHT_RARE(!is_simple_)) return false;
+  uint64_t offset = address - storage_begin_;
+  if (offset < storage_size_) {
+    // Bytes that contain a value are all of one variable: between two there are some that never do.
+    const uint8_t* written = &shared_written_[offset];
+    if (OPWRIGHT_RARE(!all_are(value, written, size))) return what == access_read && all_are(built_in, written, size);
+    return record_at_once<Space::shared, size, what>(shared_, offset, pc);
+  }
+  Range* range = by_place_[pc / 4 % 64];
+  if (OPWRIGHT_RARE(!range)) return false;
+  offset = address - range->region.begin;
+  if (OPWRIGHT_RARE(offset >= range->length || offset + size > range->length || !range->plain)) return false;
+  return record_at_once<Space::global, size, what>(range->shadow, offset, pc);
+}
+
+template <Space space, uint32_t size, uint32_t what>
+OPWRIGHT_INLINED bool Checker::record_at_once(Shadow& shadow, uint64_t offset, uint64_t pc) {
+  if (OPWRIGHT_RARE(!shadow.fits_one(offset, size))) return false;
+  const uint64_t cell = offset / size;
+  const Record mine{time_, uint32_t(pc - module_base_), me_, whole_cell, uint8_t(what)};
+  if (shadow.any_write && OPWRIGHT_RARE(!is_simply_ordered<space>(shadow.write(cell)))) return false;
+  if (what == access_write) {
+    if (OPWRIGHT_RARE(!shadow.any_write)) return false;
+    if (shadow.any_read) {
+      const Reads& reads = shadow.reads(cell);
+      if (OPWRIGHT_RARE(!is_simply_ordered<space>(reads.first) || !is_simply_ordered<space>(reads.last))) return false;
+    }
+    shadow.write(cell) = mine;
+  } else {
+    if (OPWRIGHT_RARE(!shadow.any_read)) return false;
+    Reads& reads = shadow.reads(cell);
+    (is_simply_ordered<space>(reads.first) ? reads.first : reads.last) = mine;
+  }
+  return true;
+}
+
+// The same as is_ordered, if is_simple_.
+template <Space space>
+OPWRIGHT_INLINED bool Checker::is_simply_ordered(const Record& earlier) const {
+  if (space == Space::global) {
+    if (!earlier.time) return true;
+    if (earlier.time < block_time_) return false;
+  }
+  if (earlier.time < ordered_since_ || earlier.thread == me_) return true;
+  return (earlier.thread ^ me_) < 32 && earlier.time < my_warp_joined_;
+}
 
 }  // namespace opwright_sim

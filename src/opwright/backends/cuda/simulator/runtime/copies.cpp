@@ -9,7 +9,7 @@
 namespace opwright_sim {
 
 void Worker::copy_async(char* to, const char* from, unsigned size, unsigned from_size, uint64_t pc) {
-  if (active_checker) active_checker->copy_begins(to, from, size, from_size, pc);
+  if (checker_) checker_->copy_begins(to, from, size, from_size, pc);
   for (unsigned at = 0; at < size; at += sizeof(AsyncCopy::data)) {
     AsyncCopy copy{to + at, std::min<unsigned>(size - at, sizeof copy.data), current_->committed, pc, {}};
     if (at < from_size) memcpy(copy.data, from + at, std::min(copy.size, from_size - at));
@@ -28,7 +28,7 @@ void Worker::complete_copies(Thread& thread, unsigned before) {
   const auto end = std::find_if(copies.begin(), copies.end(), [=](const AsyncCopy& c) { return c.group >= before; });
   for (auto copy = copies.begin(); copy != end; ++copy) {
     memcpy(copy->to, copy->data, copy->size);
-    if (active_checker) active_checker->copy_ends(copy->to, copy->size, copy->pc);
+    if (checker_) checker_->copy_ends(copy->to, copy->size, copy->pc);
   }
   copies.erase(copies.begin(), end);
 }
@@ -43,16 +43,18 @@ bool Worker::is_being_copied(uint64_t address, uint64_t size) const {
 }
 
 const char* aligned_row(uint64_t address) {
-  if (active_checker && address % 16) {
+  Checker* checker = running_checker();
+  if (checker && address % 16) {
     const auto pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
-    active_checker->fault(FindingKind::misaligned, pc, address, 16, "a row of ldmatrix");
+    checker->fault(FindingKind::misaligned, pc, address, 16, "a row of ldmatrix");
   }
   return reinterpret_cast<const char*>(address);
 }
 
 void check_alignment(const void* address, unsigned multiple, const char* what) {
   const auto at = reinterpret_cast<uint64_t>(address), pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
-  if (active_checker && at % multiple) active_checker->fault(FindingKind::misaligned, pc, at, multiple, what);
+  Checker* checker = running_checker();
+  if (checker && at % multiple) checker->fault(FindingKind::misaligned, pc, at, multiple, what);
 }
 
 // A copy reads its source and takes its target at once. What was there is lost, and what will be there is not yet.

@@ -10,16 +10,28 @@
 
 namespace {
 using namespace opwright_sim;
-inline void check_access(const volatile void* address, uint64_t size, uint32_t what, uint64_t pc) {
-  if (active_checker && size) active_checker->access(reinterpret_cast<uint64_t>(address), uint32_t(size), what, pc);
+__attribute__((noinline)) void check_further(uint64_t address, uint32_t size, uint32_t what, uint64_t pc) {
+  if (Checker* checker = running_checker()) checker->access(address, size, what, pc);
+}
+// Of a size that is known when this is compiled. All that is rare is called at the end, so that no register is saved.
+template <uint32_t size, uint32_t what>
+OPWRIGHT_INLINED void check_one(const volatile void* p, uint64_t pc) {
+  const auto address = reinterpret_cast<uint64_t>(p);
+  Checker* checker = running_checker();
+  if (OPWRIGHT_RARE(!checker)) return;  // a constructor, before any launch
+  if (OPWRIGHT_RARE(!(checker->access_at_once<size, what>(address, pc)))) check_further(address, size, what, pc);
+}
+void check_access(const volatile void* address, uint64_t size, uint32_t what, uint64_t pc) {
+  Checker* checker = running_checker();
+  if (checker && size) checker->access(reinterpret_cast<uint64_t>(address), uint32_t(size), what, pc);
 }
 }  // namespace
 
 #define OPWRIGHT_SIZED(SIZE)                                                                                          \
-  OPWRIGHT_HOOK void __tsan_read##SIZE(void* p) { check_access(p, SIZE, access_read, OPWRIGHT_HERE); }                        \
-  OPWRIGHT_HOOK void __tsan_write##SIZE(void* p) { check_access(p, SIZE, access_write, OPWRIGHT_HERE); }                      \
-  OPWRIGHT_HOOK void __tsan_unaligned_read##SIZE(void* p) { check_access(p, SIZE, access_read, OPWRIGHT_HERE); }              \
-  OPWRIGHT_HOOK void __tsan_unaligned_write##SIZE(void* p) { check_access(p, SIZE, access_write, OPWRIGHT_HERE); }            \
+  OPWRIGHT_HOOK void __tsan_read##SIZE(void* p) { check_one<SIZE, access_read>(p, OPWRIGHT_HERE); }                        \
+  OPWRIGHT_HOOK void __tsan_write##SIZE(void* p) { check_one<SIZE, access_write>(p, OPWRIGHT_HERE); }                      \
+  OPWRIGHT_HOOK void __tsan_unaligned_read##SIZE(void* p) { check_one<SIZE, access_read>(p, OPWRIGHT_HERE); }              \
+  OPWRIGHT_HOOK void __tsan_unaligned_write##SIZE(void* p) { check_one<SIZE, access_write>(p, OPWRIGHT_HERE); }            \
   OPWRIGHT_HOOK void __tsan_volatile_read##SIZE(void* p) { check_access(p, SIZE, access_read | access_volatile, OPWRIGHT_HERE); } \
   OPWRIGHT_HOOK void __tsan_volatile_write##SIZE(void* p) { check_access(p, SIZE, access_write | access_volatile, OPWRIGHT_HERE); } \
   OPWRIGHT_HOOK void __tsan_unaligned_volatile_read##SIZE(void* p) {                                                  \
@@ -39,7 +51,7 @@ OPWRIGHT_HOOK void __tsan_vptr_update(void** p, void*) { check_access(p, sizeof(
 OPWRIGHT_HOOK void __tsan_vptr_read(void** p) { check_access(p, sizeof(void*), access_read, OPWRIGHT_HERE); }
 OPWRIGHT_HOOK void __tsan_init() {}
 OPWRIGHT_HOOK void __tsan_func_entry(void*) {
-  if (active_checker) active_checker->function_entered(OPWRIGHT_HERE, __builtin_frame_address(0));
+  if (Checker* checker = running_checker()) checker->function_entered(OPWRIGHT_HERE, __builtin_frame_address(0));
 }
 OPWRIGHT_HOOK void __tsan_func_exit() {}
 
@@ -63,7 +75,7 @@ OPWRIGHT_BULK(opwright_checked_)
 OPWRIGHT_BULK(__tsan_)
 
 OPWRIGHT_HOOK void __sanitizer_cov_trace_pc() {
-  if (active_checker) active_checker->block_entered(OPWRIGHT_HERE);
+  if (Checker* checker = running_checker()) checker->block_entered(OPWRIGHT_HERE);
 }
 
 // The descriptions that the compiler passes, as its own runtime declares them.
@@ -98,16 +110,18 @@ int64_t index_value(const TypeDescriptor& type, uint64_t value) {
 
 OPWRIGHT_HOOK void __ubsan_handle_type_mismatch_v1(TypeMismatch* data, uint64_t address) {
   const uint64_t alignment = uint64_t(1) << data->log_alignment;
-  if (!active_checker || address % alignment == 0) return;
+  Checker* checker = running_checker();
+  if (!checker || address % alignment == 0) return;
   // A local array that is read as a vector is in registers on the GPU, and at any address of the stack here.
-  if (alignment <= 8 && active_checker->on_own_stack(address)) return;
-  active_checker->fault(FindingKind::misaligned, OPWRIGHT_HERE, address, int64_t(alignment), data->type->name);
+  if (alignment <= 8 && checker->on_own_stack(address)) return;
+  checker->fault(FindingKind::misaligned, OPWRIGHT_HERE, address, int64_t(alignment), data->type->name);
 }
 OPWRIGHT_HOOK void __ubsan_handle_out_of_bounds(OutOfBounds* data, uint64_t index) {
-  if (!active_checker) return;
-  active_checker->fault(FindingKind::index_out_of_bounds, OPWRIGHT_HERE, 0, index_value(*data->index, index),
+  Checker* checker = running_checker();
+  if (!checker) return;
+  checker->fault(FindingKind::index_out_of_bounds, OPWRIGHT_HERE, 0, index_value(*data->index, index),
                         data->array->name);
 }
 OPWRIGHT_HOOK void __ubsan_handle_divrem_overflow(void*, uint64_t, uint64_t) {
-  if (active_checker) active_checker->fault(FindingKind::division_by_zero, OPWRIGHT_HERE, 0, 0, "");
+  if (Checker* checker = running_checker()) checker->fault(FindingKind::division_by_zero, OPWRIGHT_HERE, 0, 0, "");
 }

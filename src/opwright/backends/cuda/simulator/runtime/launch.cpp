@@ -9,6 +9,7 @@
 #include <memory>
 #include <numeric>
 
+#include "attempt.h"
 #include "checker.h"
 
 extern "C" uint64_t opwright_sim_module_base();
@@ -21,7 +22,8 @@ Launch::Launch(Request& request)
       threads_per_block(request.block[0] * request.block[1] * request.block[2]),
       module_base_(opwright_sim_module_base()),
       limited_(request.time_limit_s > 0),
-      deadline_(Clock::now() + std::chrono::microseconds(int64_t(std::min(request.time_limit_s, 1e9) * 1e6))) {
+      limit_(std::chrono::microseconds(int64_t(std::min(request.time_limit_s, 1e9) * 1e6))),
+      deadline_(Clock::now() + limit_) {
   if (request.permuted && blocks > 1) {
     uint64_t random = request.seed;
     offset_ = next_random(random) % blocks;
@@ -39,6 +41,7 @@ bool Launch::next_block(uint64_t& linear) {
 }
 
 void Launch::report(const Finding& finding) {
+  if (is_attempt()) return refute_attempt();
   const std::lock_guard<std::mutex> lock(mutex_);
   for (uint32_t i = 0; i < request.finding_count; i++) {
     const Finding& known = request.findings[i];
@@ -47,7 +50,31 @@ void Launch::report(const Finding& finding) {
   if (request.finding_count < most_findings) request.findings[request.finding_count++] = finding;
 }
 
+void Launch::begin_attempt() {
+  first_of_attempt_ = next_;
+  refuted_ = false;
+  attempt_ = true;
+}
+
+void Launch::refute_attempt() {
+  refuted_ = true;
+  stop();
+}
+
+bool Launch::end_attempt() {
+  attempt_ = false;
+  return !refuted_;
+}
+
+void Launch::repeat_blocks() {
+  next_ = first_of_attempt_;
+  stopped_ = false;
+  any_block_abandoned = false;
+  deadline_ = Clock::now() + limit_;
+}
+
 void Launch::out_of_memory() {
+  if (is_attempt()) return refute_attempt();
   const std::lock_guard<std::mutex> lock(mutex_);
   request.out_of_memory = 1;
   stop();
@@ -78,7 +105,7 @@ uint64_t interrupted_at(const void* context) {
 // is used again from its beginning by the next block. Outside of the kernel's code a lock may be held, so nothing is
 // stopped there.
 void on_signal(int, siginfo_t*, void* context) {
-  Worker* worker = current_worker();
+  Worker* worker = worker_here();
   const uint64_t pc = interrupted_at(context);
   if (worker && worker->launch().is_kernel_code(pc)) worker->check_deadline(worker->launch().relative(pc) + 1);
 }
@@ -88,7 +115,7 @@ struct sigaction overflow_before;
 
 // A thread that recurses too deeply touches the page below its stack. Any other fault is not the simulator's.
 void on_fault(int signal, siginfo_t* info, void* context) {
-  Worker* worker = current_worker();
+  Worker* worker = worker_here();
   if (worker && worker->is_guard_of_stack(reinterpret_cast<uint64_t>(info->si_addr))) {
     worker->overflow(worker->launch().relative(interrupted_at(context)) + 1);
   }
@@ -196,27 +223,26 @@ namespace {
 
 using namespace opwright_sim;
 
-// Blocks run on this OS thread and, in a fast build, on others: as many as there is work and stacks for.
-void run_blocks(Launch& launch) {
-  const Request& request = launch.request;
+// As many as there is work and stacks for.
+uint64_t useful_threads(const Launch& launch, uint64_t blocks) {
   const uint64_t stacks_allow = std::max<uint64_t>(1, most_stacks / launch.threads_per_block);
-  const uint64_t useful = std::min<uint64_t>(std::min<uint64_t>(request.workers, launch.blocks), stacks_allow);
-  const Handlers handlers(launch.limited());
+  return std::min(std::min<uint64_t>(launch.request.workers, blocks), stacks_allow);
+}
+
+// A fast build's blocks run on this OS thread and on others.
+void run_fast(Launch& launch) {
   Watchdog watchdog(launch);
   const auto work = [&] {
     try {
-      const FaultStack stack;
-      Worker worker(launch);
-      watchdog.watch(pthread_self());
-      worker.run();
-      watchdog.forget(pthread_self());
+      run_worker(launch, watchdog, nullptr);
     } catch (const std::bad_alloc&) {
       launch.out_of_memory();
     }
   };
+  const uint64_t useful = useful_threads(launch, launch.blocks);
   std::vector<std::thread> others;
   try {
-    for (uint64_t i = 1; i < (request.checked ? 1 : useful); i++) others.emplace_back(work);
+    for (uint64_t i = 1; i < useful; i++) others.emplace_back(work);
   } catch (const std::exception&) {
     // The system has no further thread; those that there are do the work.
   }
@@ -224,25 +250,67 @@ void run_blocks(Launch& launch) {
   for (std::thread& other : others) other.join();
 }
 
+// OS threads are worth their start, and a shadow for each, if the blocks that are left will take some time.
+bool is_long(const Launch& launch, Clock::duration elapsed) {
+  const double seconds = std::chrono::duration<double>(elapsed).count();
+  const auto left = double(launch.blocks_left()), done = double(launch.blocks) - left;
+  return seconds > 0.002 && seconds * left / done > 0.02;
+}
+
+// A checked build's blocks run on this OS thread, in order, so that findings depend only on the arguments and the
+// seed. If there is much left to do, the others are attempted together, unless what was found already could depend on their order.
+void run_checked(Launch& launch, Checker& checker) {
+  const FaultStack stack;
+  Watchdog watchdog(launch);
+  Worker worker(launch, &checker);
+  only_worker = &worker;
+  watchdog.watch(pthread_self());
+  const auto begin = Clock::now();
+  bool may_attempt = launch.request.thread_slot != 0;
+  uint64_t block;
+  while (!launch.stopped() && launch.next_block(block)) {
+    worker.run_block(block);
+    const uint64_t threads = useful_threads(launch, launch.blocks_left());
+    if (!may_attempt || threads < 2 || launch.stopped() || !is_long(launch, Clock::now() - begin)) continue;
+    may_attempt = false;
+    if (launch.request.finding_count || checker.order_matters()) continue;
+    only_worker = nullptr;
+    if (attempt_blocks_together(launch, watchdog, checker, unsigned(threads))) break;
+    only_worker = &worker;
+  }
+  watchdog.forget(pthread_self());
+}
+
 }  // namespace
 
+void opwright_sim::run_worker(Launch& launch, Watchdog& watchdog, Checker* checker) {
+  const FaultStack stack;
+  Worker worker(launch, checker);
+  watchdog.watch(pthread_self());
+  worker.run();
+  watchdog.forget(pthread_self());
+}
+
 extern "C" __attribute__((visibility("default"))) void opwright_sim_launch(opwright_sim::Request* request) {
-  // The shadow belongs to one launch. In a checked build one launch at a time, on one OS thread: its findings
-  // then depend only on the arguments and the seed.
+  // The checkers belong to one launch: in a checked build one launch at a time.
   static std::mutex one_checked_launch;
   std::unique_lock<std::mutex> alone(one_checked_launch, std::defer_lock);
   std::unique_ptr<Checker> checker;
   Launch launch(*request);
+  const Handlers handlers(launch.limited());
   try {
     if (request->checked) {
       alone.lock();
       checker = std::make_unique<Checker>(*request);
-      active_checker = checker.get();
+      only_checker = checker.get();
+      run_checked(launch, *checker);
+    } else {
+      run_fast(launch);
     }
-    run_blocks(launch);
   } catch (const std::exception&) {
     launch.out_of_memory();
   }
-  active_checker = nullptr;
+  only_checker = nullptr;
+  only_worker = nullptr;
   fflush(stdout);  // the kernel's output comes before Python's next output
 }

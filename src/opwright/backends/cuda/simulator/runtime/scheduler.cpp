@@ -24,29 +24,37 @@ __attribute__((visibility("hidden"))) void opwright_kernel_entry(void** argument
 namespace opwright_sim {
 
 __thread Worker* worker_of_this_thread = nullptr;
-Worker* current_worker() { return worker_of_this_thread; }
+Worker* only_worker = nullptr;
+int64_t slot_in_attempt = 0;
+Worker* worker_here() { return worker_of_this_thread; }
 
-Worker::Worker(Launch& launch)
+Worker::Worker(Launch& launch, Checker* checker)
     : launch_(launch),
+      checker_(checker),
+      before_(worker_of_this_thread),
+      thread_index_(&threadIdx),
       threads_(launch.threads_per_block),
       warps_((launch.threads_per_block + 31) / 32),
       warp_order_(warps_.size()),
       lane_order_(warps_.size() * 32) {
   const Request& request = launch.request;
   for (unsigned rank = 0; rank < threads_.size(); rank++) {
+    threads_[rank].rank = rank;
     threads_[rank].index = {rank % request.block[0], rank / request.block[0] % request.block[1],
                             rank / (request.block[0] * request.block[1])};
   }
   std::iota(warp_order_.begin(), warp_order_.end(), 0u);
   for (size_t i = 0; i < lane_order_.size(); i++) lane_order_[i] = uint8_t(i % 32);
   worker_of_this_thread = this;
+  if (slot_in_attempt) thread_slot(slot_in_attempt) = this;
   set_guards();
   blockDim = {request.block[0], request.block[1], request.block[2]};
   gridDim = {request.grid[0], request.grid[1], request.grid[2]};
 }
 
 Worker::~Worker() {
-  worker_of_this_thread = nullptr;
+  worker_of_this_thread = before_;
+  if (slot_in_attempt) thread_slot(slot_in_attempt) = nullptr;
   for (Fiber* fiber : all_) {
     launch_.request.give_stack(fiber->stack);
     delete fiber;
@@ -87,7 +95,8 @@ void Worker::run_block(uint64_t linear) {
     const unsigned all = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1u;
     warps_[warp] = {all, all, 0, 0, 0, 0, 0, 0, 0};
   }
-  if (active_checker) active_checker->begin_block(*this, unsigned(threads_.size()));
+  arrived_.operation = Operation::none;
+  if (checker_) checker_->begin_block(*this, unsigned(threads_.size()));
   while (!abandoned_) {
     bool ran = false, alive = false, yielded = false;
     for (unsigned warp : warp_order_) {
@@ -152,7 +161,7 @@ void Worker::fiber_main() {
       worker.finish(*thread);
     }
     worker.idle_.push_back(worker.fiber_);
-    worker.switch_to_scheduler();
+    worker.switch_to_next();
   }
 }
 
@@ -184,23 +193,35 @@ Thread* Worker::start_next() {
 void Worker::enter(Thread& thread) {
   current_ = &thread;
   fiber_ = thread.fiber;
-  threadIdx = thread.index;
+  *thread_index_ = thread.index;
+  if (checker_) checker_->running(thread.rank, fiber_->stack);
 }
 
 void Worker::finish(Thread& thread) {
-  const unsigned rank = unsigned(&thread - threads_.data());
+  const unsigned rank = thread.rank;
   Warp& warp = warp_of(rank);
   const unsigned bit = 1u << (rank % 32);
   if (!thread.copies.empty()) complete_copies(thread, thread.committed + 1);
   warp.alive &= ~bit;
   if (!thread.returned_early) warp.fell_off |= bit;
   if (warp.at_warp) complete_all_in_warp(rank / 32);  // the others may wait only for this one
-  if (active_checker) active_checker->progressed();
+  if (checker_) checker_->progressed();
 }
 
 void Worker::resume(Thread& thread) {
   enter(thread);
   scheduler_.switch_to(fiber_->context);
+}
+
+// The running thread waits. The warp's next lane runs, the one that the scheduler would choose.
+void Worker::switch_to_next() {
+  Warp& warp = warps_[running_warp_];
+  if (!warp.ready) return switch_to_scheduler();
+  const unsigned lane = lane_of_next(warp.ready, running_warp_);
+  warp.ready &= ~(1u << lane);
+  Fiber& mine = *fiber_;
+  enter(threads_[running_warp_ * 32 + lane]);
+  mine.context.switch_to(fiber_->context);
 }
 
 void Worker::switch_to_scheduler() { fiber_->context.switch_to(scheduler_); }
@@ -216,7 +237,10 @@ Fiber* Worker::take_fiber() {
     }
     auto* fiber = new Fiber;
     fiber->stack = stack;
-    fiber->context.prepare(fiber->stack, stack_bytes, &Worker::fiber_main);
+    // Stacks lie a multiple of the page size apart. Without an offset of its own, the same place of each would compete
+    // for the same few lines of the processor's cache.
+    fiber->usable = stack_bytes - all_.size() % 32 * 128;
+    fiber->context.prepare(fiber->stack, fiber->usable, &Worker::fiber_main);
     all_.push_back(fiber);
     return fiber;
   }
@@ -228,11 +252,17 @@ Fiber* Worker::take_fiber() {
 // After an abandoned block every fiber begins anew; objects on their stacks have no destructors that must run.
 void Worker::drop_fibers() {
   idle_ = all_;
-  for (Fiber* fiber : all_) fiber->context.prepare(fiber->stack, stack_bytes, &Worker::fiber_main);
+  for (Fiber* fiber : all_) fiber->context.prepare(fiber->stack, fiber->usable, &Worker::fiber_main);
 }
 
 void Worker::abandon_without_memory() {
   launch_.out_of_memory();
+  abandon();
+}
+
+// The launch is an attempt, and the running thread does what may depend on the order of blocks.
+void Worker::refute_attempt() {
+  launch_.refute_attempt();
   abandon();
 }
 

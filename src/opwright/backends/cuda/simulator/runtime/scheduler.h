@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -15,30 +16,34 @@
 #include "../include/opwright_simulator/runtime_calls.h"
 #include "abi.h"
 #include "context.h"
+#include "thread_slot.h"
 
 namespace opwright_sim {
 
 struct Fiber {
   Context context;
-  char* stack;  // its lowest byte
+  char* stack;      // its lowest byte
+  uint64_t usable;  // bytes
 };
 
-enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, gather, collective, active_mask };
+class Checker;
 
-// What a waiting thread waits for, and its values.
+enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, wide_shuffle, gather, collective, active_mask };
+
+// What a waiting thread waits for, and its values. What most operations need comes first.
 struct Wait {
   Operation operation;
-  Site site;
-  unsigned mask;
-  BarrierKind kind;
   bool predicate;
+  BarrierKind kind;
+  unsigned mask;
+  unsigned source, answer;
+  Site site;
+  uint64_t wide;  // a value of up to 8 bytes, and then the result
   const void* value;
   void* result;
-  unsigned size, source;
-  uint64_t wide;
+  unsigned size;
   uint64_t* gathered;
   void (*compute)(void* const* lanes);
-  unsigned answer;
 };
 
 // An asynchronous copy that its thread has not waited for.
@@ -49,8 +54,9 @@ struct AsyncCopy {
   char data[16];
 };
 
-struct Thread {
+struct alignas(64) Thread {  // what each switch needs is in one line of the processor's cache
   uint3 index;
+  unsigned rank;
   Fiber* fiber;
   Wait wait;
   bool returned_early;
@@ -73,14 +79,23 @@ class Launch {
   explicit Launch(Request& request);
   // Records a finding, unless there is one of its kind at the same place, or there are too many.
   void report(const Finding& finding);
-  bool past_deadline() const { return limited_ && Clock::now() > deadline_; }
+  bool past_deadline() const { return limited_ && Clock::now() > deadline(); }
   void stop() { stopped_.store(true, std::memory_order_relaxed); }
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
   bool next_block(uint64_t& linear);
+  uint64_t blocks_left() const { return blocks - std::min(blocks, next_.load(std::memory_order_relaxed)); }
   // Ends the launch; Python raises an error.
   void out_of_memory();
   bool limited() const { return limited_; }
-  Clock::time_point deadline() const { return deadline_; }
+  Clock::time_point deadline() const { return deadline_.load(std::memory_order_relaxed); }
+
+  // An attempt to run the blocks that are left on several OS threads. It is refuted by whatever could depend on their
+  // order, findings included; then they run again one after another, as if there had been no attempt.
+  void begin_attempt();
+  void refute_attempt();
+  bool end_attempt();  // whether it was not refuted
+  bool is_attempt() const { return attempt_.load(std::memory_order_relaxed); }
+  void repeat_blocks();
   bool is_kernel_code(uint64_t pc) const;
   uint64_t relative(uint64_t pc) const { return pc - module_base_; }
 
@@ -93,10 +108,13 @@ class Launch {
   std::mutex mutex_;
   std::atomic<bool> stopped_{false};
   std::atomic<uint64_t> next_{0};
+  std::atomic<bool> attempt_{false}, refuted_{false};
+  uint64_t first_of_attempt_ = 0;
   uint64_t stride_ = 1, offset_ = 0;
   uint64_t module_base_;
   bool limited_;
-  Clock::time_point deadline_;
+  Clock::duration limit_;
+  std::atomic<Clock::time_point> deadline_;  // may move while the watchdog starts
 };
 
 // When the time is up, stops threads that never check the clock, such as those in an empty loop.
@@ -120,12 +138,16 @@ class Watchdog {
 
 class Worker {
  public:
-  explicit Worker(Launch& launch);
+  // `checker`: of a checked launch, else null.
+  Worker(Launch& launch, Checker* checker);
   ~Worker();
   void run();
+  void run_block(uint64_t linear);
 
   unsigned barrier(BarrierKind kind, bool predicate, Site site);
-  unsigned wait_in_warp(Wait wait);
+  // The wait of the running thread, of which the caller sets what this operation needs besides.
+  Wait& warp_operation(Operation operation, unsigned mask, Site site);
+  unsigned wait_in_warp();
   unsigned active_mask(Site site);
   void yield(uint64_t pc);
   void note_atomic(uint64_t pc);
@@ -135,8 +157,8 @@ class Worker {
   void wait_for_copies(unsigned groups, bool open);
   bool is_being_copied(uint64_t address, uint64_t size) const;
   void returned_early() { current_->returned_early = true; }
-  unsigned rank() const { return unsigned(current_ - threads_.data()); }
-  const Fiber& fiber() const { return *fiber_; }
+  unsigned rank() const { return current_->rank; }
+  Checker* checker() const { return checker_; }
   uint64_t block() const { return block_; }
   Launch& launch() { return launch_; }
 
@@ -146,6 +168,7 @@ class Worker {
   // The block cannot continue: its fibers are abandoned.
   [[noreturn]] void abandon();
   [[noreturn]] void abandon_without_memory();
+  [[noreturn]] void refute_attempt();
   // The running thread's stack is full.
   [[noreturn]] void overflow(uint64_t pc);
   bool is_guard_of_stack(uint64_t address) const;
@@ -154,7 +177,6 @@ class Worker {
   static void fiber_main();
 
  private:
-  void run_block(uint64_t linear);
   void order_threads();
   bool run_warp(unsigned warp);
   bool release_barrier();
@@ -163,6 +185,8 @@ class Worker {
   bool complete_in_warp(unsigned warp, const Wait& wait);
   void complete_all_in_warp(unsigned warp);
   void exchange(unsigned warp, unsigned lanes, const Wait& wait);
+  void exchange_values(unsigned warp, unsigned lanes, const Wait& wait);
+  void report_deaf_lanes(unsigned warp, unsigned deaf, const Wait& wait);
   void report_unheard_lanes(unsigned warp, const Wait& wait);
   void report_deadlock();
   unsigned lane_of_next(unsigned lanes, unsigned warp) const;
@@ -172,6 +196,7 @@ class Worker {
   void complete_copies(Thread& thread, unsigned before);
   void resume(Thread& thread);
   void enter(Thread& thread);
+  void switch_to_next();
   void switch_to_scheduler();
   Fiber* take_fiber();
   void drop_fibers();
@@ -179,6 +204,9 @@ class Worker {
   Warp& warp_of(unsigned rank) { return warps_[rank / 32]; }
 
   Launch& launch_;
+  Checker* const checker_;
+  Worker* const before_;  // of this OS thread
+  uint3* const thread_index_;  // threadIdx of this OS thread
   Context scheduler_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
@@ -192,9 +220,18 @@ class Worker {
   uint64_t random_ = 0;
   bool abandoned_ = false;
   unsigned atomics_ = 0, started_ = 0;
+  // Of the threads that wait at the block's barrier: the place of the first that came, and whether all are there.
+  Wait arrived_{};
+  bool same_barrier_ = true;
+  unsigned came_ = 0, agreed_ = 0;
 };
 
-Worker* current_worker();
+Worker* worker_here();
+// The worker of a checked launch that runs on one OS thread. Of one that runs on several, each has its own in its slot.
+extern Worker* only_worker;
+extern int64_t slot_in_attempt;  // 0: no checked launch runs on several OS threads
+inline Worker* worker_in_slot() { return static_cast<Worker*>(thread_slot(slot_in_attempt)); }
+inline Worker* current_worker() { return only_worker ? only_worker : slot_in_attempt ? worker_in_slot() : worker_here(); }
 
 inline uint64_t next_random(uint64_t& state) {  // splitmix64
   uint64_t z = (state += 0x9e3779b97f4a7c15ull);

@@ -15,47 +15,50 @@ bool same_line(const Site& a, const Site& b) {
 }  // namespace
 
 unsigned Worker::barrier(BarrierKind kind, bool predicate, Site site) {
-  Thread& thread = *current_;
-  thread.wait = Wait{};
-  thread.wait.operation = Operation::barrier;
-  thread.wait.site = site;
-  thread.wait.kind = kind;
-  thread.wait.predicate = predicate;
-  Warp& warp = warp_of(rank());
-  warp.at_barrier |= 1u << (rank() % 32);
-  switch_to_scheduler();
-  return thread.wait.answer;
+  Wait& wait = current_->wait;
+  wait.operation = Operation::barrier;
+  wait.site = site;
+  wait.kind = kind;
+  wait.answer = 0;
+  if (arrived_.operation == Operation::none) {
+    arrived_ = wait;
+    same_barrier_ = true;
+    came_ = agreed_ = 0;
+  }
+  same_barrier_ &= kind == arrived_.kind && same_line(site, arrived_.site);
+  came_++;
+  agreed_ += predicate;
+  warp_of(rank()).at_barrier |= 1u << (rank() % 32);
+  switch_to_next();
+  return wait.answer;
 }
 
 // Opens the block's barrier if every thread that is left waits at the same one.
 bool Worker::release_barrier() {
   const Thread* first = nullptr;
-  unsigned came = 0, agreed = 0;
   for (size_t w = 0; w < warps_.size(); w++) {
-    if (warps_[w].alive != warps_[w].at_barrier) return false;
-    for (unsigned lanes = warps_[w].at_barrier; lanes; lanes &= lanes - 1) {
-      const Thread& thread = threads_[w * 32 + unsigned(__builtin_ctz(lanes))];
-      if (!first) first = &thread;
-      if (!same_line(thread.wait.site, first->wait.site) || thread.wait.kind != first->wait.kind) return false;
-      came++;
-      agreed += thread.wait.predicate;
-    }
+    const unsigned lanes = warps_[w].at_barrier;
+    if (warps_[w].alive != lanes) return false;
+    if (lanes && !first) first = &threads_[w * 32 + unsigned(__builtin_ctz(lanes))];
   }
-  if (active_checker) report_late_threads(*first);
+  if (!same_barrier_) return false;
+  arrived_.operation = Operation::none;
+  if (checker_) report_late_threads(*first);
   for (size_t w = 0; w < warps_.size(); w++) {
-    for (unsigned lanes = warps_[w].at_barrier; lanes; lanes &= lanes - 1) {
+    const unsigned answering = arrived_.kind == BarrierKind::plain ? 0 : warps_[w].at_barrier;
+    for (unsigned lanes = answering; lanes; lanes &= lanes - 1) {
       Wait& wait = threads_[w * 32 + unsigned(__builtin_ctz(lanes))].wait;
       switch (wait.kind) {
         case BarrierKind::plain: break;
-        case BarrierKind::count: wait.answer = agreed; break;
-        case BarrierKind::all: wait.answer = agreed == came; break;
-        case BarrierKind::any: wait.answer = agreed != 0; break;
+        case BarrierKind::count: wait.answer = agreed_; break;
+        case BarrierKind::all: wait.answer = agreed_ == came_; break;
+        case BarrierKind::any: wait.answer = agreed_ != 0; break;
       }
     }
     warps_[w].ready |= warps_[w].at_barrier;
     warps_[w].at_barrier = 0;
   }
-  if (active_checker) active_checker->barrier_passed();
+  if (checker_) checker_->barrier_passed();
   if (launch_.past_deadline()) {
     current_ = const_cast<Thread*>(first);
     Finding found = finding(FindingKind::time_limit);
@@ -89,8 +92,17 @@ void Worker::report_late_threads(const Thread& waiting) {
   launch_.report(found);
 }
 
-unsigned Worker::wait_in_warp(Wait wait) {
-  Thread& thread = *current_;
+Wait& Worker::warp_operation(Operation operation, unsigned mask, Site site) {
+  Wait& wait = current_->wait;
+  wait.operation = operation;
+  wait.mask = mask;
+  wait.site = site;
+  wait.answer = 0;
+  return wait;
+}
+
+unsigned Worker::wait_in_warp() {
+  Wait& wait = current_->wait;
   const unsigned rank = this->rank(), bit = 1u << (rank % 32);
   if (!(wait.mask & bit)) {
     Finding found = finding(FindingKind::warp_mask);
@@ -101,15 +113,14 @@ unsigned Worker::wait_in_warp(Wait wait) {
     launch_.report(found);
     abandon();
   }
-  thread.wait = wait;
   Warp& warp = warp_of(rank);
   warp.at_warp |= bit;
-  if (complete_in_warp(rank / 32, thread.wait)) {
+  if (complete_in_warp(rank / 32, wait)) {
     warp.ready &= ~bit;  // it runs already
-    return thread.wait.answer;
+  } else {
+    switch_to_next();
   }
-  switch_to_scheduler();
-  return thread.wait.answer;
+  return wait.answer;
 }
 
 // Runs the operation that the lanes in the mask wait for, if all that are alive wait for the same one.
@@ -121,11 +132,11 @@ bool Worker::complete_in_warp(unsigned warp, const Wait& wait) {
     const Wait& other = threads_[warp * 32 + unsigned(__builtin_ctz(left))].wait;
     if (other.mask != wait.mask || other.operation != wait.operation || !same_line(other.site, wait.site)) return false;
   }
-  if (active_checker) report_unheard_lanes(warp, wait);
+  if (checker_) report_unheard_lanes(warp, wait);
   exchange(warp, lanes, wait);
   state.at_warp &= ~lanes;
   state.ready |= lanes;
-  if (active_checker) active_checker->lanes_joined(warp, lanes);
+  if (checker_) checker_->lanes_joined(warp, lanes);
   return true;
 }
 
@@ -146,27 +157,8 @@ void Worker::exchange(unsigned warp, unsigned lanes, const Wait& wait) {
     }
     for (unsigned left = lanes; left; left &= left - 1) threads[__builtin_ctz(left)].wait.answer = votes;
   }
-  if (wait.operation == Operation::shuffle) {
-    unsigned deaf = 0;
-    for (unsigned left = lanes; left; left &= left - 1) {
-      const unsigned lane = unsigned(__builtin_ctz(left));
-      Wait& mine = threads[lane].wait;
-      const bool there = mine.source < 32 && (lanes >> mine.source & 1u);
-      if (!there) deaf |= 1u << lane;
-      memcpy(mine.result, there ? threads[mine.source].wait.value : mine.value, mine.size);
-    }
-    if (deaf && active_checker) {
-      Thread* before = current_;
-      current_ = &threads[__builtin_ctz(deaf)];
-      Finding found = finding(FindingKind::warp_lane);
-      found.file = wait.site.file;
-      found.line = wait.site.line;
-      found.mask = wait.mask;
-      found.value = int64_t(current_->wait.source);
-      found.missing = deaf;
-      launch_.report(found);
-      current_ = before;
-    }
+  if (wait.operation == Operation::shuffle || wait.operation == Operation::wide_shuffle) {
+    exchange_values(warp, lanes, wait);
   }
   if (wait.operation == Operation::gather) {
     for (unsigned left = lanes; left; left &= left - 1) {
@@ -196,6 +188,46 @@ void Worker::exchange(unsigned warp, unsigned lanes, const Wait& wait) {
   }
 }
 
+// A lane that is to read from one that does not take part gets its own value.
+void Worker::exchange_values(unsigned warp, unsigned lanes, const Wait& wait) {
+  Thread* threads = &threads_[warp * 32];
+  const bool wide = wait.operation == Operation::wide_shuffle;
+  uint64_t results[32];
+  unsigned deaf = 0;
+  for (unsigned left = lanes; left; left &= left - 1) {
+    const unsigned lane = unsigned(__builtin_ctz(left));
+    Wait& mine = threads[lane].wait;
+    const bool there = mine.source < 32 && (lanes >> mine.source & 1u);
+    if (!there) deaf |= 1u << lane;
+    const Wait& source = there ? threads[mine.source].wait : mine;
+    if (wide) {
+      memcpy(mine.result, source.value, mine.size);
+    } else {
+      results[lane] = source.wide;
+    }
+  }
+  if (!wide) {
+    for (unsigned left = lanes; left; left &= left - 1) {
+      const unsigned lane = unsigned(__builtin_ctz(left));
+      threads[lane].wait.wide = results[lane];
+    }
+  }
+  if (deaf && checker_) report_deaf_lanes(warp, deaf, wait);
+}
+
+void Worker::report_deaf_lanes(unsigned warp, unsigned deaf, const Wait& wait) {
+  Thread* before = current_;
+  current_ = &threads_[warp * 32 + unsigned(__builtin_ctz(deaf))];
+  Finding found = finding(FindingKind::warp_lane);
+  found.file = wait.site.file;
+  found.line = wait.site.line;
+  found.mask = wait.mask;
+  found.value = int64_t(current_->wait.source);
+  found.missing = deaf;
+  launch_.report(found);
+  current_ = before;
+}
+
 // Lanes of the mask that reached the kernel's end without this operation. (Lanes that returned do not count.)
 void Worker::report_unheard_lanes(unsigned warp, const Wait& wait) {
   const unsigned missing = wait.mask & warps_[warp].fell_off;
@@ -210,11 +242,10 @@ void Worker::report_unheard_lanes(unsigned warp, const Wait& wait) {
 
 unsigned Worker::active_mask(Site site) {
   Thread& thread = *current_;
-  thread.wait = Wait{};
   thread.wait.operation = Operation::active_mask;
   thread.wait.site = site;
   warp_of(rank()).at_active |= 1u << (rank() % 32);
-  switch_to_scheduler();
+  switch_to_next();
   return thread.wait.answer;
 }
 
@@ -235,7 +266,7 @@ bool Worker::release_active(Warp& warp, unsigned first_thread) {
 void Worker::yield(uint64_t pc) {
   check_deadline(launch_.relative(pc));
   warp_of(rank()).yielded |= 1u << (rank() % 32);
-  switch_to_scheduler();
+  switch_to_next();
 }
 
 // A thread that spins on atomics waits for another thread: of this block, which must then run, or of another one.
@@ -245,6 +276,7 @@ void Worker::note_atomic(uint64_t pc) {
 
 void Worker::check_deadline(uint64_t pc) {
   if (!launch_.past_deadline()) return;
+  if (launch_.is_attempt()) refute_attempt();
   // After an out-of-bounds access a block is missing; a thread that waits for it is no finding.
   if (!launch_.any_block_abandoned.load(std::memory_order_relaxed) && current_ && !launch_.stopped()) {
     Finding found = finding(FindingKind::time_limit);

@@ -52,8 +52,10 @@ unsigned block_barrier(BarrierKind kind, bool predicate, Site site);
 void warp_sync(unsigned mask, Site site);
 unsigned warp_ballot(unsigned mask, bool predicate, Site site);
 unsigned warp_active_mask(Site site);
-// `result` gets the bytes at `value` of the lane `source`; its own if there is no such lane in the segment.
-void warp_shuffle(unsigned mask, const void* value, void* result, unsigned size, unsigned source, Site site);
+// The value of the lane `source`; the own one if there is no such lane in the segment.
+uint64_t warp_shuffle(unsigned mask, uint64_t value, unsigned source, Site site);
+// The same of any size: `result` gets the bytes at `value`.
+void warp_shuffle_wide(unsigned mask, const void* value, void* result, unsigned size, unsigned source, Site site);
 // `values` gets the 32 lanes' values; the returned mask has those that took part.
 unsigned warp_gather(unsigned mask, uint64_t value, uint64_t* values, Site site);
 

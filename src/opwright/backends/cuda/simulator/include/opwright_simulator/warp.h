@@ -33,10 +33,23 @@ OPWRIGHT_INLINE unsigned __activemask(OPWRIGHT_SITE) { return opwright_sim::warp
 namespace opwright_sim {
 
 template <class T>
+OPWRIGHT_INLINE uint64_t widened(T value) {
+  static_assert(sizeof(T) <= 8, "at most 64 bits");
+  uint64_t wide = 0;
+  __builtin_memcpy(&wide, &value, sizeof(T));
+  return wide;
+}
+
+template <class T>
 OPWRIGHT_INLINE T shuffle(unsigned mask, T value, unsigned source, Site site) {
   static_assert(std::is_trivially_copyable<T>::value, "a shuffle copies bytes");
   T result;
-  warp_shuffle(mask, &value, &result, sizeof(T), source, site);
+  if constexpr (sizeof(T) <= 8) {  // in registers
+    const uint64_t wide = warp_shuffle(mask, widened(value), source, site);
+    __builtin_memcpy(&result, &wide, sizeof(T));
+  } else {
+    warp_shuffle_wide(mask, &value, &result, sizeof(T), source, site);
+  }
   return result;
 }
 
@@ -55,14 +68,6 @@ OPWRIGHT_INLINE unsigned down(unsigned lane, unsigned delta, int width) {
 OPWRIGHT_INLINE unsigned butterfly(unsigned lane, int bits, int width) {
   const unsigned source = lane ^ unsigned(bits);
   return source < segment(lane, width) + unsigned(width) ? source : lane;
-}
-
-template <class T>
-OPWRIGHT_INLINE uint64_t widened(T value) {
-  static_assert(sizeof(T) <= 8, "at most 64 bits");
-  uint64_t wide = 0;
-  __builtin_memcpy(&wide, &value, sizeof(T));
-  return wide;
 }
 
 template <class T>
