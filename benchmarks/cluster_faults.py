@@ -59,6 +59,7 @@ _ROLES = {
     "runtime_env": "Ray's agents",
 }
 _FINISHED = (0, 1, 3, 4)
+_NOTHING = "nothing: it had ended"
 
 
 @dataclass
@@ -82,6 +83,7 @@ def main() -> None:
     options.add_argument("file", type=Path)
     options.add_argument("--trials", type=int, default=20)
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--within", type=float, help="the last moment, in seconds; else that of an undisturbed sweep")
     chosen = options.parse_args()
     draw = random.Random(chosen.seed)
     with tempfile.TemporaryDirectory(prefix="cluster-faults-") as name:
@@ -91,10 +93,11 @@ def main() -> None:
         undisturbed = _run(folder, 0)
         undisturbed.wait()
         seconds, expected = time.monotonic() - started, _verdicts(folder)
+        last = chosen.within or 0.95 * seconds
         trials = []
         for number in range(1, chosen.trials + 1):
             (folder / "journal").unlink(missing_ok=True)
-            trials.append(_trial(folder, number, draw, seconds, expected))
+            trials.append(_trial(folder, number, draw, last, expected))
             print(json.dumps(asdict(trials[-1])), flush=True)
             records.write(chosen.file, {**_summary(trials, seconds, chosen.seed), "trial": [asdict(t) for t in trials]})
 
@@ -104,6 +107,7 @@ def _summary(trials: list[Trial], seconds: float, seed: int) -> dict[str, Any]:
     summary = {
         "undisturbed_s": seconds,
         "trials": len(trials),
+        "killed": sum(t.role != _NOTHING for t in trials),
         "verdicts equal": sum(t.equal for t in trials),
         "commands started again": sum(len(t.exit_codes) - 1 for t in trials),
         "finished verdicts lost": sum(max(0, t.finished_before - t.taken_up) for t in trials if len(t.exit_codes) > 1),
@@ -120,13 +124,13 @@ def _run(folder: Path, number: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
 
 
-def _trial(folder: Path, number: int, draw: random.Random, seconds: float, expected: Any) -> Trial:
+def _trial(folder: Path, number: int, draw: random.Random, last: float, expected: Any) -> Trial:
     started = time.monotonic()
     process = _run(folder, number)
-    at = draw.uniform(0.1, 0.95) * seconds
+    at = draw.uniform(0.1, 1.0) * last
     time.sleep(at)
     victims = _processes(number)
-    role = draw.choice(sorted({r for _, r in victims})) if victims else "nothing was left"
+    role = draw.choice(sorted({r for _, r in victims})) if victims else _NOTHING
     trial = Trial(number, role, round(at, 1))
     if victims:
         os.kill(draw.choice([pid for pid, r in victims if r == role]), signal.SIGKILL)
