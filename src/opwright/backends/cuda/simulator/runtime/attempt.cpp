@@ -1,9 +1,10 @@
 // The blocks of a checked launch on several OS threads, as an attempt.
 //
 // What a checked launch does and finds depends only on its arguments and the seed, as if its blocks ran one after
-// another. That is also so for blocks that run at the same time, if none has a finding, none accesses what another wrote,
-// and none uses what orders blocks (atomics in global memory, volatile accesses, fences). So each OS thread has a shadow
-// of its own, and these are compared afterwards. If anything is in doubt, memory is restored and the blocks run in order.
+// another. That is also so for blocks that run at the same time, if none has a finding, none accesses what another
+// wrote, and none uses what orders blocks (atomics in global memory, volatile accesses, fences). So each OS thread has a
+// shadow of its own, and these are compared afterwards. If anything is in doubt, memory is restored and the blocks run
+// in order.
 
 #include "attempt.h"
 
