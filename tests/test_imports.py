@@ -18,7 +18,7 @@ ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
 LAYERS = (
     "errors", "tree", "import_file", "internals", "results", "machine", "file_trust", "read_files", "cache", "contract",
-    "backends", "runtime", "sweep", "checks", "timing", "cluster", "report", "package", "gallery", "selftest",
+    "backends", "runtime", "sweep", "checks", "timing", "cluster", "report", "package", "gallery", "planted",
     "mutation", "port", "cli",
 )  # fmt: skip
 LEAVES = {
@@ -148,7 +148,7 @@ def broken_rules(module: str, target: str) -> list[str]:
         return [] if fine else ["the gallery uses only the public names of opwright"]
     if theirs == "":
         # ``import opwright`` inside the package would reach any layer through its lazy names.
-        return [] if mine in ("cli", "selftest") else ["use the module that defines the name, not the package"]
+        return [] if mine in ("cli", "planted") else ["use the module that defines the name, not the package"]
     problems = []
     if theirs not in LAYERS:
         problems.append(f"{theirs!r} is no layer: add it to LAYERS")

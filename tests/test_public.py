@@ -31,6 +31,13 @@ def test_dir_lists_the_public_names_and_no_others():
         assert getattr(ow, name) is not None
 
 
+def test_no_folder_hides_a_public_name():
+    folders = {f.name for f in Path(ow.__file__).parent.iterdir() if f.is_dir()} | {
+        f.stem for f in Path(ow.__file__).parent.glob("*.py")
+    }
+    assert not folders & set(ow.__all__)
+
+
 def test_every_exception_and_every_result_is_public():
     for module in (errors, results):
         public = [n for n in module.__all__ if inspect.isclass(getattr(module, n)) and n != "Probe"]

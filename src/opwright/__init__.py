@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         TargetError,
     )
     from opwright.mutation.run import mutate
+    from opwright.planted.run import selftest
     from opwright.results import (
         Accepted,
         BenchReport,
@@ -84,7 +85,6 @@ if TYPE_CHECKING:
     from opwright.runtime.cuda_graphs.graphed import CudaGraphed, cuda_graphed
     from opwright.runtime.kernel import Kernel
     from opwright.runtime.op import Op, explain, op
-    from opwright.selftest.run import selftest
     from opwright.timing.calls import bench_calls
     from opwright.timing.run import bench
     from opwright.timing.tune import tune
@@ -118,7 +118,7 @@ _NAMES_OF = {
     "opwright.runtime.cuda_graphs.graphed": ["CudaGraphed", "cuda_graphed"],
     "opwright.runtime.kernel": ["Kernel"],
     "opwright.runtime.op": ["Op", "explain", "op"],
-    "opwright.selftest.run": ["selftest"],
+    "opwright.planted.run": ["selftest"],
     "opwright.timing.calls": ["bench_calls"],
     "opwright.timing.run": ["bench"],
     "opwright.timing.tune": ["tune"],

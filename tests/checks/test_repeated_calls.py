@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.planted.state import RIGHT, WARNINGS, WRONG, scale
 from opwright.results import Status
-from opwright.selftest.state import RIGHT, WARNINGS, WRONG, scale
 
 CHECKS = ["repeated calls", "surroundings", "two threads", "own work"]
 

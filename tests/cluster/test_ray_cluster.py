@@ -22,9 +22,9 @@ from opwright.checks.unit import CheckUnit, Settings
 from opwright.errors import CheckError
 from opwright.gallery import trig
 from opwright.machine import this_machine
+from opwright.planted import catalogue
+from opwright.planted.run import selftest
 from opwright.results import Fate, Status
-from opwright.selftest import catalogue
-from opwright.selftest.run import selftest
 from opwright.sweep.unit import Needs, no_step
 from tests.cluster.units import Answer, FillsTheDisk, KillsItsMachine
 from tests.mutation import operators
@@ -136,7 +136,7 @@ def test_mutants_have_the_fates_of_one_machine(cluster):
 
 def test_the_self_test_runs_on_it(cluster, monkeypatch):
     few = [row for row in catalogue.rows(["elementwise"]) if row.kernel in row.op.kernels][:3]
-    monkeypatch.setattr("opwright.selftest.run.rows", lambda files: few)
+    monkeypatch.setattr("opwright.planted.run.rows", lambda files: few)
     found = selftest(["elementwise"], executor=cluster)
     assert [(bool(row.expected), row.defect) for row in few] == [
         (r.planted, r.defect) for r in sorted(found.results, key=lambda r: [row.defect for row in few].index(r.defect))

@@ -22,11 +22,11 @@ def selftest(
     json: Json = None,
 ) -> None:
     """Plant faults in kernels, and show which of them this installation catches."""
+    from opwright.planted.catalogue import FILES
+    from opwright.planted.run import selftest as run
     from opwright.report.files import refuse_unwritable
     from opwright.report.terminal.progress import TaskLine
     from opwright.report.terminal.selftest import show_selftest
-    from opwright.selftest.catalogue import FILES
-    from opwright.selftest.run import selftest as run
 
     refuse_unwritable(json, None)
     if unknown := [name for name in only or () if name not in FILES]:

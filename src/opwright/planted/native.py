@@ -8,7 +8,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 import opwright as ow
-from opwright.selftest.catalogue import correct, planted
+from opwright.planted.catalogue import correct, planted
 
 __all__ = ["ROWS", "scale"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from opwright.checks.run import check
 from opwright.checks.unit import LOST
 from opwright.machine import this_machine
+from opwright.planted.catalogue import FILES, Row, rows
 from opwright.results import Planted, SelfTest, Status, Verdict
-from opwright.selftest.catalogue import FILES, Row, rows
 from opwright.sweep.executor import Executor
 from opwright.sweep.journal import open_journal
 

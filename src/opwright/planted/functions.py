@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.planted.catalogue import attach
 from opwright.runtime.op import Op
-from opwright.selftest.catalogue import attach
 
 __all__ = ["OPERATORS", "ROWS"]
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.selftest.catalogue import attach
+from opwright.planted.catalogue import attach
 
 __all__ = ["ROWS", "scale"]
 

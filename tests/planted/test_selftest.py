@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from opwright.cli import app
+from opwright.planted.catalogue import FILES, rows
+from opwright.planted.run import selftest
 from opwright.results import Planted, SelfTest
-from opwright.selftest.catalogue import FILES, rows
-from opwright.selftest.run import selftest
 
 
 def _row(defect, *caught_by, planted=True, refused=""):

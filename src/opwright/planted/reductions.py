@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 import opwright as ow
-from opwright.selftest.catalogue import attach
+from opwright.planted.catalogue import attach
 
 __all__ = ["ROWS", "best", "mix", "product", "softmax", "take", "total"]
 

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.planted.catalogue import Row, correct, planted
 from opwright.runtime.op import Op
-from opwright.selftest.catalogue import Row, correct, planted
 
 __all__ = ["OPERATORS", "ROWS"]
 

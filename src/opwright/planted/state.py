@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.selftest.catalogue import correct, planted
+from opwright.planted.catalogue import correct, planted
 
 __all__ = ["RIGHT", "ROWS", "WARNINGS", "WRONG", "scale"]
 

@@ -10,7 +10,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 import opwright as ow
-from opwright.selftest.catalogue import Row, correct, planted
+from opwright.planted.catalogue import Row, correct, planted
 
 __all__ = ["ROWS", "add_up", "scale"]
 
