@@ -234,3 +234,36 @@ def test_blocks_print_in_order(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Ca
     monkeypatch.setattr(simulator, "_cores", lambda: 4)
     assert report(BLOCKS, "says", [torch.zeros(GRID), 64 * TIMES], GRID, block=1) == ""
     assert capfd.readouterr().out.split() == [str(block) for block in range(GRID)]
+
+
+# --- many threads that fence and use atomics ---
+
+MANY_RELEASES = """
+__global__ void passed_on(float* x, int* flags, float* out, int fenced) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  x[i] = i;
+  for (int r = 0; r < 3; ++r) {
+    if (fenced) __threadfence();
+    atomicAdd(&flags[(i + r) % 8], 1);
+    __syncthreads();
+  }
+  __shared__ int last;
+  if (threadIdx.x == 0) {
+    if (fenced) __threadfence();
+    last = atomicAdd(&flags[8], 1);
+  }
+  __syncthreads();
+  if (last == gridDim.x - 1) {  // the last block reads what the others wrote
+    if (fenced) __threadfence();
+    for (int j = threadIdx.x; j < gridDim.x * blockDim.x; j += blockDim.x) out[j] = x[j];
+  }
+}
+"""
+
+
+def test_the_search_through_atomics_is_not_exponential() -> None:
+    x, flags, out = torch.zeros(192), torch.zeros(9, dtype=torch.int32), torch.zeros(192)
+    assert report(MANY_RELEASES, "passed_on", [x, flags, out, 1], grid=3) == ""
+    assert torch.equal(out, torch.arange(192.0))
+    flags.zero_()
+    assert "race" in report(MANY_RELEASES, "passed_on", [x, flags, out, 0], grid=3)

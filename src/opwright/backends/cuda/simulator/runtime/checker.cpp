@@ -337,13 +337,21 @@ uint32_t Checker::block_at(uint32_t time) const {
 }
 
 bool Checker::is_ordered_through_atomics(const Record& earlier) const {
+  searched_.clear();
   for (const Acquired& seen : acquired_) {
-    if (is_ordered_in_block(seen.thread, seen.time) && reaches(*seen.object, seen.count, earlier, 4)) return true;
+    if (is_ordered_in_block(seen.thread, seen.time) && reaches(*seen.object, seen.count, earlier, most_links)) return true;
   }
   return false;
 }
 
 bool Checker::reaches(const SyncObject& object, uint32_t count, const Record& earlier, int depth) const {
+  // What was searched in vain, or is being searched, from as many releases over as many links, need not be again: else
+  // the time would be exponential in the links.
+  auto& searched = searched_[&object];
+  for (int d = depth; d <= most_links; d++) {
+    if (searched[d] >= count) return false;
+  }
+  searched[depth] = count;
   const auto found = object.by_block.find(block_at(earlier.time));
   if (found != object.by_block.end()) {
     for (const Release& release : found->second) {

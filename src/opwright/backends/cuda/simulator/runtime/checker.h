@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include <array>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -110,6 +111,7 @@ class Checker {
   bool is_ordered_in_block(uint16_t thread, uint32_t time) const;
   bool is_ordered_through_atomics(const Record& earlier) const;
   bool covers(const Release& release, const Record& earlier) const;
+  static constexpr int most_links = 4;  // from one object of atomics to another
   bool reaches(const SyncObject& object, uint32_t count, const Record& earlier, int depth) const;
   void synchronise(uint64_t address, uint32_t what);
   void needs_order();
@@ -125,6 +127,8 @@ class Checker {
   bool lacks_values(const uint8_t* written, uint64_t begin, uint32_t size) const;
   bool has_partial_element(const Region& region, uint64_t offset, uint32_t size) const;
 
+  // By object: how many of its releases were searched, for each number of links that were left.
+  mutable std::unordered_map<const SyncObject*, std::array<uint32_t, most_links + 1>> searched_;
   const Request& request_;
   Worker* worker_ = nullptr;
   uint64_t stack_begin_ = 0;
