@@ -189,6 +189,8 @@ flipped.cpp("long_offsets.cpp", entry="flip_narrow", name="narrow")
 def test_more_than_2_to_the_31_elements():
     report = ow.check(flipped, checks=[long_offsets.NAME], device="cpu", jobs=1)
     verdicts = {v.kernel: v for v in report.verdicts}
+    if any("of memory" in n.why or "not enough memory" in n.why for v in report.verdicts for n in v.not_checked):
+        pytest.skip("other processes have the memory that is needed")
     assert verdicts["wide"].status is Status.PASS, verdicts["wide"]
     assert verdicts["narrow"].status is Status.FAIL, verdicts["narrow"]
     (finding,) = verdicts["narrow"].findings

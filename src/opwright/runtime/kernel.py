@@ -40,6 +40,15 @@ from opwright.runtime.register.registration import registered
 __all__ = ["Kernel", "gpu_of", "import_all", "under_check"]
 
 
+def _text_of(source: Path) -> str:
+    """A file's text. One that is gone says so: torch.compile asks for the fingerprint of every operator of the process,
+    also while it compiles others."""
+    try:
+        return source.read_text()
+    except OSError as error:
+        return f"{source}: {error.strerror}"
+
+
 class Kernel:
     """One implementation of an operator in one language.
 
@@ -72,7 +81,7 @@ class Kernel:
     def fingerprint(self) -> str:
         """A digest of the kernel's source and applicability."""
         spec = self.spec
-        source = spec.source.read_text() if isinstance(spec.source, Path) else fingerprint(spec.source)
+        source = _text_of(spec.source) if isinstance(spec.source, Path) else fingerprint(spec.source)
         return digest(
             spec.name, spec.backend, source, spec.entry, repr(spec.devices), repr(spec.dtypes),
             fingerprint(spec.when), *(f"{k}={fingerprint(v)}" for k, v in sorted(spec.options.items())),

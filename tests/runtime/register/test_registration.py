@@ -82,6 +82,24 @@ def test_a_compiled_caller_follows_a_kernel_attached_later(namespace: str) -> No
     assert compiled(torch.ones(3))[0] == 7
 
 
+def test_an_operator_whose_source_is_gone_keeps_no_other_from_being_compiled(namespace: str, tmp_path: Path) -> None:
+    source = tmp_path / "gone.cpp"
+    source.write_text("#include <opwright/tensor.h>\nTensor gone(const Tensor& x) { return x; }\n")
+
+    @ow.op(f"{namespace}::gone")
+    def gone(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x + 1
+
+    gone.cpp(source, entry="gone")
+    before = gone.fingerprint
+    source.unlink()
+    vars(gone).pop("fingerprint")
+    assert gone.fingerprint != before
+    op = scale(namespace, 2.0)
+    compiled = torch.compile(lambda x: op(x), fullgraph=True, backend="aot_eager")
+    assert compiled(torch.ones(3))[0] == 2
+
+
 def test_the_earlier_object_says_that_it_was_replaced(namespace: str) -> None:
     earlier = scale(namespace, 2.0)
     scale(namespace, 3.0)
