@@ -6,6 +6,7 @@ the sizes in question.
 
 from __future__ import annotations
 
+import fcntl
 from typing import Annotated
 
 import pytest
@@ -17,6 +18,7 @@ import opwright as ow
 from opwright.checks.context import Context
 from opwright.checks.memory import free_bytes
 from opwright.checks.outputs import long_offsets
+from opwright.machine import this_machine
 from opwright.results import Finding, NotChecked, Status
 
 
@@ -151,6 +153,38 @@ def test_it_needs_memory(monkeypatch):
     unchecked = found(twice, "right")
     assert all("GB of memory" in u.why for u in unchecked if isinstance(u, NotChecked))
     assert len(unchecked) == 2
+
+
+def test_a_reference_that_takes_too_much_memory_is_stopped(monkeypatch):
+    monkeypatch.setattr(long_offsets, "free_bytes", lambda device: 64 << 20)
+
+    @ow.op("offsets::greedy")
+    def greedy(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+        return x + torch.zeros(1 << 28)[: x.numel()] if x.numel() > 1 << 15 else x + 0
+
+    greedy.python(lambda x: x.clone(), name="right")
+    (unchecked,) = found(greedy, "right")
+    assert "there is not enough memory" in unchecked.why
+    assert torch.zeros(1 << 28).numel() == 1 << 28, "the limit is lifted"
+
+
+def test_it_waits_for_another_kernel_s_check_without_a_long_step():
+    folder = this_machine().cache_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    steps = []
+    with (folder / "long_offsets.lock").open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def progress(*step):
+            steps.append(step)
+            if len(steps) == 3:
+                fcntl.flock(other, fcntl.LOCK_UN)
+
+        context = Context(twice, "right", "cpu", "full", [], progress)
+        with twice.only("right"):
+            (finding,) = long_offsets.check(context)
+    assert finding.status is Status.PASS
+    assert len(steps) > 3
 
 
 def test_in_place():

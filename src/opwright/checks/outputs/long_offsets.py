@@ -13,11 +13,9 @@ import dataclasses
 import fcntl
 import math
 import resource
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +30,7 @@ from opwright.contract.inputs.case import Case, Size
 from opwright.contract.inputs.sizes import base_case, dtypes_to_check
 from opwright.contract.shapes.relations import broken
 from opwright.errors import CheckError
+from opwright.machine import this_machine
 from opwright.results import Coverage, Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]
@@ -50,6 +49,7 @@ _TIMES_NEEDED, _MOST_OF_FREE = 2.5, 0.85
 _PIECE, _STEP, _MOST_WRONG, _MOST_OFF = 1 << 24, 13, 0.1, 0.1
 # What takes longer, by the time of the short case, is left out.
 _MOST_SECONDS = 30.0
+_SECONDS_BETWEEN_TRIES = 0.5
 # A sum of more terms rounds too much to be told from a wrong one.
 _LONGEST_SUM = 1 << 20
 # A result with fewer elements has no long dim.
@@ -60,7 +60,6 @@ _LEAST_RESULT = 1 << 20
 class _Long:
     """A case with one long dim, and the short one of which it repeats the values."""
 
-    name: str
     short: Case
     long: Case
 
@@ -76,7 +75,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     skipped: list[str] = []
     ran = 0
     for pair in pairs:
-        with _alone_on_this_machine(), _within_free_memory(context.device):
+        with _alone(context, pair), _within_free_memory(context.device):
             wrong = _find_error(context, pair)
         if isinstance(wrong, NotChecked):
             skipped.append(f"{pair.long}: {wrong.why}")
@@ -110,7 +109,7 @@ def _pairs(context: Context) -> list[_Long]:
             most = _largest(context, period)
             if most > _largest(context, base):
                 length = -(-(_MOST_OF_32_BITS + _PAST) * _PERIOD // most)
-                found.append(_Long(name, period, _sized(base, name, size, length)))
+                found.append(_Long(period, _sized(base, name, size, length)))
     return found
 
 
@@ -181,11 +180,12 @@ def _elements_of(arguments: Sequence[Any]) -> int:
 
 
 def _seconds(context: Context, run: Callable[[Sequence[Any]], Any], arguments: Sequence[Any]) -> float:
-    """The time of a second call."""
+    """The time of a second call, on copies, as a kernel may write its arguments."""
     seconds = 0.0
     for _ in range(2):
+        copies = tree.map_tensors(torch.clone, list(arguments))
         start = time.perf_counter()
-        run(arguments)
+        run(copies)
         context.synchronize()
         seconds = time.perf_counter() - start
     return seconds
@@ -279,21 +279,31 @@ def _part_wrong(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @contextlib.contextmanager
-def _alone_on_this_machine() -> Iterator[None]:
-    """Wait until no other kernel's check fills the memory."""
-    with (Path(tempfile.gettempdir()) / "opwright-64-bit-offsets.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _alone(context: Context, pair: _Long) -> Iterator[None]:
+    """Wait until no other kernel's check of this user fills the memory. While it waits, no step takes long."""
+    folder = this_machine().cache_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "long_offsets.lock").open("a") as file:
+        while True:
+            context.progress(NAME, str(pair.long))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_SECONDS_BETWEEN_TRIES)
+            else:
+                break
         yield
 
 
 @contextlib.contextmanager
 def _within_free_memory(device: str) -> Iterator[None]:
     """On a CPU, allocations past most of what is free are refused, before the system ends some process."""
-    if torch.device(device).type != "cpu":
+    free = free_bytes(device)
+    if torch.device(device).type != "cpu" or not free:
         yield
         return
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    most = data_bytes() + int(_MOST_OF_FREE * free_bytes(device))
+    most = data_bytes() + int(_MOST_OF_FREE * free)
     resource.setrlimit(resource.RLIMIT_DATA, (most if before[1] < 0 else min(most, before[1]), before[1]))
     try:
         yield
