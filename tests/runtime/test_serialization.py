@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import types
 
 import pytest
 import torch
@@ -45,6 +46,20 @@ def test_a_reference_that_says_torch_ops(namespace):
     assert failing(relu) == {}
     relu.python(lambda x: torch.ops.aten.abs.default(x).contiguous(), name="right")
     assert "values" in failing(relu)
+
+
+def test_functions_keep_the_names_of_their_files(namespace):
+    def inner(x):
+        return (lambda y: y * 2)(x)
+
+    @ow.op(f"{namespace}::doubled")
+    def doubled(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return inner(x)
+
+    reference = sent(doubled).contract.function
+    (called,) = (c.cell_contents for c in reference.__closure__)
+    (within,) = (c for c in called.__code__.co_consts if isinstance(c, types.CodeType))
+    assert {reference.__code__.co_filename, called.__code__.co_filename, within.co_filename} == {__file__}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pickle
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -103,6 +103,9 @@ def load(data: bytes) -> Op:
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.CodeType):
+            make, arguments = self.dispatch_table[types.CodeType](obj)
+            return _code_of_file, (make, arguments, obj.co_filename)
         if isinstance(obj, _BY_PATH):
             return _reduce_torch_operator(obj)
         if isinstance(obj, torch.Tensor) and type(obj) is torch.Tensor and _is_sent_as_integers(obj):
@@ -117,6 +120,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
         if type(obj).__name__ in ("JITFunction", "InterpretedFunction") and hasattr(obj, "fn"):
             return _apply_jit, (obj.fn, *_source_of(obj.fn))
         return super().reducer_override(obj)
+
+
+# -- code ---------------------------------------------------------------------------------------------------------
+
+
+def _code_of_file(make: Callable[..., types.CodeType], arguments: tuple[Any, ...], file: str) -> types.CodeType:
+    """Code with its file's name, which errors name and mutation looks for. cloudpickle does not send it (since 3.1.3)."""
+    return make(*arguments).replace(co_filename=file)
 
 
 # -- operators of torch, by name ----------------------------------------------------------------------------------
