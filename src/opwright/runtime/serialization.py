@@ -126,7 +126,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
 
 
 def _code_of_file(make: Callable[..., types.CodeType], arguments: tuple[Any, ...], file: str) -> types.CodeType:
-    """Code with its file's name, which errors name and mutation looks for. cloudpickle does not send it (since 3.1.3)."""
+    """Code with its file's name, which errors name and mutation looks for; cloudpickle 3.1.3 does not send it."""
     return make(*arguments).replace(co_filename=file)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -213,7 +214,51 @@ def test_measuring_undoes_effects(clock: Any) -> None:
     a = np.zeros(3)
     assert ow.compile_numpy(add)(a) == 3
     assert a.tolist() == [1, 1, 1]
-    assert verification._MOST_ROUNDS > 1
+
+
+class Turns:
+    """A clock that ways move on by what they take, and the order in which they are called."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.now, self.seconds, self.called = 0.0, seconds, [""]
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.called.append("")  # a turn begins
+
+    def call(self, name: str, *args: Any) -> None:
+        before = next((n for n in reversed(self.called) if n != name), "")  # "": its threads have come to rest
+        self.called.append(name)
+        self.now += self.seconds[name] * (2 if before else 1)
+
+    def measured(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+        monkeypatch.setattr(verification, "time", self)
+        # A partial function, since what functions hold is put back after each call.
+        call = verification.Call(functools.partial(self.call, "NumPy"), (np.ones(3),), {}, single=False)
+        return verification.times_of(call, {"numba": functools.partial(self.call, "numba")})
+
+
+@pytest.mark.parametrize("seconds", [1e-6, 0.02, 0.05, 0.4])
+def test_ways_are_measured_in_turns_of_several_calls_and_none_beside_the_threads_of_another(seconds, monkeypatch):
+    turns = Turns({"NumPy": seconds, "numba": 1.1 * seconds})
+    times = turns.measured(monkeypatch)
+    assert times == pytest.approx(turns.seconds)
+    per_turn = [len(list(group)) for name, group in itertools.groupby(turns.called) if name]
+    assert min(per_turn) >= (3 if seconds < 0.1 else 1)
+
+
+def test_ways_whose_times_are_close_are_measured_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {}
+    for other in (0.01, 0.011, 0.1):
+        turns = Turns({"NumPy": 0.01, "numba": other})
+        turns.measured(monkeypatch)
+        counts[other] = turns.called.count("NumPy")
+    assert counts[0.01] >= 10
+    assert counts[0.011] >= 10
+    assert counts[0.1] < 10
 
 
 def test_quick_keys_are_for_plain_arguments() -> None:

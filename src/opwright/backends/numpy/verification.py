@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -24,8 +25,10 @@ __all__ = ["Both", "Call", "after_failure", "against_numpy", "run_both", "runs_i
 
 # While it is set, compiled functions that a function calls run in NumPy, too.
 runs_in_numpy: contextvars.ContextVar[bool] = contextvars.ContextVar("opwright_runs_in_numpy", default=False)
-_ENOUGH_SECONDS = 0.2
-_MOST_ROUNDS = 7
+# How long ways are measured: longer where their times are within a factor of each other. In a block, one way is called
+# again and again.
+_ENOUGH_SECONDS, _CLOSE_SECONDS, _CLOSE = 0.3, 1.2, 1.5
+_MOST_ROUNDS, _WAIT_SECONDS, _BLOCK_SECONDS, _MOST_CALLS = 12, 0.04, 0.15, 4
 
 
 class Call:
@@ -230,21 +233,34 @@ def _name(call: Call) -> str:
 def times_of(call: Call, ways: dict[str, Callable[..., Any]]) -> dict[str, float]:
     """The shortest time of each way in seconds, NumPy's among them; effects are undone.
 
-    The ways take turns, until they have taken some tenths of a second together.
+    The ways take turns of several calls, until they have taken some tenths of a second together, or a second where
+    their times are close. Each has threads of its own (OpenBLAS's, OpenMP's, Numba's), which spin for some 30 ms after
+    a call. They would slow down the next way, which does not happen where a program uses one of them: each turn waits.
     """
     after, begin = State(call.save().targets()), time.perf_counter()
     runs: dict[str, Callable[[], Any]] = {
         **{name: functools.partial(call.run, way) for name, way in ways.items()},
         NUMPY: call.in_numpy,
     }
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    shortest = dict.fromkeys(runs, math.inf)
     for _ in range(_MOST_ROUNDS):
         for name, run in runs.items():
-            call.undo()
-            start = time.perf_counter()
-            run()
-            times[name].append(time.perf_counter() - start)
-        if time.perf_counter() - begin > _ENOUGH_SECONDS:
+            time.sleep(_WAIT_SECONDS)
+            shortest[name] = min(shortest[name], *_block(call, run))
+        fastest, second = sorted(shortest.values())[:2]
+        if time.perf_counter() - begin > (_CLOSE_SECONDS if second < _CLOSE * fastest else _ENOUGH_SECONDS):
             break
     after.restore()
-    return {name: min(found) for name, found in times.items()}
+    return shortest
+
+
+def _block(call: Call, run: Callable[[], Any]) -> Iterator[float]:
+    """The seconds of each of several calls, one after the other."""
+    begin = time.perf_counter()
+    for _ in range(_MOST_CALLS):
+        call.undo()
+        start = time.perf_counter()
+        run()
+        yield time.perf_counter() - start
+        if time.perf_counter() - begin > _BLOCK_SECONDS:
+            break
