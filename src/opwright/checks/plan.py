@@ -93,12 +93,14 @@ def _plan_kernel(
     can_interpret = "cpu" in devices and isinstance(kernel.probe("cpu", interpreted), Accepted)
     simulated = dataclasses.replace(machine, cuda_simulator=True)
     only_simulated = isinstance(kernel.probe("cpu", machine), Refused) and "cuda" in kernel.spec.devices
-    can_simulate = only_simulated and isinstance(kernel.probe("cpu", simulated), Accepted)
+    in_simulator = kernel.probe("cpu", simulated)
+    can_simulate = only_simulated and isinstance(in_simulator, Accepted)
     if can_simulate and {"cpu", SIMULATOR} & set(devices) and not (interpreter and can_interpret):
         return [Task(operator, name, "cpu", simulate=True, else_interpret=can_interpret)]
     if can_interpret:
         return [Task(operator, name, "cpu", interpret=True)]
     where = next(iter(devices)) if device_was_chosen else kernel.spec.devices[0]
-    outcome = kernel.probe(where, machine)
+    asks_simulator = where == SIMULATOR and isinstance(in_simulator, Refused)
+    outcome = in_simulator if asks_simulator else kernel.probe(where, machine)
     refused = outcome if isinstance(outcome, Refused) else Refused(f"cannot run on {', '.join(devices)}")
     return [Task(operator, name, where, refused=refused)]

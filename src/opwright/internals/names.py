@@ -316,6 +316,13 @@ INTERNALS: tuple[Internal, ...] = (
     Internal(
         "triton_source", "triton.compiler.ASTSource", "the source that Triton compiles", _NO_STAGES, "triton 3.4 – 3.9"
     ),
+    Internal(
+        "gluon_source",
+        "triton.experimental.gluon._runtime.GluonASTSource",
+        "the source that Triton compiles of a Gluon kernel",
+        "the stages of Gluon kernels are not shown",
+        "triton 3.4 – 3.9",
+    ),
     Internal("triton_ir", "triton._C.libtriton.ir", "Triton kernels in the simulator", _NO_STAGES, "triton 3.4 – 3.9"),
     Internal(
         "triton_passes",

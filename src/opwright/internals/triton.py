@@ -15,7 +15,8 @@ from opwright.errors import NotSimulatedError
 from opwright.internals.lookup import find
 
 __all__ = [
-    "LaunchOf", "Stages", "launches_go_to", "launches_made_by", "nvidia_driver", "stages", "time_by_default", "ttir",
+    "LaunchOf", "Stages", "is_gluon", "launches_go_to", "launches_made_by", "nvidia_driver", "stages",
+    "time_by_default", "ttir",
 ]  # fmt: skip
 
 
@@ -26,10 +27,16 @@ class Stages(NamedTuple):
     ASTSource: Any
 
 
-def stages() -> Stages | None:
-    """The classes; None if this Triton lacks one."""
-    target, source = find("triton_target"), find("triton_source")
+def stages(of: Any = None) -> Stages | None:
+    """The classes for a jitted function, by default for one in Triton's own language; None if this Triton lacks one."""
+    target, source = find("triton_target"), find("gluon_source" if is_gluon(of) else "triton_source")
     return None if target is None or source is None else Stages(target, source)
+
+
+def is_gluon(function: Any) -> bool:
+    """Whether a jitted function is in Gluon, Triton's language of layouts."""
+    says = getattr(function, "is_gluon", None)
+    return says is not None and bool(says())
 
 
 def nvidia_driver() -> Any | None:

@@ -25,6 +25,7 @@ import torch
 from jaxtyping import AbstractDtype
 
 from opwright.contract.fingerprint import names_in_code
+from opwright.internals.triton import is_gluon
 from opwright.runtime.op import Op
 from opwright.runtime.register import registration
 
@@ -117,8 +118,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships 
             return _with_cache, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, types.ModuleType) and type(obj) is not types.ModuleType and obj.__name__ in sys.modules:
             return importlib.import_module, (obj.__name__,)  # such as torch.backends.cudnn
-        if type(obj).__name__ in ("JITFunction", "InterpretedFunction") and hasattr(obj, "fn"):
-            return _apply_jit, (obj.fn, *_source_of(obj.fn))
+        if type(obj).__name__ in _JITTED and hasattr(obj, "fn"):
+            return _apply_jit, (obj.fn, *_source_of(obj.fn), _jit_options(obj), is_gluon(obj))
         return super().reducer_override(obj)
 
 
@@ -201,15 +202,27 @@ def _with_cache(function: Any, parameters: dict[str, Any]) -> Any:
 # -- Triton's kernels -----------------------------------------------------------------------------------------------
 
 
+_JITTED = ("JITFunction", "InterpretedFunction", "GluonJITFunction")
+_JIT_OPTIONS = (
+    "version", "do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline", "launch_metadata"
+)  # fmt: skip
+
+
 def _source_of(function: Any) -> tuple[str, str]:
     """The file name and text that ``inspect.getsource`` reads, which Triton does; a notebook cell has no file."""
     file = inspect.getsourcefile(function) or function.__code__.co_filename
     return file, "".join(linecache.getlines(file, function.__globals__))
 
 
-def _apply_jit(function: Any, file: str, text: str) -> Any:
-    import triton
+def _jit_options(kernel: Any) -> dict[str, Any]:
+    """What ``triton.jit`` was given besides the function."""
+    if type(kernel).__name__ == "InterpretedFunction":
+        return dict(kernel.kwargs)
+    return {name: value for name in _JIT_OPTIONS if (value := getattr(kernel, name, None))}
 
+
+def _apply_jit(function: Any, file: str, text: str, options: dict[str, Any], is_gluon: bool) -> Any:
     if file not in linecache.cache:
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    return triton.jit(function)
+    language = importlib.import_module("triton.experimental.gluon" if is_gluon else "triton")
+    return language.jit(**options)(function)

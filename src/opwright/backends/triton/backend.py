@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
 import sys
 import types
 import zlib
@@ -25,7 +26,7 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.gpu.recording import recordable
 from opwright.backends.triton.recording import launches_reach_the_recorder
 from opwright.backends.triton.simulator.simulate import simulate
-from opwright.backends.triton.tracing import is_interpreted, kernels_reached, traceable_launcher
+from opwright.backends.triton.tracing import is_in_gluon, is_interpreted, kernels_reached, traceable_launcher
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
 from opwright.import_file import import_file
@@ -34,6 +35,8 @@ from opwright.machine import Machine, this_machine
 from opwright.results import Accepted, Probe, Refused
 
 __all__ = ["TritonBackend"]
+
+_IMPORTS_GLUON = re.compile(r"^\s*(from|import)\s+triton\.experimental(\.gluon\b|\s+import\s.*\bgluon\b)", re.MULTILINE)
 
 
 class TritonBackend(Backend):
@@ -57,6 +60,8 @@ class TritonBackend(Backend):
 
     def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
         if machine.triton is not None and device == "cpu" and "cuda" in spec.devices:
+            if _has_gluon(spec.source):
+                return Refused("Gluon kernels run on a GPU only, in no simulator or interpreter", "use a GPU")
             if machine.triton_interpret:
                 return Accepted("in Triton's interpreter")
             if machine.cuda_simulator and machine.cxx is not None:
@@ -111,6 +116,13 @@ class TritonBackend(Backend):
         launcher = spec.source if not isinstance(spec.source, Path) else inspect.unwrap(launch)
         traced = traceable_launcher(launcher)
         return contract.signature.flat(traced) if traced is not None else None
+
+
+def _has_gluon(source: Any) -> bool:
+    """Whether a launcher reaches a kernel in Gluon, or its file, which is not imported for that, names Gluon."""
+    if isinstance(source, Path):
+        return source.is_file() and _IMPORTS_GLUON.search(source.read_text(errors="replace")) is not None
+    return any(map(is_in_gluon, kernels_reached(source)))
 
 
 def _simulated(launch: Launch) -> Launch:

@@ -14,7 +14,7 @@ import torch
 from opwright.backends.compiler import run_compiler
 from opwright.backends.gpu.device_code import Resources
 from opwright.backends.gpu.ptxas import read_resources
-from opwright.backends.triton.tracing import kernels_reached
+from opwright.backends.triton.tracing import is_interpreted, kernels_reached
 from opwright.contract.contract import Contract
 from opwright.contract.reference import replace_globals
 from opwright.errors import CompileError, KernelRefusedError
@@ -93,13 +93,13 @@ class _LaunchRecorder:
 def _compile(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arch: str) -> CompiledKernel:
     import triton
 
-    parts = triton_internals.stages()
+    function, values = _unwrap(kernel, args, dict(kwargs))
+    parts = triton_internals.stages(function)
     if parts is None:
         raise KernelRefusedError(
-            f"Triton {triton.__version__} does not compile for a GPU that is not present",
+            f"Triton {triton.__version__} does not compile {function.__name__} for a GPU that is not present",
             fix=f"use a machine with {arch}",
         )
-    function, values = _unwrap(kernel, args, dict(kwargs))
     options = {name: values.pop(name) for name in _LAUNCH_OPTIONS & values.keys()}
     signature, constants, attributes = {}, {}, {}
     for i, parameter in enumerate(function.params):
@@ -120,7 +120,7 @@ def _compile(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arch: s
     called = ", ".join(
         f"{n}={constants[(i,)]!r}" if k == "constexpr" else f"{n}: {k}" for i, (n, k) in enumerate(signature.items())
     )
-    stages = {s: str(made.asm[s]) for s in STAGES}
+    stages = {s: str(made.asm[s]) for s in STAGES if s in made.asm}
     return CompiledKernel(function.__name__, called, stages, made.asm["cubin"], made.metadata.shared)
 
 
@@ -130,7 +130,7 @@ def _unwrap(kernel: Any, args: tuple[Any, ...], arguments: dict[str, Any]) -> tu
     while type(kernel).__name__ in ("Autotuner", "Heuristics"):
         layers.append(kernel)
         kernel = kernel.fn
-    if type(kernel).__name__ != "JITFunction":
+    if is_interpreted(kernel):
         raise KernelRefusedError("TRITON_INTERPRET is set, so that Triton compiles nothing", fix="unset it")
     arguments = {**dict(zip(kernel.arg_names, args, strict=False)), **arguments}
     for layer in layers:

@@ -9,8 +9,9 @@ import torch
 
 from opwright.backends.reachable import values_reached
 from opwright.contract.reference import replace_globals
+from opwright.internals.triton import is_gluon
 
-__all__ = ["is_interpreted", "kernels_reached", "traceable_launcher"]
+__all__ = ["is_in_gluon", "is_interpreted", "kernels_reached", "traceable_launcher"]
 
 
 def kernels_reached(launcher: Any) -> Iterator[Any]:
@@ -20,7 +21,7 @@ def kernels_reached(launcher: Any) -> Iterator[Any]:
 
 
 def _is_kernel(value: Any) -> bool:
-    return type(value).__module__.startswith("triton.runtime") and hasattr(value, "fn")
+    return type(value).__module__.startswith(("triton.runtime", "triton.experimental.gluon")) and hasattr(value, "fn")
 
 
 def is_interpreted(kernel: Any) -> bool:
@@ -32,11 +33,18 @@ def is_interpreted(kernel: Any) -> bool:
     return False
 
 
+def is_in_gluon(kernel: Any) -> bool:
+    """Whether it is in Gluon, Triton's language of layouts, which only a GPU runs."""
+    while not is_gluon(kernel) and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return is_gluon(kernel)
+
+
 def traceable_launcher(launcher: Callable[..., Any]) -> Callable[..., Any] | None:
     """The launcher with its kernels wrapped for torch's tracer; None without kernels that can be traced."""
     kernels = list(kernels_reached(launcher))
-    if not kernels or any(is_interpreted(k) for k in kernels):
-        return None
+    if not kernels or any(is_interpreted(k) or is_in_gluon(k) for k in kernels):
+        return None  # Inductor writes kernels anew, in Triton
     # A user writes kernel[grid](...); torch's tracer needs wrap_triton(kernel)[grid](...).
     wrapped = {id(k): torch.library.wrap_triton(k) for k in kernels}
     return replace_globals(launcher, wrapped)

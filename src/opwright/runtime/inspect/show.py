@@ -194,6 +194,10 @@ def _for_a_gpu(options: ViewOptions) -> ViewOptions:
 def _of_triton(what: str, made: CompiledKernel, arch: str) -> Shown:
     title = f"{made.name}({made.called}), {arch}"
     if what in STAGES:
+        if what not in made.stages:
+            raise KernelRefusedError(
+                f"{made.name}: Triton compiles Gluon kernels without the stage {what}", fix="use another --what"
+            )
         return Shown(title, {"ptx": "ptx", "llir": "llvm"}.get(what, "text"), made.stages[what])
     with tempfile.TemporaryDirectory() as folder:
         if what == "resources":

@@ -108,8 +108,13 @@ def ttir(function: Any, specialised: Specialised) -> str:
 
     Raises:
         KernelError: Triton refuses the kernel.
-        NotSimulatedError: there is no Triton whose frontend is known.
+        NotSimulatedError: it is in Gluon, or there is no Triton whose frontend is known.
     """
+    if triton_internals.is_gluon(function):
+        raise NotSimulatedError(
+            f"{function.__name__} is in Gluon, which the Triton simulator does not take",
+            fix="check this kernel on a GPU",
+        )
     parts = triton_internals.stages()
     made = None
     if parts is not None:
