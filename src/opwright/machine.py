@@ -19,6 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from opwright.processor import processor
+
 __all__ = ["Compiler", "Gpu", "Machine", "this_machine"]
 
 
@@ -92,12 +94,12 @@ def this_machine() -> Machine:
     """Detect the machine, once per process. Imports torch."""
     import torch
 
-    cpu, flags = _cpu()
+    cpu = processor()
     return Machine(
         system=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
-        cpu=cpu,
-        cpu_flags=flags,
+        cpu=cpu.name,
+        cpu_flags=cpu.flags,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         torch=torch.__version__,
         torch_cuda=torch.version.cuda,
@@ -161,17 +163,6 @@ def _version_line(text: str) -> str:
 def _toolkit_nvcc() -> list[str]:
     folders = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
     return [str(Path(folder) / "bin" / "nvcc") for folder in folders if folder]
-
-
-def _cpu() -> tuple[str, str]:
-    """The processor's name and its instruction-set flags, on which ``-march=native`` depends."""
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor() or platform.machine(), ""
-    model = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
-    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.MULTILINE)
-    return (model.group(1) if model else platform.machine()), (flags.group(1) if flags else "")
 
 
 def _cache_dir() -> Path:

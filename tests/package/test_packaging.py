@@ -20,9 +20,13 @@ from opwright.backends.build_tools import build_tools
 from opwright.errors import CheckError, KernelRefusedError, TargetError
 from opwright.package import write
 from opwright.package.imports import imports_of, rename_imports
+from opwright.package.report import show_packaged
 from opwright.package.shipped import names
 from opwright.package.vendored import requirements, vendored_modules
 from opwright.package.write import make_package
+from opwright.results import Crossover, SizeRange
+from opwright.runtime.register import registration
+from opwright.runtime.tuned import write_exported
 from tests.package.shipping import SOURCES, opwright, python_with
 
 PLAIN = """
@@ -145,6 +149,52 @@ def test_an_operator_that_writes_its_argument_is_shipped_with_its_functional_for
     )
 
 
+TUNED = """
+ran = []
+
+@double.python
+def one(x):
+    ran.append("one")
+    return x + x
+
+@double.python
+def other(x):
+    ran.append("other")
+    return x + x
+"""
+
+
+def test_the_tables_of_use_tuning_choose_in_the_package_too(plain, namespace, tmp_path, capsys):
+    file = plain(TUNED, name=f"tuned_{namespace}")
+    make_package(file, "untuned_ops", tmp_path / "untuned")
+    operator = registration.find(f"{namespace}_tuned_{namespace}::double")
+    ranges = (SizeRange(0, 100, "other"), SizeRange(100, None, "one"))
+    here = Crossover(operator.contract.qualname, "cpu", build_tools().machine.cpu, "float32", ranges)
+    elsewhere = dataclasses.replace(here, device="cuda", device_name="NVIDIA X1")
+    write_exported(tmp_path / "tuning.json", [operator._exported_tuning([here, elsewhere])])
+    operator.use_tuning(tmp_path / "tuning.json")
+    made = make_package(file, "tuned_ops", tmp_path / "tuned")
+    show_packaged(made)
+    assert f"::double: with the tuning of {here.device_name}, NVIDIA X1\n" in capsys.readouterr().out
+    assert "NVIDIA X1." in (tmp_path / "tuned" / "README.md").read_text()
+    for name, expected in (("untuned", "one one one one"), ("tuned", "other other one one")):
+        output = python_with(tmp_path / name)(f"""
+            import torch, {name}_ops
+            import {name}_ops.tuned_{namespace} as module
+            for n in (99, 99, 100, 1000):
+                assert {name}_ops.double(torch.ones(n)).sum() == 2 * n
+            assert {name}_ops.double(torch.ones(3, dtype=torch.float64)).dtype is torch.float64
+            print(*module.ran[:-1])
+            """)
+        assert output.strip() == expected
+    operator.python(lambda x: x + x, name="third")
+    show_packaged(make_package(file, "stale_ops", tmp_path / "stale"))
+    assert "without tuning, as its tables are for other kernels" in capsys.readouterr().out
+    assert not json.loads((tmp_path / "stale" / "stale_ops" / "manifest.json").read_text())["operators"][
+        operator.contract.qualname
+    ]["tuning"]
+
+
 def test_an_edited_operator_is_refused(plain, tmp_path):
     made = make_package(plain(), "edited_ops", tmp_path / "out")
     assert made.shipped == ()
@@ -155,8 +205,6 @@ def test_an_edited_operator_is_refused(plain, tmp_path):
 
 
 def test_without_native_kernels_it_says_so_and_runs_the_reference(plain, tmp_path, capsys):
-    from opwright.package.report import show_packaged
-
     show_packaged(make_package(plain(), "plain_ops", tmp_path / "out"))
     assert "no native kernel: the package is Python only" in capsys.readouterr().out
     assert not (tmp_path / "out" / "setup.py").exists()

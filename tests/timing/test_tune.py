@@ -13,7 +13,8 @@ from opwright.backends.build_tools import build_tools
 from opwright.errors import CacheError, CheckError
 from opwright.results import Crossover, SizeRange
 from opwright.runtime import tuned as tables
-from opwright.runtime.tuned import Tuned, count_elements, dtype_key
+from opwright.runtime.size_tables import count_elements, dtype_key
+from opwright.runtime.tuned import Tuned
 from opwright.timing import run as engine
 
 # The time of a call by the clock of these tests (µs), by the number of elements.
@@ -276,8 +277,8 @@ def test_sizes_and_dtypes_are_those_of_all_tensors():
 def test_another_device_has_no_table():
     machine = build_tools().machine
     table = Crossover("a::b", "cuda", "NVIDIA H100", "float32", (SizeRange(0, None, "k"),))
-    assert Tuned(machine, {("NVIDIA H100", "float32"): table}).find((torch.ones(2),)) is None
-    assert Tuned(machine, {(machine.cpu, "float32"): table}).find((torch.ones(2),)) is not None
+    assert Tuned({("NVIDIA H100", "float32"): table}).find((torch.ones(2),)) is None
+    assert Tuned({(machine.cpu, "float32"): table}).find((torch.ones(2),)) is not None
 
 
 # -- tables in files ---------------------------------------------------------------------------------------------------

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from opwright.backends import BACKENDS
 from opwright.contract.dtypes import short
 from opwright.package.kernels import LeftOut, ShippedKernel
 from opwright.package.shipped.manifest import FORMAT
 from opwright.package.sources import SourceModule, public_names
+from opwright.results import Crossover
 from opwright.runtime.op import Op
 
 __all__ = ["init_text", "licence_text", "manifest_text", "pyproject_text", "readme_text", "setup_text"]
@@ -43,11 +45,17 @@ def manifest_text(operators: Iterable[Op], kernels: Iterable[ShippedKernel | Lef
             o.contract.qualname: {
                 "schema": o.contract.schema,
                 "kernels": {k.spec.name: k.record for k in shipped if k.operator is o},
+                "tuning": [_table(each) for each in o._shipped_tuning()],
             }
             for o in operators
         },
     }
     return json.dumps(record, indent=2) + "\n"
+
+
+def _table(table: Crossover) -> dict[str, Any]:
+    ranges = [{"below": each.below, "kernel": each.kernel} for each in table.ranges]
+    return {"device": table.device_name, "dtype": table.dtype, "measured": table.measured, "ranges": ranges}
 
 
 def pyproject_text(package: str, version: str, operators: Sequence[Op], needed: list[str], extra: bool) -> str:
@@ -118,6 +126,8 @@ def readme_text(package: str, operators: Sequence[Op], kernels: Sequence[Shipped
         lines += ["| kernel | language | devices | dtypes | in C++ programs |", "|---|---|---|---|---|"] if mine else []
         lines += [_row(kernel) for kernel in mine]
         lines += [] if mine else ["No kernel: the reference runs."]
+        tuned_on = dict.fromkeys(table.device_name for table in operator._shipped_tuning())
+        lines += ["", f"The fastest kernel by size was measured on: {', '.join(tuned_on)}."] if tuned_on else []
         missing = [k for k in kernels if isinstance(k, LeftOut) and k.qualname == operator.contract.qualname]
         lines += ["", *(f"Left out: {k.kernel} ({k.language}), as {k.why}." for k in missing)] if missing else []
         lines.append("")

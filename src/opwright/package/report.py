@@ -16,6 +16,11 @@ def show_packaged(made: Packaged) -> None:
     for kernel in made.shipped:
         where = kernel.record.get("library") or kernel.record.get("module") or "in the module"
         print(f"  {kernel.operator.contract.qualname} {kernel.spec.name} ({', '.join(kernel.spec.devices)}): {where}")
+    for qualname, devices in made.tuned_on.items():
+        if devices:
+            print(f"  {qualname}: with the tuning of {', '.join(devices)}")
+        else:
+            print(f"  {qualname}: without tuning, as its tables are for other kernels\n    → tune again, with --export")
     for omitted in made.left_out:
         print(f"  left out: {omitted.qualname} {omitted.kernel}: {omitted.why}")
         if omitted.instead:

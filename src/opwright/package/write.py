@@ -10,8 +10,8 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -50,7 +50,11 @@ _VERSION = re.compile(
 
 @dataclass(frozen=True)
 class Packaged:
-    """The result: the folder, the wheel if one was built, and the shipped and omitted kernels."""
+    """The result: the folder, the wheel if one was built, and the shipped and omitted kernels.
+
+    Attributes:
+        tuned_on: for operators with ``use_tuning``, the devices of the tables; none if these are for other kernels.
+    """
 
     folder: Path
     wheel: Path | None
@@ -61,6 +65,7 @@ class Packaged:
     licence_files: tuple[str, ...] = ()
     audited: Audit | None = None
     layout: tuple[Path, ...] = ()
+    tuned_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def make_package(
@@ -113,12 +118,17 @@ def make_package(
         build_libraries(out / name / "native", name, operators, shipped, build_tools().machine)
     made = Packaged(
         out, None, tuple(o.contract.qualname for o in operators), shipped, left_out, version,
-        tuple(file.name for file in licences),
+        tuple(file.name for file in licences), tuned_on=_tuned_on(operators),
     )  # fmt: skip
     if kernels_layout:
         layout = write_layout(out / name, out / "kernels", version, license, shipped, build_tools().machine)
         made = replace(made, layout=tuple(layout))
     return _with_wheel(made, name, license, _needed(modules, kernels)[0]) if wheel else made
+
+
+def _tuned_on(operators: Sequence[Op]) -> dict[str, tuple[str, ...]]:
+    with_tables = [o for o in operators if o._exported]
+    return {o.contract.qualname: tuple(dict.fromkeys(t.device_name for t in o._shipped_tuning())) for o in with_tables}
 
 
 def _with_wheel(made: Packaged, name: str, license: str, requirements: Sequence[str]) -> Packaged:

@@ -30,6 +30,7 @@ from opwright.runtime.languages import REFERENCE
 from opwright.runtime.parts import parts_of
 from opwright.runtime.properties import Property, make_property
 from opwright.runtime.register import registration
+from opwright.runtime.size_tables import fastest_first
 
 __all__ = ["Op", "defined_in", "explain", "op"]
 
@@ -174,7 +175,7 @@ class Op(BaseOp[P, R_co]):
 
     def _find_applicable(self, binding: Binding, arguments: Sequence[Any]) -> tuple[OperatorKernel, ...]:
         found = [k for k in self._candidates() if isinstance(k.applies_to(binding, arguments), Accepted)]
-        return selection.in_order(found, arguments, self._tuned)
+        return fastest_first(found, self._tuned.ranges, arguments)
 
     @contextlib.contextmanager
     def only(self, name: str) -> Iterator[None]:
@@ -238,7 +239,7 @@ class Op(BaseOp[P, R_co]):
         """The results of ``ow.tune`` for these kernels on this machine; read on first use."""
         machine = build_tools().machine
         own = tuned.load(self.contract.qualname, self._kernels_digest, machine)
-        return tuned.with_exported(own, self._exported, self._kernels_digest, machine)
+        return tuned.with_exported(own, self._exported, self._kernels_digest)
 
     def _kernels_digest(self) -> str:
         return digest(self.contract.fingerprint, *(k.fingerprint for k in self.kernels.values()))
@@ -268,6 +269,10 @@ class Op(BaseOp[P, R_co]):
         found = tuned.read_exported(beside / file)
         self._exported = tuple(one for one in found if one.op == self.contract.qualname)
         self._changed()
+
+    def _shipped_tuning(self) -> tuple[Crossover, ...]:
+        """The tables of ``use_tuning``, if they are for these kernels: what a package takes along."""
+        return tuple(tuned.with_exported(tuned.Tuned(), self._exported, self._kernels_digest).tables.values())
 
     def _exported_tuning(self, tables: Sequence[Crossover]) -> tuned.Exported:
         """Tables in the form of such a file."""

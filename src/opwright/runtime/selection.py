@@ -11,17 +11,10 @@ from opwright.contract.contract import Contract
 from opwright.results import Accepted, Choice, Crossover, Explanation, Probe, Refused, SizeRange
 from opwright.runtime.kernel import Kernel
 from opwright.runtime.languages import REFERENCE
+from opwright.runtime.size_tables import fastest_first
 from opwright.runtime.tuned import Tuned
 
-__all__ = ["choose", "explain", "in_order"]
-
-
-def in_order(kernels: Iterable[Kernel], arguments: Sequence[Any], tuned: Tuned) -> tuple[Kernel, ...]:
-    """The kernels in the order in which they are tried: as attached, but the one that tuning found comes first."""
-    listed = tuple(kernels)
-    if not tuned.tables or len(listed) < 2 or (found := tuned.find(arguments)) is None:
-        return listed
-    return tuple(sorted(listed, key=lambda k: k.name != found[1].kernel))
+__all__ = ["choose", "explain"]
 
 
 def choose(
@@ -33,7 +26,7 @@ def choose(
         ArgumentError: the arguments disagree with the contract.
     """
     binding = bind(contract, arguments)
-    listed = in_order(kernels, arguments, tuned or Tuned())
+    listed = fastest_first(kernels, (tuned or Tuned()).ranges, arguments)
     return next((k for k in listed if isinstance(k.accepts(binding, arguments), Accepted)), None)
 
 

@@ -7,6 +7,7 @@ these, so that an edited kernel does not use an old table. ``timing/tune.py`` ma
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -16,18 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from opwright.contract.dtypes import short
 from opwright.contract.fingerprint import digest
 from opwright.errors import CheckError
 from opwright.machine import Machine
 from opwright.results import Crossover, SizeRange
 from opwright.results.json_form import from_json, to_json
+from opwright.runtime.size_tables import find_range, key_of
 
 __all__ = [
-    "Exported", "Tuned", "clear", "count_elements", "device_name", "dtype_key", "load", "read_exported", "store",
-    "with_exported", "write_exported",
+    "Exported", "Tuned", "clear", "load", "read_exported", "store", "with_exported", "write_exported",
 ]  # fmt: skip
 
 _SCHEMA = "opwright.tuned/2"
@@ -38,21 +36,19 @@ _EXPORT_SCHEMA = "opwright.tuning/1"
 class Tuned:
     """An operator's tables by device name and dtype. ``stale``: all tables are for other kernels or machines."""
 
-    machine: Machine | None = None
     tables: dict[tuple[str, str], Crossover] = field(default_factory=dict)
     stale: bool = False
 
     def find(self, arguments: Sequence[Any]) -> tuple[Crossover, SizeRange] | None:
         """The table and the size range of these arguments (in signature order)."""
-        if not self.tables or self.machine is None:
-            return None
-        tensors = _tensors(arguments)
-        table = self.tables.get((device_name(self.machine, tensors[0].device), dtype_key(arguments)))
-        if table is None:
-            return None
-        # Under torch.compile the count may be symbolic: each comparison then becomes a guard.
-        elements = count_elements(arguments)
-        return table, next(i for i in table.ranges if i.below is None or elements < i.below)
+        key = key_of(arguments) if self.tables else None
+        table = self.tables.get(key) if key is not None else None
+        return (table, find_range(table.ranges, arguments)) if table is not None else None
+
+    @functools.cached_property
+    def ranges(self) -> dict[tuple[str, str], tuple[SizeRange, ...]]:
+        """The ranges of each table."""
+        return {key: table.ranges for key, table in self.tables.items()}
 
 
 def load(qualname: str, kernels: Callable[[], str], machine: Machine) -> Tuned:
@@ -73,7 +69,7 @@ def load(qualname: str, kernels: Callable[[], str], machine: Machine) -> Tuned:
         return Tuned(stale=any(folder.glob("*.json")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):  # damaged, or of another kind: ignored
         return Tuned()
-    return Tuned(machine, {(t.device_name, t.dtype): t for t in tables})
+    return Tuned({(t.device_name, t.dtype): t for t in tables})
 
 
 def store(qualname: str, kernels: str, machine: Machine, found: Iterable[Crossover]) -> Path:
@@ -146,7 +142,7 @@ def write_exported(file: Path, added: Iterable[Exported]) -> None:
         raise CheckError(f"cannot write {file}: {error.strerror}", fix="choose a folder that can be written") from None
 
 
-def with_exported(own: Tuned, exported: Iterable[Exported], kernels: Callable[[], str], machine: Machine) -> Tuned:
+def with_exported(own: Tuned, exported: Iterable[Exported], kernels: Callable[[], str]) -> Tuned:
     """An operator's tables with those of files, which count where this machine has measured nothing itself."""
     found = list(exported)
     if not found:
@@ -155,7 +151,7 @@ def with_exported(own: Tuned, exported: Iterable[Exported], kernels: Callable[[]
     tables = {(t.device_name, t.dtype): t for one in fitting for t in one.tables}
     if not tables and not own.tables:
         return dataclasses.replace(own, stale=True)
-    return Tuned(machine, {**tables, **own.tables}, own.stale)
+    return Tuned({**tables, **own.tables}, own.stale)
 
 
 def clear(qualname: str, machine: Machine) -> bool:
@@ -165,31 +161,6 @@ def clear(qualname: str, machine: Machine) -> bool:
         return False
     shutil.rmtree(folder)
     return True
-
-
-def count_elements(arguments: Sequence[Any]) -> int:
-    """The size in tables: the number of elements of all tensor arguments."""
-    return sum(t.numel() for t in _tensors(arguments))
-
-
-def dtype_key(arguments: Sequence[Any]) -> str:
-    """The dtypes in a table's key: the floating ones, or all if there are none."""
-    found = {t.dtype for t in _tensors(arguments)}
-    floating = {d for d in found if d.is_floating_point or d.is_complex}
-    return ",".join(sorted(short(d) for d in floating or found))
-
-
-def device_name(machine: Machine, device: torch.device) -> str:
-    """The name of a device, which is the same for GPUs of the same model."""
-    if device.type != "cuda":
-        return machine.cpu if device.type == "cpu" else device.type
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return machine.gpus[index].name if index < len(machine.gpus) else device.type
-
-
-def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
-    listed = (a if isinstance(a, list | tuple) else (a,) for a in arguments)
-    return [t for values in listed for t in values if isinstance(t, torch.Tensor)]
 
 
 def _folder(qualname: str, machine: Machine) -> Path:

@@ -13,7 +13,7 @@ from opwright.contract.inputs.case import Case
 from opwright.results import Accepted, Measurement
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
-from opwright.runtime.tuned import count_elements, dtype_key
+from opwright.runtime.size_tables import count_elements, dtype_key
 from opwright.timing.analysis.crossover import Point, cost_rounds
 from opwright.timing.candidates import (
     BackwardState,

@@ -12,11 +12,10 @@ from opwright import tree
 from opwright.contract import derive
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case
-from opwright.machine import this_machine
 from opwright.results import Measurement
 from opwright.runtime.baselines import DERIVED
+from opwright.runtime.size_tables import device_name
 from opwright.runtime.targets import name_target
-from opwright.runtime.tuned import device_name
 from opwright.timing.analysis.statistics import compare, estimate
 from opwright.timing.candidates import Candidate
 from opwright.timing.measurement_pass import Samples
@@ -85,7 +84,7 @@ def make_measurement(
         first_values=_first_values(candidate, arguments) if direction == "forward" else (),
         reproduce=_how_to_reproduce(session, case, candidate, direction),
         raw=tuple(ours.all),
-        device_name=device_name(this_machine(), torch.device(session.device)),
+        device_name=device_name(torch.device(session.device)),
     )
     return _check_roofline_fraction(session, found)
 

@@ -20,9 +20,9 @@ from opwright.machine import this_machine
 from opwright.results import BenchReport, Crossover, Measurement
 from opwright.runtime.baselines import DERIVED
 from opwright.runtime.op import Op
+from opwright.runtime.size_tables import device_name
 from opwright.runtime.source_files import digest_of_sources
 from opwright.runtime.targets import load_target
-from opwright.runtime.tuned import device_name
 from opwright.sweep.executor import Executor, Here, run_units
 from opwright.sweep.journal import Journal, open_journal
 from opwright.sweep.unit import Needs, OnStep
@@ -304,7 +304,7 @@ def _crossovers(session: Session) -> Iterator[Crossover]:
             yield Crossover(
                 session.op.contract.qualname,
                 session.device,
-                device_name(this_machine(), device),
+                device_name(device),
                 dtype,
                 ranges(points, list(session.op.kernels)),
                 tuple(sorted({p.elements for p in points})),

@@ -5,24 +5,36 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from opwright.errors import ContractError
 
 __all__ = ["Manifest", "ShippedOperator", "read_manifest"]
 
-FORMAT = "opwright.package/1"
+FORMAT = "opwright.package/2"
+
+
+class FastestBelow(NamedTuple):
+    """The fastest kernel below a number of elements (None: of all others)."""
+
+    below: int | None
+    kernel: str
 
 
 @dataclass(frozen=True)
 class ShippedOperator:
-    """One operator: the schema that its native kernels were built for, and its kernels by name."""
+    """One operator: the schema that its native kernels were built for, and its kernels by name.
+
+    Attributes:
+        tuning: the sizes for which each kernel is the fastest, by device and dtypes.
+    """
 
     schema: str
     kernels: Mapping[str, Mapping[str, Any]]
+    tuning: Mapping[tuple[str, str], tuple[FastestBelow, ...]]
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,10 @@ class Manifest:
         return found
 
 
+def _tables(listed: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[FastestBelow, ...]]:
+    return {(t["device"], t["dtype"]): tuple(FastestBelow(**each) for each in t["ranges"]) for t in listed}
+
+
 @functools.cache
 def read_manifest() -> Manifest:
     """The manifest of the package that this file was copied into."""
@@ -58,5 +74,8 @@ def read_manifest() -> Manifest:
     record = json.loads((folder / "manifest.json").read_text())
     if record["format"] != FORMAT:
         raise ContractError(f"{package}: its manifest is {record['format']!r}, not {FORMAT!r}", fix="install it again")
-    operators = {name: ShippedOperator(o["schema"], o["kernels"]) for name, o in record["operators"].items()}
+    operators = {
+        name: ShippedOperator(o["schema"], o["kernels"], _tables(o["tuning"]))
+        for name, o in record["operators"].items()
+    }
     return Manifest(package, folder, frozenset(record["languages"]), operators)

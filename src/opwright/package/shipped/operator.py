@@ -21,6 +21,7 @@ from opwright.package.shipped.manifest import read_manifest
 from opwright.runtime.base_op import BaseOp
 from opwright.runtime.languages import kernel_name
 from opwright.runtime.register import registration
+from opwright.runtime.size_tables import fastest_first
 
 __all__ = ["Op", "op"]
 
@@ -60,7 +61,8 @@ class Op(BaseOp[P, R_co]):
 
     def _find_applicable(self, binding: Binding, arguments: Any) -> tuple[ShippedKernel, ...]:
         assert binding.device is not None  # bind() refuses calls without a tensor
-        return tuple(k for k in self.kernels.values() if k.applies_to(binding.device.type, arguments))
+        found = tuple(k for k in self.kernels.values() if k.applies_to(binding.device.type, arguments))
+        return fastest_first(found, self._shipped.tuning, arguments)
 
     def _kernel_fingerprints(self) -> list[str]:
         return [k.fingerprint for k in self.kernels.values()]
@@ -94,7 +96,7 @@ class Op(BaseOp[P, R_co]):
         """Ignored: a shipped package has no benchmarks."""
 
     def use_tuning(self, file: Any) -> None:
-        """Ignored: a shipped package tries its kernels in the order of their attachment."""
+        """Ignored: the manifest has the tables that were in the file when the package was made."""
 
     def samples(self, function: Any, /) -> Any:
         """Ignored: a shipped package has no checks."""
