@@ -33,6 +33,7 @@ from opwright.cluster.sweep import Sweep
 from opwright.cluster.worker import Note
 from opwright.gallery.add import add
 from opwright.machine import this_machine
+from opwright.report.pictures import canvas
 from opwright.results import Verdict
 from opwright.results.json_form import from_json
 from opwright.sweep.unit import no_step
@@ -235,11 +236,13 @@ def main() -> None:
     options.add_argument("file", type=Path)
     options.add_argument("overhead", type=Path)
     options.add_argument("--units", type=int, default=_UNITS)
+    options.add_argument("--gpus", type=int, nargs="+", default=[8, 64, 128, 256, 512])
+    options.add_argument("--picture", type=Path, help="a file to draw the runs in, .svg or .png")
     chosen = options.parse_args()
     start_s = json.loads(chosen.overhead.read_text())["overhead_ms_of_a_unit"] / 1e3
     recorded = [v for v in json.loads(_RECORDED.read_text())["verdicts"] if v["status"] != "refused"]
     rows = []
-    for gpus in (64, 512):
+    for gpus in chosen.gpus:
         for faults in (Faults(), Faults(units_of_a_death=200, machines=gpus // _GPUS_OF_A_NODE // 8)):
             rows.append(_simulate(gpus, chosen.units, start_s, recorded, faults))
             print(json.dumps(rows[-1]), flush=True)
@@ -252,6 +255,27 @@ def main() -> None:
         "start_of_a_unit_ms": {"from": chosen.overhead.name, "value": start_s * 1e3},
     }
     records.write(chosen.file, {**head, "runs": rows})
+    if chosen.picture is not None:
+        chosen.picture.write_bytes(canvas.draw(chosen.picture.suffix[1:], _plot, rows))
+
+
+def _plot(rows: list[dict[str, Any]]) -> Any:
+    """The duration of the sweep by the number of GPUs, with and without faults, beside the ideal."""
+    figure = canvas.make_figure(560, 330)
+    axes = canvas.make_axes(figure, 70, 50, 470, 250)
+    ideal = {r["gpus"]: r["ideal_s"] / 3600 for r in rows}
+    axes.plot(list(ideal), list(ideal.values()), "--", color=canvas.NEUTRAL, label="work / GPUs")
+    for i, name in enumerate(("no faults", "one worker in 200 units, and one machine in eight die")):
+        took = {r["gpus"]: r["took_s"] / 3600 for r in rows if bool(r["worker_deaths"]) is bool(i)}
+        style = {"color": canvas.COLORS[i], "marker": canvas.MARKERS[i], "markersize": 5, "label": name}
+        axes.plot(list(took), list(took.values()), **style)
+    axes.set_xlabel("GPUs")
+    axes.set_ylabel("hours")
+    canvas.tick(axes, "x", lambda value: f"{value:g}", base=2, most=8)
+    canvas.tick(axes, "y", lambda value: f"{value:g}")
+    axes.set_title(f"{rows[0]['units']:,} units, simulated", loc="left", fontsize=9.5)
+    axes.legend(frameon=False)
+    return figure
 
 
 def _simulate(gpus: int, count: int, start_s: float, recorded: list[dict[str, Any]], faults: Faults) -> dict[str, Any]:
