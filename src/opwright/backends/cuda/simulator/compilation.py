@@ -42,6 +42,8 @@ _RUNTIME = (
     "checker.cpp",
     "hooks.cpp",
     "copies.cpp",
+    "mbarrier.cpp",
+    "agents.cpp",
     "matrix.cpp",
 )
 _STACKS, _SLOT = "stack_pool", "thread_slot"  # libraries of their own: one for all kernels of a process

@@ -38,6 +38,7 @@ KINDS = {
     14: "launch-bounds",
 }
 _GLOBAL, _SHARED = 1, 2
+_BARRIER = 5
 _READ, _WRITE, _ATOMIC = 1, 2, 4
 
 # A variable in shared memory: name, offset, size.
@@ -93,6 +94,8 @@ def describe(
         )
         # A race between two lines may be found in either order, and is one finding.
         both = frozenset({place, (other.file, other.line)} if other is not None else {place})
+        if one.kind == _BARRIER and one.text:  # a function that waits is called for several mbarriers
+            both |= {(caller.file, caller.line) for caller in finding.callers}
         found.setdefault((finding.kind, both), finding)
     return tuple(found.values())
 
@@ -220,6 +223,8 @@ def _uninitialised(one: RawFinding, known: Sequence[MemoryRange], shared: Sequen
 
 def _misaligned(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
     what = one.text.decode(errors="replace") or "an access"
+    if what.endswith(" size"):
+        return f"{what} is {one.address} bytes, which is not a multiple of {one.value}"
     return f"{what} through address {one.address:#x}, which is not a multiple of {one.value}"
 
 
@@ -233,6 +238,8 @@ def _race(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared
 
 
 def _barrier(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
+    if one.text:  # an mbarrier
+        return f"the mbarrier at {_memory(one, known, shared)} {one.text.decode(errors='replace')}"
     if one.other_line:
         return f"{one.mask} threads of the block wait at barriers on different lines"
     threads = "1 thread" if one.mask == 1 else f"{one.mask} threads"

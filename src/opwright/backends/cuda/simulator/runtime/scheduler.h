@@ -16,6 +16,7 @@
 #include "../include/opwright_simulator/runtime_calls.h"
 #include "abi.h"
 #include "context.h"
+#include "mbarrier.h"
 #include "thread_slot.h"
 
 namespace opwright_sim {
@@ -28,7 +29,7 @@ struct Fiber {
 
 class Checker;
 
-enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, wide_shuffle, gather, collective, active_mask };
+enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, wide_shuffle, gather, collective, active_mask, phase };
 
 // What a waiting thread waits for, and its values. What most operations need comes first.
 struct Wait {
@@ -44,6 +45,7 @@ struct Wait {
   unsigned size;
   uint64_t* gathered;
   void (*compute)(void* const* lanes);
+  PhaseWait phase;
 };
 
 // An asynchronous copy that its thread has not waited for.
@@ -64,9 +66,17 @@ struct alignas(64) Thread {  // what each switch needs is in one line of the pro
   std::vector<AsyncCopy> copies;
 };
 
+// How a thread arrives at an mbarrier.
+struct Arrival {
+  uint32_t count = 1;
+  int64_t expected_bytes = 0;  // of transactions, before the arrival
+  bool releases = true;        // what the thread did before is visible to those that wait
+  bool drops = false;          // it takes no part in later phases
+};
+
 // One bit for each lane. A lane that is alive is in exactly one of the others, or running.
 struct Warp {
-  unsigned alive, unstarted, ready, yielded, at_barrier, at_warp, at_active;
+  unsigned alive, unstarted, ready, yielded, at_barrier, at_warp, at_active, at_mbarrier;
   unsigned fell_off;      // finished by reaching the kernel's end
   unsigned reported_off;  // ... and some barrier's finding has reported it
 };
@@ -156,6 +166,14 @@ class Worker {
   // Completes the copies of all groups but the last ones; with `open`, also those that are in no group yet.
   void wait_for_copies(unsigned groups, bool open);
   bool is_being_copied(uint64_t address, uint64_t size) const;
+
+  // mbarriers (mbarrier.cpp)
+  void mbarrier_init(uint64_t address, uint32_t count, uint64_t pc);
+  void mbarrier_inval(uint64_t address, uint64_t pc);
+  uint64_t mbarrier_arrive(uint64_t address, const Arrival& arrival, uint64_t pc);
+  void mbarrier_transaction(uint64_t address, int64_t bytes, uint64_t pc);
+  bool mbarrier_wait(const PhaseWait& wait);
+  void bulk_load(const Bulk& bulk, uint64_t mbarrier, uint64_t pc);
   void returned_early() { current_->returned_early = true; }
   unsigned rank() const { return current_->rank; }
   Checker* checker() const { return checker_; }
@@ -179,6 +197,16 @@ class Worker {
  private:
   void order_threads();
   bool run_warp(unsigned warp);
+  Mbarrier& mbarrier_at(uint64_t address, uint32_t access, uint64_t pc);
+  void complete_phase(Mbarrier& barrier);
+  void wake_waiting(Mbarrier& barrier);
+  bool deliver_bulk_copies();
+  void deliver(Mbarrier& barrier);
+  bool time_out_waits();
+  bool end_waits_that_may_time_out();
+  [[noreturn]] void report_mbarrier(uint64_t address, uint64_t pc, const char* what);
+  uint64_t shared_offset(uint64_t address) const;
+  bool report_endless_waits();
   bool release_barrier();
   void report_late_threads(const Thread& waiting);
   bool release_active(Warp& warp, unsigned first_thread);
@@ -220,6 +248,10 @@ class Worker {
   uint64_t random_ = 0;
   bool abandoned_ = false;
   unsigned atomics_ = 0, started_ = 0;
+  Mbarriers mbarriers_;  // of the running block, by address
+  // Steps that may let a waiting thread go on, and how often waits timed out since the last of them.
+  uint64_t events_ = 0, events_at_time_out_ = 0;
+  unsigned time_outs_ = 0, polls_ = 0;
   // Of the threads that wait at the block's barrier: the place of the first that came, and whether all are there.
   Wait arrived_{};
   bool same_barrier_ = true;
