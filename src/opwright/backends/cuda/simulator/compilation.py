@@ -44,6 +44,7 @@ _RUNTIME = (
     "copies.cpp",
     "mbarrier.cpp",
     "agents.cpp",
+    "bulk.cpp",
     "matrix.cpp",
 )
 _STACKS, _SLOT = "stack_pool", "thread_slot"  # libraries of their own: one for all kernels of a process

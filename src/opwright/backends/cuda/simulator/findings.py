@@ -232,6 +232,7 @@ def _race(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared
     between = (
         "blocks are not ordered" if list(one.block) != list(one.other_block) else "there is no barrier between them"
     )
+    between = one.text.decode() or between
     first, second = _noun(one.access), _noun(one.other_access)
     article = "an" if second[0] == "a" else "a"
     return f"{first} of {_bytes(one.size)} at {_memory(one, known, shared)} races with {article} {second}; {between}"
@@ -284,7 +285,7 @@ _SENTENCES: dict[str, Callable[[RawFinding, Sequence[MemoryRange], Sequence[Shar
     "warp-lane": _warp_lane,
     "time-limit": lambda *_: "still running at its time limit",
     "assertion": lambda one, *_: f"assertion failed: {one.text.decode(errors='replace')}",
-    "trap": lambda *_: "__trap() was called",
+    "trap": lambda one, *_: one.text.decode(errors="replace") or "__trap() was called",
     "division-by-zero": lambda *_: "integer division by zero, or of the smallest integer by -1",
     "index-out-of-bounds": _index,
     "stack-overflow": lambda one, *_: (

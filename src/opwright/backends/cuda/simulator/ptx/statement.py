@@ -105,8 +105,10 @@ def branch(i: Instruction) -> str:
 
 
 def fence(i: Instruction) -> str:
-    """Fences between proxies, and of an mbarrier's initialisation, order nothing that the simulator would not."""
-    return "" if i.has("proxy", "mbarrier_init") else "opwright_sim::fence();"
+    """A fence. That of an mbarrier's initialisation orders nothing that the simulator would not."""
+    if i.has("proxy"):
+        return "opwright_sim::fence_proxy();" if i.has("async") else ""
+    return "" if i.has("mbarrier_init") else "opwright_sim::fence();"
 
 
 def _nothing(i: Instruction) -> str:

@@ -106,6 +106,8 @@ void Checker::begin_block(Worker& worker, unsigned threads) {
   acquired_.clear();
   known_.clear();
   common_.clear();
+  bulk_groups_.clear();
+  proxy_fences_.assign(threads, 0);
   fuel_ = blocks_per_clock_check;  // so that a block's order of threads does not depend on the blocks before it
   spins_ = 0;
   // Values of an earlier block may not be taken for this block's: they become NaN and count as unwritten.
@@ -283,6 +285,10 @@ void Checker::record(Shadow& shadow, uint64_t offset, uint32_t size, uint32_t wh
   }
 }
 
+void Checker::record_shared(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc) {
+  record<Space::shared>(shared_, offset, size, what, pc, offset);
+}
+
 template <Space space>
 void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t size, uint32_t what, uint64_t pc,
                           uint64_t address) {
@@ -296,6 +302,9 @@ void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t
   if ((what & access_write) && shadow.any_read) {
     compare(shadow.reads(cell).first);
     compare(shadow.reads(cell).last);
+  }
+  if (!clash && agent_ >= bulk_reads && what == access_read && shadow.any_write && lacks_proxy_fence(shadow.write(cell))) {
+    clash = &shadow.write(cell);
   }
   if (clash && finds_races_) report_race<space>(*clash, address, size, what, pc);
   const Record mine{time_, uint32_t(pc - module_base_), agent_, bytes, uint8_t(what)};
@@ -333,6 +342,9 @@ void Checker::report_race(const Record& clash, uint64_t address, uint32_t size, 
   Finding found = memory_finding(FindingKind::race, space, address, size, what, pc);
   found.other_pc = clash.pc;
   found.other_access = clash.access;
+  if (is_ordered<space>(clash)) {
+    snprintf(found.text, sizeof found.text, "there is no fence.proxy.async between them");
+  }
   worker_->describe(block_at(clash.time) - 1, thread_of(clash.thread), found.other_block, found.other_thread);
   worker_->launch().report(found);
 }

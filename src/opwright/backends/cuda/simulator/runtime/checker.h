@@ -74,8 +74,17 @@ class Checker {
   // The clock gets all that the running thread knows and did.
   void release_to(VectorClock& clock);
   void acquire(unsigned rank, const VectorClock& clock);
-  void bulk_load_begins(const Bulk& bulk, uint64_t pc);
+  void check_units(const Bulk& bulk, uint64_t pc);
+  void bulk_load_reads(const char* from, uint32_t size, uint64_t pc);
+  void bulk_load_takes(const char* to, uint32_t size, uint64_t pc);
   void bulk_load_ends(const BulkCopy& copy, VectorClock& clock);
+  void bulk_store_reads(const char* from, uint32_t size, uint64_t pc);
+  void bulk_store_writes(const char* to, uint32_t size, uint64_t pc);
+  void commit_bulk_stores() { bulk_groups_of(me_).push_back(++time_); }
+  // All but the last groups of the running thread; with `only_reads`, these may still be writing.
+  void wait_for_bulk_stores(uint32_t groups, bool only_reads);
+  // What the running thread wrote before is visible to units that work asynchronously.
+  void fence_proxy() { proxy_fences_[me_] = ++time_; }
   void fault(FindingKind kind, uint64_t pc, uint64_t address, int64_t value, const char* text);
   OPWRIGHT_INLINED void block_entered(uint64_t pc) {  // every basic block of the kernel
     if (OPWRIGHT_RARE(--fuel_ == 0)) ran_for_long(pc);
@@ -108,6 +117,7 @@ class Checker {
   OPWRIGHT_INLINED bool record_at_once(Shadow& shadow, uint64_t offset, uint64_t pc);
   template <Space space>
   OPWRIGHT_INLINED bool is_simply_ordered(const Record& earlier) const;
+  void record_shared(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc);
   bool examine_shared(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc);
   bool examine_global(Range& range, uint64_t offset, uint32_t size, uint32_t what, uint64_t pc);
   Range& range_of(uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
@@ -130,7 +140,6 @@ class Checker {
     return std::max(common_.at(agent), known_.empty() ? 0 : known_[thread].at(agent));
   }
   void share_knowledge();
-  void check_units(const Bulk& bulk, uint64_t pc);
   void share_knowledge(unsigned warp, unsigned lanes);
   // Until it ends, accesses are those of an agent that works for a thread.
   class As {
@@ -146,6 +155,12 @@ class Checker {
     Checker& checker_;
     const uint16_t me_;
   };
+  std::vector<uint32_t>& bulk_groups_of(unsigned thread) {
+    if (bulk_groups_.empty()) bulk_groups_.resize(fenced_.size());
+    return bulk_groups_[thread];
+  }
+  void knows_of(unsigned agent, uint32_t time);
+  bool lacks_proxy_fence(const Record& written) const;
   uint16_t thread_of(uint16_t agent) const { return agent < most_threads ? agent : issuers_[agent - most_threads]; }
   uint32_t block_at(uint32_t time) const;
   void ran_for_long(uint64_t pc);
@@ -188,6 +203,8 @@ class Checker {
   std::vector<Acquired> acquired_;
   std::vector<VectorClock> known_;  // by thread; empty: no thread has waited at an object
   VectorClock common_;              // what all threads know
+  std::vector<std::vector<uint32_t>> bulk_groups_;  // by thread: when each group of its bulk stores was committed
+  std::vector<uint32_t> proxy_fences_;              // by thread: its last fence.proxy.async
   uint16_t issuers_[most_agents - most_threads] = {};  // the last thread that each agent worked for
 };
 

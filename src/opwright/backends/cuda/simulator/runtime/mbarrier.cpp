@@ -118,7 +118,11 @@ bool Worker::mbarrier_wait(const PhaseWait& phase) {
 void Worker::bulk_load(const Bulk& bulk, uint64_t mbarrier, uint64_t pc) {
   Mbarrier& barrier = mbarrier_at(mbarrier, access_read | access_atomic, pc);
   if (bulk.size == 0) return;
-  if (checker_) checker_->bulk_load_begins(bulk, pc);
+  if (checker_) {
+    checker_->check_units(bulk, pc);
+    checker_->bulk_load_reads(bulk.from, bulk.size, pc);
+    checker_->bulk_load_takes(bulk.to, bulk.size, pc);
+  }
   barrier.copies.push_back({bulk.to, std::vector<char>(bulk.from, bulk.from + bulk.size), rank(), pc});
   events_++;
 }

@@ -28,6 +28,7 @@ struct Fiber {
 };
 
 class Checker;
+struct TensorMap;
 
 enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, wide_shuffle, gather, collective, active_mask, phase };
 
@@ -174,6 +175,11 @@ class Worker {
   void mbarrier_transaction(uint64_t address, int64_t bytes, uint64_t pc);
   bool mbarrier_wait(const PhaseWait& wait);
   void bulk_load(const Bulk& bulk, uint64_t mbarrier, uint64_t pc);
+
+  // Bulk copies to global memory, and of boxes of a tensor (bulk.cpp)
+  void bulk_store(const Bulk& bulk, uint64_t pc);
+  void tensor_load(char* to, const void* map, const BoxAt& box, uint64_t mbarrier, uint64_t pc);
+  void tensor_store(const void* map, const BoxAt& box, const char* from, uint64_t pc);
   void returned_early() { current_->returned_early = true; }
   unsigned rank() const { return current_->rank; }
   Checker* checker() const { return checker_; }
@@ -198,6 +204,7 @@ class Worker {
   void order_threads();
   bool run_warp(unsigned warp);
   Mbarrier& mbarrier_at(uint64_t address, uint32_t access, uint64_t pc);
+  const TensorMap& tensor_map_at(const void* address, uint32_t rank, const char* tile, uint64_t pc);
   void complete_phase(Mbarrier& barrier);
   void wake_waiting(Mbarrier& barrier);
   bool deliver_bulk_copies();

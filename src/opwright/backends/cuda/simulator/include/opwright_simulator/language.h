@@ -10,7 +10,7 @@
 // Set by Python, of which the compiler knows nothing: kept, and never taken for a constant.
 #define __constant__ __attribute__((used))
 #define __managed__
-#define __grid_constant__ const
+#define __grid_constant__
 // A block runs within one OS thread, so storage of that thread is storage of the block. Dynamic shared memory
 // (`extern __shared__`) is rewritten before compiling; see rewriting.py.
 #define __shared__ static thread_local

@@ -80,6 +80,18 @@ void mbarrier_expect_bytes(uint64_t address, int64_t bytes);
 bool mbarrier_wait(uint64_t address, uint64_t phase, PhaseIs how, bool may_time_out);
 // A copy into shared memory, in units of 16 bytes, whose bytes complete on an mbarrier.
 void bulk_load(void* to, const void* from, uint32_t size, uint64_t mbarrier);
+// A copy to global memory. It belongs to the group of bulk copies that the thread commits next.
+void bulk_store(void* to, const void* from, uint32_t size);
+void commit_bulk_stores();
+void wait_for_bulk_stores(uint32_t groups, bool only_reads);
+// The same for the box of a tensor map at coordinates, the innermost first.
+struct BoxAt {
+  uint32_t rank;
+  int32_t coordinates[5];
+};
+void tensor_load(void* to, const void* map, const BoxAt& box, uint64_t mbarrier);
+void tensor_store(const void* map, const BoxAt& box, const void* from);
+void fence_proxy();
 // One of any size, whose bytes are expected with it.
 void mbarrier_copy(void* to, const void* from, uint32_t size, uint64_t mbarrier);
 // The address of a row that ldmatrix reads, which has to be a multiple of 16.
