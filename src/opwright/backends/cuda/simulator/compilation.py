@@ -45,6 +45,8 @@ _RUNTIME = (
     "mbarrier.cpp",
     "agents.cpp",
     "bulk.cpp",
+    "warpgroup.cpp",
+    "accumulators.cpp",
     "matrix.cpp",
 )
 _STACKS, _SLOT = "stack_pool", "thread_slot"  # libraries of their own: one for all kernels of a process

@@ -37,7 +37,7 @@ KINDS = {
     13: "stack-overflow",
     14: "launch-bounds",
 }
-_GLOBAL, _SHARED = 1, 2
+_GLOBAL, _SHARED, _LOCAL = 1, 2, 3
 _BARRIER = 5
 _READ, _WRITE, _ATOMIC = 1, 2, 4
 
@@ -212,6 +212,8 @@ def _out_of_bounds(one: RawFinding, known: Sequence[MemoryRange], shared: Sequen
 
 
 def _uninitialised(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
+    if one.text:  # an accumulator
+        return str(one.text.decode())
     where = _memory(one, known, shared)
     missing = (
         "which was never written",
@@ -232,6 +234,8 @@ def _race(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared
     between = (
         "blocks are not ordered" if list(one.block) != list(one.other_block) else "there is no barrier between them"
     )
+    if one.space == _LOCAL:  # an accumulator
+        return str(one.text.decode())
     between = one.text.decode() or between
     first, second = _noun(one.access), _noun(one.other_access)
     article = "an" if second[0] == "a" else "a"
@@ -239,6 +243,8 @@ def _race(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared
 
 
 def _barrier(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
+    if one.text and one.space != _SHARED:
+        return str(one.text.decode())
     if one.text:  # an mbarrier
         return f"the mbarrier at {_memory(one, known, shared)} {one.text.decode(errors='replace')}"
     if one.other_line:

@@ -74,10 +74,15 @@ def _translated(text: str, code: str) -> str:
     operands = [*parsed.outputs, *parsed.inputs]
     registers: Registers = {}
     before, after = [], []
+    # What the statement leaves behind is still written to its operands: they are these variables, and not copies.
+    is_asynchronous = "wgmma.mma_async" in parsed.template
     for number, operand in enumerate(operands):
         operand.variable = f"opwright_{number}"
         for name in (f"%{number}", *([f"%[{operand.name}]"] if operand.name else [])):
             registers[name] = (operand.variable, operand.kind)
+        if operand.constraint.startswith("+") and is_asynchronous:
+            before.append(f"auto& {operand.variable} = {operand.expression};")
+            continue
         if operand.constraint.startswith("="):
             before.append(f"{operand.kind} {operand.variable}{{}};")
         else:

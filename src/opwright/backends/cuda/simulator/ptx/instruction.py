@@ -104,6 +104,12 @@ class Instruction:
         variable, kind = self.registers[written]
         return f"{variable} = {PTX}::as<{kind}>({expression});"
 
+    def variable(self, written: str) -> str:
+        """The C++ variable of a register."""
+        if written not in self.registers:
+            raise self.refused(f"its operand {written} is not known")
+        return self.registers[written][0]
+
     def vector(self, position: int) -> list[str]:
         """The registers in braces; the operand itself if it is no vector."""
         written = self.operands[position]

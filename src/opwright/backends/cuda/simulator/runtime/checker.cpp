@@ -107,6 +107,8 @@ void Checker::begin_block(Worker& worker, unsigned threads) {
   known_.clear();
   common_.clear();
   bulk_groups_.clear();
+  products_.clear();
+  my_products_ = nullptr;
   proxy_fences_.assign(threads, 0);
   fuel_ = blocks_per_clock_check;  // so that a block's order of threads does not depend on the blocks before it
   spins_ = 0;
@@ -168,7 +170,10 @@ void Checker::needs_order() {
 // --- accesses ---
 
 void Checker::access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc) {
-  if (on_own_stack(address)) return;
+  if (on_own_stack(address)) {
+    if (my_products_) local_access(address, size, what, pc);
+    return;
+  }
   const uint64_t offset = address - storage_begin_;
   if (offset < storage_size_) return shared_access(offset, size, what, pc);
   Range* range = by_place_[pc / 4 % 64];

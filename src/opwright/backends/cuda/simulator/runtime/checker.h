@@ -46,6 +46,21 @@ struct SyncObject {
   std::unordered_map<uint32_t, std::vector<Release>> by_block;
 };
 
+// Registers that a wgmma accumulates in, by their place on the thread's stack.
+struct Accumulators {
+  uint64_t begin, end;
+  uint32_t group;
+  bool in_flight, touched;  // touched: written since they were used, or fenced
+  uint64_t touched_at, taken_at;
+};
+
+// The products of matrices that a thread takes part in.
+struct Products {
+  std::vector<Accumulators> accumulators;
+  std::vector<uint32_t> groups;  // when each was committed
+  bool ever_fenced = false;
+};
+
 class Checker {
  public:
   // For the OS thread that calls this.
@@ -54,6 +69,7 @@ class Checker {
   void begin_block(Worker& worker, unsigned threads);
   void running(unsigned rank, const char* stack) {
     me_ = agent_ = uint16_t(rank);
+    my_products_ = products_.empty() ? nullptr : &products_[rank];
     my_warp_joined_ = warp_joined_[rank / 32];
     stack_begin_ = reinterpret_cast<uint64_t>(stack);
   }
@@ -83,6 +99,12 @@ class Checker {
   void commit_bulk_stores() { bulk_groups_of(me_).push_back(++time_); }
   // All but the last groups of the running thread; with `only_reads`, these may still be writing.
   void wait_for_bulk_stores(uint32_t groups, bool only_reads);
+  // wgmma (accumulators.cpp)
+  void accumulators_taken(void* const* registers, unsigned count, uint64_t pc);
+  void accumulators_fenced();
+  void commit_products();
+  void wait_for_products(uint32_t groups);
+  void tensor_cores_read(const char* piece, uint32_t size, uint64_t pc);
   // What the running thread wrote before is visible to units that work asynchronously.
   void fence_proxy() { proxy_fences_[me_] = ++time_; }
   void fault(FindingKind kind, uint64_t pc, uint64_t address, int64_t value, const char* text);
@@ -160,6 +182,9 @@ class Checker {
     return bulk_groups_[thread];
   }
   void knows_of(unsigned agent, uint32_t time);
+  Products& products();
+  void local_access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
+  void report_accumulator(FindingKind kind, uint64_t address, uint64_t pc, uint64_t other_pc, const char* what);
   bool lacks_proxy_fence(const Record& written) const;
   uint16_t thread_of(uint16_t agent) const { return agent < most_threads ? agent : issuers_[agent - most_threads]; }
   uint32_t block_at(uint32_t time) const;
@@ -204,6 +229,8 @@ class Checker {
   std::vector<VectorClock> known_;  // by thread; empty: no thread has waited at an object
   VectorClock common_;              // what all threads know
   std::vector<std::vector<uint32_t>> bulk_groups_;  // by thread: when each group of its bulk stores was committed
+  std::vector<Products> products_;  // by thread; empty: none of them has used wgmma
+  Products* my_products_ = nullptr;
   std::vector<uint32_t> proxy_fences_;              // by thread: its last fence.proxy.async
   uint16_t issuers_[most_agents - most_threads] = {};  // the last thread that each agent worked for
 };
@@ -239,7 +266,7 @@ OPWRIGHT_INLINED bool all_are(uint8_t wanted, const uint8_t* bytes, uint32_t siz
 
 template <uint32_t size, uint32_t what>
 OPWRIGHT_INLINED bool Checker::access_at_once(uint64_t address, uint64_t pc) {
-  if (on_own_stack(address)) return true;
+  if (on_own_stack(address)) return !OPWRIGHT_RARE(my_products_ != nullptr);
   if (OPWRIGHT_RARE(!is_simple_)) return false;
   uint64_t offset = address - storage_begin_;
   if (offset < storage_size_) {

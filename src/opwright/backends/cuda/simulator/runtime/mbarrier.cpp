@@ -103,6 +103,10 @@ bool Worker::mbarrier_wait(const PhaseWait& phase) {
     if (checker_) checker_->acquire(rank(), barrier.completed);
     return true;
   }
+  return wait_for_phase(barrier, phase);
+}
+
+bool Worker::wait_for_phase(Mbarrier& barrier, const PhaseWait& phase) {
   Wait& wait = current_->wait;
   wait.operation = Operation::phase;
   wait.phase = phase;
@@ -199,6 +203,11 @@ bool Worker::report_endless_waits() {
     const Mbarrier& barrier = mbarriers_[wait.address];
     Finding found = finding(FindingKind::barrier);
     found.pc = launch_.relative(wait.pc);
+    if (wait.address < warps_.size()) {  // of a warpgroup, and no object in memory
+      snprintf(found.text, sizeof found.text, "waits for products (wgmma) that other warps of its warpgroup never issue");
+      launch_.report(found);
+      continue;
+    }
     found.space = uint32_t(Space::shared);
     found.address = shared_offset(wait.address);
     found.size = 8;

@@ -29,6 +29,7 @@ struct Fiber {
 
 class Checker;
 struct TensorMap;
+struct WarpgroupProduct;
 
 enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, wide_shuffle, gather, collective, active_mask, phase };
 
@@ -195,6 +196,17 @@ class Worker {
   [[noreturn]] void refute_attempt();
   // The running thread's stack is full.
   [[noreturn]] void overflow(uint64_t pc);
+  // wgmma (warpgroup.cpp)
+  void warpgroup_multiply(WarpgroupProduct& mine, Site site);
+  void meet_in_warpgroup(uint64_t pc);
+  [[noreturn]] void report_wgmma(uint64_t pc, const char* what);
+  [[noreturn]] void refuse_descriptor(uint64_t pc);
+  char* shared_at(uint64_t low_bits, uint64_t pc);
+  // Memory for a while; fibers may be abandoned, so none of them owns it.
+  void* scratch(uint64_t bytes) {
+    scratch_.resize(std::max<uint64_t>(scratch_.size(), (bytes + 7) / 8));
+    return scratch_.data();
+  }
   bool is_guard_of_stack(uint64_t address) const;
   void check_deadline(uint64_t pc);
 
@@ -205,6 +217,7 @@ class Worker {
   bool run_warp(unsigned warp);
   Mbarrier& mbarrier_at(uint64_t address, uint32_t access, uint64_t pc);
   const TensorMap& tensor_map_at(const void* address, uint32_t rank, const char* tile, uint64_t pc);
+  bool wait_for_phase(Mbarrier& barrier, const PhaseWait& phase);
   void complete_phase(Mbarrier& barrier);
   void wake_waiting(Mbarrier& barrier);
   bool deliver_bulk_copies();
@@ -255,6 +268,7 @@ class Worker {
   uint64_t random_ = 0;
   bool abandoned_ = false;
   unsigned atomics_ = 0, started_ = 0;
+  std::vector<uint64_t> scratch_;
   Mbarriers mbarriers_;  // of the running block, by address
   // Steps that may let a waiting thread go on, and how often waits timed out since the last of them.
   uint64_t events_ = 0, events_at_time_out_ = 0;
