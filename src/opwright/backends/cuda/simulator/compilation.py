@@ -45,6 +45,7 @@ _RUNTIME = (
     "mbarrier.cpp",
     "agents.cpp",
     "bulk.cpp",
+    "named_barriers.cpp",
     "warpgroup.cpp",
     "accumulators.cpp",
     "matrix.cpp",

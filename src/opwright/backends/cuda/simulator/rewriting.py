@@ -29,6 +29,7 @@ NO_PTX = "OPWRIGHT_NO_PTX_"
 _NO_TENSOR_CORES = "this tensor-core operation is not simulated"
 _NO_ASYNC = "this form of asynchronous copies is not simulated"
 _NO_GRID = "groups beyond a block (grid, cluster) are not simulated: blocks run one after another"
+_NO_CLUSTERS = "clusters of several blocks are not simulated"
 _NO_HOST_API = "this is host code: the simulator compiles device code only, as NVRTC does"
 _NO_HEAP = "the device's heap is not simulated"
 _NO_TEXTURES = "textures and surfaces are not simulated"
@@ -44,7 +45,8 @@ _CODE = tuple(
         (r"\bcde\s*::\s*\w+|\bdevice\s*::\s*experimental\b|\b__nv_cp_\w+", _NO_ASYNC),
         (r"\bcuTensorMap\w*\s*\(", _NO_HOST_API),
         (r"\b(?:this_grid|this_multi_grid|this_cluster|grid_group|multi_grid_group|cluster_group)\b", _NO_GRID),
-        (r"\b__cluster_\w+(?<!__cluster_dims__)", _NO_GRID),
+        (r"\b__cluster_(?!dims__)\w+", _NO_GRID),
+        (r"\b__cluster_dims__(?=\s*\()(?!\s*\(\s*1\s*(?:,\s*1\s*){0,2}\))", _NO_CLUSTERS),
         (r"\bcuda\s*::\s*(?:atomic|atomic_ref|ptx|annotated_ptr)\b", "libcu++'s atomics and PTX are not simulated"),
         (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
         (r"\b__nv_fp[46]\w*", "floating types of less than 8 bits are not simulated"),

@@ -29,7 +29,7 @@ from opwright.backends.cuda.simulator.ptx.instruction import (
 from opwright.backends.cuda.simulator.ptx.mbarriers import mbarrier
 from opwright.backends.cuda.simulator.ptx.memory import asynchronous, atomic, load, store
 from opwright.backends.cuda.simulator.ptx.warpgroups import warpgroup
-from opwright.backends.cuda.simulator.ptx.warps import barrier, load_matrix, multiply_matrices, shuffle, vote
+from opwright.backends.cuda.simulator.ptx.warps import barrier, elect, load_matrix, multiply_matrices, shuffle, vote
 
 __all__ = ["is_declaration", "label", "statement"]
 
@@ -145,11 +145,13 @@ _TABLE: dict[str, Callable[[Instruction], str]] = {
     "activemask": lambda i: i.write(0, "__activemask()"), "ldmatrix": load_matrix, "mma": multiply_matrices,
     "membar": _always("opwright_sim::fence();"), "fence": fence,
     "trap": _always("__trap();"), "prefetch": _nothing, "prefetchu": _nothing, "discard": _nothing,
-    "nanosleep": _always("opwright_sim::yield_to_others();"), "mbarrier": mbarrier, "wgmma": warpgroup, "bra": branch,
+    "nanosleep": _always("opwright_sim::yield_to_others();"), "mbarrier": mbarrier, "wgmma": warpgroup, "elect": elect,
+    "setmaxnreg": _nothing, "griddepcontrol": _nothing,
+    "mapa": lambda i: i.write(0, f"opwright_sim::cluster_address({i.value(1)}, {i.value(2, 'uint32_t')})"),
+    "bra": branch,
 }  # fmt: skip
 _OTHERS = {
     **dict.fromkeys(("tcgen05", "wmma"), "this tensor-core operation is not simulated"),
-    **dict.fromkeys(("setmaxnreg", "elect", "griddepcontrol", "mapa"), "it is not simulated"),
     **dict.fromkeys(("tex", "suld", "sust", "tld4"), "textures and surfaces are not simulated"),
     **dict.fromkeys(("call", "ret", "exit", "brx"), "calls and ends of a function in inline PTX are not translated"),
 }

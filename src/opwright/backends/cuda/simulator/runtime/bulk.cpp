@@ -1,6 +1,5 @@
 // Bulk copies from shared to global memory, which complete in groups, and copies of the boxes of tensor maps.
 
-#include <stdio.h>
 #include <string.h>
 
 #include "checker.h"
@@ -59,13 +58,7 @@ const TensorMap& Worker::tensor_map_at(const void* address, uint32_t rank, const
   } else if (map.rank != rank) {
     wrong = "the tensor map has another number of dimensions than the copy";
   }
-  if (wrong) {
-    Finding found = finding(FindingKind::trap);
-    found.pc = launch_.relative(pc);
-    snprintf(found.text, sizeof found.text, "%s", wrong);
-    launch_.report(found);
-    abandon();
-  }
+  if (wrong) report_trap(pc, wrong);
   constexpr uint64_t tile_alignment = 128;
   const auto at = reinterpret_cast<uint64_t>(tile);
   if (checker_ && at % tile_alignment) {

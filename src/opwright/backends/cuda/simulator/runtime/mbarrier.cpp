@@ -192,6 +192,19 @@ void Worker::report_mbarrier(uint64_t address, uint64_t pc, const char* what) {
   abandon();
 }
 
+// A wait for a barrier that is no object in memory.
+void Worker::describe_wait(Finding& found, uint64_t key, const Mbarrier& barrier) const {
+  if (key < first_named_barrier) {
+    snprintf(found.text, sizeof found.text, "waits for products (wgmma) that other warps of its warpgroup never issue");
+    return;
+  }
+  const char* cluster = "the cluster's barrier";
+  char name[32];
+  snprintf(name, sizeof name, "barrier %u", unsigned(key - first_named_barrier));
+  snprintf(found.text, sizeof found.text, "%s is waited for without end: %u of %u threads are missing",
+           key == cluster_barrier ? cluster : name, barrier.pending, barrier.expected);
+}
+
 // Each place where threads wait for an mbarrier whose phase cannot end, with what is missing.
 bool Worker::report_endless_waits() {
   bool any = false;
@@ -203,8 +216,8 @@ bool Worker::report_endless_waits() {
     const Mbarrier& barrier = mbarriers_[wait.address];
     Finding found = finding(FindingKind::barrier);
     found.pc = launch_.relative(wait.pc);
-    if (wait.address < warps_.size()) {  // of a warpgroup, and no object in memory
-      snprintf(found.text, sizeof found.text, "waits for products (wgmma) that other warps of its warpgroup never issue");
+    if (wait.address < least_address) {
+      describe_wait(found, wait.address, barrier);
       launch_.report(found);
       continue;
     }

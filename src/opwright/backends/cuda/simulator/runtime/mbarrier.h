@@ -40,6 +40,10 @@ struct Mbarrier {
   bool is_complete() const { return pending == 0 && bytes == 0; }
 };
 
+// Barriers that are no objects in memory have keys below any address: those of warpgroups, PTX's 16 barriers of a block,
+// and that of a cluster, which is one block.
+constexpr uint64_t first_named_barrier = 64, named_barriers = 16, cluster_barrier = 128, least_address = 256;
+
 using Mbarriers = std::map<uint64_t, Mbarrier>;
 
 // What a thread waits for: the end of the phase in which it got a token, or of the one with a parity.

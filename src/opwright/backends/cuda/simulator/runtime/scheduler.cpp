@@ -197,6 +197,7 @@ Thread* Worker::start_next() {
   thread.returned_early = false;
   thread.committed = 0;
   thread.copies.clear();
+  thread.cluster_phase = ~uint64_t(0);
   enter(thread);
   return &thread;
 }
@@ -215,6 +216,7 @@ void Worker::finish(Thread& thread) {
   if (!thread.copies.empty()) complete_copies(thread, thread.committed + 1);
   warp.alive &= ~bit;
   events_++;
+  if (!mbarriers_.empty()) leave_cluster(thread);
   if (!thread.returned_early) warp.fell_off |= bit;
   if (warp.at_warp) complete_all_in_warp(rank / 32);  // the others may wait only for this one
   if (checker_) checker_->progressed();

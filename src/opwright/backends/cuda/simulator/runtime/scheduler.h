@@ -65,6 +65,7 @@ struct alignas(64) Thread {  // what each switch needs is in one line of the pro
   Wait wait;
   bool returned_early;
   unsigned committed;  // groups of asynchronous copies
+  uint64_t cluster_phase;  // in which it arrived at the cluster's barrier
   std::vector<AsyncCopy> copies;
 };
 
@@ -196,10 +197,17 @@ class Worker {
   [[noreturn]] void refute_attempt();
   // The running thread's stack is full.
   [[noreturn]] void overflow(uint64_t pc);
+  // Barriers of some threads, and of a cluster (named_barriers.cpp)
+  void named_barrier(uint32_t number, uint32_t threads, bool waits, Site site, uint64_t pc);
+  void cluster_arrive();
+  void leave_cluster(const Thread& thread);
+  void cluster_wait(uint64_t pc);
+
   // wgmma (warpgroup.cpp)
   void warpgroup_multiply(WarpgroupProduct& mine, Site site);
   void meet_in_warpgroup(uint64_t pc);
-  [[noreturn]] void report_wgmma(uint64_t pc, const char* what);
+  // The running thread did what a GPU would not go on from.
+  [[noreturn]] void report_trap(uint64_t pc, const char* what);
   [[noreturn]] void refuse_descriptor(uint64_t pc);
   char* shared_at(uint64_t low_bits, uint64_t pc);
   // Memory for a while; fibers may be abandoned, so none of them owns it.
@@ -217,6 +225,10 @@ class Worker {
   bool run_warp(unsigned warp);
   Mbarrier& mbarrier_at(uint64_t address, uint32_t access, uint64_t pc);
   const TensorMap& tensor_map_at(const void* address, uint32_t rank, const char* tile, uint64_t pc);
+  Mbarrier& barrier_of(uint64_t key, uint32_t threads, uint64_t pc);
+  uint64_t arrive_at(Mbarrier& barrier);
+  void await_phase(Mbarrier& barrier, const PhaseWait& phase);
+  void describe_wait(Finding& found, uint64_t key, const Mbarrier& barrier) const;
   bool wait_for_phase(Mbarrier& barrier, const PhaseWait& phase);
   void complete_phase(Mbarrier& barrier);
   void wake_waiting(Mbarrier& barrier);

@@ -155,7 +155,7 @@ void multiply_warp(void* const* values) {
 
 }  // namespace
 
-void Worker::report_wgmma(uint64_t pc, const char* what) {
+void Worker::report_trap(uint64_t pc, const char* what) {
   Finding found = finding(FindingKind::trap);
   found.pc = launch_.relative(pc);
   snprintf(found.text, sizeof found.text, "%s", what);
@@ -164,7 +164,7 @@ void Worker::report_wgmma(uint64_t pc, const char* what) {
 }
 
 void Worker::refuse_descriptor(uint64_t pc) {
-  report_wgmma(pc, "a matrix descriptor with a base offset, which the simulator does not have");
+  report_trap(pc, "a matrix descriptor with a base offset, which the simulator does not have");
 }
 
 // Where 18 bits of an address in shared memory point to. Addresses count from dynamic shared memory, and variables may lie
@@ -180,12 +180,12 @@ char* Worker::shared_at(uint64_t low_bits, uint64_t pc) {
       if (variable.kind == uint32_t(StorageKind::shared) && offset - variable.offset < variable.size) return address;
     }
   }
-  report_wgmma(pc, "a matrix descriptor whose address is in no variable in shared memory");
+  report_trap(pc, "a matrix descriptor whose address is in no variable in shared memory");
 }
 
 void Worker::warpgroup_multiply(WarpgroupProduct& mine, Site site) {
   if ((rank() / threads_of_a_warpgroup + 1) * threads_of_a_warpgroup > threads_.size()) {
-    report_wgmma(mine.pc, "wgmma needs the four warps of a warpgroup: the block has fewer threads");
+    report_trap(mine.pc, "wgmma needs the four warps of a warpgroup: the block has fewer threads");
   }
   const unsigned registers = mine.d_type == Element::f16 ? mine.n / 4 : mine.n / 2;
   if (checker_) checker_->accumulators_taken(mine.d, registers, mine.pc);

@@ -94,6 +94,12 @@ void tensor_store(const void* map, const BoxAt& box, const void* from);
 void fence_proxy();
 // One of any size, whose bytes are expected with it.
 void mbarrier_copy(void* to, const void* from, uint32_t size, uint64_t mbarrier);
+// PTX's barriers of a block, by number: of some threads, or of all (0). A thread may arrive without waiting.
+void named_barrier(uint32_t number, uint32_t threads, bool waits, Site site);
+// The barrier of a cluster, and the address of a block's shared memory in it. A cluster has one block.
+void cluster_arrive();
+void cluster_wait();
+uint64_t cluster_address(uint64_t address, uint32_t block);
 // The address of a row that ldmatrix reads, which has to be a multiple of 16.
 const char* aligned_row(uint64_t address);
 // A finding if the address is no multiple; `what` names it.
