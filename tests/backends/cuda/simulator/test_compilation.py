@@ -124,7 +124,6 @@ def test_comments_and_literals_are_blanked() -> None:
         ("int* p = new int[4];", "new i", "heap"),
         ("int* p = (int*)malloc(4);", "malloc", "heap"),
         ("cudaDeviceSynchronize();", "cudaDeviceSynchronize", "host code"),
-        ("__nv_fp4_e2m1 v;", "__nv_fp4_e2m1", "less than 8 bits"),
     ],
 )
 def test_what_cannot_be_simulated(line: str, what: str, why: str) -> None:

@@ -49,7 +49,6 @@ _CODE = tuple(
         (r"\b__cluster_dims__(?=\s*\()(?!\s*\(\s*1\s*(?:,\s*1\s*){0,2}\))", _NO_CLUSTERS),
         (r"\bcuda\s*::\s*(?:atomic|atomic_ref|ptx|annotated_ptr)\b", "libcu++'s atomics and PTX are not simulated"),
         (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
-        (r"\b__nv_fp[46]\w*", "floating types of less than 8 bits are not simulated"),
         (r"\b(?:__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
         (r"\b(?:malloc|free)\s*\(|\bnew\b\s*[\w(:]|(?<![\w=])delete\b\s*(?:\[\s*\]\s*)?[\w(*]", _NO_HEAP),
         (r"\bcuda(?:Malloc|Free|Mem|Device|Stream|Event|Get|Set|Launch|Func|Peek|Graph|Grid)\w*\s*\(", _NO_HOST_API),
@@ -60,7 +59,6 @@ _INCLUDES = tuple(
     for pattern, why in (
         (r"cuda/(?:atomic|ptx|std/(?:atomic|barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
         (r"(?:cub|thrust|cutlass|cute)/.*|(?:curand|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
-        (r"cuda_fp[46]\.h(?:pp)?", "floating types of less than 8 bits are not simulated"),
     )
 )  # fmt: skip
 
