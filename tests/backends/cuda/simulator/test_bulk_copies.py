@@ -151,3 +151,10 @@ def test_without_its_wait_it_is_a_race(wait: str) -> None:
 @needs_nvrtc
 def test_nvrtc_takes_it() -> None:
     assert ow.cuda_module(STORED).compile("sm_90a").entries
+
+
+def test_a_map_of_another_number_of_dimensions_is_a_finding() -> None:
+    x = torch.zeros(2, 16, 64, dtype=torch.float16)
+    flat, deep = ow.tensor_map(x[0], (16, 64), swizzle=128), ow.tensor_map(x, (1, 16, 64), swizzle=128)
+    with pytest.raises(SimulatorError, match="trap: the tensor map has another number of dimensions than the copy"):
+        ow.cuda_module(BOXES)["boxes"][1, 128](deep, flat)

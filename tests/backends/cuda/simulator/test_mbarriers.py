@@ -225,3 +225,89 @@ def test_a_wait_that_times_out_may_do_something_else() -> None:
     with ow.simulator_options(time_limit_s=20):
         ow.cuda_module(text)["k"][1, 64](x)
     assert x.item() >= 2
+
+
+OTHERS = """
+#include <stdint.h>
+__device__ bool is_over(unsigned at, unsigned parity) {
+  unsigned done;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done) : "r"(at), "r"(parity) : "memory");
+  return done;
+}
+__global__ void k(const float* x, float* y, unsigned* counts) {
+  __shared__ uint64_t bar;
+  __shared__ alignas(16) float tile[4];
+  const unsigned at = (unsigned)__cvta_generic_to_shared(&bar), to = (unsigned)__cvta_generic_to_shared(tile);
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 3;" :: "r"(at) : "memory");
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 16;" :: "r"(at) : "memory");
+  uint64_t state;
+  asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];" : "=l"(state) : "r"(at) : "memory");
+  asm volatile("mbarrier.pending_count.b64 %0, %1;" : "=r"(counts[0]) : "l"(state));
+  asm volatile("mbarrier.arrive_drop.shared::cta.b64 _, [%0];" :: "r"(at) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" :: "r"(to), "l"(x) : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(at) : "memory");
+  counts[1] = is_over(at, 0);
+  asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], 16;" :: "r"(at) : "memory");
+  while (!is_over(at, 0)) {}
+  for (int i = 0; i < 4; i++) y[i] = tile[i];
+  asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1], 2;" : "=l"(state) : "r"(at) : "memory");
+  counts[2] = is_over(at, 1);
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" :: "r"(at) : "memory");
+}
+"""
+
+
+def test_the_other_operations_of_an_mbarrier() -> None:
+    x, y, counts = torch.arange(4.0), torch.zeros(4), torch.full((3,), 9, dtype=torch.int32)
+    ow.cuda_module(OTHERS)["k"][1, 1](x, y, counts)
+    assert torch.equal(y, x)
+    assert counts.tolist() == [3, 0, 1]
+
+
+def test_an_mbarrier_that_was_invalidated_is_none() -> None:
+    used = OTHERS.replace('"r"(at) : "memory");\n}', '"r"(at) : "memory");\n  is_over(at, 0);\n}')
+    with pytest.raises(SimulatorError, match=r"is used without mbarrier\.init"):
+        ow.cuda_module(used)["k"][1, 1](torch.zeros(4), torch.zeros(4), torch.zeros(3, dtype=torch.int32))
+
+
+@needs_nvrtc
+def test_nvrtc_takes_the_others() -> None:
+    assert ow.cuda_module(OTHERS).compile("sm_90a").entries
+
+
+# One thread waits for a copy that all read.
+ONE_WAITS = """
+#include <stdint.h>
+__global__ void k(const float* x, float* y) {
+  __shared__ uint64_t bar;
+  __shared__ alignas(16) float tile[64];
+  const unsigned at = (unsigned)__cvta_generic_to_shared(&bar);
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(at) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 256;" :: "r"(at) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 256, [%2];"
+                 :: "r"((unsigned)__cvta_generic_to_shared(tile)), "l"(x), "r"(at) : "memory");
+    unsigned done = 0;
+    while (!done) {
+      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                   : "=r"(done) : "r"(at) : "memory");
+    }
+  }
+  SYNC
+  y[threadIdx.x] = tile[threadIdx.x];
+}
+"""
+
+
+@pytest.mark.parametrize(("sync", "threads"), [("__syncthreads();", 64), ("__syncwarp();", 32)])
+def test_a_barrier_hands_on_what_one_thread_waited_for(sync: str, threads: int) -> None:
+    x, y = torch.arange(64.0), torch.zeros(64)
+    ow.cuda_module(ONE_WAITS.replace("SYNC", sync))["k"][1, threads](x, y)
+    assert torch.equal(y[:threads], x[:threads])
+
+
+@pytest.mark.parametrize(("sync", "threads"), [("", 64), ("__syncwarp();", 64)])
+def test_without_a_barrier_the_others_have_not_waited(sync: str, threads: int) -> None:
+    with pytest.raises(SimulatorError, match=r"race: read of 4 bytes .* with a write|uninitialised: "):
+        ow.cuda_module(ONE_WAITS.replace("SYNC", sync))["k"][1, threads](torch.arange(64.0), torch.zeros(64))

@@ -251,6 +251,31 @@ def test_products_of_other_types(dtype: torch.dtype) -> None:
     assert torch.equal(c, wanted)
 
 
+def with_registers(statement: str, before: str, after: str) -> str:
+    """The statement with another type of accumulators: PTX's name, and the constraint."""
+    return statement.replace(f".f32.{before}", f".{after}.{before}").replace('"+f"', '"+r"')
+
+
+def test_products_of_whole_numbers() -> None:
+    a, b = (torch.randint(-128, 128, (64, 128), dtype=torch.int8) for _ in range(2))
+    c = torch.zeros(64, 64, dtype=torch.int32)
+    maps = [ow.tensor_map(t, (64, 128), swizzle=128) for t in (a, b)]
+    statement = with_registers(wgmma("s8", 64, 32, more=""), "s8", "s32")
+    text = TILES.replace("WGMMA", statement).replace("float d[32]", "int d[32]").replace("float* c", "int* c")
+    ow.cuda_module(text)["product"][1, 128, 16384](*maps, c, 64, 1, 1, 8192, 128, 0, 1024, 1, 4, 32)
+    assert torch.equal(c, (a.double() @ b.double().T).int())
+
+
+def test_products_of_tf32_round_their_operands() -> None:
+    a, b = (torch.randn(64, 32) for _ in range(2))
+    c = torch.zeros(64, 64)
+    maps = [ow.tensor_map(t, (64, 32), swizzle=128) for t in (a, b)]
+    text = TILES.replace("WGMMA", wgmma("tf32", 64, 8, more=", 1, 1"))
+    ow.cuda_module(text)["product"][1, 128, 16384](*maps, c, 64, 1, 1, 8192, 32, 0, 1024, 1, 4, 32)
+    cut = [(t.view(torch.int32) & ~0x1FFF).view(torch.float32).double() for t in (a, b)]  # 10 bits of fraction are left
+    torch.testing.assert_close(c.double(), cut[0] @ cut[1].T, rtol=0, atol=1e-5)
+
+
 def test_tiles_whose_columns_are_contiguous() -> None:
     a, b = (torch.randint(-8, 9, (32, 64)).bfloat16() / 4 for _ in range(2))  # of k x m, and k x n
     c = torch.zeros(64, 64)
@@ -303,6 +328,22 @@ def from_registers(text: str, threads: int = 128) -> tuple[torch.Tensor, torch.T
 def test_a_matrix_in_registers() -> None:
     c, wanted = from_registers(FROM_REGISTERS)
     assert torch.equal(c, wanted)
+
+
+def test_results_of_16_bits() -> None:
+    text = with_registers(FROM_REGISTERS, "bf16", "f16").replace(".bf16.bf16", ".f16.f16").replace(
+        "float d[4] = {1, 1, 1, 1}", "uint32_t d[2] = {0x3c003c00, 0x3c003c00}").replace(
+        "= d[i];", "= __half2float(__ushort_as_half((unsigned short)(d[i / 2] >> i % 2 * 16)));")  # fmt: skip
+    registers = '"+r"(d[2]),\n"+r"(d[3])'
+    assert registers in text
+    text = text.replace(f",\n{registers}", "").replace(
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p", "{%0, %1}, {%2, %3, %4, %5}, %6, p"
+    )
+    text = text.replace("p, %9, 0;", "p, %7, 0;")
+    a, b = (torch.randint(-8, 9, (rows, 16)).half() / 4 for rows in (64, 8))
+    c = torch.zeros(64, 8)
+    ow.cuda_module(text)["product"][1, 128](a.view(torch.int32), b.view(torch.bfloat16), c)
+    assert torch.equal(c, (a.float() @ b.float().T + 1).half().float())
 
 
 def test_what_threads_wrote_needs_a_fence_before_tensor_cores_read_it() -> None:
