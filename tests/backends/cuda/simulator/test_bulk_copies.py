@@ -38,6 +38,60 @@ def test_nvrtc_takes_the_boxes() -> None:
     assert ow.cuda_module(BOXES).compile("sm_90a").entries
 
 
+# The same kernel with libcu++'s names.
+LIBCU = """
+#include <cuda.h>
+#include <cuda/barrier>
+#include <utility>
+namespace cde = cuda::device::experimental;
+__global__ void boxes(const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap y) {
+  __shared__ alignas(1024) unsigned short in[1024], out[1024];
+  __shared__ cuda::barrier<cuda::thread_scope_block> bar;
+  const int column = blockIdx.x * 64, row = blockIdx.y * 16;
+  if (threadIdx.x == 0) {
+    init(&bar, blockDim.x);
+    cde::fence_proxy_async_shared_cta();
+  }
+  __syncthreads();
+  cuda::barrier<cuda::thread_scope_block>::arrival_token token;
+  if (threadIdx.x == 0) {
+    cde::cp_async_bulk_tensor_2d_global_to_shared(in, &x, column, row, bar);
+    token = cuda::device::barrier_arrive_tx(bar, 1, sizeof(in));
+  } else {
+    token = bar.arrive();
+  }
+  bar.wait(std::move(token));
+  for (int i = threadIdx.x; i < 1024; i += blockDim.x) {
+    const int swizzled = i ^ (i / 64 % 8 * 8);
+    out[swizzled] = 2 * in[swizzled] + i % 64;
+  }
+  cde::fence_proxy_async_shared_cta();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    cde::cp_async_bulk_tensor_2d_shared_to_global(&y, column, row, out);
+    cde::cp_async_bulk_commit_group();
+    cde::cp_async_bulk_wait_group_read<0>();
+  }
+}
+"""
+
+
+def test_the_same_with_libcus_names() -> None:
+    y, wanted = copied(LIBCU)
+    assert torch.equal(y, wanted)
+    with pytest.raises(SimulatorError, match=r"no fence\.proxy\.async between them"):
+        copied(
+            LIBCU.replace(
+                "  cde::fence_proxy_async_shared_cta();\n  __syncthreads();\n  if", "  __syncthreads();\n  if"
+            )
+        )
+
+
+@needs_nvrtc
+def test_nvrtc_takes_libcus_names() -> None:
+    assert ow.cuda_module(LIBCU).compile("sm_90a").entries
+
+
 WRONG = {
     "no fence for what threads wrote": (
         '  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");\n', "",

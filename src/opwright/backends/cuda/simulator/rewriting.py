@@ -42,7 +42,7 @@ _CODE = tuple(
         (r"\b__mma_\w+|\bwmma\s*::\s*(?:experimental|bmma\w*)\b", _NO_TENSOR_CORES),
         (r"\b__mbarrier_\w+", _NO_ASYNC),
         (r"\b__pipeline_arrive_on\b|\bpipeline_role\b", _NO_ASYNC),
-        (r"\bcde\s*::\s*\w+|\bdevice\s*::\s*experimental\b|\b__nv_cp_\w+", _NO_ASYNC),
+        (r"\b__nv_cp_\w+", _NO_ASYNC),
         (r"\bcuTensorMap\w*\s*\(", _NO_HOST_API),
         (r"\b(?:this_grid|this_multi_grid|this_cluster|grid_group|multi_grid_group|cluster_group)\b", _NO_GRID),
         (r"\b__cluster_(?!dims__)\w+", _NO_GRID),
