@@ -14,6 +14,7 @@ __version__ = "0.1.0.dev0"
 if TYPE_CHECKING:
     from opwright.backends.cuda.module import CudaModule, cdiv, cuda_module
     from opwright.backends.cuda.simulator.simulate import simulator_options
+    from opwright.backends.cuda.tensor_map import TensorMap, tensor_map
     from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
     from opwright.backends.triton.simulator.simulate import simulate
     from opwright.checks.run import check
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
 # `opwright --help` do not wait for torch.
 _NAMES_OF = {
     "opwright.backends.cuda.module": ["CudaModule", "cdiv", "cuda_module"],
+    "opwright.backends.cuda.tensor_map": ["TensorMap", "tensor_map"],
     "opwright.backends.cuda.simulator.simulate": ["simulator_options"],
     "opwright.backends.triton.simulator.simulate": ["simulate"],
     "opwright.backends.numpy.compile_numpy": ["CompiledNumpy", "compile_numpy"],
@@ -133,10 +135,12 @@ __all__ = [
     "Finding", "Kernel", "KernelError", "KernelFinding", "KernelMutation", "KernelRefusedError", "Killer",
     "LaunchError", "Measurement", "Mutant", "MutationReport", "NameClashError", "NotChecked", "NotSimulatedError", "Op",
     "OperatorCalls", "OpwrightError", "Origin", "OtherThread", "Part", "Planted", "Refused", "RooflineLimit",
-    "SelfTest", "Shown", "SignatureMismatchError", "SimulatorError", "SizeRange", "Status", "TargetError", "Verdict",
+    "SelfTest", "Shown", "SignatureMismatchError", "SimulatorError", "SizeRange", "Status", "TargetError",
+    "TensorMap", "Verdict",
     "__version__", "bench", "bench_calls", "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed",
     "cuda_module", "drawn_by", "explain", "mutate", "mutated", "offsets", "op", "positive_definite", "probabilities",
-    "saved_for_backward", "selftest", "simulate", "simulator_options", "tune", "values", "well_conditioned",
+    "saved_for_backward", "selftest", "simulate", "simulator_options", "tensor_map", "tune", "values",
+    "well_conditioned",
 ]  # fmt: skip
 
 

@@ -44,6 +44,10 @@ NAMES = {
     "half types": ("", "__half h = __float2half(2.0f); __nv_bfloat16 b = __float2bfloat16(3.0f);"
                        " out[0] = __half2float(h) + __bfloat162float(b);", 5.0),
     "fp8": ("#include <cuda_fp8.h>", "out[0] = float(__nv_fp8_e4m3(999)) + float(__nv_fp8_e5m2(.3f));", 448.3125),
+    "fp4": ("#include <cuda_fp4.h>", "float4 v = float4(__nv_fp4x4_e2m1(make_float4(-9, .3f, 2.5f, 1)));"
+                                     " out[0] = v.x + v.y + v.z + v.w + float(__nv_fp4_e2m1(5.f));", 1.5),
+    "fp6": ("#include <cuda_fp6.h>", "float2 v = float2(__nv_fp6x2_e3m2(make_float2(99, -.3f)));"
+                                     " out[0] = v.x + v.y + float(__nv_fp6_e2m3(7.3f));", 35.1875),
     "runtime headers": ("#include <cuda_runtime.h>\n#include <cuda.h>\n#include <device_launch_parameters.h>",
                         "out[0] = blockDim.x;", 1.0),
     "tiles": (
@@ -147,6 +151,40 @@ def test_eight_bit_floats_round_as_torch_does(cpp: str, dtype: torch.dtype) -> N
     with ow.simulator_options(checked=False):
         kernels["encode"][ow.cdiv(x.numel(), 256), 256](x, got, x.numel())
     assert torch.equal(got.view(torch.uint8), x.to(dtype).view(torch.uint8))
+
+
+# The values of each type: of the nth code, without a sign.
+SMALL = {
+    "fp4_e2m1": [0, 0.5, 1, 1.5, 2, 3, 4, 6],
+    "fp6_e2m3": [i / 8 for i in range(16)] + [2 + i / 4 for i in range(8)] + [4 + i / 2 for i in range(8)],
+    "fp6_e3m2": [i / 16 for i in range(4)] + [(4 + i) * 2.0**e / 16 for e in range(7) for i in range(4)],
+}
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("name", SMALL)
+def test_smaller_floats_round_to_the_nearest_even_and_saturate(name: str) -> None:
+    text = f"""
+    #include <cuda_{name[:3]}.h>
+    __global__ void k(const float* x, unsigned char* codes, float* values, int n) {{
+      for (int i = threadIdx.x; i < n; i += blockDim.x) {{
+        const __nv_{name} v(x[i]);
+        codes[i] = v.__x;
+        values[i] = float(v);
+      }}
+    }}
+    """
+    values = torch.tensor(SMALL[name])
+    between = (values[1:] + values[:-1]) / 2  # a tie goes to the even code, anything else to the nearer one
+    ties = torch.arange(len(between)) + torch.arange(len(between)) % 2
+    wanted = torch.cat([torch.arange(len(values)), ties, torch.arange(len(between)), ties * 0 + len(values) - 1])
+    beyond = torch.full_like(between, values[-1] * 3)
+    x = torch.cat([values, between, between * (1 - 2.0**-20), beyond])
+    x, wanted = torch.cat([x, -x]), torch.cat([wanted, wanted + len(values)])
+    codes, back = torch.zeros(len(x), dtype=torch.uint8), torch.zeros(len(x))
+    ow.cuda_module(text)["k"][1, 32](x, codes, back, len(x))
+    assert torch.equal(codes.long(), wanted)
+    assert torch.equal(back, torch.cat([values, -values])[wanted])
 
 
 @pytest.mark.compiler

@@ -18,6 +18,7 @@ from opwright.backends.cuda.simulator.variables import SharedVariables
 from opwright.backends.cuda.source import CudaSource, kernels_defined
 from opwright.backends.cuda.text.parsing import declarations, is_template, qualified_names
 from opwright.backends.cuda.variables import CpuMemory, DeviceVariable, GpuMemory, in_code, no_variable
+from opwright.backends.gpu.arguments import KernelStruct
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint, Parameter
 from opwright.backends.gpu.launcher import Configuration, DeviceFunction, as_extent
 from opwright.backends.gpu.recording import Recorder, recorder_of_this_thread
@@ -300,7 +301,8 @@ class CudaKernel:
 
     def _device_of(self, arguments: Sequence[Any]) -> int:
         """The GPU of the first tensor; ``_CPU`` for a CPU tensor, whose place is the simulator."""
-        for argument in arguments:
+        for one in arguments:
+            argument = one.tensor if isinstance(one, KernelStruct) else one
             if isinstance(argument, torch.Tensor):
                 if argument.device.type in ("cuda", "cpu"):
                     return argument.get_device()

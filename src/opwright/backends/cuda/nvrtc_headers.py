@@ -18,7 +18,7 @@ _REPLACED = (
     *("assert.h", "float.h", "inttypes.h", "limits.h", "math.h", "stdbool.h", "stddef.h", "stdint.h", "stdio.h"),
     *("stdlib.h", "string.h", "sys/types.h", "algorithm", "array", "cassert", "cfloat", "climits", "cmath", "cstddef"),
     *("cstdint", "cstdio", "cstdlib", "cstring", "limits", "type_traits", "utility"),
-    *("cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "cuda.h", "vector_types.h"),
+    *("cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "vector_types.h"),
     *("math_functions.h", "device_functions.h", "vector_functions.h", "builtin_types.h"),
     *("host_defines.h", "sm_30_intrinsics.h", "device_atomic_functions.h"),
 )
@@ -32,7 +32,8 @@ _HALF_TYPES = (
 def header_texts() -> dict[str, str]:
     """The texts of headers that are no files, by name."""
     names = {TORCH_NAMES: (HEADERS / TORCH_NAMES).read_text()}
-    return {PRELUDE: (HEADERS / "nvrtc_prelude.h").read_text(), **names, **dict.fromkeys(_REPLACED, "")}
+    driver = dict.fromkeys(("cuda.h", "cudaTypedefs.h"), (HEADERS / "nvrtc_driver.h").read_text())
+    return {PRELUDE: (HEADERS / "nvrtc_prelude.h").read_text(), **names, **dict.fromkeys(_REPLACED, ""), **driver}
 
 
 def missing_headers(text: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import functools
 import re
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from opwright.backends.native.native_call import ArgumentSource, KernelArgument
 from opwright.contract.dtypes import short
 from opwright.errors import LaunchError
 
-__all__ = ["Packer"]
+__all__ = ["KernelStruct", "Packer"]
 
 _WORD = 1 << 64
 # Types of 64 bits in PTX, which may be a pointer or a number.
@@ -31,6 +31,15 @@ _UNTYPED = (".u64", ".b64")
 # A parameter that torch's host code makes of a tensor.
 _ACCESSOR = re.compile(r"at::GenericPackedTensorAccessor<(.+), (\d+)(?:ul)?, .+, (int|long)>")
 _FLOAT_FORMATS = {2: "<e", 4: "<f", 8: "<d"}
+
+
+@runtime_checkable
+class KernelStruct(Protocol):
+    """An argument that makes the bytes of a struct parameter for a device, such as a tensor map."""
+
+    tensor: torch.Tensor  # whose memory the struct refers to
+
+    def kernel_bytes(self, device: int) -> bytes: ...
 
 
 class Packer:
@@ -145,6 +154,8 @@ class Packer:
         accessor = _ACCESSOR.fullmatch(parameter.type_name)
 
         def convert(value: Any, device: int) -> Any:
+            if isinstance(value, KernelStruct):
+                value = value.kernel_bytes(device)
             if isinstance(value, ctypes.Structure | ctypes.Union | ctypes.Array | np.void | bytes):
                 data = bytes(memoryview(value).cast("B")) if not isinstance(value, np.void) else value.tobytes()
                 if len(data) != parameter.size:

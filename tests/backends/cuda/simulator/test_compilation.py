@@ -114,16 +114,16 @@ def test_comments_and_literals_are_blanked() -> None:
 @pytest.mark.parametrize(
     ("line", "what", "why"),
     [
-        ('asm volatile("bar.sync 1;" ::: "memory");', "inline PTX bar.sync", "only barrier 0"),
+        ('asm volatile("bar.red.popc.u32 %0, 1, p;" ::: "memory");', "inline PTX bar.red.popc.u32", "reduce a value"),
+        ("__cluster_dims__(2, 1, 1)", "__cluster_dims__", "clusters of several blocks"),
         ("child<<<1, 32>>>(x);", "<<<", "dynamic parallelism"),
         ("wmma::bmma_sync(d, a, b, c);", "wmma::bmma_sync", "tensor-core"),
-        ("cuda::barrier<cuda::thread_scope_block> bar;", "cuda::barrier", "asynchronous copies"),
+        ("__mbarrier_init(&bar, 1);", "__mbarrier_init", "asynchronous copies"),
         ("cg::this_grid().sync();", "this_grid", "one after another"),
         ("float v = tex2D<float>(t, x, y);", "tex2D<", "textures"),
         ("int* p = new int[4];", "new i", "heap"),
         ("int* p = (int*)malloc(4);", "malloc", "heap"),
         ("cudaDeviceSynchronize();", "cudaDeviceSynchronize", "host code"),
-        ("__nv_fp4_e2m1 v;", "__nv_fp4_e2m1", "less than 8 bits"),
     ],
 )
 def test_what_cannot_be_simulated(line: str, what: str, why: str) -> None:
@@ -146,25 +146,25 @@ def test_what_only_looks_like_it(line: str) -> None:
 
 @pytest.mark.compiler
 def test_a_refusal_reads_well() -> None:
-    text = '__global__ void k(int* x) {\n  asm("mbarrier.init.b64;");  // here\n}\n'
+    text = '__global__ void k(int* x) {\n  asm("tcgen05.fence;");  // here\n}\n'
     with pytest.raises(KernelRefusedError) as caught:
         compiled(text, "k")
-    assert str(caught.value).startswith("<cuda source>:2: inline PTX mbarrier.init.b64: it is not simulated")
-    assert '\n    asm("mbarrier.init.b64;");  // here\n  → ' in str(caught.value)
+    assert str(caught.value).startswith("<cuda source>:2: inline PTX tcgen05.fence: this tensor-core operation is not")
+    assert '\n    asm("tcgen05.fence;");  // here\n  → ' in str(caught.value)
 
 
 @pytest.mark.compiler
 def test_refused_headers_and_dead_branches() -> None:
-    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: #include <cuda/barrier>: barriers of"):
-        compiled("// first\n#include <cuda/barrier>\n" + FILL, "fill")
+    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: #include <cuda/atomic>: this part of"):
+        compiled("// first\n#include <cuda/atomic>\n" + FILL, "fill")
     dead = (
-        '#ifndef __OPWRIGHT_SIMULATOR__\n#include <cuda/barrier>\n__device__ void f() { asm("wgmma;"); }\n#endif\n'
+        '#ifndef __OPWRIGHT_SIMULATOR__\n#include <cuda/atomic>\n__device__ void f() { asm("tcgen05;"); }\n#endif\n'
         + FILL
     )
     assert filled(dead) == 1
-    for_hopper = '#if __CUDA_ARCH__ >= 900\n__device__ void f() { asm("wgmma;"); }\n#endif\n' + FILL
+    for_hopper = '#if __CUDA_ARCH__ >= 900\n__device__ void f() { asm("tcgen05;"); }\n#endif\n' + FILL
     assert filled(for_hopper, "-arch=sm_80") == 1
-    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: inline PTX wgmma"):
+    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: inline PTX tcgen05"):
         filled(for_hopper, "--gpu-architecture=sm_90a")
 
 

@@ -42,6 +42,12 @@ _RUNTIME = (
     "checker.cpp",
     "hooks.cpp",
     "copies.cpp",
+    "mbarrier.cpp",
+    "agents.cpp",
+    "bulk.cpp",
+    "named_barriers.cpp",
+    "warpgroup.cpp",
+    "accumulators.cpp",
     "matrix.cpp",
 )
 _STACKS, _SLOT = "stack_pool", "thread_slot"  # libraries of their own: one for all kernels of a process

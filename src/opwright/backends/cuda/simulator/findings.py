@@ -37,7 +37,8 @@ KINDS = {
     13: "stack-overflow",
     14: "launch-bounds",
 }
-_GLOBAL, _SHARED = 1, 2
+_GLOBAL, _SHARED, _LOCAL = 1, 2, 3
+_BARRIER = 5
 _READ, _WRITE, _ATOMIC = 1, 2, 4
 
 # A variable in shared memory: name, offset, size.
@@ -93,6 +94,8 @@ def describe(
         )
         # A race between two lines may be found in either order, and is one finding.
         both = frozenset({place, (other.file, other.line)} if other is not None else {place})
+        if one.kind == _BARRIER and one.text:  # a function that waits is called for several mbarriers
+            both |= {(caller.file, caller.line) for caller in finding.callers}
         found.setdefault((finding.kind, both), finding)
     return tuple(found.values())
 
@@ -209,6 +212,8 @@ def _out_of_bounds(one: RawFinding, known: Sequence[MemoryRange], shared: Sequen
 
 
 def _uninitialised(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
+    if one.text:  # an accumulator
+        return str(one.text.decode())
     where = _memory(one, known, shared)
     missing = (
         "which was never written",
@@ -220,6 +225,8 @@ def _uninitialised(one: RawFinding, known: Sequence[MemoryRange], shared: Sequen
 
 def _misaligned(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
     what = one.text.decode(errors="replace") or "an access"
+    if what.endswith(" size"):
+        return f"{what} is {one.address} bytes, which is not a multiple of {one.value}"
     return f"{what} through address {one.address:#x}, which is not a multiple of {one.value}"
 
 
@@ -227,12 +234,19 @@ def _race(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared
     between = (
         "blocks are not ordered" if list(one.block) != list(one.other_block) else "there is no barrier between them"
     )
+    if one.space == _LOCAL:  # an accumulator
+        return str(one.text.decode())
+    between = one.text.decode() or between
     first, second = _noun(one.access), _noun(one.other_access)
     article = "an" if second[0] == "a" else "a"
     return f"{first} of {_bytes(one.size)} at {_memory(one, known, shared)} races with {article} {second}; {between}"
 
 
 def _barrier(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
+    if one.text and one.space != _SHARED:
+        return str(one.text.decode())
+    if one.text:  # an mbarrier
+        return f"the mbarrier at {_memory(one, known, shared)} {one.text.decode(errors='replace')}"
     if one.other_line:
         return f"{one.mask} threads of the block wait at barriers on different lines"
     threads = "1 thread" if one.mask == 1 else f"{one.mask} threads"
@@ -277,7 +291,7 @@ _SENTENCES: dict[str, Callable[[RawFinding, Sequence[MemoryRange], Sequence[Shar
     "warp-lane": _warp_lane,
     "time-limit": lambda *_: "still running at its time limit",
     "assertion": lambda one, *_: f"assertion failed: {one.text.decode(errors='replace')}",
-    "trap": lambda *_: "__trap() was called",
+    "trap": lambda one, *_: one.text.decode(errors="replace") or "__trap() was called",
     "division-by-zero": lambda *_: "integer division by zero, or of the smallest integer by -1",
     "index-out-of-bounds": _index,
     "stack-overflow": lambda one, *_: (

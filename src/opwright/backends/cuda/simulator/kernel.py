@@ -29,7 +29,7 @@ from opwright.backends.cuda.simulator.abi import (
 )
 from opwright.backends.cuda.simulator.compilation import Built
 from opwright.backends.cuda.simulator.findings import MemoryRange, describe
-from opwright.backends.gpu.arguments import Packer
+from opwright.backends.gpu.arguments import KernelStruct, Packer
 from opwright.backends.gpu.device_code import Parameter, ParameterKind, typed_parameter
 from opwright.backends.gpu.launcher import Configuration
 from opwright.errors import KernelError, LaunchError, SimulatorError
@@ -123,7 +123,7 @@ class SimulatedKernel:
         configuration = Configuration(self.name, grid, block, smem_bytes)
         _check_shared(self.name, smem_bytes, self._static_shared_bytes)
         holders = [_held(word) for word in self._packer.pack(arguments, _CPU)]
-        tensors = [(i, t) for i, a in enumerate(arguments) for t in (a if isinstance(a, list | tuple) else [a])]
+        tensors = [(i, t) for i, a in enumerate(arguments) for t in _within(a)]
         tensors = [(i, t) for i, t in [*tensors, *self._packer.pointers.items()] if isinstance(t, torch.Tensor)]
         tensors += [(-1, tensor) for tensor in reachable]
         if configuration.is_empty:
@@ -282,9 +282,24 @@ def _type_in(function: str) -> str:
     return found[1] if found else function
 
 
+def _within(argument: Any) -> Sequence[Any]:
+    """The tensors that an argument is made of, and what else."""
+    if isinstance(argument, KernelStruct):
+        return [argument.tensor]
+    return argument if isinstance(argument, list | tuple) else [argument]
+
+
+_STRUCT_ALIGNMENT = 128  # of a tensor map, the most that CUDA's own types need
+
+
 def _held(word: Any) -> Any:
     """A 64-bit value, or the bytes of a struct, in its own memory: smaller parameters read the low bytes."""
-    return ctypes.create_string_buffer(word, len(word)) if isinstance(word, bytes) else ctypes.c_int64(word)
+    if not isinstance(word, bytes):
+        return ctypes.c_int64(word)
+    room = ctypes.create_string_buffer(len(word) + _STRUCT_ALIGNMENT)
+    held = (ctypes.c_char * len(word)).from_buffer(room, -ctypes.addressof(room) % _STRUCT_ALIGNMENT)
+    ctypes.memmove(held, word, len(word))
+    return held
 
 
 def _check_shared(kernel: str, smem_bytes: int, static_bytes: int) -> None:

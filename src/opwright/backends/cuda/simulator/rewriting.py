@@ -27,8 +27,9 @@ class Refusal:
 # Stands for an asm statement that cannot be translated; the line follows.
 NO_PTX = "OPWRIGHT_NO_PTX_"
 _NO_TENSOR_CORES = "this tensor-core operation is not simulated"
-_NO_ASYNC = "barriers of asynchronous copies are not simulated"
+_NO_ASYNC = "this form of asynchronous copies is not simulated"
 _NO_GRID = "groups beyond a block (grid, cluster) are not simulated: blocks run one after another"
+_NO_CLUSTERS = "clusters of several blocks are not simulated"
 _NO_HOST_API = "this is host code: the simulator compiles device code only, as NVRTC does"
 _NO_HEAP = "the device's heap is not simulated"
 _NO_TEXTURES = "textures and surfaces are not simulated"
@@ -40,13 +41,14 @@ _CODE = tuple(
         (r"<<<", "a kernel that launches kernels (dynamic parallelism), or host code, is not simulated"),
         (r"\b__mma_\w+|\bwmma\s*::\s*(?:experimental|bmma\w*)\b", _NO_TENSOR_CORES),
         (r"\b__mbarrier_\w+", _NO_ASYNC),
-        (r"\bcuda\s*::\s*barrier\b|\b__pipeline_arrive_on\b|\bpipeline_role\b", _NO_ASYNC),
-        (r"\bcp_async\w*|\bCUtensorMap\b|\bcuTensorMap\w*|\b__nv_cp_\w+", _NO_ASYNC),
+        (r"\b__pipeline_arrive_on\b|\bpipeline_role\b", _NO_ASYNC),
+        (r"\b__nv_cp_\w+", _NO_ASYNC),
+        (r"\bcuTensorMap\w*\s*\(", _NO_HOST_API),
         (r"\b(?:this_grid|this_multi_grid|this_cluster|grid_group|multi_grid_group|cluster_group)\b", _NO_GRID),
-        (r"\b__cluster_\w+(?<!__cluster_dims__)", _NO_GRID),
+        (r"\b__cluster_(?!dims__)\w+", _NO_GRID),
+        (r"\b__cluster_dims__(?=\s*\()(?!\s*\(\s*1\s*(?:,\s*1\s*){0,2}\))", _NO_CLUSTERS),
         (r"\bcuda\s*::\s*(?:atomic|atomic_ref|ptx|annotated_ptr)\b", "libcu++'s atomics and PTX are not simulated"),
         (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
-        (r"\b__nv_fp[46]\w*", "floating types of less than 8 bits are not simulated"),
         (r"\b(?:__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
         (r"\b(?:malloc|free)\s*\(|\bnew\b\s*[\w(:]|(?<![\w=])delete\b\s*(?:\[\s*\]\s*)?[\w(*]", _NO_HEAP),
         (r"\bcuda(?:Malloc|Free|Mem|Device|Stream|Event|Get|Set|Launch|Func|Peek|Graph|Grid)\w*\s*\(", _NO_HOST_API),
@@ -55,10 +57,8 @@ _CODE = tuple(
 _INCLUDES = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
-        (r"cuda/barrier", _NO_ASYNC),
         (r"cuda/(?:atomic|ptx|std/(?:atomic|barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
         (r"(?:cub|thrust|cutlass|cute)/.*|(?:curand|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
-        (r"cuda_fp[46]\.h(?:pp)?", "floating types of less than 8 bits are not simulated"),
     )
 )  # fmt: skip
 

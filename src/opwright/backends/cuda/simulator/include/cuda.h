@@ -1,3 +1,8 @@
-// All of it is declared before the kernel's source.
 #pragma once
 #include "opwright_simulator.h"
+
+// What a bulk copy of a tensor's box needs to know. The kernel passes its address on; it has no parts of its own.
+struct alignas(128) CUtensorMap_st {
+  unsigned long long opaque[16];
+};
+typedef struct CUtensorMap_st CUtensorMap;

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from opwright.backends.c_text import closing_bracket
 from opwright.backends.cuda.simulator.ptx.instruction import NotTranslatedError, Registers
-from opwright.backends.cuda.simulator.ptx.statement import statement
+from opwright.backends.cuda.simulator.ptx.statement import is_declaration, label, statement
 
 __all__ = ["Assembly", "assemblies"]
 
@@ -74,10 +74,15 @@ def _translated(text: str, code: str) -> str:
     operands = [*parsed.outputs, *parsed.inputs]
     registers: Registers = {}
     before, after = [], []
+    # What the statement leaves behind is still written to its operands: they are these variables, and not copies.
+    is_asynchronous = "wgmma.mma_async" in parsed.template
     for number, operand in enumerate(operands):
         operand.variable = f"opwright_{number}"
         for name in (f"%{number}", *([f"%[{operand.name}]"] if operand.name else [])):
             registers[name] = (operand.variable, operand.kind)
+        if operand.constraint.startswith("+") and is_asynchronous:
+            before.append(f"auto& {operand.variable} = {operand.expression};")
+            continue
         if operand.constraint.startswith("="):
             before.append(f"{operand.kind} {operand.variable}{{}};")
         else:
@@ -86,8 +91,18 @@ def _translated(text: str, code: str) -> str:
             )
         if operand.constraint[0] in "=+":
             after.append(f"opwright_sim::ptx::assign({operand.expression}, {operand.variable});")
-    lines = [statement(one, registers) for one in _instructions(parsed.template)]
-    return f"({{ {' '.join([*before, *lines, *after])} }})"
+    declared: list[str] = []
+    lines: list[str] = []
+    labels: list[str] = []
+    for one in _instructions(parsed.template):
+        while found := label(one):
+            labels.append(found[0])
+            lines.append(f"{found[0]}:;")
+            one = found[1].lstrip("{} ")
+        # Declarations come first: C++ has no jump over one.
+        (declared if is_declaration(one) else lines).append(statement(one, registers) if one else "")
+    local = [f"__label__ {', '.join(labels)};"] if labels else []  # the statement may be inlined several times
+    return f"({{ {' '.join([*local, *before, *declared, *lines, *after])} }})"
 
 
 def _parsed(text: str, code: str) -> _Statement:
@@ -130,7 +145,7 @@ def _operands(text: str, code: str) -> list[_Operand]:
 
 def _instructions(template: str) -> Iterator[str]:
     """The statements of a PTX text, without comments and the braces of its scopes."""
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", template, flags=re.DOTALL).replace("%%", "%")
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", template, flags=re.DOTALL).replace("%=", "").replace("%%", "%")
     for piece in text.split(";"):
         one = " ".join(piece.split())
         while one[:1] in ("{", "}"):

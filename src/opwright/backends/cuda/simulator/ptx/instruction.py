@@ -25,6 +25,9 @@ _SPECIAL = {
     "%lanemask_ge": "~((1u << opwright_sim::lane_id()) - 1u)",
     "%warpid": "((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) / 32u)",
     "%smid": "0u", "%nsmid": "1u",
+    "%cluster_ctarank": "0u", "%cluster_nctarank": "1u",  # a cluster has one block
+    **{f"%cluster_ctaid.{d}": "0u" for d in "xyz"}, **{f"%cluster_nctaid.{d}": "1u" for d in "xyz"},
+    **{f"%clusterid.{d}": f"blockIdx.{d}" for d in "xyz"}, **{f"%nclusterid.{d}": f"gridDim.{d}" for d in "xyz"},
     "%clock": "uint32_t(opwright_sim::ticks())", "%clock64": "uint64_t(opwright_sim::ticks())",
     "%globaltimer": "uint64_t(opwright_sim::ticks())",
     **{f"%{ptx}.{d}": f"{cuda}.{d}" for ptx, cuda in
@@ -103,6 +106,12 @@ class Instruction:
             raise self.refused(f"its operand {written} is not known")
         variable, kind = self.registers[written]
         return f"{variable} = {PTX}::as<{kind}>({expression});"
+
+    def variable(self, written: str) -> str:
+        """The C++ variable of a register."""
+        if written not in self.registers:
+            raise self.refused(f"its operand {written} is not known")
+        return self.registers[written][0]
 
     def vector(self, position: int) -> list[str]:
         """The registers in braces; the operand itself if it is no vector."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from opwright.backends.cuda.simulator.ptx.bulk_copies import bulk_copy
 from opwright.backends.cuda.simulator.ptx.instruction import PTX, Instruction
+from opwright.backends.cuda.simulator.ptx.mbarriers import copies_arrive
 
 __all__ = ["asynchronous", "atomic", "load", "store"]
 
@@ -61,8 +63,10 @@ def atomic(i: Instruction) -> str:
 
 
 def asynchronous(i: Instruction) -> str:
-    if i.has("bulk", "mbarrier", "reduce", "tensor"):
-        raise i.refused("bulk copies and their barriers are not simulated")
+    if i.has("bulk", "reduce"):
+        return bulk_copy(i)
+    if i.has("mbarrier"):
+        return copies_arrive(i)
     if i.has("commit_group"):
         return "opwright_sim::commit_copies();"
     if i.has("wait_group"):

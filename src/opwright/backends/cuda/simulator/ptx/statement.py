@@ -26,10 +26,22 @@ from opwright.backends.cuda.simulator.ptx.instruction import (
     NotTranslatedError,
     Registers,
 )
+from opwright.backends.cuda.simulator.ptx.mbarriers import mbarrier
 from opwright.backends.cuda.simulator.ptx.memory import asynchronous, atomic, load, store
-from opwright.backends.cuda.simulator.ptx.warps import barrier, load_matrix, multiply_matrices, shuffle, vote
+from opwright.backends.cuda.simulator.ptx.warpgroups import warpgroup
+from opwright.backends.cuda.simulator.ptx.warps import barrier, elect, load_matrix, multiply_matrices, shuffle, vote
 
-__all__ = ["statement"]
+__all__ = ["is_declaration", "label", "statement"]
+
+
+def is_declaration(text: str) -> bool:
+    return text.startswith(".reg")
+
+
+def label(text: str) -> tuple[str, str] | None:
+    """The C++ name of the label that a statement begins with, and the rest of it."""
+    found = re.match(r"([A-Za-z_$%][\w$%]*)\s*:(?!:)\s*", text)
+    return (label_name(found[1]), text[found.end() :]) if found else None
 
 
 def statement(text: str, registers: Registers) -> str:
@@ -38,11 +50,11 @@ def statement(text: str, registers: Registers) -> str:
     Raises:
         NotTranslatedError: of the instruction or an operand there is no translation.
     """
-    if text.startswith(".reg"):
+    if is_declaration(text):
         return _declaration(text, registers)
     found = re.fullmatch(r"(?:@(!?)([%\w]+)\s+)?([a-z][\w.:]*)(?:\s+(.*))?", text, re.DOTALL)
     if found is None:
-        raise NotTranslatedError(" ".join(text.split())[:40], "labels and branches in inline PTX are not translated")
+        raise NotTranslatedError(" ".join(text.split())[:40], "it is not an instruction that the simulator knows")
     negated, predicate, opcode, rest = found.groups()
     instruction = Instruction(opcode, opcode.replace("::", "_").split("."), _split(rest or ""), registers)
     translate = _TABLE.get(instruction.name)
@@ -84,6 +96,22 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+def label_name(written: str) -> str:
+    """The C++ label of a PTX one."""
+    return f"opwright_l_{re.sub(r'[^0-9A-Za-z_]', '_', written)}"
+
+
+def branch(i: Instruction) -> str:
+    return f"goto {label_name(i.operands[0])};"
+
+
+def fence(i: Instruction) -> str:
+    """A fence. That of an mbarrier's initialisation orders nothing that the simulator would not."""
+    if i.has("proxy"):
+        return "opwright_sim::fence_proxy();" if i.has("async") else ""
+    return "" if i.has("mbarrier_init") else "opwright_sim::fence();"
+
+
 def _nothing(i: Instruction) -> str:
     return ""
 
@@ -115,13 +143,15 @@ _TABLE: dict[str, Callable[[Instruction], str]] = {
     "dp4a": call("__dp4a"), "ld": load, "ldu": load, "st": store, "red": atomic, "atom": atomic,
     "cp": asynchronous, "shfl": shuffle, "vote": vote, "bar": barrier, "barrier": barrier,
     "activemask": lambda i: i.write(0, "__activemask()"), "ldmatrix": load_matrix, "mma": multiply_matrices,
-    "membar": _always("opwright_sim::fence();"), "fence": _always("opwright_sim::fence();"),
+    "membar": _always("opwright_sim::fence();"), "fence": fence,
     "trap": _always("__trap();"), "prefetch": _nothing, "prefetchu": _nothing, "discard": _nothing,
-    "nanosleep": _always("opwright_sim::yield_to_others();"),
+    "nanosleep": _always("opwright_sim::yield_to_others();"), "mbarrier": mbarrier, "wgmma": warpgroup, "elect": elect,
+    "setmaxnreg": _nothing, "griddepcontrol": _nothing,
+    "mapa": lambda i: i.write(0, f"opwright_sim::cluster_address({i.value(1)}, {i.value(2, 'uint32_t')})"),
+    "bra": branch,
 }  # fmt: skip
 _OTHERS = {
-    **dict.fromkeys(("wgmma", "tcgen05", "wmma"), "this tensor-core operation is not simulated"),
-    **dict.fromkeys(("mbarrier", "setmaxnreg", "elect", "griddepcontrol", "mapa"), "it is not simulated"),
+    **dict.fromkeys(("tcgen05", "wmma"), "this tensor-core operation is not simulated"),
     **dict.fromkeys(("tex", "suld", "sust", "tld4"), "textures and surfaces are not simulated"),
-    **dict.fromkeys(("bra", "call", "ret", "exit"), "labels and branches in inline PTX are not translated"),
+    **dict.fromkeys(("call", "ret", "exit", "brx"), "calls and ends of a function in inline PTX are not translated"),
 }

@@ -6,7 +6,7 @@ import re
 
 from opwright.backends.cuda.simulator.ptx.instruction import HERE, Instruction
 
-__all__ = ["barrier", "load_matrix", "multiply_matrices", "shuffle", "vote"]
+__all__ = ["barrier", "elect", "load_matrix", "multiply_matrices", "shuffle", "vote"]
 
 
 def shuffle(i: Instruction) -> str:
@@ -28,9 +28,24 @@ def vote(i: Instruction) -> str:
 def barrier(i: Instruction) -> str:
     if i.has("warp"):
         return f"__syncwarp({i.value(0, 'uint32_t')});"
-    if i.has("cluster") or i.has("arrive", "red") or i.operands != ["0"]:
-        raise i.refused("only barrier 0 of the whole block is simulated")
-    return "__syncthreads();"
+    if i.has("cluster"):
+        return "opwright_sim::cluster_wait();" if i.has("wait") else "opwright_sim::cluster_arrive();"
+    if i.has("red") or not i.operands:
+        raise i.refused("barriers that also reduce a value are not simulated")
+    if i.operands == ["0"]:
+        return "__syncthreads();"
+    threads = i.value(1, "uint32_t") if len(i.operands) > 1 else "0u"
+    waits = "false" if i.has("arrive") else "true"
+    return f"opwright_sim::named_barrier({i.value(0, 'uint32_t')}, {threads}, {waits}, {HERE});"
+
+
+def elect(i: Instruction) -> str:
+    """One lane of the mask, the lowest: its number, and whether the thread is it."""
+    leader = f"uint32_t(__ffs(int(opwright_sim::warp_ballot({i.value(2, 'uint32_t')}, true, {HERE}))) - 1)"
+    return (
+        f"{{ const uint32_t opwright_e = {leader}; {i.write(0, 'opwright_e')} "
+        f"{i.write(1, 'opwright_e == opwright_sim::lane_id()')} }}"
+    )
 
 
 def load_matrix(i: Instruction) -> str:

@@ -65,6 +65,59 @@ void commit_copies() { current_worker()->commit_copies(); }
 void wait_for_copies(unsigned groups) { current_worker()->wait_for_copies(groups, false); }
 void wait_for_all_copies() { current_worker()->wait_for_copies(0, true); }
 
+void mbarrier_init(uint64_t address, uint32_t count) {
+  current_worker()->mbarrier_init(address, count, reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+}
+void mbarrier_inval(uint64_t address) {
+  current_worker()->mbarrier_inval(address, reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+}
+uint64_t mbarrier_arrive(uint64_t address, uint32_t count, uint32_t expected_bytes, bool releases) {
+  return current_worker()->mbarrier_arrive(address, {count, expected_bytes, releases, false},
+                                           reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+}
+void mbarrier_arrive_and_drop(uint64_t address, uint32_t count) {
+  current_worker()->mbarrier_arrive(address, {count, 0, true, true},
+                                    reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+}
+void mbarrier_expect_bytes(uint64_t address, int64_t bytes) {
+  current_worker()->mbarrier_transaction(address, bytes, reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+}
+bool mbarrier_wait(uint64_t address, uint64_t phase, PhaseIs how, bool may_time_out) {
+  return current_worker()->mbarrier_wait({address, how == PhaseIs::token ? phase >> 32 : phase, how == PhaseIs::parity,
+                                          may_time_out, reinterpret_cast<uint64_t>(__builtin_return_address(0))});
+}
+void bulk_load(void* to, const void* from, uint32_t size, uint64_t mbarrier) {
+  current_worker()->bulk_load({static_cast<char*>(to), static_cast<const char*>(from), size, 16}, mbarrier,
+                              reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+}
+void bulk_store(void* to, const void* from, uint32_t size) {
+  current_worker()->bulk_store({static_cast<char*>(to), static_cast<const char*>(from), size, 16},
+                               reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+}
+void commit_bulk_stores() {
+  if (Checker* checker = running_checker()) checker->commit_bulk_stores();
+}
+void wait_for_bulk_stores(uint32_t groups, bool only_reads) {
+  if (Checker* checker = running_checker()) checker->wait_for_bulk_stores(groups, only_reads);
+}
+void tensor_load(void* to, const void* map, const BoxAt& box, uint64_t mbarrier) {
+  current_worker()->tensor_load(static_cast<char*>(to), map, box, mbarrier,
+                                reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+}
+void tensor_store(const void* map, const BoxAt& box, const void* from) {
+  current_worker()->tensor_store(map, box, static_cast<const char*>(from),
+                                 reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+}
+void fence_proxy() {
+  if (Checker* checker = running_checker()) checker->fence_proxy();
+}
+void mbarrier_copy(void* to, const void* from, uint32_t size, uint64_t mbarrier) {
+  Worker& worker = *current_worker();
+  const auto pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+  worker.mbarrier_transaction(mbarrier, size, pc);
+  worker.bulk_load({static_cast<char*>(to), static_cast<const char*>(from), size, 1}, mbarrier, pc);
+}
+
 unsigned warp_active_mask(Site site) { return current_worker()->active_mask(site); }
 uint32_t lane_id() { return current_worker()->rank() % 32; }
 void yield_to_others() { current_worker()->yield(reinterpret_cast<uint64_t>(__builtin_return_address(0))); }

@@ -104,6 +104,12 @@ void Checker::begin_block(Worker& worker, unsigned threads) {
   is_simple_ = true;
   fenced_.assign(threads, 0);
   acquired_.clear();
+  known_.clear();
+  common_.clear();
+  bulk_groups_.clear();
+  products_.clear();
+  my_products_ = nullptr;
+  proxy_fences_.assign(threads, 0);
   fuel_ = blocks_per_clock_check;  // so that a block's order of threads does not depend on the blocks before it
   spins_ = 0;
   // Values of an earlier block may not be taken for this block's: they become NaN and count as unwritten.
@@ -118,12 +124,14 @@ void Checker::begin_block(Worker& worker, unsigned threads) {
 void Checker::barrier_passed() {
   ordered_since_ = ++time_;
   spins_ = 0;
+  if (!known_.empty()) share_knowledge();
 }
 
 // Each of the lanes is now synchronised with all that any of them was synchronised with.
 void Checker::lanes_joined(unsigned warp, unsigned lanes) {
   const uint32_t joined = ++time_;
   spins_ = 0;
+  if (!known_.empty()) share_knowledge(warp, lanes);
   const unsigned there = std::min(32u, unsigned(fenced_.size()) - warp * 32);
   if (lanes == (there == 32 ? ~0u : (1u << there) - 1u)) {  // the usual case
     warp_joined_[warp] = my_warp_joined_ = joined;
@@ -162,7 +170,10 @@ void Checker::needs_order() {
 // --- accesses ---
 
 void Checker::access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc) {
-  if (on_own_stack(address)) return;
+  if (on_own_stack(address)) {
+    if (my_products_) local_access(address, size, what, pc);
+    return;
+  }
   const uint64_t offset = address - storage_begin_;
   if (offset < storage_size_) return shared_access(offset, size, what, pc);
   Range* range = by_place_[pc / 4 % 64];
@@ -226,6 +237,7 @@ bool Checker::examine_shared(uint64_t offset, uint32_t size, uint32_t what, uint
   }
   if ((what & access_read) && lacks_values(shared_written_.data(), offset, size)) {
     uninitialised(&shared_written_[offset], Space::shared, offset, size, what, pc);
+    if (worker_->is_being_copied(storage_begin_ + offset, size)) return false;  // reported already
   }
   if (what & access_write) memset(&shared_written_[offset], 1, size);
   if (what & access_atomic) synchronise(storage_begin_ + offset, what);
@@ -278,6 +290,10 @@ void Checker::record(Shadow& shadow, uint64_t offset, uint32_t size, uint32_t wh
   }
 }
 
+void Checker::record_shared(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc) {
+  record<Space::shared>(shared_, offset, size, what, pc, offset);
+}
+
 template <Space space>
 void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t size, uint32_t what, uint64_t pc,
                           uint64_t address) {
@@ -292,8 +308,11 @@ void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t
     compare(shadow.reads(cell).first);
     compare(shadow.reads(cell).last);
   }
-  if (clash) report_race<space>(*clash, address, size, what, pc);
-  const Record mine{time_, uint32_t(pc - module_base_), me_, bytes, uint8_t(what)};
+  if (!clash && agent_ >= bulk_reads && what == access_read && shadow.any_write && lacks_proxy_fence(shadow.write(cell))) {
+    clash = &shadow.write(cell);
+  }
+  if (clash && finds_races_) report_race<space>(*clash, address, size, what, pc);
+  const Record mine{time_, uint32_t(pc - module_base_), agent_, bytes, uint8_t(what)};
   if (what & access_write) {
     shadow.any_write = true;
     shadow.write(cell) = mine;
@@ -315,9 +334,12 @@ bool Checker::is_ordered(const Record& earlier) const {
   return !acquired_.empty() && is_ordered_through_atomics(earlier);
 }
 
-bool Checker::is_ordered_in_block(uint16_t thread, uint32_t time) const {
-  if (time < ordered_since_ || thread == me_) return true;
-  return thread / 32 == me_ / 32 && time < seen(me_, thread % 32);
+bool Checker::is_ordered_in_block(uint16_t agent, uint32_t time) const {
+  // No barrier of threads waits for what works asynchronously: that takes a wait for it.
+  if (agent >= most_threads) return time < knows(me_, agent);
+  if (time < ordered_since_ || agent == me_) return true;
+  if (agent / 32 == me_ / 32 && time < seen(me_, agent % 32)) return true;
+  return time < knows(me_, agent);
 }
 
 template <Space space>
@@ -325,7 +347,10 @@ void Checker::report_race(const Record& clash, uint64_t address, uint32_t size, 
   Finding found = memory_finding(FindingKind::race, space, address, size, what, pc);
   found.other_pc = clash.pc;
   found.other_access = clash.access;
-  worker_->describe(block_at(clash.time) - 1, clash.thread, found.other_block, found.other_thread);
+  if (is_ordered<space>(clash)) {
+    snprintf(found.text, sizeof found.text, "there is no fence.proxy.async between them");
+  }
+  worker_->describe(block_at(clash.time) - 1, thread_of(clash.thread), found.other_block, found.other_thread);
   worker_->launch().report(found);
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "vector_clock.h"
 #include "scheduler.h"
 #include "shadow.h"
 
@@ -45,6 +46,21 @@ struct SyncObject {
   std::unordered_map<uint32_t, std::vector<Release>> by_block;
 };
 
+// Registers that a wgmma accumulates in, by their place on the thread's stack.
+struct Accumulators {
+  uint64_t begin, end;
+  uint32_t group;
+  bool in_flight, touched;  // touched: written since they were used, or fenced
+  uint64_t touched_at, taken_at;
+};
+
+// The products of matrices that a thread takes part in.
+struct Products {
+  std::vector<Accumulators> accumulators;
+  std::vector<uint32_t> groups;  // when each was committed
+  bool ever_fenced = false;
+};
+
 class Checker {
  public:
   // For the OS thread that calls this.
@@ -52,7 +68,8 @@ class Checker {
 
   void begin_block(Worker& worker, unsigned threads);
   void running(unsigned rank, const char* stack) {
-    me_ = uint16_t(rank);
+    me_ = agent_ = uint16_t(rank);
+    my_products_ = products_.empty() ? nullptr : &products_[rank];
     my_warp_joined_ = warp_joined_[rank / 32];
     stack_begin_ = reinterpret_cast<uint64_t>(stack);
   }
@@ -66,6 +83,30 @@ class Checker {
   OPWRIGHT_INLINED bool access_at_once(uint64_t address, uint64_t pc);
   void copy_begins(const char* to, const char* from, uint32_t size, uint32_t from_size, uint64_t pc);
   void copy_ends(const char* to, uint32_t size, uint64_t pc);
+
+  // Objects in shared memory on which threads arrive and wait, and those that work asynchronously (agents.cpp).
+  void object_access(uint64_t address, uint32_t what, uint64_t pc);
+  void object_ends(uint64_t address);
+  // The clock gets all that the running thread knows and did.
+  void release_to(VectorClock& clock);
+  void acquire(unsigned rank, const VectorClock& clock);
+  void check_units(const Bulk& bulk, uint64_t pc);
+  void bulk_load_reads(const char* from, uint32_t size, uint64_t pc);
+  void bulk_load_takes(const char* to, uint32_t size, uint64_t pc);
+  void bulk_load_ends(const BulkCopy& copy, VectorClock& clock);
+  void bulk_store_reads(const char* from, uint32_t size, uint64_t pc);
+  void bulk_store_writes(const char* to, uint32_t size, uint64_t pc);
+  void commit_bulk_stores() { bulk_groups_of(me_).push_back(++time_); }
+  // All but the last groups of the running thread; with `only_reads`, these may still be writing.
+  void wait_for_bulk_stores(uint32_t groups, bool only_reads);
+  // wgmma (accumulators.cpp)
+  void accumulators_taken(void* const* registers, unsigned count, uint64_t pc);
+  void accumulators_fenced();
+  void commit_products();
+  void wait_for_products(uint32_t groups);
+  void tensor_cores_read(const char* piece, uint32_t size, uint64_t pc);
+  // What the running thread wrote before is visible to units that work asynchronously.
+  void fence_proxy() { proxy_fences_[me_] = ++time_; }
   void fault(FindingKind kind, uint64_t pc, uint64_t address, int64_t value, const char* text);
   OPWRIGHT_INLINED void block_entered(uint64_t pc) {  // every basic block of the kernel
     if (OPWRIGHT_RARE(--fuel_ == 0)) ran_for_long(pc);
@@ -98,6 +139,7 @@ class Checker {
   OPWRIGHT_INLINED bool record_at_once(Shadow& shadow, uint64_t offset, uint64_t pc);
   template <Space space>
   OPWRIGHT_INLINED bool is_simply_ordered(const Record& earlier) const;
+  void record_shared(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc);
   bool examine_shared(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc);
   bool examine_global(Range& range, uint64_t offset, uint32_t size, uint32_t what, uint64_t pc);
   Range& range_of(uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
@@ -108,7 +150,7 @@ class Checker {
                    uint64_t address);
   template <Space space>
   bool is_ordered(const Record& earlier) const;
-  bool is_ordered_in_block(uint16_t thread, uint32_t time) const;
+  bool is_ordered_in_block(uint16_t agent, uint32_t time) const;
   bool is_ordered_through_atomics(const Record& earlier) const;
   bool covers(const Release& release, const Record& earlier) const;
   static constexpr int most_links = 4;  // from one object of atomics to another
@@ -116,6 +158,35 @@ class Checker {
   void synchronise(uint64_t address, uint32_t what);
   void needs_order();
   uint32_t seen(unsigned thread, unsigned lane) const;
+  uint32_t knows(unsigned thread, unsigned agent) const {
+    return std::max(common_.at(agent), known_.empty() ? 0 : known_[thread].at(agent));
+  }
+  void share_knowledge();
+  void share_knowledge(unsigned warp, unsigned lanes);
+  // Until it ends, accesses are those of an agent that works for a thread.
+  class As {
+   public:
+    As(Checker& checker, unsigned agent, unsigned rank) : checker_(checker), me_(checker.me_) {
+      checker.me_ = uint16_t(rank);
+      checker.agent_ = uint16_t(agent + rank / 32);
+      checker.issuers_[checker.agent_ - most_threads] = uint16_t(rank);
+    }
+    ~As() { checker_.me_ = checker_.agent_ = me_; }
+
+   private:
+    Checker& checker_;
+    const uint16_t me_;
+  };
+  std::vector<uint32_t>& bulk_groups_of(unsigned thread) {
+    if (bulk_groups_.empty()) bulk_groups_.resize(fenced_.size());
+    return bulk_groups_[thread];
+  }
+  void knows_of(unsigned agent, uint32_t time);
+  Products& products();
+  void local_access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
+  void report_accumulator(FindingKind kind, uint64_t address, uint64_t pc, uint64_t other_pc, const char* what);
+  bool lacks_proxy_fence(const Record& written) const;
+  uint16_t thread_of(uint16_t agent) const { return agent < most_threads ? agent : issuers_[agent - most_threads]; }
   uint32_t block_at(uint32_t time) const;
   void ran_for_long(uint64_t pc);
   template <Space space>
@@ -139,6 +210,8 @@ class Checker {
   uint32_t fuel_ = 1, spins_ = 0;
   uint32_t my_warp_joined_ = 0;
   uint16_t me_ = 0;
+  uint16_t agent_ = 0;       // who accesses memory for this thread: usually itself
+  bool finds_races_ = true;  // not while a copy arrives that was examined when it was issued
   bool is_simple_ = true;  // no lanes have joined but whole warps, and no thread has acquired anything: see is_ordered
   bool order_matters_ = false;
   Shadow shared_;
@@ -153,6 +226,13 @@ class Checker {
   std::vector<uint8_t> fenced_;
   std::unordered_map<uint64_t, std::unique_ptr<SyncObject>> objects_;
   std::vector<Acquired> acquired_;
+  std::vector<VectorClock> known_;  // by thread; empty: no thread has waited at an object
+  VectorClock common_;              // what all threads know
+  std::vector<std::vector<uint32_t>> bulk_groups_;  // by thread: when each group of its bulk stores was committed
+  std::vector<Products> products_;  // by thread; empty: none of them has used wgmma
+  Products* my_products_ = nullptr;
+  std::vector<uint32_t> proxy_fences_;              // by thread: its last fence.proxy.async
+  uint16_t issuers_[most_agents - most_threads] = {};  // the last thread that each agent worked for
 };
 
 // The checker of a launch that runs on one OS thread; null if there is none, or if there are several.
@@ -186,7 +266,7 @@ OPWRIGHT_INLINED bool all_are(uint8_t wanted, const uint8_t* bytes, uint32_t siz
 
 template <uint32_t size, uint32_t what>
 OPWRIGHT_INLINED bool Checker::access_at_once(uint64_t address, uint64_t pc) {
-  if (on_own_stack(address)) return true;
+  if (on_own_stack(address)) return !OPWRIGHT_RARE(my_products_ != nullptr);
   if (OPWRIGHT_RARE(!is_simple_)) return false;
   uint64_t offset = address - storage_begin_;
   if (offset < storage_size_) {

@@ -34,12 +34,19 @@ void Worker::complete_copies(Thread& thread, unsigned before) {
 }
 
 bool Worker::is_being_copied(uint64_t address, uint64_t size) const {
-  return std::any_of(threads_.begin(), threads_.end(), [=](const Thread& thread) {
-    return std::any_of(thread.copies.begin(), thread.copies.end(), [=](const AsyncCopy& copy) {
-      const auto to = reinterpret_cast<uint64_t>(copy.to);
-      return address < to + copy.size && to < address + size;
-    });
-  });
+  const auto overlaps = [=](const char* to, uint64_t bytes) {
+    const auto begin = reinterpret_cast<uint64_t>(to);
+    return address < begin + bytes && begin < address + size;
+  };
+  const auto fills = [&](const AsyncCopy& copy) { return overlaps(copy.to, copy.size); };
+  const auto fills_in_bulk = [&](const BulkCopy& copy) { return overlaps(copy.to, copy.data.size()); };
+  return std::any_of(threads_.begin(), threads_.end(),
+                     [&](const Thread& thread) {
+                       return std::any_of(thread.copies.begin(), thread.copies.end(), fills);
+                     }) ||
+         std::any_of(mbarriers_.begin(), mbarriers_.end(), [&](const auto& one) {
+           return std::any_of(one.second.copies.begin(), one.second.copies.end(), fills_in_bulk);
+         });
 }
 
 const char* aligned_row(uint64_t address) {

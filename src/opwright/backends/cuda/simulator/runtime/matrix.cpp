@@ -19,7 +19,7 @@ double decoded(Element type, const uint32_t* registers, unsigned index) {
     case Element::tf32: return bits_as<float>(registers[index] & 0xffffe000u);  // 10 bits of fraction
     case Element::s8: return int8_t(registers[index / 4] >> (8 * (index % 4)));
     case Element::u8: return uint8_t(registers[index / 4] >> (8 * (index % 4)));
-    case Element::f64: return 0;
+    default: return 0;
   }
   return 0;
 }

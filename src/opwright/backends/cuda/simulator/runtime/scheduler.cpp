@@ -23,6 +23,8 @@ __attribute__((visibility("hidden"))) void opwright_kernel_entry(void** argument
 
 namespace opwright_sim {
 
+constexpr unsigned polls_of_a_time_out = 64;
+
 __thread Worker* worker_of_this_thread = nullptr;
 Worker* only_worker = nullptr;
 int64_t slot_in_attempt = 0;
@@ -66,6 +68,11 @@ void Worker::run() {
   while (!launch_.stopped() && launch_.next_block(linear)) run_block(linear);
 }
 
+// The place of an address in thread-local storage, as findings give it.
+uint64_t Worker::shared_offset(uint64_t address) const {
+  return address - reinterpret_cast<uint64_t>(thread_index_) + launch_.request.thread_index_offset;
+}
+
 // The constructor of a variable in shared memory does not run: a GPU has none either.
 void Worker::set_guards() {
   const Request& request = launch_.request;
@@ -93,9 +100,11 @@ void Worker::run_block(uint64_t linear) {
   for (unsigned warp = 0; warp < warps_.size(); warp++) {
     const unsigned lanes = std::min(32u, unsigned(threads_.size()) - warp * 32);
     const unsigned all = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1u;
-    warps_[warp] = {all, all, 0, 0, 0, 0, 0, 0, 0};
+    warps_[warp] = {all, all, 0, 0, 0, 0, 0, 0, 0, 0};
   }
   arrived_.operation = Operation::none;
+  mbarriers_.clear();
+  time_outs_ = polls_ = 0;
   if (checker_) checker_->begin_block(*this, unsigned(threads_.size()));
   while (!abandoned_) {
     bool ran = false, alive = false, yielded = false;
@@ -111,7 +120,9 @@ void Worker::run_block(uint64_t linear) {
       warp.yielded = 0;
     }
     if (!alive) return;
-    if (yielded || ran || release_barrier()) continue;
+    // Threads that poll may poll for what another does once its wait has timed out.
+    if (yielded && ++polls_ % polls_of_a_time_out == 0) end_waits_that_may_time_out();
+    if (deliver_bulk_copies() || yielded || ran || release_barrier() || time_out_waits()) continue;
     report_deadlock();
     abandoned_ = true;
   }
@@ -186,6 +197,7 @@ Thread* Worker::start_next() {
   thread.returned_early = false;
   thread.committed = 0;
   thread.copies.clear();
+  thread.cluster_phase = ~uint64_t(0);
   enter(thread);
   return &thread;
 }
@@ -203,6 +215,8 @@ void Worker::finish(Thread& thread) {
   const unsigned bit = 1u << (rank % 32);
   if (!thread.copies.empty()) complete_copies(thread, thread.committed + 1);
   warp.alive &= ~bit;
+  events_++;
+  if (!mbarriers_.empty()) leave_cluster(thread);
   if (!thread.returned_early) warp.fell_off |= bit;
   if (warp.at_warp) complete_all_in_warp(rank / 32);  // the others may wait only for this one
   if (checker_) checker_->progressed();

@@ -16,6 +16,7 @@
 #include "../include/opwright_simulator/runtime_calls.h"
 #include "abi.h"
 #include "context.h"
+#include "mbarrier.h"
 #include "thread_slot.h"
 
 namespace opwright_sim {
@@ -27,8 +28,10 @@ struct Fiber {
 };
 
 class Checker;
+struct TensorMap;
+struct WarpgroupProduct;
 
-enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, wide_shuffle, gather, collective, active_mask };
+enum class Operation : uint8_t { none, barrier, sync, ballot, shuffle, wide_shuffle, gather, collective, active_mask, phase };
 
 // What a waiting thread waits for, and its values. What most operations need comes first.
 struct Wait {
@@ -44,6 +47,7 @@ struct Wait {
   unsigned size;
   uint64_t* gathered;
   void (*compute)(void* const* lanes);
+  PhaseWait phase;
 };
 
 // An asynchronous copy that its thread has not waited for.
@@ -61,12 +65,21 @@ struct alignas(64) Thread {  // what each switch needs is in one line of the pro
   Wait wait;
   bool returned_early;
   unsigned committed;  // groups of asynchronous copies
+  uint64_t cluster_phase;  // in which it arrived at the cluster's barrier
   std::vector<AsyncCopy> copies;
+};
+
+// How a thread arrives at an mbarrier.
+struct Arrival {
+  uint32_t count = 1;
+  int64_t expected_bytes = 0;  // of transactions, before the arrival
+  bool releases = true;        // what the thread did before is visible to those that wait
+  bool drops = false;          // it takes no part in later phases
 };
 
 // One bit for each lane. A lane that is alive is in exactly one of the others, or running.
 struct Warp {
-  unsigned alive, unstarted, ready, yielded, at_barrier, at_warp, at_active;
+  unsigned alive, unstarted, ready, yielded, at_barrier, at_warp, at_active, at_mbarrier;
   unsigned fell_off;      // finished by reaching the kernel's end
   unsigned reported_off;  // ... and some barrier's finding has reported it
 };
@@ -156,6 +169,19 @@ class Worker {
   // Completes the copies of all groups but the last ones; with `open`, also those that are in no group yet.
   void wait_for_copies(unsigned groups, bool open);
   bool is_being_copied(uint64_t address, uint64_t size) const;
+
+  // mbarriers (mbarrier.cpp)
+  void mbarrier_init(uint64_t address, uint32_t count, uint64_t pc);
+  void mbarrier_inval(uint64_t address, uint64_t pc);
+  uint64_t mbarrier_arrive(uint64_t address, const Arrival& arrival, uint64_t pc);
+  void mbarrier_transaction(uint64_t address, int64_t bytes, uint64_t pc);
+  bool mbarrier_wait(const PhaseWait& wait);
+  void bulk_load(const Bulk& bulk, uint64_t mbarrier, uint64_t pc);
+
+  // Bulk copies to global memory, and of boxes of a tensor (bulk.cpp)
+  void bulk_store(const Bulk& bulk, uint64_t pc);
+  void tensor_load(char* to, const void* map, const BoxAt& box, uint64_t mbarrier, uint64_t pc);
+  void tensor_store(const void* map, const BoxAt& box, const char* from, uint64_t pc);
   void returned_early() { current_->returned_early = true; }
   unsigned rank() const { return current_->rank; }
   Checker* checker() const { return checker_; }
@@ -171,6 +197,24 @@ class Worker {
   [[noreturn]] void refute_attempt();
   // The running thread's stack is full.
   [[noreturn]] void overflow(uint64_t pc);
+  // Barriers of some threads, and of a cluster (named_barriers.cpp)
+  void named_barrier(uint32_t number, uint32_t threads, bool waits, Site site, uint64_t pc);
+  void cluster_arrive();
+  void leave_cluster(const Thread& thread);
+  void cluster_wait(uint64_t pc);
+
+  // wgmma (warpgroup.cpp)
+  void warpgroup_multiply(WarpgroupProduct& mine, Site site);
+  void meet_in_warpgroup(uint64_t pc);
+  // The running thread did what a GPU would not go on from.
+  [[noreturn]] void report_trap(uint64_t pc, const char* what);
+  [[noreturn]] void refuse_descriptor(uint64_t pc);
+  char* shared_at(uint64_t low_bits, uint64_t pc);
+  // Memory for a while; fibers may be abandoned, so none of them owns it.
+  void* scratch(uint64_t bytes) {
+    scratch_.resize(std::max<uint64_t>(scratch_.size(), (bytes + 7) / 8));
+    return scratch_.data();
+  }
   bool is_guard_of_stack(uint64_t address) const;
   void check_deadline(uint64_t pc);
 
@@ -179,6 +223,22 @@ class Worker {
  private:
   void order_threads();
   bool run_warp(unsigned warp);
+  Mbarrier& mbarrier_at(uint64_t address, uint32_t access, uint64_t pc);
+  const TensorMap& tensor_map_at(const void* address, uint32_t rank, const char* tile, uint64_t pc);
+  Mbarrier& barrier_of(uint64_t key, uint32_t threads, uint64_t pc);
+  uint64_t arrive_at(Mbarrier& barrier);
+  void await_phase(Mbarrier& barrier, const PhaseWait& phase);
+  void describe_wait(Finding& found, uint64_t key, const Mbarrier& barrier) const;
+  bool wait_for_phase(Mbarrier& barrier, const PhaseWait& phase);
+  void complete_phase(Mbarrier& barrier);
+  void wake_waiting(Mbarrier& barrier);
+  bool deliver_bulk_copies();
+  void deliver(Mbarrier& barrier);
+  bool time_out_waits();
+  bool end_waits_that_may_time_out();
+  [[noreturn]] void report_mbarrier(uint64_t address, uint64_t pc, const char* what);
+  uint64_t shared_offset(uint64_t address) const;
+  bool report_endless_waits();
   bool release_barrier();
   void report_late_threads(const Thread& waiting);
   bool release_active(Warp& warp, unsigned first_thread);
@@ -220,6 +280,11 @@ class Worker {
   uint64_t random_ = 0;
   bool abandoned_ = false;
   unsigned atomics_ = 0, started_ = 0;
+  std::vector<uint64_t> scratch_;
+  Mbarriers mbarriers_;  // of the running block, by address
+  // Steps that may let a waiting thread go on, and how often waits timed out since the last of them.
+  uint64_t events_ = 0, events_at_time_out_ = 0;
+  unsigned time_outs_ = 0, polls_ = 0;
   // Of the threads that wait at the block's barrier: the place of the first that came, and whether all are there.
   Wait arrived_{};
   bool same_barrier_ = true;

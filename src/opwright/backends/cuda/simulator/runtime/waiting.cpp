@@ -58,6 +58,7 @@ bool Worker::release_barrier() {
     warps_[w].ready |= warps_[w].at_barrier;
     warps_[w].at_barrier = 0;
   }
+  events_++;
   if (checker_) checker_->barrier_passed();
   if (launch_.past_deadline()) {
     current_ = const_cast<Thread*>(first);
@@ -134,6 +135,7 @@ bool Worker::complete_in_warp(unsigned warp, const Wait& wait) {
   }
   if (checker_) report_unheard_lanes(warp, wait);
   exchange(warp, lanes, wait);
+  events_++;
   state.at_warp &= ~lanes;
   state.ready |= lanes;
   if (checker_) checker_->lanes_joined(warp, lanes);
@@ -346,7 +348,7 @@ void Worker::report_deadlock() {
     }
     launch_.report(found);
   }
-  if (in_warp || !at_barrier) return;  // threads at the barrier wait for those
+  if (report_endless_waits() || in_warp || !at_barrier) return;  // threads at the barrier wait for those
   current_ = const_cast<Thread*>(at_barrier);
   Finding found = finding(FindingKind::barrier);
   found.file = at_barrier->wait.site.file;

@@ -10,7 +10,7 @@
 // Set by Python, of which the compiler knows nothing: kept, and never taken for a constant.
 #define __constant__ __attribute__((used))
 #define __managed__
-#define __grid_constant__ const
+#define __grid_constant__
 // A block runs within one OS thread, so storage of that thread is storage of the block. Dynamic shared memory
 // (`extern __shared__`) is rewritten before compiling; see rewriting.py.
 #define __shared__ static thread_local
@@ -18,7 +18,8 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __maxnreg__(...)
-#define __cluster_dims__(...)
+// An attribute of no meaning: refusals look for the word in the preprocessed text.
+#define __cluster_dims__(...) __attribute__((opwright__cluster_dims__))
 #define __builtin_align__(n) __attribute__((aligned(n)))
 
 // Functions of the simulator's headers are inlined also in checked builds, so that what they read and write is

@@ -7,7 +7,7 @@
 
 namespace opwright_sim {
 
-enum class Element : uint32_t { f16, bf16, tf32, s8, u8, f64 };
+enum class Element : uint32_t { f16, bf16, tf32, s8, u8, f64, e4m3, e5m2, f32, s32 };
 
 // One lane's part of d = a * b + c, as its registers: 16 x 8 results, with k from the number of a's registers.
 struct MatrixLane {

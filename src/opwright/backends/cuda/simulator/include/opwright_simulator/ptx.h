@@ -3,6 +3,7 @@
 
 #include "atomics.h"
 #include "matrix.h"
+#include "warpgroup.h"
 #include "memory.h"
 #include "warp.h"
 

@@ -68,6 +68,38 @@ void copy_async(void* to, const void* from, unsigned size, unsigned from_size);
 void commit_copies();
 void wait_for_copies(unsigned groups);
 void wait_for_all_copies();
+// Barriers in shared memory, of PTX's mbarrier instructions, by their address. An arrival expects the bytes of bulk copies
+// besides, and gives a token of its phase. A wait is for the end of a token's phase, or of the one with a parity; it is
+// false if it timed out.
+enum class PhaseIs : uint32_t { token, parity };
+void mbarrier_init(uint64_t address, uint32_t count);
+void mbarrier_inval(uint64_t address);
+uint64_t mbarrier_arrive(uint64_t address, uint32_t count, uint32_t expected_bytes, bool releases);
+void mbarrier_arrive_and_drop(uint64_t address, uint32_t count);
+void mbarrier_expect_bytes(uint64_t address, int64_t bytes);
+bool mbarrier_wait(uint64_t address, uint64_t phase, PhaseIs how, bool may_time_out);
+// A copy into shared memory, in units of 16 bytes, whose bytes complete on an mbarrier.
+void bulk_load(void* to, const void* from, uint32_t size, uint64_t mbarrier);
+// A copy to global memory. It belongs to the group of bulk copies that the thread commits next.
+void bulk_store(void* to, const void* from, uint32_t size);
+void commit_bulk_stores();
+void wait_for_bulk_stores(uint32_t groups, bool only_reads);
+// The same for the box of a tensor map at coordinates, the innermost first.
+struct BoxAt {
+  uint32_t rank;
+  int32_t coordinates[5];
+};
+void tensor_load(void* to, const void* map, const BoxAt& box, uint64_t mbarrier);
+void tensor_store(const void* map, const BoxAt& box, const void* from);
+void fence_proxy();
+// One of any size, whose bytes are expected with it.
+void mbarrier_copy(void* to, const void* from, uint32_t size, uint64_t mbarrier);
+// PTX's barriers of a block, by number: of some threads, or of all (0). A thread may arrive without waiting.
+void named_barrier(uint32_t number, uint32_t threads, bool waits, Site site);
+// The barrier of a cluster, and the address of a block's shared memory in it. A cluster has one block.
+void cluster_arrive();
+void cluster_wait();
+uint64_t cluster_address(uint64_t address, uint32_t block);
 // The address of a row that ldmatrix reads, which has to be a multiple of 16.
 const char* aligned_row(uint64_t address);
 // A finding if the address is no multiple; `what` names it.

@@ -1,0 +1,7 @@
+// For NVRTC in place of the driver's cuda.h: the type of a tensor map, which kernels take as a parameter.
+#pragma once
+
+struct alignas(128) CUtensorMap_st {
+  unsigned long long opaque[16];
+};
+typedef struct CUtensorMap_st CUtensorMap;

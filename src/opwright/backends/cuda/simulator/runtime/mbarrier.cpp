@@ -1,0 +1,236 @@
+// mbarriers, and the bulk copies that complete on them.
+
+#include "mbarrier.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <utility>
+
+#include "checker.h"
+
+namespace opwright_sim {
+
+namespace {
+
+constexpr uint32_t most_arrivals = (1u << 20) - 1;
+constexpr unsigned time_outs_of_a_deadlock = 4;  // a thread may do something else between two waits that time out
+
+}  // namespace
+
+void Worker::mbarrier_init(uint64_t address, uint32_t count, uint64_t pc) {
+  if (checker_) checker_->object_access(address, access_write, pc);
+  if (count == 0 || count > most_arrivals) {
+    report_mbarrier(address, pc, "is initialised with a count that is not between 1 and 1048575");
+  }
+  Mbarrier& barrier = mbarriers_[address];
+  if (!barrier.copies.empty() || !barrier.waiting.empty()) {
+    report_mbarrier(address, pc, "is initialised while threads or bulk copies still use it");
+  }
+  barrier = Mbarrier{count, count};
+}
+
+void Worker::mbarrier_inval(uint64_t address, uint64_t pc) {
+  Mbarrier& barrier = mbarrier_at(address, access_write, pc);
+  if (!barrier.copies.empty() || !barrier.waiting.empty()) {
+    report_mbarrier(address, pc, "is invalidated while threads or bulk copies still use it");
+  }
+  mbarriers_.erase(address);
+  if (checker_) checker_->object_ends(address);
+}
+
+Mbarrier& Worker::mbarrier_at(uint64_t address, uint32_t access, uint64_t pc) {
+  if (checker_) checker_->object_access(address, access, pc);
+  const auto found = mbarriers_.find(address);
+  if (found == mbarriers_.end()) report_mbarrier(address, pc, "is used without mbarrier.init");
+  return found->second;
+}
+
+// The result is the token that test_wait takes: the phase, and the arrivals that were missing in it.
+uint64_t Worker::mbarrier_arrive(uint64_t address, const Arrival& arrival, uint64_t pc) {
+  Mbarrier& barrier = mbarrier_at(address, access_read | access_atomic, pc);
+  const uint64_t token = barrier.phase << 32 | barrier.pending;
+  if (arrival.expected_bytes) mbarrier_transaction(address, arrival.expected_bytes, pc);
+  if (arrival.count > barrier.pending) report_mbarrier(address, pc, "gets more arrivals in a phase than its count");
+  if (checker_ && arrival.releases) checker_->release_to(barrier.arriving);
+  barrier.pending -= arrival.count;
+  if (arrival.drops) barrier.expected -= arrival.count;
+  events_++;
+  complete_phase(barrier);
+  return token;
+}
+
+// More bytes are expected, or, of a negative number, have come.
+void Worker::mbarrier_transaction(uint64_t address, int64_t bytes, uint64_t pc) {
+  Mbarrier& barrier = mbarrier_at(address, access_read | access_atomic, pc);
+  barrier.bytes += bytes;
+  if (barrier.bytes > most_transaction_bytes || barrier.bytes < -most_transaction_bytes) {
+    report_mbarrier(address, pc, "expects more bytes than the 1048575 that its count of transactions can hold");
+  }
+  events_++;
+  if (bytes < 0) complete_phase(barrier);
+}
+
+void Worker::complete_phase(Mbarrier& barrier) {
+  if (!barrier.is_complete()) return;
+  barrier.phase++;
+  barrier.pending = barrier.expected;
+  barrier.completed.join(barrier.arriving);
+  barrier.arriving.clear();
+  wake_waiting(barrier);
+}
+
+void Worker::wake_waiting(Mbarrier& barrier) {
+  std::vector<unsigned> still;
+  for (unsigned rank : barrier.waiting) {
+    Wait& wait = threads_[rank].wait;
+    if (!wait.phase.is_over(barrier)) {
+      still.push_back(rank);
+      continue;
+    }
+    if (checker_) checker_->acquire(rank, barrier.completed);
+    wait.answer = 1;
+    warp_of(rank).at_mbarrier &= ~(1u << (rank % 32));
+    warp_of(rank).ready |= 1u << (rank % 32);
+  }
+  barrier.waiting = std::move(still);
+}
+
+// Whether the phase is over; false only if the wait timed out.
+bool Worker::mbarrier_wait(const PhaseWait& phase) {
+  Mbarrier& barrier = mbarrier_at(phase.address, access_read | access_atomic, phase.pc);
+  if (phase.is_over(barrier)) {
+    if (checker_) checker_->acquire(rank(), barrier.completed);
+    return true;
+  }
+  return wait_for_phase(barrier, phase);
+}
+
+bool Worker::wait_for_phase(Mbarrier& barrier, const PhaseWait& phase) {
+  Wait& wait = current_->wait;
+  wait.operation = Operation::phase;
+  wait.phase = phase;
+  wait.answer = 0;
+  barrier.waiting.push_back(rank());
+  warp_of(rank()).at_mbarrier |= 1u << (rank() % 32);
+  switch_to_next();
+  return wait.answer;
+}
+
+// --- bulk copies ---
+
+void Worker::bulk_load(const Bulk& bulk, uint64_t mbarrier, uint64_t pc) {
+  Mbarrier& barrier = mbarrier_at(mbarrier, access_read | access_atomic, pc);
+  if (bulk.size == 0) return;
+  if (checker_) {
+    checker_->check_units(bulk, pc);
+    checker_->bulk_load_reads(bulk.from, bulk.size, pc);
+    checker_->bulk_load_takes(bulk.to, bulk.size, pc);
+  }
+  barrier.copies.push_back({bulk.to, std::vector<char>(bulk.from, bulk.from + bulk.size), rank(), pc});
+  events_++;
+}
+
+// Copies arrive as late as they may: once all threads that could run wait, and some of them for these.
+bool Worker::deliver_bulk_copies() {
+  bool any = false;
+  for (auto& [address, barrier] : mbarriers_) {
+    if (barrier.copies.empty() || barrier.waiting.empty()) continue;
+    deliver(barrier);
+    any = true;
+  }
+  return any;
+}
+
+void Worker::deliver(Mbarrier& barrier) {
+  for (const BulkCopy& copy : barrier.copies) {
+    memcpy(copy.to, copy.data.data(), copy.data.size());
+    if (checker_) checker_->bulk_load_ends(copy, barrier.arriving);
+    barrier.bytes -= int64_t(copy.data.size());
+  }
+  barrier.copies.clear();
+  events_++;
+  complete_phase(barrier);
+}
+
+// --- waits that do not end ---
+
+// All threads wait. Those whose wait may time out get to do something else; false: they have had their chance.
+bool Worker::time_out_waits() {
+  time_outs_ = events_ == events_at_time_out_ ? time_outs_ + 1 : 0;
+  events_at_time_out_ = events_;
+  return time_outs_ < time_outs_of_a_deadlock && end_waits_that_may_time_out();
+}
+
+bool Worker::end_waits_that_may_time_out() {
+  bool any = false;
+  for (auto& [address, barrier] : mbarriers_) {
+    std::vector<unsigned> still;
+    for (unsigned rank : barrier.waiting) {
+      if (!threads_[rank].wait.phase.may_time_out) {
+        still.push_back(rank);
+        continue;
+      }
+      warp_of(rank).at_mbarrier &= ~(1u << (rank % 32));
+      warp_of(rank).ready |= 1u << (rank % 32);
+      any = true;
+    }
+    barrier.waiting = std::move(still);
+  }
+  return any;
+}
+
+// The object cannot be used so: the block ends.
+void Worker::report_mbarrier(uint64_t address, uint64_t pc, const char* what) {
+  Finding found = finding(FindingKind::barrier);
+  found.pc = launch_.relative(pc);
+  found.space = uint32_t(Space::shared);
+  found.address = shared_offset(address);
+  found.size = 8;
+  snprintf(found.text, sizeof found.text, "%s", what);
+  launch_.report(found);
+  abandon();
+}
+
+// A wait for a barrier that is no object in memory.
+void Worker::describe_wait(Finding& found, uint64_t key, const Mbarrier& barrier) const {
+  if (key < first_named_barrier) {
+    snprintf(found.text, sizeof found.text, "waits for products (wgmma) that other warps of its warpgroup never issue");
+    return;
+  }
+  const char* cluster = "the cluster's barrier";
+  char name[32];
+  snprintf(name, sizeof name, "barrier %u", unsigned(key - first_named_barrier));
+  snprintf(found.text, sizeof found.text, "%s is waited for without end: %u of %u threads are missing",
+           key == cluster_barrier ? cluster : name, barrier.pending, barrier.expected);
+}
+
+// Each place where threads wait for an mbarrier whose phase cannot end, with what is missing.
+bool Worker::report_endless_waits() {
+  bool any = false;
+  for (unsigned rank = 0; rank < threads_.size(); rank++) {
+    if (!(warp_of(rank).at_mbarrier >> (rank % 32) & 1u)) continue;
+    any = true;
+    current_ = &threads_[rank];
+    const PhaseWait& wait = current_->wait.phase;
+    const Mbarrier& barrier = mbarriers_[wait.address];
+    Finding found = finding(FindingKind::barrier);
+    found.pc = launch_.relative(wait.pc);
+    if (wait.address < least_address) {
+      describe_wait(found, wait.address, barrier);
+      launch_.report(found);
+      continue;
+    }
+    found.space = uint32_t(Space::shared);
+    found.address = shared_offset(wait.address);
+    found.size = 8;
+    snprintf(found.text, sizeof found.text,
+             "is waited for without end: in its phase %llu, %u of %u arrivals and %lld bytes are missing",
+             static_cast<unsigned long long>(barrier.phase), barrier.pending, barrier.expected,
+             static_cast<long long>(barrier.bytes));
+    launch_.report(found);
+  }
+  return any;
+}
+
+}  // namespace opwright_sim
