@@ -25,11 +25,12 @@ from opwright.internals.dispatch import is_intercepted, is_plain_tensor, is_plai
 from opwright.internals.guards import HAS_GUARDS, guard_tensors
 
 __all__ = [
-    "GuardableKernel", "GuardedCall", "guard_call", "guarded_arity", "is_plain_call", "newest_first", "static_key",
-    "with_visible_outputs",
+    "GuardableKernel", "GuardedCall", "Track", "guard_call", "guarded_arity", "is_plain_call", "newest_first",
+    "static_key", "with_visible_outputs",
 ]  # fmt: skip
 
 Function = Callable[..., Any]
+Track = Callable[[Sequence[Any], Function], Function]
 # The number of guards of an operator or a kernel: a loop over the layers of a model needs a few.
 _MOST_GUARDS = 8
 
@@ -78,15 +79,15 @@ class GuardedCall(NamedTuple):
 
 
 def guard_call(
-    arguments: Sequence[Any], kernels: Sequence[GuardableKernel], fallback: Function, track: Function | None = None
+    arguments: Sequence[Any], kernels: Sequence[GuardableKernel], fallback: Function, track: Track | None = None
 ) -> GuardedCall | None:
     """Make a guarded call from a plain and valid call; None if there is no guard for it.
 
     Args:
         kernels: the applicable kernels in order; each kernel's own ``when`` is not yet evaluated.
         fallback: runs if no kernel does.
-        track: for a call that is plain except for autograd: takes the arguments and the function to run on them, and
-            runs it tracked by autograd.
+        track: for a call that is plain except for autograd: takes the arguments and a function of such arguments, and
+            returns one that autograd tracks.
     """
     holds = _guard(arguments)
     if holds is None:
@@ -96,7 +97,7 @@ def guard_call(
     run = _first_applicable(kernels, arguments, device, fallback)
     if any(t.requires_grad for t in tensors):
         holds = _in_grad_mode(track is not None, holds)
-    return GuardedCall(holds, run if track is None else _tracked(track, run))
+    return GuardedCall(holds, run if track is None else track(arguments, run))
 
 
 def guarded_arity(contract: Contract) -> int:
@@ -175,13 +176,6 @@ def _in_grad_mode(tracking: bool, holds: Callable[..., bool]) -> Callable[..., b
         return is_on() is tracking and holds(*arguments)
 
     return holds_then
-
-
-def _tracked(track: Function, run: Function) -> Function:
-    def tracked(*arguments: Any) -> Any:
-        return track(*arguments, run)
-
-    return tracked
 
 
 def _first_applicable(
