@@ -121,17 +121,19 @@ def with_visible_outputs(guarded: GuardedCall, contract: Contract) -> GuardedCal
 
 def _guard(arguments: Sequence[Any]) -> Callable[..., bool] | None:
     """A function that compares arguments with these: tensors by type, dtype, device, sizes, strides, dispatch
-    keys and requires_grad, others by type and value. None if there are lists, or no tensor.
+    keys and requires_grad, others by type and value. None if there are lists of anything but flags, or no tensor.
 
     It does not test modes or grad mode.
     """
     first: dict[int, int] = {}  # the first position of each tensor, by its id
     repeats = []
-    constants = []
+    constants, flags = [], []
     for i, argument in enumerate(arguments):
         if isinstance(argument, torch.Tensor):
             if first.setdefault(id(argument), i) != i:
                 repeats.append((i, first[id(argument)]))
+        elif _are_flags(argument):
+            flags.append((i, list(argument)))
         elif isinstance(argument, list | tuple) or argument != argument:
             return None
         else:
@@ -140,7 +142,29 @@ def _guard(arguments: Sequence[Any]) -> Callable[..., bool] | None:
         return None
     positions = tuple(first.values())
     check = guard_tensors([arguments[i] for i in positions])
-    return _with_repeats_and_constants(check, positions, repeats, constants) if repeats or constants else check
+    if repeats or constants or flags:
+        check = _with_repeats_and_constants(check, positions, repeats, constants)
+    return _with_flags(check, flags) if flags else check
+
+
+def _are_flags(argument: Any) -> bool:
+    """Whether an argument is a list of bools, such as the ``needs`` of a backward operator: it has few values. A list
+    of numbers may have others in each call, so that a guard would not be worth its time."""
+    return type(argument) is list and all(type(item) is bool for item in argument)
+
+
+def _with_flags(holds: Callable[..., bool], flags: Sequence[tuple[int, list[bool]]]) -> Callable[..., bool]:
+    """A guard that also compares lists of bools, and the types of their items: 1 equals True."""
+    expected = [(position, values, [bool] * len(values)) for position, values in flags]
+
+    def holds_with(*arguments: Any) -> bool:
+        for position, values, kinds in expected:
+            given = arguments[position]
+            if type(given) is not list or given != values or [*map(type, given)] != kinds:
+                return False
+        return holds(*arguments)
+
+    return holds_with
 
 
 def _with_repeats_and_constants(

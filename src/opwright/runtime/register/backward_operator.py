@@ -43,6 +43,7 @@ class BackwardOperator:
         self.operator = operator
         self._grads = tuple(i for i, r in enumerate(_visible(forward)) if _is_floating(r))
         self._inputs = tuple(i for i, a in enumerate(forward.signature.positional) if _has_gradient(a))
+        self._all_have_gradients = len(self._inputs) == len(forward.signature.positional)
         arguments = operator.contract.signature.arguments
         self._check_signature(arguments)
         found = [self._source(a) for a in arguments[len(self._grads) :]]
@@ -72,10 +73,11 @@ class BackwardOperator:
         kept = list(values)
         if self._needs_at is not None:
             kept.insert(self._needs_at, needs)
-        contract = self.operator.contract
-        found = contract.signature.call(self.operator, [*(grads[i] for i in self._grads), *kept])
-        gradients: list[Any] = [None] * len(self.forward.signature.positional)
+        found = self.operator.contract.signature.call(self.operator, [*[grads[i] for i in self._grads], *kept])
         outputs = found if isinstance(found, tuple) else (found,)
+        if all(needs) and self._all_have_gradients:
+            return outputs
+        gradients: list[Any] = [None] * len(self.forward.signature.positional)
         for position, need, gradient in zip(self._inputs, needs, outputs, strict=True):
             gradients[position] = gradient if need else None
         return tuple(gradients)
