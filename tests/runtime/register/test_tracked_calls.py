@@ -500,6 +500,16 @@ def test_compiled_autograd(make: Callable[[str], ow.Op], way: str, namespace: st
     assert x.grad is None
 
 
+@pytest.mark.parametrize("make", [product_with_operator, exponential])
+def test_batched_gradients(make: Callable[[str], ow.Op], way: str, namespace: str) -> None:
+    arguments: tuple[Any, ...] = inputs()[:1] if make is exponential else (*inputs(), 2.0)
+    op = guarded(make(namespace), *arguments)
+    out, each = op(*arguments), torch.eye(5, dtype=torch.float64)
+    (batched,) = torch.autograd.grad(out, arguments[0], each, is_grads_batched=True, retain_graph=True)
+    rows = [torch.autograd.grad(out, arguments[0], row, retain_graph=True)[0] for row in each]
+    assert torch.equal(batched, torch.stack(rows))
+
+
 def test_inside_torch_compile(way: str, namespace: str) -> None:
     x, y = inputs()
     op = guarded(product_with_operator(namespace), x, y, 2.0)
