@@ -99,6 +99,10 @@ def steps(folder: Path) -> Iterator[tuple[str, str, Callable[[], object]]]:
     yield "", "same tracked call again", lambda: op(wants_gradient, 2.0)
     result = op(wants_gradient, 2.0).sum()
     yield "", "its backward", result.backward
+    make_native(op, wants_gradient)
+    yield "", "same tracked call with a native node", lambda: op(wants_gradient, 2.0)
+    result = op(wants_gradient, 2.0).sum()
+    yield "", "its backward, too", result.backward
 
     reports: list[ow.CheckReport] = []
     yield "check → verdict → report", "check (this process's part)", lambda: reports.append(ow.check(op))
@@ -116,16 +120,26 @@ def steps(folder: Path) -> Iterator[tuple[str, str, Callable[[], object]]]:
     yield "", "launch again", launch
 
 
+def make_native(op: ow.Op, wants_gradient: Tensor) -> None:
+    """Call until autograd tracks calls in a native function, which a thread builds meanwhile."""
+    for _ in range(2):
+        for _ in range(300):
+            op(wants_gradient, 2.0)
+        for thread in threading.enumerate():
+            if thread.name == "opwright-build":
+                thread.join()
+
+
 def main() -> None:
     wanted = sys.argv[1] if len(sys.argv) > 1 else None
-    print(f"{'way':<26} {'step':<34} {'calls':>6} {'functions':>9} {'files':>6}")
+    print(f"{'way':<26} {'step':<37} {'calls':>6} {'functions':>9} {'files':>6}")
     with tempfile.TemporaryDirectory() as folder:
         for way, step, run in steps(Path(folder)):
             with seen() as frames:
                 run()
             different = list(dict.fromkeys(frames))
             files = len({file for file, _ in frames})
-            print(f"{way:<26} {step:<34} {len(frames):>6} {len(different):>9} {files:>6}")
+            print(f"{way:<26} {step:<37} {len(frames):>6} {len(different):>9} {files:>6}")
             if wanted and wanted in step:
                 print("\n".join(f"    {file:<44} {name}" for file, name in different))
 

@@ -13,8 +13,14 @@ import torch
 __all__ = ["form", "leaves", "map_leaves", "map_only", "map_tensors", "rebuild", "tensors"]
 
 
+# The types of most arguments. A list of them alone is known to be flat in a fraction of the time of a walk.
+_COMMON = frozenset({torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None)})
+
+
 def leaves(value: Any) -> list[Any]:
     """Every leaf, in order."""
+    if _is_flat(value):
+        return list(value)
     found: list[Any] = []
     _collect(value, found)
     return found
@@ -51,6 +57,8 @@ def map_tensors(function: Callable[[torch.Tensor], Any], value: Any) -> Any:
 def rebuild(like: Any, new_leaves: Iterable[Any]) -> Any:
     """A nest like another one, with other leaves in the order of ``leaves(like)``."""
     remaining = iter(new_leaves)
+    if _is_flat(like):
+        return [next(remaining) for _ in like]
     return map_leaves(lambda _: next(remaining), like)
 
 
@@ -72,6 +80,10 @@ def _collect(value: Any, found: list[Any]) -> None:
             _collect(item, found)
     else:
         found.append(value)
+
+
+def _is_flat(value: Any) -> bool:
+    return type(value) is list and _COMMON.issuperset(map(type, value))
 
 
 def _is_named_tuple(value: Any) -> bool:

@@ -201,7 +201,7 @@ class Signature:
         dims = (d for r in self.returns for d in r.tensor.dims)
         return frozenset(d.name for d in dims if isinstance(d, NamedDim) and not d.each) - known - self.single_sizes
 
-    @property
+    @cached_property
     def language(self) -> Language:
         """``numpy`` if the reference is written on arrays."""
         tensors = [a.tensor for a in self.arguments if a.tensor] + [r.tensor for r in self.returns]
@@ -209,6 +209,8 @@ class Signature:
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """Call a Python function of this signature with the arguments in signature order."""
+        if not self.keyword_only:
+            return function(*arguments)
         positional, keywords = self.split(arguments)
         return function(*positional, **keywords)
 

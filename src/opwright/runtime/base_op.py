@@ -28,6 +28,7 @@ from opwright.runtime.call.arrays import call_on_arrays, holds_arrays, traced_on
 from opwright.runtime.call.fast_path import (
     GuardableKernel,
     GuardedCall,
+    Track,
     guard_call,
     guarded_arity,
     is_plain_call,
@@ -183,11 +184,9 @@ class BaseOp(Languages, Generic[P, R_co]):
 
     def _guard_like(self, arguments: Sequence[Any], *, tracked: bool) -> None:
         """Let later calls like this one, which has succeeded, run the same kernel."""
-        self._guard(arguments, self._applicable_kernels(arguments), self._tracker if tracked else None)
+        self._guard(arguments, self._applicable_kernels(arguments), self._track if tracked else None)
 
-    def _guard(
-        self, arguments: Sequence[Any], kernels: Sequence[OperatorKernel], track: Callable[..., Any] | None
-    ) -> None:
+    def _guard(self, arguments: Sequence[Any], kernels: Sequence[OperatorKernel], track: Track | None) -> None:
         guarded = guard_call(arguments, kernels, self._run_reference, track)
         if guarded is None:
             return
@@ -201,6 +200,15 @@ class BaseOp(Languages, Generic[P, R_co]):
     def _guarded_call(self, *arguments: Any) -> GuardedCall | None:
         """The guarded call that complete arguments would take; None if no call like it has left one."""
         return next((guarded for guarded in self._guarded_calls if guarded.holds(*arguments)), None)
+
+    def _track(self, arguments: Sequence[Any], run: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of arguments like these that runs ``run`` tracked by autograd."""
+        tracker = self._tracker
+
+        def tracked(*arguments: Any) -> Any:
+            return tracker(*arguments, run)
+
+        return tracked
 
     @functools.cached_property
     def _tracker(self) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from typing_extensions import ParamSpec, TypeVar
 
 from opwright.backends import get_backend
 from opwright.backends.build_tools import build_tools
+from opwright.backends.native.tracked_call import tracked_calls
 from opwright.contract.binding import Binding, fill
 from opwright.contract.define import make_contract
 from opwright.contract.fingerprint import digest
@@ -30,6 +31,7 @@ from opwright.runtime.languages import REFERENCE
 from opwright.runtime.parts import parts_of
 from opwright.runtime.properties import Property, make_property
 from opwright.runtime.register import registration
+from opwright.runtime.register.native_tracker import can_track_natively, track_natively
 from opwright.runtime.size_tables import fastest_first
 
 __all__ = ["Op", "defined_in", "explain", "op"]
@@ -231,6 +233,26 @@ class Op(BaseOp[P, R_co]):
             registration.shard(contract, self._rules.custom["sharding"])
         made._changed()
         return made
+
+    # -- tracking ---------------------------------------------------------------------------------------------------
+
+    def _track(self, arguments: Sequence[Any], run: Callable[..., Any]) -> Callable[..., Any]:
+        in_python = super()._track(arguments, run)
+        if not can_track_natively(self._rules):
+            return in_python
+        if tracked_calls.loaded is not None:
+            return track_natively(tracked_calls.loaded, self._rules, arguments, run, self._tracker)
+        count = tracked_calls.counting(build_tools(), self)
+
+        def tracked_and_counted(*arguments: Any) -> Any:
+            count()
+            return in_python(*arguments)
+
+        return tracked_and_counted
+
+    def _forget_guards(self) -> None:
+        """Make new guards, because calls can now be tracked natively."""
+        self._guarded_calls = ()
 
     # -- tuning -----------------------------------------------------------------------------------------------------
 

@@ -279,7 +279,8 @@ def test_without_a_compiler_or_pythons_headers_there_is_no_native_side(monkeypat
 
 def test_a_native_side_that_does_not_compile_is_said_and_done_without(monkeypatch):
     output: list[str] = []
-    monkeypatch.setattr(native_call, "_FLAGS", ("--no-such-flag",))
+    refused = dataclasses.replace(native_call._EXTENSION, flags=("--no-such-flag",))
+    monkeypatch.setattr(native_call, "_EXTENSION", refused)
     tools = dataclasses.replace(build_tools(), notify=output.append)
     assert native_call.native_calls(tools) is None
     assert "are called from Python" in output[-1]

@@ -297,3 +297,23 @@ def test_a_kernel_called_by_name_is_refused_after_a_call_like_it_ran(namespace):
     with pytest.raises(KernelRefusedError, match="its `when` predicate is False"):
         signed.kernels["positive"](-torch.ones(3))
     assert signed.kernels["positive"](torch.ones(3))[0] == 101
+
+
+def test_lists_of_flags_leave_a_guard_and_other_lists_none(namespace, monkeypatch):
+    @ow.op(f"{namespace}::flagged")
+    def flagged(x: Float[Tensor, "n"], flags: list[bool], sizes: list[int]) -> Float[Tensor, "n"]:
+        return x * sum(flags) + sum(sizes)
+
+    flagged.python(lambda x, flags, sizes: x * sum(flags) + sum(sizes) + 100, name="marked")
+    x = torch.ones(3)
+    flagged(x, [True, False], [])
+    assert was_direct(flagged, monkeypatch, x, [True, False], [])
+    for other in ([True, True], [True], [1, False], (True, False)):
+        assert not was_direct(flagged, monkeypatch, x, other, [])
+    assert flagged(x, [True, True], [])[0] == 102
+    flags = [True, False]
+    flagged(x, flags, [])
+    flags[1] = True  # the guard has a copy
+    assert flagged(x, flags, [])[0] == 102
+    flagged(x, [True], [3])
+    assert not was_direct(flagged, monkeypatch, x, [True], [3])

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import enum
 import functools
-import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,10 +20,8 @@ import torch
 
 from opwright.backends.base import Launch
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.compiler import run_compiler
-from opwright.backends.compiler_inputs import key_parts
+from opwright.backends.native.extension import Extension, build_extension
 from opwright.backends.native.tensor_access import LIBRARIES, access_to_tensors, address_of, python_headers
-from opwright.cache import ArtifactKey
 from opwright.contract.dtypes import short
 from opwright.errors import CacheError, CompileError
 from opwright.machine import Compiler
@@ -34,11 +31,14 @@ __all__ = [
     "contiguous_strides", "native_calls",
 ]  # fmt: skip
 
-_TEMPLATES = Path(__file__).parent / "templates"
-_SOURCES = ("native_call.cpp", "python_tensor.h")
 # A call's kernel arguments and outputs are on the native function's stack, hence a limit.
 _MOST_ARGUMENTS = 64
-_FLAGS = ("-O2", "-std=c++17", "-fPIC", "-shared", "-Wall", f"-DOPWRIGHT_MOST_ARGUMENTS={_MOST_ARGUMENTS}")
+_EXTENSION = Extension(
+    "native_call",
+    sources=("native_call.cpp", "python_tensor.h"),
+    flags=("-O2", "-std=c++17", "-fPIC", "-shared", "-Wall", f"-DOPWRIGHT_MOST_ARGUMENTS={_MOST_ARGUMENTS}"),
+    libraries=("torch_cpu",),
+)
 
 
 class ArgumentSource(enum.IntEnum):
@@ -229,30 +229,4 @@ def native_calls(tools: BuildTools) -> NativeCalls | None:
 
 
 def _build(compiler: Compiler, headers: Path, tools: BuildTools) -> Path:
-    key = ArtifactKey(
-        name="native_call",
-        parts=(
-            *((name, (_TEMPLATES / name).read_text()) for name in _SOURCES),
-            ("flags", " ".join(_FLAGS)),
-            *key_parts(compiler, ()),
-            ("torch", torch.__version__),
-            ("python", str(sys.implementation.cache_tag)),
-        ),
-    )
-
-    def make(folder: Path) -> None:
-        includes = [f"-I{_TEMPLATES}", f"-I{LIBRARIES.parent / 'include'}", f"-I{headers}"]
-        libraries = [f"-L{LIBRARIES}", "-ltorch_cpu"]
-        command = [compiler.path, *_FLAGS, *includes, str(_TEMPLATES / _SOURCES[0]), "-o", str(folder / _LIBRARY)]
-        run_compiler([*command, *libraries], f"{_SOURCES[0]} with {compiler.version}")
-
-    folder = tools.cache.get_or_build(
-        key,
-        make,
-        on_build=lambda: tools.notify(f"compiling {_SOURCES[0]} with {compiler.version}; cached for all kernels"),
-        on_wait=lambda: tools.notify(f"waiting: another process compiles {_SOURCES[0]}"),
-    )
-    return folder / _LIBRARY
-
-
-_LIBRARY = "native_call.so"
+    return build_extension(_EXTENSION, compiler, headers, tools)

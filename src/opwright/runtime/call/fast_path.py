@@ -25,11 +25,12 @@ from opwright.internals.dispatch import is_intercepted, is_plain_tensor, is_plai
 from opwright.internals.guards import HAS_GUARDS, guard_tensors
 
 __all__ = [
-    "GuardableKernel", "GuardedCall", "guard_call", "guarded_arity", "is_plain_call", "newest_first", "static_key",
-    "with_visible_outputs",
+    "GuardableKernel", "GuardedCall", "Track", "guard_call", "guarded_arity", "is_plain_call", "newest_first",
+    "static_key", "with_visible_outputs",
 ]  # fmt: skip
 
 Function = Callable[..., Any]
+Track = Callable[[Sequence[Any], Function], Function]
 # The number of guards of an operator or a kernel: a loop over the layers of a model needs a few.
 _MOST_GUARDS = 8
 
@@ -78,15 +79,15 @@ class GuardedCall(NamedTuple):
 
 
 def guard_call(
-    arguments: Sequence[Any], kernels: Sequence[GuardableKernel], fallback: Function, track: Function | None = None
+    arguments: Sequence[Any], kernels: Sequence[GuardableKernel], fallback: Function, track: Track | None = None
 ) -> GuardedCall | None:
     """Make a guarded call from a plain and valid call; None if there is no guard for it.
 
     Args:
         kernels: the applicable kernels in order; each kernel's own ``when`` is not yet evaluated.
         fallback: runs if no kernel does.
-        track: for a call that is plain except for autograd: takes the arguments and the function to run on them, and
-            runs it tracked by autograd.
+        track: for a call that is plain except for autograd: takes the arguments and a function of such arguments, and
+            returns one that autograd tracks.
     """
     holds = _guard(arguments)
     if holds is None:
@@ -96,7 +97,7 @@ def guard_call(
     run = _first_applicable(kernels, arguments, device, fallback)
     if any(t.requires_grad for t in tensors):
         holds = _in_grad_mode(track is not None, holds)
-    return GuardedCall(holds, run if track is None else _tracked(track, run))
+    return GuardedCall(holds, run if track is None else track(arguments, run))
 
 
 def guarded_arity(contract: Contract) -> int:
@@ -120,17 +121,19 @@ def with_visible_outputs(guarded: GuardedCall, contract: Contract) -> GuardedCal
 
 def _guard(arguments: Sequence[Any]) -> Callable[..., bool] | None:
     """A function that compares arguments with these: tensors by type, dtype, device, sizes, strides, dispatch
-    keys and requires_grad, others by type and value. None if there are lists, or no tensor.
+    keys and requires_grad, others by type and value. None if there are lists of anything but flags, or no tensor.
 
     It does not test modes or grad mode.
     """
     first: dict[int, int] = {}  # the first position of each tensor, by its id
     repeats = []
-    constants = []
+    constants, flags = [], []
     for i, argument in enumerate(arguments):
         if isinstance(argument, torch.Tensor):
             if first.setdefault(id(argument), i) != i:
                 repeats.append((i, first[id(argument)]))
+        elif _are_flags(argument):
+            flags.append((i, list(argument)))
         elif isinstance(argument, list | tuple) or argument != argument:
             return None
         else:
@@ -139,7 +142,29 @@ def _guard(arguments: Sequence[Any]) -> Callable[..., bool] | None:
         return None
     positions = tuple(first.values())
     check = guard_tensors([arguments[i] for i in positions])
-    return _with_repeats_and_constants(check, positions, repeats, constants) if repeats or constants else check
+    if repeats or constants or flags:
+        check = _with_repeats_and_constants(check, positions, repeats, constants)
+    return _with_flags(check, flags) if flags else check
+
+
+def _are_flags(argument: Any) -> bool:
+    """Whether an argument is a list of bools, such as the ``needs`` of a backward operator: it has few values. A list
+    of numbers may have others in each call, so that a guard would not be worth its time."""
+    return type(argument) is list and all(type(item) is bool for item in argument)
+
+
+def _with_flags(holds: Callable[..., bool], flags: Sequence[tuple[int, list[bool]]]) -> Callable[..., bool]:
+    """A guard that also compares lists of bools, and the types of their items: 1 equals True."""
+    expected = [(position, values, [bool] * len(values)) for position, values in flags]
+
+    def holds_with(*arguments: Any) -> bool:
+        for position, values, kinds in expected:
+            given = arguments[position]
+            if type(given) is not list or given != values or [*map(type, given)] != kinds:
+                return False
+        return holds(*arguments)
+
+    return holds_with
 
 
 def _with_repeats_and_constants(
@@ -175,13 +200,6 @@ def _in_grad_mode(tracking: bool, holds: Callable[..., bool]) -> Callable[..., b
         return is_on() is tracking and holds(*arguments)
 
     return holds_then
-
-
-def _tracked(track: Function, run: Function) -> Function:
-    def tracked(*arguments: Any) -> Any:
-        return track(*arguments, run)
-
-    return tracked
 
 
 def _first_applicable(

@@ -17,7 +17,10 @@ from opwright.internals.autograd import any_requires_grad, is_functionalize, red
 from opwright.internals.dispatch import forward_mode_is_on
 from opwright.runtime.register.rules import Rules
 
-__all__ = ["kernel_for_autograd", "kernel_for_transforms", "make_function", "make_tracker"]
+__all__ = [
+    "gradient_for_each", "gradient_name", "kernel_for_autograd", "kernel_for_transforms", "make_function",
+    "make_tracker",
+]  # fmt: skip
 
 InOrder = Callable[[Sequence[Any], dict[str, Any]], tuple[Any, ...]]
 
@@ -55,28 +58,44 @@ def make_function(rules: Rules, overload: Any, in_order: InOrder) -> type[torch.
 def _function_named(contract: Contract, steps: dict[str, Callable[..., Any]]) -> type[torch.autograd.Function]:
     """A Function with a name for profilers."""
     return type(
-        f"{contract.name}_gradient", (torch.autograd.Function,), {n: staticmethod(step) for n, step in steps.items()}
+        gradient_name(contract).removesuffix("Backward"),  # which torch appends
+        (torch.autograd.Function,),
+        {n: staticmethod(step) for n, step in steps.items()},
     )
 
 
 def _backward_of(rules: Rules) -> Callable[..., tuple[Any, ...]]:
     """``backward(ctx, *grads)`` of a Function whose last argument is not the operator's."""
-    positional = len(rules.contract.signature.positional)
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         found = tuple(rules.gradient.backward(ctx, grads))
         count = len(ctx.needs_input_grad)  # the dispatcher drops arguments that equal their defaults
-        if len(found) == positional == count:
-            return (*found, None)
-        expected = min(count, positional)
-        if len(found) < expected or any(g is not None for g in found[expected:]):
-            raise RuntimeError(
-                f"{rules.contract.qualname}: its backward returned {len(found)} gradients; expected one, or None, "
-                f"for each of its {positional} positional arguments"
-            )
-        return (*found[:expected], *[None] * (count - expected), None)
+        return (*gradient_for_each(rules.contract, found, count), None)
 
     return backward
+
+
+def gradient_for_each(contract: Contract, found: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """What a backward returned, as a gradient or None for each of ``count`` arguments.
+
+    Raises:
+        RuntimeError: it returned fewer, or more that are not None.
+    """
+    positional = len(contract.signature.positional)
+    if len(found) == positional == count:
+        return found
+    expected = min(count, positional)
+    if len(found) < expected or any(g is not None for g in found[expected:]):
+        raise RuntimeError(
+            f"{contract.qualname}: its backward returned {len(found)} gradients; expected one, or None, "
+            f"for each of its {positional} positional arguments"
+        )
+    return (*found[:expected], *[None] * (count - expected))
+
+
+def gradient_name(contract: Contract) -> str:
+    """The name of a call in autograd's graph, as profilers and errors show it."""
+    return f"{contract.name}_gradientBackward"
 
 
 def make_tracker(rules: Rules) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ gradients are needed; the others may be zeros. It returns a gradient for each fl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -43,9 +43,13 @@ class BackwardOperator:
         self.operator = operator
         self._grads = tuple(i for i, r in enumerate(_visible(forward)) if _is_floating(r))
         self._inputs = tuple(i for i, a in enumerate(forward.signature.positional) if _has_gradient(a))
+        self._all_have_gradients = len(self._inputs) == len(forward.signature.positional)
         arguments = operator.contract.signature.arguments
         self._check_signature(arguments)
-        self._sources = tuple(self._source(a) for a in arguments[len(self._grads) :])
+        found = [self._source(a) for a in arguments[len(self._grads) :]]
+        self._needs_at = found.index(None) if None in found else None
+        # What it takes besides gradients: the position of an argument of the forward, or -1 - that of an output.
+        self.sources = tuple(source for source in found if source is not None)
 
     @property
     def fingerprint(self) -> str:
@@ -56,15 +60,24 @@ class BackwardOperator:
         """Save the values that the backward operator takes, and nothing else."""
         arguments = (*inputs, *(keyword_only_inputs or {}).values())
         outputs = self.forward.unpack(output)
-        save_values(ctx, [source(arguments, outputs) for source in self._sources])
+        save_values(ctx, [arguments[i] if i >= 0 else outputs[-1 - i] for i in self.sources])
 
     def __call__(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        needs = [ctx.needs_input_grad[i] for i in self._inputs]
-        kept = [needs if value is _NEEDED else value for value in saved_values(ctx)]
-        contract = self.operator.contract
-        found = contract.signature.call(self.operator, [*(grads[i] for i in self._grads), *kept])
-        gradients: list[Any] = [None] * len(self.forward.signature.positional)
+        return self.gradients(saved_values(ctx), ctx.needs_input_grad, grads)
+
+    def gradients(
+        self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """A gradient, or None, for each positional argument, from the values of ``sources``."""
+        needs = [needs_input_grad[i] for i in self._inputs]
+        kept = list(values)
+        if self._needs_at is not None:
+            kept.insert(self._needs_at, needs)
+        found = self.operator.contract.signature.call(self.operator, [*[grads[i] for i in self._grads], *kept])
         outputs = found if isinstance(found, tuple) else (found,)
+        if all(needs) and self._all_have_gradients:
+            return outputs
+        gradients: list[Any] = [None] * len(self.forward.signature.positional)
         for position, need, gradient in zip(self._inputs, needs, outputs, strict=True):
             gradients[position] = gradient if need else None
         return tuple(gradients)
@@ -95,17 +108,17 @@ class BackwardOperator:
         for i in self._grads:
             yield f"grad{i}: {_visible(self.forward)[i]}"
 
-    def _source(self, argument: Argument) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
-        """A function that returns the value of a parameter."""
+    def _source(self, argument: Argument) -> int | None:
+        """Where the value of a parameter comes from, as in ``sources``; None for the flags of needs."""
         names = [a.name for a in self.forward.signature.arguments]
         if argument.name in names:
-            return _Input(names.index(argument.name))
+            return names.index(argument.name)
         if argument.name == _NEEDS and argument.kind is Kind.SCALAR:
-            return _needs_placeholder
+            return None
         outputs = len(self.forward.signature.returns)
         number = re.fullmatch(r"result(\d*)", argument.name)
         if number and int(number[1] or 0) < outputs and (number[1] or outputs == 1):
-            return _Output(int(number[1] or 0))
+            return -1 - int(number[1] or 0)
         results = ["result"] if outputs == 1 else [f"result{i}" for i in range(outputs)]
         raise self._mismatch(
             f"its parameter {argument.name!r} is neither an argument nor an output of {self.forward.qualname}",
@@ -116,31 +129,6 @@ class BackwardOperator:
         return SignatureMismatchError(
             f"{self.operator.contract.qualname} cannot be the backward of {self.forward.qualname}: {what}", fix=fix
         )
-
-
-# A placeholder among the saved values for the flags, which are known only in the backward.
-_NEEDED = "the flags of needs"
-
-
-def _needs_placeholder(arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
-    return _NEEDED
-
-
-class _Input:
-    """An argument of the forward. A class, so that it can be pickled for a worker."""
-
-    def __init__(self, position: int) -> None:
-        self.position = position
-
-    def __call__(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        return arguments[self.position]
-
-
-class _Output(_Input):
-    """An output of the forward."""
-
-    def __call__(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        return outputs[self.position]
 
 
 def _visible(contract: Contract) -> list[TensorType]:

@@ -18,6 +18,7 @@ from opwright.errors import ContractError
 from opwright.internals.compiler import DispatchMode, a_graph_is_traced
 from opwright.internals.dispatch import transforms_are_on
 from opwright.runtime.call.fast_path import is_plain_call
+from opwright.runtime.register.backward_operator import BackwardOperator
 from opwright.runtime.register.saved_values import CustomContext, save_values, saved_values
 from opwright.runtime.register.vjp_operator import gradient_in_form_of, vjp_name, vjp_of_plain
 
@@ -30,11 +31,19 @@ SetupContext = Callable[..., None]
 class Gradient(Protocol):
     """The two halves of a gradient."""
 
+    # What is saved, where no call is needed to know it: the positions of arguments, and -1 - those of outputs. Then
+    # ``gradients`` does what ``backward`` does, without a ctx.
+    @property
+    def sources(self) -> tuple[int, ...] | None: ...
+
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
         """Save on ``ctx`` what the backward needs. ``arguments`` are in signature order; ``output`` has all outputs."""
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
         """A gradient, or None, for each argument that autograd tracks."""
+
+    def gradients(self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
+        """The same from the values of ``sources``."""
 
 
 class DerivedGradient:
@@ -42,12 +51,16 @@ class DerivedGradient:
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
+        self.sources = tuple(range(len(contract.signature.arguments)))
 
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
         save_values(ctx, arguments)
 
     def backward(self, ctx: Any, grads: Sequence[Any]) -> Sequence[Any]:
-        contract, arguments = self.contract, saved_values(ctx)
+        return self.gradients(saved_values(ctx), ctx.needs_input_grad, grads)
+
+    def gradients(self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
+        contract, arguments = self.contract, values
         if contract.random:
             raise ContractError(
                 f"{contract.qualname} is random: no gradient is derived, because the reference would draw other "
@@ -56,7 +69,7 @@ class DerivedGradient:
             )
         if contract.signature.returns_list:
             (grads,) = grads  # torch gives the gradients of a list as a list
-        needs = _needs(arguments, ctx.needs_input_grad)
+        needs = _needs(arguments, needs_input_grad)
         incoming = _without_none(grads, contract, arguments)
         found, remaining = iter(self._vjp_for(arguments, incoming)(incoming, *arguments, needs)), iter(needs)
 
@@ -164,6 +177,7 @@ class CustomGradient:
         self.contract = contract
         self._backward = backward
         self._setup_context = setup_context
+        self.sources = backward.sources if isinstance(backward, BackwardOperator) else None
 
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
         if self._setup_context is None:
@@ -178,6 +192,10 @@ class CustomGradient:
         found = self._backward(ctx, *grads)
         return found if isinstance(found, tuple) else (found,)
 
+    def gradients(self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
+        assert isinstance(self._backward, BackwardOperator)  # only it has sources
+        return self._backward.gradients(values, needs_input_grad, grads)
+
 
 class _CustomGradientOfSaved:
     """A custom gradient of an operator with saved-for-backward outputs.
@@ -190,6 +208,8 @@ class _CustomGradientOfSaved:
         self._visible = contract.signature.visible
         self._custom = CustomGradient(contract, backward, setup_context)
         self._derived = DerivedGradient(contract)
+        own = self._custom.sources
+        self.sources = None if own is None else (*own, *self._derived.sources)
 
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
         custom_ctx = CustomContext(ctx)
@@ -200,6 +220,12 @@ class _CustomGradientOfSaved:
         if torch.is_grad_enabled():
             return self._derived.backward(ctx, grads)
         return self._custom.backward(CustomContext.in_backward(ctx), grads[: self._visible])
+
+    def gradients(self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
+        count = len(self._custom.sources or ())
+        if torch.is_grad_enabled():
+            return self._derived.gradients(values[count:], needs_input_grad, grads)
+        return self._custom.gradients(values[:count], needs_input_grad, grads[: self._visible])
 
 
 def custom_gradient(contract: Contract, backward: Backward, setup_context: SetupContext | None) -> Gradient:

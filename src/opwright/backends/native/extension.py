@@ -1,0 +1,85 @@
+"""Builds opwright's own native extensions of Python: once for a torch, a Python and a compiler, and then cached."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.compiler import run_compiler
+from opwright.backends.compiler_inputs import key_parts
+from opwright.backends.native.tensor_access import LIBRARIES
+from opwright.cache import ArtifactKey
+from opwright.machine import Compiler
+
+__all__ = ["Extension", "build_extension"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What an extension is built from.
+
+    Attributes:
+        sources: file names in ``templates``: the one to compile, then those that it includes.
+        libraries: torch's libraries that it is linked with.
+    """
+
+    name: str
+    sources: Sequence[str]
+    flags: Sequence[str]
+    libraries: Sequence[str]
+
+
+def build_extension(extension: Extension, compiler: Compiler, headers: Path, tools: BuildTools) -> Path:
+    """The extension's library, from the cache or built.
+
+    Args:
+        headers: the folder of Python's headers.
+
+    Raises:
+        CompileError, CacheError: it cannot be built or kept.
+    """
+    source = extension.sources[0]
+
+    def make(folder: Path) -> None:
+        torch_headers = LIBRARIES.parent / "include"
+        includes = [
+            f"-I{_TEMPLATES}",
+            f"-I{torch_headers}",
+            f"-I{torch_headers}/torch/csrc/api/include",
+            f"-I{headers}",
+        ]
+        libraries = [f"-L{LIBRARIES}", *(f"-l{library}" for library in extension.libraries)]
+        command = [compiler.path, *extension.flags, *includes, str(_TEMPLATES / source), "-o", str(_library(folder))]
+        run_compiler([*command, *libraries], f"{source} with {compiler.version}")
+
+    folder = tools.cache.get_or_build(
+        _key(extension, compiler),
+        make,
+        on_build=lambda: tools.notify(f"compiling {source} with {compiler.version}; cached for all kernels"),
+        on_wait=lambda: tools.notify(f"waiting: another process compiles {source}"),
+    )
+    return folder / _library(folder).name
+
+
+def _library(folder: Path) -> Path:
+    return folder / "extension.so"
+
+
+def _key(extension: Extension, compiler: Compiler) -> ArtifactKey:
+    return ArtifactKey(
+        name=extension.name,
+        parts=(
+            *((name, (_TEMPLATES / name).read_text()) for name in extension.sources),
+            ("flags", " ".join(extension.flags)),
+            *key_parts(compiler, ()),
+            ("torch", torch.__version__),
+            ("python", str(sys.implementation.cache_tag)),
+        ),
+    )

@@ -1,0 +1,425 @@
+// Calls that autograd tracks, like an earlier one, as one Python function: it runs a kernel and gives its outputs a node
+// of autograd's graph. What is not as described goes to Python's way, torch.autograd.Function.
+// tracked_call.py writes the numbers of a description in the order in which they are read here.
+#include <python_tensor.h>
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace torch::autograd {
+TORCH_API void deleteNode(Node* function);  // of torch with shared_ptr, where nodes need it
+}
+
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+// shared_ptr until torch 2.13, intrusive_ptr since.
+using NodePointer = decltype(Edge::function);
+
+PyTypeObject* tensor_type = nullptr;
+PyTypeObject* parameter_type = nullptr;
+
+// The functions and constants of a description, in a tuple, so that Python's garbage collector sees them.
+enum Held : Py_ssize_t {
+  held_description,
+  held_name,
+  held_run,         // the kernel: takes the arguments
+  held_again,       // Python's way for an output that is not as described: takes it, then the arguments
+  held_needs,       // for each argument whether its gradient is needed, a tuple
+  held_gradients,   // the gradients of the arguments: takes the saved values, needs, and the outputs' gradients
+  held_refuse,      // raises the error for a gradient that is neither a tensor nor None, or of an argument without one
+  held_count
+};
+
+struct Description {
+  Py_ssize_t arguments;
+  std::vector<bool> is_tensor;   // for each argument
+  std::vector<int64_t> sources;  // what is saved: the position of an argument, or -1 - that of an output
+  int64_t outputs;               // of the kernel: 0 for a single tensor, else the items of a tuple
+  int64_t visible;               // the first of them, which the caller gets; the others are saved only
+};
+
+Description read_description(const int64_t* next) {
+  Description description{};
+  description.arguments = *next++;
+  for (Py_ssize_t i = 0; i < description.arguments; ++i) description.is_tensor.push_back(*next++ != 0);
+  for (int64_t left = *next++; left > 0; --left) description.sources.push_back(*next++);
+  description.outputs = *next++;
+  description.visible = *next++;
+  return description;
+}
+
+constexpr const char* capsule_name = "opwright.tracked_call";
+
+// A strong reference, taken and dropped under the GIL.
+class Owned {
+ public:
+  explicit Owned(PyObject* object = nullptr) : object_(object) {}
+  Owned(const Owned&) = delete;
+  Owned(Owned&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Owned() { Py_XDECREF(object_); }
+  static Owned from(PyObject* borrowed) { return Owned(Py_NewRef(borrowed)); }
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_;
+};
+
+// Also from a thread of the engine, which has no GIL.
+struct WithGil {
+  PyGILState_STATE state = PyGILState_Ensure();
+  ~WithGil() { PyGILState_Release(state); }
+};
+
+// python_error takes the error that is set in Python; torch raises it again where backward was called.
+[[noreturn]] void throw_python_error() {
+  python_error error;
+  error.persist();
+  throw std::move(error);
+}
+
+Owned checked(PyObject* object) {
+  if (object == nullptr) throw_python_error();
+  return Owned(object);
+}
+
+bool is_tensor(PyObject* object) { return Py_IS_TYPE(object, tensor_type) || Py_IS_TYPE(object, parameter_type); }
+
+const at::Tensor& tensor_in(PyObject* object) {
+  return *reinterpret_cast<at::Tensor*>(opwright::held_in(object));
+}
+
+Owned python_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return Owned::from(Py_None);
+  return checked(opwright::to_python(reinterpret_cast<AtenTensorHandle>(const_cast<at::Tensor*>(&tensor))));
+}
+
+// A saved value: a tensor, or any other object.
+struct Saved {
+  SavedVariable tensor;
+  Owned other;
+};
+
+// One call in autograd's graph.
+class TrackedCall : public Node {
+ public:
+  TrackedCall(PyObject* self, const Description& description) : self_(Owned::from(self)), description_(description) {}
+
+  ~TrackedCall() override {
+    if (!Py_IsInitialized()) {  // at the end of the process the objects are left alone
+      self_.release();
+      for (Saved& each : saved_) each.other.release();
+      return;
+    }
+    WithGil with;
+    saved_.clear();
+    self_ = Owned();
+  }
+
+  std::string name() const override {
+    const char* name = PyUnicode_AsUTF8(held(held_name));
+    return name == nullptr ? "opwright" : name;
+  }
+
+  void save(PyObject* const* arguments, const std::vector<PyObject*>& outputs) {
+    saved_.reserve(description_.sources.size());
+    for (const int64_t source : description_.sources) {
+      Saved saved;
+      if (source < 0) {
+        const int64_t output = -1 - source;
+        saved.tensor = SavedVariable(tensor_in(outputs[output]), /*is_output=*/output < description_.visible);
+      } else if (description_.is_tensor[source]) {
+        saved.tensor = SavedVariable(tensor_in(arguments[source]), /*is_output=*/false);
+      } else {
+        saved.other = Owned::from(arguments[source]);
+      }
+      saved_.push_back(std::move(saved));
+    }
+  }
+
+  variable_list apply(variable_list&& grads) override {
+    WithGil with;
+    if (is_released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+    return gradients([this](const Saved& each) { return each.tensor.unpack(getptr()); }, grads);
+  }
+
+  void release_variables() override {
+    WithGil with;
+    saved_.clear();
+    is_released_ = true;
+  }
+
+#if __has_include(<torch/csrc/autograd/node.h>)
+  // Since torch 2.14, where only weak references may be left: what is saved is freed with the last strong one.
+  void release_resources() override {
+    {
+      WithGil with;
+      saved_.clear();
+    }
+    Node::release_resources();
+  }
+#endif
+
+  // -- compiled autograd: the gradient is one call in its graph, which is not traced into ------------------------------
+
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    args.collect(reinterpret_cast<uint64_t>(&description_));
+    for (const Saved& each : saved_) {
+      if (each.other) {
+        args.collect(reinterpret_cast<uint64_t>(each.other.get()));
+      } else {
+        args.collect(each.tensor, /*is_output=*/true);  // unpacked as in apply
+      }
+    }
+    for (uint32_t i = 0; i < num_inputs(); ++i) {
+      for (const c10::SymInt& size : input_metadata(i).shape_as_dim_vector()) {
+        args.collect(static_cast<uint64_t>(size.as_int_unchecked()));  // for a gradient of zeros
+      }
+    }
+  }
+
+  variable_list apply_with_saved(const variable_list& grads, torch::dynamo::autograd::SwapSavedVariables& saved) override {
+    namespace compiled = torch::dynamo::autograd;
+    variable_list tensors;
+    for (Saved& each : saved_) {
+      if (each.other) continue;
+      saved.before(each.tensor);
+      tensors.push_back(each.tensor.unpack(getptr()));
+    }
+    compiled::PackedArgs packed;
+    packed.pack(tensors);
+    const std::vector<c10::IValue>& values = packed.vec();
+    const auto& interface = compiled::getPyCompilerInterface();
+    const std::string function = interface->bind_function(saved.get_py_compiler(), name(), on_tensors(), {values[0].type()},
+                                                          /*is_custom_function=*/true, /*is_traceable=*/false);
+    const auto expected = compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+        compiled::get_input_metadata(next_edges()));
+    variable_list found = interface->call_function(saved.get_py_compiler(), "apply_functional", function, grads, values, expected);
+    for (Saved& each : saved_) {
+      if (!each.other) saved.after(each.tensor);
+    }
+    return found;
+  }
+
+ private:
+  // A function of gradients and saved tensors, for graphs that outlive this node.
+  torch::dynamo::autograd::functional_apply_t on_tensors() const {
+    WithGil with;
+    auto twin = std::make_shared<TrackedCall>(self_.get(), description_);
+    for (uint32_t i = 0; i < num_inputs(); ++i) twin->zeros_.push_back(input_metadata(i));
+    twin->set_next_edges(torch::autograd::edge_list(num_outputs()));
+    for (const Saved& each : saved_) twin->saved_.push_back({SavedVariable(), Owned(Py_XNewRef(each.other.get()))});
+    return [twin](const variable_list& grads, const std::vector<c10::IValue>& values) {
+      WithGil with;
+      return twin->gradients_from(torch::dynamo::autograd::PackedArgs(values).unpack<variable_list>(), grads);
+    };
+  }
+
+  variable_list gradients_from(const variable_list& tensors, const variable_list& grads) const {
+    std::size_t next = 0;
+    return gradients([&](const Saved&) { return tensors[next++]; }, grads);
+  }
+
+  PyObject* held(Held which) const { return PyTuple_GET_ITEM(self_.get(), which); }
+
+  // `tensor_of` unpacks a saved tensor.
+  template <class TensorOf>
+  variable_list gradients(TensorOf tensor_of, const variable_list& grads) const {
+    Owned values = checked(PyTuple_New(static_cast<Py_ssize_t>(saved_.size())));
+    for (std::size_t i = 0; i < saved_.size(); ++i) {
+      Owned value = saved_[i].other ? Owned::from(saved_[i].other.get()) : python_of(tensor_of(saved_[i]));
+      PyTuple_SET_ITEM(values.get(), static_cast<Py_ssize_t>(i), value.release());
+    }
+    Owned incoming = checked(PyTuple_New(static_cast<Py_ssize_t>(grads.size())));
+    for (std::size_t i = 0; i < grads.size(); ++i) {
+      // As autograd.Function does: an output that nothing depends on has a gradient of zeros.
+      Owned grad = python_of(grads[i].defined() ? grads[i] : metadata_of(i).zeros_like());
+      PyTuple_SET_ITEM(incoming.get(), static_cast<Py_ssize_t>(i), grad.release());
+    }
+    PyObject* arguments[] = {values.get(), held(held_needs), incoming.get()};
+    Owned found = checked(PyObject_Vectorcall(held(held_gradients), arguments, 3, nullptr));
+    return taken(found.get());
+  }
+
+  const torch::autograd::InputMetadata& metadata_of(std::size_t output) const {
+    return zeros_.empty() ? input_metadata(output) : zeros_[output];
+  }
+
+  // The gradients of the tensors among the arguments, from a tuple of one for each argument, or of fewer.
+  variable_list taken(PyObject* found) const {
+    variable_list gradients;
+    gradients.reserve(num_outputs());
+    const Py_ssize_t count = PyTuple_GET_SIZE(found);
+    for (Py_ssize_t i = 0; i < description_.arguments; ++i) {
+      PyObject* each = i < count ? PyTuple_GET_ITEM(found, i) : Py_None;
+      const bool is_none = each == Py_None;
+      if (!is_none && !(description_.is_tensor[i] && PyObject_TypeCheck(each, tensor_type))) refuse(i, each);
+      if (description_.is_tensor[i]) gradients.push_back(is_none ? at::Tensor() : tensor_in(each));
+    }
+    return gradients;
+  }
+
+  [[noreturn]] void refuse(Py_ssize_t position, PyObject* gradient) const {
+    checked(PyObject_CallFunction(held(held_refuse), "nOO", position, gradient, description_.is_tensor[position] ? Py_True : Py_False));
+    throw std::runtime_error("a gradient is neither a tensor nor None");
+  }
+
+  Owned self_;
+  const Description& description_;  // a part of self_
+  std::vector<Saved> saved_;
+  std::vector<torch::autograd::InputMetadata> zeros_;  // of a node that is in no graph
+  bool is_released_ = false;
+};
+
+template <class Pointer>
+Pointer new_node(PyObject* self, const Description& description) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>) {
+    return Pointer(new TrackedCall(self, description), torch::autograd::deleteNode);
+  } else {
+    return c10::make_intrusive<TrackedCall>(self, description);
+  }
+}
+
+// Since torch 2.14 a thread can have hooks on new nodes.
+template <class Pointer>
+void announce(const Pointer& node) {
+#if __has_include(<torch/csrc/autograd/node_creation_hook.h>)
+  torch::autograd::fire_node_creation_hooks(node);
+#endif
+}
+
+// One output of the kernel is a new tensor, which nothing else knows: autograd has nothing to keep of it.
+bool is_new(PyObject* output, PyObject* const* arguments, const Description& description) {
+  if (!Py_IS_TYPE(output, tensor_type)) return false;
+  const at::Tensor& tensor = tensor_in(output);
+  if (tensor.unsafeGetTensorImpl()->autograd_meta() != nullptr || tensor.is_inference()) return false;
+  if (!torch::autograd::isDifferentiableType(tensor.scalar_type())) return false;
+  for (Py_ssize_t i = 0; i < description.arguments; ++i) {
+    if (description.is_tensor[i] && tensor_in(arguments[i]).is_same(tensor)) return false;
+  }
+  return true;
+}
+
+// The kernel's outputs; empty if they are not as described.
+std::vector<PyObject*> outputs_in(PyObject* result, PyObject* const* arguments, const Description& description) {
+  std::vector<PyObject*> outputs;
+  if (description.outputs == 0) {
+    outputs.push_back(result);
+  } else if (PyTuple_Check(result) && PyTuple_GET_SIZE(result) == description.outputs) {
+    for (Py_ssize_t i = 0; i < description.outputs; ++i) outputs.push_back(PyTuple_GET_ITEM(result, i));
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    bool is_described = static_cast<int64_t>(i) < description.visible
+                            ? is_new(outputs[i], arguments, description)
+                            : Py_IS_TYPE(outputs[i], tensor_type) != 0;
+    for (std::size_t j = 0; j < i; ++j) is_described = is_described && outputs[i] != outputs[j];
+    if (!is_described) return {};
+  }
+  return outputs;
+}
+
+void track(PyObject* self, const Description& description, PyObject* const* arguments,
+           const std::vector<PyObject*>& outputs, torch::autograd::edge_list&& edges) {
+  const NodePointer pointer = new_node<NodePointer>(self, description);
+  auto* node = static_cast<TrackedCall*>(pointer.get());
+  node->set_next_edges(std::move(edges));
+  for (int64_t i = 0; i < description.visible; ++i) {
+    const at::Tensor& output = tensor_in(outputs[i]);
+    torch::autograd::impl::set_gradient_edge(output, {pointer, node->add_input_metadata(output)});
+  }
+  node->save(arguments, outputs);
+  announce(pointer);
+}
+
+torch::autograd::edge_list edges_of(PyObject* const* arguments, const Description& description) {
+  torch::autograd::edge_list edges;
+  edges.reserve(description.arguments);
+  for (Py_ssize_t i = 0; i < description.arguments; ++i) {
+    if (!description.is_tensor[i]) continue;
+    const at::Tensor& tensor = tensor_in(arguments[i]);
+    edges.push_back(tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor) : Edge());
+  }
+  return edges;
+}
+
+PyObject* visible(Owned result, const std::vector<PyObject*>& outputs, const Description& description) {
+  if (description.outputs == 0 || description.visible == description.outputs) return result.release();
+  if (description.visible == 1) return Py_NewRef(outputs[0]);
+  return PyTuple_GetSlice(result.get(), 0, description.visible);
+}
+
+PyObject* in_python(PyObject* self, PyObject* result, PyObject* const* arguments, Py_ssize_t count) {
+  std::vector<PyObject*> all{result};
+  all.insert(all.end(), arguments, arguments + count);
+  return PyObject_Vectorcall(PyTuple_GET_ITEM(self, held_again), all.data(), all.size(), nullptr);
+}
+
+PyObject* run_below_autograd(PyObject* run, PyObject* const* arguments, Py_ssize_t count) {
+  const at::AutoGradMode records(false);
+  return PyObject_Vectorcall(run, arguments, count, nullptr);
+}
+
+PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  const auto* description = static_cast<Description*>(PyCapsule_GetPointer(PyTuple_GET_ITEM(self, held_description), capsule_name));
+  if (description == nullptr) return nullptr;
+  for (Py_ssize_t i = 0; i < description->arguments; ++i) {
+    if (count != description->arguments || (description->is_tensor[i] && !is_tensor(arguments[i]))) {
+      PyErr_SetString(PyExc_TypeError, "the arguments are not those of the guard");
+      return nullptr;
+    }
+  }
+  Owned result(run_below_autograd(PyTuple_GET_ITEM(self, held_run), arguments, count));
+  if (!result) return nullptr;
+  const std::vector<PyObject*> outputs = outputs_in(result.get(), arguments, *description);
+  if (outputs.empty()) return in_python(self, result.get(), arguments, count);
+  track(self, *description, arguments, outputs, edges_of(arguments, *description));
+  return visible(std::move(result), outputs, *description);
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef definition = {"tracked_call", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call)),
+                          METH_FASTCALL, nullptr};
+
+void delete_description(PyObject* capsule) { delete static_cast<Description*>(PyCapsule_GetPointer(capsule, capsule_name)); }
+
+}  // namespace
+
+// Called before anything else: the types of plain tensors, and how to access them.
+extern "C" void opwright_reach_tensors(PyObject* type, PyObject* parameter, std::size_t offset,
+                                       PyObject* (*wrap)(const void*)) {
+  tensor_type = reinterpret_cast<PyTypeObject*>(type);
+  parameter_type = reinterpret_cast<PyTypeObject*>(parameter);
+  opwright::tensor_offset = offset;
+  opwright::wrap = wrap;
+}
+
+// A function for the described calls; `held` is a tuple of what follows the description in Held.
+extern "C" PyObject* opwright_tracked_call(const int64_t* numbers, PyObject* held) {
+  Owned capsule(PyCapsule_New(new Description(read_description(numbers)), capsule_name, &delete_description));
+  Owned self(PyTuple_New(held_count));
+  if (!capsule || !self || PyTuple_GET_SIZE(held) != held_count - 1) return nullptr;
+  PyTuple_SET_ITEM(self.get(), held_description, capsule.release());
+  for (Py_ssize_t i = 1; i < held_count; ++i) PyTuple_SET_ITEM(self.get(), i, Py_NewRef(PyTuple_GET_ITEM(held, i - 1)));
+  return PyCFunction_New(&definition, self.get());
+}

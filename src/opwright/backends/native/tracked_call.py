@@ -1,0 +1,140 @@
+"""Runs guarded calls that autograd tracks in one native function, whose outputs get a native node of autograd's graph.
+
+``templates/tracked_call.cpp`` runs the kernel and makes the node; the gradients themselves are a Python function. It
+needs torch's own C++ headers, so that building it takes 10 to 20 s, once for a torch and a Python. No call waits for
+that: it is built in a thread after some tracked calls, and until then, as without a compiler, they take Python's way
+(``torch.autograd.Function``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from opwright.backends.build_tools import BuildTools
+from opwright.backends.native.extension import Extension, build_extension
+from opwright.backends.native.tensor_access import access_to_tensors, python_headers
+from opwright.errors import CacheError, CompileError
+
+__all__ = ["TrackedCall", "TrackedCalls", "load_tracked_calls", "tracked_calls"]
+
+_EXTENSION = Extension(
+    "tracked_call",
+    sources=("tracked_call.cpp", "python_tensor.h"),
+    flags=("-O2", "-std=c++20", "-fPIC", "-shared", "-Wall"),
+    libraries=("torch_cpu", "torch_python", "c10"),
+)
+
+
+@dataclass(frozen=True)
+class TrackedCall:
+    """What the tracked calls of one guard share.
+
+    Attributes:
+        name: that of the node.
+        is_tensor: for each argument, whether it is a tensor.
+        sources: the values that are saved: the position of an argument, or -1 - that of an output.
+        outputs: how many outputs the kernel returns in a tuple; 0 for a tensor alone.
+        visible: how many of them the caller gets, the first ones. The others have no gradient.
+        run: the kernel, as a function of the arguments.
+        again: takes an output of the kernel that is not new or has no gradient, and the arguments; tracks it in Python.
+        needs: for each argument, whether its gradient is needed.
+        gradients: takes the saved values, ``needs`` and the gradients of the visible outputs; returns a tuple of a
+            gradient, or None, for each argument.
+        refuse: raises the error for a gradient that autograd does not take: its position, it, and whether the argument
+            is a tensor.
+    """
+
+    name: str
+    is_tensor: tuple[bool, ...]
+    sources: tuple[int, ...]
+    outputs: int
+    visible: int
+    run: Callable[..., Any]
+    again: Callable[..., Any]
+    needs: tuple[bool, ...]
+    gradients: Callable[..., tuple[Any, ...]]
+    refuse: Callable[[int, Any, bool], None]
+
+
+class TrackedCalls:
+    """The loaded extension."""
+
+    def __init__(self, library: Path, access: tuple[int, int | None]) -> None:
+        loaded = ctypes.PyDLL(str(library))
+        loaded.opwright_reach_tensors.argtypes = [*[ctypes.py_object] * 2, ctypes.c_size_t, ctypes.c_void_p]
+        loaded.opwright_reach_tensors.restype = None
+        loaded.opwright_reach_tensors(torch.Tensor, torch.nn.Parameter, *access)
+        self._make = loaded.opwright_tracked_call
+        self._make.restype = ctypes.py_object
+        self._make.argtypes = [ctypes.c_char_p, ctypes.py_object]
+
+    def function_for(self, call: TrackedCall) -> Callable[..., Any]:
+        """The native function of a call's arguments."""
+        held = (call.name, call.run, call.again, call.needs, call.gradients, call.refuse)
+        made: Callable[..., Any] = self._make(array("q", _numbers(call)).tobytes(), held)
+        return made
+
+
+def _numbers(call: TrackedCall) -> Iterator[int]:
+    """The numbers of a description, in the order in which tracked_call.cpp reads them."""
+    yield from (len(call.is_tensor), *call.is_tensor, len(call.sources), *call.sources, call.outputs, call.visible)
+
+
+def load_tracked_calls(tools: BuildTools) -> TrackedCalls | None:
+    """The extension, built if it is not in the cache; None if it cannot be built or does not load."""
+    compiler, headers, access = tools.machine.cxx, python_headers(), access_to_tensors()
+    if compiler is None or headers is None or access is None or not access[0]:
+        return None
+    try:
+        return TrackedCalls(build_extension(_EXTENSION, compiler, headers, tools), access)
+    except (CompileError, CacheError, OSError) as error:
+        tools.notify(f"autograd tracks calls in Python, which costs a few microseconds more: {error}")
+        return None
+
+
+class _GuardedOperator(Protocol):
+    def _forget_guards(self) -> None: ...
+
+
+class _InBackground:
+    """The extension, which a thread loads or builds after some calls."""
+
+    def __init__(self, after: int) -> None:
+        self.loaded: TrackedCalls | None = None
+        self._remaining = after
+        self._waiting: weakref.WeakSet[_GuardedOperator] = weakref.WeakSet()
+        self.thread: threading.Thread | None = None
+
+    def counting(self, tools: BuildTools, operator: _GuardedOperator) -> Callable[[], None]:
+        """A function that counts a call in Python. The operator makes new guards once the extension is loaded."""
+        self._waiting.add(operator)
+
+        def count() -> None:
+            if self._remaining > 0:
+                self._remaining -= 1
+                if self._remaining == 0:
+                    self.thread = threading.Thread(target=self.load, args=(tools,), name="opwright-build", daemon=True)
+                    self.thread.start()
+
+        return count
+
+    def load(self, tools: BuildTools) -> None:
+        """Load the extension, built if it is not in the cache. Operators use it from now on."""
+        self._remaining = 0
+        self.loaded = self.loaded or load_tracked_calls(tools)
+        for each in list(self._waiting) if self.loaded is not None else ():
+            each._forget_guards()
+
+
+# Programs with fewer tracked calls do without the extension: for them it would not be worth its build.
+_CALLS_BEFORE_A_BUILD = 200
+tracked_calls = _InBackground(_CALLS_BEFORE_A_BUILD)
