@@ -17,7 +17,7 @@ from opwright.backends import BACKENDS
 ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
 LAYERS = (
-    "errors", "tree", "import_file", "internals", "results", "machine", "file_trust", "read_files", "cache", "contract",
+    "errors", "tree", "import_file", "internals", "results", "processor", "machine", "file_trust", "read_files", "cache", "contract",
     "backends", "runtime", "sweep", "checks", "timing", "cluster", "report", "package", "gallery", "planted",
     "mutation", "port", "cli",
 )  # fmt: skip
@@ -26,7 +26,8 @@ LEAVES = {
     "tree": set(),
     "import_file": set(),
     "results": set(),
-    "machine": {"errors", "results"},
+    "processor": set(),
+    "machine": {"errors", "results", "processor"},
     "read_files": set(),
     "cache": {"errors", "file_trust", "read_files"},
     "file_trust": set(),

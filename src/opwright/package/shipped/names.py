@@ -25,7 +25,7 @@ NOT_SHIPPED = frozenset({
     "Finding", "Kernel", "KernelFinding", "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport",
     "NotChecked", "OperatorCalls", "Origin", "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest",
     "Shown", "SizeRange", "Status", "Verdict", "bench", "bench_calls", "check", "compile_numpy", "explain", "mutate",
-    "selftest", "simulate", "simulator_options", "tune",
+    "TensorMap", "selftest", "simulate", "simulator_options", "tensor_map", "tune",
 })  # fmt: skip
 
 
