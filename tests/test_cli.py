@@ -462,3 +462,36 @@ def test_resume_does_not_go_with_calls(script, tmp_path):
     refused = opwright("bench", script(RIGHT), "--calls", "--resume", "journal", cwd=tmp_path)
     assert refused.returncode == 2
     assert "--resume does not go with --calls" in refused.stderr
+
+
+TRACKS = """
+    import torch
+    import opwright as ow
+    from jaxtyping import Float32
+    from torch import Tensor
+
+    @ow.op("{namespace}::inner")
+    def inner(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+        return x * 2
+
+    inner.python(lambda x: x * 2, name="k")
+
+    @ow.op("{namespace}::double")
+    def double(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+        return x * 2
+
+    @double.python
+    def tracks(x):
+        leaf = torch.ones(3, requires_grad=True)
+        for _ in range(250):
+            inner(leaf)
+        return x * 2
+"""
+
+
+@pytest.mark.slow  # a check with an empty cache
+def test_no_compiler_of_ours_is_taken_for_a_process_that_a_kernel_leaves_behind(script, tmp_path, namespace):
+    file = script(TRACKS.format(namespace=namespace))
+    chosen = ["--only", "values", "--only", "global state", "--level", "smoke", "--strict"]
+    done = opwright("check", f"{file}:double", *chosen, cwd=tmp_path, OPWRIGHT_CACHE_DIR=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stdout + done.stderr

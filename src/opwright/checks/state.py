@@ -17,8 +17,8 @@ import torch
 __all__ = ["RANDOM", "changes", "in_simulator", "restore", "settings"]
 
 # Programs that compile, by what is in their command lines; packages that keep threads for their own work.
-_COMPILERS = (b"torch._inductor", b"opwright/backends/cuda/nvrtc_child.py", b"templates/tracked_call.cpp")
-_LIBRARIES = ("opwright", "torch", "triton", "concurrent", "multiprocessing", "tqdm", "filelock")
+_COMPILERS = (b"torch._inductor", b"opwright/backends/cuda/nvrtc_child.py")
+_LIBRARIES = ("torch", "triton", "concurrent", "multiprocessing", "tqdm", "filelock")
 
 # The settings that a kernel may change whose contract says that it draws random numbers.
 RANDOM = "the state of torch's generator"
@@ -43,13 +43,13 @@ def _flushes_denormals() -> bool:
 
 
 def _threads() -> frozenset[str]:
-    """The threads that run, except those of opwright and of the libraries that compile and compute."""
+    """The threads that run, except those of the libraries that compile and compute."""
     targets = {thread: getattr(getattr(thread, "_target", None), "__module__", "") for thread in threading.enumerate()}
     return frozenset(thread.name for thread, module in targets.items() if not str(module).startswith(_LIBRARIES))
 
 
 def _children() -> frozenset[str]:
-    """The processes that this one has started, except those in which torch, NVRTC and opwright compile."""
+    """The processes that this one has started, except those in which torch and NVRTC compile."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # the thread has ended

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.backends.build_tools import build_tools
+from opwright.backends.native.tracked_call import tracked_calls
 from opwright.contract import derive
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case, Size
@@ -66,6 +68,7 @@ def bench_calls(
     if where == "cuda" and not machine.has_gpu:
         raise CheckError("there is no CUDA GPU to time on", fix="use --device cpu")
     operators = load_operators(targets)
+    tracked_calls.load(build_tools())
     known = {name for o in operators for name in o.kernels}
     for name in kernels or ():
         if name not in known:

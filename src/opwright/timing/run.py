@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from opwright.backends.build_tools import build_tools
+from opwright.backends.native.tracked_call import tracked_calls
 from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.case import Case, Size
 from opwright.errors import CacheError, CheckError
@@ -233,6 +235,7 @@ def _measure(request: Request) -> BenchReport:
         raise CheckError("there is no CUDA GPU to time on", fix="use --device cpu")
     _refuse_unknown(request)
     cases = {id(o): _cases(o, request, where) for o in request.operators}
+    tracked_calls.load(build_tools(), build=False)
     timer = make_timer(where)
     roofline = measure_roofline(where, timer, machine, request.progress) if request.limits else ()
     watch = ClockWatch()

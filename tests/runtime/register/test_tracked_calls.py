@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -21,6 +22,7 @@ import opwright as ow
 from opwright.backends.build_tools import build_tools
 from opwright.backends.native import tracked_call
 from opwright.backends.native.tracked_call import tracked_calls
+from opwright.cache import ArtifactCache
 from opwright.errors import ArgumentError
 
 pytestmark = pytest.mark.compiler
@@ -538,6 +540,25 @@ def test_the_extension_is_built_after_some_calls_and_then_used(monkeypatch: pyte
     assert background.loaded is not None
     op(x, y)  # makes a new guard
     assert is_native(op(x, y))
+
+
+def test_a_process_that_watches_or_times_kernels_builds_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, namespace: str
+) -> None:
+    background = tracked_call._InBackground(after=3)
+    monkeypatch.setattr("opwright.runtime.op.tracked_calls", background)
+    empty = dataclasses.replace(build_tools(), cache=ArtifactCache(tmp_path))
+    background.load(empty, build=False)
+    x, y = inputs()
+    op = guarded(product(namespace), x, y, 2.0)
+    for _ in range(5):
+        assert not is_native(op(x, y))
+    assert background.thread is None
+    assert not list(tmp_path.rglob("*.so"))
+    background.load(build_tools(), build=True)
+    background.loaded = None
+    background.load(build_tools(), build=False)
+    assert background.loaded is not None, "what is in the cache is used"
 
 
 def test_an_extension_that_does_not_compile_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from opwright.backends.native.tensor_access import LIBRARIES
 from opwright.cache import ArtifactKey
 from opwright.machine import Compiler
 
-__all__ = ["Extension", "build_extension"]
+__all__ = ["Extension", "build_extension", "find_extension"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -65,7 +65,13 @@ def build_extension(extension: Extension, compiler: Compiler, headers: Path, too
         on_build=lambda: tools.notify(f"compiling {source} with {compiler.version}; cached for all kernels"),
         on_wait=lambda: tools.notify(f"waiting: another process compiles {source}"),
     )
-    return folder / _library(folder).name
+    return _library(folder)
+
+
+def find_extension(extension: Extension, compiler: Compiler, tools: BuildTools) -> Path | None:
+    """The extension's library if it is in the cache."""
+    folder = tools.cache.find(_key(extension, compiler))
+    return _library(folder) if folder is not None else None
 
 
 def _library(folder: Path) -> Path:

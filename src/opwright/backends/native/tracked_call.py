@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.native.extension import Extension, build_extension
+from opwright.backends.native.extension import Extension, build_extension, find_extension
 from opwright.backends.native.tensor_access import access_to_tensors, python_headers
 from opwright.errors import CacheError, CompileError
 
@@ -89,13 +89,17 @@ def _numbers(call: TrackedCall) -> Iterator[int]:
     yield from (len(call.is_tensor), *call.is_tensor, len(call.sources), *call.sources, call.outputs, call.visible)
 
 
-def load_tracked_calls(tools: BuildTools) -> TrackedCalls | None:
-    """The extension, built if it is not in the cache; None if it cannot be built or does not load."""
+def load_tracked_calls(tools: BuildTools, *, build: bool = True) -> TrackedCalls | None:
+    """The extension; None if it does not load, or is not in the cache and cannot or shall not be built."""
     compiler, headers, access = tools.machine.cxx, python_headers(), access_to_tensors()
     if compiler is None or headers is None or access is None or not access[0]:
         return None
     try:
-        return TrackedCalls(build_extension(_EXTENSION, compiler, headers, tools), access)
+        if build:
+            library: Path | None = build_extension(_EXTENSION, compiler, headers, tools)
+        else:
+            library = find_extension(_EXTENSION, compiler, tools)
+        return TrackedCalls(library, access) if library is not None else None
     except (CompileError, CacheError, OSError) as error:
         tools.notify(f"autograd tracks calls in Python, which costs a few microseconds more: {error}")
         return None
@@ -127,10 +131,15 @@ class _InBackground:
 
         return count
 
-    def load(self, tools: BuildTools) -> None:
-        """Load the extension, built if it is not in the cache. Operators use it from now on."""
+    def load(self, tools: BuildTools, *, build: bool = True) -> None:
+        """Load the extension, built if it is not in the cache. Operators use it from now on.
+
+        Args:
+            build: False: what is not in the cache is not built in this process later either, as that would disturb
+                what it times or watches.
+        """
         self._remaining = 0
-        self.loaded = self.loaded or load_tracked_calls(tools)
+        self.loaded = self.loaded or load_tracked_calls(tools, build=build)
         for each in list(self._waiting) if self.loaded is not None else ():
             each._forget_guards()
 
