@@ -12,8 +12,6 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.backends.build_tools import build_tools
-from opwright.backends.native.tracked_call import tracked_calls
 from opwright.contract import derive
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case, Size
@@ -22,6 +20,7 @@ from opwright.internals.dispatch import is_intercepted
 from opwright.machine import this_machine
 from opwright.results import Accepted, CallsReport, CallTime, OperatorCalls
 from opwright.runtime.op import Op
+from opwright.runtime.register.native_tracker import load_native_tracker
 from opwright.timing.analysis.statistics import estimate
 from opwright.timing.measurement import recorded
 from opwright.timing.run import load_operators
@@ -68,7 +67,7 @@ def bench_calls(
     if where == "cuda" and not machine.has_gpu:
         raise CheckError("there is no CUDA GPU to time on", fix="use --device cpu")
     operators = load_operators(targets)
-    tracked_calls.load(build_tools())
+    load_native_tracker(build=True)
     known = {name for o in operators for name in o.kernels}
     for name in kernels or ():
         if name not in known:

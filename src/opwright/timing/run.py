@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-from opwright.backends.build_tools import build_tools
-from opwright.backends.native.tracked_call import tracked_calls
 from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.case import Case, Size
 from opwright.errors import CacheError, CheckError
@@ -22,6 +20,7 @@ from opwright.machine import this_machine
 from opwright.results import BenchReport, Crossover, Measurement
 from opwright.runtime.baselines import DERIVED
 from opwright.runtime.op import Op
+from opwright.runtime.register.native_tracker import load_native_tracker
 from opwright.runtime.size_tables import device_name
 from opwright.runtime.source_files import digest_of_sources
 from opwright.runtime.targets import load_target
@@ -235,7 +234,7 @@ def _measure(request: Request) -> BenchReport:
         raise CheckError("there is no CUDA GPU to time on", fix="use --device cpu")
     _refuse_unknown(request)
     cases = {id(o): _cases(o, request, where) for o in request.operators}
-    tracked_calls.load(build_tools(), build=False)
+    load_native_tracker(build=False)
     timer = make_timer(where)
     roofline = measure_roofline(where, timer, machine, request.progress) if request.limits else ()
     watch = ClockWatch()

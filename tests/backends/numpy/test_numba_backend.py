@@ -59,7 +59,8 @@ def test_a_check_passes_the_right_and_finds_the_wrong_kernel(namespace: str) -> 
                 out[i, j] = a * state
         return out
 
-    right, wrong = ow.check(op, checks=["values"], timeout=600).verdicts  # Numba compiles, on a machine that may be busy
+    # Numba compiles, on a machine that may be busy.
+    right, wrong = ow.check(op, checks=["values"], timeout=600).verdicts
     assert right.status == "pass", right.findings
     assert wrong.status == "fail"
     assert "IndexError" in wrong.failures[0].message

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.backends.build_tools import build_tools
-from opwright.backends.native.tracked_call import tracked_calls
 from opwright.checks.context import Context
 from opwright.checks.kernel_calls import CallsHere, Layout, Raised, pass_on_refusal
 from opwright.checks.memory import copy_back, same_layout_copy
@@ -42,6 +40,7 @@ from opwright.results import Finding
 from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
+from opwright.runtime.register.native_tracker import load_native_tracker
 
 __all__ = ["main"]
 
@@ -89,7 +88,7 @@ def _loaded(link: Connection, job: Job) -> Op | None:
 def _is_built(link: Connection, operator: Op, job: Job) -> bool:
     """Compile and load the kernel, and tell the judge what is wrong if that fails."""
     prepare_torch()
-    tracked_calls.load(build_tools(), build=False)
+    load_native_tracker(build=False)
     wrong = ""
     if job.kernel != REFERENCE:
         try:
