@@ -438,10 +438,13 @@ def test_a_deep_graph_is_freed_without_recursion(way: str, namespace: str) -> No
     x, y = inputs()
     op = guarded(product(namespace), x, y, 1.0)
     out = guarded(op, op(x, y, 1.0), y, 1.0)(x, y, 1.0)
+    first = weakref.ref(out)
     for _ in range(20_000):
         out = op(out, y, 1.0)
+    assert first() is not None
     del out
     gc.collect()
+    assert first() is None
 
 
 def test_threads(way: str, namespace: str) -> None:

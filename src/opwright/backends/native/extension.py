@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from opwright.backends.native.tensor_access import LIBRARIES
 from opwright.cache import ArtifactKey
 from opwright.machine import Compiler
 
-__all__ = ["Extension", "build_extension", "find_extension"]
+__all__ = ["Extension", "build_extension", "find_extension", "load_extension"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -72,6 +73,15 @@ def find_extension(extension: Extension, compiler: Compiler, tools: BuildTools) 
     """The extension's library if it is in the cache."""
     folder = tools.cache.find(_key(extension, compiler))
     return _library(folder) if folder is not None else None
+
+
+def load_extension(library: Path, access: tuple[int, int | None]) -> ctypes.PyDLL:
+    """Load an extension, which then knows how to reach tensors (``access_to_tensors``)."""
+    loaded = ctypes.PyDLL(str(library))
+    loaded.opwright_reach_tensors.argtypes = [*[ctypes.py_object] * 2, ctypes.c_size_t, ctypes.c_void_p]
+    loaded.opwright_reach_tensors.restype = None
+    loaded.opwright_reach_tensors(torch.Tensor, torch.nn.Parameter, *access)
+    return loaded
 
 
 def _library(folder: Path) -> Path:

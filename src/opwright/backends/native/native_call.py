@@ -20,7 +20,7 @@ import torch
 
 from opwright.backends.base import Launch
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.native.extension import Extension, build_extension
+from opwright.backends.native.extension import Extension, build_extension, load_extension
 from opwright.backends.native.tensor_access import LIBRARIES, access_to_tensors, address_of, python_headers
 from opwright.contract.dtypes import short
 from opwright.errors import CacheError, CompileError
@@ -35,7 +35,7 @@ __all__ = [
 _MOST_ARGUMENTS = 64
 _EXTENSION = Extension(
     "native_call",
-    sources=("native_call.cpp", "python_tensor.h"),
+    sources=("native_call.cpp", "extension.h", "python_tensor.h"),
     flags=("-O2", "-std=c++17", "-fPIC", "-shared", "-Wall", f"-DOPWRIGHT_MOST_ARGUMENTS={_MOST_ARGUMENTS}"),
     libraries=("torch_cpu",),
 )
@@ -141,10 +141,7 @@ class NativeCalls:
     """The loaded native extension."""
 
     def __init__(self, library: Path, access: tuple[int, int | None]) -> None:
-        loaded = ctypes.PyDLL(str(library))
-        loaded.opwright_reach_tensors.argtypes = [*[ctypes.py_object] * 2, ctypes.c_size_t, ctypes.c_void_p]
-        loaded.opwright_reach_tensors.restype = None
-        loaded.opwright_reach_tensors(torch.Tensor, torch.nn.Parameter, *access)
+        loaded = load_extension(library, access)
         self._make = loaded.opwright_native_call
         self._make.restype = ctypes.py_object
         self._make.argtypes = [ctypes.c_char_p, ctypes.py_object, ctypes.py_object]

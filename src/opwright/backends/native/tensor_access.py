@@ -1,6 +1,6 @@
 """How native code gets tensors from Python objects in this Python and this torch.
 
-The C++ side of it is ``templates/python_tensor.h``.
+The C++ side of it is ``templates/python_tensor.h``, and in extensions of ours ``templates/extension.h``.
 """
 
 from __future__ import annotations

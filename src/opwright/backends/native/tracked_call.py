@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.native.extension import Extension, build_extension, find_extension
+from opwright.backends.native.extension import Extension, build_extension, find_extension, load_extension
 from opwright.backends.native.tensor_access import access_to_tensors, python_headers
 from opwright.errors import CacheError, CompileError
 
@@ -28,7 +26,7 @@ __all__ = ["TrackedCall", "TrackedCalls", "load_tracked_calls", "tracked_calls"]
 
 _EXTENSION = Extension(
     "tracked_call",
-    sources=("tracked_call.cpp", "python_tensor.h"),
+    sources=("tracked_call.cpp", "extension.h", "python_tensor.h"),
     flags=("-O2", "-std=c++20", "-fPIC", "-shared", "-Wall"),
     libraries=("torch_cpu", "torch_python", "c10"),
 )
@@ -69,10 +67,7 @@ class TrackedCalls:
     """The loaded extension."""
 
     def __init__(self, library: Path, access: tuple[int, int | None]) -> None:
-        loaded = ctypes.PyDLL(str(library))
-        loaded.opwright_reach_tensors.argtypes = [*[ctypes.py_object] * 2, ctypes.c_size_t, ctypes.c_void_p]
-        loaded.opwright_reach_tensors.restype = None
-        loaded.opwright_reach_tensors(torch.Tensor, torch.nn.Parameter, *access)
+        loaded = load_extension(library, access)
         self._make = loaded.opwright_tracked_call
         self._make.restype = ctypes.py_object
         self._make.argtypes = [ctypes.c_char_p, ctypes.py_object]

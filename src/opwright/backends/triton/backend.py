@@ -60,11 +60,12 @@ class TritonBackend(Backend):
 
     def probe(self, spec: KernelSpec, device: str, machine: Machine) -> Probe:
         if machine.triton is not None and device == "cpu" and "cuda" in spec.devices:
-            if _has_gluon(spec.source):
+            simulates = machine.cuda_simulator and machine.cxx is not None
+            if (machine.triton_interpret or simulates) and _has_gluon(spec.source):
                 return Refused("Gluon kernels run on a GPU only, in no simulator or interpreter", "use a GPU")
             if machine.triton_interpret:
                 return Accepted("in Triton's interpreter")
-            if machine.cuda_simulator and machine.cxx is not None:
+            if simulates:
                 return Accepted("compiled for the CPU, every access checked")
             return Refused(
                 "Triton kernels run on a GPU; on a CPU only in the simulator, or in Triton's interpreter",

@@ -1,7 +1,7 @@
 // Calls of a kernel that are like an earlier one, as one Python function: it takes the addresses of tensors, allocates
 // the outputs, and runs the kernel. A call that is not as described goes to a Python function, which reports the error.
 // native_call.py writes the numbers of a description in the order in which they are read here.
-#include <python_tensor.h>
+#include <extension.h>
 
 #include <array>
 #include <cstdint>
@@ -25,9 +25,6 @@ using LaunchKernel = int (*)(void* kernel, unsigned, unsigned, unsigned, unsigne
                              void* stream, void** parameters, void** extra);
 using CurrentStream = AOTITorchError (*)(int32_t device, void** stream);
 using CurrentDevice = AOTITorchError (*)(int32_t* device);
-
-PyTypeObject* tensor_type = nullptr;
-PyTypeObject* parameter_type = nullptr;
 
 class Numbers {
  public:
@@ -240,7 +237,7 @@ class Call {
   }
 
   bool take_tensor(int64_t& taken, const KernelArgument& argument, PyObject* object) const {
-    if (!Py_IS_TYPE(object, tensor_type) && !Py_IS_TYPE(object, parameter_type)) return false;
+    if (!is_plain_tensor(object)) return false;
     const opwright::HandleOf tensor(object);
     if (argument.source == Source::pointer && !is_as_described(tensor.handle, argument)) return false;
     if (!take_address(taken, tensor.handle)) return false;
@@ -331,15 +328,6 @@ PyMethodDef definition = {"planned_call", reinterpret_cast<PyCFunction>(reinterp
 void delete_description(PyObject* capsule) { delete static_cast<Description*>(PyCapsule_GetPointer(capsule, capsule_name)); }
 
 }  // namespace
-
-// Called before anything else: the types of plain tensors, and how to access them if torch has no functions for it.
-extern "C" void opwright_reach_tensors(PyObject* type, PyObject* parameter, std::size_t offset,
-                                       PyObject* (*wrap)(const void*)) {
-  tensor_type = reinterpret_cast<PyTypeObject*>(type);
-  parameter_type = reinterpret_cast<PyTypeObject*>(parameter);
-  opwright::tensor_offset = offset;
-  opwright::wrap = wrap;
-}
 
 // A function for the described call. `fallback` takes the same arguments; `raised` takes a kernel's message, and raises.
 extern "C" PyObject* opwright_native_call(const int64_t* numbers, PyObject* fallback, PyObject* raised) {

@@ -1,7 +1,7 @@
 // Calls that autograd tracks, like an earlier one, as one Python function: it runs a kernel and gives its outputs a node
 // of autograd's graph. What is not as described goes to Python's way, torch.autograd.Function.
 // tracked_call.py writes the numbers of a description in the order in which they are read here.
-#include <python_tensor.h>
+#include <extension.h>
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/edge.h>
@@ -29,9 +29,6 @@ using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 // shared_ptr until torch 2.13, intrusive_ptr since.
 using NodePointer = decltype(Edge::function);
-
-PyTypeObject* tensor_type = nullptr;
-PyTypeObject* parameter_type = nullptr;
 
 // The functions and constants of a description, in a tuple, so that Python's garbage collector sees them.
 enum Held : Py_ssize_t {
@@ -102,8 +99,6 @@ Owned checked(PyObject* object) {
   if (object == nullptr) throw_python_error();
   return Owned(object);
 }
-
-bool is_tensor(PyObject* object) { return Py_IS_TYPE(object, tensor_type) || Py_IS_TYPE(object, parameter_type); }
 
 const at::Tensor& tensor_in(PyObject* object) {
   return *reinterpret_cast<at::Tensor*>(opwright::held_in(object));
@@ -384,7 +379,7 @@ PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   const auto* description = static_cast<Description*>(PyCapsule_GetPointer(PyTuple_GET_ITEM(self, held_description), capsule_name));
   if (description == nullptr) return nullptr;
   for (Py_ssize_t i = 0; i < description->arguments; ++i) {
-    if (count != description->arguments || (description->is_tensor[i] && !is_tensor(arguments[i]))) {
+    if (count != description->arguments || (description->is_tensor[i] && !is_plain_tensor(arguments[i]))) {
       PyErr_SetString(PyExc_TypeError, "the arguments are not those of the guard");
       return nullptr;
     }
@@ -404,15 +399,6 @@ PyMethodDef definition = {"tracked_call", reinterpret_cast<PyCFunction>(reinterp
 void delete_description(PyObject* capsule) { delete static_cast<Description*>(PyCapsule_GetPointer(capsule, capsule_name)); }
 
 }  // namespace
-
-// Called before anything else: the types of plain tensors, and how to access them.
-extern "C" void opwright_reach_tensors(PyObject* type, PyObject* parameter, std::size_t offset,
-                                       PyObject* (*wrap)(const void*)) {
-  tensor_type = reinterpret_cast<PyTypeObject*>(type);
-  parameter_type = reinterpret_cast<PyTypeObject*>(parameter);
-  opwright::tensor_offset = offset;
-  opwright::wrap = wrap;
-}
 
 // A function for the described calls; `held` is a tuple of what follows the description in Held.
 extern "C" PyObject* opwright_tracked_call(const int64_t* numbers, PyObject* held) {
