@@ -3,6 +3,7 @@
 ``python benchmarks/cuda_corpus_values.py FOLDER --json FILE`` takes a folder of checkouts (``xlite-dev+LeetCUDA``,
 ``siboehm+SGEMM_CUDA``). Each kernel runs at a size that its tiles divide, where results are compared, and elementwise
 kernels and reductions at one that they do not divide. What the simulator reports is in the record, with its line.
+``--gpu`` makes each launch on a GPU as well, from the same bits, and says how far the two results are apart.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Result:
     size: str
     status: str  # agrees, differs, findings, refused
     detail: list[str] = field(default_factory=list)
+    gpu: str = ""  # the same bits, or the largest difference
 
 
 def hardshrink(x: torch.Tensor) -> torch.Tensor:
@@ -193,15 +195,43 @@ def plain_product(block: tuple[int, ...], dtype: torch.dtype) -> Callable[[Any],
     return launch
 
 
-def run(case: Case, folder: Path) -> Result:
+@dataclass
+class InBothPlaces:
+    """A kernel whose launches on a CPU are followed by the same launch on a GPU.
+
+    Attributes:
+        different: the largest difference of a tensor after a launch, relative to its largest element.
+    """
+
+    kernel: Any
+    different: float = 0.0
+
+    def __getitem__(self, sizes: Any) -> Callable[..., None]:
+        def launch(*arguments: Any) -> None:
+            there = [a.cuda() if isinstance(a, torch.Tensor) else a for a in arguments]
+            self.kernel[sizes](*arguments)  # first: what it finds must not happen on the GPU
+            self.kernel[sizes](*there)
+            torch.cuda.synchronize()
+            for a, b in zip(arguments, there, strict=True):
+                if isinstance(a, torch.Tensor) and not torch.equal(a.view(torch.uint8), b.cpu().view(torch.uint8)):
+                    apart = (a.double() - b.cpu().double()).abs().max() / a.double().abs().max().clamp(min=1e-9)
+                    self.different = max(self.different, float(apart.nan_to_num(torch.inf)))
+
+        return launch
+
+
+def run(case: Case, folder: Path, *, with_gpu: bool) -> Result:
     repository = "siboehm+SGEMM_CUDA" if case.file.startswith("siboehm/") else "xlite-dev+LeetCUDA"
     file = folder / repository / case.file.removeprefix("siboehm/")
     result = Result(f"{repository}/{case.file.removeprefix('siboehm/')}", case.kernel, case.size, "agrees")
     try:
         torch.manual_seed(0)
         kernel = ow.cuda_module(file, options=[*case.options, "-I", str(file.parent)])[case.kernel]
+        both = InBothPlaces(kernel)
         with ow.simulator_options(time_limit_s=60, seed=1):
-            came, wanted = case.launch(kernel)
+            came, wanted = case.launch(both if with_gpu else kernel)
+        if with_gpu:
+            result.gpu = f"{both.different:.3g}" if both.different else "same bits"
         tolerance = {torch.float16: 2e-2, torch.bfloat16: 5e-2}.get(came.dtype, 1e-4)
         if not torch.allclose(came.double(), wanted.double(), rtol=tolerance, atol=tolerance):
             error = (came.double() - wanted.double()).abs().max().item()
@@ -220,24 +250,33 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--gpu", action="store_true", help="make each launch on a GPU as well")
     chosen = parser.parse_args()
     began = time.monotonic()
     cases = [*product_cases(), *row_cases(), *reduction_cases(), *elementwise_cases()]
     cases = [case for case in cases if chosen.only in f"{case.file}/{case.kernel}"]
     with ThreadPoolExecutor(chosen.jobs) as pool:
         results = []
-        for result in pool.map(lambda case: run(case, chosen.folder), cases):
+        for result in pool.map(lambda case: run(case, chosen.folder, with_gpu=chosen.gpu), cases):
             results.append(result)
-            print(f"{result.status:9} {result.kernel} {result.size} {'; '.join(result.detail)[:240]}", flush=True)
+            print(
+                f"{result.status:9} {result.kernel} {result.size} {result.gpu} {'; '.join(result.detail)[:240]}",
+                flush=True,
+            )
     statuses = {s: sum(r.status == s for r in results) for s in ("agrees", "differs", "findings", "refused")}
     kernels = len({(r.file, r.kernel) for r in results})
     agreeing = len({(r.file, r.kernel) for r in results if r.status == "agrees"})
     print(f"{kernels} kernels, {agreeing} agree in a case; cases: {statuses}; {time.monotonic() - began:.0f} s")
+    if chosen.gpu:
+        compared = [r for r in results if r.gpu]
+        same = sum(r.gpu == "same bits" for r in compared)
+        print(f"on {torch.cuda.get_device_name()}: {same} of {len(compared)} cases the same bits")
     if chosen.json:
         records.write(
             chosen.json,
             {"kernels": kernels, "kernels that agree": agreeing, "cases": statuses,
-             "seconds": time.monotonic() - began, "results": [asdict(r) for r in results]},
+             "seconds": time.monotonic() - began,
+             "gpu": torch.cuda.get_device_name() if chosen.gpu else "", "results": [asdict(r) for r in results]},
         )  # fmt: skip
 
 

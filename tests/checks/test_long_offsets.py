@@ -155,6 +155,16 @@ def test_it_needs_memory(monkeypatch):
     assert len(unchecked) == 2
 
 
+@pytest.mark.parametrize(("each", "runs"), [(1e-9, True), (1e-2, False)])
+def test_the_time_of_an_empty_call_is_not_taken_for_that_of_its_elements(monkeypatch, each, runs):
+    monkeypatch.setattr(
+        long_offsets, "_seconds", lambda context, run, arguments: 5.0 + each * long_offsets._elements_of(arguments)
+    )
+    result = found(twice, "right")
+    assert [isinstance(r, Finding) for r in result] == ([True] if runs else [False, False])
+    assert runs or all("it takes about" in r.why for r in result)
+
+
 def test_a_reference_that_takes_too_much_memory_is_stopped(monkeypatch):
     monkeypatch.setattr(long_offsets, "free_bytes", lambda device: 64 << 20)
 

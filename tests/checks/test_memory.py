@@ -13,6 +13,9 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 import opwright as ow
+from opwright.checks.context import Context
+from opwright.checks.outputs import guard_bands
+from opwright.contract.inputs.cases import cases
 from opwright.results import Status
 
 CHECKS = ["memory", "reads"]
@@ -242,3 +245,17 @@ def test_lists_and_written_arguments():
     found = {v.kernel: _messages(v) for v in ow.check(add_all_, checks=CHECKS, device="cpu").verdicts}
     assert found["right"] == []
     assert "memory before the start of argument 'xs'" in found["wrong"][0]
+
+
+def test_results_that_differ_by_chance_are_no_reads_of_other_memory(monkeypatch):
+    def judged(results):
+        """What is said of a kernel that gives one bit in each of these calls, with the two patterns in turn."""
+        calls = iter(results)
+        monkeypatch.setattr(guard_bands, "_run_guarded", lambda *_: (torch.tensor([float(next(calls))]),))
+        case = context.prepare(context.cases[0])
+        return guard_bands._find_error(context, case, waits_at=None)
+
+    context = Context(twice, "writes all of its scratch", "cpu", "quick", [], lambda *_: None)
+    context.cases += [case for case in cases(twice.contract, "quick") if dict(case.sizes)["n"]][:1]
+    assert judged([0, 1, 0, 1, 1, 1]) is None
+    assert "memory that was never written" in judged([0, 1] * 20)

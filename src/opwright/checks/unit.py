@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from opwright.checks.context import KERNEL
@@ -155,14 +155,13 @@ def check_unit(unit: CheckUnit, progress: Progress) -> Verdict:
     _list_unchecked(task.op, report, settings, ended_early=ended_early)
     if not settings.case:  # a single one was asked for
         report.findings += too_little(task.op, report.findings, report.not_checked)
-    nothing = not report.findings
     return Verdict(
         op=task.op.contract.qualname,
         kernel=task.kernel,
         backend=task.backend,
         device=task.where,
-        status=Status.FAIL if nothing else worst(f.status for f in report.findings),
-        reason=_reason(task, report.findings),
+        status=_status(settings, report),
+        reason=_reason(task, report),
         parts={name: part.origin.value for name, part in task.op.parts.items()},
         findings=tuple(report.findings),
         not_checked=tuple(report.not_checked),
@@ -178,11 +177,20 @@ def _why_unavailable(operator: Op, why: str) -> str:
     return message
 
 
-def _reason(task: Task, findings: Sequence[Finding]) -> str:
-    if failed := [f.check for f in findings if f.status is Status.FAIL]:
+def _status(settings: Settings, report: _WorkerReport) -> Status:
+    if report.findings:
+        return worst(f.status for f in report.findings)
+    # Of chosen checks, this machine may lack what they need, which is no fault of the kernel.
+    said = {n.check for n in report.not_checked if n.why != "not selected"}
+    return Status.REFUSED if settings.checks and said.issuperset(settings.checks) else Status.FAIL
+
+
+def _reason(task: Task, report: _WorkerReport) -> str:
+    if failed := [f.check for f in report.findings if f.status is Status.FAIL]:
         return f"failed: {', '.join(dict.fromkeys(failed))}"
-    if not findings:
-        return "nothing could be checked"
+    if not report.findings:
+        why = [f"{n.check}: {n.reason}" for n in report.not_checked if n.why != "not selected"]
+        return f"nothing could be checked{': ' * bool(why)}{'; '.join(dict.fromkeys(why))}"
     if task.simulate:
         return "in the Triton simulator" if task.backend == "triton" else "in the CUDA simulator"
     if not task.interpret:

@@ -38,6 +38,7 @@ def double_kernel(x, out, n, BLOCK: gl.constexpr):  # type: ignore[no-untyped-de
 
 
 def launch(x: Tensor) -> Tensor:
+    x = x.contiguous()
     out = torch.empty_like(x)
     if x.numel():
         double_kernel[(triton.cdiv(x.numel(), 128),)](x, out, x.numel(), BLOCK=128)

@@ -315,6 +315,37 @@ def test_a_gradient_through_a_sort_of_equal_values_may_go_to_either():
         assert wrong(expected, other) == 0
 
 
+def test_of_three_equal_values_each_may_get_any_gradient_of_theirs_and_no_other():
+    def gradient(x, g):
+        return torch.zeros_like(g).scatter(0, torch.argsort(x, dim=0, stable=True), g)
+
+    x = normal(40, dtype=torch.bfloat16).unique().repeat_interleave(3)
+    for seed in range(60):
+        g = normal(len(x), dtype=torch.bfloat16, seed=seed)
+        expected = computation(gradient, x, g)
+        turned = g.view(-1, 3).roll(1 + seed % 2, 1).flatten()
+        assert wrong(expected, turned) == 0, seed
+    beside = turned.clone()
+    beside[0] = 10.0  # is no gradient of these three
+    assert wrong(expected, beside) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_pseudoinverse_may_come_from_any_stable_algorithm(dtype):
+    def from_transposed(a):
+        u, s, vh = torch.linalg.svd(a.mT.contiguous(), full_matrices=False)
+        return (u / s.unsqueeze(-2)) @ vh
+
+    for seed in range(10):
+        a = normal(40, 3, 6, dtype=dtype, seed=seed)
+        expected = computation(torch.linalg.pinv, a, terms=6)
+        assert wrong(expected, from_transposed(a)) == 0, seed
+    narrow = torch.linalg.pinv(
+        a.to(torch.float32).to(torch.bfloat16 if dtype is torch.float32 else torch.float32).double()
+    )
+    assert wrong(expected, narrow.to(dtype)) > 600
+
+
 def test_an_intermediate_result_may_be_flushed_before_it_is_multiplied():
     x = torch.tensor([3e-39, 2e-20])
     expected = computation(lambda x: (x * 1.0) * 20.0, x)

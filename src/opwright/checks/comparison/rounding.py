@@ -237,7 +237,7 @@ class _Perturbed(_Exactly):
             root = size.diagonal(dim1=-2, dim2=-1).sqrt()
             of = root.unsqueeze(-1) * root.unsqueeze(-2)
         else:
-            of = size.amax((-2, -1) if "svd" in name or "eig" in name else -2, keepdim=True)
+            of = size.square().sum((-2, -1) if "svd" in name or "eig" in name else -2, keepdim=True).sqrt()
         return t + self._noise(t.shape) * self._finest * of
 
     def _without_equal_zeros(self, t: torch.Tensor) -> torch.Tensor:
@@ -284,8 +284,8 @@ _BOUNDED = frozenset({"sigmoid", "tanh", "erf", "erfc", "exp", "sin", "cos", "_l
 
 
 # Factorisations, and what follows from them. Their errors are those of a matrix that is off a little: by a share of the
-# roots of its diagonal (Cholesky), of its columns' largest elements (LU, QR), or of its largest one (eigenvalues and
-# singular values). Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorems 10.3, 9.3 and 19.4; Golub
+# roots of its diagonal (Cholesky), of its columns' norms (LU, QR), or of its own norm (eigenvalues and singular
+# values). Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., theorems 10.3, 9.3 and 19.4; Golub
 # and Van Loan, Matrix Computations, 4th ed., sections 8.3 and 8.6. A triangular system's are errors of each element.
 _OF_MATRICES = (
     "cholesky", "geqrf", "lu_", "orgqr", "ormqr",

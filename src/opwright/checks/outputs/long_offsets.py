@@ -47,8 +47,9 @@ _OTHERS = 96
 _TIMES_NEEDED, _MOST_OF_FREE = 2.5, 0.85
 # Each piece of a result is judged by a sample: wrong, if so much of it is farther off than a part of its size.
 _PIECE, _STEP, _MOST_WRONG, _MOST_OFF = 1 << 24, 13, 0.1, 0.1
-# What takes longer, by the time of the short case, is left out.
+# What takes longer, by the time of the short case and of one some times as long, is left out.
 _MOST_SECONDS = 30.0
+_LONGER = 64
 _SECONDS_BETWEEN_TRIES = 0.5
 # A sum of more terms rounds too much to be told from a wrong one.
 _LONGEST_SUM = 1 << 20
@@ -167,12 +168,28 @@ def _why_not(context: Context, pair: _Long, short: Sequence[Any]) -> str | None:
     _, longest = derive.work(contract, short)
     if longest > _LONGEST_SUM // (_MOST_OF_32_BITS // _elements_of(short)):
         return "rounding in sums of so many terms hides what is looked for"
-    times = _MOST_OF_32_BITS / _elements_of(short)
+    larger = _long_arguments(context, _Long(pair.short, _between(pair)), short)
     for run in (contract.reference, context.run_kernel):
-        seconds = times * _seconds(context, run, short)
-        if seconds > _MOST_SECONDS:
+        # What a call takes of itself is most of a short one's time.
+        for arguments in (short, larger):
+            seconds = _MOST_OF_32_BITS / _elements_of(arguments) * _seconds(context, run, arguments)
+            if seconds <= _MOST_SECONDS:
+                break
+        else:
             return f"it takes about {seconds:.0f} s"
     return None
+
+
+def _between(pair: _Long) -> Case:
+    """A case some times as long as the short one, in which the work of its elements is most of the time."""
+    case = pair.short
+    for (name, size), (_, most) in zip(pair.short.sizes, pair.long.sizes, strict=True):
+        if size != most:
+            (period, length) = (
+                (size[0], most[0]) if isinstance(size, tuple) and isinstance(most, tuple) else (size, most)
+            )
+            case = _sized(case, name, size, min(_LONGER * period, length))
+    return case
 
 
 def _elements_of(arguments: Sequence[Any]) -> int:

@@ -62,9 +62,11 @@ def test_instructions() -> None:
         f" {statement} return out; }}"
         for n, (statement, _) in enumerate(known.values())
     )
-    calls = "\n".join(f"  x[0] = 11; x[1] = 22; out[{n}] = f{n}(x);" for n in range(len(known)))
+    # Each has memory of its own, which nothing has written in this launch: "load" is not coherent.
+    calls = "\n".join(f"  out[{n}] = f{n}(x + {2 * n});" for n in range(len(known)))
     text = f"{bodies}\n__global__ void k(unsigned* x, unsigned* out) {{\n{calls}\n}}\n"
-    x, out = torch.zeros(2, dtype=torch.int32), torch.zeros(len(known), dtype=torch.int32)
+    x = torch.tensor([11, 22] * len(known), dtype=torch.int32)
+    out = torch.zeros(len(known), dtype=torch.int32)
     here, there = both(text, "k", 1, x, out)
     assert dict(zip(known, here.tolist(), strict=True)) == dict(zip(known, there.tolist(), strict=True))
 
