@@ -159,11 +159,15 @@ def fused_ssim(
 ) -> tuple[
     Float32[Tensor, "b c h w"], Float32[Tensor, "b c h w"], Float32[Tensor, "b c h w"], Float32[Tensor, "b c h w"]
 ]:
+    if not train:
+        raise ValueError("the derivatives that are kept for the backward are tensors without elements then")
     mu1, mu2 = _window(img1), _window(img2)
     s1, s2, s12 = (_window(p) - m for p, m in ((img1**2, mu1**2), (img2**2, mu2**2), (img1 * img2, mu1 * mu2)))
     top1, top2, low1, low2 = 2 * mu1 * mu2 + c1, 2 * s12 + c2, mu1**2 + mu2**2 + c1, s1 + s2 + c2
     ssim = top1 * top2 / (low1 * low2)
-    return ssim, torch.zeros_like(ssim), torch.zeros_like(ssim), torch.zeros_like(ssim)
+    by_variance, by_covariance = -ssim / low2, 2 * top1 / (low1 * low2)
+    by_mean = 2 * mu2 * (top2 - top1) / (low1 * low2) + 2 * mu1 * ssim * (1 / low2 - 1 / low1)
+    return ssim, by_mean, by_variance, by_covariance
 
 
 @ow.op("ports::deformable_attention")

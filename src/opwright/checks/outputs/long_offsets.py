@@ -185,9 +185,7 @@ def _between(pair: _Long) -> Case:
     case = pair.short
     for (name, size), (_, most) in zip(pair.short.sizes, pair.long.sizes, strict=True):
         if size != most:
-            (period, length) = (
-                (size[0], most[0]) if isinstance(size, tuple) and isinstance(most, tuple) else (size, most)
-            )
+            period, length = (s[0] if isinstance(s, tuple) else s for s in (size, most))
             case = _sized(case, name, size, min(_LONGER * period, length))
     return case
 

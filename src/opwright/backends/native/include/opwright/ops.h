@@ -16,6 +16,9 @@
 #include <torch/headeronly/core/ScalarType.h>
 #include <torch/headeronly/core/TensorAccessor.h>
 #include <torch/headeronly/util/Exception.h>
+#include <torch/headeronly/util/HeaderOnlyArrayRef.h>
+#include <torch/headeronly/util/shim_utils.h>
+#include <torch/headeronly/version.h>
 
 // What ATen's headers bring besides, and sources use without naming it.
 #include <algorithm>
@@ -40,6 +43,23 @@
 #include <unordered_set>
 #include <utility>
 #include <vector>
+
+// What torch 2.11 and 2.12 lack of these headers.
+#ifndef STABLE_TORCH_ERROR_CODE_CHECK
+#define STABLE_TORCH_ERROR_CODE_CHECK(call) TORCH_ERROR_CODE_CHECK(call)
+#endif
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
+namespace c10 {
+template <class T>
+constexpr bool operator==(HeaderOnlyArrayRef<T> a, HeaderOnlyArrayRef<T> b) {
+  return a.equals(b);
+}
+template <class T>
+constexpr bool operator!=(HeaderOnlyArrayRef<T> a, HeaderOnlyArrayRef<T> b) {
+  return !a.equals(b);
+}
+}  // namespace c10
+#endif
 
 namespace opwright {
 namespace {  // nothing here is shared with another shared object, which may contain another version
