@@ -8,9 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from opwright.cli import app
+from opwright.planted import run
 from opwright.planted.catalogue import FILES, rows
 from opwright.planted.run import selftest
-from opwright.results import Planted, SelfTest
+from opwright.results import Finding, Planted, SelfTest, Status, Verdict
 
 
 def _row(defect, *caught_by, planted=True, refused=""):
@@ -43,6 +44,24 @@ def test_what_is_missed_and_what_is_accused_fail_it():
         "defect": "a", "backend": "python", "device": "cpu", "planted": True, "caught_by": ["values"], "time_s": 0.1,
         "refused": "", "message": "", "lost": False,
     }  # fmt: skip
+
+
+def test_interrupted_it_keeps_what_is_finished_and_does_not_pass(monkeypatch, tmp_path):
+    def interrupted(*operators, kernels, on_verdict, **options):
+        name, _, kernel = kernels[0].rpartition(":")
+        finding = Finding("values", Status.FAIL, message="wrong")
+        on_verdict(Verdict(name, kernel, "python", "cpu", Status.FAIL, findings=(finding,)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "check", interrupted)
+    record = tmp_path / "record.json"
+    shown = CliRunner().invoke(app, ["selftest", "--only", "elementwise", "--json", str(record)])
+    assert shown.exit_code == 130, shown.output
+    assert "interrupted: 1 of " in shown.output
+    found = json.loads(record.read_text())
+    assert found["partial"].startswith("interrupted: 1 of ")
+    assert len(found["rows"]) == 1
+    assert not SelfTest({}, (_row("a", "values"),), 1.0, partial="interrupted").passed
 
 
 def test_a_file_that_is_not_there_is_refused():

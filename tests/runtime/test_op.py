@@ -270,3 +270,39 @@ def test_a_kernel_that_returns_a_list_gives_the_tuple_that_the_contract_promises
 
     assert type(halves(torch.ones(2))) is tuple
     assert type(halves.kernels["listed"](torch.ones(2))) is tuple
+
+
+class _Wrapper(torch.Tensor):
+    """A tensor whose elements are in another one, as a DTensor's are in its local part."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        wrapper = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        wrapper.inner = inner
+        return wrapper
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*(a.inner if isinstance(a, cls) else a for a in args), **(kwargs or {}))
+
+
+class _Named(torch.Tensor):
+    """A tensor with memory of its own."""
+
+
+@pytest.mark.parametrize("calls_before", [0, 3])
+def test_a_kernel_called_by_name_refuses_tensors_whose_memory_is_elsewhere(namespace, calls_before):
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return 2 * x
+
+    twice.python(lambda x: torch.from_numpy(x.numpy() * 2), name="by address")
+    x = torch.randn(5)
+    for _ in range(calls_before):
+        twice.kernels["by address"](x)
+    for tensor in (_Wrapper(x), FakeTensorMode().from_tensor(x)):
+        with pytest.raises(ow.KernelRefusedError, match=r"'x'.*has no memory of its own\n.*twice\.only"):
+            twice.kernels["by address"](tensor)
+    assert torch.equal(twice(_Wrapper(x)), 2 * x)
+    for tensor in (x.as_subclass(_Named), torch.nn.Parameter(x)):
+        assert torch.equal(twice.kernels["by address"](tensor.detach()), 2 * x)

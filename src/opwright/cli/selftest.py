@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from opwright.cli.common import FAILED, PASSED, UNFINISHED, Json, Verbose, console, write_records
+from opwright.cli.common import FAILED, INTERRUPTED, PASSED, UNFINISHED, Json, Verbose, console, write_records
 from opwright.cli.sweep import Ray, Resume, sweep
 
 __all__ = ["selftest"]
@@ -41,6 +41,8 @@ def selftest(
         )
     show_selftest(console(), found, verbose=verbose)
     write_records(found.to_json(), json, None)
+    if found.partial:
+        raise typer.Exit(INTERRUPTED)
     if found.passed:
         raise typer.Exit(PASSED)
     raise typer.Exit(FAILED if found.missed or found.false_alarms or not found.lost else UNFINISHED)

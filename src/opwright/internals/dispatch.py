@@ -20,6 +20,7 @@ from opwright.internals.lookup import all_found, find
 __all__ = [
     "conjugates_are_ignored",
     "forward_mode_is_on",
+    "has_memory",
     "is_functorch_tensor",
     "is_intercepted",
     "is_plain_tensor",
@@ -151,6 +152,12 @@ def forward_mode_is_on() -> bool:
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
     """Whether the dispatcher would apply nothing but autograd and autocast to this tensor."""
     return type(tensor) in _PLAIN_TYPES and _are_plain_keys(_keys_of(tensor).raw_repr())  # type: ignore[misc]
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are where its address says: not one that Python dispatches, as a DTensor or a
+    FakeTensor, whose parts are elsewhere or nowhere."""
+    return type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 @functools.cache

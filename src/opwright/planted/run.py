@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ def selftest(
     on_resume: Callable[[str], None] | None = None,
     on_result: Callable[[Planted], None] | None = None,
 ) -> SelfTest:
-    """Check every kernel of the catalogue.
+    """Check every kernel of the catalogue. Interrupted, it returns what was finished.
 
     Args:
         files: only these files of it.
@@ -45,27 +46,31 @@ def selftest(
     for row in rows(files):
         by_checks.setdefault(row.checks, []).append(row)
     machine = this_machine() if executor is None else executor.machine
-    with open_journal(resume, machine, on_resume) as journal:
-        for checks, group in by_checks.items():
-            known = {(row.op.contract.qualname, row.kernel): row for row in group}
+    partial = ""
 
-            def done(verdict: Verdict, known: dict[tuple[str, str], Row] = known) -> None:
-                result = _result(known[verdict.op, verdict.kernel], verdict)
-                results.append(result)
-                if on_result is not None:
-                    on_result(result)
+    def done(known: dict[tuple[str, str], Row], verdict: Verdict) -> None:
+        result = _result(known[verdict.op, verdict.kernel], verdict)
+        results.append(result)
+        if on_result is not None:
+            on_result(result)
 
-            check(
-                *dict.fromkeys(row.op for row in group),
-                kernels=[f"{op}:{kernel}" for op, kernel in known],
-                checks=checks,
-                device=device,
-                jobs=jobs,
-                executor=executor,
-                resume=journal,
-                on_verdict=done,
-            )
-    return SelfTest(machine.to_json(), tuple(results), round(time.monotonic() - started, 1))
+    try:
+        with open_journal(resume, machine, on_resume) as journal:
+            for checks, group in by_checks.items():
+                known = {(row.op.contract.qualname, row.kernel): row for row in group}
+                check(
+                    *dict.fromkeys(row.op for row in group),
+                    kernels=[f"{op}:{kernel}" for op, kernel in known],
+                    checks=checks,
+                    device=device,
+                    jobs=jobs,
+                    executor=executor,
+                    resume=journal,
+                    on_verdict=functools.partial(done, known),
+                )
+    except KeyboardInterrupt:
+        partial = f"interrupted: {len(results)} of {sum(map(len, by_checks.values()))} kernels were checked"
+    return SelfTest(machine.to_json(), tuple(results), round(time.monotonic() - started, 1), partial)
 
 
 def _result(row: Row, verdict: Verdict) -> Planted:

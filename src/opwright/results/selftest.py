@@ -33,11 +33,16 @@ class Planted:
 
 @dataclass(frozen=True)
 class SelfTest:
-    """The result of the self-test on one machine; ``to_json`` is what ``--json`` writes."""
+    """The result of the self-test on one machine; ``to_json`` is what ``--json`` writes.
+
+    Attributes:
+        partial: how much was checked before it was interrupted; empty if all was.
+    """
 
     machine: dict[str, Any]
     results: tuple[Planted, ...]
     seconds: float
+    partial: str = ""
 
     @property
     def missed(self) -> list[Planted]:
@@ -62,7 +67,7 @@ class SelfTest:
     @property
     def passed(self) -> bool:
         """Whether every fault was caught, no right kernel found fault with, and every check finished."""
-        return not self.missed and not self.false_alarms and not self.lost and bool(self.results)
+        return not (self.partial or self.missed or self.false_alarms or self.lost) and bool(self.results)
 
     def to_json(self) -> dict[str, Any]:
         """The result as plain lists, dictionaries, strings and numbers."""
@@ -73,6 +78,7 @@ class SelfTest:
         return {
             "schema": "opwright.selftest/1",
             "machine": self.machine,
+            **({"partial": self.partial} if self.partial else {}),
             "planted": len(planted),
             "caught": len(planted) - len(self.missed),
             "correct": len(ran) - len(planted),

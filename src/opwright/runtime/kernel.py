@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
+from opwright import tree
 from opwright.backends import get_backend, import_all, under_check
 from opwright.backends.base import KernelSpec, Launch, launch_for_calls_like
 from opwright.backends.build_tools import build_tools
@@ -21,7 +22,7 @@ from opwright.contract.dtypes import short
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.errors import KernelRefusedError
 from opwright.internals.autograd import below_autograd
-from opwright.internals.dispatch import is_intercepted
+from opwright.internals.dispatch import has_memory, is_intercepted
 from opwright.machine import Machine
 from opwright.results import Accepted, Probe, Refused
 from opwright.results.outcomes import Instrumented
@@ -197,11 +198,23 @@ class Kernel:
                 f"{self.contract.qualname}: kernel {self.name!r} cannot run on these arguments: {outcome.reason}",
                 fix=outcome.remedy or f"ow.explain({self.contract.name}, ...) shows which kernel can",
             )
+        self._refuse_without_memory(arguments)
         with below_autograd():
             result = self.contract.visible(self.launch(arguments, gpu_of(arguments)))
         if is_plain_call(arguments):
             self._guard(arguments)
         return result
+
+    def _refuse_without_memory(self, arguments: Sequence[Any]) -> None:
+        for argument, value in zip(self.contract.signature.arguments, arguments, strict=True):
+            for tensor in tree.tensors([value]):
+                if not has_memory(tensor):
+                    raise KernelRefusedError(
+                        f"{self.contract.qualname}: kernel {self.name!r} cannot run on {argument.name!r}: a "
+                        f"{type(tensor).__name__} has no memory of its own",
+                        fix=f"call the operator, which torch dispatches; in a block of "
+                        f"{self.contract.name}.only({self.name!r}) it runs this kernel",
+                    )
 
     def _guard(self, arguments: Sequence[Any]) -> None:
         """Let later calls like this plain one run the kernel at once; where ``when`` refuses one, it is refused."""

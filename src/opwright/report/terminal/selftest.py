@@ -39,6 +39,8 @@ def show_selftest(console: Console, found: SelfTest, *, verbose: bool = False) -
         f"{record['caught']} of {record['planted']} planted faults caught, {record['false_alarms']} false alarms in "
         f"{record['correct']} right kernels, {found.seconds:.0f} s"
     )
+    if found.partial:
+        console.print(Text(found.partial, "yellow"))
 
 
 def _by_language(results: Sequence[Planted]) -> Table:
