@@ -214,10 +214,16 @@ class InBothPlaces:
             torch.cuda.synchronize()
             for a, b in zip(arguments, there, strict=True):
                 if isinstance(a, torch.Tensor) and not torch.equal(a.view(torch.uint8), b.cpu().view(torch.uint8)):
-                    apart = (a.double() - b.cpu().double()).abs().max() / a.double().abs().max().clamp(min=1e-9)
-                    self.different = max(self.different, float(apart.nan_to_num(torch.inf)))
+                    self.different = max(self.different, apart(a.double(), b.cpu().double()))
 
         return launch
+
+
+def apart(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest difference relative to the largest element; NaN equals NaN."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    most = a.abs().nan_to_num(0.0, 0.0, 0.0).max().clamp(min=1e-9)
+    return float((torch.where(same, 0.0, a - b).abs().max() / most).nan_to_num(torch.inf))
 
 
 def run(case: Case, folder: Path, *, with_gpu: bool) -> Result:

@@ -131,10 +131,9 @@ template <class To, class From> inline To bits_as(From v) {
   static_assert(sizeof(To) == sizeof(From));
   To r; memcpy(&r, &v, sizeof r); return r;
 }
-inline float tf32(float v) {  // ten mantissa bits, ties away from zero, as cvt.rna.tf32 rounds
-  uint32_t u = bits_as<uint32_t>(v);
-  return (u & 0x7f800000) == 0x7f800000 ? v : bits_as<float>((u + 0x1000) & 0xffffe000);
-}
+// Tensor cores read ten bits of a float's mantissa. Triton hands floats to them as they are, so that the other bits are
+// cut off, not rounded (its PTX has no cvt.rna.tf32).
+inline float tf32(float v) { return v != v ? v : bits_as<float>(bits_as<uint32_t>(v) & 0xffffe000); }
 
 // The values of a tensor in row-major order. Copies share them: a value never changes after its definition.
 // The elements and scales of OCP's microscaling formats that are no other types: four bits, and powers of two.
