@@ -49,10 +49,10 @@ def test_instructions_give_what_the_isa_says(name: str) -> None:
         f" {statement} return out; }}"
         for n, (statement, _) in enumerate(SCALARS.values())
     )
-    calls = "\n".join(f"  x[0] = 11; x[1] = 22; out[{n}] = f{n}(x);" for n in range(len(SCALARS)))
+    calls = "\n".join(f"  out[{n}] = f{n}(x + {2 * n});" for n in range(len(SCALARS)))
     kernels = ow.cuda_module(f"{bodies}\n__global__ void k(unsigned* x, unsigned* out) {{\n{calls}\n}}\n")
     out = torch.zeros(len(SCALARS), dtype=torch.int32)
-    kernels["k"][1, 1](torch.zeros(2, dtype=torch.int32), out)
+    kernels["k"][1, 1](torch.tensor([11, 22] * len(SCALARS), dtype=torch.int32), out)
     wanted = [value % 2**32 for _, value in SCALARS.values()]
     assert dict(zip(SCALARS, (v % 2**32 for v in out.tolist()), strict=True)) == dict(zip(SCALARS, wanted, strict=True))
 

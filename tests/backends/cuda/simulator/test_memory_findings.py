@@ -240,3 +240,74 @@ __global__ void declared(float* x) { x[threadIdx.x] = 1; }
 def test_blocks_beyond_the_launch_bounds(name: str, line: int, checked: bool) -> None:
     for block, wanted in ((64, []), (65, [("launch-bounds", line)])):
         assert findings(BOUNDED, name, [torch.zeros(128)], block=block, checked=checked) == wanted
+
+
+# --- loads that need not see what the same launch has written: on an H100, one of these gave the value from before ---
+
+READ_ONLY = """
+__device__ float nc(const float* p) {
+  float v;
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
+  return v;
+}
+__global__ void writes_before(float* x, float* out) {
+  int i = threadIdx.x;
+  x[i] = 2 * x[i];
+  __syncthreads();
+  out[i] = LOAD(x + 63 - i);
+}
+__global__ void writes_its_own_before(float* x, float* out) {
+  x[threadIdx.x] = 1;
+  out[threadIdx.x] = LOAD(x + threadIdx.x);
+}
+__global__ void of_an_earlier_block(float* x, float* out) {
+  if (blockIdx.x == 0) x[threadIdx.x] = 1;
+  else out[threadIdx.x] = LOAD(x + threadIdx.x);
+}
+__global__ void writes_others(float* x, float* out) {
+  int i = threadIdx.x;
+  if (i < 32) x[i] = 1;
+  __syncthreads();
+  out[i] = LOAD(x + 32 + i % 32);
+}
+__global__ void writes_after(float* x, float* out) {
+  int i = threadIdx.x;
+  float v = LOAD(x + i);
+  x[i] = 2 * v;
+  out[i] = v;
+}
+__global__ void plain(float* x, float* out) {
+  int i = threadIdx.x;
+  x[i] = 2 * x[i];
+  __syncthreads();
+  out[i] = x[63 - i];
+}
+"""
+READ_ONLY_LOADS = {"__ldg": READ_ONLY.replace("LOAD", "__ldg"), "ld.global.nc": READ_ONLY.replace("LOAD", "nc")}
+
+
+@pytest.mark.parametrize("load", READ_ONLY_LOADS)
+@pytest.mark.parametrize("name", ["writes_before", "writes_its_own_before", "of_an_earlier_block"])
+def test_a_read_only_load_of_what_the_launch_has_written_is_found(load: str, name: str) -> None:
+    grid = (2, 1, 1) if name == "of_an_earlier_block" else (1, 1, 1)
+    with pytest.raises(SimulatorError) as raised:
+        compiled(READ_ONLY_LOADS[load], name).launch(grid, (64, 1, 1), 0, [torch.ones(64), torch.zeros(64)])
+    (finding,) = raised.value.findings
+    assert finding.kind == "race"
+    if name != "of_an_earlier_block":
+        assert "need not see what the same launch has written" in finding.message
+    assert finding.other is not None
+    assert "x[" in finding.other.source_line
+
+
+@pytest.mark.parametrize("load", READ_ONLY_LOADS)
+@pytest.mark.parametrize("name", ["writes_others", "writes_after", "plain"])
+def test_other_read_only_loads_are_left_alone(load: str, name: str) -> None:
+    assert findings(READ_ONLY_LOADS[load], name, [torch.ones(64), torch.zeros(64)]) == []
+
+
+def test_a_launch_may_read_what_an_earlier_one_has_written() -> None:
+    x, out, kernel = torch.ones(64), torch.zeros(64), compiled(READ_ONLY_LOADS["__ldg"], "writes_after")
+    for _ in range(2):
+        kernel.launch((1, 1, 1), (64, 1, 1), 0, [x, out])
+    assert torch.equal(x, torch.full((64,), 4.0))

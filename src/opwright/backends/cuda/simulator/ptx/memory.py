@@ -24,6 +24,8 @@ def load(i: Instruction) -> str:
     kind = _access_type(i, lanes)
     fence = " opwright_sim::fence();" if i.has("acquire") else ""
     place = f"*reinterpret_cast<const {kind}*>({i.address(1)})"
+    if i.has("nc"):
+        fence += f" opwright_sim::read_only_load(&{place}, sizeof({kind}));"
     if lanes == 1:
         return i.write(0, f"{i.type}({place})") + fence
     one = [Instruction(i.opcode, i.parts, [r], i.registers) for r in i.vector(0)]

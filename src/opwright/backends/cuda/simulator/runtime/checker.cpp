@@ -275,6 +275,28 @@ bool Checker::examine_global(Range& range, uint64_t offset, uint32_t size, uint3
   return true;
 }
 
+// A load through the cache for read-only data, which nothing keeps up to date while the kernel runs. What else is wrong
+// with it, the load itself shows; so does a write that is not ordered before it.
+void Checker::read_only_load(uint64_t address, uint32_t size, uint64_t pc) {
+  auto after = std::upper_bound(ranges_.begin(), ranges_.end(), address,
+                                [](uint64_t a, const Range& range) { return a < range.region.begin; });
+  if (after == ranges_.begin()) return;
+  Range& range = *std::prev(after);
+  Shadow& shadow = range.shadow;
+  if (address + size > range.region.end || !shadow.any_write) return;
+  const uint64_t offset = address - range.region.begin;
+  for (uint64_t cell = offset >> shadow.shift(); cell <= (offset + size - 1) >> shadow.shift(); cell++) {
+    const Record& written = shadow.write(cell);
+    const uint64_t begin = std::max(offset, cell << shadow.shift());
+    const uint64_t end = std::min(offset + size, (cell + 1) << shadow.shift());
+    const uint64_t bytes = ((1ull << (end - begin)) - 1ull) << (begin - (cell << shadow.shift()));
+    if (!written.time || !(written.bytes == whole_cell || (written.bytes & bytes))) continue;
+    if (!is_ordered<Space::global>(written)) continue;
+    return report_race<Space::global>(written, address, size, access_read, pc,
+                                      "a read-only load need not see what the same launch has written");
+  }
+}
+
 // --- races ---
 
 template <Space space>
@@ -308,10 +330,12 @@ void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t
     compare(shadow.reads(cell).first);
     compare(shadow.reads(cell).last);
   }
+  const char* why = "";
   if (!clash && agent_ >= bulk_reads && what == access_read && shadow.any_write && lacks_proxy_fence(shadow.write(cell))) {
     clash = &shadow.write(cell);
+    why = "there is no fence.proxy.async between them";
   }
-  if (clash && finds_races_) report_race<space>(*clash, address, size, what, pc);
+  if (clash && finds_races_) report_race<space>(*clash, address, size, what, pc, why);
   const Record mine{time_, uint32_t(pc - module_base_), agent_, bytes, uint8_t(what)};
   if (what & access_write) {
     shadow.any_write = true;
@@ -343,13 +367,12 @@ bool Checker::is_ordered_in_block(uint16_t agent, uint32_t time) const {
 }
 
 template <Space space>
-void Checker::report_race(const Record& clash, uint64_t address, uint32_t size, uint32_t what, uint64_t pc) {
+void Checker::report_race(const Record& clash, uint64_t address, uint32_t size, uint32_t what, uint64_t pc,
+                          const char* why) {
   Finding found = memory_finding(FindingKind::race, space, address, size, what, pc);
   found.other_pc = clash.pc;
   found.other_access = clash.access;
-  if (is_ordered<space>(clash)) {
-    snprintf(found.text, sizeof found.text, "there is no fence.proxy.async between them");
-  }
+  snprintf(found.text, sizeof found.text, "%s", why);
   worker_->describe(block_at(clash.time) - 1, thread_of(clash.thread), found.other_block, found.other_thread);
   worker_->launch().report(found);
 }

@@ -77,6 +77,7 @@ class Checker {
   void lanes_joined(unsigned warp, unsigned lanes);
   void fenced();
   void access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
+  void read_only_load(uint64_t address, uint32_t size, uint64_t pc);
   // The same for the access that is usual: to one whole cell, to bytes that contain a value, and in order or a mere read.
   // False: the access has to be examined further, and nothing was done.
   template <uint32_t size, uint32_t what>
@@ -190,7 +191,8 @@ class Checker {
   uint32_t block_at(uint32_t time) const;
   void ran_for_long(uint64_t pc);
   template <Space space>
-  void report_race(const Record& clash, uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
+  void report_race(const Record& clash, uint64_t address, uint32_t size, uint32_t what, uint64_t pc,
+                   const char* why = "");
   Finding memory_finding(FindingKind kind, Space space, uint64_t address, uint32_t size, uint32_t what,
                          uint64_t pc) const;
   [[noreturn]] void out_of_bounds(Space space, uint64_t address, uint32_t size, uint32_t what, uint64_t pc);

@@ -13,7 +13,6 @@
   OPWRIGHT_INLINE void NAME(T* address, std::common_type_t<T> value) { /* as CUDA: T from the address */ \
     *address = value;                                                                    \
   }
-OPWRIGHT_LOAD(__ldg)
 OPWRIGHT_LOAD(__ldca)
 OPWRIGHT_LOAD(__ldcg)
 OPWRIGHT_LOAD(__ldcs)
@@ -24,6 +23,11 @@ OPWRIGHT_STORE(__stcg)
 OPWRIGHT_STORE(__stcs)
 OPWRIGHT_STORE(__stwt)
 #undef OPWRIGHT_LOAD
+template <class T>
+OPWRIGHT_INLINE T __ldg(const T* address) {
+  opwright_sim::read_only_load(address, sizeof(T));
+  return *address;
+}
 #undef OPWRIGHT_STORE
 
 OPWRIGHT_INLINE void __threadfence() { opwright_sim::fence(); }

@@ -91,6 +91,8 @@ struct BoxAt {
 };
 void tensor_load(void* to, const void* map, const BoxAt& box, uint64_t mbarrier);
 void tensor_store(const void* map, const BoxAt& box, const void* from);
+// Before a load that need not see what the same launch has written.
+void read_only_load(const void* address, unsigned size);
 void fence_proxy();
 // One of any size, whose bytes are expected with it.
 void mbarrier_copy(void* to, const void* from, uint32_t size, uint64_t mbarrier);
