@@ -21,6 +21,7 @@ __all__ = [
     "conjugates_are_ignored",
     "forward_mode_is_on",
     "has_memory",
+    "is_batched",
     "is_functorch_tensor",
     "is_intercepted",
     "is_plain_tensor",
@@ -152,6 +153,11 @@ def forward_mode_is_on() -> bool:
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
     """Whether the dispatcher would apply nothing but autograd and autocast to this tensor."""
     return type(tensor) in _PLAIN_TYPES and _are_plain_keys(_keys_of(tensor).raw_repr())  # type: ignore[misc]
+
+
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of several that torch.autograd computes at a time (``is_grads_batched``)."""
+    return _keys_of is not None and "Batched" in names_of(_keys_of(tensor))
 
 
 def has_memory(tensor: torch.Tensor) -> bool:

@@ -100,6 +100,26 @@ def is_native(tensor: Tensor) -> bool:
     return type(tensor.grad_fn).__name__ == "CppFunction"
 
 
+@pytest.mark.parametrize("make", [*MAKERS, exponential])
+@pytest.mark.parametrize("called_before", [False, True])
+def test_several_incoming_gradients_at_a_time(
+    make: Callable[[str], ow.Op], called_before: bool, way: str, namespace: str
+) -> None:
+    op, arguments = make(namespace), inputs()[: 1 if make is exponential else 2]
+    meaning = op.contract.function
+    if called_before:
+        op(*arguments)  # leaves a guard
+    out, wanted = op(*arguments), meaning(*arguments)
+    each = torch.randn(3, *out.shape, dtype=out.dtype)
+    found = torch.autograd.grad(out, arguments, each, is_grads_batched=True, retain_graph=True)
+    for got, right in zip(found, torch.autograd.grad(wanted, arguments, each, is_grads_batched=True), strict=True):
+        torch.testing.assert_close(got, right)
+    jacobian, right = (torch.autograd.functional.jacobian(f, arguments, vectorize=True) for f in (op, meaning))
+    torch.testing.assert_close(jacobian, right)
+    again = torch.autograd.grad(out, arguments, each[0])  # one at a time, as before
+    torch.testing.assert_close(again[0], found[0][0])
+
+
 @pytest.mark.parametrize("make", MAKERS)
 def test_gradients_of_any_order(make: Callable[[str], ow.Op], way: str, namespace: str) -> None:
     x, y = inputs()

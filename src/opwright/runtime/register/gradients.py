@@ -16,7 +16,7 @@ from opwright.contract.contract import Contract
 from opwright.contract.signature import Kind
 from opwright.errors import ContractError
 from opwright.internals.compiler import DispatchMode, a_graph_is_traced
-from opwright.internals.dispatch import transforms_are_on
+from opwright.internals.dispatch import is_batched, transforms_are_on
 from opwright.runtime.call.fast_path import is_plain_call
 from opwright.runtime.register.backward_operator import BackwardOperator
 from opwright.runtime.register.saved_values import CustomContext, save_values, saved_values
@@ -87,8 +87,9 @@ class DerivedGradient:
         if transforms_are_on():
             # torch.func does not differentiate through lists, which the VJP operator takes, so it is called directly.
             return functools.partial(derive.functional_vjp, contract)
-        if _are_distributed(arguments):
-            # DTensor has placements for the reference's own operations; an operator with lists would need a rule.
+        if _are_distributed(arguments) or any(map(is_batched, incoming)):
+            # DTensor has placements for the reference's own operations, and torch.autograd batches of them; an operator
+            # with lists would need a rule.
             return functools.partial(_vjp_of_the_reference, contract)
         operator: Callable[..., Sequence[torch.Tensor]]
         operator = getattr(getattr(torch.ops, contract.namespace), vjp_name(contract)).default
