@@ -23,7 +23,7 @@ from opwright.checks.outputs import (
     surroundings,
     values,
 )
-from opwright.checks.registration import compiled, flops, opcheck, vmap
+from opwright.checks.registration import compiled, flops, opcheck, sharding, vmap
 from opwright.checks.sanitizer import check as sanitizer
 
 __all__ = ["BESIDE_THE_KERNEL", "CHECKS", "EACH_CASE"]
@@ -46,6 +46,7 @@ CHECKS: dict[str, Check] = {
     own_backward.NAME: own_backward.check,
     second_derivatives.NAME: second_derivatives.check,
     vmap.NAME: vmap.check,
+    sharding.NAME: sharding.check,
     flops.NAME: flops.check,
     opcheck.NAME: opcheck.check,
     compiled.NAME: compiled.check,
@@ -60,8 +61,8 @@ CHECKS: dict[str, Check] = {
 # does, and are not to be deceived by it.
 BESIDE_THE_KERNEL = frozenset({
     guard_bands.NAME, repeated_calls.NAME, surroundings.NAME, concurrency.NAME, streams.NAME, configurations.NAME,
-    own_backward.NAME, second_derivatives.NAME, vmap.NAME, flops.NAME, opcheck.NAME, compiled.NAME, sanitizer.NAME,
-    long_offsets.NAME, own_work.NAME, edges.NAME,
+    own_backward.NAME, second_derivatives.NAME, vmap.NAME, sharding.NAME, flops.NAME, opcheck.NAME, compiled.NAME,
+    sanitizer.NAME, long_offsets.NAME, own_work.NAME, edges.NAME,
 })  # fmt: skip
 
 # Those that examine every case: each case runs once for all of them.

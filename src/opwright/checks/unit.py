@@ -217,7 +217,8 @@ def _concerns(operator: Op, check: str) -> bool:
     """Whether an operator has what a check is about."""
     if check == properties.NAME:
         return bool(operator.properties)
-    part = {"vmap": "vmap", "flops": "flops", "second derivatives": "autograd"}.get(check)
+    parts = {"vmap": "vmap", "sharding": "sharding", "flops": "flops", "second derivatives": "autograd"}
+    part = parts.get(check)
     return part is None or operator.parts[part].origin is Origin.CUSTOM
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 import opwright as ow
 from opwright.planted.catalogue import Row, correct, planted
@@ -15,6 +16,7 @@ from opwright.runtime.op import Op
 __all__ = ["OPERATORS", "ROWS"]
 
 _FAKE, _VMAP, _FLOPS, _CONTRACT = ("metadata", "opcheck"), ("vmap",), ("flops",), ("contract",)
+_SHARDING = ("sharding",)
 
 
 def _rows_of(name: str) -> Op:
@@ -40,13 +42,24 @@ def _with_vmap(name: str, rule: Any) -> Op:
     return operator
 
 
-def _with_flops(name: str, count: Any) -> Op:
+def _product(name: str) -> Op:
     @ow.op(f"selftest_rules::{name}")
     def operator(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, "m n"]:
         return a @ b
 
     operator.python(lambda a, b: a @ b, name="kernel")
+    return operator
+
+
+def _with_flops(name: str, count: Any) -> Op:
+    operator = _product(name)
     operator.register_flops(count)
+    return operator
+
+
+def _with_sharding(name: str, result: Placement, a: Placement, b: Placement) -> Op:
+    operator = _product(name)
+    operator.register_sharding(lambda *_: [([result], [a, b])])
     return operator
 
 
@@ -76,6 +89,11 @@ def _rows() -> list[Row]:
         planted(_with_vmap("vmap_wrong", lambda info, dims, x: (3 * _moved(x, dims[0]), 0)), "kernel", "vmap", defect="vmap: another value", checks=_VMAP),
         planted(_with_vmap("vmap_dim", lambda info, dims, x: ((2 * _moved(x, dims[0])).contiguous(), 1)), "kernel", "vmap", defect="vmap: another dim", checks=_VMAP),
         planted(_with_vmap("vmap_zero", lambda info, dims, x: (2 * x, 0)), "kernel", "vmap", defect="vmap: the batch is taken for the first dim", checks=_VMAP),
+        planted(_with_sharding("sharding_other_dim", Shard(1), Shard(0), Replicate()), "kernel", "sharding", defect="sharding: rows said to be columns", checks=_SHARDING),
+        planted(_with_sharding("sharding_no_sum", Replicate(), Shard(1), Shard(0)), "kernel", "sharding", defect="sharding: a sum of parts said to be whole", checks=_SHARDING),
+        planted(_with_sharding("sharding_of_both", Partial(), Partial(), Partial()), "kernel", "sharding", defect="sharding: a product of two sums", checks=_SHARDING),
+        correct(_with_sharding("sharding_rows", Shard(0), Shard(0), Replicate()), "kernel", defect="sharding: rows", checks=_SHARDING),
+        correct(_with_sharding("sharding_sum", Partial(), Shard(1), Shard(0)), "kernel", defect="sharding: a sum of parts", checks=_SHARDING),
         correct(_with_vmap("vmap_right", lambda info, dims, x: ((2 * _moved(x, dims[0])).contiguous(), 0)), "kernel", defect="vmap: as it is", checks=_VMAP),
         planted(_with_flops("flops_half", lambda a, b: a.shape[0] * b.shape[1]), "kernel", "flops", defect="flops: one for each result", checks=_FLOPS),
         planted(_with_flops("flops_zero", lambda a, b: 0), "kernel", "flops", defect="flops: none", checks=_FLOPS),
