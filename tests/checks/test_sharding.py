@@ -159,6 +159,11 @@ def test_what_only_dtensor_knows_of_is_no_fault(affine):
     assert "on tensors without placements" in unchecked.why
 
 
+def test_a_reduction_of_another_kind_is_no_fault(affine):
+    (unchecked,) = found(affine, lambda x: [([Partial("bor")], [S0])])
+    assert isinstance(unchecked, NotChecked)
+
+
 def test_a_contract_that_does_not_take_the_parts_is_no_fault(namespace):
     @ow.op(f"{namespace}::pairs", where=["n % 2 == 0"])
     def pairs(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:

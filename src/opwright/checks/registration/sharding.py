@@ -95,6 +95,8 @@ def _check_placements(
         return f"{len(outputs)} placements for {len(run.expected)} results"
     if wrong := _contradiction(flat, inputs):
         return wrong
+    if unknown := [str(p) for p in outputs if p.is_partial() and p.reduce_op not in _JOINED]:
+        return NotChecked(NAME, f"{unknown[0]} is not put together here")
     parts = [_split(value, placement) for value, placement in zip(flat, inputs, strict=True)]
     if any(part is None for part in parts):
         return NotChecked(NAME, "too short to be split")

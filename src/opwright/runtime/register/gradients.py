@@ -87,7 +87,7 @@ class DerivedGradient:
         if transforms_are_on():
             # torch.func does not differentiate through lists, which the VJP operator takes, so it is called directly.
             return functools.partial(derive.functional_vjp, contract)
-        if _are_distributed(arguments) or any(map(is_batched, incoming)):
+        if _are_distributed(arguments) or (not is_traced and any(map(is_batched, incoming))):
             # DTensor has placements for the reference's own operations, and torch.autograd batches of them; an operator
             # with lists would need a rule.
             return functools.partial(_vjp_of_the_reference, contract)

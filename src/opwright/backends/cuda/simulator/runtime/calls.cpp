@@ -108,11 +108,10 @@ void tensor_store(const void* map, const BoxAt& box, const void* from) {
   current_worker()->tensor_store(map, box, static_cast<const char*>(from),
                                  reinterpret_cast<uint64_t>(__builtin_return_address(0)));
 }
-__attribute__((noinline)) void read_only_load(const void* address, unsigned size) {
+void read_only_load(const void* address, unsigned size) {
   const auto pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
   if (Checker* checker = running_checker()) checker->read_only_load(reinterpret_cast<uint64_t>(address), size, pc);
 }
-
 void fence_proxy() {
   if (Checker* checker = running_checker()) checker->fence_proxy();
 }

@@ -23,12 +23,12 @@ OPWRIGHT_STORE(__stcg)
 OPWRIGHT_STORE(__stcs)
 OPWRIGHT_STORE(__stwt)
 #undef OPWRIGHT_LOAD
+#undef OPWRIGHT_STORE
 template <class T>
 OPWRIGHT_INLINE T __ldg(const T* address) {
   opwright_sim::read_only_load(address, sizeof(T));
   return *address;
 }
-#undef OPWRIGHT_STORE
 
 OPWRIGHT_INLINE void __threadfence() { opwright_sim::fence(); }
 OPWRIGHT_INLINE void __threadfence_block() { opwright_sim::fence(); }
