@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # All measurements and tests that need a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
 # Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order);
-# opinfo (of torch's functions OPINFO), corpus (of the checkouts CORPUS of public Triton kernels), selftest, offsets. Each has its own time limit. BEFORE names a checkout of an earlier version, beside which calls are timed. With PACK=1 all files end in
+# opinfo (of torch's functions OPINFO), corpus (of the checkouts CORPUS of public Triton kernels), cuda_corpus (of those in
+# the folder CUDA_CORPUS), ports (of those in PORTS), many (all GPUs), selftest, offsets. Each has its own time limit. BEFORE names a checkout of an earlier version, beside which calls are timed. With PACK=1 all files end in
 # one archive, results.tar.gz.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -64,8 +65,20 @@ corpus() {
   timeout 400 python3 -m tests.corpus.triton.table $CORPUS --gpu --jobs 6 -o "$out/triton-corpus.json" > "$out/corpus.log" 2>&1
   tail -40 "$out/corpus.log"
 }
+cuda_corpus() {
+  timeout 120 python3 benchmarks/cuda_corpus_values.py "$CUDA_CORPUS" --gpu --jobs 12 --json "$out/cuda-corpus-values.json" > "$out/cuda-corpus.log" 2>&1
+  grep -E '^(differs|[0-9]+ kernels|on )' "$out/cuda-corpus.log"
+}
+ports() {
+  timeout 250 python3 benchmarks/ports.py "$PORTS" "$out/ports.json" "extension-cpp cuda" fused-ssim > "$out/ports.log" 2>&1
+  grep -E '^==|"status"|"identical"|"complete"|Error' "$out/ports.log" | cut -c1-200
+}
+many() {
+  timeout 150 python3 -W ignore benchmarks/many_gpus.py "$out/many-gpus.json" > "$out/many-gpus.log" 2>&1
+  grep -E 'operator=|kernel=|Error' "$out/many-gpus.log" | cut -c1-250
+}
 selftest() {
-  timeout 300 python3 -m opwright selftest --device cuda --jobs 8 --json "$out/selftest.json" > "$out/selftest.log" 2>&1
+  timeout -s INT 400 python3 -m opwright selftest --device cuda --jobs ${WORKERS:-8} --json "$out/selftest.json" > "$out/selftest.log" 2>&1
   tail -30 "$out/selftest.log"
 }
 offsets() {
