@@ -324,11 +324,6 @@ class BaseOp(Languages, Generic[P, R_co]):
         registration.shard(self.contract, function)
         return function
 
-    @property
-    def sharding_rule(self) -> Callable[..., Any] | None:
-        """The function of ``register_sharding``; None if DTensor placements are derived."""
-        return self._rules.custom.get("sharding")
-
     # -- identity -----------------------------------------------------------------------------------------------
 
     @functools.cached_property

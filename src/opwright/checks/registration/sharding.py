@@ -21,6 +21,7 @@ from opwright.checks.context import MOST_FAILURES, Context
 from opwright.checks.observation import Observation
 from opwright.errors import ArgumentError
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
+from opwright.runtime.register.registration import custom_rule
 
 __all__ = ["NAME", "check"]
 
@@ -75,7 +76,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 def _accepted(context: Context, run: Observation) -> list[tuple[list[Any], list[Any]]] | str:
     """What the rule accepts; or why it cannot be asked. It sees meta tensors in place of DTensor's own descriptions."""
     described = tree.map_tensors(lambda t: t.detach().to("meta"), list(run.arguments))
-    rule = context.op.sharding_rule
+    rule = custom_rule(context.op.contract, NAME)
     assert rule is not None  # its part is custom
     try:
         found = context.op.contract.signature.call(rule, described)

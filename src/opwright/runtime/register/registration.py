@@ -38,7 +38,7 @@ from opwright.runtime.register.in_place import autograd_in_place, refuse_gradien
 from opwright.runtime.register.rules import Rules
 from opwright.runtime.register.vjp_operator import VjpOperator, vjp_name, vjp_schema
 
-__all__ = ["Registrable", "Registration", "changed", "find", "register", "registered", "shard"]
+__all__ = ["Registrable", "Registration", "changed", "custom_rule", "find", "register", "registered", "shard"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +184,11 @@ def changed(operator: Any) -> None:
     registration = _registered.get(operator.contract.qualname)
     if registration is not None and registration.registrable.operator is operator:
         _reset_compiled(registration)
+
+
+def custom_rule(contract: Contract, part: str) -> Callable[..., Any] | None:
+    """The function that replaces a derived part of a registered operator; None if it is derived."""
+    return _registered[contract.qualname].registrable.rules.custom.get(part)
 
 
 def shard(contract: Contract, function: Callable[..., Any]) -> None:
