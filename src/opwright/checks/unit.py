@@ -40,7 +40,7 @@ __all__ = ["LOST", "CheckUnit", "Progress", "Settings", "check_unit"]
 # The name of the finding about a kernel that no machine could finish to check.
 LOST = "cluster"
 # Custom parts that no check compares with the reference.
-_CHECKED_BY_NONE = frozenset({"sharding", "autocast", "bytes"})
+_CHECKED_BY_NONE = frozenset({"autocast", "bytes"})
 # Called with every step: the task, and a short text ("values n=5 …", or a notice).
 Progress = Callable[[Task, str], None]
 

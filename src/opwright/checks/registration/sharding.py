@@ -9,6 +9,7 @@ linear function gives the right sum.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import MOST_FAILURES, Context
 from opwright.checks.observation import Observation
+from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.sizes import elements
 from opwright.errors import ArgumentError
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 from opwright.runtime.register.registration import custom_rule
@@ -43,7 +46,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         return
     failed: set[str] = set()
     passed, run_cases = set[str](), 0
-    cases = [case for case in context.typical_cases(4 * _CASES) if case.dtypes == context.cases[0].dtypes][:_CASES]
+    cases = _cases(context)
     for case in cases:
         context.progress(NAME, str(case))
         run = context.observe(case)
@@ -71,6 +74,19 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         yield Finding(NAME, Status.PASS, message=f"{'; '.join(sorted(passed))}", coverage=coverage)
     elif not failed:
         yield NotChecked(NAME, "no case has dims that can be split as the rule says")
+
+
+def _cases(context: Context) -> list[Case]:
+    """The smallest that run and whose dims can be split, in the first dtype."""
+
+    def can_be_split(case: Case) -> bool:
+        sizes = (n for _, size in case.sizes for n in (size if isinstance(size, tuple) else (size,)))
+        return case.is_plain and case.layout == "contiguous" and all(n >= _PROCESSES for n in sizes)
+
+    wanted = [c for c in context.cases if c.dtypes == context.cases[0].dtypes and can_be_split(c)]
+    wanted.sort(key=lambda case: elements(context.op.contract, case))
+    found = list(itertools.islice(filter(context.ran, wanted), _CASES))
+    return found or context.typical_cases(_CASES)
 
 
 def _accepted(context: Context, run: Observation) -> list[tuple[list[Any], list[Any]]] | str:
