@@ -296,12 +296,14 @@ def test_a_custom_count_of_operations_is_compared(count, status):
 
 
 @pytest.mark.parametrize(
-    ("checks", "status"), [(("64-bit offsets",), "refused"), (("64-bit offsets", "values"), "fail"), ((), "fail")]
+    ("checks", "status"),
+    [(("64-bit offsets",), "refused"), (("gradients",), "fail"), (("64-bit offsets", "values"), "fail"), ((), "fail")],
 )
 def test_chosen_checks_that_a_machine_has_no_memory_for_cannot_run_there(checks, status):
     said = [
         NotChecked("64-bit offsets", "n=2151677952: it needs about 86 GB of memory"),
         NotChecked("values", "not selected"),
+        NotChecked("gradients", "no case with a differentiable input ran"),
     ]
     settings = Settings("quick", "", checks, (), 60.0)
     assert _status(settings, _WorkerReport(not_checked=said)) == status

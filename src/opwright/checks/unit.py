@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from opwright.checks.context import KERNEL
 from opwright.checks.coverage import too_little
 from opwright.checks.memory import WITHOUT_SHORTAGE
-from opwright.checks.outputs import properties
+from opwright.checks.outputs import long_offsets, properties
 from opwright.checks.plan import Task
 from opwright.checks.process.isolation import Ending, fork_server, run_job
 from opwright.checks.process.messages import (
@@ -25,6 +25,7 @@ from opwright.checks.process.messages import (
     Unavailable,
     Unchecked,
 )
+from opwright.checks.sanitizer import check as sanitizer
 from opwright.checks.table import CHECKS
 from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.arguments import always_its_default
@@ -41,6 +42,8 @@ __all__ = ["LOST", "CheckUnit", "Progress", "Settings", "check_unit"]
 LOST = "cluster"
 # Custom parts that no check compares with the reference.
 _CHECKED_BY_NONE = frozenset({"autocast", "bytes"})
+# Checks that a machine may lack memory or tools for, which is no fault of the kernel.
+_BY_MACHINE = frozenset({long_offsets.NAME, sanitizer.NAME})
 # Called with every step: the task, and a short text ("values n=5 …", or a notice).
 Progress = Callable[[Task, str], None]
 
@@ -180,9 +183,7 @@ def _why_unavailable(operator: Op, why: str) -> str:
 def _status(settings: Settings, report: _WorkerReport) -> Status:
     if report.findings:
         return worst(f.status for f in report.findings)
-    # Of chosen checks, this machine may lack what they need, which is no fault of the kernel.
-    said = {n.check for n in report.not_checked if n.why != "not selected"}
-    return Status.REFUSED if settings.checks and said.issuperset(settings.checks) else Status.FAIL
+    return Status.REFUSED if settings.checks and _BY_MACHINE.issuperset(settings.checks) else Status.FAIL
 
 
 def _reason(task: Task, report: _WorkerReport) -> str:
