@@ -205,6 +205,12 @@ INTERNALS: tuple[Internal, ...] = (
         "shapes without memory",
         "meta tensors are used instead",
     ),
+    Internal(
+        "operator_schema",
+        "torch._C._get_schema",
+        "recording derived gradients",
+        "a derived gradient runs in Python in every call",
+    ),
     Internal("fake_tensor", "torch._subclasses.fake_tensor.FakeTensor", "tracing into Triton kernels", _OPAQUE),
     Internal(
         "dispatch_mode",

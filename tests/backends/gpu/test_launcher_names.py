@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import opwright as ow
-from opwright.backends.gpu.launcher_names import is_as_it_was, unrecordable, watched_names
+from opwright.backends.gpu.launcher_names import unrecordable, watched_names
+from opwright.backends.names_in_code import is_as_it_was
 
 KERNELS = ow.cuda_module("""
 __global__ void twice(const float* x, float* out, int n) {

@@ -172,8 +172,7 @@ class CudaModule:
                 if memory is not None:
                     return CpuMemory(memory)
             raise no_variable(self.source.name, name, [*known])
-        major, minor = torch.cuda.get_device_capability(device)
-        arch = f"sm_{major}{minor}"
+        arch = _arch_of(device)
         apart = [k for k in self._kernels if "<" in k and k not in self.instances and not self.variables]
         found = in_code([self.compile(arch), *(self.compile(arch, k) for k in apart)], name, device)
         if found is None:
@@ -313,8 +312,7 @@ class CudaKernel:
         return torch.cuda.current_device() if torch.cuda.is_available() else _CPU
 
     def _compile_for(self, device: int) -> DeviceFunction:
-        major, minor = torch.cuda.get_device_capability(device)
-        code, entry = self.module.entry(f"sm_{major}{minor}", self.name)
+        code, entry = self.module.entry(_arch_of(device), self.name)
         return DeviceFunction(self.name, code, entry)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -333,3 +331,9 @@ class CudaKernel:
 
     def __repr__(self) -> str:
         return f"<CUDA kernel {self.name} of {self.module.source.name}>"
+
+
+def _arch_of(device: int) -> str:
+    """The architecture of a GPU with what is its own, such as ``sm_90a`` (``wgmma``): code for this GPU only."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}" + ("a" if major >= 9 else "")

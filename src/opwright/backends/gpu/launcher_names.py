@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import builtins
-import dis
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-__all__ = ["Watched", "is_as_it_was", "unrecordable", "watched_names"]
+from opwright.backends.names_in_code import (
+    LIBRARIES,
+    Watched,
+    all_names,
+    captured,
+    own_functions,
+    used_globals,
+    written_name,
+)
+
+__all__ = ["unrecordable", "watched_names"]
 
 # What may be called by name, or asked of a tensor or of a module: it reads metadata, allocates, takes views, or is
 # noticed as an operation when it runs. Streams, synchronisation, random numbers and times are not among it.
@@ -33,28 +42,7 @@ _BUILTINS = frozenset(
         "ValueError", "TypeError", "RuntimeError", "AssertionError", "NotImplementedError",
     }
 )  # fmt: skip
-_MODULES = ("torch", "triton", "math", "opwright")
 _CONSTANTS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device)
-# Instructions that write what is not the function's own.
-_WRITES = frozenset(
-    {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "IMPORT_NAME", "YIELD_VALUE", "STORE_DEREF"}
-)
-
-
-class Watched(NamedTuple):
-    """A name of a launcher with its value: in a module, or (where ``names`` is a cell) of an enclosing function."""
-
-    names: Any
-    name: str
-    value: Any
-
-
-def is_as_it_was(watched: Watched) -> bool:
-    """Whether the name still has its value."""
-    names, name, value = watched
-    if isinstance(names, dict):
-        return names.get(name) is value
-    return names.cell_contents is value
 
 
 def watched_names(launcher: Any) -> Sequence[Watched]:
@@ -66,7 +54,7 @@ def unrecordable(launcher: Any) -> str | None:
     """What a launcher may depend on besides metadata of its arguments, in words; None if there is nothing."""
     if not isinstance(launcher, types.FunctionType):
         return "it is no plain function"
-    for function in _functions(launcher):
+    for function in own_functions(launcher):
         reason = _reason(function)
         if reason is not None:
             return reason
@@ -77,33 +65,27 @@ def _reason(function: types.FunctionType) -> str | None:
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     if not all(map(_is_constant, defaults)):
         return "a default of it can be changed"
-    for code in _codes(function.__code__):
-        for instruction in dis.get_instructions(code):
-            if instruction.opname in _WRITES and not _is_own(instruction, code):
-                return f"it writes {instruction.argval}"
-    for name in _all_names(function.__code__):
+    written = written_name(function)
+    if written is not None:
+        return f"it writes {written}"
+    for name in all_names(function.__code__):
         if name in function.__globals__:
             if not _is_known(function.__globals__[name]):
                 return f"it uses {name}"
         elif name not in _HARMLESS and not (name in _BUILTINS and hasattr(builtins, name)):
             return f"it uses {name}"
-    for watched in _cells(function):
+    for watched in captured(function):
         if not _is_known(watched.value):
             return f"it uses {watched.name}"
     return None
 
 
-def _is_own(instruction: dis.Instruction, code: types.CodeType) -> bool:
-    """A local variable that an inner function reads."""
-    return instruction.opname == "STORE_DEREF" and instruction.argval in code.co_cellvars
-
-
 def _is_known(value: Any) -> bool:
     if isinstance(value, types.ModuleType):
-        return value.__name__.partition(".")[0] in _MODULES
+        return value.__name__.partition(".")[0] in LIBRARIES
     if isinstance(value, types.FunctionType | types.BuiltinFunctionType):
         module = (value.__module__ or "").partition(".")[0]
-        return isinstance(value, types.FunctionType) if module not in _MODULES else value.__name__ in _HARMLESS
+        return isinstance(value, types.FunctionType) if module not in LIBRARIES else value.__name__ in _HARMLESS
     if isinstance(value, type):
         return value is torch.Tensor or value.__module__ == "builtins"
     return _is_constant(value) or _is_cuda(value) or (is_triton_kernel(value) and _has_no_hooks(value))
@@ -137,28 +119,9 @@ def _has_no_hooks(kernel: Any) -> bool:
     return True
 
 
-# -- walking --------------------------------------------------------------------------------------------------------
-
-
-def _functions(launcher: types.FunctionType) -> Iterator[types.FunctionType]:
-    """The launcher, and the user's own functions that it names."""
-    seen: dict[int, types.FunctionType] = {}
-    left = [launcher]
-    while left:
-        function = left.pop()
-        if id(function) in seen:
-            continue
-        seen[id(function)] = function
-        yield function
-        for watched in (*_globals(function), *_cells(function)):
-            value = watched.value
-            if isinstance(value, types.FunctionType) and value.__module__.partition(".")[0] not in _MODULES:
-                left.append(value)
-
-
 def _names(launcher: types.FunctionType) -> Iterator[Watched]:
-    for function in _functions(launcher):
-        for watched in (*_globals(function), *_cells(function)):
+    for function in own_functions(launcher):
+        for watched in (*used_globals(function), *captured(function)):
             yield watched
             kernel = watched.value
             while is_triton_kernel(kernel):
@@ -166,29 +129,3 @@ def _names(launcher: types.FunctionType) -> Iterator[Watched]:
                 for (name, _), (_, names) in getattr(kernel, "used_global_vals", {}).items():
                     yield Watched(names, name, names.get(name))
                 kernel = kernel.fn
-
-
-def _globals(function: types.FunctionType) -> Iterator[Watched]:
-    for name in dict.fromkeys(_all_names(function.__code__)):
-        if name in function.__globals__:
-            yield Watched(function.__globals__, name, function.__globals__[name])
-
-
-def _cells(function: types.FunctionType) -> Iterator[Watched]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield Watched(cell, name, cell.cell_contents)
-        except ValueError:  # not assigned yet
-            yield Watched(cell, name, NotImplemented)
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
-
-
-def _all_names(code: types.CodeType) -> Iterator[str]:
-    for each in _codes(code):
-        yield from each.co_names

@@ -24,7 +24,8 @@ from torch.overrides import TorchFunctionMode
 
 from opwright.backends.base import Launch
 from opwright.backends.build_tools import build_tools
-from opwright.backends.gpu.launcher_names import Watched, is_as_it_was, unrecordable, watched_names
+from opwright.backends.gpu.launcher_names import unrecordable, watched_names
+from opwright.backends.names_in_code import Watched, is_as_it_was
 from opwright.backends.native.native_call import (
     ArgumentSource,
     GpuKernel,

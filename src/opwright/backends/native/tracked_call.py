@@ -12,13 +12,17 @@ import ctypes
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.names_in_code import Watched
 from opwright.backends.native.extension import Extension, build_extension, find_extension, load_extension
+from opwright.backends.native.tape import Tape
 from opwright.backends.native.tensor_access import access_to_tensors, python_headers
 from opwright.errors import CacheError, CompileError
 
@@ -26,7 +30,7 @@ __all__ = ["TrackedCall", "TrackedCalls", "load_tracked_calls", "tracked_calls"]
 
 _EXTENSION = Extension(
     "tracked_call",
-    sources=("tracked_call.cpp", "extension.h", "python_tensor.h"),
+    sources=("tracked_call.cpp", "tape.h", "extension.h", "python_tensor.h"),
     flags=("-O2", "-std=c++20", "-fPIC", "-shared", "-Wall"),
     libraries=("torch_cpu", "torch_python", "c10"),
 )
@@ -49,6 +53,8 @@ class TrackedCall:
             gradient, or None, for each argument.
         refuse: raises the error for a gradient that autograd does not take: its position, it, and whether the argument
             is a tensor.
+        tapes: recorded gradients, which may be added later: pairs of what ``TrackedCalls.tape_of`` makes, whose inputs
+            are the saved tensors and the incoming gradients, and of the names that it depends on.
     """
 
     name: str
@@ -61,6 +67,7 @@ class TrackedCall:
     needs: tuple[bool, ...]
     gradients: Callable[..., tuple[Any, ...]]
     refuse: Callable[[int, Any, bool], None]
+    tapes: list[tuple[Any, tuple[Watched, ...]]]
 
 
 class TrackedCalls:
@@ -71,12 +78,29 @@ class TrackedCalls:
         self._make = loaded.opwright_tracked_call
         self._make.restype = ctypes.py_object
         self._make.argtypes = [ctypes.c_char_p, ctypes.py_object]
+        self._make_tape, self._run_tape = loaded.opwright_tape, loaded.opwright_run_tape
+        for function in (self._make_tape, self._run_tape):
+            function.restype = ctypes.py_object
+            function.argtypes = [ctypes.py_object, ctypes.py_object]
 
     def function_for(self, call: TrackedCall) -> Callable[..., Any]:
         """The native function of a call's arguments."""
-        held = (call.name, call.run, call.again, call.needs, call.gradients, call.refuse)
+        held = (call.name, call.run, call.again, call.needs, call.gradients, call.refuse, call.tapes)
         made: Callable[..., Any] = self._make(array("q", _numbers(call)).tobytes(), held)
         return made
+
+    def tape_of(self, tape: Tape, inputs: Sequence[torch.Tensor]) -> Any:
+        """A native tape for inputs like these.
+
+        Raises:
+            RuntimeError, ValueError: an operation, or a value of one, is of a kind that it does not hold.
+        """
+        return self._make_tape(tape.described(), tuple(inputs))
+
+    def run_tape(self, tape: Any, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...] | None:
+        """The results of a native tape; None if it is not for such inputs in this thread now."""
+        results: tuple[torch.Tensor | None, ...] | None = self._run_tape(tape, tuple(inputs))
+        return results
 
 
 def _numbers(call: TrackedCall) -> Iterator[int]:

@@ -52,6 +52,7 @@ class DerivedGradient:
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
         self.sources = tuple(range(len(contract.signature.arguments)))
+        self.recordings = 0  # attempts to record it (recorded_gradient.py)
 
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
         save_values(ctx, arguments)
@@ -60,7 +61,7 @@ class DerivedGradient:
         return self.gradients(saved_values(ctx), ctx.needs_input_grad, grads)
 
     def gradients(self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
-        contract, arguments = self.contract, values
+        contract = self.contract
         if contract.random:
             raise ContractError(
                 f"{contract.qualname} is random: no gradient is derived, because the reference would draw other "
@@ -69,9 +70,26 @@ class DerivedGradient:
             )
         if contract.signature.returns_list:
             (grads,) = grads  # torch gives the gradients of a list as a list
+        return self._by(self._vjp_for, values, needs_input_grad, grads)
+
+    def of_reference(
+        self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]
+    ) -> Sequence[Any]:
+        """As ``gradients``, in torch's own operations on whatever tensors the values are."""
+        of_plain = functools.partial(vjp_of_plain, self.contract)
+        return self._by(lambda *_: of_plain, values, needs_input_grad, grads)
+
+    def _by(
+        self,
+        vjp_for: Callable[[Sequence[Any], Sequence[Any]], Callable[..., Sequence[torch.Tensor]]],
+        arguments: Sequence[Any],
+        needs_input_grad: Sequence[Any],
+        grads: Sequence[Any],
+    ) -> Sequence[Any]:
+        contract = self.contract
         needs = _needs(arguments, needs_input_grad)
         incoming = _without_none(grads, contract, arguments)
-        found, remaining = iter(self._vjp_for(arguments, incoming)(incoming, *arguments, needs)), iter(needs)
+        found, remaining = iter(vjp_for(arguments, incoming)(incoming, *arguments, needs)), iter(needs)
 
         def gradient_of(leaf: Any) -> Any:
             return next(found) if isinstance(leaf, torch.Tensor) and next(remaining) else None

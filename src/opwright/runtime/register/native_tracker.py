@@ -11,9 +11,12 @@ from typing import Any
 import torch
 
 from opwright.backends.build_tools import build_tools
+from opwright.backends.gpu.recording import recording_is_off
 from opwright.backends.native.tracked_call import TrackedCall, TrackedCalls, tracked_calls
 from opwright.contract.contract import Contract
 from opwright.runtime.register.autograd_function import gradient_for_each, gradient_name
+from opwright.runtime.register.gradients import DerivedGradient
+from opwright.runtime.register.recorded_gradient import GradientRecorder
 from opwright.runtime.register.rules import Rules
 
 __all__ = ["can_track_natively", "load_native_tracker", "track_natively"]
@@ -47,6 +50,10 @@ def track_natively(
     contract, sources = rules.contract, rules.gradient.sources
     assert sources is not None
     signature = contract.signature
+    gradient = rules.gradient
+    recorder = None
+    if isinstance(gradient, DerivedGradient) and not recording_is_off():
+        recorder = GradientRecorder(gradient, calls)
     call = TrackedCall(
         name=gradient_name(contract),
         is_tensor=tuple(isinstance(a, torch.Tensor) for a in arguments),
@@ -56,13 +63,14 @@ def track_natively(
         run=run,
         again=lambda output, *arguments: in_python(*arguments, lambda *_: output),
         needs=tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments),
-        gradients=_gradients_of(rules),
+        gradients=_gradients_of(rules, recorder),
         refuse=_refusing(contract),
+        tapes=[] if recorder is None else recorder.tapes,
     )
     return calls.function_for(call)
 
 
-def _gradients_of(rules: Rules) -> Callable[..., tuple[Any, ...]]:
+def _gradients_of(rules: Rules, recorder: GradientRecorder | None) -> Callable[..., tuple[Any, ...]]:
     """Takes saved values, which gradients are needed, and those of the outputs. The gradient is that of the forward's
     time, whose values were saved."""
     contract, gradients = rules.contract, rules.gradient.gradients
@@ -70,6 +78,8 @@ def _gradients_of(rules: Rules) -> Callable[..., tuple[Any, ...]]:
 
     def checked(values: tuple[Any, ...], needs: tuple[bool, ...], grads: tuple[Any, ...]) -> tuple[Any, ...]:
         found = tuple(gradients(values, needs, grads))
+        if recorder is not None:
+            recorder.see(values, needs, grads, found)
         return found if len(found) == positional else gradient_for_each(contract, found, len(needs))
 
     return checked

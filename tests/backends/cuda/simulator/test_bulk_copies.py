@@ -18,13 +18,14 @@ needs_nvrtc = pytest.mark.skipif(isinstance(available(), Refused), reason="there
 BOXES = (Path(__file__).parent / "kernels" / "boxes.cu").read_text()
 
 
-def copied(text: str, rows: int = 40, columns: int = 136) -> tuple[torch.Tensor, torch.Tensor]:
+def copied(text: str, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
     """The kernel's result and the right one, of a matrix that is no multiple of the box."""
-    x = torch.randint(0, 999, (rows, columns), dtype=torch.int16).view(torch.float16)
+    rows, columns = 40, 136
+    x = torch.randint(0, 999, (rows, columns), dtype=torch.int16).view(torch.float16).to(device)
     y = torch.zeros_like(x)
     maps = [ow.tensor_map(t, (16, 64), swizzle=128) for t in (x, y)]
     ow.cuda_module(text)["boxes"][(ow.cdiv(columns, 64), ow.cdiv(rows, 16)), 128](*maps)
-    wanted = 2 * x.view(torch.int16) + torch.arange(columns, dtype=torch.int16) % 64
+    wanted = 2 * x.view(torch.int16) + torch.arange(columns, dtype=torch.int16, device=device) % 64
     return y.view(torch.int16), wanted
 
 
@@ -136,8 +137,7 @@ def test_a_map_that_the_hardware_does_not_have_is_an_error(
         ow.tensor_map(tensor, box, swizzle=swizzle)
 
 
-@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
-def test_a_box_of_three_dimensions_in_each_pattern(swizzle: int) -> None:
+def box_of_three_dimensions(swizzle: int, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
     columns = (swizzle or 64) // 4
     text = """
     #include <cuda.h>
@@ -160,15 +160,22 @@ def test_a_box_of_three_dimensions_in_each_pattern(swizzle: int) -> None:
       for (int i = threadIdx.x; i < count; i += blockDim.x) y[i] = tile[i];
     }
     """
-    x = torch.arange(5 * 7 * 64.0).view(5, 7, 64) + 1
+    x = (torch.arange(5 * 7 * 64.0).view(5, 7, 64) + 1).to(device)
     box = (2, 4, columns)
     count = 8 * columns
-    y = torch.zeros(count)
+    y = torch.zeros(count, device=device)
     ow.cuda_module(text)["k"][1, 32, count * 4](ow.tensor_map(x, box, swizzle=swizzle), y, count)
     wanted = torch.nn.functional.pad(x, (2, 0))[2:4, 1:5, :columns].flatten()
-    place = torch.arange(count) * 4  # PTX ISA, "Swizzling modes": bits 4 to 6 of an address with bits 7 to 9
+    # PTX ISA, "Swizzling modes": bits 4 to 6 of an address with bits 7 to 9.
+    place = torch.arange(count, device=device) * 4
     place ^= (place >> 3) & (swizzle - 16 if swizzle else 0)
-    assert torch.equal(y[place // 4], wanted)
+    return y[place // 4], wanted
+
+
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+def test_a_box_of_three_dimensions_in_each_pattern(swizzle: int) -> None:
+    y, wanted = box_of_three_dimensions(swizzle)
+    assert torch.equal(y, wanted)
 
 
 STORED = """

@@ -105,10 +105,10 @@ __global__ void __launch_bounds__(288) matmul(const __grid_constant__ CUtensorMa
 )
 
 
-def matmul(text: str, k: int = 192) -> tuple[torch.Tensor, torch.Tensor]:
+def matmul(text: str, k: int = 192, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randint(-8, 9, (128, k), generator=generator).bfloat16() / 4 for _ in range(2))
-    c = torch.zeros(128, 128)
+    a, b = ((torch.randint(-8, 9, (128, k), generator=generator).bfloat16() / 4).to(device) for _ in range(2))
+    c = torch.zeros(128, 128, device=device)
     maps = [ow.tensor_map(t, (128, 64), swizzle=128) for t in (a, b)]
     ow.cuda_module(text)["matmul"][1, 288, 4 * 128 * 64 * 2](*maps, c, k)
     return c, torch.matmul(a.float(), b.float().T)
@@ -218,7 +218,7 @@ __global__ void product(const __grid_constant__ CUtensorMap a_map, const __grid_
 BY_K = {128: (1, 0, 1024, 32), 64: (2, 0, 512, 32), 32: (3, 0, 256, 32), 0: (0, 1024, 128, 2048)}
 
 
-def tiles(dtype: torch.dtype, swizzle: int) -> tuple[torch.Tensor, torch.Tensor]:
+def tiles(dtype: torch.dtype, swizzle: int, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
     """The kernel's result, and the right one, of tiles whose rows of k are contiguous."""
     size = dtype.itemsize
     kind = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}[dtype]
@@ -226,8 +226,8 @@ def tiles(dtype: torch.dtype, swizzle: int) -> tuple[torch.Tensor, torch.Tensor]
     row_bytes = swizzle or 16
     columns = max(64 // size, swizzle // size)
     boxes, box_bytes = columns * size // row_bytes, 64 * row_bytes
-    a, b = ((torch.randint(-8, 9, (64, columns)) / 4).to(dtype) for _ in range(2))
-    c = torch.zeros(64, 64)
+    a, b = ((torch.randint(-8, 9, (64, columns)) / 4).to(dtype).to(device) for _ in range(2))
+    c = torch.zeros(64, 64, device=device)
     maps = [ow.tensor_map(t, (64, row_bytes // size), swizzle=swizzle) for t in (a, b)]
     statement = wgmma(kind, 64, 32 // size, more=", 1, 1, 0, 0" if size == 2 else ", 1, 1")
     steps = (columns if swizzle == 0 or boxes == 1 else row_bytes // size) * size // 32
@@ -256,33 +256,48 @@ def with_registers(statement: str, before: str, after: str) -> str:
     return statement.replace(f".f32.{before}", f".{after}.{before}").replace('"+f"', '"+r"')
 
 
-def test_products_of_whole_numbers() -> None:
-    a, b = (torch.randint(-128, 128, (64, 128), dtype=torch.int8) for _ in range(2))
-    c = torch.zeros(64, 64, dtype=torch.int32)
+def whole_numbers(device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = (torch.randint(-128, 128, (64, 128), dtype=torch.int8).to(device) for _ in range(2))
+    c = torch.zeros(64, 64, dtype=torch.int32, device=device)
     maps = [ow.tensor_map(t, (64, 128), swizzle=128) for t in (a, b)]
     statement = with_registers(wgmma("s8", 64, 32, more=""), "s8", "s32")
     text = TILES.replace("WGMMA", statement).replace("float d[32]", "int d[32]").replace("float* c", "int* c")
     ow.cuda_module(text)["product"][1, 128, 16384](*maps, c, 64, 1, 1, 8192, 128, 0, 1024, 1, 4, 32)
-    assert torch.equal(c, (a.double() @ b.double().T).int())
+    return c, (a.double() @ b.double().T).int()
 
 
-def test_products_of_tf32_round_their_operands() -> None:
-    a, b = (torch.randn(64, 32) for _ in range(2))
-    c = torch.zeros(64, 64)
+def test_products_of_whole_numbers() -> None:
+    c, wanted = whole_numbers()
+    assert torch.equal(c, wanted)
+
+
+def tf32(device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = (torch.randn(64, 32).to(device) for _ in range(2))
+    c = torch.zeros(64, 64, device=device)
     maps = [ow.tensor_map(t, (64, 32), swizzle=128) for t in (a, b)]
     text = TILES.replace("WGMMA", wgmma("tf32", 64, 8, more=", 1, 1"))
     ow.cuda_module(text)["product"][1, 128, 16384](*maps, c, 64, 1, 1, 8192, 32, 0, 1024, 1, 4, 32)
     cut = [(t.view(torch.int32) & ~0x1FFF).view(torch.float32).double() for t in (a, b)]  # 10 bits of fraction are left
-    torch.testing.assert_close(c.double(), cut[0] @ cut[1].T, rtol=0, atol=1e-5)
+    return c.double(), cut[0] @ cut[1].T
 
 
-def test_tiles_whose_columns_are_contiguous() -> None:
-    a, b = (torch.randint(-8, 9, (32, 64)).bfloat16() / 4 for _ in range(2))  # of k x m, and k x n
-    c = torch.zeros(64, 64)
+def test_products_of_tf32_cut_their_operands() -> None:
+    c, wanted = tf32()
+    torch.testing.assert_close(c, wanted, rtol=0, atol=1e-5)
+
+
+def by_columns(device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = ((torch.randint(-8, 9, (32, 64)).bfloat16() / 4).to(device) for _ in range(2))  # of k x m, and k x n
+    c = torch.zeros(64, 64, device=device)
     maps = [ow.tensor_map(t, (32, 64), swizzle=128) for t in (a, b)]
     text = TILES.replace("WGMMA", wgmma("bf16", 64, 16, more=", 1, -1, 1, 1"))
     ow.cuda_module(text)["product"][1, 128, 8192](*maps, c, 64, 1, 1, 4096, 64, 4096, 1024, 1, 2, 2048)
-    assert torch.equal(c, -(a.float().T @ b.float()))
+    return c, -(a.float().T @ b.float())
+
+
+def test_tiles_whose_columns_are_contiguous() -> None:
+    c, wanted = by_columns()
+    assert torch.equal(c, wanted)
 
 
 @needs_nvrtc
@@ -318,9 +333,9 @@ __global__ void product(const uint32_t* x, const __nv_bfloat16* y, float* c) {  
 )
 
 
-def from_registers(text: str, threads: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
-    a, b = (torch.randint(-8, 9, (rows, 16)).bfloat16() / 4 for rows in (64, 8))
-    c = torch.zeros(64, 8)
+def from_registers(text: str, threads: int = 128, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = ((torch.randint(-8, 9, (rows, 16)).bfloat16() / 4).to(device) for rows in (64, 8))
+    c = torch.zeros(64, 8, device=device)
     ow.cuda_module(text)["product"][1, threads](a.view(torch.int32), b, c)
     return c, a.float() @ b.float().T + 1
 

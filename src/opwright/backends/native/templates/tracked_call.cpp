@@ -2,6 +2,7 @@
 // of autograd's graph. What is not as described goes to Python's way, torch.autograd.Function.
 // tracked_call.py writes the numbers of a description in the order in which they are read here.
 #include <extension.h>
+#include <tape.h>
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/edge.h>
@@ -39,6 +40,7 @@ enum Held : Py_ssize_t {
   held_needs,       // for each argument whether its gradient is needed, a tuple
   held_gradients,   // the gradients of the arguments: takes the saved values, needs, and the outputs' gradients
   held_refuse,      // raises the error for a gradient that is neither a tensor nor None, or of an argument without one
+  held_tapes,       // a list of recorded gradients: pairs of a tape and the names that it depends on
   held_count
 };
 
@@ -109,6 +111,40 @@ Owned python_of(const at::Tensor& tensor) {
   return checked(opwright::to_python(reinterpret_cast<AtenTensorHandle>(const_cast<at::Tensor*>(&tensor))));
 }
 
+constexpr const char* tape_capsule_name = "opwright.tape";
+
+std::shared_ptr<const opwright::Tape> tape_in(PyObject* capsule) {
+  const auto* held = static_cast<std::shared_ptr<const opwright::Tape>*>(PyCapsule_GetPointer(capsule, tape_capsule_name));
+  if (held == nullptr) throw_python_error();
+  return *held;
+}
+
+void delete_tape(PyObject* capsule) {
+  delete static_cast<std::shared_ptr<const opwright::Tape>*>(PyCapsule_GetPointer(capsule, tape_capsule_name));
+}
+
+// Whether names still have their values: tuples of a dictionary or a cell, a name and a value.
+bool are_as_they_were(PyObject* watched) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(watched); ++i) {
+    PyObject* each = PyTuple_GET_ITEM(watched, i);
+    PyObject *names = PyTuple_GET_ITEM(each, 0), *expected = PyTuple_GET_ITEM(each, 2);
+    PyObject* value = PyDict_Check(names) ? PyDict_GetItemWithError(names, PyTuple_GET_ITEM(each, 1)) : PyCell_GET(names);
+    if (value == nullptr && PyErr_Occurred()) throw_python_error();
+    if (value != expected) return false;
+  }
+  return true;
+}
+
+variable_list tensors_in(PyObject* tuple) {
+  variable_list tensors;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
+    PyObject* each = PyTuple_GET_ITEM(tuple, i);
+    if (!is_plain_tensor(each)) throw std::invalid_argument("an input of a tape is no plain tensor");
+    tensors.push_back(tensor_in(each));
+  }
+  return tensors;
+}
+
 // A saved value: a tensor, or any other object.
 struct Saved {
   SavedVariable tensor;
@@ -153,9 +189,24 @@ class TrackedCall : public Node {
   }
 
   variable_list apply(variable_list&& grads) override {
-    WithGil with;
-    if (is_released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
-    return gradients([this](const Saved& each) { return each.tensor.unpack(getptr()); }, grads);
+    variable_list inputs;  // the saved tensors, then the incoming gradients
+    std::shared_ptr<const opwright::Tape> tape;
+    {
+      WithGil with;
+      if (is_released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+      for (const Saved& each : saved_) {
+        if (!each.other) inputs.push_back(each.tensor.unpack(getptr()));
+      }
+      if (PyList_GET_SIZE(held(held_tapes)) == 0 || at::GradMode::is_enabled()) return gradients_from(inputs, grads);
+      for (std::size_t i = 0; i < grads.size(); ++i) {
+        // As autograd.Function does: an output that nothing depends on has a gradient of zeros.
+        inputs.push_back(grads[i].defined() ? grads[i] : metadata_of(i).zeros_like());
+      }
+      tape = tape_for(inputs);
+      if (!tape) return gradients_from(inputs, grads);
+    }
+    grads.clear();
+    return tape->run(std::move(inputs));
   }
 
   void release_variables() override {
@@ -236,6 +287,16 @@ class TrackedCall : public Node {
   }
 
   PyObject* held(Held which) const { return PyTuple_GET_ITEM(self_.get(), which); }
+
+  std::shared_ptr<const opwright::Tape> tape_for(const variable_list& inputs) const {
+    PyObject* tapes = held(held_tapes);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tapes); ++i) {
+      PyObject* each = PyList_GET_ITEM(tapes, i);
+      const auto tape = tape_in(PyTuple_GET_ITEM(each, 0));
+      if (tape->is_for(inputs) && are_as_they_were(PyTuple_GET_ITEM(each, 1))) return tape;
+    }
+    return nullptr;
+  }
 
   // `tensor_of` unpacks a saved tensor.
   template <class TensorOf>
@@ -408,4 +469,26 @@ extern "C" PyObject* opwright_tracked_call(const int64_t* numbers, PyObject* hel
   PyTuple_SET_ITEM(self.get(), held_description, capsule.release());
   for (Py_ssize_t i = 1; i < held_count; ++i) PyTuple_SET_ITEM(self.get(), i, Py_NewRef(PyTuple_GET_ITEM(held, i - 1)));
   return PyCFunction_New(&definition, self.get());
+}
+
+// A tape of these operations for inputs like these, in a capsule.
+extern "C" PyObject* opwright_tape(PyObject* description, PyObject* inputs) {
+  HANDLE_TH_ERRORS
+  auto tape = std::make_shared<const opwright::Tape>(description, tensors_in(inputs));
+  return PyCapsule_New(new std::shared_ptr<const opwright::Tape>(std::move(tape)), tape_capsule_name, &delete_tape);
+  END_HANDLE_TH_ERRORS
+}
+
+// Its results, a tuple of tensors and None; None if it is not for such inputs here and now.
+extern "C" PyObject* opwright_run_tape(PyObject* capsule, PyObject* inputs) {
+  HANDLE_TH_ERRORS
+  const auto tape = tape_in(capsule);
+  variable_list tensors = tensors_in(inputs);
+  if (!tape->is_for(tensors)) return Py_NewRef(Py_None);
+  const at::AutoGradMode records(false);
+  const variable_list found = tape->run(std::move(tensors));
+  Owned results = checked(PyTuple_New(static_cast<Py_ssize_t>(found.size())));
+  for (std::size_t i = 0; i < found.size(); ++i) PyTuple_SET_ITEM(results.get(), static_cast<Py_ssize_t>(i), python_of(found[i]).release());
+  return results.release();
+  END_HANDLE_TH_ERRORS
 }

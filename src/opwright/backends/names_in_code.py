@@ -1,0 +1,122 @@
+"""The names that a function in Python uses, and those of the user's own functions that it names."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+__all__ = [
+    "LIBRARIES", "Watched", "all_names", "attribute_names", "captured", "is_as_it_was", "loaded_globals",
+    "own_functions", "used_globals", "written_name",
+]  # fmt: skip
+
+# Modules whose functions are no user's.
+LIBRARIES = ("torch", "triton", "math", "opwright")
+# Instructions that write what is not the function's own.
+_WRITES = frozenset(
+    {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "IMPORT_NAME", "YIELD_VALUE", "STORE_DEREF"}
+)
+
+
+_LOADS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_LOADS_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"})
+
+
+class Watched(NamedTuple):
+    """A name with its value: in a module, or (where ``names`` is a cell) of an enclosing function."""
+
+    names: Any
+    name: str
+    value: Any
+
+
+def is_as_it_was(watched: Watched) -> bool:
+    """Whether the name still has its value."""
+    names, name, value = watched
+    if isinstance(names, dict):
+        return names.get(name) is value
+    return names.cell_contents is value
+
+
+def own_functions(function: types.FunctionType) -> Iterator[types.FunctionType]:
+    """The function, and the user's own functions that it names."""
+    seen: dict[int, types.FunctionType] = {}
+    left = [function]
+    while left:
+        function = left.pop()
+        if id(function) in seen:
+            continue
+        seen[id(function)] = function
+        yield function
+        for watched in (*used_globals(function), *captured(function)):
+            value = watched.value
+            if isinstance(value, types.FunctionType) and value.__module__.partition(".")[0] not in LIBRARIES:
+                left.append(value)
+
+
+def used_globals(function: types.FunctionType) -> Iterator[Watched]:
+    """The names of its module that it uses; also those of which it uses an attribute of the same name."""
+    for name in dict.fromkeys(all_names(function.__code__)):
+        if name in function.__globals__:
+            yield Watched(function.__globals__, name, function.__globals__[name])
+
+
+def loaded_globals(function: types.FunctionType) -> Iterator[Watched]:
+    """The names of its module, and builtins, that it loads as such."""
+    for name in dict.fromkeys(_argument_names(function, _LOADS_GLOBAL)):
+        if name in function.__globals__:
+            yield Watched(function.__globals__, name, function.__globals__[name])
+        else:
+            yield Watched(vars(builtins), name, vars(builtins).get(name))
+
+
+def attribute_names(function: types.FunctionType) -> Iterator[str]:
+    """The names of attributes and methods that it reads."""
+    return _argument_names(function, _LOADS_ATTRIBUTE)
+
+
+def _argument_names(function: types.FunctionType, instructions: frozenset[str]) -> Iterator[str]:
+    for code in _with_inner_codes(function.__code__):
+        for instruction in dis.get_instructions(code):
+            if instruction.opname in instructions:
+                yield instruction.argval
+
+
+def captured(function: types.FunctionType) -> Iterator[Watched]:
+    """The variables of enclosing functions that it uses."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield Watched(cell, name, cell.cell_contents)
+        except ValueError:  # not assigned yet
+            yield Watched(cell, name, NotImplemented)
+
+
+def _with_inner_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code, and that of functions within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _with_inner_codes(constant)
+
+
+def all_names(code: types.CodeType) -> Iterator[str]:
+    """Names of globals, builtins and attributes."""
+    for each in _with_inner_codes(code):
+        yield from each.co_names
+
+
+def written_name(function: types.FunctionType) -> str | None:
+    """A name that the function writes, and that is not its own; None if there is none."""
+    for code in _with_inner_codes(function.__code__):
+        for instruction in dis.get_instructions(code):
+            if instruction.opname in _WRITES and not _is_own(instruction, code):
+                return str(instruction.argval)
+    return None
+
+
+def _is_own(instruction: dis.Instruction, code: types.CodeType) -> bool:
+    """A local variable that an inner function reads."""
+    return instruction.opname == "STORE_DEREF" and instruction.argval in code.co_cellvars

@@ -1,0 +1,210 @@
+"""Records the operations that a function does on tensors, as a list that native code runs without Python.
+
+Recorded are the operations of torch's dispatcher, on fake tensors: what has no values cannot be read, so that a
+function that decides by values, or computes outside of torch, has no tape. ``templates/tape.h`` runs it for inputs of
+the same dtypes, devices, sizes and strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from opwright import tree
+from opwright.internals.compiler import DispatchMode, fake_tensors
+from opwright.internals.operators import Declared, declared_arguments
+
+__all__ = ["Tape", "Unrecordable", "record"]
+
+# Another tensor object on the same memory, which nothing below autograd tells apart.
+_SAME_TENSOR = ("aten::detach", "aten::alias")
+
+
+class Unrecordable(Exception):
+    """Why a function has no tape."""
+
+
+@dataclass
+class _Step:
+    """One operation.
+
+    Attributes:
+        arguments: all that its schema declares; a tensor is a tuple of its slot, lists are lists of these.
+        results: the slots of its tensors; -1: nothing reads it.
+        done: the slots that nothing reads later.
+    """
+
+    name: str
+    overload: str
+    arguments: list[Any]
+    results: list[int]
+    writes: bool
+    done: list[int] = field(default_factory=list)
+
+    def described(self) -> tuple[Any, ...]:
+        return self.name, self.overload, self.arguments, self.results, self.done
+
+    def reads(self) -> list[int]:
+        return [slot for each in self.arguments for slot in _slots_in(each)]
+
+
+@dataclass(frozen=True)
+class Tape:
+    """Operations on slots, of which the first ones are the inputs, and the slots of the results; -1 is none."""
+
+    steps: Sequence[_Step]
+    slots: int
+    results: Sequence[int]
+
+    def described(self) -> tuple[Any, ...]:
+        """In the form that tape.h reads."""
+        return [step.described() for step in self.steps], self.slots, list(self.results)
+
+
+def record(
+    function: Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]], inputs: Sequence[torch.Tensor], most: int
+) -> Tape:
+    """The tape of a function of tensors like these.
+
+    Args:
+        function: takes fake tensors in the inputs' place; returns tensors.
+        most: the number of operations beyond which there is no tape.
+
+    Raises:
+        Unrecordable: it does something else than such operations; or too many.
+    """
+    with fake_tensors() as as_fake:
+        fakes = [as_fake(each.detach()) for each in inputs]
+        recorder = _Recorder(fakes, most)
+        try:
+            with recorder:
+                results = function(fakes)
+        except Exception as error:  # a function raises anything where it reads values
+            raise Unrecordable(f"it does not run without values: {error}") from error
+        return recorder.tape(results)
+
+
+class _Recorder(DispatchMode):  # type: ignore[misc]
+    def __init__(self, inputs: Sequence[torch.Tensor], most: int) -> None:
+        super().__init__()
+        self._most = most
+        self._refused: Unrecordable | None = None
+        self._steps: list[_Step] = []
+        self._kept: list[Any] = []  # so that ids stay theirs
+        self._slots: dict[int, int] = {}
+        self._owners: list[int | None] = []  # for each slot, the one whose memory it shares; None: an input's
+        for each in inputs:
+            self._new_slot(each, None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self._refused is None:
+            try:
+                self._note(func, args, kwargs or {}, result)
+            except Unrecordable as error:  # raised at the end: torch also asks where it takes no exceptions
+                self._refused = error
+        return result
+
+    def _note(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+        declared = declared_arguments(func)
+        if declared is None or torch.Tag.nondeterministic_seeded in func.tags:
+            raise Unrecordable(f"{func} gives other results in each call")
+        if len(self._steps) >= self._most:
+            raise Unrecordable(f"it has more than {self._most} operations")
+        values = _all_values(declared, args, kwargs)
+        arguments = [self._encoded(value) for value in values]
+        if declared.name in _SAME_TENSOR:
+            self._slots[id(result)] = arguments[0][0]
+            self._kept.append(result)
+            return
+        writes = False
+        for argument, encoded in zip(declared.arguments, arguments, strict=True):
+            if argument.writes:
+                writes = True
+                if any(self._owners[slot] is None for slot in _slots_in(encoded)):
+                    raise Unrecordable(f"{func} writes an input")
+        owner = self._owner(declared, arguments)
+        tensors = tree.leaves(list(result) if isinstance(result, list | tuple) else [result])
+        if not all(each is None or isinstance(each, torch.Tensor) for each in tensors):
+            return  # a question about metadata, as fake tensors have no values
+        results = [self._slot_of_result(each, owner) for each in tensors]
+        self._steps.append(_Step(declared.name, declared.overload, arguments, results, writes))
+
+    def _owner(self, declared: Declared, arguments: Sequence[Any]) -> int | None:
+        """The slot whose memory the results share: of the first argument that they may be views of; -1: their own."""
+        for argument, encoded in zip(declared.arguments, arguments, strict=True):
+            if argument.is_aliased:
+                for slot in _slots_in(encoded):
+                    return self._owners[slot]
+        return -1
+
+    def _encoded(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            slot = self._slots.get(id(value))
+            if slot is None:
+                raise Unrecordable("it uses a tensor of its own")
+            return (slot,)
+        if isinstance(value, list | tuple):
+            return [self._encoded(each) for each in value]
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | torch.Generator):
+            raise Unrecordable(f"it uses a {type(value).__name__}")
+        return value
+
+    def _slot_of_result(self, tensor: torch.Tensor | None, owner: int | None) -> int:
+        if tensor is None:
+            return -1
+        known = self._slots.get(id(tensor))
+        return self._new_slot(tensor, owner) if known is None else known
+
+    def _new_slot(self, tensor: torch.Tensor, owner: int | None) -> int:
+        slot = len(self._owners)
+        self._slots[id(tensor)] = slot
+        self._owners.append(slot if owner == -1 else owner)
+        self._kept.append(tensor)
+        return slot
+
+    def tape(self, results: Sequence[torch.Tensor | None]) -> Tape:
+        if self._refused is not None:
+            raise self._refused
+        slots = [-1 if r is None else self._encoded(r)[0] for r in results]
+        return Tape(_with_ends(_needed(self._steps, slots), slots), len(self._owners), slots)
+
+
+def _all_values(declared: Declared, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """A value for each argument; the dispatcher leaves out those that equal their defaults."""
+    return [
+        args[i] if i < len(args) else kwargs.get(argument.name, argument.default)
+        for i, argument in enumerate(declared.arguments)
+    ]
+
+
+def _slots_in(encoded: Any) -> list[int]:
+    if isinstance(encoded, tuple):
+        return [encoded[0]]
+    return [slot for each in encoded for slot in _slots_in(each)] if isinstance(encoded, list) else []
+
+
+def _needed(steps: Sequence[_Step], results: Sequence[int]) -> list[_Step]:
+    """Without those whose results nothing reads: a gradient seldom needs all of the forward. Where one writes into a
+    tensor, all stay."""
+    if any(step.writes for step in steps):
+        return list(steps)
+    wanted, needed = set(results), []
+    for step in reversed(steps):
+        if wanted.intersection(step.results):
+            needed.append(step)
+            wanted.update(step.reads())
+    return needed[::-1]
+
+
+def _with_ends(steps: list[_Step], results: Sequence[int]) -> list[_Step]:
+    """Each with the slots that nothing reads later, whose memory is free then."""
+    kept = set(results)
+    for step in reversed(steps):
+        touched = dict.fromkeys([*step.reads(), *(slot for slot in step.results if slot >= 0)])
+        step.done = [slot for slot in touched if slot not in kept]
+        kept.update(touched)
+    return steps

@@ -1,0 +1,284 @@
+"""Recorded derived gradients: the same bits as torch's, and left out where they would not be."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+import opwright as ow
+from opwright.backends.build_tools import build_tools
+from opwright.backends.native import tape
+from opwright.backends.native.tracked_call import tracked_calls
+from opwright.runtime.register import recorded_gradient
+from opwright.runtime.register.recorded_gradient import GradientRecorder
+
+pytestmark = pytest.mark.compiler
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+FACTOR = 3.0
+
+
+@pytest.fixture(autouse=True)
+def recorders(monkeypatch: pytest.MonkeyPatch) -> list[GradientRecorder]:
+    """The recorders that are made; they record the first gradient that they see."""
+    tracked_calls.load(build_tools())
+    monkeypatch.setattr(recorded_gradient, "_GRADIENTS_BEFORE", 1)
+    made: list[GradientRecorder] = []
+    original = GradientRecorder.__init__
+
+    def noted(self: GradientRecorder, *arguments: Any) -> None:
+        original(self, *arguments)
+        made.append(self)
+
+    monkeypatch.setattr(GradientRecorder, "__init__", noted)
+    return made
+
+
+def operator(namespace: str, reference: Callable[..., Any]) -> ow.Op:
+    op = ow.op(f"{namespace}::{reference.__name__}")(reference)
+    op.python(reference, name="kernel")
+    return op
+
+
+def scaled(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"], a: float = 2.0) -> Float[Tensor, "*n"]:
+    return a * x * torch.sin(y)
+
+
+def norm(x: Float[Tensor, "m n"], y: Float[Tensor, "n"], eps: float = 1e-5) -> Float[Tensor, "m n"]:
+    mean = x.mean(-1, keepdim=True)
+    return (x - mean) * torch.rsqrt(((x - mean) ** 2).mean(-1, keepdim=True) + eps) * y
+
+
+def attention(x: Float[Tensor, "m n"], y: Float[Tensor, "k n"]) -> Float[Tensor, "m n"]:
+    return torch.softmax(x @ y.T / math.sqrt(x.shape[-1]), dim=-1) @ y
+
+
+def in_place(x: Float[Tensor, "m n"], y: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+    result = torch.zeros_like(x)
+    result[:, 1:] = x[:, :-1] * y[:, 1:]
+    result[0] += y[0]
+    return result
+
+
+def pieces(x: Float[Tensor, "m n"], y: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+    parts = [p * i for i, p in enumerate(x.unbind(0))]
+    return torch.cat([torch.stack(parts).flip(0)[:1], F.gelu(y[1:], approximate="tanh")])
+
+
+def _helped(x: Tensor) -> Tensor:
+    return F.silu(x) * FACTOR
+
+
+def with_a_helper(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    return _helped(x) + y
+
+
+def gathered(x: Float[Tensor, "m n"], y: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+    indices = torch.arange(x.shape[0] - 1, -1, -1, device=x.device)
+    return x[indices] + torch.where(y > 0, y, y.to(torch.float64).exp().to(y.dtype))
+
+
+REFERENCES = [scaled, norm, attention, in_place, pieces, with_a_helper, gathered]
+
+
+def inputs(reference: Callable[..., Any], device: str = "cpu", dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    torch.manual_seed(0)
+    shapes = {norm: [(3, 5), (5,)], attention: [(3, 5), (4, 5)]}.get(reference, [(3, 5), (3, 5)])
+    return [torch.randn(s, device=device, dtype=dtype, requires_grad=True) for s in shapes]
+
+
+def gradients(function: Callable[..., Tensor], arguments: list[Tensor], grad: Tensor | None = None) -> list[Tensor]:
+    result = function(*arguments)
+    return list(torch.autograd.grad(result, arguments, torch.cos(result.detach()) if grad is None else grad))
+
+
+def are_equal(ones: list[Tensor], others: list[Tensor]) -> bool:
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(ones, others, strict=True))
+
+
+def tapes(recorders: list[GradientRecorder]) -> int:
+    return sum(len(each.tapes) for each in recorders)
+
+
+def warm(op: ow.Op, arguments: list[Tensor]) -> None:
+    """A guard is made, and then a gradient behind it is seen."""
+    for _ in range(3):
+        gradients(op, arguments)
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_the_same_bits_as_torchs(
+    reference: Callable[..., Any],
+    dtype: torch.dtype,
+    device: str,
+    recorders: list[GradientRecorder],
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    op, arguments = operator(namespace, reference), inputs(reference, device, dtype)
+    warm(op, arguments)
+    assert tapes(recorders) == 1
+    monkeypatch.setattr(recorded_gradient.DerivedGradient, "gradients", None)  # nothing is computed in Python
+    torch.manual_seed(1)
+    others = [torch.randn_like(a).requires_grad_() for a in arguments]
+    expected = [g.contiguous() for g in gradients(reference, others)]
+    assert are_equal(gradients(op, others), expected)
+    versions = [a._version for a in others]
+    assert are_equal(gradients(op, others), expected)
+    assert [a._version for a in others] == versions
+
+
+def test_only_what_is_needed_is_run(recorders: list[GradientRecorder], namespace: str) -> None:
+    op, (x, y) = operator(namespace, scaled), inputs(scaled)
+    for _ in range(3):
+        torch.autograd.grad(op(x, y.detach()).sum(), x)
+    assert tapes(recorders) == 1
+    with torch.profiler.profile() as seen:  # then the operator of the gradient runs, as profilers show it
+        torch.autograd.grad(op(x, y.detach()).sum(), x)
+    assert any("scaled_vjp" in event.name for event in seen.events() or ())
+
+
+def test_each_layout_of_the_incoming_gradient(recorders: list[GradientRecorder], namespace: str) -> None:
+    op, arguments = operator(namespace, scaled), inputs(scaled)
+    for grad in (torch.ones(3, 5), torch.ones(5, 3).T, torch.ones(1, 1).expand(3, 5)):
+        for _ in range(3):
+            assert are_equal(gradients(op, arguments, grad), gradients(scaled, arguments, grad))
+    assert tapes(recorders) == 3
+
+
+def test_a_name_that_is_rebound(
+    recorders: list[GradientRecorder], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op, arguments = operator(namespace, with_a_helper), inputs(with_a_helper)
+    warm(op, arguments)
+    before = gradients(op, arguments)
+    monkeypatch.setitem(globals(), "FACTOR", 5.0)
+    after = gradients(op, arguments)
+    assert not are_equal(before, after)
+    assert are_equal(after, gradients(with_a_helper, arguments))
+    monkeypatch.setitem(globals(), "_helped", torch.exp)
+    assert are_equal(gradients(op, arguments), gradients(with_a_helper, arguments))
+
+
+def test_another_default_dtype(recorders: list[GradientRecorder], namespace: str) -> None:
+    def made(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return x * y * torch.full((), 1 / 3).double().to(x.dtype)
+
+    op, arguments = operator(namespace, made), inputs(made, dtype=torch.float64)
+    warm(op, arguments)
+    before = gradients(op, arguments)
+    torch.set_default_dtype(torch.float64)
+    try:
+        after, expected = gradients(op, arguments), gradients(made, arguments)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert tapes(recorders) == 2
+    assert are_equal(after, expected)
+    assert not are_equal(before, after)
+
+
+def test_second_derivatives_and_modes(recorders: list[GradientRecorder], namespace: str) -> None:
+    op, arguments = operator(namespace, scaled), inputs(scaled)
+    warm(op, arguments)
+
+    def second(function: Callable[..., Tensor]) -> list[Tensor]:
+        first = torch.autograd.grad(function(*arguments).sum(), arguments, create_graph=True)
+        return list(torch.autograd.grad(first[0].sin().sum() + first[1].sum(), arguments))
+
+    assert all(torch.allclose(*pair) for pair in zip(second(op), second(scaled), strict=True))
+    with torch.autograd.set_detect_anomaly(True):
+        assert are_equal(gradients(op, arguments), gradients(scaled, arguments))
+    with torch.utils.flop_counter.FlopCounterMode(display=False):
+        assert are_equal(gradients(op, arguments), gradients(scaled, arguments))
+
+
+class Settings:
+    sign = 1.0
+
+
+SETTINGS, TABLE = Settings(), torch.ones(5)
+
+
+def by_value(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    return x * y if float(x.detach().sum()) > 0 else x + 2 * y
+
+
+def by_an_object(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    return SETTINGS.sign * x * y
+
+
+def by_a_tensor(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    return x * y * TABLE
+
+
+def by_the_moment(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    return x * y if torch.are_deterministic_algorithms_enabled() else y * x * 2
+
+
+def by_numpy(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    return x * y * float(x.detach().numpy().max())
+
+
+UNRECORDABLE = [by_value, by_an_object, by_a_tensor, by_the_moment, by_numpy]
+
+
+@pytest.mark.parametrize("reference", UNRECORDABLE)
+def test_what_depends_on_more_is_computed_in_python(
+    reference: Callable[..., Any], recorders: list[GradientRecorder], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op, arguments = operator(namespace, reference), inputs(reference)
+    warm(op, arguments)
+    assert recorders
+    assert tapes(recorders) == 0
+    others = [(-a).detach().requires_grad_() for a in arguments]
+    monkeypatch.setattr(SETTINGS, "sign", -1.0)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    TABLE.mul_(2)
+    assert are_equal(gradients(op, others), gradients(reference, others))
+
+
+def test_a_tape_that_gives_something_else_is_not_used(
+    recorders: list[GradientRecorder], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = tape.record
+
+    def wrong(*arguments: Any) -> tape.Tape:
+        made = original(*arguments)
+        return tape.Tape(made.steps, made.slots, made.results[::-1])
+
+    monkeypatch.setattr(recorded_gradient, "record", wrong)
+    op, arguments = operator(namespace, scaled), inputs(scaled)
+    warm(op, arguments)
+    assert tapes(recorders) == 0
+    assert are_equal(gradients(op, arguments), gradients(scaled, arguments))
+
+
+def test_ever_new_sizes_are_recorded_so_often_only(
+    recorders: list[GradientRecorder], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_gradient, "_MOST_OF_AN_OPERATOR", 3)
+    op = operator(namespace, scaled)
+    for n in range(1, 9):
+        arguments = [torch.randn(n, requires_grad=True) for _ in range(2)]
+        for _ in range(3):
+            assert are_equal(gradients(op, arguments), gradients(scaled, arguments))
+    assert tapes(recorders) == 3
+
+
+def test_what_references_depend_on_is_said() -> None:
+    assert [recorded_gradient.unrecordable(r) for r in REFERENCES] == [None] * len(REFERENCES)
+    assert recorded_gradient.unrecordable(by_an_object) == "it uses SETTINGS"
+    assert recorded_gradient.unrecordable(by_the_moment) == "it uses are_deterministic_algorithms_enabled"
+    linear = torch.nn.Linear(2, 2)
+    assert recorded_gradient.unrecordable(lambda x: linear(x)) == "it uses linear"
+    assert recorded_gradient.unrecordable(linear) == "it is no plain function"
+    assert recorded_gradient.unrecordable(types.FunctionType(compile("print(x)", "", "exec"), {})) == "it uses print"
