@@ -88,6 +88,8 @@ _SUM_FAULTS = {
     "CUDA: shared memory that is not written": {"WRITE": "if (threadIdx.x < 64) part[threadIdx.x] = sum;"},
     "CUDA: past shared memory": {"WRITE": "part[threadIdx.x + 1] = sum; part[0] = 0;"},
 }
+# A GPU counts the warps that come, and shows nothing of it.
+_ONLY_IN_THE_SIMULATOR = frozenset({"CUDA: a barrier that some threads pass by"})
 _SUM_RIGHT = {
     "CUDA: a sum in shared memory": {},
     "CUDA: more barriers than needed": {"BARRIER": "__syncthreads(); __syncthreads();"},
@@ -108,7 +110,7 @@ def _cuda_sum(name: str, changes: dict[str, str]) -> str:
             kernels["add_up"][len(x), 128](x, out, x.shape[1])
         return out
 
-    add_up.cuda(launch, name=name)
+    add_up.cuda(launch, name=name, devices=["cpu"] if name in _ONLY_IN_THE_SIMULATOR else None)
     return name
 
 

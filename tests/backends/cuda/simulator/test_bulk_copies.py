@@ -137,12 +137,15 @@ def test_a_map_that_the_hardware_does_not_have_is_an_error(
         ow.tensor_map(tensor, box, swizzle=swizzle)
 
 
-def box_of_three_dimensions(swizzle: int, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
+def box_of_three_dimensions(
+    swizzle: int, device: str = "cpu", *, outside: int = 4
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The copied box, which begins so many columns outside of the tensor, and what it should be."""
     columns = (swizzle or 64) // 4
     text = """
     #include <cuda.h>
     #include <stdint.h>
-    __global__ void k(const __grid_constant__ CUtensorMap map, float* y, int count) {
+    __global__ void k(const __grid_constant__ CUtensorMap map, float* y, int count, int first) {
       extern __shared__ __align__(1024) float tile[];
       __shared__ uint64_t bar;
       unsigned at = (unsigned)__cvta_generic_to_shared(&bar), to = (unsigned)__cvta_generic_to_shared(tile), done = 0;
@@ -150,7 +153,7 @@ def box_of_three_dimensions(swizzle: int, device: str = "cpu") -> tuple[torch.Te
         asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(at));
         asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :: "r"(at), "r"(count * 4));
         asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                     " [%0], [%1, {%2, %3, %4}], [%5];" :: "r"(to), "l"(&map), "r"(-2), "r"(1), "r"(2), "r"(at));
+                     " [%0], [%1, {%2, %3, %4}], [%5];" :: "r"(to), "l"(&map), "r"(first), "r"(1), "r"(2), "r"(at));
       }
       __syncthreads();
       while (!done) {
@@ -164,8 +167,8 @@ def box_of_three_dimensions(swizzle: int, device: str = "cpu") -> tuple[torch.Te
     box = (2, 4, columns)
     count = 8 * columns
     y = torch.zeros(count, device=device)
-    ow.cuda_module(text)["k"][1, 32, count * 4](ow.tensor_map(x, box, swizzle=swizzle), y, count)
-    wanted = torch.nn.functional.pad(x, (2, 0))[2:4, 1:5, :columns].flatten()
+    ow.cuda_module(text)["k"][1, 32, count * 4](ow.tensor_map(x, box, swizzle=swizzle), y, count, -outside)
+    wanted = torch.nn.functional.pad(x, (outside, 0))[2:4, 1:5, :columns].flatten()
     # PTX ISA, "Swizzling modes": bits 4 to 6 of an address with bits 7 to 9.
     place = torch.arange(count, device=device) * 4
     place ^= (place >> 3) & (swizzle - 16 if swizzle else 0)
@@ -176,6 +179,12 @@ def box_of_three_dimensions(swizzle: int, device: str = "cpu") -> tuple[torch.Te
 def test_a_box_of_three_dimensions_in_each_pattern(swizzle: int) -> None:
     y, wanted = box_of_three_dimensions(swizzle)
     assert torch.equal(y, wanted)
+
+
+@pytest.mark.parametrize("outside", [-1, 2, -62])
+def test_a_box_that_begins_within_16_bytes_is_an_illegal_instruction(outside: int) -> None:
+    with pytest.raises(SimulatorError, match=r"no multiple of 16 bytes.*\n.*bulk\.tensor\.3d"):
+        box_of_three_dimensions(0, outside=outside)
 
 
 STORED = """

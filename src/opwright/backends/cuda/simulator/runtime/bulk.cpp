@@ -9,6 +9,8 @@ namespace opwright_sim {
 
 namespace {
 
+constexpr int64_t row_unit = 16;
+
 // A row of a box, as far as it lies in the tensor.
 struct Row {
   uint32_t number;
@@ -71,6 +73,9 @@ const TensorMap& Worker::tensor_map_at(const void* address, uint32_t rank, const
 void Worker::tensor_load(char* to, const void* map_address, const BoxAt& box, uint64_t mbarrier, uint64_t pc) {
   Mbarrier& barrier = mbarrier_at(mbarrier, access_read | access_atomic, pc);
   const TensorMap& map = tensor_map_at(map_address, box.rank, to, pc);
+  if (int64_t(box.coordinates[0]) * map.element_bytes % row_unit) {  // seen on an H100; not in PTX's documentation
+    report_trap(pc, "a copy of a box begins at an innermost coordinate that is no multiple of 16 bytes, an illegal instruction");
+  }
   BulkCopy copy{to, std::vector<char>(map.box_bytes(), 0), rank(), pc};
   if (checker_) checker_->bulk_load_takes(to, map.box_bytes(), pc);
   for_each_row(map, box.coordinates, [&](const Row& row) {
