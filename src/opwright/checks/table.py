@@ -15,6 +15,7 @@ from opwright.checks.outputs import (
     long_offsets,
     metadata,
     own_work,
+    peak_memory,
     properties,
     purity,
     repeated_calls,
@@ -38,6 +39,7 @@ CHECKS: dict[str, Check] = {
     purity.NAME: purity.check,
     global_state.NAME: global_state.check,
     repeated_calls.NAME: repeated_calls.check,
+    peak_memory.NAME: peak_memory.check,
     surroundings.NAME: surroundings.check,
     concurrency.NAME: concurrency.check,
     streams.NAME: streams.check,
@@ -60,9 +62,9 @@ CHECKS: dict[str, Check] = {
 # Those that look at what a kernel does in its own process, and run there. Others run in a process in which no kernel
 # does, and are not to be deceived by it.
 BESIDE_THE_KERNEL = frozenset({
-    guard_bands.NAME, repeated_calls.NAME, surroundings.NAME, concurrency.NAME, streams.NAME, configurations.NAME,
-    own_backward.NAME, second_derivatives.NAME, vmap.NAME, sharding.NAME, flops.NAME, opcheck.NAME, compiled.NAME,
-    sanitizer.NAME, long_offsets.NAME, own_work.NAME, edges.NAME,
+    guard_bands.NAME, repeated_calls.NAME, peak_memory.NAME, surroundings.NAME, concurrency.NAME, streams.NAME,
+    configurations.NAME, own_backward.NAME, second_derivatives.NAME, vmap.NAME, sharding.NAME, flops.NAME, opcheck.NAME,
+    compiled.NAME, sanitizer.NAME, long_offsets.NAME, own_work.NAME, edges.NAME,
 })  # fmt: skip
 
 # Those that examine every case: each case runs once for all of them.

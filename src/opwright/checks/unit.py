@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from opwright.checks.context import KERNEL
 from opwright.checks.coverage import too_little
 from opwright.checks.memory import WITHOUT_SHORTAGE
-from opwright.checks.outputs import long_offsets, properties
+from opwright.checks.outputs import long_offsets, peak_memory, properties
 from opwright.checks.plan import Task
 from opwright.checks.process.isolation import Ending, fork_server, run_job
 from opwright.checks.process.messages import (
@@ -42,8 +42,8 @@ __all__ = ["LOST", "CheckUnit", "Progress", "Settings", "check_unit"]
 LOST = "cluster"
 # Custom parts that no check compares with the reference.
 _CHECKED_BY_NONE = frozenset({"autocast", "bytes"})
-# Checks that a machine may lack memory or tools for, which is no fault of the kernel.
-_BY_MACHINE = frozenset({long_offsets.NAME, sanitizer.NAME})
+# Checks that a machine may lack memory, tools or a system for, which is no fault of the kernel.
+_BY_MACHINE = frozenset({long_offsets.NAME, peak_memory.NAME, sanitizer.NAME})
 # Called with every step: the task, and a short text ("values n=5 …", or a notice).
 Progress = Callable[[Task, str], None]
 

@@ -13,7 +13,7 @@ __all__ = ["FILES", "Row", "attach", "correct", "planted", "rows"]
 
 # The files with operators, each with a list ``ROWS``.
 FILES = (
-    "elementwise", "state", "deception", "reductions", "arguments", "gradients", "registrations", "functions", "native", "gpu",
+    "elementwise", "state", "peak_memory", "deception", "reductions", "arguments", "gradients", "registrations", "functions", "native", "gpu",
 )  # fmt: skip
 
 # The checks that run on a right kernel, and on one with a fault besides that which has to find it: most of the time of a
@@ -21,7 +21,7 @@ FILES = (
 _OF_PLANTED = ("memory", "values")
 _OF_RIGHT = (
     "memory", "values", "special values", "metadata", "inputs unchanged", "global state", "repeated calls",
-    "surroundings", "two threads", "own work", "reads",
+    "peak memory", "surroundings", "two threads", "own work", "reads",
 )  # fmt: skip
 
 
@@ -62,14 +62,16 @@ def attach(
     right: Mapping[str, Callable[..., Any]],
     *,
     checks: Sequence[str] = _OF_RIGHT,
+    beside: Sequence[str] = _OF_PLANTED,
     for_cpu: Collection[str] = (),
 ) -> list[Row]:
     """Attach functions in Python as kernels. ``faults`` has the check that has to find each, and the function;
-    ``checks`` run on right ones; ``for_cpu`` names those that read or write memory by address."""
+    ``checks`` run on right ones, ``beside`` on others besides the one that has to find the fault; ``for_cpu`` names
+    those that read or write memory by address."""
     for name, function in {**{name: f for name, (_, f) in faults.items()}, **right}.items():
         op.python(function, name=name, devices=["cpu"] if name in for_cpu else None)
     return [
-        *(planted(op, name, check) for name, (check, _) in faults.items()),
+        *(planted(op, name, check, checks=beside) for name, (check, _) in faults.items()),
         *(correct(op, name, checks=checks) for name in right),
     ]
 

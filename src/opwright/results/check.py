@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 __all__ = [
-    "CheckReport", "Coverage", "ErrorHistogram", "Finding", "KernelFinding", "NotChecked", "OtherThread", "Status",
-    "Verdict", "worst",
+    "CheckReport", "Coverage", "ErrorHistogram", "Finding", "KernelFinding", "NotChecked", "OtherThread", "PeakMemory",
+    "Status", "Verdict", "worst",
 ]  # fmt: skip
 
 
@@ -59,6 +59,20 @@ class ErrorHistogram:
 
 
 @dataclass(frozen=True)
+class PeakMemory:
+    """What a call takes of memory, in bytes.
+
+    Attributes:
+        kernel: the most that the kernel takes at a time, its results included.
+        contract: the arguments, the results, and the most that the reference takes at a time.
+    """
+
+    case: str
+    kernel: int
+    contract: int
+
+
+@dataclass(frozen=True)
 class Finding:
     """The result of one check of one kernel.
 
@@ -66,6 +80,7 @@ class Finding:
         case: the smallest failing input; empty if it is not about one.
         coverage: the cases that the check ran; None if it has no cases.
         remedy: for a warning or too little coverage, what to do about it.
+        peak_memory: of calls of growing size, if the check measures it.
     """
 
     check: str
@@ -76,6 +91,7 @@ class Finding:
     error_histogram: ErrorHistogram | None = None
     coverage: Coverage | None = None
     remedy: str = ""
+    peak_memory: tuple[PeakMemory, ...] = ()
 
 
 @dataclass(frozen=True)

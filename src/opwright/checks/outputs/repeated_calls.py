@@ -6,7 +6,6 @@ memory that is never given back.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks.allocation import given_out
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
 from opwright.checks.kernel_calls import Raised, same_layout
@@ -163,7 +163,7 @@ def _leaks(context: Context) -> Iterator[Finding]:
     calls = _call_often(context, run, min(max(_RESULTS // size, _LEAST_THAT_LEAK), _MOST_THAT_LEAK))
     taken: list[dict[str, int]] = []
     for _ in range(3):  # what an allocator keeps for later grows once
-        taken.append(dict(_memory(context.device)))
+        taken.append(dict(given_out(context.device)))
         _call_often(context, run, calls, in_time=False)
     for name in taken[0]:
         grown = min(taken[1][name] - taken[0][name], taken[2][name] - taken[1][name])
@@ -186,21 +186,3 @@ def _call_often(context: Context, run: Observation, calls: int, *, in_time: bool
         if in_time and call >= _LEAST_OF_SLOW and time.monotonic() - started > _SECONDS / 4:
             return call + 1
     return calls
-
-
-class _HeapStatistics(ctypes.Structure):
-    """``struct mallinfo2`` of the C library."""
-
-    _fields_ = tuple((name, ctypes.c_size_t) for name in (*"abcd", "in_own_pages", "e", "f", "in_heap", "g", "h"))
-
-
-def _memory(device: str) -> Iterator[tuple[str, int]]:
-    """The bytes that the C library has given out, and those that tensors on a GPU take. (What the process has also
-    grows where free memory lies in pieces.)"""
-    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if mallinfo is not None:  # the GNU C library
-        mallinfo.restype = _HeapStatistics
-        found = mallinfo()
-        yield "memory", found.in_own_pages + found.in_heap
-    if device == "cuda":
-        yield "GPU memory", torch.cuda.memory_allocated()
