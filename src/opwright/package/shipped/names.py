@@ -23,8 +23,8 @@ NOT_SHIPPED = frozenset({
     "ComparisonVerdict",
     "CompiledNumpy", "Coverage", "Crossover", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate",
     "Finding", "Kernel", "KernelFinding", "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport",
-    "NotChecked", "OperatorCalls", "Origin", "OtherThread", "Part", "Planted", "Refused", "RooflineLimit", "SelfTest",
-    "Shown", "SizeRange", "Status", "Verdict", "bench", "bench_calls", "check", "compile_numpy", "explain", "mutate",
+    "NotChecked", "OperatorCalls", "Origin", "OtherThread", "Part", "PeakMemory", "Planted", "Refused", "RooflineLimit",
+    "SelfTest", "Shown", "SizeRange", "Status", "Verdict", "bench", "bench_calls", "check", "compile_numpy", "explain", "mutate",
     "TensorMap", "selftest", "simulate", "simulator_options", "tensor_map", "tune",
 })  # fmt: skip
 
