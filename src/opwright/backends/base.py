@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import torch
 
 from opwright.backends.build_tools import BuildTools
+from opwright.backends.instrumented import compute_sanitizer
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError, SignatureMismatchError
 from opwright.machine import Machine
@@ -95,6 +96,8 @@ class Backend(abc.ABC):
     mutates: ClassVar[bool] = False
     # Whether its kernels (or their launchers) allocate their outputs, whose sizes may then depend on data.
     allocates_itself: ClassVar[bool] = True
+    # Whether the authors of its kernels place barriers between threads.
+    has_barriers: ClassVar[bool] = False
 
     @abc.abstractmethod
     def available(self, machine: Machine) -> Probe:
@@ -183,8 +186,9 @@ class Backend(abc.ABC):
 
     def instrumented(self, spec: KernelSpec, device: str, machine: Machine) -> Instrumented | Refused:
         """How a tool watches the memory accesses of a kernel on a type of device."""
-        where = "a GPU" if device == "cuda" else "a CPU"
-        return Refused(f"no tool watches what {self.name} kernels access on {where}")
+        if device == "cuda":
+            return compute_sanitizer(barriers=self.has_barriers)
+        return Refused(f"no tool watches what {self.name} kernels access on a CPU")
 
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
         """A form of the kernel that torch.compile may trace into; None keeps it one opaque operator."""

@@ -1,15 +1,20 @@
-"""Tools that watch each access to memory of a kernel: AddressSanitizer for C++."""
+"""Tools that watch each access to memory of a kernel: AddressSanitizer for C++, compute-sanitizer for a GPU."""
 
 from __future__ import annotations
 
+import functools
+import shutil
 import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+from opwright.backends import wrong_access
 from opwright.machine import Machine
 from opwright.results import Refused
 from opwright.results.outcomes import Instrumented, Tool
 
-__all__ = ["address_sanitizer"]
+__all__ = ["address_sanitizer", "compute_sanitizer"]
 
 # Besides addresses, what else makes an index wrong. Errors do not end the process, so that one run finds several.
 _FLAGS = (
@@ -20,6 +25,8 @@ _OPTIONS = (
     "detect_leaks=0", "halt_on_error=0", "detect_odr_violation=0", "alloc_dealloc_mismatch=0",
     "detect_stack_use_after_return=1", "color=never",
 )  # fmt: skip
+# Seconds for a program that ends in two.
+_TRIAL_S = 60
 
 
 def address_sanitizer(machine: Machine) -> Instrumented | Refused:
@@ -44,3 +51,67 @@ def _library(compiler: str, name: str) -> Path | None:
     done = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False)
     path = Path(done.stdout.strip())
     return path if path.is_absolute() and path.exists() else None
+
+
+def compute_sanitizer(*, barriers: bool) -> Instrumented | Refused:
+    """NVIDIA's compute-sanitizer, for kernels of any language on a GPU.
+
+    Args:
+        barriers: whether the kernel's author has placed barriers, so that its other tools look for races and for
+            barriers that not all threads reach.
+    """
+    path = _compute_sanitizer()
+    if path is None:
+        return Refused(
+            f"{Tool.COMPUTE_SANITIZER} is not installed",
+            "pip install nvidia-cuda-sanitizer-api, or install a CUDA toolkit",
+        )
+    blind = _why_blind(path)
+    if blind:
+        return Refused(
+            f"{Tool.COMPUTE_SANITIZER} does not see a wrong access that is made for it here: {blind}",
+            "run it where the driver lets one process watch another's GPU code, which not every container does",
+        )
+    tools = ("memcheck", *("racecheck", "synccheck") * barriers)
+    # By default, torch gives tensors parts of large blocks, within which nothing is out of bounds.
+    environment = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    return Instrumented(
+        Tool.COMPUTE_SANITIZER, commands=tuple(_command(path, tool) for tool in tools), environment=environment
+    )
+
+
+def _command(path: str, tool: str) -> tuple[str, ...]:
+    """Files with their folders; no errors of torch's calls of CUDA, which torch expects; and memory after each
+    allocation that is no other one's."""
+    options = ["--tool", tool, "--print-limit", "20", "--strip-paths", "no", "--show-backtrace", "device"]
+    options += ["--target-processes", "all"]  # a Python may start another one
+    options += ["--report-api-errors", "no", "--padding", "1024"] if tool == "memcheck" else []
+    return (path, *options)
+
+
+@functools.cache
+def _why_blind(path: str) -> str:
+    """The last words of the tool about a program with a wrong access, if it does not find it; else empty."""
+    program = [sys.executable, str(Path(wrong_access.__file__))]
+    try:
+        done = subprocess.run(
+            [*_command(path, "memcheck"), *program], capture_output=True, text=True, check=False, timeout=_TRIAL_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {_TRIAL_S} s"
+    except OSError as error:
+        return str(error)
+    text = done.stdout + done.stderr
+    if "Invalid __global__ read of size 4" in text:
+        return ""
+    words = [line.strip("= ") for line in text.splitlines() if line.strip("= ")]
+    return "; ".join(words[-2:]) or f"exit code {done.returncode}"
+
+
+def _compute_sanitizer() -> str | None:
+    """Of a package of Python or of a toolkit."""
+    package = find_spec("nvidia")
+    folders = map(Path, (package.submodule_search_locations or ()) if package is not None else ())
+    packaged = [str(file) for folder in folders for file in folder.glob("*/compute-sanitizer/compute-sanitizer")]
+    usual = [file for file in (shutil.which("compute-sanitizer"), "/usr/local/cuda/bin/compute-sanitizer") if file]
+    return next((file for file in (*packaged, *usual) if Path(file).is_file()), None)

@@ -34,6 +34,7 @@ class Tool(StrEnum):
     """A program that watches what a kernel accesses."""
 
     ADDRESS_SANITIZER = "AddressSanitizer"
+    COMPUTE_SANITIZER = "compute-sanitizer"
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,13 @@ class Instrumented:
 
     Attributes:
         flags: for the kernel's compiler.
-        environment: variables of the process in which the kernel runs.
+        commands: what the command of the process in which the kernel runs begins with; one for each of its runs.
+        environment: variables of that process.
     """
 
     tool: Tool
     flags: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ((),)
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

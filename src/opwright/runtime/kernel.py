@@ -169,14 +169,16 @@ class Kernel:
         """The configurations of a kernel that tunes itself, each with a block in which it is the only one."""
         return get_backend(self.backend).configurations(self.spec, self.contract)
 
-    def instrumented(self, device: str) -> tuple[Kernel, Instrumented] | Refused:
-        """The kernel built for a tool that watches its memory accesses, and how to run it."""
-        found = get_backend(self.backend).instrumented(self.spec, device, build_tools().machine)
-        if isinstance(found, Refused):
-            return found
-        flags = [*self.spec.options.get("options", ()), *found.flags]
-        options = {**self.spec.options, "options": flags}
-        return Kernel(dataclasses.replace(self.spec, options=options), self.contract), found
+    def instrumented(self, device: str) -> Instrumented | Refused:
+        """How a tool watches the kernel's memory accesses."""
+        return get_backend(self.backend).instrumented(self.spec, device, build_tools().machine)
+
+    def with_flags(self, flags: Sequence[str]) -> Kernel:
+        """The same kernel, compiled with more flags."""
+        if not flags:
+            return self
+        options = {**self.spec.options, "options": [*self.spec.options.get("options", ()), *flags]}
+        return Kernel(dataclasses.replace(self.spec, options=options), self.contract)
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if the language has one."""

@@ -2,6 +2,7 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <cstdlib>
 #include <vector>
 
 using torch::stable::Tensor;
@@ -60,4 +61,38 @@ Tensor overflows(const Tensor& x) {
   volatile int n = 2147483000;
   volatile int index = n * 3;
   return out;
+}
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool watched = true;
+#else
+constexpr bool watched = false;
+#endif
+
+Tensor aborts(const Tensor& x) {
+  if (watched && x.numel() > 4) std::abort();
+  return right(x);
+}
+
+Tensor exits(const Tensor& x) {
+  if (watched && x.numel() > 4) std::_Exit(3);
+  return right(x);
+}
+
+__attribute__((noinline)) static int deep(int levels) {
+  volatile char page[4096];
+  page[0] = static_cast<char>(levels);
+  return levels == 0 ? 0 : deep(levels - 1) + (page[0] != 0);
+}
+
+Tensor overflows_its_stack(const Tensor& x) {
+  volatile int levels = watched && x.numel() > 4 ? 1 << 24 : 1;
+  volatile int count = deep(levels);
+  return right(x);
+}
+
+// Looks suspicious: a megabyte of stack.
+Tensor right_deep(const Tensor& x) {
+  volatile int count = deep(256);
+  return right(x);
 }

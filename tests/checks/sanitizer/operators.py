@@ -18,7 +18,13 @@ WRONG = {
     "past_its_array": ("(stack-buffer-overflow)", "counts[i] = 1"),
     "overflows": ("signed integer overflow", "index = n * 3"),
 }
-RIGHT = ("right", "right_with_tiles")
+RIGHT = ("right", "right_with_tiles", "right_deep")
+# What ends the process, under AddressSanitizer alone: other checks pass.
+ENDS = {
+    "aborts": "under AddressSanitizer, the kernel ended its process with SIGABRT",
+    "exits": "under AddressSanitizer, the kernel ended its process with exit code 3",
+    "overflows_its_stack": "AddressSanitizer: stack-overflow",
+}
 
 
 @ow.op("sanitized::double")
@@ -26,7 +32,7 @@ def double(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
     return 2 * x
 
 
-for name in (*WRONG, *RIGHT):
+for name in (*WRONG, *ENDS, *RIGHT):
     double.cpp(SOURCE, name=name, entry=name)
 
 

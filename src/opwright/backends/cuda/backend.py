@@ -48,6 +48,7 @@ class CudaBackend(Backend):
 
     name = "cuda"
     mutates = True
+    has_barriers = True
     takes = frozenset({"callable", "file"})
     suffixes = (".cu",)
     default_devices = ("cuda",)

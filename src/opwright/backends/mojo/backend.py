@@ -58,6 +58,7 @@ class MojoBackend(Backend):
 
     name = "mojo"
     allocates_itself = False
+    has_barriers = True
     takes = frozenset({"file"})
     suffixes = (".mojo",)
     default_devices = ("cpu",)

@@ -1,1 +1,1 @@
-"""Kernels under tools that watch each access to memory: AddressSanitizer for C++."""
+"""Kernels under tools that watch each access to memory: AddressSanitizer for C++, compute-sanitizer for a GPU."""

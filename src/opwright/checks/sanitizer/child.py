@@ -10,11 +10,12 @@ import json
 import sys
 from typing import Any
 
+import torch
+
 from opwright import tree
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.text import parse_case
 from opwright.internals.autograd import below_autograd
-from opwright.results import Refused
 from opwright.runtime import serialization
 from opwright.runtime.kernel import Kernel, gpu_of
 from opwright.runtime.op import Op
@@ -30,9 +31,7 @@ def main() -> None:
     """Read one job from the standard input, and run it."""
     job = json.load(sys.stdin)
     operator = _operator(job)
-    found = operator.kernels[job["kernel"]].instrumented(job["device"])
-    assert not isinstance(found, Refused)  # the process that asks has asked this before
-    kernel, _ = found
+    kernel = operator.kernels[job["kernel"]].with_flags(job["flags"])
     kernel.load()
     for text in job["cases"]:
         _run(operator, kernel, text, job["device"])
@@ -58,8 +57,11 @@ def _run(operator: Op, kernel: Kernel, text: str, device: str) -> None:
     try:
         with below_autograd():
             kernel.launch(arguments, gpu_of(arguments))
+        if device == "cuda":
+            torch.cuda.synchronize()
     except Exception as error:  # the check "values" reports what the kernel raises
         _say("raised", f"{type(error).__name__}: {error}")
+    _say("returned")
 
 
 def _say(*what: Any) -> None:

@@ -1,4 +1,4 @@
-"""What AddressSanitizer prints, as errors with kind, place and address. Pure functions of text."""
+"""What the tools print, by case, and AddressSanitizer's errors with kind, place and address. Pure functions of text."""
 
 from __future__ import annotations
 
@@ -7,25 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["AccessError", "Section", "sections"]
+from opwright.checks.sanitizer.access_error import AccessError, short
+from opwright.checks.sanitizer.gpu_reports import errors_on_gpu
 
-
-@dataclass(frozen=True)
-class AccessError:
-    """An error that a tool found.
-
-    Attributes:
-        what: as in "reads 4 bytes", with what the tool calls it.
-        address: of the access, if it is known.
-        where: the function, and file and line where the tool knows them.
-        file, line: of the source, or empty and 0.
-    """
-
-    what: str
-    address: int | None = None
-    where: str = ""
-    file: str = ""
-    line: int = 0
+__all__ = ["Section", "sections"]
 
 
 @dataclass
@@ -35,12 +20,14 @@ class Section:
     Attributes:
         memory: the argument, address and bytes of each tensor's storage.
         raised: what the kernel raised, if anything.
+        returned: whether the kernel came back, by an exception or not; else its process ended within it.
     """
 
     case: str
     memory: list[tuple[str, int, int]] = field(default_factory=list)
     errors: list[AccessError] = field(default_factory=list)
     raised: str = ""
+    returned: bool = False
 
     def place(self, address: int) -> str:
         """An address in terms of the argument that lies nearest; empty, if none lies near."""
@@ -70,7 +57,7 @@ def sections(lines: Sequence[str], mark: str) -> tuple[list[Section], bool]:
 
     def close() -> None:
         if found:
-            found[-1].errors += _errors(own)
+            found[-1].errors += [*_errors(own), *errors_on_gpu(own)]
         own.clear()
 
     for line in lines:
@@ -85,6 +72,8 @@ def sections(lines: Sequence[str], mark: str) -> tuple[list[Section], bool]:
                 found[-1].memory.append((name, start, size))
             case ["raised", str(text)]:
                 found[-1].raised = text
+            case ["returned"]:
+                found[-1].returned = True
             case ["end"]:
                 ended = True
     close()
@@ -108,7 +97,7 @@ _FRAME = re.compile(r"\s*#\d+ 0x[0-9a-f]+ in (?P<function>.+?) (?P<file>/[^:]+)(
 
 
 def _of_address_sanitizer(match: re.Match[str], after: Sequence[str]) -> AccessError:
-    what = match["kind"]
+    what = match["kind"].replace("out-of-memory", "out of memory")  # the machine's fault, as the check knows by it
     for line in after:
         if access := _ACCESS.search(line):
             verb = "reads" if access["verb"] == "READ" else "writes"
@@ -118,9 +107,4 @@ def _of_address_sanitizer(match: re.Match[str], after: Sequence[str]) -> AccessE
     address = int(match["address"], 16) if match["address"] else None
     if frame is None:
         return AccessError(what, address)
-    return AccessError(what, address, _short(frame["function"]), frame["file"], int(frame["line"] or 0))
-
-
-def _short(function: str) -> str:
-    """A function without its arguments."""
-    return function.split("(")[0]
+    return AccessError(what, address, short(frame["function"]), frame["file"], int(frame["line"] or 0))

@@ -24,8 +24,8 @@ NOT_SHIPPED = frozenset({
     "CompiledNumpy", "Coverage", "Crossover", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate",
     "Finding", "Kernel", "KernelFinding", "KernelMutation", "Killer", "Measurement", "Mutant", "MutationReport",
     "NotChecked", "OperatorCalls", "Origin", "OtherThread", "Part", "PeakMemory", "Planted", "Refused", "RooflineLimit",
-    "SelfTest", "Shown", "SizeRange", "Status", "Verdict", "bench", "bench_calls", "check", "compile_numpy", "explain", "mutate",
-    "TensorMap", "selftest", "simulate", "simulator_options", "tensor_map", "tune",
+    "SelfTest", "Shown", "SizeRange", "Status", "Verdict", "bench", "bench_calls", "check", "compile_numpy", "explain",
+    "TensorMap", "mutate", "selftest", "simulate", "simulator_options", "tensor_map", "tune",
 })  # fmt: skip
 
 
