@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.checks.context import Context
+from opwright.checks.outputs.repeated_calls import is_right
+from opwright.contract.inputs.cases import cases
 from opwright.planted.state import RIGHT, WARNINGS, WRONG, scale
 from opwright.results import Status
 
@@ -29,6 +34,21 @@ def test_is_found(verdict, kernel):
 @pytest.mark.parametrize("kernel", RIGHT)
 def test_is_left_alone(verdict, kernel):
     assert verdict.status is Status.PASS, verdict.findings
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_dtype_of_a_result_is_the_promised_one_not_the_one_that_the_reference_has_on_a_cpu(dtype, monkeypatch):
+    context = Context(scale, "counts its calls", "cpu", "quick", cases(scale.contract, "smoke"), lambda *_: None)
+    (case, *_) = context.typical_cases(1)
+    run = context.observe(case)
+    monkeypatch.setattr(context, "observe", lambda case: dataclasses.replace(run, call=promising(run.call, dtype)))
+    wrong = is_right(context, run, run.outputs)  # of float32
+    assert (wrong is None) == (dtype is torch.float32), wrong
+
+
+def promising(call, dtype):
+    """A call of which the fake promises a dtype."""
+    return dataclasses.replace(call, promised=tuple(dataclasses.replace(p, dtype=dtype) for p in call.promised))
 
 
 # -- Triton kernels that are none -------------------------------------------------------------------------------------

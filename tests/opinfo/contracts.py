@@ -16,6 +16,7 @@ import jaxtyping
 import torch
 from jaxtyping import AbstractDtype
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, OpInfo, UnaryUfuncInfo
 
@@ -135,7 +136,7 @@ def _make(info: OpInfo, group: Group, layout: Layout, device: str) -> Made:
     supported, first = _supported(info, device), first_dtype(info)
     samples = [s for d in supported for s in _samples_in(info, group, d, _FIRST if d is first else _OTHERS)]
     converted = [(d, _in_dtype(example, d)) for d in supported]
-    outputs = _output_dtypes(call, [*samples, *converted])
+    outputs = _output_dtypes(call, [*samples, *converted], device)
     if not outputs:
         raise LeftOut("no sample could be run")
     reference = _typed(call, _annotations(info, example, layout, outputs))
@@ -230,10 +231,25 @@ def _in_dtype(sample: Sample, dtype: torch.dtype) -> Sample:
     return dataclasses.replace(sample, leaves=leaves)
 
 
+def _dtypes_on_cpu(call: Callable[..., Any], sample: Sample) -> list[torch.dtype]:
+    return [t.dtype for t in as_tensors(call(*(t.clone() for t in sample.tensors)))]
+
+
+def _dtypes_on_gpu(call: Callable[..., Any], sample: Sample) -> list[torch.dtype]:
+    """Of fakes, which need no GPU; where these say nothing, as where sizes depend on data, those on a CPU."""
+    found = _dtypes_on_cpu(call, sample)
+    try:
+        with FakeTensorMode() as mode:
+            fakes = [mode.from_tensor(t).to("cuda") for t in sample.tensors]
+            return [t.dtype for t in as_tensors(call(*fakes))]
+    except Exception:  # a function may raise anything on fakes
+        return found
+
+
 def _output_dtypes(
-    call: Callable[..., Any], samples: Sequence[tuple[torch.dtype, Sample]]
+    call: Callable[..., Any], samples: Sequence[tuple[torch.dtype, Sample]], device: str
 ) -> dict[torch.dtype, list[torch.dtype]]:
-    """The dtypes of outputs, by the dtype of inputs."""
+    """The dtypes of outputs on a device, by the dtype of inputs."""
     found: dict[torch.dtype, list[torch.dtype]] = {}
     for dtype, sample in samples:
         if dtype in found:
@@ -241,7 +257,7 @@ def _output_dtypes(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found[dtype] = [t.dtype for t in as_tensors(call(*(t.clone() for t in sample.tensors)))]
+                found[dtype] = _dtypes_on_gpu(call, sample) if device == "cuda" else _dtypes_on_cpu(call, sample)
         except TypeError as error:
             if "it returns" in str(error):
                 raise LeftOut(str(error)) from None

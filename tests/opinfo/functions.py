@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 __all__ = ["HALVES", "alone", "as_tensors", "bind_constants", "eager_kernel", "fused_kernel"]
@@ -41,7 +42,7 @@ def as_tensors(result: Any) -> list[torch.Tensor]:
     for value in listed:
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"it returns {type(value).__name__}")
-        if value.layout is not torch.strided or type(value) is not torch.Tensor:
+        if value.layout is not torch.strided or type(value) not in (torch.Tensor, FakeTensor):
             raise TypeError(f"it returns a tensor of {value.layout} and type {type(value).__name__}")
     return listed
 

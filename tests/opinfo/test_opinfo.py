@@ -1,7 +1,10 @@
 """Torch's own functions as kernels raise no false alarm (a part of what ``tests.opinfo.table`` checks)."""
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from opwright.contract.derive import fake_outputs
 from tests.opinfo.contracts import LeftOut, infos, make
 from tests.opinfo.table import check_function
 from tests.sampled import sampled
@@ -47,3 +50,17 @@ def test_a_function_of_torch_is_right(name):
 def test_there_is_no_false_alarm(name):
     for row in check_function(name, "cpu"):
         assert row["status"] in ("pass", "warning", "thin") or row.get("known"), row["findings"]
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_dtypes_that_differ_on_a_gpu_are_those_of_its_functions(rows):
+    """Statistics of half precision are float32 on a GPU. Fakes need none."""
+    info = infos()["native_layer_norm"]
+    for device, expected in (("cpu", torch.float16), ("cuda", torch.float32)):
+        made = make(info, device)
+        operator, kernel = made.operator, made.operator.kernels["fused"].spec.source
+        with FakeTensorMode():
+            x, *parameters = (torch.empty(n, dtype=torch.float16, device=device) for n in ((rows, 2), 2, 2))
+            promised = fake_outputs(operator.contract, [x, *parameters])
+            for given in (info.op(x, (2,), *parameters, 1e-5), kernel(x, *parameters)):
+                assert [t.dtype for t in given] == [t.dtype for t in promised] == [torch.float16, expected, expected]
