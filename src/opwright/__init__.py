@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from opwright.backends.numpy.compile_numpy import CompiledNumpy, compile_numpy
     from opwright.backends.triton.simulator.simulate import simulate
     from opwright.checks.run import check
-    from opwright.contract.signature import by_property, mutated, saved_for_backward
+    from opwright.contract.process_group import ProcessGroup
+    from opwright.contract.signature import by_property, mutated, replicated, saved_for_backward
     from opwright.contract.values import (
         drawn_by,
         offsets,
@@ -100,7 +101,8 @@ _NAMES_OF = {
     "opwright.backends.triton.simulator.simulate": ["simulate"],
     "opwright.backends.numpy.compile_numpy": ["CompiledNumpy", "compile_numpy"],
     "opwright.checks.run": ["check"],
-    "opwright.contract.signature": ["by_property", "mutated", "saved_for_backward"],
+    "opwright.contract.process_group": ["ProcessGroup"],
+    "opwright.contract.signature": ["by_property", "mutated", "replicated", "saved_for_backward"],
     "opwright.contract.values": [
         "drawn_by", "offsets", "positive_definite", "probabilities", "values", "well_conditioned",
     ],
@@ -135,11 +137,12 @@ __all__ = [
     "Crossover", "CudaGraphError", "CudaGraphed", "CudaModule", "ErrorHistogram", "Estimate", "Explanation", "Fate",
     "Finding", "Kernel", "KernelError", "KernelFinding", "KernelMutation", "KernelRefusedError", "Killer",
     "LaunchError", "Measurement", "Mutant", "MutationReport", "NameClashError", "NotChecked", "NotSimulatedError", "Op",
-    "OperatorCalls", "OpwrightError", "Origin", "OtherThread", "Part", "PeakMemory", "Planted", "Refused",
+    "OperatorCalls", "OpwrightError", "Origin", "OtherThread", "Part", "PeakMemory", "Planted", "ProcessGroup", "Refused",
     "RooflineLimit", "SelfTest", "Shown", "SignatureMismatchError", "SimulatorError", "SizeRange", "Status",
     "TargetError", "TensorMap", "Verdict",
     "__version__", "bench", "bench_calls", "by_property", "cdiv", "check", "compile_numpy", "cuda_graphed",
     "cuda_module", "drawn_by", "explain", "mutate", "mutated", "offsets", "op", "positive_definite", "probabilities",
+    "replicated",
     "saved_for_backward", "selftest", "simulate", "simulator_options", "tensor_map", "tune", "values",
     "well_conditioned",
 ]  # fmt: skip

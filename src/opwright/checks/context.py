@@ -66,10 +66,14 @@ class Context:
     selected: tuple[str, ...] = ()
     # A case that was asked for is shown as it is, not replaced by a smaller one.
     shrinks: bool = True
+    # How many simpler cases are tried in place of one that fails.
+    tries: int = 60
     # The checkers of other checks that examine every case, too.
     beside: Mapping[str, Checker] = field(default_factory=dict)
     # How the kernel is called, by default in this process; and where the arguments are made, by default on its device.
     calls: Calls = None  # type: ignore[assignment]  # set below
+    # The processes of a group, for an operator that communicates; or why there are none.
+    ranks: Any = None
     arguments_on: str = ""
     # Cases for which the reference is known to be defined; and whether the kernel returned results on them.
     admitted: set[Case] = field(default_factory=set)
@@ -270,10 +274,10 @@ class Context:
         return prepared if isinstance(prepared, SkippedCase) else checker(self, prepared)
 
     def _shrink(
-        self, check: str, checker: Checker, case: Case, wrong: str, observe: Callable[[Case], Any], tries: int = 60
+        self, check: str, checker: Checker, case: Case, wrong: str, observe: Callable[[Case], Any]
     ) -> tuple[Case, str]:
         """Replace the case by simpler ones as long as they fail in the same way."""
-        kind = kind_of(wrong)
+        kind, tries = kind_of(wrong), self.tries
         improved = self.shrinks
         while improved and tries > 0:
             improved = False
@@ -305,7 +309,7 @@ class Context:
         if not isinstance(run, Observation):
             return ""
         pairs = zip(self.op.contract.signature.arguments, run.arguments, strict=True)
-        return ", ".join(f"{a.name}={_plain(value)!r}" for a, value in pairs if not a.is_tensor)
+        return ", ".join(f"{a.name}={_plain(value)!r}" for a, value in pairs if not (a.is_tensor or a.is_group))
 
     def typical_cases(self, count: int, *, layouts: Sequence[str] = ("contiguous",)) -> list[Case]:
         """A few cases of moderate size with ordinary values that run, for checks that are too slow for all."""

@@ -12,7 +12,7 @@ import linecache
 import os
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ from opwright.runtime.op import Op
 
 __all__ = [
     "Call", "Calls", "CallsHere", "Gradients", "Layout", "NotATensor", "Raised", "gradients_of", "pass_on_refusal",
+    "place_of",
     "same_layout",
 ]  # fmt: skip
 
@@ -182,12 +183,7 @@ class CallsHere:
         """The last line of the user's that ran; opwright's own errors name the place."""
         if self.kernel == REFERENCE or isinstance(error, OpwrightError):
             return ""
-        frames = [frame for part in _with_causes(error) for frame in traceback.extract_tb(part.__traceback__)]
-        own = [f for f in frames if f.lineno and _is_the_users(f.filename)]
-        if not own:
-            return ""
-        line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
-        return f"\n{Path(own[-1].filename).name}:{own[-1].lineno}:\n    {line}"
+        return place_of(frame for part in _with_causes(error) for frame in traceback.extract_tb(part.__traceback__))
 
     def _kept_memory(self, outputs: Sequence[Any], arguments: Sequence[Any] | None) -> str:
         """Whether a second call returns the memory of the first, so that the caller's earlier result changes. Small
@@ -225,6 +221,15 @@ class CallsHere:
             wrong = f"the forward under autograd raised {type(error).__name__}: {error}"
             return Gradients((inputs, list(incoming)), wrong)
         return gradients_of(inputs, outputs, incoming, self.synchronize)
+
+
+def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
+    """The last line of the user's among some frames, on lines of its own; or empty."""
+    own = [f for f in frames if f.lineno and _is_the_users(f.filename)]
+    if not own:
+        return ""
+    line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
+    return f"\n{Path(own[-1].filename).name}:{own[-1].lineno}:\n    {line}"
 
 
 def pass_on_refusal(error: Exception) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from opwright.checks.plan import Task, plan
 from opwright.checks.process.isolation import end_workers
+from opwright.checks.ranks.check import MOST_RANKS
 from opwright.checks.table import CHECKS
 from opwright.checks.unit import CheckUnit, Progress, Settings
 from opwright.contract.inputs.samples import sample_cases
@@ -40,6 +41,7 @@ def check(
     timeout: float = 60.0,
     jobs: int | None = None,
     fail_fast: bool = False,
+    ranks: int | None = None,
     executor: Executor | None = None,
     resume: Path | str | Journal | None = None,
     on_resume: Callable[[str], None] | None = None,
@@ -66,6 +68,8 @@ def check(
         timeout: seconds that one step of a kernel may take before it counts as hung.
         jobs: the number of kernels checked at a time.
         fail_fast: end a kernel's check at its first failure, which is then not made smaller.
+        ranks: the number of processes in the group of an operator that communicates, each with a GPU of its own if
+            kernels run on GPUs; by default 2. If it is given, DTensor's placements are also checked in so many.
         executor: where kernels are checked, such as ``opwright.cluster.RayCluster``; by default, on this machine.
         resume: a file to which each verdict is written when it is there. Verdicts that are in it already, of the same
             sources, settings and versions, are taken from it.
@@ -83,7 +87,7 @@ def check(
         Interrupted: by Ctrl-C; it holds the report of what is finished.
     """
     _refuse_unknown(level, checks, require)
-    _refuse_numbers(timeout, jobs)
+    _refuse_numbers(timeout, jobs, ranks)
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
     for operator in operators:  # an invalid case or sample is the caller's mistake, not a kernel's
         sample_cases(operator.contract)
@@ -98,7 +102,7 @@ def check(
         known = sorted({k for o in operators for k in (*o.kernels, REFERENCE)})
         raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known)}")
     unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
-    settings = Settings(level, case, tuple(checks), tuple(require), timeout, fail_fast)
+    settings = Settings(level, case, tuple(checks), tuple(require), timeout, fail_fast, ranks or 0)
     if on_plan is not None:
         on_plan(len(tasks))
     units = [CheckUnit.of(task, settings) for task in tasks]
@@ -145,11 +149,13 @@ def _refuse_unknown(level: str, checks: Sequence[str], require: Sequence[str]) -
         raise CheckError(f"there is no backend {unknown[0]!r}", fix=f"there are {', '.join(LANGUAGES)}")
 
 
-def _refuse_numbers(timeout: float, jobs: int | None) -> None:
+def _refuse_numbers(timeout: float, jobs: int | None, ranks: int | None) -> None:
     if not (timeout > 0 and math.isfinite(timeout)):
         raise CheckError(f"timeout={timeout} is no number of seconds", fix="use a positive one")
     if jobs is not None and jobs < 1:
         raise CheckError(f"jobs={jobs} is no number of kernels", fix="use 1 or more")
+    if ranks is not None and not 2 <= ranks <= MOST_RANKS:
+        raise CheckError(f"ranks={ranks} is no number of processes of a group", fix=f"use 2 to {MOST_RANKS}")
 
 
 def _unmet(operator: Op, require: Sequence[str], tasks: Sequence[Task], machine: Machine) -> Iterator[Verdict]:

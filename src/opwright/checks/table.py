@@ -24,6 +24,7 @@ from opwright.checks.outputs import (
     surroundings,
     values,
 )
+from opwright.checks.ranks import check as ranks
 from opwright.checks.registration import compiled, flops, opcheck, sharding, vmap
 from opwright.checks.sanitizer import check as sanitizer
 
@@ -47,6 +48,8 @@ CHECKS: dict[str, Check] = {
     gradients.NAME: gradients.check,
     own_backward.NAME: own_backward.check,
     second_derivatives.NAME: second_derivatives.check,
+    ranks.NAME: ranks.check,
+    ranks.GRADIENTS: ranks.check_gradients,
     vmap.NAME: vmap.check,
     sharding.NAME: sharding.check,
     flops.NAME: flops.check,

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from opwright.checks.context import KERNEL
 from opwright.checks.coverage import too_little
@@ -25,10 +26,12 @@ from opwright.checks.process.messages import (
     Unavailable,
     Unchecked,
 )
+from opwright.checks.ranks import check as ranks
 from opwright.checks.sanitizer import check as sanitizer
 from opwright.checks.table import CHECKS
 from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.arguments import always_its_default
+from opwright.machine import this_machine
 from opwright.results import Finding, NotChecked, Origin, Status, Verdict, worst
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
@@ -56,6 +59,8 @@ class Settings:
     require: tuple[str, ...]
     timeout: float
     fail_fast: bool = False
+    # How many processes check an operator that communicates; 0 for the usual number.
+    ranks: int = 0
 
 
 @dataclass(frozen=True)
@@ -216,6 +221,8 @@ def _refusal(task: Task, reason: str, settings: Settings) -> Verdict:
 
 def _concerns(operator: Op, check: str) -> bool:
     """Whether an operator has what a check is about."""
+    if check in (ranks.NAME, ranks.GRADIENTS):
+        return bool(operator.contract.signature.groups)
     if check == properties.NAME:
         return bool(operator.properties)
     parts = {"vmap": "vmap", "sharding": "sharding", "flops": "flops", "second derivatives": "autograd"}
@@ -237,6 +244,8 @@ def _run_in_worker(unit: CheckUnit, progress: Progress) -> tuple[_WorkerReport, 
         checks=settings.checks,
         reproduce=unit.reproduce,
         environment=_environment(task),
+        timeout=settings.timeout,
+        **ranks_of(task, settings),
     )
     if path is not None:
         report, ending = _run(unit, job, progress)
@@ -248,6 +257,21 @@ def _run_in_worker(unit: CheckUnit, progress: Progress) -> tuple[_WorkerReport, 
         why = f"{type(error).__name__}: {error}"
         return _WorkerReport(unavailable=why), Ending(0, False, "load", "", KERNEL, "", "", True)
     return _run(unit, by_value, progress)
+
+
+# The ranks of an operator that communicates, if no number is given: the fewest of which each has another one.
+_USUAL_RANKS = 2
+
+
+def ranks_of(task: Task, settings: Settings) -> dict[str, Any]:
+    """How many ranks check an operator that communicates, on this machine."""
+    wanted = settings.checks and not {ranks.NAME, ranks.GRADIENTS} & set(settings.checks)
+    if not task.op.contract.signature.groups or wanted:
+        return {}
+    count, gpus = settings.ranks or _USUAL_RANKS, len(this_machine().gpus)
+    if task.device == "cuda" and gpus < count:
+        return {"why_no_ranks": f"{count} ranks need {count} GPUs, and this machine has {gpus}"}
+    return {"ranks": count}
 
 
 def _environment(task: Task) -> dict[str, str]:
@@ -307,6 +331,7 @@ def _how_to_reproduce(task: Task, settings: Settings) -> str:
         where += ", interpreter=True" if task.interpret else ""
         return f"ow.check({where}, checks=['{{check}}'], case='{{case}}')"
     level = f" --level {settings.level}" if settings.level != "quick" else ""
+    level += f" --ranks {settings.ranks}" if settings.ranks and task.op.contract.signature.groups else ""
     device = f" --device {task.where}" + (" --interpreter" if task.interpret else "")
     return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
 

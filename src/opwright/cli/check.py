@@ -59,6 +59,10 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings and thin coverage, too.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that one step may take.")] = 60.0,
     jobs: Annotated[int | None, typer.Option(help="Kernels checked at a time.")] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="Processes (on GPUs: one for each) for operators that communicate, and for DTensors."),
+    ] = None,
     ray: Ray = None,
     resume: Resume = None,
     mutate: Annotated[
@@ -108,6 +112,7 @@ def check(
             require=require or (),
             timeout=timeout,
             jobs=jobs,
+            ranks=ranks,
             **where.options(),
         )
     raise typer.Exit(exit_code(report, strict=strict))

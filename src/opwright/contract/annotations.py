@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from jaxtyping import AbstractArray
 
+from opwright.contract.process_group import ProcessGroup
 from opwright.contract.shapes.dims import Dim, ExprDim, NamedDim, VariadicDim, names_in, parse_dims
 from opwright.contract.signature import (
     Argument,
@@ -24,6 +26,7 @@ from opwright.contract.signature import (
     Kind,
     Language,
     Mutated,
+    Replicated,
     Return,
     Saved,
     Signature,
@@ -45,7 +48,7 @@ _SCALARS: dict[Any, Any] = {
 _SUPPORTED = (
     'Float[Tensor, "n k"] (or any jaxtyping array on torch.Tensor or np.ndarray), list[...] of one, '
     "int, float, bool, str, Literal[...] and StrEnum, torch.dtype, torch.device, list[int], list[float], list[bool], "
-    "tuple[int, int] and the like, and any of these | None"
+    "tuple[int, int] and the like, any of these | None, and ow.ProcessGroup"
 )
 
 
@@ -129,6 +132,7 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
             fix="add '| None' to its annotation, or remove the default",
         )
     is_mutated = is_mutated or _is_marked(inner, Mutated)
+    inner_marked = inner
     inner, drawn_inside = _unwrap_annotated(inner)
     shared = {
         "name": name,
@@ -137,6 +141,7 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
         "keyword_only": parameter.kind is inspect.Parameter.KEYWORD_ONLY,
         "values": drawn_from or drawn_inside,
         "mutated": is_mutated,
+        "replicated": _is_marked(hints[name], Replicated) or _is_marked(inner_marked, Replicated),
     }
     if is_mutated and not (_is_array(inner) or _is_list_of_arrays(inner)):
         raise ContractError(
@@ -157,6 +162,10 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
             raise ContractError(f"{where} is an optional list of tensors", fix="use an empty list instead of None")
         tensor = _read_tensor(typing.get_args(inner)[0], where)
         return Argument(kind=Kind.TENSOR_LIST, schema_type=list[torch.Tensor], tensor=tensor, **shared)
+    if inner is ProcessGroup:
+        if optional or parameter.default is not inspect.Parameter.empty:
+            raise ContractError(f"{where} is a process group that may be left out", fix="pass one in every call")
+        return Argument(kind=Kind.SCALAR, schema_type=str, is_group=True, **shared)
     plain, choices, length = _read_scalar(inner)
     if plain in _SCALARS:
         schema_type = _SCALARS[plain] | None if optional else _SCALARS[plain]
@@ -166,6 +175,8 @@ def _read_argument(parameter: inspect.Parameter, hints: dict[str, Any], qualname
             f"{where} is a bare {inner.__name__}: its shape and dtype are not stated",
             fix=f'write {name}: Float[{inner.__name__}, "n k"], or Shaped[{inner.__name__}, "..."] for any',
         )
+    if inner is getattr(dist, "ProcessGroup", dist):
+        raise ContractError(f"{where} is torch's own process group", fix=f"annotate it {name}: ow.ProcessGroup")
     fix = "take a seed: int, and make the generator of it" if inner is torch.Generator else f"use {_SUPPORTED}"
     raise ContractError(f"{where} has type {_show(inner)}, which a schema cannot express", fix=fix)
 
@@ -293,7 +304,7 @@ def _show(annotation: Any) -> str:
 
 def _check_dim_names(signature: Signature, qualname: str) -> None:
     """Every dim of an output, and every name in an expression, must be known from the arguments."""
-    integers = {a.name for a in signature.arguments if a.schema_type is int}
+    integers = {a.name for a in signature.arguments if a.schema_type is int or a.is_group}
     known, variadic = set(integers), set[str]()
     for argument in signature.arguments:
         if argument.tensor is None:

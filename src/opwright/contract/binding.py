@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from opwright.contract.dtypes import short
+from opwright.contract.process_group import ProcessGroup
 from opwright.contract.shapes.dims import (
     AnyDim,
     Dim,
@@ -81,8 +82,8 @@ def fill(contract: Contract, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def _converted(contract: Contract, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Convert ints passed for floats to floats, like the dispatcher, and texts to members of a ``StrEnum``: a kernel
-    gets the same type on every path."""
+    """Convert ints passed for floats to floats, like the dispatcher, texts to members of a ``StrEnum``, and
+    process groups to their names: a kernel gets the same type on every path."""
     values = tuple(contract.with_members(values))
     if all(type(values[i]) is float for i in contract.floats):
         return values
@@ -209,6 +210,9 @@ def _bind_scalar(contract: Contract, spec: Argument, value: Any, binding: Bindin
     if value is None and spec.optional:
         return
     plain = spec.scalar_type
+    if spec.is_group:
+        _bind_group(contract, spec, value, binding)
+        return
     if plain in _LIST_TYPES:
         items = _LIST_TYPES[plain]
         if not isinstance(value, list | tuple):
@@ -225,6 +229,16 @@ def _bind_scalar(contract: Contract, spec: Argument, value: Any, binding: Bindin
         )
     if plain is int:
         binding.sizes[spec.name] = value
+
+
+def _bind_group(contract: Contract, spec: Argument, value: Any, binding: Binding) -> None:
+    """The argument's name stands for the number of processes."""
+    if not isinstance(value, ProcessGroup):
+        raise _kind_error(contract, spec.name, "a process group, a mesh of one dim, or a group's name", value)
+    try:
+        binding.sizes[spec.name] = value.size()
+    except ArgumentError as error:
+        raise ArgumentError(f"{contract.qualname}: argument {spec.name!r}: {error.message}", fix=error.fix) from None
 
 
 def _plain_value(choice: Any) -> Any:

@@ -18,6 +18,7 @@ import torch
 from opwright import tree
 from opwright.contract.fingerprint import digest, fingerprint
 from opwright.contract.own_inputs import OwnInputs
+from opwright.contract.process_group import ProcessGroup
 from opwright.contract.reference import contiguous_outputs, run_reference, run_traceable
 from opwright.contract.shapes.relations import Relation
 from opwright.contract.signature import Argument, Kind, Return, Signature
@@ -72,6 +73,7 @@ class Contract:
             str(self.autocast),
             *map(str, self.where),
             str(self.random),
+            *(f"group {i}" for i in self.signature.groups),
             fingerprint(self.function),
         )
 
@@ -82,18 +84,20 @@ class Contract:
         return tuple(i for i, a in enumerate(self.signature.arguments) if a.scalar_type in numbers)
 
     @cached_property
-    def enums(self) -> dict[int, type[Enum]]:
-        """The class of each argument that is a member of a ``StrEnum``, by position."""
+    def classes(self) -> dict[int, type[Enum | ProcessGroup]]:
+        """The class of each argument that is a text to the dispatcher, by position: a ``StrEnum``, a process group."""
         choices = ((i, a.choices[0]) for i, a in enumerate(self.signature.arguments) if a.choices)
-        return {i: type(first) for i, first in choices if isinstance(first, Enum)}
+        found: dict[int, type[Enum | ProcessGroup]] = {i: type(c) for i, c in choices if isinstance(c, Enum)}
+        return found | dict.fromkeys(self.signature.groups, ProcessGroup)
 
     def with_members(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """The arguments with members of a ``StrEnum`` in the place of their texts, which the dispatcher passes."""
-        if not self.enums:
+        """The arguments with members of a ``StrEnum``, and process groups, in the place of their texts, which the
+        dispatcher passes."""
+        if not self.classes:
             return arguments
         converted = list(arguments)
-        for i, kind in self.enums.items():
-            with contextlib.suppress(ValueError):  # bind() refuses it
+        for i, kind in self.classes.items():
+            with contextlib.suppress(ValueError, TypeError):  # bind() refuses it
                 converted[i] = None if converted[i] is None else kind(converted[i])
         return tuple(converted)
 
@@ -270,6 +274,8 @@ def _reference_of_form(contract: Contract) -> Any:
 
 
 def _show_scalar(argument: Argument) -> str:
+    if argument.is_group:
+        return "ProcessGroup"
     if argument.choices:
         return " | ".join(repr(str(c) if isinstance(c, str) else c) for c in argument.choices)
     items = {Sequence[int]: "int", Sequence[float]: "float", Sequence[bool]: "bool"}.get(argument.scalar_type)

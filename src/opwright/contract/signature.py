@@ -20,8 +20,8 @@ from opwright.contract.shapes.dims import Dim, NamedDim
 from opwright.contract.values import Values
 
 __all__ = [
-    "Argument", "ByProperty", "Kind", "Mutated", "Return", "Saved", "Signature", "TensorType", "by_property", "mutated",
-    "saved_for_backward", "unwrap_optional",
+    "Argument", "ByProperty", "Kind", "Mutated", "Replicated", "Return", "Saved", "Signature", "TensorType",
+    "by_property", "mutated", "replicated", "saved_for_backward", "unwrap_optional",
 ]  # fmt: skip
 
 Language = Literal["torch", "numpy"]
@@ -73,6 +73,21 @@ kernel. An operator with a mutated argument may return nothing (``-> None``). It
 """
 
 
+class Replicated:
+    """The type of ``ow.replicated``."""
+
+    def __repr__(self) -> str:
+        return "ow.replicated"
+
+
+replicated = Replicated()
+"""Marks a tensor argument that has the same values in every process of a group.
+
+``scale: Annotated[Float[Tensor, "n"], ow.replicated]``: checks of an operator that communicates draw it once. Other
+tensors have values of their own in each process.
+"""
+
+
 class Kind(Enum):
     """How the dispatcher treats an argument."""
 
@@ -115,6 +130,10 @@ class Argument:
     # The only values that a ``Literal`` or a ``StrEnum`` admits, and the length of a ``tuple[int, int]``.
     choices: tuple[Any, ...] = ()
     length: int | None = None
+    # Whether it is a process group, whose name the schema has.
+    is_group: bool = False
+    # Whether a tensor has the same values in all processes of a group.
+    replicated: bool = False
 
     @property
     def has_default(self) -> bool:
@@ -189,10 +208,16 @@ class Signature:
 
     @cached_property
     def single_sizes(self) -> frozenset[str]:
-        """The names of dims of one axis and of int arguments, from which sizes and conditions are computed."""
+        """The names of dims of one axis, of int arguments and of process groups (for their sizes), from which sizes and
+        conditions are computed."""
         dims = (d for a in self.arguments if a.tensor for d in a.tensor.dims)
         named = {d.name for d in dims if isinstance(d, NamedDim) and not d.each}
-        return frozenset(named | {a.name for a in self.arguments if a.schema_type is int})
+        return frozenset(named | {a.name for a in self.arguments if a.schema_type is int or a.is_group})
+
+    @cached_property
+    def groups(self) -> tuple[int, ...]:
+        """The positions of process groups. An operator with one communicates."""
+        return tuple(i for i, a in enumerate(self.arguments) if a.is_group)
 
     @cached_property
     def data_dependent(self) -> frozenset[str]:

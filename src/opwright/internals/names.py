@@ -44,6 +44,19 @@ _THREAD = "a rule that differentiates runs in a new thread"
 _NO_STAGES = "Triton's stages are not shown"
 
 INTERNALS: tuple[Internal, ...] = (
+    # -- process groups ------------------------------------------------------------------------------------------
+    Internal(
+        "resolve_process_group",
+        "torch.distributed.distributed_c10d._resolve_process_group",
+        "process groups by name",
+        "operators with an argument ow.ProcessGroup cannot be called",
+    ),
+    Internal(
+        "work_registry_size",
+        "torch._C._distributed_c10d._get_work_registry_size",
+        "collectives that nothing has waited for",
+        "the check of ranks does not find them",
+    ),
     # -- the state of a call: dispatch keys, modes, transforms -----------------------------------------------------
     Internal("include_keys", "torch._C._dispatch_tls_local_include_set", "keys that a thread includes", _DISPATCHER),
     Internal("exclude_keys", "torch._C._dispatch_tls_local_exclude_set", "keys that a thread excludes", _DISPATCHER),

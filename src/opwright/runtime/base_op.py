@@ -21,6 +21,7 @@ from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest
 from opwright.contract.overlap import overlap_check
+from opwright.contract.process_group import name_of_group
 from opwright.errors import ArgumentError, KernelError, NameClashError
 from opwright.internals.dispatch import is_intercepted
 from opwright.runtime.call.argument_utils import gpu_of
@@ -81,6 +82,8 @@ class BaseOp(Languages, Generic[P, R_co]):
         # A reference in NumPy: calls may pass arrays, and then return arrays.
         self._takes_arrays = contract.signature.language == "numpy"
         self._arity = guarded_arity(contract)
+        self._groups = contract.signature.groups
+        self._group_names = tuple(contract.signature.arguments[i].name for i in self._groups)
         functools.update_wrapper(self, contract.function)
         self.overload = registration.register(
             Registrable(self, self._rules, self._run, self._traceable_kernel, lambda: self.fingerprint, self._retire)
@@ -140,6 +143,9 @@ class BaseOp(Languages, Generic[P, R_co]):
         return self._call_unguarded(args, kwargs)
 
     def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._groups:
+            args = tuple([name_of_group(a) if i in self._groups else a for i, a in enumerate(args)])
+            kwargs = {n: name_of_group(a) if n in self._group_names else a for n, a in kwargs.items()}
         return traced_on_arrays(self.overload, args, kwargs) if self._takes_arrays else self.overload(*args, **kwargs)
 
     def _call_unguarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

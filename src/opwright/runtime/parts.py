@@ -51,6 +51,10 @@ def parts_of(
         for name in ("decomposition", "sharding", "vmap"):
             if name not in overrides:
                 parts[name] = Part(name, Origin.MISSING, "sizes of outputs depend on data")
+    if contract.signature.groups:
+        for name in ("decomposition", "sharding", "vmap"):
+            if name not in overrides:
+                parts[name] = Part(name, Origin.MISSING, "it communicates with other processes")
     if contract.functional is None:
         for name in ("autograd", "vmap"):
             parts[name] = Part(name, Origin.MISSING, "it writes a list of tensors or an optional one")

@@ -15,6 +15,7 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.attention import FusedAttentionInSteps
 from opwright.internals.compiler import DispatchMode
+from opwright.internals.process_groups import waited
 from opwright.internals.registration import writes_arguments
 from opwright.internals.tensors import memory_of
 
@@ -115,11 +116,12 @@ def _converts(func: Any) -> bool:
 
 
 _EXACT = frozenset({
-    "_to_copy", "abs", "amax", "amin", "arange", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone",
-    "constant_pad_nd", "contiguous", "copy_", "detach", "empty", "empty_like", "eye", "fill", "flip", "floor", "full",
-    "full_like", "gather", "index", "index_put", "index_select", "masked_fill", "masked_select", "max", "maximum",
-    "min", "minimum", "neg", "new_empty", "new_zeros", "ones", "ones_like", "relu", "repeat", "roll", "round",
-    "scatter", "sign", "sort", "stack", "take", "topk", "tril", "triu", "trunc", "where", "zeros", "zeros_like",
+    "_to_copy", "abs", "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_to_all_single", "amax",
+    "amin", "arange", "broadcast", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",
+    "contiguous", "copy_", "detach", "empty", "empty_like", "eye", "fill", "flip", "floor", "full", "full_like",
+    "gather", "index", "index_put", "index_select", "masked_fill", "masked_select", "max", "maximum", "min", "minimum",
+    "neg", "new_empty", "new_zeros", "ones", "ones_like", "relu", "repeat", "roll", "round", "scatter", "sign", "sort",
+    "stack", "take", "topk", "tril", "triu", "trunc", "wait_tensor", "where", "zeros", "zeros_like",
 })  # fmt: skip
 
 
@@ -130,7 +132,7 @@ class _Exactly(DispatchMode):  # type: ignore[misc]
             kwargs["dtype"] = _WIDE[kwargs["dtype"]]
         if not writes_arguments(func) and not func.is_view:
             args, kwargs = tree.map_tensors(_widened, (args, kwargs))
-        return self.after(func, func(*args, **kwargs))
+        return self.after(func, waited(func, func(*args, **kwargs)))
 
     def after(self, func: Any, out: Any) -> Any:
         """What an operation gives in place of its result."""
@@ -151,7 +153,7 @@ class _Recording(DispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         sources = self._origins_of([args, kwargs])
-        out = func(*args, **(kwargs or {}))
+        out = waited(func, func(*args, **(kwargs or {})))
         self.operations.are_seen = True
         floating = [t for t in tree.tensors(out) if _is_floating(t)]
         if floating and not _converts(func):

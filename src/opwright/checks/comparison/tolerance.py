@@ -202,10 +202,13 @@ class Computation:
         if not self._operations.are_seen:  # one step, all of which is in the arguments' dtypes
             finest = max(finest, 2 * self._coarsest)
         try:
-            with perturbed(self.arguments, self._operations, self._coarsest, finest, seed) as disturbed:
-                return tuple(self.run(disturbed))
+            return self._results_with_errors(finest, seed)
         except Exception:  # a reference may refuse arguments that are off a little, by any exception
             return self.exact
+
+    def _results_with_errors(self, finest: float, seed: int) -> tuple[torch.Tensor, ...]:
+        with perturbed(self.arguments, self._operations, self._coarsest, finest, seed) as disturbed:
+            return tuple(self.run(disturbed))
 
     def _finest(self, i: int) -> float:
         """The relative error of a result's sum in the accumulator's dtype."""

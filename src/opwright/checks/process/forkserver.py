@@ -30,9 +30,10 @@ from opwright.internals.names import SLOW_IMPORTS
 __all__ = ["MESSAGE_BYTES", "Role", "serve"]
 
 MESSAGE_BYTES = 4096
-# A worker's sockets and its output.
-_MOST_FILES = 3
-_OWN_IMPORTS = ("opwright.checks.process.judge", "opwright.checks.process.kernel_process", "platformdirs")
+# A worker's sockets and its output; a judge has one to each process of two groups.
+_MOST_FILES = 200
+_OWN_IMPORTS = ("opwright.checks.process.judge", "opwright.checks.process.kernel_process",
+                "opwright.checks.process.rank_process", "platformdirs")  # fmt: skip
 
 
 class Role(StrEnum):
@@ -40,6 +41,7 @@ class Role(StrEnum):
 
     JUDGE = "judge"
     KERNEL = "kernel"
+    RANK = "rank"
 
 
 def _import_once(slow_imports: Sequence[str] = SLOW_IMPORTS) -> None:
@@ -120,7 +122,7 @@ def _send(requests: socket.socket, message: dict[str, int]) -> None:
 
 def _become_worker(role: Role, sockets: Sequence[int], output: int) -> None:
     """Turn the forked copy into a worker. Never returns."""
-    from opwright.checks.process import judge, kernel_process
+    from opwright.checks.process import judge, kernel_process, rank_process
 
     code = 1
     try:
@@ -136,6 +138,8 @@ def _become_worker(role: Role, sockets: Sequence[int], output: int) -> None:
         connections = [socket.socket(fileno=fd) for fd in sockets]
         if role is Role.JUDGE:
             judge.main(*connections)
+        elif role is Role.RANK:
+            rank_process.main(*connections)
         else:
             kernel_process.main(*connections)
         code = 0

@@ -26,13 +26,15 @@ from opwright.checks.process.messages import (
     KernelEnded,
     Message,
     Notice,
+    RankEnded,
     Unavailable,
     read_message,
     write_job,
 )
+from opwright.checks.process.ranks import processes_of
 from opwright.errors import CheckError
 
-__all__ = ["Ending", "ForkServer", "end_workers", "fork_server", "run_job"]
+__all__ = ["Ending", "ForkServer", "end_workers", "fork_server", "how_ended", "run_job"]
 
 # How much of a kernel's output is kept: endless output must not fill the parent's memory.
 _MOST_OUTPUT = 64 * 1024
@@ -74,12 +76,12 @@ class Ending:
         elif self.is_shortage:
             ending = "was ended by the system, whose memory was short"
         elif self.exit_code < 0:
-            name = signal.Signals(-self.exit_code).name if -self.exit_code in list(signal.Signals) else "a signal"
-            ending = f"crashed with {name}" + (f" {self.at}" if name in ("SIGSEGV", "SIGBUS") and self.at else "")
+            ending = how_ended(self.exit_code)
+            ending += f" {self.at}" if ending.endswith(("SIGSEGV", "SIGBUS")) and self.at else ""
         elif self.exit_code == LOST_GPU:
             ending = "caused an error after which the GPU answers nothing to its process"
         else:
-            ending = f"ended the process with exit code {self.exit_code}"
+            ending = how_ended(self.exit_code)
         tail = "\n".join(self.output.strip().splitlines()[-6:])
         return f"{self.who} {ending}" + (f"; its last output:\n{tail}" if tail else "")
 
@@ -215,17 +217,21 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
     to_kernel, to_judge = socket.socketpair()
     read_output, write_output = os.pipe()
     pids: list[int] = []
+    ranks = _Ranks(server)
     with contextlib.ExitStack() as ends:
         ends.callback(os.close, read_output)
+        ends.callback(ranks.end)
         ends.enter_context(ours)
         try:
             with theirs, to_kernel, to_judge:
                 try:
+                    to_ranks = ranks.fork(processes_of(job.ranks), write_output)
                     pids.append(server.fork(Role.KERNEL, [to_judge], write_output))
-                    pids.append(server.fork(Role.JUDGE, [theirs, to_kernel], write_output))
+                    pids.append(server.fork(Role.JUDGE, [theirs, to_kernel, *to_ranks], write_output))
                 finally:
                     os.close(write_output)
-            conversation = _Conversation(ours, read_output, timeout, on_message)
+                    ranks.close()
+            conversation = _Conversation(ours, read_output, timeout, on_message, ranks.how_ended)
             conversation.send(write_job(job))
             hung = conversation.listen()
         except BaseException:
@@ -246,6 +252,53 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         broken=conversation.broken,
         out_of_memory=_ended_for_memory() > ended_before,
     )
+
+
+class _Ranks:
+    """The processes of the ranks of a group."""
+
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
+        self._pids: list[int] = []
+        self._sockets: list[socket.socket] = []
+        self._codes: dict[int, int | None] = {}
+
+    def fork(self, count: int, output: int) -> list[socket.socket]:
+        """Fork so many; the judge's ends of their connections."""
+        for _ in range(count):
+            to_rank, to_judge = socket.socketpair()
+            with to_judge:
+                self._sockets.append(to_rank)
+                self._pids.append(self._server.fork(Role.RANK, [to_judge], output))
+        return self._sockets
+
+    def close(self) -> None:
+        """Close the connections here, once the judge has them."""
+        for one in self._sockets:
+            one.close()
+
+    def how_ended(self, number: int) -> str:
+        """How a process has ended, in words."""
+        if not 0 <= number < len(self._pids):
+            return "has ended"
+        code = self._codes[number] = self._server.wait(self._pids[number], timeout=5)
+        return "has closed its connection" if code is None else how_ended(code)
+
+    def end(self) -> None:
+        """End all of them."""
+        for pid in self._pids:
+            _kill(pid)
+        for number, pid in enumerate(self._pids):
+            if self._codes.get(number) is None:
+                self._server.wait(pid, timeout=30)
+
+
+def how_ended(exit_code: int) -> str:
+    """The ending of a process, in words; a signal's number is negative."""
+    if exit_code >= 0:
+        return f"ended the process with exit code {exit_code}"
+    name = signal.Signals(-exit_code).name if -exit_code in list(signal.Signals) else "a signal"
+    return f"crashed with {name}"
 
 
 def _ended_for_memory() -> int:
@@ -283,9 +336,15 @@ class _Conversation:
     """The messages and output of one worker, until it ends or exceeds its time limit."""
 
     def __init__(
-        self, messages: socket.socket, output: int, timeout: float, on_message: Callable[[Message], None]
+        self,
+        messages: socket.socket,
+        output: int,
+        timeout: float,
+        on_message: Callable[[Message], None],
+        how_rank_ended: Callable[[int], str],
     ) -> None:
         self._messages, self._output_fd = messages, output
+        self._how_rank_ended = how_rank_ended
         self._timeout, self._on_message = timeout, on_message
         self._partial = b""
         self.output = b""
@@ -344,6 +403,8 @@ class _Conversation:
                 if message.check != self.doing:
                     self._check_began = self._step_began
                 self.doing, self.case, self.who, self.at = message.check, message.case, message.who, message.at
+            if isinstance(message, RankEnded):
+                self.send(json.dumps(self._how_rank_ended(message.number)).encode() + b"\n")
             if isinstance(message, KernelEnded):
                 self.kernel_ended, self.broken = True, message.broken
             self.finished = self.finished or isinstance(message, Done | Unavailable)

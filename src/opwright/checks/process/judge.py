@@ -6,9 +6,10 @@ Checks that look at what happens in the process of the kernel run there (``kerne
 from __future__ import annotations
 
 import dataclasses
+import json
 import socket
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from opwright.checks.context import Context
 from opwright.checks.process.messages import (
@@ -19,6 +20,7 @@ from opwright.checks.process.messages import (
     KernelEnded,
     Message,
     NotRunnable,
+    RankEnded,
     Suspected,
     Unavailable,
     Unchecked,
@@ -26,8 +28,9 @@ from opwright.checks.process.messages import (
     write_job,
     write_message,
 )
+from opwright.checks.process.ranks import RemoteRanks
 from opwright.checks.process.remote import NotSimulated, RemoteCalls
-from opwright.checks.process.setup import enter, error_of_check, hide_memory, load_operator, prepare_torch
+from opwright.checks.process.setup import enter, error_of_check, hide_memory, join_alone, load_operator, prepare_torch
 from opwright.checks.process.wire import BrokenAnswer, Connection, Ended
 from opwright.checks.state import in_simulator
 from opwright.checks.table import BESIDE_THE_KERNEL, CHECKS, EACH_CASE
@@ -53,6 +56,10 @@ class _Pipe:
     def receive(self) -> Job:
         return read_job(self._file)
 
+    def ask(self, message: RankEnded) -> str:
+        self.send(message)
+        return str(json.loads(self._file.readline()))
+
     def send(self, message: Message) -> None:
         self._file.write(write_message(message))
         self._file.flush()
@@ -61,19 +68,20 @@ class _Pipe:
         self.send(Found(result) if isinstance(result, Finding) else Unchecked(result))
 
 
-def main(messages: socket.socket, kernel: socket.socket) -> None:
+def main(messages: socket.socket, kernel: socket.socket, *ranks: socket.socket) -> None:
     """Run one job.
 
     Args:
         messages: to the process that checks.
         kernel: to the process in which the kernel runs.
+        ranks: to those of a group, if the operator communicates.
     """
     hide_memory()
     pipe, link = _Pipe(messages), Connection(kernel)
     job = pipe.receive()
     try:
         link.send_bytes(write_job(job))  # both import the operator at the same time
-        _judge(pipe, link, job)
+        _judge(pipe, link, job, ranks)
     except NotSimulated as refused:
         pipe.send(NotRunnable(str(refused)))
         pipe.send(Done())
@@ -83,13 +91,15 @@ def main(messages: socket.socket, kernel: socket.socket) -> None:
         pipe.send(KernelEnded(str(broken)))
 
 
-def _judge(pipe: _Pipe, link: Connection, job: Job) -> None:
+def _judge(pipe: _Pipe, link: Connection, job: Job, ranks: Sequence[socket.socket]) -> None:
     enter(job)
     pipe.send(Doing("load"))
     why = "the module that defines it holds another version"
     operator = None
     try:
         operator = load_operator(job)
+        if operator is not None:
+            join_alone(operator, "cpu")
     except Exception:  # the user's module may raise anything; the parent may send it by value instead
         why = traceback.format_exc(limit=-3)
     if operator is None:
@@ -102,7 +112,8 @@ def _judge(pipe: _Pipe, link: Connection, job: Job) -> None:
         pipe.send(Unavailable(unavailable))
         return
     if _is_built(pipe, calls, operator, job):
-        for result in _results(pipe, calls, operator, job):
+        others = RemoteRanks(job, ranks, operator.contract.signature, pipe.send, lambda i: pipe.ask(RankEnded(i)))
+        for result in _results(pipe, calls, operator, job, others if ranks else job.why_no_ranks):
             pipe.send_result(result)
     pipe.send(Done())
 
@@ -121,7 +132,9 @@ def _is_built(pipe: _Pipe, calls: RemoteCalls, operator: Op, job: Job) -> bool:
     return wrong is None
 
 
-def _results(pipe: _Pipe, calls: RemoteCalls, operator: Op, job: Job) -> Iterator[Finding | NotChecked]:
+def _results(
+    pipe: _Pipe, calls: RemoteCalls, operator: Op, job: Job, ranks: RemoteRanks | str
+) -> Iterator[Finding | NotChecked]:
     step = Doing("start")
 
     def progress(check: str, case: str, at: str = "") -> None:
@@ -147,6 +160,7 @@ def _results(pipe: _Pipe, calls: RemoteCalls, operator: Op, job: Job) -> Iterato
         beside=beside,
         calls=calls,
         arguments_on="cpu",
+        ranks=ranks,
     )
     with operator.only(job.kernel), under_check():
         try:
@@ -172,7 +186,7 @@ def _run_checks(context: Context, calls: RemoteCalls, job: Job) -> Iterator[Find
 def _choose_cases(context: Context, job: Job) -> tuple[list[Case], list[NotChecked]]:
     contract = context.op.contract
     if job.case:
-        return [parse_case(contract, job.case)], []
+        return [dataclasses.replace(parse_case(contract, job.case), ranks=1)], []
     if job.kernel == REFERENCE:
         return cases(contract, job.level, admits=context.admits), []
     kernel = context.op.kernels[job.kernel]

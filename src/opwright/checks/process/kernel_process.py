@@ -31,7 +31,7 @@ from opwright.checks.process.messages import (
     job_from,
     record_of,
 )
-from opwright.checks.process.setup import enter, error_of_check, load_operator, prepare_torch
+from opwright.checks.process.setup import enter, error_of_check, join_alone, load_operator, prepare_torch
 from opwright.checks.process.wire import Connection, Ended, write_tensors
 from opwright.checks.table import CHECKS
 from opwright.contract.inputs.case import Case
@@ -42,7 +42,7 @@ from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.register.native_tracker import load_native_tracker
 
-__all__ = ["main"]
+__all__ = ["give_back", "main", "on_device", "record_of_exception"]
 
 
 def main(connection: socket.socket) -> None:
@@ -79,6 +79,8 @@ def _loaded(link: Connection, job: Job) -> Op | None:
     operator = None
     try:
         operator = load_operator(job)
+        if operator is not None:
+            join_alone(operator, job.device)
     except Exception:  # the user's module may raise anything; it may be sent by value instead
         why = traceback.format_exc(limit=-3)
     link.answer({"unavailable": "" if operator is not None else why})
@@ -153,32 +155,21 @@ class _Server:
             print((str(error).splitlines() or [""])[0], flush=True)  # the judge shows a process's last output
             os._exit(LOST_GPU)
 
-    def _on_device(self, arguments: Any) -> Any:
-        """The judge's tensors themselves, on a CPU; else copies on the device."""
-        if self._device == "cpu":
-            return arguments
-        return tree.map_tensors(lambda t: same_layout_copy(t, device=self._device), arguments)
-
-    def _give_back(self, copies: Any, arguments: Any) -> None:
-        if copies is not arguments:
-            for copy, original in zip(tree.tensors(copies), tree.tensors(arguments), strict=True):
-                copy_back(copy, original)
-
     def _answer_chosen(self, arguments: Sequence[Any]) -> None:
         try:
-            self._link.answer({"chosen": self._calls.chosen(self._on_device(arguments))})
+            self._link.answer({"chosen": self._calls.chosen(on_device(arguments, self._device))})
         except OpwrightError as error:  # such as a list without a tensor
             self._link.answer({"refused": error.message})
         except Exception as error:  # ``when`` may raise anything
             self._link.answer({"refused": f"{type(error).__name__}: {error}"})
 
     def _answer_observe(self, arguments: tuple[Any, ...]) -> None:
-        passed = self._on_device(arguments)
+        passed = on_device(arguments, self._device)
         call = self._calls.observe_in(passed)
-        self._give_back(passed, arguments)
+        give_back(passed, arguments)
         header: dict[str, Any] = {"changed": dict(call.changed)}
         if isinstance(call.outputs, Raised):
-            self._link.answer({**header, "raised": _described(call.outputs)})
+            self._link.answer({**header, "raised": record_of_exception(call.outputs)})
             return
         described, payload = write_tensors(call.outputs)
         promised = call.promised if isinstance(call.promised, str) else [*map(_record, call.promised)]
@@ -186,25 +177,25 @@ class _Server:
         self._link.answer({**header, "shared": call.shared}, payload)
 
     def _answer_results(self, arguments: tuple[Any, ...], seed: int | None) -> None:
-        passed = self._on_device(arguments)
+        passed = on_device(arguments, self._device)
         try:
             outputs = self._calls.returned(passed, seed=seed)
             self._calls.synchronize()
         except Exception as error:  # an exception of the kernel is an answer
             pass_on_refusal(error)
-            self._link.answer({"raised": _described(self._calls.described(error))})
+            self._link.answer({"raised": record_of_exception(self._calls.described(error))})
             return
-        self._give_back(passed, arguments)
+        give_back(passed, arguments)
         described, payload = write_tensors(outputs)
         self._link.answer({"outputs": described}, payload)
 
     def _answer_gradients(
         self, arguments: Sequence[Any], incoming: Sequence[torch.Tensor | None], tracked: Sequence[bool]
     ) -> None:
-        passed, grads = self._on_device(list(arguments)), self._on_device(list(incoming))
+        passed, grads = on_device(list(arguments), self._device), on_device(list(incoming), self._device)
         found = self._calls.gradients(passed, tracked, grads)
-        self._give_back(passed, list(arguments))
-        self._give_back(grads, list(incoming))
+        give_back(passed, list(arguments))
+        give_back(grads, list(incoming))
         header = {"undefined": found.is_undefined}
         if isinstance(found.of_inputs, str):
             self._link.answer({**header, "wrong": found.of_inputs})
@@ -229,7 +220,21 @@ class _Server:
         self._link.answer({"ended": name})
 
 
-def _described(raised: Raised) -> dict[str, str]:
+def on_device(arguments: Any, device: str) -> Any:
+    """The judge's tensors themselves, on a CPU; else copies on the device."""
+    if device == "cpu":
+        return arguments
+    return tree.map_tensors(lambda t: same_layout_copy(t, device=device), arguments)
+
+
+def give_back(copies: Any, arguments: Any) -> None:
+    """Write what became of copies into what the judge sees."""
+    if copies is not arguments:
+        for copy, original in zip(tree.tensors(copies), tree.tensors(arguments), strict=True):
+            copy_back(copy, original)
+
+
+def record_of_exception(raised: Raised) -> dict[str, str]:
     return {"kind": raised.kind, "text": str(raised.args[0]), "at": raised.at}
 
 

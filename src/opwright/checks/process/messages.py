@@ -31,6 +31,7 @@ __all__ = [
     "Message",
     "NotRunnable",
     "Notice",
+    "RankEnded",
     "Suspected",
     "Unavailable",
     "Unchecked",
@@ -57,6 +58,9 @@ class Job:
         checks: only these, if any.
         reproduce: the command that repeats a failure, with the placeholders ``{check}`` and ``{case}``.
         environment: variables that the worker sets.
+        ranks: the number of processes in the group of an operator that communicates; 0 if there are none, which
+            ``why_no_ranks`` then explains.
+        timeout: seconds that one step may take.
     """
 
     kernel: str
@@ -71,6 +75,9 @@ class Job:
     cwd: str = field(default_factory=os.getcwd)
     sys_path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     environment: dict[str, str] = field(default_factory=dict)
+    ranks: int = 0
+    why_no_ranks: str = ""
+    timeout: float = 60.0
 
 
 def write_job(job: Job) -> bytes:
@@ -153,14 +160,21 @@ class KernelEnded:
 
 
 @dataclass(frozen=True)
+class RankEnded:
+    """One of the processes of ranks has ended. It is answered with how, in a line of JSON."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Done:
     """All checks have ended."""
 
 
-Message = Doing | Notice | Found | Suspected | Unchecked | NotRunnable | Unavailable | KernelEnded | Done
+Message = Doing | Notice | Found | Suspected | Unchecked | NotRunnable | Unavailable | KernelEnded | RankEnded | Done
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (Doing, Notice, Found, Suspected, Unchecked, NotRunnable, Unavailable, KernelEnded, Done)
+    for kind in (Doing, Notice, Found, Suspected, Unchecked, NotRunnable, Unavailable, KernelEnded, RankEnded, Done)
 }
 
 

@@ -17,7 +17,7 @@ from opwright.contract.signature import Signature
 from opwright.errors import CheckError
 from opwright.results import Finding, NotChecked
 
-__all__ = ["NotSimulated", "RemoteCalls"]
+__all__ = ["NotSimulated", "RemoteCalls", "raised_from"]
 
 # The findings of a check that is run there.
 _MOST_RESULTS = 200
@@ -58,7 +58,7 @@ class RemoteCalls:
         with _as_broken():
             changed = {str(name): str(how) for name, how in header["changed"].items()}
             if "raised" in header:
-                return Call(passed, _raised(header["raised"]), changed=changed)
+                return Call(passed, raised_from(header["raised"]), changed=changed)
             promised = header["promised"]
             return Call(
                 passed,
@@ -74,7 +74,7 @@ class RemoteCalls:
         header, payload = self.answer()
         with _as_broken():
             if "raised" in header:
-                raise _raised(header["raised"])
+                raise raised_from(header["raised"])
             return (*read_tensors(header["outputs"], payload), *self._signature.written(passed))
 
     def gradients(
@@ -134,16 +134,23 @@ class RemoteCalls:
     def answer(self) -> tuple[dict[str, Any], bytes]:
         """The answer to the last question; notices that come before it are handed on."""
         while True:
-            header, payload = self._link.receive_answer()
-            if not isinstance(header, dict):
-                raise BrokenAnswer("what is no answer")
-            if "message" not in header:
-                _raise_failure(header)
-                return header, payload
-            notice = _message(header)
-            if not isinstance(notice, Notice):
-                raise BrokenAnswer(f"a message between two checks ({type(notice).__name__})")
-            self._relay(notice)
+            found = self.next_answer()
+            if found is not None:
+                _raise_failure(found[0])
+                return found
+
+    def next_answer(self) -> tuple[dict[str, Any], bytes] | None:
+        """What comes next: an answer; None, if it was a notice, which is handed on."""
+        header, payload = self._link.receive_answer()
+        if not isinstance(header, dict):
+            raise BrokenAnswer("what is no answer")
+        if "message" not in header:
+            return header, payload
+        notice = _message(header)
+        if not isinstance(notice, Notice):
+            raise BrokenAnswer(f"a message between two checks ({type(notice).__name__})")
+        self._relay(notice)
+        return None
 
 
 def _raise_failure(header: Mapping[str, Any]) -> None:
@@ -161,7 +168,8 @@ def _message(header: Any) -> Message:
         return message_of(header["message"])
 
 
-def _raised(record: Mapping[str, Any]) -> Raised:
+def raised_from(record: Mapping[str, Any]) -> Raised:
+    """An exception as it was sent."""
     return Raised(str(record["kind"]), str(record["text"]), str(record["at"]))
 
 

@@ -10,12 +10,13 @@ import torch
 
 from opwright.checks.memory import WITHOUT_SHORTAGE, is_shortage
 from opwright.checks.process.messages import Job
+from opwright.checks.ranks import world
 from opwright.results import Finding, Status
 from opwright.runtime import serialization
 from opwright.runtime.op import Op
 from opwright.runtime.targets import import_operator
 
-__all__ = ["enter", "error_of_check", "hide_memory", "load_operator", "prepare_torch"]
+__all__ = ["enter", "error_of_check", "hide_memory", "join_alone", "load_operator", "prepare_torch"]
 
 
 def enter(job: Job) -> None:
@@ -38,6 +39,12 @@ def load_operator(job: Job) -> Op | None:
     assert job.import_path is not None  # a job has either
     operator = import_operator(job.import_path)
     return operator if operator is not None and operator.fingerprint == job.fingerprint else None
+
+
+def join_alone(operator: Op, device: str) -> None:
+    """Give an operator that communicates a group of this process only."""
+    if operator.contract.signature.groups:
+        world.join_alone(device)
 
 
 def prepare_torch() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from opwright import tree
 from opwright.contract.contract import Contract
@@ -17,6 +18,7 @@ from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.draw import draw
 from opwright.contract.inputs.layouts import arrange
 from opwright.contract.inputs.samples import sample_arguments
+from opwright.contract.process_group import ProcessGroup
 from opwright.contract.shapes.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
 from opwright.contract.shapes.relations import broken, nearest
 from opwright.contract.signature import Argument, Kind, TensorType
@@ -26,7 +28,9 @@ from opwright.errors import CheckError
 __all__ = ["always_its_default", "arguments_of", "env_of", "has_free_numbers", "has_free_tensors", "shape_of"]
 
 
-def arguments_of(contract: Contract, case: Case, device: str, *, draw: int = 0) -> tuple[Any, ...]:
+def arguments_of(
+    contract: Contract, case: Case, device: str, *, draw: int = 0, group: str | None = None
+) -> tuple[Any, ...]:
     """The arguments of a case, in signature order, on a device.
 
     Values are drawn on the CPU, so that a case has the same values on every device.
@@ -34,6 +38,7 @@ def arguments_of(contract: Contract, case: Case, device: str, *, draw: int = 0) 
     Args:
         draw: other numbers give tensors of the same sizes with other values; a sample has only its own. The scalars are
             the same for all but 0.
+        group: the name of what process groups are; by default, of this process's default group.
 
     Raises:
         CheckError: the case's sizes contradict the contract, or there is not enough memory for its layout.
@@ -47,11 +52,22 @@ def arguments_of(contract: Contract, case: Case, device: str, *, draw: int = 0) 
     env = env_of(contract, case)
     try:
         return tuple(
-            _argument(a, case, env, of_tensors if a.is_tensor else generator, device, place)
+            _group(contract, group)
+            if a.is_group
+            else _argument(a, case, env, of_tensors if a.is_tensor else generator, device, place)
             for place, a in enumerate(contract.signature.arguments)
         )
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise CheckError(f"there is not enough memory for the case {case}", fix="use a larger machine") from error
+
+
+def _group(contract: Contract, name: str | None) -> ProcessGroup:
+    if name is None and not dist.is_initialized():
+        raise CheckError(
+            f"{contract.qualname} takes a process group, and this process has none",
+            fix="call torch.distributed.init_process_group first",
+        )
+    return ProcessGroup(dist.group.WORLD if name is None else name)
 
 
 def _argument(
@@ -91,6 +107,7 @@ def env_of(contract: Contract, case: Case) -> dict[str, Any]:
         value = _number(argument, env, generator, case.scalars) if argument.scalar_type is int else None
         if value is not None and not (argument.optional and case.absent):
             env[argument.name] = value
+    env |= {contract.signature.arguments[i].name: case.ranks for i in contract.signature.groups}
     return _with_integers_where(contract, env, case)
 
 

@@ -36,6 +36,8 @@ class Case:
     # One of SCALARS and one of VALUES, or empty.
     scalars: str = ""
     values: str = ""
+    # The number of processes in each process group.
+    ranks: int = 1
 
     def __str__(self) -> str:
         parts = [] if self.sample is None else [f"sample={self.sample}"]
@@ -47,6 +49,7 @@ class Case:
         parts.append(f"layout={self.layout}")
         parts += [f"lists={self.lists}"] * (self.lists != MOST_LISTS)
         parts += [f"scalars={self.scalars}"] * bool(self.scalars) + [f"values={self.values}"] * bool(self.values)
+        parts += [f"ranks={self.ranks}"] * (self.ranks != 1)
         return " ".join(parts + ["optional=absent"] * self.absent)
 
     @property

@@ -50,6 +50,7 @@ def cases(
     admits: Admits | None = None,
     longest: int = 1 << 22,
     far: bool = True,
+    ranks: int = 1,
 ) -> list[Case]:
     """The derived cases, smallest first within a dtype and layout.
 
@@ -58,12 +59,13 @@ def cases(
         allowed: the kernel's dtypes, or None for all of the contract's.
         admits: whether a case can be run; where the usual sizes cannot, others are searched for.
         longest: no dim is longer.
+        ranks: the number of processes in each process group.
         far: include views whose rows lie far apart, in memory that is hardly used.
     """
     combinations = dtypes_to_check(contract, allowed)
     if not combinations:
         return []
-    bases = [dataclasses.replace(base_case(contract), dtypes=dtypes) for dtypes in combinations]
+    bases = [dataclasses.replace(base_case(contract, ranks), dtypes=dtypes) for dtypes in combinations]
     if admits is None:
         reach = usual_reach(bases[0], level, longest)
     else:

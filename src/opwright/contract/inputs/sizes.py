@@ -82,7 +82,12 @@ def dtypes_to_check(
     return [tuple(zip(names, chosen, strict=True)) for chosen in itertools.product(*classes.values())]
 
 
-def base_case(contract: Contract) -> Case:
+def base_case(contract: Contract, ranks: int = 1) -> Case:
+    """Small sizes, all of them different.
+
+    Args:
+        ranks: the number of processes in each process group.
+    """
     sizes: dict[str, Size] = {}
     for tensor in (a.tensor for a in contract.signature.arguments if a.tensor):
         for dim in tensor.dims:
@@ -91,7 +96,7 @@ def base_case(contract: Contract) -> Case:
             elif isinstance(dim, NamedDim):
                 sizes.setdefault(dim.name, _BASE[len(sizes) % len(_BASE)])
     dtypes = dtypes_to_check(contract, None)
-    case = Case(tuple(sizes.items()), dtypes[0] if dtypes else ())
+    case = Case(tuple(sizes.items()), dtypes[0] if dtypes else (), ranks=ranks)
     return admissible(contract, case) or case
 
 
@@ -148,7 +153,8 @@ def admissible(contract: Contract, case: Case, keep: Collection[str] = ()) -> Ca
     # Of an int argument, some value must satisfy them; which one, is drawn with the arguments.
     wanted = {a.name: 2 for a in contract.signature.arguments if a.scalar_type is int}
     wanted |= {name: size for name, size in case.sizes if isinstance(size, int)}
-    found = nearest(contract.where, wanted, keep)
+    groups = {contract.signature.arguments[i].name: case.ranks for i in contract.signature.groups}
+    found = nearest(contract.where, wanted | groups, {*keep, *groups})
     if found is None:
         return None
     return dataclasses.replace(case, sizes=tuple((name, found.get(name, size)) for name, size in case.sizes))

@@ -34,6 +34,7 @@ def parse_case(contract: Contract, text: str) -> Case:
     lists = int(_parse_size(values.pop("lists", str(MOST_LISTS)), MOST_LISTS, text))  # type: ignore[arg-type]
     scalars = _one_of(values.pop("scalars", ""), "scalars", SCALARS, text)
     of_tensors = _one_of(values.pop("values", ""), "values", VALUES, text)
+    ranks = int(_parse_size(values.pop("ranks", "1"), 1, text)) if contract.signature.groups else 1  # type: ignore[arg-type]
     if values or layout not in layouts_of(contract):
         known = [*(n for n, _ in case.sizes), "dtype" if len(classes) == 1 else " ".join(classes), "layout", "optional",
                  "scalars", "values"]  # fmt: skip
@@ -43,7 +44,7 @@ def parse_case(contract: Contract, text: str) -> Case:
             fix=f"it knows {', '.join(known)}; layouts are {', '.join(layouts_of(contract))}",
         )
     _refuse_other_dtypes(contract, dtypes, text)
-    case = Case(sizes, dtypes, layout, absent, lists=lists, scalars=scalars, values=of_tensors)
+    case = Case(sizes, dtypes, layout, absent, lists=lists, scalars=scalars, values=of_tensors, ranks=ranks)
     fitted = admissible(contract, case, keep=given)
     if fitted is None:
         raise CheckError(

@@ -6,15 +6,16 @@ from __future__ import annotations
 from typing import Any
 
 from opwright import errors
-from opwright.contract.signature import by_property, mutated, saved_for_backward
+from opwright.contract.process_group import ProcessGroup
+from opwright.contract.signature import by_property, mutated, replicated, saved_for_backward
 from opwright.contract.values import drawn_by, offsets, positive_definite, probabilities, values, well_conditioned
 from opwright.errors import KernelRefusedError
 from opwright.package.shipped.operator import Op, op
 from opwright.runtime.cuda_graphs.graphed import CudaGraphed, cuda_graphed
 
 __all__ = [
-    "CudaGraphed", "Op", "by_property", "cdiv", "cuda_graphed", "cuda_module", "drawn_by", "mutated", "offsets", "op",
-    "positive_definite", "probabilities", "saved_for_backward", "values", "well_conditioned",
+    "CudaGraphed", "Op", "ProcessGroup", "by_property", "cdiv", "cuda_graphed", "cuda_module", "drawn_by", "mutated",
+    "offsets", "op", "positive_definite", "probabilities", "replicated", "saved_for_backward", "values", "well_conditioned",
 ]  # fmt: skip
 
 # The other public names: of tools, and of what tools return.

@@ -102,8 +102,8 @@ def guard_call(
 
 def guarded_arity(contract: Contract) -> int:
     """The number of positional arguments that are all arguments of a call, as guards take them; -1 if some are
-    keyword-only."""
-    return -1 if contract.signature.keyword_only else len(contract.signature.arguments)
+    keyword-only, or are converted first."""
+    return -1 if contract.signature.keyword_only or contract.signature.groups else len(contract.signature.arguments)
 
 
 def newest_first(guarded: GuardedCall, others: Sequence[GuardedCall]) -> tuple[GuardedCall, ...]:

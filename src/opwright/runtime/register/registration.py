@@ -278,9 +278,8 @@ def _define(registrable: Registrable, library: torch.library.Library) -> Any:
     if contract.autocast is not None:
         for device_type, key in KEYS.items():
             library.impl(name, kernel_for_autocast(contract, overload, device_type), key)
-    if (
-        not signature.data_dependent and not contract.random
-    ):  # fake tensors with symbolic sizes would use it instead of the fake
+    # Fake tensors with symbolic sizes would use it instead of the fake; DTensor would communicate placed parts again.
+    if not (signature.data_dependent or contract.random or signature.groups):
         torch_registration.register_decomposition(overload, decomposition)
     _trace_into_kernels(registrable, library, in_order)
     return overload
