@@ -25,6 +25,7 @@ from opwright.checks.outputs import (
     values,
 )
 from opwright.checks.ranks import check as ranks
+from opwright.checks.ranks import sharded
 from opwright.checks.registration import compiled, flops, opcheck, sharding, vmap
 from opwright.checks.sanitizer import check as sanitizer
 
@@ -52,6 +53,7 @@ CHECKS: dict[str, Check] = {
     ranks.GRADIENTS: ranks.check_gradients,
     vmap.NAME: vmap.check,
     sharding.NAME: sharding.check,
+    sharded.NAME: sharded.check,
     flops.NAME: flops.check,
     opcheck.NAME: opcheck.check,
     compiled.NAME: compiled.check,

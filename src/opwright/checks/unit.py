@@ -27,6 +27,7 @@ from opwright.checks.process.messages import (
     Unchecked,
 )
 from opwright.checks.ranks import check as ranks
+from opwright.checks.ranks import sharded
 from opwright.checks.sanitizer import check as sanitizer
 from opwright.checks.table import CHECKS
 from opwright.contract.fingerprint import digest
@@ -45,8 +46,10 @@ __all__ = ["LOST", "CheckUnit", "Progress", "Settings", "check_unit"]
 LOST = "cluster"
 # Custom parts that no check compares with the reference.
 _CHECKED_BY_NONE = frozenset({"autocast", "bytes"})
-# Checks that a machine may lack memory, tools or a system for, which is no fault of the kernel.
-_BY_MACHINE = frozenset({long_offsets.NAME, peak_memory.NAME, sanitizer.NAME})
+# Checks that a machine may lack memory, tools, a system or GPUs for, which is no fault of the kernel.
+_BY_MACHINE = frozenset({
+    long_offsets.NAME, peak_memory.NAME, sanitizer.NAME, ranks.NAME, ranks.GRADIENTS, sharded.NAME,
+})  # fmt: skip
 # Called with every step: the task, and a short text ("values n=5 …", or a notice).
 Progress = Callable[[Task, str], None]
 
@@ -221,6 +224,8 @@ def _refusal(task: Task, reason: str, settings: Settings) -> Verdict:
 
 def _concerns(operator: Op, check: str) -> bool:
     """Whether an operator has what a check is about."""
+    if check == sharded.NAME:  # only if ranks were asked for, and then it reports
+        return False
     if check in (ranks.NAME, ranks.GRADIENTS):
         return bool(operator.contract.signature.groups)
     if check == properties.NAME:
@@ -264,9 +269,10 @@ _USUAL_RANKS = 2
 
 
 def ranks_of(task: Task, settings: Settings) -> dict[str, Any]:
-    """How many ranks check an operator that communicates, on this machine."""
-    wanted = settings.checks and not {ranks.NAME, ranks.GRADIENTS} & set(settings.checks)
-    if not task.op.contract.signature.groups or wanted:
+    """How many ranks check an operator on this machine: one that communicates, or any if ranks are asked for."""
+    communicates = bool(task.op.contract.signature.groups)
+    needed_by = {ranks.NAME, ranks.GRADIENTS} if communicates else {sharded.NAME}
+    if not (communicates or settings.ranks) or (settings.checks and not needed_by & set(settings.checks)):
         return {}
     count, gpus = settings.ranks or _USUAL_RANKS, len(this_machine().gpus)
     if task.device == "cuda" and gpus < count:
@@ -331,7 +337,7 @@ def _how_to_reproduce(task: Task, settings: Settings) -> str:
         where += ", interpreter=True" if task.interpret else ""
         return f"ow.check({where}, checks=['{{check}}'], case='{{case}}')"
     level = f" --level {settings.level}" if settings.level != "quick" else ""
-    level += f" --ranks {settings.ranks}" if settings.ranks and task.op.contract.signature.groups else ""
+    level += f" --ranks {settings.ranks}" if settings.ranks else ""
     device = f" --device {task.where}" + (" --interpreter" if task.interpret else "")
     return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
 

@@ -21,7 +21,15 @@ from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.layouts import arrange
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 
-__all__ = ["NAME", "check", "compare", "differentiable_cases", "incoming_gradient", "incoming_gradients"]
+__all__ = [
+    "NAME",
+    "check",
+    "compare",
+    "differentiable_cases",
+    "expected_gradients",
+    "incoming_gradient",
+    "incoming_gradients",
+]
 
 NAME = "gradients"
 
@@ -177,7 +185,7 @@ def _compare(
     context: Context, run: Observation, tracked: Sequence[bool], incoming: Sequence[Any], got: Sequence[Any]
 ) -> str | NotChecked | None:
     contract = _contract(context)
-    reference = _expected(context, run, tracked, incoming)
+    reference = expected_gradients(context, run, tracked, incoming)
     try:
         _ = reference.rounded, reference.exact
     except Exception as error:  # a custom gradient, where torch has none of the reference
@@ -199,7 +207,9 @@ def _compare(
     return None
 
 
-def _expected(context: Context, run: Observation, tracked: Sequence[bool], incoming: Sequence[Any]) -> Computation:
+def expected_gradients(
+    context: Context, run: Observation, tracked: Sequence[bool], incoming: Sequence[Any]
+) -> Computation:
     """The reference's VJP, with the number of terms in each gradient: those of an output, for each output element
     that an element of the input contributes to."""
     contract = _contract(context)

@@ -23,6 +23,8 @@ from typing import Any
 
 import cloudpickle
 import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from opwright import tree
 from opwright.checks.comparison.rounding import Operations, exactly, perturbed, recorded, to_double
@@ -131,6 +133,7 @@ class _Rank:
             "results": self._answer_results,
             "gradients": self._answer_gradients,
             "evaluate": self._answer_evaluate,
+            "sharded": self._answer_sharded,
         }
         while True:
             try:
@@ -185,6 +188,37 @@ class _Rank:
 
         self._link.answer(*self._in_step(run))
 
+    def _answer_sharded(
+        self,
+        arguments: Sequence[Any],
+        axes: Sequence[int | None],
+        tracked: Sequence[bool],
+        incoming: Sequence[torch.Tensor | None],
+    ) -> None:
+        device = self._seat.device
+
+        def run() -> tuple[dict[str, Any], Sequence[Any]]:
+            mesh = DeviceMesh.from_group(self._group, device)
+            remaining = iter(tracked)
+            values = [
+                _distributed(value, axis, mesh).requires_grad_(next(remaining)) if _is_tensor(value) else value
+                for value, axis in zip(on_device(list(arguments), device), axes, strict=True)
+            ]
+            contract, operator = self._operator.contract, self._operator
+            results = contract.signature.call(operator.with_saved, values)
+            whole = [_whole(t) for t in contract.unpack(results)[: contract.signature.visible]]
+            pairs = [(o, g) for o, g in zip(whole, on_device(list(incoming), device), strict=False) if g is not None]
+            wanted = [t for t in values if _is_tensor(t) and t.requires_grad]
+            found: Sequence[Any] = ()
+            if wanted:
+                of, grads = zip(*pairs, strict=True)
+                found = [_whole(t) for t in torch.autograd.grad(of, wanted, grads, allow_unused=True)]
+            self._calls.synchronize()
+            described, payload = write_tensors([*whole, *found])
+            return {"outputs": described}, payload
+
+        self._link.answer(*self._in_step(run))
+
     def _answer_evaluate(self, question: Question, arguments: Sequence[Any]) -> None:
         self._link.answer(*self._in_step(lambda: self._evaluate(question, arguments)))
 
@@ -224,6 +258,20 @@ class _Rank:
             results = run(arguments)
         described_results, payload = write_tensors(results)
         return {"outputs": described_results}, payload
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _distributed(tensor: torch.Tensor, axis: int | None, mesh: DeviceMesh) -> DTensor:
+    if axis is None:
+        return distribute_tensor(tensor, mesh, [Replicate()])
+    return distribute_tensor(tensor, mesh, [Shard(axis % tensor.dim())])
+
+
+def _whole(tensor: Any) -> Any:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _vjp_of(contract: Contract, needs: Sequence[bool]) -> Callable[[Any], Sequence[torch.Tensor]]:

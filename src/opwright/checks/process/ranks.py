@@ -70,18 +70,29 @@ class RemoteRanks:
         if self._broken:
             raise RankError(self._broken)
         if not self._groups:
-            try:
-                for world in self._worlds.values():
-                    world.load()
-                found = [world.join() for world in self._worlds.values()]
-            except RankError as error:
-                self._broken = str(error)
-                raise
+            found = self._start(Who.KERNEL, Who.REFERENCE)
             if found[0] != found[1]:
                 self._broken = f"groups have other names in processes of the reference: {found}"
                 raise RankError(self._broken)
             self._groups = found[0]
         return self._groups
+
+    def start(self) -> None:
+        if self._broken:
+            raise RankError(self._broken)
+        if not self._groups:
+            (self._groups,) = self._start(Who.KERNEL)
+
+    def _start(self, *who: Who) -> list[list[str]]:
+        """Start the processes of the kernel, or of its reference; the names of their groups."""
+        worlds = [self._worlds[w] for w in who]
+        try:
+            for world in worlds:
+                world.load()
+            return [world.join() for world in worlds]
+        except RankError as error:
+            self._broken = str(error)
+            raise
 
     def chosen(self, arguments: Sequence[Any]) -> list[str]:
         answers = self._worlds[Who.KERNEL].ask("chosen", [{"arguments": a} for a in arguments])
@@ -103,6 +114,19 @@ class RemoteRanks:
         answers = self._worlds[Who.KERNEL].ask("gradients", questions)
         self._note(answers)
         return [self._answer(header, payload, "gradients", None) for header, payload, _ in answers]
+
+    def sharded(
+        self,
+        arguments: Sequence[Any],
+        axes: Sequence[int | None],
+        tracked: Sequence[bool],
+        incoming: Sequence[torch.Tensor | None],
+    ) -> list[RankAnswer]:
+        self.start()
+        question = {"arguments": list(arguments), "axes": axes, "tracked": tracked, "incoming": list(incoming)}
+        answers = self._worlds[Who.KERNEL].ask("sharded", [question] * self.size)
+        self._note(answers)
+        return [self._answer(header, payload, "outputs", None) for header, payload, _ in answers]
 
     def evaluate(self, question: Question, arguments: Sequence[Any]) -> list[Evaluation]:
         if self._broken:

@@ -69,5 +69,18 @@ class Ranks(Protocol):
     ) -> list[RankAnswer]:
         """The gradients of tracked tensors on each rank."""
 
+    def start(self) -> None:
+        """Start those of the kernel, which need no reference. Raises RankError."""
+
+    def sharded(
+        self,
+        arguments: Sequence[Any],
+        axes: Sequence[int | None],
+        tracked: Sequence[bool],
+        incoming: Sequence[torch.Tensor | None],
+    ) -> list[RankAnswer]:
+        """What the operator gives if its arguments are sharded along some axes, put together on each rank: results and
+        then gradients of tracked tensors."""
+
     def evaluate(self, question: Question, arguments: Sequence[Any]) -> list[Evaluation]:
         """What the reference gives on each rank. Raises what it raises on one of them."""

@@ -20,7 +20,7 @@ from opwright.contract.inputs.case import Case
 from opwright.contract.process_group import ProcessGroup
 from opwright.errors import ArgumentError, CheckError
 
-__all__ = ["JointObservation", "PreparedRanks", "RankContext", "what_failed"]
+__all__ = ["JointObservation", "PreparedRanks", "RankContext", "is_of_others", "what_failed"]
 
 
 @dataclass
@@ -117,7 +117,7 @@ def what_failed(answers: Sequence[RankAnswer]) -> str:
             return f"rank {rank}: the kernel {answer.ended}"
     late = [rank for rank, answer in enumerate(answers) if answer.hung is not None]
     raised = {rank: a.outputs for rank, a in enumerate(answers) if isinstance(a.outputs, Raised)}
-    own = {rank: error for rank, error in raised.items() if not _is_of_others(error)}
+    own = {rank: error for rank, error in raised.items() if not is_of_others(error)}
     if own:
         error = next(iter(own.values()))
         others = sorted(raised.keys() - own.keys())
@@ -150,7 +150,7 @@ _OF_OTHERS = (
 )
 
 
-def _is_of_others(error: Raised) -> bool:
+def is_of_others(error: Raised) -> bool:
     """Whether torch raised it because of what other ranks do."""
     return any(text in str(error.args[0]) for text in _OF_OTHERS)
 

@@ -15,7 +15,8 @@ from opwright.runtime.cuda_graphs.graphed import CudaGraphed, cuda_graphed
 
 __all__ = [
     "CudaGraphed", "Op", "ProcessGroup", "by_property", "cdiv", "cuda_graphed", "cuda_module", "drawn_by", "mutated",
-    "offsets", "op", "positive_definite", "probabilities", "replicated", "saved_for_backward", "values", "well_conditioned",
+    "offsets", "op", "positive_definite", "probabilities", "replicated", "saved_for_backward", "values",
+    "well_conditioned",
 ]  # fmt: skip
 
 # The other public names: of tools, and of what tools return.

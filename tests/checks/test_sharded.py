@@ -1,0 +1,79 @@
+"""The check "DTensor": operators whose arguments are sharded over ranks, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributed.tensor import Replicate, Shard
+
+import opwright as ow
+from opwright.gallery.conv1d import conv1d
+from opwright.gallery.outer_sum import outer_sum
+from opwright.planted import registrations
+
+_RULES = {row.defect.removeprefix("sharding: "): row for row in registrations.ROWS if "sharding" in row.defect}
+
+
+def _checked(op: ow.Op, kernel: str = "kernel", ranks: int | None = 2) -> ow.Verdict:
+    (verdict,) = ow.check(op, kernels=[kernel], checks=["DTensor"], ranks=ranks, device="cpu")
+    return verdict
+
+
+@pytest.mark.parametrize("name", _RULES)
+def test_a_wrong_rule_is_found_on_real_ranks_and_a_right_one_left_alone(name):
+    row = _RULES[name]
+    verdict = _checked(row.op)
+    assert verdict.status is (ow.Status.FAIL if row.expected else ow.Status.PASS), verdict
+
+
+def test_derived_placements_are_compared_along_every_dim():
+    (finding,) = [f for f in _checked(outer_sum, "reference").findings if f.check == "DTensor"]
+    assert finding.status is ow.Status.PASS
+    assert finding.message == "along n, i, j on 2 ranks, forward and backward"
+
+
+def test_a_gradient_that_is_wrong_only_for_parts_is_found(namespace):
+    @ow.op(f"{namespace}::scaled")
+    def scaled(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+        return x * x.shape[0]  # the kernel and its gradient, of a part, scale by the number of its rows
+
+    scaled.python(lambda x: x * x.shape[0], name="kernel")
+    scaled.register_sharding(lambda x: [([Shard(0)], [Shard(0)]), ([Replicate()], [Replicate()])])
+    verdict = _checked(scaled)
+    assert verdict.status is ow.Status.FAIL
+    assert verdict.failures[0].message.startswith("sharded along 'm' on 2 ranks: on rank 0, result 0: ")
+
+
+def test_a_rule_that_gathers_everything_is_right(namespace):
+    @ow.op(f"{namespace}::centred")
+    def centred(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+        return x - x.mean(0)
+
+    centred.python(lambda x: x - x.mean(0), name="kernel")
+    centred.register_sharding(lambda x: [([Replicate()], [Replicate()])])
+    assert _checked(centred).status is ow.Status.PASS
+
+
+def test_what_torch_cannot_shard_is_not_checked_and_says_what_it_lacks():
+    verdict = _checked(conv1d, "reference")
+    why = [n.why for n in verdict.not_checked if n.check == "DTensor"]
+    assert verdict.status is not ow.Status.FAIL
+    assert any("torch does not shard it along 'n'" in text for text in why) or verdict.status is ow.Status.PASS
+
+
+def test_it_runs_only_if_ranks_are_asked_for():
+    (verdict,) = ow.check(outer_sum, kernels=["reference"], checks=["values", "DTensor"], device="cpu")
+    assert [f.check for f in verdict.findings] == ["values"]
+    assert "DTensor" not in {n.check for n in verdict.not_checked}
+
+
+def test_operators_that_write_or_take_lists_are_not_checked(namespace):
+    @ow.op(f"{namespace}::total")
+    def total(xs: list[Float[Tensor, "n"]]) -> Float[Tensor, "n"]:
+        return torch.stack(xs).sum(0)
+
+    total.python(lambda xs: torch.stack(xs).sum(0), name="kernel")
+    why = [n.why for n in _checked(total).not_checked if n.check == "DTensor"]
+    assert why == ["lists of tensors are not sharded here"]
