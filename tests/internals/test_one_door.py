@@ -13,7 +13,7 @@ from opwright.internals.names import INTERNALS
 
 SOURCE = Path(opwright.__file__).parent
 FOREIGN = ("torch", "triton")
-DOCUMENTED = ("os._exit",)  # Python's own
+DOCUMENTED = ("os._exit", "sys._current_frames")  # Python's own
 # The attributes for the rows of the table.
 IN_TABLE = frozenset(row.name.rpartition(".")[2] for row in INTERNALS)
 

@@ -73,7 +73,7 @@ class Context:
     # How the kernel is called, by default in this process; and where the arguments are made, by default on its device.
     calls: Calls = None  # type: ignore[assignment]  # set below
     # The processes of a group, for an operator that communicates; or why there are none.
-    ranks: Any = None
+    ranks: Any = ""
     arguments_on: str = ""
     # Cases for which the reference is known to be defined; and whether the kernel returned results on them.
     admitted: set[Case] = field(default_factory=set)

@@ -52,6 +52,18 @@ INTERNALS: tuple[Internal, ...] = (
         "operators with an argument ow.ProcessGroup cannot be called",
     ),
     Internal(
+        "functional_collectives",
+        "torch.distributed._functional_collectives",
+        "kernels of the self-test that communicate",
+        "these fail",
+    ),
+    Internal(
+        "collective_operators",
+        "torch.ops._c10d_functional",
+        "results of functional collectives are waited for before the reference's rounding is measured",
+        "references that communicate are compared within wider tolerances",
+    ),
+    Internal(
         "work_registry_size",
         "torch._C._distributed_c10d._get_work_registry_size",
         "collectives that nothing has waited for",

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from opwright import tree
 from opwright.internals.lookup import find
 
-__all__ = ["group_named", "has_group_names", "unwaited_collectives", "waited"]
+__all__ = [
+    "collective_operators",
+    "functional_collectives",
+    "group_named",
+    "has_group_names",
+    "unwaited_collectives",
+    "waited",
+]
 
 _resolve = find("resolve_process_group")
+_operators = find("collective_operators")
 _registry_size = find("work_registry_size", lambda size: size() >= 0)
 
 has_group_names = _resolve is not None
+# torch's functional collectives, and the operators below them; None if they are missing.
+functional_collectives: Any = find("functional_collectives")
+collective_operators: Any = _operators
 
 
 def group_named(name: str) -> Any | None:
@@ -31,7 +40,7 @@ def waited(operation: Any, results: Any) -> Any:
     """The results of an operation of torch; of a collective that may still be running, when they are there."""
     if operation.namespace not in ("_c10d_functional", "_c10d_functional_autograd") or "wait" in str(operation):
         return results
-    return tree.map_tensors(torch.ops._c10d_functional.wait_tensor, results)
+    return results if _operators is None else tree.map_tensors(_operators.wait_tensor, results)
 
 
 def unwaited_collectives() -> int:

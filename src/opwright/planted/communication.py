@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as collectives
 from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.internals.process_groups import collective_operators
+from opwright.internals.process_groups import functional_collectives as collectives
 from opwright.planted.catalogue import Row, attach, planted
 
 __all__ = ["OPERATORS", "ROWS"]
 
-# torch 2.14 renames them.
-_all_gather = getattr(collectives, "all_gather_single_autograd", None) or collectives.all_gather_tensor_autograd
-_reduce_scatter = (
-    getattr(collectives, "reduce_scatter_single_autograd", None) or collectives.reduce_scatter_tensor_autograd
-)
+
+def _collective(*names: str) -> Any:
+    """A functional collective by the first of its names that torch has; torch 2.14 renames some."""
+    return next((found for name in names if (found := getattr(collectives, name, None)) is not None), None)
+
+
+_all_gather = _collective("all_gather_single_autograd", "all_gather_tensor_autograd")
+_reduce_scatter = _collective("reduce_scatter_single_autograd", "reduce_scatter_tensor_autograd")
+_all_reduce = _collective("all_reduce")
 
 _RANKS, _GRADIENTS = "ranks", "gradients of ranks"
 
@@ -46,7 +51,7 @@ def centred(
     x: Float[Tensor, "n"], shift: Annotated[Float[Tensor, "n"], ow.replicated], group: ow.ProcessGroup
 ) -> Float[Tensor, "n"]:
     """Values without their mean over all ranks, and shifted by what is the same on each."""
-    return x - collectives.all_reduce(x, "sum", group) / group.size() + shift
+    return x - _all_reduce(x, "sum", group) / group.size() + shift
 
 
 @ow.op("selftest_ranks::rows_of_all")
@@ -103,7 +108,7 @@ def _ends_on_rank_1(x, w, group):
 
 
 def _without_waiting(x, w, group):
-    whole = torch.ops._c10d_functional.all_gather_into_tensor(x.contiguous(), group.size(), group)
+    whole = collective_operators.all_gather_into_tensor(x.contiguous(), group.size(), group)
     return whole @ w
 
 
@@ -206,7 +211,7 @@ def _shift_of_all(x, shift, group):
 
 
 def _not_waited_for_by_itself(x, shift, group):
-    whole = collectives.all_reduce(x, "sum", group)
+    whole = _all_reduce(x, "sum", group)
     return x - whole / group.size() + shift
 
 

@@ -87,7 +87,7 @@ def _context_of(context: Context, name: str) -> RankContext | Finding | NotCheck
     if not contract.signature.groups:
         return None
     ranks = context.ranks
-    if ranks is None or isinstance(ranks, str):
+    if isinstance(ranks, str):
         return NotChecked(name, ranks or "no other processes were started")
     if contract.random:
         return NotChecked(name, "results are random, and are compared in a group of one process only")

@@ -133,7 +133,7 @@ def what_failed(answers: Sequence[RankAnswer]) -> str:
         if answer.unwaited > 0:
             return (
                 f"rank {rank}: the kernel has returned, and has not waited for {answer.unwaited} of its collectives: "
-                "call torch.ops._c10d_functional.wait_tensor on their results"
+                "call wait_tensor on their results"
             )
     return ""
 
