@@ -228,7 +228,36 @@ def by_numpy(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*
     return x * y * float(x.detach().numpy().max())
 
 
-UNRECORDABLE = [by_value, by_an_object, by_a_tensor, by_the_moment, by_numpy]
+COUNTED = []
+
+
+@torch.library.custom_op("recorded_gradients::counted", mutates_args=())
+def counted(x: Tensor) -> Tensor:
+    COUNTED.append(1)  # what an operation does besides, such as communicating
+    return x * 1
+
+
+counted.register_fake(torch.empty_like)
+counted.register_autograd(lambda ctx, grad: counted(grad))
+
+
+def by_an_operator(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    return torch.ops.recorded_gradients.counted(x) * y
+
+
+UNRECORDABLE = [by_value, by_an_object, by_a_tensor, by_the_moment, by_numpy, by_an_operator]
+
+
+def test_an_operation_that_does_more_is_not_run_once_more(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_gradient, "_OF_THE_MOMENT", frozenset())  # of which "ops" is one
+    op, arguments = operator(namespace, by_an_operator), inputs(by_an_operator)
+    gradients(op, arguments)
+    counts = []
+    for _ in range(4):
+        before = len(COUNTED)
+        gradients(op, arguments)
+        counts.append(len(COUNTED) - before)
+    assert len(set(counts)) == 1
 
 
 @pytest.mark.parametrize("reference", UNRECORDABLE)

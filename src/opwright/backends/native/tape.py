@@ -19,6 +19,8 @@ from opwright.internals.operators import Declared, declared_arguments
 
 __all__ = ["Tape", "Unrecordable", "record"]
 
+# Of torch's own operations on tensors.
+_NAMESPACES = ("aten", "prims", "prim")
 # Another tensor object on the same memory, which nothing below autograd tells apart.
 _SAME_TENSOR = ("aten::detach", "aten::alias")
 
@@ -110,7 +112,9 @@ class _Recorder(DispatchMode):  # type: ignore[misc]
 
     def _note(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         declared = declared_arguments(func)
-        if declared is None or torch.Tag.nondeterministic_seeded in func.tags:
+        if declared is None or func.namespace not in _NAMESPACES:
+            raise Unrecordable(f"{func} may do more than its results show")  # such as communicate with others
+        if torch.Tag.nondeterministic_seeded in func.tags:
             raise Unrecordable(f"{func} gives other results in each call")
         if len(self._steps) >= self._most:
             raise Unrecordable(f"it has more than {self._most} operations")
