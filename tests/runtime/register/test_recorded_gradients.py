@@ -245,7 +245,11 @@ def by_an_operator(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tens
     return torch.ops.recorded_gradients.counted(x) * y
 
 
-UNRECORDABLE = [by_value, by_an_object, by_a_tensor, by_the_moment, by_numpy, by_an_operator]
+def by_storage(x: Float[Tensor, "*n"], y: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    return x * y + y.as_strided((1, 1), (1, 1), 2)
+
+
+UNRECORDABLE = [by_storage, by_value, by_an_object, by_a_tensor, by_the_moment, by_numpy, by_an_operator]
 
 
 def test_an_operation_that_does_more_is_not_run_once_more(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +277,14 @@ def test_what_depends_on_more_is_computed_in_python(
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     TABLE.mul_(2)
     assert are_equal(gradients(op, others), gradients(reference, others))
+
+
+def test_a_part_of_a_larger_tensor(recorders: list[GradientRecorder], namespace: str) -> None:
+    op, arguments = operator(namespace, in_place), inputs(in_place)
+    warm(op, arguments)
+    others = [torch.randn(9, 5)[3:6].requires_grad_() for _ in arguments]
+    assert are_equal(gradients(op, others), gradients(in_place, others))
+    assert tapes(recorders) == 1
 
 
 def test_a_tape_that_gives_something_else_is_not_used(

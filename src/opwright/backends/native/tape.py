@@ -21,6 +21,8 @@ __all__ = ["Tape", "Unrecordable", "record"]
 
 # Of torch's own operations on tensors.
 _NAMESPACES = ("aten", "prims", "prim")
+# By places in a storage, of which an input's tensor may be any part.
+_BY_STORAGE = ("aten::as_strided", "aten::as_strided_copy", "aten::as_strided_scatter", "aten::set_", "aten::resize_")
 # Another tensor object on the same memory, which nothing below autograd tells apart.
 _SAME_TENSOR = ("aten::detach", "aten::alias")
 
@@ -124,6 +126,8 @@ class _Recorder(DispatchMode):  # type: ignore[misc]
             self._slots[id(result)] = arguments[0][0]
             self._kept.append(result)
             return
+        if declared.name in _BY_STORAGE and any(self._owners[slot] is None for slot in _slots_in(arguments)):
+            raise Unrecordable(f"{func} depends on an input's place in its storage")
         writes = False
         for argument, encoded in zip(declared.arguments, arguments, strict=True):
             if argument.writes:

@@ -136,7 +136,7 @@ def _is_same(one: torch.Tensor | None, other: Any) -> bool:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return (torch.view_as_real(flat) if flat.is_complex() else flat).view(torch.uint8)
 
 
