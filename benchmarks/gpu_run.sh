@@ -74,7 +74,7 @@ ports() {
   grep -E '^==|"status"|"identical"|"complete"|Error' "$out/ports.log" | cut -c1-200
 }
 many() {
-  timeout 150 python3 -W ignore benchmarks/many_gpus.py "$out/many-gpus.json" > "$out/many-gpus.log" 2>&1
+  timeout 500 python3 -W ignore benchmarks/many_gpus.py "$out/many-gpus.json" --jobs 6 > "$out/many-gpus.log" 2>&1
   grep -E 'operator=|kernel=|Error' "$out/many-gpus.log" | cut -c1-250
 }
 selftest() {

@@ -1,9 +1,9 @@
-"""Operators on several GPUs: sharded as DTensors, and in a model that FSDP2 shards. Beside one GPU, in one run.
+"""Operators on several GPUs: those that communicate, DTensors, and a model that FSDP2 shards, beside one GPU.
 
-``python benchmarks/many_gpus.py FILE`` starts a process for each GPU, with NCCL; ``--cpu 2`` two on a CPU, with gloo.
-For each dim of an operator, every argument that has it is sharded along it, and the others are replicated: results and
-gradients, put together, are compared with the unsharded operator's. Then an LLTM learns the adding problem, sharded by
-``fully_shard`` and by one process with the whole batch: the losses are compared step by step.
+``python benchmarks/many_gpus.py FILE`` uses all GPUs, with NCCL; ``--cpu 2`` two processes on a CPU, with gloo.
+``ow.check`` judges the kernels of the self-test that communicate, right ones and wrong ones, on so many ranks; and
+operators of the gallery on DTensors sharded along each of their dims. Then an LLTM learns the adding problem, sharded
+by ``fully_shard`` and by one process with the whole batch: the losses are compared step by step.
 """
 
 from __future__ import annotations
@@ -21,15 +21,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import opwright as ow
-from opwright.contract.inputs.arguments import arguments_of
-from opwright.contract.inputs.case import Case
-from opwright.contract.inputs.sizes import base_case
 from opwright.gallery.add import add
 from opwright.gallery.conv1d import conv1d
 from opwright.gallery.lltm import lltm
@@ -38,70 +34,50 @@ from opwright.gallery.lltm.train import Adder, adding_problem
 from opwright.gallery.outer_sum import outer_sum
 from opwright.gallery.trig import cos, sin
 from opwright.machine import this_machine
+from opwright.planted import communication
 
 _OPERATORS = (add, sin, cos, outer_sum, conv1d, lltm)
-# A multiple of every number of processes; the other dims have an odd size.
-_SHARDED, _OTHERS = 64, 9
 _STEPS, _BATCH, _STATE, _LENGTH = 60, 128, 64, 12
 
 
-# -- DTensors ----------------------------------------------------------------------------------------------------------
+# -- operators that communicate, and DTensors --------------------------------------------------------------------------
 
 
-def sharded(operator: ow.Op, dim: str, mesh: DeviceMesh, kernel: str | None) -> dict[str, Any]:
-    """An operator whose arguments are sharded along one of its dims, beside the same with whole arguments."""
-    arguments = whole_arguments(operator, dim, mesh.device_type)
-    places = [places_of(argument, dim) for argument in operator.contract.signature.arguments]
-    once = [a.detach().requires_grad_() if is_floating(a) else a for a in arguments]
-    parts = [distributed(a, p, mesh) for a, p in zip(arguments, places, strict=True)]
-    record: dict[str, Any] = {"operator": operator.contract.qualname, "dim": dim}
-    call = operator.kernels[kernel] if kernel else operator
-    try:
-        outputs, wanted = results_of(call(*parts)), results_of(call(*once))
-        record["results"] = [str(o.placements[0]) for o in outputs]
-        sum((o.float() ** 2).sum() for o in outputs).backward()
-        sum((o.float() ** 2).sum() for o in wanted).backward()
-    except Exception as error:  # what DTensor refuses is a result
-        return {**record, "error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
-    gradients = [(p.grad, o.grad) for p, o in zip(parts, once, strict=True) if is_floating(o)]
-    record["gradients"] = [str(p.placements[0]) for p, _ in gradients]
-    record["difference"] = max(difference(o.full_tensor(), w) for o, w in zip(outputs, wanted, strict=True))
-    record["of gradients"] = max(difference(p.full_tensor(), o) for p, o in gradients)
-    return record
+def communicating(device: str, ranks: int, jobs: int) -> list[dict[str, Any]]:
+    """The self-test's kernels that communicate: what the check of ranks says of each."""
+    rows = {(row.op.contract.qualname, row.kernel): row for row in communication.ROWS}
+    found = []
+
+    def done(verdict: ow.Verdict) -> None:
+        row = rows[verdict.op, verdict.kernel]
+        record = {"kernel": row.defect, "is wrong": bool(row.expected), **judged(verdict)}
+        found.append(said({**record, "as it should be": (verdict.status is ow.Status.FAIL) is bool(row.expected)}))
+
+    checks = ("ranks", "gradients of ranks")
+    ow.check(*communication.OPERATORS, checks=checks, device=device, ranks=ranks, jobs=jobs, on_verdict=done)
+    return found
 
 
-def whole_arguments(operator: ow.Op, dim: str, device: str) -> list[Any]:
-    """The same in every process."""
-    base = base_case(operator.contract)
-    sizes = {name: _SHARDED if name == dim else _OTHERS for name, _ in base.sizes}
-    each = tuple((name, (sizes[name],) if isinstance(size, tuple) else sizes[name]) for name, size in base.sizes)
-    case = Case(sizes=each, dtypes=base.dtypes)
-    return list(arguments_of(operator.contract, case, device))
+def sharded(device: str, ranks: int, jobs: int) -> list[dict[str, Any]]:
+    """Operators of the gallery as DTensors, with the first kernel of each that runs on the device, or the reference."""
+    found = []
+    for operator in _OPERATORS:
+        kernels = [name for name, kernel in operator.kernels.items() if isinstance(kernel.probe(device), ow.Accepted)]
+        report = ow.check(
+            operator, kernels=kernels[:1] or ["reference"], checks=["DTensor"], device=device, ranks=ranks, jobs=jobs
+        )
+        found += [said({"operator": v.op, "kernel": v.kernel, **judged(v)}) for v in report]
+    return found
 
 
-def places_of(argument: Any, dim: str) -> Shard | Replicate:
-    names = [str(d).lstrip("*") for d in argument.tensor.dims] if argument.tensor else []
-    return Shard(names.index(dim)) if dim in names else Replicate()
-
-
-def distributed(value: Any, place: Any, mesh: DeviceMesh) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    part = distribute_tensor(value, mesh, [place])
-    return part.requires_grad_() if is_floating(value) else part
-
-
-def is_floating(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def results_of(found: Any) -> list[Any]:
-    return list(found) if isinstance(found, tuple) else [found]
-
-
-def difference(got: Tensor, wanted: Tensor) -> float:
-    """Relative to the largest element."""
-    return float((got - wanted).abs().max() / wanted.abs().max().clamp_min(1e-9))
+def judged(verdict: ow.Verdict) -> dict[str, Any]:
+    said_of_it = [*(f"{f.check}: {f.message}" for f in verdict.findings), *(n.why for n in verdict.not_checked)]
+    shown = [text.splitlines() for text in said_of_it if text != "not selected"]
+    return {
+        "status": str(verdict.status),
+        "says": [" ".join(lines[:3])[:300] for lines in shown],
+        "seconds": verdict.seconds,
+    }
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
@@ -148,29 +124,21 @@ def training(mesh: DeviceMesh, device: str, kernel: str | None, *, compiled: boo
 # -- the processes -----------------------------------------------------------------------------------------------------
 
 
-def work(rank: int, processes: int, port: int, device: str, kernel: str | None, file: Path) -> None:
+def work(rank: int, processes: int, port: int, device: str, kernel: str | None, file: Path, record: Any) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     if device == "cuda":
         torch.cuda.set_device(rank)
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, rank=rank, world_size=processes)
+    dist.init_process_group(record["backend"], rank=rank, world_size=processes)
     mesh = init_device_mesh(device, (processes,))
-    tensors = []
-    for operator in _OPERATORS:
-        for dim, _ in base_case(operator.contract).sizes:
-            tensors.append(said(sharded(operator, dim, mesh, kernel if kernel in operator.kernels else None), rank))
-    trained = [said(training(mesh, device, kernel, compiled=compiled), rank) for compiled in (False, True)]
+    trained = [training(mesh, device, kernel, compiled=compiled) for compiled in (False, True)]
     if rank == 0:
-        record = {"machine": this_machine().to_json(), "processes": processes, "backend": backend,
-                  "DTensor": tensors, "FSDP2": trained}  # fmt: skip
-        records.write(file, record)
+        records.write(file, {**record, "FSDP2": [said(one) for one in trained]})
     dist.barrier()
     os._exit(0)  # gloo's threads may abort a process that ends in the usual way (torch 2.13)
 
 
-def said(record: dict[str, Any], rank: int) -> dict[str, Any]:
-    if rank == 0:
-        print("  ".join(f"{k}={v:.2g}" if isinstance(v, float) else f"{k}={v}" for k, v in record.items()), flush=True)
+def said(record: dict[str, Any]) -> dict[str, Any]:
+    print("  ".join(f"{k}={v:.2g}" if isinstance(v, float) else f"{k}={v}" for k, v in record.items()), flush=True)
     return record
 
 
@@ -178,14 +146,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--cpu", type=int, default=0, help="so many processes on a CPU")
-    parser.add_argument("--kernel", help="of the LLTM, and of operators that have one of this name")
+    parser.add_argument("--kernel", help="of the LLTM")
+    parser.add_argument("--jobs", type=int, default=4, help="so many kernels are checked at a time")
+    parser.add_argument("--part", choices=("communicating", "DTensor"), help="only this, and no training")
     chosen = parser.parse_args(arguments)
     device = "cpu" if chosen.cpu else "cuda"
     processes = chosen.cpu or torch.cuda.device_count()
+    record: dict[str, Any] = {
+        "machine": this_machine().to_json(),
+        "processes": processes,
+        "backend": "nccl" if device == "cuda" else "gloo",
+    }
+    for name, part in (("communicating", communicating), ("DTensor", sharded)):
+        if chosen.part in (None, name):
+            record[name] = part(device, processes, chosen.jobs)
+    if chosen.part is not None:
+        records.write(chosen.file, record)
+        return
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(work, (processes, port, device, chosen.kernel, chosen.file), nprocs=processes)
+    mp.spawn(work, (processes, port, device, chosen.kernel, chosen.file, record), nprocs=processes)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from opwright.contract.inputs.cases import cases
 from opwright.contract.inputs.text import parse_case
 from opwright.planted import communication
 from opwright.planted.catalogue import Row
+from tests import REPOSITORY
 
 _ROWS = {row.kernel: row for row in communication.ROWS if row.op is not communication.rows_of_all}
 
@@ -139,6 +141,18 @@ def test_cases_have_the_number_of_processes():
     assert all(dict(case.sizes)["m"] % 3 == 0 for case in found)
     assert parse_case(contract, str(found[5])) == found[5]
     assert "ranks" not in str(cases(contract, "quick")[0])
+
+
+def test_the_page_on_several_processes_runs(group):
+    text = (REPOSITORY / "docs" / "distributed.md").read_text()
+    scope: dict[str, object] = {"__name__": "distributed"}
+    for block in re.findall(r"(?s)```python\n(.*?)```", text):
+        exec(compile(block, "distributed.md", "exec"), scope)
+    operator = scope["all_gather_matmul"]
+    x, w = torch.randn(3, 4), torch.randn(4, 5)
+    for kernel in ("in_parts", "reference"):
+        with operator.only(kernel):
+            torch.testing.assert_close(operator(x, w, dist.group.WORLD), x @ w)
 
 
 # -- the planted faults --------------------------------------------------------------------------------------------

@@ -23,8 +23,6 @@ from typing import Any
 
 import cloudpickle
 import torch
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from opwright import tree
 from opwright.checks.comparison.rounding import Operations, exactly, perturbed, recorded, to_double
@@ -198,24 +196,16 @@ class _Rank:
         device = self._seat.device
 
         def run() -> tuple[dict[str, Any], Sequence[Any]]:
+            from torch.distributed.device_mesh import DeviceMesh
+
+            from opwright.checks.ranks.tensors import run_sharded
+
             mesh = DeviceMesh.from_group(self._group, device)
-            remaining = iter(tracked)
-            values = [
-                _distributed(value, axis, mesh).requires_grad_(next(remaining)) if _is_tensor(value) else value
-                for value, axis in zip(on_device(list(arguments), device), axes, strict=True)
-            ]
-            contract, operator = self._operator.contract, self._operator
-            results = contract.signature.call(operator.with_saved, values)
-            whole = [_whole(t) for t in contract.unpack(results)[: contract.signature.visible]]
-            pairs = [(o, g) for o, g in zip(whole, on_device(list(incoming), device), strict=False) if g is not None]
-            wanted = [t for t in values if _is_tensor(t) and t.requires_grad]
-            found: Sequence[Any] = ()
-            if wanted:
-                of, grads = zip(*pairs, strict=True)
-                found = [_whole(t) for t in torch.autograd.grad(of, wanted, grads, allow_unused=True)]
+            values, grads = on_device(list(arguments), device), on_device(list(incoming), device)
+            found = run_sharded(self._operator, mesh, values, axes, tracked, grads)
             self._calls.synchronize()
-            described, payload = write_tensors([*whole, *found])
-            return {"outputs": described}, payload
+            header, payload = write_tensors(found)
+            return {"outputs": header}, payload
 
         self._link.answer(*self._in_step(run))
 
@@ -258,20 +248,6 @@ class _Rank:
             results = run(arguments)
         described_results, payload = write_tensors(results)
         return {"outputs": described_results}, payload
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-def _distributed(tensor: torch.Tensor, axis: int | None, mesh: DeviceMesh) -> DTensor:
-    if axis is None:
-        return distribute_tensor(tensor, mesh, [Replicate()])
-    return distribute_tensor(tensor, mesh, [Shard(axis % tensor.dim())])
-
-
-def _whole(tensor: Any) -> Any:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _vjp_of(contract: Contract, needs: Sequence[bool]) -> Callable[[Any], Sequence[torch.Tensor]]:
