@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import opwright as ow
+from opwright.checks.ranks import world
 from opwright.gallery.conv1d import conv1d
 from opwright.gallery.outer_sum import outer_sum
 from opwright.planted import registrations
+from opwright.runtime.register.replicated import has_no_placements
 
 _RULES = {row.defect.removeprefix("sharding: "): row for row in registrations.ROWS if "sharding" in row.defect}
 
@@ -56,11 +60,55 @@ def test_a_rule_that_gathers_everything_is_right(namespace):
     assert _checked(centred).status is ow.Status.PASS
 
 
-def test_what_torch_cannot_shard_is_not_checked_and_says_what_it_lacks():
-    verdict = _checked(conv1d, "reference")
-    why = [n.why for n in verdict.not_checked if n.check == "DTensor"]
-    assert verdict.status is not ow.Status.FAIL
-    assert any("torch does not shard it along 'n'" in text for text in why) or verdict.status is ow.Status.PASS
+def test_what_torch_cannot_place_is_computed_whole_in_every_process():
+    verdict = _checked(conv1d, "cpp")  # with a backward operator, for which torch has no placements either
+    assert verdict.status is ow.Status.PASS, verdict
+
+
+def _renormed(name: str) -> ow.Op:
+    @ow.op(name)
+    def renormed(x: Float[Tensor, "m n"]) -> Float[Tensor, "m n"]:
+        return torch.renorm(x, 2, 0, 1.0)  # for which torch 2.13 and 2.14 have no placements
+
+    renormed.python(lambda x: torch.renorm(x, 2, 0, 1.0), name="kernel")
+    renormed.python(lambda x: torch.renorm(x, 2, 0, 1.0) + (len(x) == 6), name="wrong")
+    return renormed
+
+
+def test_its_derived_gradient_is_computed_whole_too(namespace):
+    renormed = _renormed(f"{namespace}::renormed")
+    assert _checked(renormed).status is ow.Status.PASS
+    assert _checked(renormed, "wrong").status is ow.Status.FAIL
+
+
+def test_a_call_says_that_it_gathers(namespace):
+    renormed = _renormed(f"{namespace}::renormed")
+    world.join_alone("cpu")
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        x = torch.randn(4, 3)
+        part = distribute_tensor(x, mesh, [Shard(0)]).requires_grad_()
+        with pytest.warns(UserWarning, match=r"renormed: torch has no placements .*op\.register_sharding"):
+            result = renormed(part)
+        assert result.placements == (Replicate(),)
+        result.sum().backward()
+        whole = x.clone().requires_grad_()
+        torch.renorm(whole, 2, 0, 1.0).sum().backward()
+        torch.testing.assert_close(part.grad.full_tensor(), whole.grad)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_custom_rule_that_refuses_placements_is_not_replaced(namespace):
+    renormed = _renormed(f"{namespace}::renormed")
+    renormed.register_sharding(lambda x: [([Shard(0)], [Shard(0)])])
+    world.join_alone("cpu")
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        assert renormed(distribute_tensor(torch.randn(4, 3), mesh, [Shard(0)])).placements == (Shard(0),)
+        assert not has_no_placements(NotImplementedError("no valid sharding strategy for the input placements"))
+    finally:
+        dist.destroy_process_group()
 
 
 def test_it_runs_only_if_ranks_are_asked_for():

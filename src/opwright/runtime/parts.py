@@ -31,7 +31,7 @@ def parts_of(
         "autograd": f"VJP of the reference, recomputed ({contract.namespace}::{differentiated})",
         "vmap": "vmap of the reference",
         "decomposition": "the reference",
-        "sharding": "the decomposition's",
+        "sharding": "the decomposition's; whole tensors in every process, where torch has none",
         "flops": "counted on meta tensors",
         "bytes": "inputs + outputs",
     }

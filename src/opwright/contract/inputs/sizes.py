@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
+import torch.distributed as dist
 
 from opwright import tree
 from opwright.contract.contract import Contract
@@ -82,12 +83,14 @@ def dtypes_to_check(
     return [tuple(zip(names, chosen, strict=True)) for chosen in itertools.product(*classes.values())]
 
 
-def base_case(contract: Contract, ranks: int = 1) -> Case:
+def base_case(contract: Contract, ranks: int | None = None) -> Case:
     """Small sizes, all of them different.
 
     Args:
-        ranks: the number of processes in each process group.
+        ranks: the number of processes in each process group; by default, those of this process's default group.
     """
+    if ranks is None:
+        ranks = dist.get_world_size() if contract.signature.groups and dist.is_initialized() else 1
     sizes: dict[str, Size] = {}
     for tensor in (a.tensor for a in contract.signature.arguments if a.tensor):
         for dim in tensor.dims:

@@ -15,6 +15,7 @@ import torch
 from opwright.contract.contract import Contract
 from opwright.internals.autograd import any_requires_grad, is_functionalize, redispatch_below_autograd
 from opwright.internals.dispatch import forward_mode_is_on
+from opwright.runtime.register.replicated import are_distributed, has_no_placements, on_whole_tensors
 from opwright.runtime.register.rules import Rules
 
 __all__ = [
@@ -39,7 +40,7 @@ def make_function(rules: Rules, overload: Any, in_order: InOrder) -> type[torch.
         *args, passed = args_and_passed
         if passed.keyset is None:
             return overload(*args, **passed.keywords)
-        return redispatch_below_autograd(overload, passed.keyset, args, passed.keywords)
+        return _below_autograd(rules.contract, overload, passed.keyset, args, passed.keywords)
 
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         *args, passed = inputs
@@ -129,9 +130,19 @@ def kernel_for_autograd(
             return _run_reference(contract, in_order(args, keywords))
         if torch.is_grad_enabled() and any_requires_grad(*args):
             return function.apply(*args, _Passed(keyset, keywords))
-        return redispatch_below_autograd(overload, keyset, args, keywords)
+        return _below_autograd(contract, overload, keyset, args, keywords)
 
     return autograd
+
+
+def _below_autograd(contract: Contract, overload: Any, keyset: Any, args: Any, keywords: dict[str, Any]) -> Any:
+    """Continue a call below autograd; on whole tensors, if torch cannot place its DTensors."""
+    try:
+        return redispatch_below_autograd(overload, keyset, args, keywords)
+    except NotImplementedError as error:
+        if not (are_distributed(args) and has_no_placements(error)):
+            raise
+    return on_whole_tensors(contract.qualname, lambda *whole: overload(*whole, **keywords), args)
 
 
 def kernel_for_transforms(

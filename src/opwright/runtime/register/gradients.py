@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from opwright.internals.compiler import DispatchMode, a_graph_is_traced
 from opwright.internals.dispatch import is_batched, transforms_are_on
 from opwright.runtime.call.fast_path import is_plain_call
 from opwright.runtime.register.backward_operator import BackwardOperator
+from opwright.runtime.register.replicated import are_distributed, has_no_placements, on_whole_tensors
 from opwright.runtime.register.saved_values import CustomContext, save_values, saved_values
 from opwright.runtime.register.vjp_operator import gradient_in_form_of, vjp_name, vjp_of_plain
 
@@ -105,7 +105,7 @@ class DerivedGradient:
         if transforms_are_on():
             # torch.func does not differentiate through lists, which the VJP operator takes, so it is called directly.
             return functools.partial(derive.functional_vjp, contract)
-        if _are_distributed(arguments) or (not is_traced and any(map(is_batched, incoming))):
+        if are_distributed(arguments) or (not is_traced and any(map(is_batched, incoming))):
             # DTensor has placements for the reference's own operations, and torch.autograd batches of them; an operator
             # with lists would need a rule.
             return functools.partial(_vjp_of_the_reference, contract)
@@ -145,7 +145,16 @@ def _without_none(grads: Sequence[Any], contract: Contract, arguments: Sequence[
 
 def _vjp_of_the_reference(contract: Contract, grad_outputs: Sequence[torch.Tensor], *rest: Any) -> list[torch.Tensor]:
     *arguments, needs = rest
-    return derive.vjp(contract, arguments, grad_outputs, needs, create_graph=torch.is_grad_enabled())
+    try:
+        return derive.vjp(contract, arguments, grad_outputs, needs, create_graph=torch.is_grad_enabled())
+    except NotImplementedError as error:
+        if torch.is_grad_enabled() or not (are_distributed(arguments) and has_no_placements(error)):
+            raise
+
+    def of_whole(grads: Sequence[torch.Tensor], *whole: Any) -> list[torch.Tensor]:
+        return derive.vjp(contract, whole, grads, needs)
+
+    return on_whole_tensors(contract.qualname, of_whole, [list(grad_outputs), *arguments])  # type: ignore[no-any-return]
 
 
 # A gradient of more operations is one node of a traced graph, which would take long to trace and to compile.
@@ -182,11 +191,6 @@ def _vjp_in_a_graph(
             return derive.vjp(contract, contract.with_members(arguments), grad_outputs, needs)
     except Exception:  # a reference raises anything where it reads values
         return operator(grad_outputs, *rest)  # type: ignore[no-any-return]
-
-
-def _are_distributed(values: Sequence[Any]) -> bool:
-    tensor = sys.modules.get("torch.distributed.tensor")  # if it is not imported, there are no such values
-    return tensor is not None and any(isinstance(v, tensor.DTensor) for v in tree.leaves(list(values)))
 
 
 class CustomGradient:
