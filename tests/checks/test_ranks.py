@@ -309,6 +309,35 @@ def test_no_process_is_left(kernel):
     assert not _processes_below() - before
 
 
+@summed.python(name="kernel")
+def _(x, group):
+    return _sum(x, group)
+
+
+@ow.op("test_ranks::alone")
+def alone(x: Float[Tensor, "n"], group: ow.ProcessGroup) -> Float[Tensor, "n"]:
+    """Its reference is defined in a group of one process only."""
+    if group.size() > 1:
+        raise ValueError("one process only")
+    return collectives.all_reduce(x, "sum", group) * 1
+
+
+alone.python(lambda x, group: x.clone(), name="kernel")
+
+
+def test_where_nothing_could_be_compared_on_ranks_the_verdict_is_thin():
+    (verdict,) = ow.check(alone, checks=["values", "ranks"], device="cpu", level="smoke")
+    assert verdict.status is ow.Status.THIN, verdict
+    (thin,) = verdict.warnings
+    assert thin.check == "ranks"
+    assert "one process only" in thin.message
+
+
+def test_a_kernel_for_two_ranks_that_is_right_is_not_thin():
+    (verdict,) = ow.check(summed, kernels=["kernel"], checks=["values", "ranks"], device="cpu", level="smoke")
+    assert verdict.status is ow.Status.PASS, verdict
+
+
 # -- numbers of ranks ----------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from opwright.checks.derivatives import gradients
 from opwright.checks.outputs import values
+from opwright.checks.ranks import check as ranks
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 from opwright.runtime.op import Op
 
@@ -27,7 +28,11 @@ def too_little(operator: Op, findings: Sequence[Finding], not_checked: Sequence[
 
 def _few_cases(findings: Sequence[Finding], not_checked: Sequence[NotChecked]) -> Iterator[Finding]:
     for finding in findings:
-        if finding.check in (values.NAME, gradients.NAME) and finding.coverage and _is_thin(finding.coverage):
+        if (
+            finding.check in (values.NAME, gradients.NAME, ranks.NAME)
+            and finding.coverage
+            and _is_thin(finding.coverage)
+        ):
             why, remedy = _why(finding.check, not_checked)
             message = f"only {finding.coverage} could be run{why}"
             yield Finding(finding.check, Status.THIN, message=message, remedy=remedy, coverage=finding.coverage)
@@ -45,7 +50,9 @@ def _nothing_compared(
     compared = {f.check for f in findings}
     said = {n.check: n.why for n in reversed(not_checked)}
     has_own_gradient = operator.parts["autograd"].origin is Origin.CUSTOM
-    for check in (values.NAME, *[gradients.NAME] * has_own_gradient):
+    # On a machine without GPUs enough, no case was tried; that alone says nothing of the kernel.
+    tried_on_ranks = any(n.check == ranks.NAME and n.cases for n in not_checked)
+    for check in (values.NAME, *[gradients.NAME] * has_own_gradient, *[ranks.NAME] * tried_on_ranks):
         if check not in compared and check in said and said[check] not in ("not selected",):
             why, remedy = _why(check, not_checked)
             yield Finding(check, Status.THIN, message=f"nothing was compared: {said[check]}{why}", remedy=remedy)

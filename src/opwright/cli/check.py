@@ -76,10 +76,10 @@ def check(
 ) -> None:
     """Verify every kernel of an operator against its reference."""
     if mutate:
-        if only or case or require or html or interpreter or level is not Level.quick:
+        if only or case or require or html or interpreter or ranks or level is not Level.quick:
             raise typer.BadParameter(
-                "--mutate chooses cases and checks itself: leave out --level, --only, --case, --require, --interpreter "
-                "and --html"
+                "--mutate chooses cases and checks itself: leave out --level, --only, --case, --require, --ranks, "
+                "--interpreter and --html"
             )
         with sweep(ray, resume, jobs) as where:
             code = _mutate(
