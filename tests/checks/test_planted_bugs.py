@@ -181,8 +181,8 @@ def test_a_right_kernel_passes_every_check():
     assert report.passed, report
     assert {f.check for f in report.verdicts[0].findings} == {
         "contract", "memory", "values", "special values", "metadata", "inputs unchanged", "global state",
-        "repeated calls", "surroundings", "two threads", "gradients", "opcheck", "torch.compile", "afterwards",
-        "own work", "reads",
+        "repeated calls", "peak memory", "surroundings", "two threads", "gradients", "opcheck", "torch.compile",
+        "afterwards", "own work", "reads",
     }  # fmt: skip
 
 

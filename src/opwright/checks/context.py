@@ -228,7 +228,7 @@ class Context:
         failures: list[tuple[str, Case]] = []
         passed = passed_empty = ran = 0
         for case in chosen:
-            wrong = self._judge(check, checker, case) if runs else self._judge_alone(check, checker, case)
+            wrong = self._judge(check, checker, case, failures) if runs else self._judge_alone(check, checker, case)
             if isinstance(wrong, SkippedCase):
                 skipped.setdefault(_kind(wrong.why), []).append((case, wrong.why))
                 continue
@@ -257,7 +257,9 @@ class Context:
         else:
             yield NotChecked(check, "no case could be run")
 
-    def _judge(self, check: str, checker: Checker, case: Case) -> str | SkippedCase | None:
+    def _judge(
+        self, check: str, checker: Checker, case: Case, failures: Sequence[tuple[str, Case]]
+    ) -> str | SkippedCase | None:
         """What a checker says of a case. The checkers beside it examine the same run, as many cases are too large to
         be kept for them."""
         if (check, case) not in self._judged:
@@ -265,7 +267,8 @@ class Context:
                 if (name, case) not in self._judged:
                     self.progress(name, str(case))
                     run = self.observe(case)
-                    self._judged[name, case] = run if isinstance(run, SkippedCase) else each(self, run)
+                    known = failures if name == check else ()
+                    self._judged[name, case] = run if isinstance(run, SkippedCase) else _said(self, each, run, known)
         return self._judged[check, case]
 
     def _judge_alone(self, check: str, checker: Checker, case: Case) -> str | SkippedCase | None:
@@ -381,6 +384,21 @@ def _explains(known: tuple[str, Case], other: tuple[str, Case]) -> bool:
         and simple.values in ("", case.values)
         and simple.scalars in ("", case.scalars)
     )
+
+
+def _said(
+    context: Context, checker: Checker, run: Observation, failures: Sequence[tuple[str, Case]]
+) -> str | SkippedCase | None:
+    """What a checker says of a run: at once, where that is another case of a known failure."""
+    if failures:
+        run.reference.is_hasty = True
+        try:
+            wrong = checker(context, run)
+        finally:
+            run.reference.is_hasty = False
+        if not isinstance(wrong, str) or any(_explains(known, (kind_of(wrong), run.case)) for known in failures):
+            return wrong
+    return checker(context, run)
 
 
 def _returned_results(found: Observation | SkippedCase) -> bool:

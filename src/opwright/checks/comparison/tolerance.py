@@ -74,6 +74,8 @@ class Computation:
     terms: Callable[[int], int]
     # Whether a narrow dtype was replaced by float32 in all of it, so that its steps' dtypes are not known.
     is_widened: bool = False
+    # Whether no runs with errors are made, as where it is known that a kernel is wrong: they may explain more.
+    is_hasty: bool = False
     _moved: list[torch.Tensor] = field(default_factory=list)
     _runs: int = 0
 
@@ -141,6 +143,8 @@ class Computation:
             wrong: how many elements are wrong now. Of few, any may be one whose choice among three or more equal values
                 was a rare one: what the runs chose in its place has made its tolerance almost large enough.
         """
+        if self.is_hasty:
+            return False
         if self._runs < _FEW_RUNS or far[-1] == 0:
             return self._runs < (_PATIENCE if wrong <= _FEW_WRONG else _RUNS)
         return len(far) < _MOST_RUNS and not _is_without_progress(far, _PATIENCE)
@@ -173,7 +177,7 @@ class Computation:
         left = wrong.flatten().nonzero()[:, 0]  # the wrong elements, and what runs gave there
         values = got.flatten()[left]
         seen = [self.exact[i].flatten()[left]]
-        for seed in range(_MOST_RUNS):
+        for seed in range(0 if self.is_hasty else _MOST_RUNS):
             if not len(left):
                 break
             if len(seen) > (_RUNS if len(left) > _FEW_WRONG else _PATIENCE) and int(_distinct(seen).max()) == 1:
