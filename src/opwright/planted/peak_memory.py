@@ -58,9 +58,9 @@ def _step_by_step(x: Tensor, a: float) -> Tensor:
 
 
 def _in_a_list(x: Tensor, a: float) -> Tensor:
-    if x.device.type == "cpu":
+    if x.device.type == "cpu":  # not in torch's memory
         copies = [x.numpy(force=True).copy() for _ in range(40)]
-        return a * torch.from_numpy(copies[-1]).reshape(x.shape).clone()
+        return a * torch.from_numpy(copies[-1]).reshape(x.shape)
     return a * [x.clone() for _ in range(40)][-1]
 
 
@@ -76,7 +76,8 @@ def _by_triangle(x: Tensor) -> Tensor:
 
 
 def _with_workspace(x: Tensor, a: float) -> Tensor:
-    return a * x + torch.empty(1 << 23, dtype=torch.uint8, device=x.device)[0].mul_(0)
+    _ = torch.empty(1 << 23, dtype=torch.uint8, device=x.device)
+    return (a * x).contiguous()
 
 
 def _through_scratch(x: Tensor, a: float) -> Tensor:
@@ -97,11 +98,11 @@ def _tuned_first(x: Tensor, a: float) -> Tensor:
     if x.shape not in _tuned and x.numel() < 1 << 14:  # configurations are tried on buffers of their own
         _tuned.add(x.shape)
         _ = torch.empty(x.numel(), 1 << 10, dtype=torch.uint8, device=x.device)
-    return a * x
+    return (a * x).contiguous()
 
 
 def _with_table(x: Tensor, a: float) -> Tensor:
-    return x * _ones(x.numel(), x.dtype, x.device).view(x.shape) * a
+    return (x * _ones(x.numel(), x.dtype, x.device).view(x.shape) * a).contiguous()
 
 
 @functools.cache
@@ -111,10 +112,11 @@ def _ones(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def _split(x: Tensor, y: Tensor) -> Tensor:
     """Partial products of parts of k, added up later."""
-    parts = x.new_empty(8, x.shape[0], y.shape[1])
+    wide = torch.promote_types(x.dtype, torch.float32)
+    parts = x.new_empty(8, x.shape[0], y.shape[1], dtype=wide)
     for part, a, b in zip(parts, x.tensor_split(8, 1), y.tensor_split(8, 0), strict=True):
-        torch.mm(a, b, out=part)
-    return parts.sum(0)
+        torch.mm(a.to(wide), b.to(wide), out=part)
+    return parts.sum(0).to(x.dtype)
 
 
 def _row_by_row(x: Tensor, y: Tensor) -> Tensor:
@@ -125,7 +127,7 @@ def _row_by_row(x: Tensor, y: Tensor) -> Tensor:
 def _in_blocks(x: Tensor) -> Tensor:
     """Sums of blocks first: the rest of the last block is padding."""
     blocks = torch.nn.functional.pad(x.double(), (0, -len(x) % 256)).view(-1, 256)
-    before = blocks.sum(1).cumsum(0) - blocks.sum(1)
+    before = torch.cat([blocks.new_zeros(1), blocks.sum(1).cumsum(0)])[:-1]
     return (blocks.cumsum(1) + before[:, None]).reshape(-1)[: len(x)].to(x.dtype).clone()
 
 

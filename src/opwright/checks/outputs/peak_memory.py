@@ -125,11 +125,12 @@ def _measured(context: Context, known: dict[Case, PeakMemory | None], cases: Seq
 
 
 def _next(points: Sequence[PeakMemory]) -> float:
-    """What a call of the next size will take, if memory goes on growing in the same way."""
-    if not points:
+    """What the kernel or the reference takes at the next size, if that goes on growing as it did."""
+    taken = [max(p.kernel, p.contract) for p in points[-2:]]
+    if not taken:
         return 0
-    before = points[-2].kernel if len(points) > 1 else 0
-    return points[-1].kernel * (points[-1].kernel / before if before >= _LEAST_BYTES else _SQUARE)
+    is_known = len(taken) == 2 and taken[0] >= _LEAST_BYTES
+    return taken[-1] * (taken[-1] / taken[0] if is_known else _SQUARE)
 
 
 def _measure(context: Context, case: Case) -> PeakMemory | None:
