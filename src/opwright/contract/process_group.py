@@ -27,11 +27,14 @@ class ProcessGroup(_Name):  # type: ignore[misc]  # a NewType
     name is the size: ``-> Float[Tensor, "group*m n"]``, ``where="m % group == 0"``.
     """
 
-    __slots__ = ()
+    name: str  # a plain str, of which torch.compile (torch 2.11) makes none here
 
     def __new__(cls, group: Any) -> ProcessGroup:
         """Raises TypeError if it is neither a process group, nor a mesh of one dim, nor a name."""
-        return super().__new__(cls, name_of_group(group))
+        name = name_of_group(group)
+        made = super().__new__(cls, name)
+        made.name = name
+        return made
 
     def resolve(self) -> Any:
         """torch's process group, as ``torch.distributed.all_reduce(x, group=group.resolve())`` takes it.
@@ -65,6 +68,8 @@ def _fix() -> str:
 def name_of_group(group: Any) -> str:
     """The name of one of torch's process groups, of a mesh of one dim, or of what is a name already. torch.compile
     traces into this."""
+    if isinstance(group, ProcessGroup):
+        return group.name
     if isinstance(group, str):
         return str(group)
     if isinstance(group, dist.ProcessGroup):

@@ -7,7 +7,8 @@ wrong, and does not pass by chance.
 In its debug level ``DETAIL``, torch compares the collectives of all ranks before each one runs, and raises in all of
 them where they differ. A rank that has returned from a kernel enters one more collective, the *fence*, before it
 answers. So a rank that waits in a collective that another one never calls is not stuck: it meets the other's fence, and
-both know. Each rank then tries its fence again, and all are in step.
+both know. Each rank then tries its fence again, and all are in step. (Before torch 2.13, that level refuses functional
+collectives; there, ranks that are out of step are found when one has waited too long.)
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from opwright.contract.process_group import ProcessGroup
+from opwright.internals.process_groups import can_compare_collectives
 
 __all__ = ["fence", "join", "join_alone", "open_store", "stand_by"]
 
@@ -56,7 +58,8 @@ def join(port: int, rank: int, size: int, device: str, patience: float) -> Proce
         The group; None for the bystander.
     """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all processes are on this machine
-    c10d.set_debug_level(c10d.DebugLevel.DETAIL)
+    if can_compare_collectives:
+        c10d.set_debug_level(c10d.DebugLevel.DETAIL)
     if device == "cuda" and rank >= 0:
         torch.cuda.set_device(rank)
     # No collective of the default group may end while the bystander waits for it.
