@@ -26,7 +26,7 @@ _registry_size = find("work_registry_size", lambda size: size() >= 0)
 has_group_names = _resolve is not None
 # Whether torch's wrapper that compares the collectives of all ranks has those of functional collectives, too. Earlier
 # versions, such as torch 2.11, refuse them.
-can_compare_collectives = torch.torch_version.TorchVersion(torch.__version__) >= (2, 13)
+can_compare_collectives = torch.torch_version.TorchVersion(torch.__version__) >= "2.13"
 # torch's functional collectives, and the operators below them; None if they are missing.
 functional_collectives: Any = find("functional_collectives")
 collective_operators: Any = _operators
