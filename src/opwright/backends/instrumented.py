@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 import sys
@@ -25,8 +26,10 @@ _OPTIONS = (
     "detect_leaks=0", "halt_on_error=0", "detect_odr_violation=0", "alloc_dealloc_mismatch=0",
     "detect_stack_use_after_return=1", "color=never",
 )  # fmt: skip
-# Seconds for a program that ends in two.
-_TRIAL_S = 60
+# torch's allocator gives tensors parts of large blocks, within which nothing is out of bounds.
+_EACH_TENSOR_ALONE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+# Seconds for a program that imports torch, and compiles and runs one kernel.
+_TRIAL_S = 120
 
 
 def address_sanitizer(machine: Machine) -> Instrumented | Refused:
@@ -66,17 +69,17 @@ def compute_sanitizer(*, barriers: bool) -> Instrumented | Refused:
             f"{Tool.COMPUTE_SANITIZER} is not installed",
             "pip install nvidia-cuda-sanitizer-api, or install a CUDA toolkit",
         )
-    blind = _why_blind(path)
+    blind = _why_blind(path, "memcheck")
     if blind:
         return Refused(
             f"{Tool.COMPUTE_SANITIZER} does not see a wrong access that is made for it here: {blind}",
             "run it where the driver lets one process watch another's GPU code, which not every container does",
         )
-    tools = ("memcheck", *("racecheck", "synccheck") * barriers)
-    # By default, torch gives tensors parts of large blocks, within which nothing is out of bounds.
-    environment = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    tools = ("memcheck", *(tool for tool in ("racecheck", "synccheck") if barriers and not _why_blind(path, tool)))
     return Instrumented(
-        Tool.COMPUTE_SANITIZER, commands=tuple(_command(path, tool) for tool in tools), environment=environment
+        Tool.COMPUTE_SANITIZER,
+        commands=tuple(_command(path, tool) for tool in tools),
+        environment=dict(_EACH_TENSOR_ALONE),
     )
 
 
@@ -90,19 +93,21 @@ def _command(path: str, tool: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def _why_blind(path: str) -> str:
-    """The last words of the tool about a program with a wrong access, if it does not find it; else empty."""
-    program = [sys.executable, str(Path(wrong_access.__file__))]
+def _why_blind(path: str, tool: str) -> str:
+    """The last words of a tool about a program with a fault, if it does not find it; else empty."""
+    program = [sys.executable, "-m", wrong_access.__name__, tool]
+    environment = {**os.environ, **_EACH_TENSOR_ALONE, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     try:
         done = subprocess.run(
-            [*_command(path, "memcheck"), *program], capture_output=True, text=True, check=False, timeout=_TRIAL_S
-        )
+            [*_command(path, tool), *program],
+            capture_output=True, text=True, check=False, timeout=_TRIAL_S, env=environment,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"it did not end within {_TRIAL_S} s"
     except OSError as error:
         return str(error)
     text = done.stdout + done.stderr
-    if "Invalid __global__ read of size 4" in text:
+    if wrong_access.FAULTS[tool][1] in text:
         return ""
     words = [line.strip("= ") for line in text.splitlines() if line.strip("= ")]
     return "; ".join(words[-2:]) or f"exit code {done.returncode}"

@@ -1,47 +1,42 @@
-"""A program that reads past its memory on a GPU: compute-sanitizer has to say so, or it does not watch here.
+"""A program with a fault on a GPU: one of compute-sanitizer's tools has to find it, or it does not watch here.
 
-It runs by its path and needs the driver's library alone.
+The fault is in a kernel that is compiled and launched as the kernels of operators are, in a process with torch. A tool
+may see what the driver is asked for directly, and nothing of these (compute-sanitizer 2025.3 on an H100, torch 2.11).
 """
 
 from __future__ import annotations
 
-import ctypes
+import sys
 
-_PTX = b"""
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry wrong_access(.param .u64 memory) {
-  .reg .b64 %address;
-  .reg .b32 %read;
-  ld.param.u64 %address, [memory];
-  ld.volatile.global.u32 %read, [%address+4];
-  ret;
+__all__ = ["FAULTS", "main"]
+
+# Of each tool, the fault of a block of 64 threads that gets 64 numbers, and what it says of that.
+FAULTS = {
+    "memcheck": ("out[i] = x[i + 1];", "Invalid __global__ read of size 4"),
+    "racecheck": ("part[i] = x[i]; out[i] = part[63 - i];", "Race reported"),
+    "synccheck": ("if (i < 40) __syncthreads(); out[i] = x[i];", "Barrier error detected"),
+}
+_KERNEL = """
+extern "C" __global__ void fault(const float* x, float* out) {
+  __shared__ float part[64];
+  int i = threadIdx.x;
+  part[i] = 0;
+  __syncthreads();
+  FAULT
 }
 """
 
 
-def main() -> None:
-    """Read four bytes past memory of four bytes."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    context, module, function, memory = (ctypes.c_void_p() for _ in range(4))
-    device = ctypes.c_int()
+def main(tool: str) -> None:
+    """Run the fault that a tool has to find."""
+    import torch
 
-    def call(name: str, *arguments: object) -> None:
-        if error := getattr(driver, name)(*arguments):
-            raise SystemExit(f"{name} gives error {error}")
+    from opwright.backends.cuda.module import cuda_module
 
-    call("cuInit", 0)
-    call("cuDeviceGet", ctypes.byref(device), 0)
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-    call("cuCtxSetCurrent", context)
-    call("cuModuleLoadData", ctypes.byref(module), _PTX)
-    call("cuModuleGetFunction", ctypes.byref(function), module, b"wrong_access")
-    call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(4))
-    parameters = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(memory), ctypes.c_void_p))
-    call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
-    driver.cuCtxSynchronize()  # compute-sanitizer ends the context here
+    x, out = torch.ones(64, device="cuda"), torch.ones(64, device="cuda")
+    cuda_module(_KERNEL.replace("FAULT", FAULTS[tool][0]))["fault"][1, 64](x, out)
+    torch.cuda.synchronize()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

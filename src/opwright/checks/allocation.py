@@ -9,19 +9,23 @@ import contextlib
 import ctypes
 import functools
 import mmap
+import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["given_out", "peak_of", "room_for_small_blocks", "why_no_peaks"]
+__all__ = ["OtherThreads", "given_out", "peak_of", "room_for_small_blocks", "why_no_peaks"]
 
 # The option of the C library's mallopt(3) for the least size of a block with pages of its own, and that size.
 _M_MMAP_THRESHOLD, _OWN_PAGES = -3, 1 << 16
 # Free pieces of half that size, for smaller blocks.
 _PIECES = 1 << 10
+# Seconds until a thread that has not ended counts as one that stays.
+_PATIENCE_S = 1.0
 
 
 class _HeapStatistics(ctypes.Structure):
@@ -45,6 +49,27 @@ def why_no_peaks(device: str) -> str:
     if device == "cuda" or (_is_gnu() and _sizes() is not None):
         return ""
     return "the peak of a call is known on Linux with the GNU C library only"
+
+
+class OtherThreads:
+    """The threads that this process has anyway: each that a call starts has a stack of megabytes until it ends."""
+
+    def __init__(self) -> None:
+        self._count = _threads()
+
+    def wait_for_the_end(self) -> None:
+        """Wait until those that a call has started have ended, or stay, as those of a pool do."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while (count := _threads()) > self._count and time.monotonic() < deadline:
+            time.sleep(0.001)
+        self._count = max(count, self._count)
+
+
+def _threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:  # no Linux
+        return 0
 
 
 def peak_of(call: Callable[[], Any], device: str) -> int:

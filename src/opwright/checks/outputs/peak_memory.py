@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opwright import tree
-from opwright.checks.allocation import given_out, peak_of, room_for_small_blocks, why_no_peaks
+from opwright.checks.allocation import OtherThreads, given_out, peak_of, room_for_small_blocks, why_no_peaks
 from opwright.checks.context import Context
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.memory import on_cpu
@@ -36,8 +36,9 @@ _OF_ONE, _OF_ALL = 4, 2
 _MOST_ELEMENTS, _MOST_FLOPS, _MOST_BYTES = 1 << 18, 1 << 27, 3 << 26
 # Of fewer bytes, some come from memory that the process has, so that their growth is not known: that of a square then.
 _LEAST_BYTES, _SQUARE = 1 << 18, 16
-# Compilers, tuners and tables by size work in a first call, other threads at any time: the least of some calls counts.
-_CALLS = 2
+# Compilers, tuners and tables by size work in a first call, other threads at any time: the least of some calls counts,
+# of more where they differ.
+_CALLS, _MOST_CALLS, _SAME = 2, 10, 1 << 18
 # How many sizes show whether memory grows faster than what it is compared with; by which factor it then does.
 _LEAST_SIZES, _FASTER = 3, 1.4
 
@@ -51,9 +52,10 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
         yield NotChecked(NAME, why)
         return
     known: dict[Case, PeakMemory | None] = {}
+    threads = OtherThreads()
     all_series = _series(context)
     with room_for_small_blocks():
-        measured = [_measured(context, known, cases) for cases in all_series]
+        measured = [_measured(context, known, cases, threads) for cases in all_series]
     judged = [points for points in measured if len(points) >= _LEAST_SIZES]
     if not judged:
         yield NotChecked(NAME, f"fewer than {_LEAST_SIZES} sizes of any dim could be run")
@@ -111,40 +113,42 @@ def _is_variadic(base: Case) -> bool:
 # -- measuring --------------------------------------------------------------------------------------------------------
 
 
-def _measured(context: Context, known: dict[Case, PeakMemory | None], cases: Sequence[Case]) -> list[PeakMemory]:
+def _measured(
+    context: Context, known: dict[Case, PeakMemory | None], cases: Sequence[Case], threads: OtherThreads
+) -> list[PeakMemory]:
     """What calls of growing size take, up to one after which the next would take too much."""
     points: list[PeakMemory] = []
     for case in cases:
         if _next(points) > _MOST_BYTES:
             break
         if case not in known:
-            known[case] = _measure(context, case)
+            known[case] = _measure(context, case, threads)
         if (point := known[case]) is not None:
             points.append(point)
     return points
 
 
 def _next(points: Sequence[PeakMemory]) -> float:
-    """What the kernel or the reference takes at the next size, if that goes on growing as it did."""
-    taken = [max(p.kernel, p.contract) for p in points[-2:]]
-    if not taken:
+    """What the kernel or the reference takes at the next size, if that goes on growing as it did. The first size is
+    small: what a call takes there, such as a library's workspace, it takes at any size."""
+    if len(points) < 2:
         return 0
-    is_known = len(taken) == 2 and taken[0] >= _LEAST_BYTES
-    return taken[-1] * (taken[-1] / taken[0] if is_known else _SQUARE)
+    before, last = (max(p.kernel, p.contract) for p in points[-2:])
+    return last * (last / before if before >= _LEAST_BYTES else _SQUARE)
 
 
-def _measure(context: Context, case: Case) -> PeakMemory | None:
+def _measure(context: Context, case: Case, threads: OtherThreads) -> PeakMemory | None:
     """None, if the case cannot be run: the checks of values say so."""
     context.progress(NAME, str(case))
     prepared = context.prepare(case)
     if isinstance(prepared, SkippedCase) or _flops(context, prepared) > _MOST_FLOPS:
         return None
     try:
-        of_kernel = _most_of_kernel(context, prepared)
+        of_kernel = _most_of_kernel(context, prepared, threads)
     except Exception:  # the kernel may raise anything
         return None
     about = [*tree.tensors(list(prepared.arguments)), *prepared.expected]
-    of_contract = sum(t.nbytes for t in about) + _most_of_reference(context, prepared)
+    of_contract = sum(t.nbytes for t in about) + _most_of_reference(context, prepared, threads)
     return PeakMemory(str(case), of_kernel, of_contract * _widening(case))
 
 
@@ -155,7 +159,7 @@ def _flops(context: Context, prepared: Prepared) -> int:
         return 0
 
 
-def _most_of_kernel(context: Context, prepared: Prepared) -> int:
+def _most_of_kernel(context: Context, prepared: Prepared, threads: OtherThreads) -> int:
     """The peak of a later call, and what the first one of this size has left behind for later ones."""
 
     def call(arguments: Any) -> None:
@@ -167,25 +171,26 @@ def _most_of_kernel(context: Context, prepared: Prepared) -> int:
     call(arguments)
     kept = {name: now - before[name] for name, now in given_out(context.device)}
     name = "GPU memory" if context.device == "cuda" else "memory"
-    return max(0, kept.get(name, 0)) + _least_peak(context, lambda: call(arguments), context.device)
+    return max(0, kept.get(name, 0)) + _least_peak(context, lambda: call(arguments), context.device, threads)
 
 
-def _most_of_reference(context: Context, prepared: Prepared) -> int:
+def _most_of_reference(context: Context, prepared: Prepared, threads: OtherThreads) -> int:
     """The peak of the reference on the CPU; nothing, where it does not compute in these dtypes or is not measured."""
     if why_no_peaks("cpu"):
         return 0
     arguments = tree.map_tensors(on_cpu, list(prepared.arguments))
     run = context.as_reference(context.op.contract.reference)
     try:
-        return _least_peak(context, lambda: run(arguments), "cpu")
+        return _least_peak(context, lambda: run(arguments), "cpu", threads)
     except Exception:  # torch lacks some operations in narrow dtypes on a CPU
         return 0
 
 
-def _least_peak(context: Context, call: Callable[[], Any], device: str) -> int:
-    peaks = []
-    for _ in range(_CALLS):
+def _least_peak(context: Context, call: Callable[[], Any], device: str, threads: OtherThreads) -> int:
+    peaks: list[int] = []
+    while len(peaks) < _CALLS or (max(peaks) - min(peaks) > _SAME and len(peaks) < _MOST_CALLS):
         context.progress(NAME, "")
+        threads.wait_for_the_end()
         peaks.append(peak_of(call, device))
     return min(peaks)
 
