@@ -95,7 +95,7 @@ def _command(path: str, tool: str) -> tuple[str, ...]:
 @functools.cache
 def _why_blind(path: str, tool: str) -> str:
     """The last words of a tool about a program with a fault, if it does not find it; else empty."""
-    program = [sys.executable, "-m", wrong_access.__name__, tool]
+    program = [sys.executable, "-c", wrong_access.PROGRAM, tool]
     environment = {**os.environ, **_EACH_TENSOR_ALONE, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     try:
         done = subprocess.run(

@@ -6,9 +6,7 @@ may see what the driver is asked for directly, and nothing of these (compute-san
 
 from __future__ import annotations
 
-import sys
-
-__all__ = ["FAULTS", "main"]
+__all__ = ["FAULTS", "PROGRAM", "kernel"]
 
 # Of each tool, the fault of a block of 64 threads that gets 64 numbers, and what it says of that.
 FAULTS = {
@@ -27,16 +25,19 @@ extern "C" __global__ void fault(const float* x, float* out) {
 """
 
 
-def main(tool: str) -> None:
-    """Run the fault that a tool has to find."""
-    import torch
+# Its argument is the tool.
+PROGRAM = """
+import sys
+import torch
+import opwright as ow
+from opwright.backends.wrong_access import kernel
 
-    from opwright.backends.cuda.module import cuda_module
+x, out = torch.ones(64, device="cuda"), torch.ones(64, device="cuda")
+ow.cuda_module(kernel(sys.argv[1]))["fault"][1, 64](x, out)
+torch.cuda.synchronize()
+"""
 
-    x, out = torch.ones(64, device="cuda"), torch.ones(64, device="cuda")
-    cuda_module(_KERNEL.replace("FAULT", FAULTS[tool][0]))["fault"][1, 64](x, out)
-    torch.cuda.synchronize()
 
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+def kernel(tool: str) -> str:
+    """The source with the fault that a tool has to find."""
+    return _KERNEL.replace("FAULT", FAULTS[tool][0])

@@ -242,7 +242,7 @@ def test_of_its_tools_those_run_that_see_a_fault_made_for_them(tool):
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("name", instrumented.wrong_access.FAULTS)
 def test_a_fault_made_for_a_tool_compiles_and_nothing_but_it_is_wrong(name, monkeypatch):
-    text = instrumented.wrong_access._KERNEL.replace("FAULT", instrumented.wrong_access.FAULTS[name][0])
+    text = instrumented.wrong_access.kernel(name)
     assert ow.cuda_module(text).compile("sm_90").entries
     with pytest.raises(ow.SimulatorError) as caught:
         ow.cuda_module(text)["fault"][1, 64](torch.ones(64), torch.ones(64))
