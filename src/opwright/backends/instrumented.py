@@ -10,7 +10,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from opwright.backends import wrong_access
+from opwright.backends import faults_on_gpu
 from opwright.machine import Machine
 from opwright.results import Refused
 from opwright.results.outcomes import Instrumented, Tool
@@ -78,7 +78,7 @@ def compute_sanitizer(*, barriers: bool) -> Instrumented | Refused:
     tools = ("memcheck", *(tool for tool in ("racecheck", "synccheck") if barriers and not _why_blind(path, tool)))
     return Instrumented(
         Tool.COMPUTE_SANITIZER,
-        commands=tuple(_command(path, tool) for tool in tools),
+        commands={tool: _command(path, tool) for tool in tools},
         environment=dict(_EACH_TENSOR_ALONE),
     )
 
@@ -95,7 +95,7 @@ def _command(path: str, tool: str) -> tuple[str, ...]:
 @functools.cache
 def _why_blind(path: str, tool: str) -> str:
     """The last words of a tool about a program with a fault, if it does not find it; else empty."""
-    program = [sys.executable, "-c", wrong_access.PROGRAM, tool]
+    program = [sys.executable, "-c", faults_on_gpu.PROGRAM, tool]
     environment = {**os.environ, **_EACH_TENSOR_ALONE, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     try:
         done = subprocess.run(
@@ -107,7 +107,7 @@ def _why_blind(path: str, tool: str) -> str:
     except OSError as error:
         return str(error)
     text = done.stdout + done.stderr
-    if wrong_access.FAULTS[tool][1] in text:
+    if faults_on_gpu.FAULTS[tool][1] in text:
         return ""
     words = [line.strip("= ") for line in text.splitlines() if line.strip("= ")]
     return "; ".join(words[-2:]) or f"exit code {done.returncode}"

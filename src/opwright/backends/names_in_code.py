@@ -8,13 +8,18 @@ import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import torch
+
 __all__ = [
-    "LIBRARIES", "Watched", "all_names", "attribute_names", "captured", "is_as_it_was", "loaded_globals",
-    "own_functions", "used_globals", "written_name",
+    "LIBRARIES", "Watched", "all_names", "attribute_names", "captured", "is_as_it_was", "is_constant", "loaded_globals",
+    "own_functions", "state_of", "used_globals",
 ]  # fmt: skip
 
 # Modules whose functions are no user's.
 LIBRARIES = ("torch", "triton", "math", "opwright")
+_CONSTANTS = (
+    int, float, complex, bool, str, bytes, type(None), type(Ellipsis), torch.dtype, torch.device, torch.memory_format,
+)  # fmt: skip
 # Instructions that write what is not the function's own.
 _WRITES = frozenset(
     {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "IMPORT_NAME", "YIELD_VALUE", "STORE_DEREF"}
@@ -108,7 +113,21 @@ def all_names(code: types.CodeType) -> Iterator[str]:
         yield from each.co_names
 
 
-def written_name(function: types.FunctionType) -> str | None:
+def is_constant(value: Any) -> bool:
+    """Whether a value stays what it is."""
+    return all(map(is_constant, value)) if type(value) is tuple else isinstance(value, _CONSTANTS)
+
+
+def state_of(function: types.FunctionType) -> str | None:
+    """What the function keeps from call to call, or writes, in words; None if there is nothing."""
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    if not all(map(is_constant, defaults)):
+        return "a default of it can be changed"
+    written = _written_name(function)
+    return None if written is None else f"it writes {written}"
+
+
+def _written_name(function: types.FunctionType) -> str | None:
     """A name that the function writes, and that is not its own; None if there is none."""
     for code in _with_inner_codes(function.__code__):
         for instruction in dis.get_instructions(code):

@@ -43,13 +43,14 @@ class Instrumented:
 
     Attributes:
         flags: for the kernel's compiler.
-        commands: what the command of the process in which the kernel runs begins with; one for each of its runs.
+        commands: what the command of the process in which the kernel runs begins with, by the name of what looks at it;
+            one for each of its runs.
         environment: variables of that process.
     """
 
     tool: Tool
     flags: tuple[str, ...] = ()
-    commands: tuple[tuple[str, ...], ...] = ((),)
+    commands: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"": ()})
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

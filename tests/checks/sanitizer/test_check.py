@@ -215,7 +215,7 @@ def test_a_tool_that_is_not_there_is_told_with_what_to_install(monkeypatch):
         ("import time; time.sleep(60)", "did not end within 1 s"),
     ],
 )
-def test_a_tool_that_does_not_see_a_wrong_access_is_not_believed(tool, monkeypatch, script, why):
+def test_a_tool_that_does_not_see_a_faults_on_gpu_is_not_believed(tool, monkeypatch, script, why):
     monkeypatch.setattr(instrumented, "_TRIAL_S", 1 if "sleep" in script else 60)
     tool(script)
     found = instrumented.compute_sanitizer(barriers=False)
@@ -236,13 +236,14 @@ def test_of_its_tools_those_run_that_see_a_fault_made_for_them(tool):
     for barriers, names in ((False, ["memcheck"]), (True, ["memcheck", "racecheck"])):
         found = instrumented.compute_sanitizer(barriers=barriers)
         assert isinstance(found, Instrumented)
-        assert [command[command.index("--tool") + 1] for command in found.commands] == names
+        assert [*found.commands] == names
+        assert [command[command.index("--tool") + 1] for command in found.commands.values()] == names
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("name", instrumented.wrong_access.FAULTS)
+@pytest.mark.parametrize("name", instrumented.faults_on_gpu.FAULTS)
 def test_a_fault_made_for_a_tool_compiles_and_nothing_but_it_is_wrong(name, monkeypatch):
-    text = instrumented.wrong_access.kernel(name)
+    text = instrumented.faults_on_gpu.kernel(name)
     assert ow.cuda_module(text).compile("sm_90").entries
     with pytest.raises(ow.SimulatorError) as caught:
         ow.cuda_module(text)["fault"][1, 64](torch.ones(64), torch.ones(64))

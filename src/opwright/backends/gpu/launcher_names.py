@@ -14,9 +14,10 @@ from opwright.backends.names_in_code import (
     Watched,
     all_names,
     captured,
+    is_constant,
     own_functions,
+    state_of,
     used_globals,
-    written_name,
 )
 
 __all__ = ["unrecordable", "watched_names"]
@@ -42,7 +43,6 @@ _BUILTINS = frozenset(
         "ValueError", "TypeError", "RuntimeError", "AssertionError", "NotImplementedError",
     }
 )  # fmt: skip
-_CONSTANTS = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device)
 
 
 def watched_names(launcher: Any) -> Sequence[Watched]:
@@ -62,12 +62,9 @@ def unrecordable(launcher: Any) -> str | None:
 
 
 def _reason(function: types.FunctionType) -> str | None:
-    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    if not all(map(_is_constant, defaults)):
-        return "a default of it can be changed"
-    written = written_name(function)
-    if written is not None:
-        return f"it writes {written}"
+    state = state_of(function)
+    if state is not None:
+        return state
     for name in all_names(function.__code__):
         if name in function.__globals__:
             if not _is_known(function.__globals__[name]):
@@ -88,11 +85,7 @@ def _is_known(value: Any) -> bool:
         return isinstance(value, types.FunctionType) if module not in LIBRARIES else value.__name__ in _HARMLESS
     if isinstance(value, type):
         return value is torch.Tensor or value.__module__ == "builtins"
-    return _is_constant(value) or _is_cuda(value) or (is_triton_kernel(value) and _has_no_hooks(value))
-
-
-def _is_constant(value: Any) -> bool:
-    return all(map(_is_constant, value)) if type(value) is tuple else isinstance(value, _CONSTANTS)
+    return is_constant(value) or _is_cuda(value) or (is_triton_kernel(value) and _has_no_hooks(value))
 
 
 def _is_cuda(value: Any) -> bool:

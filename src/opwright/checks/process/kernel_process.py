@@ -42,7 +42,7 @@ from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.register.native_tracker import load_native_tracker
 
-__all__ = ["give_back", "main", "on_device", "record_of_exception"]
+__all__ = ["chosen_kernel", "give_back", "main", "on_device", "record_of_exception"]
 
 
 def main(connection: socket.socket) -> None:
@@ -156,12 +156,7 @@ class _Server:
             os._exit(LOST_GPU)
 
     def _answer_chosen(self, arguments: Sequence[Any]) -> None:
-        try:
-            self._link.answer({"chosen": self._calls.chosen(on_device(arguments, self._device))})
-        except OpwrightError as error:  # such as a list without a tensor
-            self._link.answer({"refused": error.message})
-        except Exception as error:  # ``when`` may raise anything
-            self._link.answer({"refused": f"{type(error).__name__}: {error}"})
+        self._link.answer(chosen_kernel(self._calls, arguments, self._device))
 
     def _answer_observe(self, arguments: tuple[Any, ...]) -> None:
         passed = on_device(arguments, self._device)
@@ -218,6 +213,16 @@ class _Server:
         with contextlib.suppress(RuntimeError):
             context.synchronize()
         self._link.answer({"ended": name})
+
+
+def chosen_kernel(calls: CallsHere, arguments: Sequence[Any], device: str) -> dict[str, str]:
+    """The name of the kernel that runs on the judge's arguments, or why none can."""
+    try:
+        return {"chosen": calls.chosen(on_device(arguments, device))}
+    except OpwrightError as error:  # such as a list without a tensor
+        return {"refused": error.message}
+    except Exception as error:  # ``when`` may raise anything
+        return {"refused": f"{type(error).__name__}: {error}"}
 
 
 def on_device(arguments: Any, device: str) -> Any:

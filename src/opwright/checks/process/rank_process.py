@@ -28,7 +28,7 @@ from opwright import tree
 from opwright.checks.comparison.rounding import Operations, exactly, perturbed, recorded, to_double
 from opwright.checks.context import reduction_length
 from opwright.checks.kernel_calls import CallsHere, place_of
-from opwright.checks.process.kernel_process import give_back, on_device, record_of_exception
+from opwright.checks.process.kernel_process import chosen_kernel, give_back, on_device, record_of_exception
 from opwright.checks.process.messages import Job, job_from
 from opwright.checks.process.setup import enter, load_operator, prepare_torch
 from opwright.checks.process.wire import Connection, Ended, write_tensors
@@ -36,7 +36,6 @@ from opwright.checks.ranks import world
 from opwright.checks.ranks.joint import Question
 from opwright.contract import derive
 from opwright.contract.contract import Contract
-from opwright.errors import OpwrightError
 from opwright.internals.process_groups import unwaited_collectives
 from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
@@ -148,12 +147,7 @@ class _Rank:
         self._link.answer({"group": str(group), "fence": world.fence(self._group, seat.device)})
 
     def _answer_chosen(self, arguments: Sequence[Any]) -> None:
-        try:
-            self._link.answer({"chosen": self._calls.chosen(on_device(arguments, self._seat.device))})
-        except OpwrightError as error:
-            self._link.answer({"refused": error.message})
-        except Exception as error:  # ``when`` may raise anything
-            self._link.answer({"refused": f"{type(error).__name__}: {error}"})
+        self._link.answer(chosen_kernel(self._calls, arguments, self._seat.device))
 
     def _answer_results(self, arguments: tuple[Any, ...]) -> None:
         passed = on_device(arguments, self._seat.device)

@@ -66,13 +66,15 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     if not cases:
         yield NotChecked(NAME, "no case could be run")
         return
-    for command in found.commands:
+    for command in found.commands.values():
         ending = _run(context, found, command, cases)
         wrong = list(_wrong(context, found.tool, ending))
         yield from wrong
         if wrong:
             return
-    yield Finding(NAME, Status.PASS, message=f"{len(cases)} cases", coverage=Coverage(len(cases), len(cases)))
+    tools = ", ".join(filter(None, found.commands))
+    message = f"{len(cases)} cases, {found.tool}{f' ({tools})' if tools else ''}"
+    yield Finding(NAME, Status.PASS, message=message, coverage=Coverage(len(cases), len(cases)))
 
 
 def _wrong(context: Context, tool: Tool, ending: _Ending) -> Iterator[Finding]:

@@ -19,9 +19,10 @@ from opwright.backends.names_in_code import (
     Watched,
     attribute_names,
     captured,
+    is_constant,
     loaded_globals,
     own_functions,
-    written_name,
+    state_of,
 )
 from opwright.backends.native.tape import Unrecordable, record
 from opwright.backends.native.tracked_call import TrackedCalls
@@ -56,9 +57,6 @@ _BUILTINS = frozenset(
         "enumerate", "isinstance", "all", "any", "map", "filter", "reversed", "sorted", "divmod", "round", "slice",
         "dict", "set", "str", "pow", "type", "repr", "iter", "next", "NotImplemented", "Ellipsis",
     }
-)  # fmt: skip
-_CONSTANTS = (
-    int, float, complex, bool, str, bytes, type(None), type(Ellipsis), torch.dtype, torch.device, torch.memory_format,
 )  # fmt: skip
 
 
@@ -171,12 +169,9 @@ def unrecordable(reference: Any) -> str | None:
 
 
 def _reason(function: types.FunctionType) -> str | None:
-    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    if not all(map(_is_constant, defaults)):
-        return "a default of it can be changed"
-    written = written_name(function)
-    if written is not None:
-        return f"it writes {written}"
+    state = state_of(function)
+    if state is not None:
+        return state
     for watched in (*loaded_globals(function), *captured(function)):
         if not _is_known(watched):
             return f"it uses {watched.name}"
@@ -194,12 +189,8 @@ def _is_known(watched: Watched) -> bool:
         return watched.name not in _OF_THE_MOMENT and value.__name__ not in _OF_THE_MOMENT  # the user's are followed
     if isinstance(value, types.BuiltinFunctionType):
         return _is_library(value.__module__ or "torch") and value.__name__ not in _OF_THE_MOMENT
-    return value is torch.Tensor or _is_constant(value)
+    return value is torch.Tensor or is_constant(value)
 
 
 def _is_library(module: str) -> bool:
     return module.partition(".")[0] in ("torch", "math")
-
-
-def _is_constant(value: Any) -> bool:
-    return all(map(_is_constant, value)) if type(value) is tuple else isinstance(value, _CONSTANTS)

@@ -1,4 +1,4 @@
-"""A program with a fault on a GPU: one of compute-sanitizer's tools has to find it, or it does not watch here.
+"""Programs with a fault on a GPU: each of compute-sanitizer's tools has to find one, or it does not watch here.
 
 The fault is in a kernel that is compiled and launched as the kernels of operators are, in a process with torch. A tool
 may see what the driver is asked for directly, and nothing of these (compute-sanitizer 2025.3 on an H100, torch 2.11).
@@ -23,14 +23,12 @@ extern "C" __global__ void fault(const float* x, float* out) {
   FAULT
 }
 """
-
-
 # Its argument is the tool.
 PROGRAM = """
 import sys
 import torch
 import opwright as ow
-from opwright.backends.wrong_access import kernel
+from opwright.backends.faults_on_gpu import kernel
 
 x, out = torch.ones(64, device="cuda"), torch.ones(64, device="cuda")
 ow.cuda_module(kernel(sys.argv[1]))["fault"][1, 64](x, out)
