@@ -79,6 +79,7 @@ class Context:
     admitted: set[Case] = field(default_factory=set)
     known: dict[Case, bool] = field(default_factory=dict)
     _observed: dict[Case, Observation | SkippedCase] = field(default_factory=dict)
+    _weights: dict[Case, int] = field(default_factory=dict)
     # The checks that found something wrong.
     wrong: set[str] = field(default_factory=set)
     # What checkers said of cases.
@@ -105,9 +106,10 @@ class Context:
         return found
 
     def _keep(self, case: Case, found: Observation | SkippedCase) -> None:
-        self._observed[case] = found
-        while len(self._observed) > 1 and sum(map(_weight, self._observed.values())) > _MOST_KEPT:
-            del self._observed[next(iter(self._observed))]
+        self._observed[case], self._weights[case] = found, _weight(found)
+        while len(self._observed) > 1 and sum(self._weights.values()) > _MOST_KEPT:
+            oldest = next(iter(self._observed))
+            del self._observed[oldest], self._weights[oldest]
 
     def admits(self, case: Case) -> bool:
         """Whether a case can be run: the kernel is applicable, and the reference defined."""

@@ -87,7 +87,7 @@ def check(
         Interrupted: by Ctrl-C; it holds the report of what is finished.
     """
     _refuse_unknown(level, checks, require)
-    _refuse_numbers(timeout, jobs, ranks)
+    _refuse_numbers(timeout, ranks)
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
     for operator in operators:  # an invalid case or sample is the caller's mistake, not a kernel's
         sample_cases(operator.contract)
@@ -124,7 +124,13 @@ def check(
 
 
 def this_machines_slots(jobs: int | None = None) -> Here:
-    """This machine, for units that run in processes of their own: at most four at a time."""
+    """This machine, for units that run in processes of their own: at most four at a time, or ``jobs``.
+
+    Raises:
+        CheckError: ``jobs`` is no positive number.
+    """
+    if jobs is not None and jobs < 1:
+        raise CheckError(f"jobs={jobs} is no number of kernels", fix="use 1 or more")
     return Here(jobs or max(1, min(4, this_machine().cores)), end_workers)
 
 
@@ -149,11 +155,9 @@ def _refuse_unknown(level: str, checks: Sequence[str], require: Sequence[str]) -
         raise CheckError(f"there is no backend {unknown[0]!r}", fix=f"there are {', '.join(LANGUAGES)}")
 
 
-def _refuse_numbers(timeout: float, jobs: int | None, ranks: int | None) -> None:
+def _refuse_numbers(timeout: float, ranks: int | None) -> None:
     if not (timeout > 0 and math.isfinite(timeout)):
         raise CheckError(f"timeout={timeout} is no number of seconds", fix="use a positive one")
-    if jobs is not None and jobs < 1:
-        raise CheckError(f"jobs={jobs} is no number of kernels", fix="use 1 or more")
     if ranks is not None and not 2 <= ranks <= MOST_RANKS:
         raise CheckError(f"ranks={ranks} is no number of processes of a group", fix=f"use 2 to {MOST_RANKS}")
 

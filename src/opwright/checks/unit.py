@@ -56,11 +56,13 @@ Progress = Callable[[Task, str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    level: str
-    case: str
-    checks: tuple[str, ...]
-    require: tuple[str, ...]
-    timeout: float
+    """How kernels are checked: the options of ``ow.check``."""
+
+    level: str = "quick"
+    case: str = ""
+    checks: tuple[str, ...] = ()
+    require: tuple[str, ...] = ()
+    timeout: float = 60.0
     fail_fast: bool = False
     # How many processes check an operator that communicates; 0 for the usual number.
     ranks: int = 0

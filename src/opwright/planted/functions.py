@@ -12,7 +12,7 @@ import opwright as ow
 from opwright.planted.catalogue import attach
 from opwright.runtime.op import Op
 
-__all__ = ["OPERATORS", "ROWS"]
+__all__ = ["ROWS"]
 
 _UNARY = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "deg2rad", "erf", "erfc", "erfinv",
@@ -56,6 +56,8 @@ def _contiguous(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *tensors: function(*tensors).contiguous()
 
 
+# No name of this module stands for one of these operators, so that each travels by value: a worker that imported the
+# module would define them all.
 ROWS = [
     row
     for make, names in ((_unary, _UNARY), (_binary, _BINARY))
@@ -63,4 +65,3 @@ ROWS = [
     for function in [getattr(torch, name)]
     for row in attach(make(name, function), {}, {f"torch.{name}": _contiguous(function)}, checks=_CHECKS)
 ]
-OPERATORS = [row.op for row in ROWS]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from opwright.checks.run import check
-from opwright.checks.unit import LOST
-from opwright.machine import this_machine
+from opwright.checks.plan import plan
+from opwright.checks.run import this_machines_slots
+from opwright.checks.unit import LOST, CheckUnit, Settings
+from opwright.machine import Machine
 from opwright.planted.catalogue import FILES, Row, rows
 from opwright.results import Planted, SelfTest, Status, Verdict
-from opwright.sweep.executor import Executor
+from opwright.sweep.executor import Executor, run_units
 from opwright.sweep.journal import open_journal
 
 __all__ = ["selftest"]
@@ -41,41 +41,37 @@ def selftest(
         CheckError: ``jobs`` is no positive number.
     """
     started = time.monotonic()
+    where = executor or this_machines_slots(jobs)
+    # Those that need several processes take longest: first, so that no core waits for one of them at the end.
+    chosen = sorted(rows(files), key=lambda row: not row.op.contract.signature.groups)
+    units = [(row, unit) for row in chosen for unit in _units(row, where.machine, device)]
     results: list[Planted] = []
-    by_checks: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows(files):
-        by_checks.setdefault(row.checks, []).append(row)
-    machine = this_machine() if executor is None else executor.machine
     partial = ""
-
-    def done(known: dict[tuple[str, str], Row], verdict: Verdict) -> None:
-        result = _result(known[verdict.op, verdict.kernel], verdict)
-        results.append(result)
-        if on_result is not None:
-            on_result(result)
-
     try:
-        with open_journal(resume, machine, on_resume) as journal:
-            for checks, group in by_checks.items():
-                known = {(row.op.contract.qualname, row.kernel): row for row in group}
-                check(
-                    *dict.fromkeys(row.op for row in group),
-                    kernels=[f"{op}:{kernel}" for op, kernel in known],
-                    checks=checks,
-                    device=device,
-                    jobs=jobs,
-                    executor=executor,
-                    resume=journal,
-                    on_verdict=functools.partial(done, known),
-                )
+        with (
+            open_journal(resume, where.machine, on_resume) as journal,
+            run_units([unit for _, unit in units], where, journal=journal) as finished,
+        ):
+            for done in finished:
+                row, _ = units[done.number]
+                results.append(_result(row, done.result))
+                if on_result is not None:
+                    on_result(results[-1])
     except KeyboardInterrupt:
-        partial = f"interrupted: {len(results)} of {sum(map(len, by_checks.values()))} kernels were checked"
-    return SelfTest(machine.to_json(), tuple(results), round(time.monotonic() - started, 1), partial)
+        partial = f"interrupted: {len(results)} of {len(units)} kernels were checked"
+    return SelfTest(where.machine.to_json(), tuple(results), round(time.monotonic() - started, 1), partial)
+
+
+def _units(row: Row, machine: Machine, device: str) -> list[CheckUnit]:
+    """The check of a wrong kernel ends at its first failure, as its other cases and a simpler one prove no more."""
+    settings = Settings(checks=row.checks, fail_fast=bool(row.expected))
+    return [CheckUnit.of(task, settings) for task in plan(row.op, machine, [row.kernel], device)]
 
 
 def _result(row: Row, verdict: Verdict) -> Planted:
     bad = [f for f in verdict.findings if f.status not in (Status.PASS, Status.REFUSED)]
     lost = any(f.check == LOST for f in bad)  # which says nothing of the kernel, nor that its fault was found
+    refused = verdict.reason if lost or verdict.status is Status.REFUSED else ""
     return Planted(
         defect=row.defect,
         backend=verdict.backend,
@@ -83,7 +79,14 @@ def _result(row: Row, verdict: Verdict) -> Planted:
         planted=bool(row.expected),
         caught_by=() if lost else tuple(dict.fromkeys(f.check for f in bad)),
         time_s=verdict.seconds,
-        refused=verdict.reason if lost or verdict.status is Status.REFUSED else "",
+        refused=refused or ("" if bad else _why_not_looked_for(row, verdict)),
         message=bad[0].message if bad else "",
         lost=lost,
     )
+
+
+def _why_not_looked_for(row: Row, verdict: Verdict) -> str:
+    """Why the check that has to find the fault could not be made on this machine, such as one of ranks on one GPU."""
+    if any(f.check == row.expected for f in verdict.findings):
+        return ""
+    return next((n.reason for n in verdict.not_checked if n.check == row.expected), "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import json
 import os
 import select
@@ -53,6 +54,8 @@ def _import_once(slow_imports: Sequence[str] = SLOW_IMPORTS) -> None:
     for name in _OWN_IMPORTS:
         importlib.import_module(name)
     importlib.import_module("opwright.runtime.kernel").import_all()
+    # torch asks Python from which module an operator is registered, which first looks up the files of all modules.
+    inspect.getmodule(_import_once.__code__)
 
 
 def _can_use_a_gpu_after_fork() -> bool:
