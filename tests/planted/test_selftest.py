@@ -11,7 +11,8 @@ from opwright.cli import app
 from opwright.planted import run
 from opwright.planted.catalogue import FILES, rows
 from opwright.planted.run import selftest
-from opwright.results import Finding, Planted, SelfTest, Status, Verdict
+from opwright.results import Finding, NotChecked, Planted, SelfTest, Status, Verdict
+from opwright.sweep.executor import Done, Here
 
 
 def _row(defect, *caught_by, planted=True, refused=""):
@@ -47,13 +48,13 @@ def test_what_is_missed_and_what_is_accused_fail_it():
 
 
 def test_interrupted_it_keeps_what_is_finished_and_does_not_pass(monkeypatch, tmp_path):
-    def interrupted(*operators, kernels, on_verdict, **options):
-        name, _, kernel = kernels[0].rpartition(":")
-        finding = Finding("values", Status.FAIL, message="wrong")
-        on_verdict(Verdict(name, kernel, "python", "cpu", Status.FAIL, findings=(finding,)))
-        raise KeyboardInterrupt
+    class Interrupted(Here):
+        def run(self, units, on_step):
+            finding = Finding("values", Status.FAIL, message="wrong")
+            yield Done(0, Verdict("selftest::scale", "a", "python", "cpu", Status.FAIL, findings=(finding,)))
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "check", interrupted)
+    monkeypatch.setattr(run, "this_machines_slots", Interrupted)
     record = tmp_path / "record.json"
     shown = CliRunner().invoke(app, ["selftest", "--only", "elementwise", "--json", str(record)])
     assert shown.exit_code == 130, shown.output
@@ -68,6 +69,38 @@ def test_a_file_that_is_not_there_is_refused():
     shown = CliRunner().invoke(app, ["selftest", "--only", "nothere"])
     assert shown.exit_code == 2
     assert "elementwise" in shown.output
+
+
+class _Finished(Here):
+    """An executor that has verdicts already."""
+
+    def __init__(self, status, findings=(), not_checked=()):
+        super().__init__(1)
+        self.status, self.findings, self.not_checked = status, findings, not_checked
+
+    def run(self, units, on_step):
+        for i, unit in enumerate(units):
+            op, kernel = unit.task.op.contract.qualname, unit.task.kernel
+            yield Done(i, Verdict(op, kernel, "python", "cpu", self.status, "", {}, self.findings, self.not_checked))
+
+
+def _gradient_of_ranks(executor):
+    (result,) = (r for r in selftest(["communication"], executor=executor).results if r.defect.startswith("gradient:"))
+    return result
+
+
+def test_a_fault_is_not_missed_where_its_check_could_not_be_made():
+    one_gpu = NotChecked("gradients of ranks", "2 ranks need 2 GPUs, and this machine has 1")
+    found = _gradient_of_ranks(_Finished(Status.PASS, not_checked=(one_gpu,)))
+    assert (found.refused, found.caught_by) == (one_gpu.why, ())
+
+
+def test_a_fault_is_missed_by_a_check_that_skipped_some_cases_and_by_one_that_says_nothing():
+    skipped = NotChecked.in_cases("gradients of ranks", 2, "n=0", "too little memory")
+    passed = Finding("gradients of ranks", Status.PASS)
+    for executor in (_Finished(Status.PASS, (passed,), (skipped,)), _Finished(Status.PASS)):
+        found = _gradient_of_ranks(executor)
+        assert (found.refused, found.caught_by) == ("", ())
 
 
 @pytest.mark.slow  # some 20 checks

@@ -17,8 +17,7 @@ FILES = (
     "functions", "native", "gpu", "communication",
 )  # fmt: skip
 
-# The checks that run on a right kernel, and on one with a fault besides that which has to find it: most of the time of a
-# check of a wrong kernel goes into the search for its simplest cases.
+# The checks that run on a right kernel, and on one with a fault besides that which has to find it.
 _OF_PLANTED = ("memory", "values")
 _OF_RIGHT = (
     "memory", "values", "special values", "metadata", "inputs unchanged", "global state", "repeated calls",

@@ -236,6 +236,7 @@ _GATHER = attach(
         "each rank its own way": _each_on_its_way,
     },
     checks=(_RANKS, _GRADIENTS),
+    beside=(),  # one rank alone gets right values of most
 )
 _SCATTER = attach(
     matmul_scatter,
@@ -247,12 +248,14 @@ _SCATTER = attach(
     },
     {"sum of all rows": _of_the_whole, "in parts": _of_each_part},
     checks=(_RANKS, _GRADIENTS),
+    beside=(),  # one rank alone gets right values of most
 )
 _CENTRED = attach(
     centred,
     {"order by rank": (_RANKS, _order_by_rank), "sum of what is replicated": (_RANKS, _shift_of_all)},
     {"shift before the sum": _summed_shift, "not waited for by itself": _not_waited_for_by_itself},
     checks=(_RANKS, _GRADIENTS),
+    beside=(),  # one rank alone gets right values of most
 )
 
 
