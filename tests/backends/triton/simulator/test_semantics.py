@@ -84,6 +84,23 @@ def assumes(x, out, n, B: tl.constexpr):
 
 
 @triton.jit
+def states_an_alignment(x, out, B: tl.constexpr, SIZE: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out + i, tl.load(tl.multiple_of(x + i, SIZE)))
+
+
+@triton.jit
+def states_an_alignment_in_a_loop(x, out, step, B: tl.constexpr):
+    i = tl.arange(0, B)
+    at, total = x + i, tl.zeros([B], tl.float32)
+    for _ in range(3):
+        at = tl.multiple_of(at, 16)
+        total += tl.load(at)
+        at += step
+    tl.store(out + i, total)
+
+
+@triton.jit
 def states_a_multiple(x, out, stride, B: tl.constexpr):
     i = tl.multiple_of(tl.program_id(0) * stride + tl.arange(0, B), B)
     tl.store(out + i, tl.load(x + i))
@@ -193,6 +210,23 @@ def test_what_a_kernel_states_of_multiples_is_checked() -> None:
         run(states_a_multiple, x, out, stride, grid=2, B=16)
     with pytest.raises(SimulatorError, match=r"what tl\.multiple_of states is not so: no multiple of 16"):
         run(states_a_multiple, x, out, 40, grid=2, B=16)
+
+
+def test_what_a_kernel_states_of_addresses_is_checked() -> None:
+    x, out = torch.randn(128), torch.empty(32)
+    for size in (16, 256):  # in bytes; memory begins at multiples of more than it does here on a GPU
+        run(states_an_alignment, x, out, B=32, SIZE=size)
+        run(states_an_alignment, x[64:], out, B=32, SIZE=size)
+    run(states_an_alignment, x[2:], out, B=32, SIZE=8)
+    with pytest.raises(SimulatorError, match=r"what tl\.multiple_of states is not so: no multiple of 16 bytes"):
+        run(states_an_alignment, x[2:], out, B=32, SIZE=16)
+
+
+def test_what_a_kernel_states_of_an_address_in_a_loop_is_checked_in_each_turn() -> None:
+    x, out = torch.randn(128), torch.empty(32)
+    run(states_an_alignment_in_a_loop, x, out, 8, B=32)
+    with pytest.raises(SimulatorError, match=r"what tl\.multiple_of states is not so: no multiple of 16 bytes"):
+        run(states_an_alignment_in_a_loop, x, out, 7, B=32)
 
 
 def test_configurations_that_a_kernel_prunes_are_not_taken() -> None:

@@ -74,6 +74,8 @@ class _ModuleWriter(DescriptorWriter):
         c = unsigned(c_of(kind)) if wraps else c_of(kind)
         self.lines.append(f"for (int64_t at = ({c}){value(low)}; at < (int64_t)({c}){value(high)}; "
                           f"at += {value(step)}) {{ {c_of(kind)} {value(variable)} = ({c_of(kind)})at;")  # fmt: skip
+        for number, (name, _first) in enumerate(carried, 1):  # of the block's arguments, the first is the variable
+            self.lines += self.stated_multiples(op, name, f"_arg{number}")
         self.lines += [*body, "}"]
         self.lines += [f"{value(r)} = {value(n)};" for r, (n, _) in zip(op.results, carried, strict=True)]
 

@@ -31,7 +31,8 @@ __all__ = [
 _SIGNS = {"arith.addi": "+", "arith.subi": "-", "arith.muli": "*"}
 _CHEAP = frozenset({"arith.constant", "tt.splat", "tt.make_range"})
 _VIEWS = frozenset({"tt.expand_dims", "tt.reshape", "tt.broadcast", "tt.trans"})
-_MULTIPLE = re.compile(r"tt\.divisibility = dense<\[?([\d, ]+)")
+# Bytes: torch's memory on a CPU begins at multiples of them; a GPU's at multiples of more.
+_ALIGNMENT = 64
 # Letters of C++; longer expressions become arrays.
 _LONGEST_EXPRESSION = 1500
 
@@ -171,14 +172,24 @@ class FunctionWriter:
             self.refuse(op, f"the simulator has no {op.name}")
 
     def promise(self, op: Operation) -> None:
-        """Check what ``tl.multiple_of`` states of integers: of a tensor's, that it holds where the tensor begins, which
-        is what the compiler makes of it for consecutive ones."""
-        stated = _MULTIPLE.search(op.attributes)
-        if stated is None or len(op.results) != 1 or not re.fullmatch(r"i\d+", self.types[op.results[0]].element):
-            return
-        divisor = max(int(n) for n in stated[1].split(","))
-        site = self.site(op, f"what tl.multiple_of states is not so: no multiple of {divisor}")
-        self.lines.append(f"assert_that({self.at(op.results[0], '0')} % {divisor} == 0, {site}, 0);")
+        """Check what ``tl.multiple_of`` states of a result."""
+        if len(op.results) == 1:
+            self.lines += self.stated_multiples(op, op.results[0], "")
+
+    def stated_multiples(self, op: Operation, name: str, place: str) -> list[str]:
+        """Checks of what an operation states of an integer or an address: of a tensor's, that it holds where the tensor
+        begins, which is what the compiler makes of it for consecutive ones."""
+        stated = re.search(rf"tt\.divisibility{place} = dense<\[?([\d, ]+)", op.attributes)
+        element = self.types[name].element
+        is_address = element.startswith("ptr ")
+        if stated is None or not (is_address or re.fullmatch(r"i\d+", element)):
+            return []
+        divisor, first = max(int(n) for n in stated[1].split(",")), self.at(name, "0")
+        if is_address:
+            divisor, first = min(divisor, _ALIGNMENT), f"(uint64_t){first}"
+        what = f"{divisor} bytes" if is_address else str(divisor)
+        site = self.site(op, f"what tl.multiple_of states is not so: no multiple of {what}")
+        return [f"assert_that({first} % {divisor} == 0, {site}, 0);"]
 
     def refuse(self, op: Operation, why: str) -> None:
         place = f" (line {op.location[1]} of {op.location[0]})" if op.location[0] else ""
