@@ -202,7 +202,7 @@ def check_seconds(name: str) -> dict[str, Any]:
 
 
 def main(file: Path) -> None:
-    from benchmarks.records import rounded, write
+    import records
 
     command = [sys.executable, __file__, "--interpreter"]
     interpreter = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
@@ -215,8 +215,8 @@ def main(file: Path) -> None:
         "times the interpreter's speed": {name: interpreter / s for name, s in simulated.items()},
         "quick check, seconds": {n: check_seconds(n) for n in ("softmax", "rms_norm", "matmul", "attention")},
     }
-    write(file, record)
-    print(rounded({k: v for k, v in record.items() if k != "machine"}))
+    records.write(file, record)
+    print(records.rounded({k: v for k, v in record.items() if k != "machine"}))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ _PROPERTIES = SimpleNamespace(
     multi_processor_count=4, major=9, minor=0, name="NVIDIA H100", total_memory=1 << 34,
     shared_memory_per_block_optin=232448, shared_memory_per_block=49152,
 )  # fmt: skip
-_FACTORIES = ("empty", "full", "zeros", "ones", "arange", "tensor")
+_FACTORIES = ("empty", "full", "zeros", "ones", "arange", "tensor", "rand", "randn", "randint")
 
 
 class _Driver:

@@ -30,6 +30,7 @@ LIBRARIES = {
     "Liger-Kernel": ("liger", "src"),
     "attorch": ("attorch", "."),
     "flash-linear-attention": ("fla", "."),
+    "triton": ("tutorials", "python/tutorials"),
     "tritonbench": ("tritonbench", "."),
     "unsloth": ("unsloth", "."),
 }

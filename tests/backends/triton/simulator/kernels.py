@@ -133,6 +133,15 @@ def assembly(x, B: tl.constexpr):
     tl.store(x + i, v)
 
 
+@triton.jit
+def dependent(x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.extra.cuda.gdc_wait()
+    v = tl.load(x + i)
+    tl.extra.cuda.gdc_launch_dependents()
+    tl.store(out + i, v)
+
+
 # --- with a planted fault each ---
 
 

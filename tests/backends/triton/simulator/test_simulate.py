@@ -149,6 +149,13 @@ def test_inline_assembly_is_refused_by_name() -> None:
         kernels.assembly[(1,)](torch.zeros(16, dtype=torch.int32), B=16)
 
 
+def test_waiting_for_the_launch_before_is_no_assembly_to_be_refused() -> None:
+    x, out = torch.randn(16), torch.empty(16)
+    with ow.simulate():
+        kernels.dependent[(1,)](x, out, B=16)
+    torch.testing.assert_close(out, x)
+
+
 # --- planted faults ---
 
 

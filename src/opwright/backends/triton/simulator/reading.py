@@ -221,7 +221,7 @@ def _operation(line: str, location: tuple[str, int]) -> Operation:
     if head[1].startswith("scf.for"):
         before, arrow, after = text.partition(" -> ")
         text, types = before, after if arrow else ""
-    elif head[1] == "scf.if":
+    elif not types:  # of an operation that takes no values, or of scf.if
         text, arrow, types = text.partition(" -> ")
     return Operation(head[1], results, text.strip(), types.strip(), attributes, location)
 

@@ -120,6 +120,12 @@ class TensorWriter(ProductWriter):
 
     op_gpu_barrier = op_ttg_barrier
 
+    def op_tt_elementwise_inline_asm(self, op: Operation, _: str) -> None:
+        """Of all assembly only what orders launches (``tl.extra.cuda.gdc_wait``): here each ends before the next."""
+        if '"griddepcontrol.' not in op.text:
+            self.refuse(op, f"the simulator has no {op.name}")
+        self.lines.append(f"{value(op.results[0])} = 0;")
+
     def op_llvm_intr_assume(self, op: Operation, _: str) -> None:
         site = self.site(op, "what tl.assume states is not so")
         self.over(self.types[op.operands[0]], f"assert_that({self.at(op.operands[0])}, {site}, i);")
