@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
 from torch import Tensor
 
 from tests.corpus.triton.comparison import both, case, difference
