@@ -54,7 +54,7 @@ def test_interrupted_it_keeps_what_is_finished_and_does_not_pass(monkeypatch, tm
             yield Done(0, Verdict("selftest::scale", "a", "python", "cpu", Status.FAIL, findings=(finding,)))
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "this_machines_slots", Interrupted)
+    monkeypatch.setattr(run, "executor_for", lambda executor, jobs: Interrupted())
     record = tmp_path / "record.json"
     shown = CliRunner().invoke(app, ["selftest", "--only", "elementwise", "--json", str(record)])
     assert shown.exit_code == 130, shown.output
@@ -98,9 +98,15 @@ def test_a_fault_is_not_missed_where_its_check_could_not_be_made():
 def test_a_fault_is_missed_by_a_check_that_skipped_some_cases_and_by_one_that_says_nothing():
     skipped = NotChecked.in_cases("gradients of ranks", 2, "n=0", "too little memory")
     passed = Finding("gradients of ranks", Status.PASS)
-    for executor in (_Finished(Status.PASS, (passed,), (skipped,)), _Finished(Status.PASS)):
-        found = _gradient_of_ranks(executor)
+    for findings, not_checked in (((passed,), (skipped,)), ((), (skipped,)), ((), ())):
+        found = _gradient_of_ranks(_Finished(Status.PASS, findings, not_checked))
         assert (found.refused, found.caught_by) == ("", ())
+
+
+def test_a_fault_is_missed_by_a_check_that_needs_no_machine_and_says_that_it_could_not_run():
+    unable = NotChecked("values", "no case could be run")
+    found = selftest(["elementwise"], executor=_Finished(Status.PASS, not_checked=(unable,)))
+    assert {r.defect for r in found.missed} >= {row.defect for row in rows(["elementwise"]) if row.expected == "values"}
 
 
 @pytest.mark.slow  # some 20 checks

@@ -1,7 +1,6 @@
 """Programs with a fault on a GPU: each of compute-sanitizer's tools has to find one, or it does not watch here.
 
-The fault is in a kernel that is compiled and launched as the kernels of operators are, in a process with torch. A tool
-may see what the driver is asked for directly, and nothing of these (compute-sanitizer 2025.3 on an H100, torch 2.11).
+The fault is in a kernel that is compiled and launched as the kernels of operators are, in a process with torch.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from opwright.runtime.targets import load_target
 from opwright.sweep.executor import Executor, Here, run_units
 from opwright.sweep.journal import Journal, open_journal
 
-__all__ = ["LEVELS", "Interrupted", "check", "this_machines_slots"]
+__all__ = ["LEVELS", "Interrupted", "check", "executor_for"]
 
 LEVELS = ("smoke", "quick", "full")
 
@@ -93,7 +93,7 @@ def check(
         sample_cases(operator.contract)
         if case:
             parse_case(operator.contract, case)
-    where = executor or this_machines_slots(jobs)
+    where = executor_for(executor, jobs)
     machine = where.machine
     tasks = [
         t for o in operators for t in plan(o, machine, kernels, device, reference=reference, interpreter=interpreter)
@@ -123,15 +123,15 @@ def check(
     return CheckReport(machine.to_json(), (*[verdicts[i] for i in range(len(tasks))], *unmet))
 
 
-def this_machines_slots(jobs: int | None = None) -> Here:
-    """This machine, for units that run in processes of their own: at most four at a time, or ``jobs``.
+def executor_for(executor: Executor | None, jobs: int | None) -> Executor:
+    """Where units run that have processes of their own: by default this machine, ``jobs`` at a time, or at most four.
 
     Raises:
         CheckError: ``jobs`` is no positive number.
     """
     if jobs is not None and jobs < 1:
         raise CheckError(f"jobs={jobs} is no number of kernels", fix="use 1 or more")
-    return Here(jobs or max(1, min(4, this_machine().cores)), end_workers)
+    return executor or Here(jobs or max(1, min(4, this_machine().cores)), end_workers)
 
 
 class Interrupted(KeyboardInterrupt):

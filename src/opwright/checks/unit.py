@@ -40,14 +40,14 @@ from opwright.runtime.source_files import digest_of_sources
 from opwright.runtime.targets import find_import_path, name_target
 from opwright.sweep.unit import Needs
 
-__all__ = ["LOST", "CheckUnit", "Progress", "Settings", "check_unit"]
+__all__ = ["BY_MACHINE", "LOST", "CheckUnit", "Progress", "Settings", "check_unit"]
 
 # The name of the finding about a kernel that no machine could finish to check.
 LOST = "cluster"
 # Custom parts that no check compares with the reference.
 _CHECKED_BY_NONE = frozenset({"autocast", "bytes"})
 # Checks that a machine may lack memory, tools, a system or GPUs for, which is no fault of the kernel.
-_BY_MACHINE = frozenset({
+BY_MACHINE = frozenset({
     long_offsets.NAME, peak_memory.NAME, sanitizer.NAME, ranks.NAME, ranks.GRADIENTS, sharded.NAME,
 })  # fmt: skip
 # Called with every step: the task, and a short text ("values n=5 …", or a notice).
@@ -193,7 +193,7 @@ def _why_unavailable(operator: Op, why: str) -> str:
 def _status(settings: Settings, report: _WorkerReport) -> Status:
     if report.findings:
         return worst(f.status for f in report.findings)
-    return Status.REFUSED if settings.checks and _BY_MACHINE.issuperset(settings.checks) else Status.FAIL
+    return Status.REFUSED if settings.checks and BY_MACHINE.issuperset(settings.checks) else Status.FAIL
 
 
 def _reason(task: Task, report: _WorkerReport) -> str:

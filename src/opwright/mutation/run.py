@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from opwright.checks.plan import Task, plan
-from opwright.checks.run import check, this_machines_slots
+from opwright.checks.run import check, executor_for
 from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.cases import cases
 from opwright.errors import CheckError
@@ -84,9 +84,9 @@ def mutate(
         TargetError, CheckError: a target or kernel does not exist; a number is out of range; C++ is to be mutated
             without tree-sitter.
     """
-    _refuse_numbers(mutants, timeout, jobs)
+    _refuse_numbers(mutants, timeout)
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
-    where = executor or this_machines_slots(jobs)
+    where = executor_for(executor, jobs)
     machine = where.machine
     tasks = [t for o in operators for t in plan(o, machine, kernels, device) if t.kernel != REFERENCE]
     if kernels and not tasks:
@@ -107,8 +107,8 @@ def mutate(
     return MutationReport(machine.to_json(), tuple(done), seed, partial=partial)
 
 
-def _refuse_numbers(mutants: int, timeout: float, jobs: int | None) -> None:
-    for name, value in (("mutants", mutants), ("timeout", timeout), ("jobs", 1 if jobs is None else jobs)):
+def _refuse_numbers(mutants: int, timeout: float) -> None:
+    for name, value in (("mutants", mutants), ("timeout", timeout)):
         if not (value > 0 and math.isfinite(value)):
             raise CheckError(f"{name}={value} is out of range", fix="use a positive number")
 

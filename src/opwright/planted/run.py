@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from opwright.checks.plan import plan
-from opwright.checks.run import this_machines_slots
-from opwright.checks.unit import LOST, CheckUnit, Settings
+from opwright.checks.run import executor_for
+from opwright.checks.unit import BY_MACHINE, LOST, CheckUnit, Settings
 from opwright.machine import Machine
 from opwright.planted.catalogue import FILES, Row, rows
 from opwright.results import Planted, SelfTest, Status, Verdict
@@ -41,7 +41,7 @@ def selftest(
         CheckError: ``jobs`` is no positive number.
     """
     started = time.monotonic()
-    where = executor or this_machines_slots(jobs)
+    where = executor_for(executor, jobs)
     # Those that need several processes take longest: first, so that no core waits for one of them at the end.
     chosen = sorted(rows(files), key=lambda row: not row.op.contract.signature.groups)
     units = [(row, unit) for row in chosen for unit in _units(row, where.machine, device)]
@@ -86,7 +86,8 @@ def _result(row: Row, verdict: Verdict) -> Planted:
 
 
 def _why_not_looked_for(row: Row, verdict: Verdict) -> str:
-    """Why the check that has to find the fault could not be made on this machine, such as one of ranks on one GPU."""
-    if any(f.check == row.expected for f in verdict.findings):
+    """Why the check that has to find the fault could not be made on this machine, such as one of ranks on one GPU. A
+    check that could be made, but not on this kernel, has missed it."""
+    if row.expected not in BY_MACHINE or any(f.check == row.expected for f in verdict.findings):
         return ""
-    return next((n.reason for n in verdict.not_checked if n.check == row.expected), "")
+    return next((n.why for n in verdict.not_checked if n.check == row.expected and not n.cases), "")

@@ -181,6 +181,16 @@ def test_an_error_that_is_printed_late_is_of_the_case_that_raised():
     assert "reads_on, block (0,0,0), thread (33,0,0)" in found.message
 
 
+def test_an_error_is_of_the_case_in_which_the_process_ended():
+    context = Context(double, "in Python", "cpu", "quick", [], lambda *_: None)
+    lines = list(_lines(("n=1", "", ""), ("n=33", OUTSIDE.format(thread=33), "")))[
+        :-2
+    ]  # neither returned nor at its end
+    (found,) = check._wrong(context, Tool.COMPUTE_SANITIZER, check._Ending(lines, 1))
+    assert (found.status, found.case) == (Status.FAIL, "n=33")
+    assert "just after the end of 'x'" in found.message
+
+
 def test_a_run_without_errors_says_nothing():
     context = Context(double, "in Python", "cpu", "quick", [], lambda *_: None)
     ending = check._Ending(list(_lines(("n=1", "========= ERROR SUMMARY: 0 errors", ""))), 0)

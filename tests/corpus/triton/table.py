@@ -2,8 +2,8 @@
 
     python -m tests.corpus.triton.table CHECKOUT... [-o RECORD.json] [--only NAME...] [--gpu] [--jobs N]
 
-CHECKOUT: a clone of Liger-Kernel, attorch, flash-linear-attention (which needs einops), tritonbench or unsloth (which
-needs transformers), known by its folder's name.
+CHECKOUT: a clone of Liger-Kernel, attorch, flash-linear-attention (which needs einops), triton (for its tutorials),
+tritonbench or unsloth (which needs transformers), known by its folder's name.
 Each case runs in a process of its own. A finding of the simulator is printed whole, to be read by hand. With ``--gpu``,
 a GPU makes each launch from the same bits as well: the table says after how many all bits are the same, and how far the
 others are apart.
