@@ -120,8 +120,13 @@ class TensorWriter(ProductWriter):
 
     op_gpu_barrier = op_ttg_barrier
 
+    def op_tt_grid_dependency_wait(self, op: Operation, _: str) -> None:
+        """Each launch ends before the next."""
+
+    op_tt_grid_dependency_launch_dependents = op_tt_grid_dependency_wait
+
     def op_tt_elementwise_inline_asm(self, op: Operation, _: str) -> None:
-        """Of all assembly only what orders launches (``tl.extra.cuda.gdc_wait``): here each ends before the next."""
+        """Of all assembly only the two instructions that the operations above were before Triton 3.9."""
         if '"griddepcontrol.' not in op.text:
             self.refuse(op, f"the simulator has no {op.name}")
         self.lines.append(f"{value(op.results[0])} = 0;")
