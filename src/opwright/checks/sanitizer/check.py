@@ -155,8 +155,8 @@ def _with_cases(ran: Sequence[Section]) -> list[tuple[Section, AccessError]]:
 
 def _on_gpu(ran: Sequence[Section]) -> list[tuple[Section, AccessError]]:
     """Each kind of error in a line once. compute-sanitizer may print an error after other cases have begun: after a
-    wrong access nothing more runs on the GPU, so it is of the first case that raised, or in which the process ended; other
-    errors are of no case."""
+    wrong access nothing more runs on the GPU, so it is of the first case that raised, or in which the process ended;
+    other errors are of no case."""
     case = next((section for section in ran if section.raised or not section.returned), Section(""))
     found: dict[tuple[str, int, str, str], AccessError] = {}
     for error in itertools.chain.from_iterable(section.errors for section in ran):
