@@ -106,6 +106,7 @@ def test_a_wrong_kernel_exits_1_and_the_printed_command_repeats_the_failure(scri
         (["check", "no_such_module"], "there is no module or file 'no_such_module'"),
         (["check", "double_op.py:triple"], "has no operator 'triple'"),
         (["check", "double_op.py", "--kernel", "cuda"], "no operator has a kernel 'cuda'"),
+        (["check", "double_op.py", "--kernel", "reference", "--kernel", "cuda"], "no operator has a kernel 'cuda'"),
         (["check", "double_op.py", "--only", "speed"], "there is no check 'speed'"),
         (["check", "double_op.py", "--case", "m=5"], "which clitest::double does not know"),
         (["check", "double_op.py", "--case", "n=five"], "'five' in the case"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import subprocess
@@ -17,6 +18,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.backends.cuda.nvrtc_process import run_nvrtc
 from opwright.checks import state
+from opwright.checks.relatives import children
 
 
 def verdict_of(namespace, kernel, *, draws=False):
@@ -91,6 +93,27 @@ def leaves_a_thread(x):
     return 2 * x
 
 
+def leaves_folders(x):
+    tempfile.mkdtemp()
+    return 2 * x
+
+
+def leaves_files_of_c(x):
+    with open(os.path.join(os.environ["TMPDIR"], str(time.monotonic_ns())), "w"):  # as a library in C would
+        return 2 * x
+
+
+def leaves_a_daemon(x):
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execvp("sleep", ["sleep", "30"])
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return 2 * x
+
+
 def leaves_a_process(x):
     subprocess.Popen(["sleep", "5"])
     return 2 * x
@@ -101,6 +124,9 @@ def leaves_a_process(x):
     [
         (leaves_a_thread, "the threads of Python: left left"),
         (leaves_a_process, "the child processes"),
+        (leaves_a_daemon, "the child processes"),
+        (leaves_folders, "the temporary files: tmp"),
+        (leaves_files_of_c, "the temporary files: "),
         (sets_the_default_dtype, "the default dtype: torch.float32 before, torch.float64 after"),
         (turns_gradients_off, "whether gradients are recorded"),
         (takes_one_thread, "the number of torch's threads"),
@@ -117,7 +143,7 @@ def leaves_a_process(x):
 def test_what_a_kernel_leaves_changed_is_named(namespace, kernel, message):
     verdict = verdict_of(namespace, kernel)
     assert verdict.status == "warning", verdict.findings
-    (found,) = verdict.warnings
+    found = verdict.warnings[0]
     assert found.check == "global state"
     assert message in found.message
     assert "set it back" in found.remedy
@@ -171,6 +197,30 @@ def waits_for_its_process(x):
     return 2 * x
 
 
+def removes_its_files(x):
+    with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "a"), "w") as file:
+        file.write("a")
+    return 2 * x
+
+
+@functools.cache
+def _folder():
+    return tempfile.mkdtemp()
+
+
+def keeps_one_folder_for_later_calls(x):
+    with open(os.path.join(_folder(), "a"), "a") as file:
+        file.write("a")
+    return 2 * x
+
+
+def has_a_daemon_that_has_ended(x):
+    subprocess.run(["sh", "-c", "setsid true &"], check=True)
+    while any(children()):
+        time.sleep(0.01)
+    return 2 * x
+
+
 def computes_on_a_default_device(x):
     with torch.device("cpu"):
         return x * torch.full((), 2.0, dtype=x.dtype)
@@ -181,6 +231,7 @@ def computes_on_a_default_device(x):
     [
         draws_with_its_own_generator, draws_in_a_fork, sets_it_back, records_no_gradients_inside,
         computes_on_a_default_device, asks_for_products_in_float32, waits_for_its_thread, waits_for_its_process,
+        removes_its_files, keeps_one_folder_for_later_calls, has_a_daemon_that_has_ended,
     ],
 )  # fmt: skip
 def test_what_is_as_before_is_no_warning(namespace, kernel):

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.kernel_calls import Raised
+from opwright.checks.exceptions import Raised
 from opwright.checks.ranks import world
 from opwright.checks.ranks.answers import RankAnswer
 from opwright.checks.ranks.context import what_failed

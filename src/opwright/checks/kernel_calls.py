@@ -6,51 +6,25 @@ another process, gets what they return as bytes (``process/remote.py``).
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import linecache
-import os
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from opwright import tree
 from opwright.checks import state
+from opwright.checks.exceptions import Raised, in_words, pass_on_refusal, text_of, where_raised
 from opwright.checks.memory import same_layout_copy
-from opwright.errors import ContractError, NotSimulatedError, OpwrightError
+from opwright.errors import ContractError, OpwrightError
 from opwright.internals.compiler import fake_tensors
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 
-__all__ = [
-    "Call", "Calls", "CallsHere", "Gradients", "Layout", "NotATensor", "Raised", "gradients_of", "pass_on_refusal",
-    "place_of",
-    "same_layout",
-]  # fmt: skip
+__all__ = ["Call", "Calls", "CallsHere", "Gradients", "Layout", "NotATensor", "gradients_of", "same_layout"]
 
 # With more bytes of arguments and outputs, there is no second call.
 _SMALL = 1 << 12
-
-
-class Raised(Exception):
-    """An exception of the kernel, in the words of the process in which it ran.
-
-    Attributes:
-        kind: the name of its class.
-        at: the line of the user's that raised it, on lines of its own; or empty.
-    """
-
-    def __init__(self, kind: str, text: str, at: str = "") -> None:
-        super().__init__(text)
-        self.kind, self.at = kind, at
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.args[0]}{self.at}"
 
 
 @dataclass(frozen=True)
@@ -177,13 +151,9 @@ class CallsHere:
         return Call(found.passed, found.outputs, found.layouts, found.promised, found.shared, changed)
 
     def described(self, error: Exception) -> Raised:
-        return Raised(type(error).__name__, str(error), self._raised_at(error))
-
-    def _raised_at(self, error: Exception) -> str:
-        """The last line of the user's that ran; opwright's own errors name the place."""
-        if self.kernel == REFERENCE or isinstance(error, OpwrightError):
-            return ""
-        return place_of(frame for part in _with_causes(error) for frame in traceback.extract_tb(part.__traceback__))
+        # opwright's own errors name the place.
+        quiet = self.kernel == REFERENCE or isinstance(error, OpwrightError)
+        return Raised(type(error).__name__, text_of(error), "" if quiet else where_raised(error))
 
     def _kept_memory(self, outputs: Sequence[Any], arguments: Sequence[Any] | None) -> str:
         """Whether a second call returns the memory of the first, so that the caller's earlier result changes. Small
@@ -203,7 +173,7 @@ class CallsHere:
             try:
                 promised = contract.unpack(contract.signature.call(self.op.with_saved, fakes))
             except Exception as error:  # a custom fake may raise anything
-                return f"the fake raises {type(error).__name__}: {error}"
+                return f"the fake raises {in_words(error)}"
             return tuple(_layout(fake) for fake in promised)
 
     def gradients(
@@ -218,24 +188,9 @@ class CallsHere:
                 outputs = form.contract.unpack(form.contract.signature.call(form.with_saved, inputs))
         except Exception as error:  # the dispatcher, which autograd needs, may reject the kernel's outputs
             pass_on_refusal(error)
-            wrong = f"the forward under autograd raised {type(error).__name__}: {error}"
+            wrong = f"the forward under autograd raised {in_words(error)}"
             return Gradients((inputs, list(incoming)), wrong)
         return gradients_of(inputs, outputs, incoming, self.synchronize)
-
-
-def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
-    """The last line of the user's among some frames, on lines of its own; or empty."""
-    own = [f for f in frames if f.lineno and _is_the_users(f.filename)]
-    if not own:
-        return ""
-    line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
-    return f"\n{Path(own[-1].filename).name}:{own[-1].lineno}:\n    {line}"
-
-
-def pass_on_refusal(error: Exception) -> None:
-    """Raise what a simulator does not have: that says nothing about the kernel."""
-    if isinstance(error, NotSimulatedError) and state.in_simulator():
-        raise error
 
 
 def same_layout(values: Any) -> Any:
@@ -266,7 +221,7 @@ def gradients_of(
         return Gradients(passed, error.message, is_undefined=True)
     except Exception as error:  # an exception of the backward is a finding
         pass_on_refusal(error)
-        return Gradients(passed, f"the backward raised {type(error).__name__}: {error}")
+        return Gradients(passed, f"the backward raised {in_words(error)}")
     return Gradients(passed, tuple(got))
 
 
@@ -302,31 +257,3 @@ def _shared_memory(outputs: Sequence[Any], arguments: Any) -> str:
 def _address(tensor: torch.Tensor) -> int:
     """Where its memory begins: storages differ, if a view is made through NumPy or DLPack."""
     return tensor.untyped_storage().data_ptr()
-
-
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """An exception and those that it was raised from, as Triton's interpreter wraps what a line of a kernel raises."""
-    known: BaseException | None = error
-    while known is not None:
-        yield known
-        known = known.__cause__
-
-
-def _is_the_users(file: str) -> bool:
-    parts = Path(file).parts
-    in_python = file.startswith(_python()) and "site-packages" not in parts
-    is_called = file.startswith(_called()) and "gallery" not in parts
-    return Path(file).is_file() and not in_python and not is_called
-
-
-@functools.cache
-def _python() -> str:
-    """The folder of Python's own modules."""
-    return sysconfig.get_path("stdlib") + os.sep
-
-
-@functools.cache
-def _called() -> tuple[str, ...]:
-    """The folders of packages that kernels call."""
-    found = map(importlib.util.find_spec, ("torch", "triton", "numpy", "opwright"))
-    return tuple(str(Path(spec.origin).parent) + os.sep for spec in found if spec is not None and spec.origin)

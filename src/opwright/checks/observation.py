@@ -10,7 +10,8 @@ import torch
 
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation
-from opwright.checks.kernel_calls import Call, Raised
+from opwright.checks.exceptions import Raised
+from opwright.checks.kernel_calls import Call
 from opwright.contract.inputs.case import Case
 
 __all__ = ["Observation", "Prepared", "SkippedCase", "copy_of", "to_cpu"]

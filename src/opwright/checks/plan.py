@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from opwright.errors import CheckError
 from opwright.machine import Machine
 from opwright.results import Accepted, Refused
 from opwright.runtime.languages import REFERENCE
@@ -77,6 +78,20 @@ def plan(
         for name in names
         for task in _plan_kernel(operator, name, machine, devices, device is not None, interpreter)
     ]
+
+
+def refuse_unknown_kernels(operators: Sequence[Op], chosen: Sequence[str], others: Sequence[str] = ()) -> None:
+    """Raise CheckError for the first name that no operator has a kernel of.
+
+    Args:
+        others: names that mean something else than a kernel.
+    """
+    names = {*others, *(name for o in operators for name in o.kernels)}
+    full_names = {f"{o.contract.qualname}:{name}" for o in operators for name in (*o.kernels, *others)}
+    for name in chosen:
+        if name not in names | full_names:
+            there_are = ", ".join(sorted(names)) or "none"
+            raise CheckError(f"no operator has a kernel {name!r}", fix=f"there are {there_are}")
 
 
 def _plan_kernel(

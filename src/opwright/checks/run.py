@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from opwright.checks.plan import Task, plan
-from opwright.checks.process.isolation import end_workers
+from opwright.checks.plan import Task, plan, refuse_unknown_kernels
+from opwright.checks.process.fork_servers import end_workers
 from opwright.checks.ranks.check import MOST_RANKS
 from opwright.checks.table import CHECKS
 from opwright.checks.unit import CheckUnit, Progress, Settings
@@ -23,9 +22,10 @@ from opwright.runtime.targets import load_target
 from opwright.sweep.executor import Executor, Here, run_units
 from opwright.sweep.journal import Journal, open_journal
 
-__all__ = ["LEVELS", "Interrupted", "check", "executor_for"]
+__all__ = ["LEVELS", "Interrupted", "check", "executor_for", "refuse_timeout"]
 
 LEVELS = ("smoke", "quick", "full")
+_LONGEST = 24 * 60 * 60
 
 
 def check(
@@ -83,24 +83,23 @@ def check(
 
     Raises:
         TargetError, CheckError: a target, kernel, check, level, backend or case does not exist, or
-            ``op.samples`` yields what is no call; ``timeout`` or ``jobs`` is no positive number.
+            ``op.samples`` yields what is no call; ``timeout`` or ``jobs`` is out of range.
         Interrupted: by Ctrl-C; it holds the report of what is finished.
     """
     _refuse_unknown(level, checks, require)
-    _refuse_numbers(timeout, ranks)
+    refuse_timeout(timeout)
+    _refuse_ranks(ranks)
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
     for operator in operators:  # an invalid case or sample is the caller's mistake, not a kernel's
         sample_cases(operator.contract)
         if case:
             parse_case(operator.contract, case)
+    refuse_unknown_kernels(operators, kernels or (), [REFERENCE])
     where = executor_for(executor, jobs)
     machine = where.machine
     tasks = [
         t for o in operators for t in plan(o, machine, kernels, device, reference=reference, interpreter=interpreter)
     ]
-    if kernels and not tasks:
-        known = sorted({k for o in operators for k in (*o.kernels, REFERENCE)})
-        raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known)}")
     unmet = [v for o in operators for v in _unmet(o, require, tasks, machine)]
     settings = Settings(level, case, tuple(checks), tuple(require), timeout, fail_fast, ranks or 0)
     if on_plan is not None:
@@ -155,9 +154,15 @@ def _refuse_unknown(level: str, checks: Sequence[str], require: Sequence[str]) -
         raise CheckError(f"there is no backend {unknown[0]!r}", fix=f"there are {', '.join(LANGUAGES)}")
 
 
-def _refuse_numbers(timeout: float, ranks: int | None) -> None:
-    if not (timeout > 0 and math.isfinite(timeout)):
-        raise CheckError(f"timeout={timeout} is no number of seconds", fix="use a positive one")
+def refuse_timeout(timeout: float) -> None:
+    """Raise CheckError if a time limit is no positive number of seconds, or more than the system's clocks take."""
+    if not 0 < timeout <= _LONGEST:
+        raise CheckError(
+            f"timeout={timeout:g} is no time limit", fix=f"use a positive number of seconds, at most {_LONGEST} (a day)"
+        )
+
+
+def _refuse_ranks(ranks: int | None) -> None:
     if ranks is not None and not 2 <= ranks <= MOST_RANKS:
         raise CheckError(f"ranks={ranks} is no number of processes of a group", fix=f"use 2 to {MOST_RANKS}")
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["RANDOM", "changes", "in_simulator", "restore", "settings"]
+from opwright.checks.relatives import children
+
+__all__ = ["RANDOM", "changes", "in_simulator", "restore", "settings", "watch_folder"]
 
 # Programs that compile, by what is in their command lines; packages that keep threads for their own work.
 _COMPILERS = (b"torch._inductor", b"opwright/backends/cuda/nvrtc_child.py")
@@ -50,22 +52,42 @@ def _threads() -> frozenset[str]:
 
 def _children() -> frozenset[str]:
     """The processes that this one has started, except those in which torch and NVRTC compile."""
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # the thread has ended
-            found.update((task / "children").read_text().split())
-    return frozenset(pid for pid in found if not _compiles(pid))
+    return frozenset(str(pid) for pid in children() if not _compiles(pid))
 
 
-def _compiles(pid: str) -> bool:
+def _compiles(pid: int) -> bool:
     with contextlib.suppress(OSError):
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         return any(name in command for name in _COMPILERS)
     return True  # it has just ended
 
 
+class _Folder:
+    """What is in a folder. Whatever a kernel leaves there at first may be for later calls: only more of it counts."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._first: frozenset[str] = frozenset()
+
+    def watch(self, path: str) -> None:
+        self._path, self._first = path, frozenset()
+
+    def more(self) -> frozenset[str]:
+        now = frozenset(os.listdir(self._path)) if os.path.isdir(self._path) else frozenset()
+        self._first = self._first or now
+        return now - self._first
+
+
+_temporary = _Folder()
+
+
+def watch_folder(path: str) -> None:
+    """Observe the folder in which this process, and no other, makes temporary files."""
+    _temporary.watch(path)
+
+
 def _leave(value: Any) -> None:
-    """Threads and processes cannot be set back; the worker's end ends them."""
+    """Threads, processes and files cannot be set back; the worker's end ends them."""
 
 
 def _of_backend(path: str) -> _Setting:
@@ -99,6 +121,7 @@ _SETTINGS: dict[str, _Setting] = {
     "the working directory": _Setting(os.getcwd, os.chdir),
     "the threads of Python": _Setting(_threads, _leave),
     "the child processes": _Setting(_children, _leave),
+    "the temporary files": _Setting(_temporary.more, _leave),
 }
 _ON_GPU: dict[str, _Setting] = {
     "the current GPU": _Setting(torch.cuda.current_device, torch.cuda.set_device),

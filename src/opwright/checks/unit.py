@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from opwright.checks.coverage import too_little
 from opwright.checks.memory import WITHOUT_SHORTAGE
 from opwright.checks.outputs import long_offsets, peak_memory, properties
 from opwright.checks.plan import Task
-from opwright.checks.process.isolation import Ending, fork_server, run_job
+from opwright.checks.process.fork_servers import ForkServer, ServerEndedError, alone, beside_others
+from opwright.checks.process.isolation import Ending, run_job
 from opwright.checks.process.messages import (
     Doing,
     Found,
@@ -162,7 +164,7 @@ def check_unit(unit: CheckUnit, progress: Progress) -> Verdict:
         return _refusal(task, report.refused, settings)
     if report.unavailable:
         report.findings.append(Finding("load", Status.FAIL, message=_why_unavailable(task.op, report.unavailable)))
-    elif not ending.finished or ending.exit_code != 0 or ending.hung or ending.broken:
+    elif ending.went_wrong:
         _add_crash(unit, report, ending)
     ended_early = not ending.finished or ending.exit_code != 0 or report.stopped
     _list_unchecked(task.op, report, settings, ended_early=ended_early)
@@ -289,6 +291,21 @@ def _environment(task: Task) -> dict[str, str]:
 
 
 def _run(unit: CheckUnit, job: Job, progress: Progress) -> tuple[_WorkerReport, Ending]:
+    """Run in a worker; once more and alone if the processes that check it were disturbed, perhaps by another kernel."""
+    interpret = unit.task.interpret
+    with beside_others(interpret=interpret) as server:
+        try:
+            report, ending = _run_in(server, unit, job, progress)
+            if not ending.disturbed:
+                return report, ending
+        except ServerEndedError:
+            if not server.has_ended:  # it does not start
+                raise
+    with alone(interpret=interpret) as server:
+        return _run_in(server, unit, job, progress)
+
+
+def _run_in(server: ForkServer, unit: CheckUnit, job: Job, progress: Progress) -> tuple[_WorkerReport, Ending]:
     report, task, settings = _WorkerReport(), unit.task, unit.settings
 
     def on_message(message: Message) -> None:
@@ -314,7 +331,7 @@ def _run(unit: CheckUnit, job: Job, progress: Progress) -> tuple[_WorkerReport, 
             raise _FirstFailure
 
     try:
-        ending = run_job(fork_server(interpret=task.interpret), job, settings.timeout, on_message)
+        ending = run_job(server, job, settings.timeout, on_message)
         report.enter("end")
     except _FirstFailure:
         report.stopped = True
@@ -341,11 +358,13 @@ def _how_to_reproduce(task: Task, settings: Settings) -> str:
     level = f" --level {settings.level}" if settings.level != "quick" else ""
     level += f" --ranks {settings.ranks}" if settings.ranks else ""
     device = f" --device {task.where}" + (" --interpreter" if task.interpret else "")
-    return f"opwright check {target} --kernel {task.kernel}{device}{level} --only '{{check}}' --case '{{case}}'"
+    names = f"{shlex.quote(target)} --kernel {shlex.quote(task.kernel)}".replace("{", "{{").replace("}", "}}")
+    return f"opwright check {names}{device}{level} --only '{{check}}' --case '{{case}}'"
 
 
 def _add_crash(unit: CheckUnit, report: _WorkerReport, ending: Ending) -> None:
     reproduce, settings = unit.reproduce.format(check=ending.doing, case=ending.case), unit.settings
+    reproduce = reproduce.removesuffix(" --case ''")
     if report.suspected is not None:  # a simpler case of it ended the worker
         report.findings.append(report.suspected)
     is_of_kernel = ending.who == KERNEL and not ending.is_shortage

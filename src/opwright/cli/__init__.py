@@ -6,6 +6,7 @@ but something did not end in time; 130 interrupted.
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from typing import Annotated
@@ -65,6 +66,9 @@ def main() -> None:
 
 def _run() -> int:
     """The exit code of the command line. opwright's own errors are shown without a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names and paths may hold what the terminal's encoding does not
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(standalone_mode=True)
     except OpwrightError as error:

@@ -117,7 +117,7 @@ def run_story(progress: CheckProgress) -> Story:
 
 def _check_systems(machine: Machine, progress: CheckProgress) -> tuple[System, ...]:
     """Check two systems at a time, the longest first: NumPy compiles for half a minute, on one processor."""
-    from opwright.checks.process.isolation import end_workers
+    from opwright.checks.process.fork_servers import end_workers
 
     with ThreadPoolExecutor(2) as pool:
         try:

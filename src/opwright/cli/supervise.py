@@ -6,6 +6,7 @@ if it had passed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -14,6 +15,10 @@ from collections.abc import Callable
 from typing import NoReturn
 
 __all__ = ["run_supervised"]
+
+
+# Seconds for which a stopped child stays so.
+_PATIENCE = 3.0
 
 
 def run_supervised(command: Callable[[], int], otherwise: int) -> NoReturn:
@@ -32,6 +37,7 @@ def run_supervised(command: Callable[[], int], otherwise: int) -> NoReturn:
     os.close(write)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, functools.partial(_pass_on, pid))
+    signal.signal(signal.SIGCHLD, functools.partial(_look_after, pid))
     with os.fdopen(read, "rb") as reported:
         code = reported.read(16)
     _, status = os.waitpid(pid, 0)
@@ -60,6 +66,19 @@ def _pass_on(pid: int, number: int, frame: object) -> None:
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: os.kill(pid, signal.SIGKILL))
     os.kill(pid, number)
+
+
+def _look_after(pid: int, number: int, frame: object) -> None:
+    """Continue the child soon if it was stopped, as code that it runs may do; but not after a terminal's Ctrl-Z.
+
+    Its own processes look after each other (``checks/process/forkserver.py``) and tell; this is for when all are
+    stopped.
+    """
+    with contextlib.suppress(ChildProcessError):
+        changed = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
+        if changed is not None and changed.si_status == signal.SIGSTOP:
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(pid, signal.SIGCONT))
+            signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
 
 
 def _interrupt(*_: object) -> NoReturn:

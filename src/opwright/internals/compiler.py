@@ -141,6 +141,13 @@ def compile_graph(graph: torch.fx.GraphModule, inputs: Any) -> Any:
     return find("compile_fx")(graph, inputs)  # type: ignore[misc]  # called after can_compile_graphs
 
 
+def settle_inductor_cache() -> None:
+    """Let Inductor's cache stay where it is, whatever becomes of TMPDIR."""
+    cache = find("inductor_cache")
+    if cache is not None:
+        cache()  # sets TORCHINDUCTOR_CACHE_DIR
+
+
 def run_and_get_code(function: Callable[[], Any]) -> list[str] | None:
     """The texts that Inductor generates during a call; None if this torch does not return them."""
     run = find("code_of_run")

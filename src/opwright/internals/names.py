@@ -283,6 +283,12 @@ INTERNALS: tuple[Internal, ...] = (
         "inner_compile", "torch._inductor.compile_fx.compile_fx_inner", "code for a GPU that is not present", _NO_TARGET
     ),
     Internal("inductor_config", "torch._inductor.config", "Inductor's settings for that code", _NO_TARGET),
+    Internal(
+        "inductor_cache",
+        "torch._inductor.runtime.cache_dir_utils.cache_dir",
+        "Inductor's cache for kernels that are checked",
+        "each check compiles anew",
+    ),
     Internal("graph_lowering", "torch._inductor.graph.GraphLowering", "the compilation of that code", _NO_TARGET),
     Internal(
         "cuda_interface", "torch._dynamo.device_interface.CudaInterface", "Inductor's queries of a GPU", _NO_TARGET

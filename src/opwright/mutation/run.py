@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import math
 import random
 import re
 import tempfile
@@ -17,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opwright.checks.plan import Task, plan
-from opwright.checks.run import check, executor_for
+from opwright.checks.plan import Task, plan, refuse_unknown_kernels
+from opwright.checks.run import check, executor_for, refuse_timeout
 from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.cases import cases
 from opwright.errors import CheckError
@@ -84,14 +83,14 @@ def mutate(
         TargetError, CheckError: a target or kernel does not exist; a number is out of range; C++ is to be mutated
             without tree-sitter.
     """
-    _refuse_numbers(mutants, timeout)
+    refuse_timeout(timeout)
+    if mutants < 1:
+        raise CheckError(f"mutants={mutants} is out of range", fix="use 1 or more")
     operators = [o for t in targets for o in ([t] if isinstance(t, Op) else load_target(t))]
+    refuse_unknown_kernels(operators, kernels or ())
     where = executor_for(executor, jobs)
     machine = where.machine
     tasks = [t for o in operators for t in plan(o, machine, kernels, device) if t.kernel != REFERENCE]
-    if kernels and not tasks:
-        known = sorted({k for o in operators for k in o.kernels})
-        raise CheckError(f"no operator has a kernel {kernels[0]!r}", fix=f"there are {', '.join(known) or 'none'}")
     if on_plan is not None:
         on_plan(len(tasks))
     done: list[KernelMutation] = []
@@ -105,12 +104,6 @@ def mutate(
     except KeyboardInterrupt:
         partial = f"interrupted: {len(done)} of {len(tasks)} kernels were mutated"
     return MutationReport(machine.to_json(), tuple(done), seed, partial=partial)
-
-
-def _refuse_numbers(mutants: int, timeout: float) -> None:
-    for name, value in (("mutants", mutants), ("timeout", timeout)):
-        if not (value > 0 and math.isfinite(value)):
-            raise CheckError(f"{name}={value} is out of range", fix="use a positive number")
 
 
 def no_result(result: Any) -> None:

@@ -21,7 +21,8 @@ def write_text(text: str, file: Path) -> None:
     """Write a file, whole or not at all. Raises OpwrightError if it cannot be written."""
     partial = file.with_name(file.name + ".partial")
     try:
-        partial.write_text(text)
+        # A path may hold bytes that are no text.
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(file)
     except OSError as error:
         raise _unwritable(file, error) from None
@@ -47,7 +48,7 @@ def _unwritable(file: Path, error: OSError) -> OpwrightError:
 def read_text(file: Path) -> str:
     """Read a text file. Raises OpwrightError if it does not exist, or is not text."""
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OpwrightError(f"cannot read {file}: {error}", fix="write it with -o") from None
 
@@ -55,7 +56,7 @@ def read_text(file: Path) -> str:
 def read_json(file: Path, schemas: Sequence[str]) -> dict[str, Any]:
     """Read a record. Raises OpwrightError if it does not exist, is not JSON, or has none of these schemas."""
     try:
-        record = json.loads(file.read_text())
+        record = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise OpwrightError(f"cannot read {file}: {error.strerror}", fix="write it with --json") from None
     except ValueError:

@@ -20,6 +20,8 @@ from torch import Tensor
 import opwright as ow
 from opwright.checks.process import isolation
 from opwright.errors import CheckError
+from opwright.report import html
+from opwright.report.files import write_text
 from opwright.results import Status
 
 
@@ -140,23 +142,85 @@ def test_a_stopped_worker_is_ended():
     assert "did not return within 2 s" in verdict.findings[0].message
 
 
-def test_a_stopped_fork_server_goes_on():
-    @ow.op("hostile::stopped_server")
-    def stopped(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+# What a kernel does to the processes that check it.
+@ow.op("hostile::disturbed")
+def disturbed(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    return 2 * x
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@disturbed.python(name="stops the server")
+def _(x):
+    os.kill(os.getppid(), signal.SIGSTOP)
+    return 2 * x
+
+
+@disturbed.python(name="stops the process that checks")
+def _(x):
+    os.kill(_parent_of(os.getppid()), signal.SIGSTOP)
+    return 2 * x
+
+
+@disturbed.python(name="ends the server")
+def _(x):
+    os.kill(os.getppid(), signal.SIGKILL)
+    return 2 * x
+
+
+@disturbed.python(name="right")
+def _(x):
+    time.sleep(0.1)  # so that the others run meanwhile
+    return 2 * x
+
+
+# Each runs again when nothing else does, with a server of its own; a process that is stopped goes on after a second.
+@pytest.mark.slow
+def test_who_stops_or_ends_processes_of_the_check_is_found_and_no_other_is_accused(tmp_path):
+    record = tmp_path / "record.json"
+    options = ["--only", "values", "--device", "cpu", "--level", "smoke", "--jobs", "3", "--json", str(record)]
+    command = [sys.executable, "-m", "opwright", "check", f"{__name__}:disturbed", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[3])
+    verdicts = json.loads(record.read_text())["verdicts"]
+    found = {v["kernel"]: [v["status"], *(f["message"] for f in v["findings"])] for v in verdicts}
+    assert found["right"][0] == "pass", done.stderr
+    for name in ("stops the server", "stops the process that checks"):
+        assert found[name][0] == "fail"
+        assert found[name][-1] == "the kernel stopped a process that checks it"
+    assert found["ends the server"][0] == "fail"
+    assert found["ends the server"][-1] == "the kernel ended the process that its own was forked from"
+
+
+class _Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("out of memory")
+
+
+def test_texts_of_exceptions_reach_terminals_and_files_as_text(tmp_path):
+    @ow.op("hostile::texts")
+    def texts(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
         return 2 * x
 
-    @stopped.python(name="stops its parent")
+    @texts.python(name="half a pair")
     def _(x):
-        os.kill(os.getppid(), signal.SIGSTOP)
-        return 3 * x
+        raise ValueError("a\udcff b\x1b[31m c\u202e d\r é\u00a0漢")
 
-    @stopped.python(name="right")
+    @texts.python(name="no text")
     def _(x):
-        return 2 * x
+        raise _Unprintable
 
-    wrong, right = ow.check(stopped, checks=["values"], device="cpu", jobs=1).verdicts
-    assert wrong.status is Status.FAIL
-    assert right.status is Status.PASS
+    report = ow.check(texts, checks=["values"], device="cpu")
+    half, none = report.verdicts
+    assert half.status is none.status is Status.FAIL
+    assert "ValueError: a\\udcff b\\x1b[31m c\\u202e d\\r é\u00a0漢" in half.failures[0].message
+    assert "its __str__ raises RuntimeError" in none.failures[0].message
+    page = tmp_path / "page.html"
+    write_text(html.render([report.to_json()]), page)
+    assert "é\u00a0漢" in page.read_text(encoding="utf-8")
+    write_text(f"a path {os.fsdecode(bytes([255]))}", page)
+    assert page.read_text(encoding="utf-8") == "a path \\udcff"
 
 
 def test_steps_without_an_end_are_a_hang(monkeypatch):
@@ -177,9 +241,19 @@ def test_steps_without_an_end_are_a_hang(monkeypatch):
     assert "did not return" in verdict.findings[0].message
 
 
-@pytest.mark.parametrize("options", [{"timeout": float("nan")}, {"timeout": 0.0}, {"timeout": -1.0}, {"jobs": -3}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": float("nan")},
+        {"timeout": 0.0},
+        {"timeout": -1.0},
+        {"timeout": 3e5},
+        {"timeout": 1e300},
+        {"jobs": -3},
+    ],
+)
 def test_numbers_that_mean_nothing_are_refused(options):
-    with pytest.raises(CheckError, match=r"is no number of"):
+    with pytest.raises(CheckError, match=r"is no (time limit|number of)"):
         ow.check(twice, **options)
 
 

@@ -15,7 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.process import isolation
+from opwright.checks.process import fork_servers
+from opwright.checks.process.forkserver import Role
 from opwright.errors import CheckError
 from opwright.runtime import serialization
 from opwright.runtime.targets import find_import_path, load_target, name_target
@@ -160,8 +161,9 @@ def test_a_fork_server_that_has_died_is_replaced():
     twice = make("replaced")
     twice.python(lambda x: x + x, name="k")
     assert ow.check(twice, checks=["metadata"]).passed
-    isolation.fork_server(interpret=False)._process.kill()
-    isolation.fork_server(interpret=False)._process.wait()
+    with fork_servers.beside_others(interpret=False) as server:
+        server._process.kill()
+        server._process.wait()
     assert ow.check(twice, checks=["metadata"]).passed
 
 
@@ -250,24 +252,24 @@ def test_ctrl_c_ends_a_check_at_once_though_a_kernel_hangs(tmp_path):
 
 
 def test_a_server_that_still_starts_is_ended_at_once():
-    server = isolation.ForkServer(interpret=False)
+    server = fork_servers.ForkServer(interpret=False)
     server.close()
     assert server._process.wait(20) == -signal.SIGKILL
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(CheckError, match="has ended"):
-        server.fork(isolation.Role.KERNEL, [theirs], theirs.fileno())
+        server.fork(Role.KERNEL, [theirs], theirs.fileno())
     assert not server.alive
 
 
 def test_a_worker_that_was_forked_while_its_server_was_closed_is_ended(monkeypatch):
     killed = []
-    monkeypatch.setattr(isolation, "_kill", killed.append)
-    server = isolation.fork_server(interpret=False)
-    monkeypatch.setattr(server, "_is_closed", True)
+    monkeypatch.setattr(fork_servers, "kill", killed.append)
+    with fork_servers.beside_others(interpret=False) as server:
+        monkeypatch.setattr(server, "_is_closed", True)
     ours, theirs = socket.socketpair()
     with ours, theirs:  # a worker whose connection is closed ends by itself
         with pytest.raises(CheckError, match="was ended"):
-            server.fork(isolation.Role.KERNEL, [theirs], theirs.fileno())
+            server.fork(Role.KERNEL, [theirs], theirs.fileno())
         assert len(killed) == 1
         os.kill(killed[0], signal.SIGKILL)  # it is there
         assert server.wait(killed[0], 20) == -signal.SIGKILL

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.kernel_calls import CallsHere, NotATensor, Raised
+from opwright.checks.exceptions import Raised
+from opwright.checks.kernel_calls import CallsHere, NotATensor
 from opwright.checks.process.kernel_process import _Server
 from opwright.checks.process.messages import Job
 from opwright.checks.process.remote import RemoteCalls

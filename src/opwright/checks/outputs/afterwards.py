@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import torch
 
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import Raised, same_layout
+from opwright.checks.exceptions import Raised
+from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, SkippedCase
 from opwright.checks.outputs import values
 from opwright.results import Coverage, Finding, NotChecked, Status

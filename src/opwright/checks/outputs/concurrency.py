@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import Raised, same_layout
+from opwright.checks.exceptions import Raised
+from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Prepared
 from opwright.checks.outputs.repeated_calls import draws_of, is_right
 from opwright.results import Finding, NotChecked, Status

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import Raised, same_layout
+from opwright.checks.exceptions import Raised
+from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation
 from opwright.checks.outputs import values
 from opwright.results import Coverage, Finding, NotChecked, Status

@@ -17,6 +17,7 @@ import torch
 
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
+from opwright.checks.exceptions import in_words
 from opwright.checks.guarded import BITS, GuardedMemory
 from opwright.checks.observation import Prepared, SkippedCase
 from opwright.checks.state import in_simulator
@@ -95,7 +96,7 @@ def _run_guarded(context: Context, case: Prepared, bits: int, wait_s: float = 0)
             outputs = context.run_kernel(arguments)
         context.synchronize()
     except Exception as error:
-        return SkippedCase(f"the kernel raises {type(error).__name__} in guarded memory: {error}")
+        return SkippedCase(f"in guarded memory, the kernel raises {in_words(error)}")
     soon = [t.clone() for t in outputs if isinstance(t, torch.Tensor)]
     if len(soon) != len(outputs):
         return SkippedCase("the kernel returns something else than tensors")

@@ -22,6 +22,7 @@ import torch
 
 from opwright import tree
 from opwright.checks.context import Context
+from opwright.checks.exceptions import in_words
 from opwright.checks.memory import data_bytes, free_bytes, is_shortage
 from opwright.checks.state import in_simulator
 from opwright.contract import derive
@@ -212,13 +213,13 @@ def _sizes(context: Context, pair: _Long) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    text = f"{type(error).__name__}: {error}"
+    text = in_words(error)
     return "there is not enough memory" if is_shortage(text) else text.splitlines()[0]
 
 
 def _is_refusal(error: Exception) -> bool:
     """Whether a kernel says that it does not take such sizes, or a GPU that a grid is too large: nothing is wrong."""
-    text = f"{type(error).__name__}: {error}"
+    text = in_words(error)
     return "CUDA error" not in text or "invalid configuration" in text or "invalid argument" in text
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import Layout, Raised
+from opwright.checks.exceptions import Raised
+from opwright.checks.kernel_calls import Layout
 from opwright.checks.observation import Observation
 from opwright.contract.binding import describe_outputs
 from opwright.results import Finding, NotChecked

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import Raised
+from opwright.checks.exceptions import Raised, in_words
 from opwright.checks.observation import Observation, copy_of, to_cpu
 from opwright.contract.binding import fill
 from opwright.results import Finding, NotChecked, Status
@@ -77,7 +77,7 @@ def _why_not(
     except Raised as error:  # by the kernel, which the property calls
         return f"it raised {error}"
     except Exception as error:  # the author's function may raise anything
-        return f"it raised {type(error).__name__}: {error}"
+        return f"it raised {in_words(error)}"
     if isinstance(holds, torch.Tensor) and holds.dim():
         return _first_false(holds)
     return None if holds is None or bool(holds) else "it does not hold"

@@ -17,7 +17,8 @@ from opwright import tree
 from opwright.checks.allocation import given_out
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import Raised, same_layout
+from opwright.checks.exceptions import Raised, in_words
+from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, Prepared, SkippedCase
 from opwright.checks.outputs import values
 from opwright.contract.inputs.sizes import elements
@@ -138,7 +139,7 @@ def _repeat(context: Context, case: str, draws: Sequence[Prepared]) -> tuple[str
             outputs = context.results(arguments)
             context.synchronize()
         except Exception as error:  # an exception of the kernel is a finding
-            return f"call {call + 1} raised {type(error).__name__}: {error}", call
+            return f"call {call + 1} raised {in_words(error)}", call
         if not _are_equal(outputs, right.get(call % len(draws), ())):
             wrong = is_right(context, draw, outputs)
             if wrong is not None:

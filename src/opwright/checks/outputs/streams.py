@@ -14,7 +14,7 @@ import torch
 
 from opwright import tree
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import Raised
+from opwright.checks.exceptions import Raised
 from opwright.checks.observation import Observation
 from opwright.checks.outputs import values
 from opwright.internals.cuda import keep_gpu_busy

@@ -11,7 +11,8 @@ import torch
 from opwright.checks.comparison.statistics import ERROR_RATE
 from opwright.checks.comparison.tolerance import ErrorSizes, describe_difference
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import NotATensor, Raised
+from opwright.checks.exceptions import Raised
+from opwright.checks.kernel_calls import NotATensor
 from opwright.checks.observation import Observation, to_cpu
 from opwright.checks.outputs.random_values import difference_of_distributions, not_repeatable, sampled_cases
 from opwright.results import Finding, NotChecked, Status

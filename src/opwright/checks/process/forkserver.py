@@ -2,7 +2,8 @@
 
 ``python -m opwright.checks.process.forkserver FD`` reads requests from a socket. Each request is the name of what the
 worker becomes, with its sockets and a pipe for its output as file descriptors; the answer is ``{"pid": …}`` at once and
-``{"exit": pid, "status": …}`` when the worker has ended. Forking takes milliseconds where starting
+``{"exit": pid, "status": …}`` when the worker has ended; ``{"stopped": …}`` says that something stopped this process or
+its parent, other than a terminal's Ctrl-Z. Forking takes milliseconds where starting
 Python and importing torch takes seconds, and a process that has run nothing has no OpenMP pool and no CUDA
 context that would not survive the fork.
 """
@@ -25,6 +26,7 @@ from enum import StrEnum
 
 import torch
 
+from opwright.checks.relatives import adopt_orphans, children, let_go_on
 from opwright.internals.cuda import gpus_counted_by_nvml, may_use_gpus
 from opwright.internals.names import SLOW_IMPORTS
 
@@ -33,6 +35,8 @@ __all__ = ["MESSAGE_BYTES", "Role", "serve"]
 MESSAGE_BYTES = 4096
 # A worker's sockets and its output; a judge has one to each process of two groups.
 _MOST_FILES = 200
+# Seconds after which the server looks after its parent.
+_LOOK_AFTER_PARENT = 1.0
 _OWN_IMPORTS = ("opwright.checks.process.judge", "opwright.checks.process.kernel_process",
                 "opwright.checks.process.rank_process", "platformdirs")  # fmt: skip
 
@@ -76,13 +80,20 @@ def serve(requests: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    parent = os.getppid()
+    adopt_orphans()
+    _notice_stops(requests)
     alive: set[int] = set()
     while True:
-        ready, _, _ = select.select([requests.fileno(), woken], [], [])
+        ready, _, _ = select.select([requests.fileno(), woken], [], [], _LOOK_AFTER_PARENT)
+        # A terminal's Ctrl-Z stops this process as well, a kernel perhaps only its parent.
+        if not ready and let_go_on(parent):
+            _send(requests, {"stopped": parent})
         if woken in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(woken, 4096)
             _report_ended(requests, alive)
+            _end_orphans(alive)
         if requests.fileno() in ready and not _accept(requests, alive):
             break
     for pid in alive:
@@ -110,12 +121,43 @@ def _accept(requests: socket.socket, alive: set[int]) -> bool:
 
 
 def _report_ended(requests: socket.socket, alive: set[int]) -> None:
-    while alive:
-        pid, status = os.waitpid(-1, os.WNOHANG)
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:  # there are none
+            return
         if pid == 0:
             return
-        alive.discard(pid)
-        _send(requests, {"exit": pid, "status": os.waitstatus_to_exitcode(status)})
+        if pid in alive:
+            alive.discard(pid)
+            _send(requests, {"exit": pid, "status": os.waitstatus_to_exitcode(status)})
+
+
+def _notice_stops(requests: socket.socket) -> None:
+    """Report each stop by SIGSTOP, once this process goes on."""
+    by_terminal = False
+
+    def stop(*_: object) -> None:
+        nonlocal by_terminal
+        by_terminal = True
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def go_on(*_: object) -> None:
+        nonlocal by_terminal
+        if not by_terminal:
+            _send(requests, {"stopped": os.getpid()})
+        by_terminal = False
+
+    signal.signal(signal.SIGTSTP, stop)
+    signal.signal(signal.SIGCONT, go_on)
+
+
+def _end_orphans(alive: set[int]) -> None:
+    """End what workers that have ended left behind."""
+    for pid in children():
+        if pid not in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _send(requests: socket.socket, message: dict[str, int]) -> None:
@@ -131,8 +173,8 @@ def _become_worker(role: Role, sockets: Sequence[int], output: int) -> None:
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTSTP, signal.SIGCONT):
+            signal.signal(number, signal.SIG_DFL)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
-import threading
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from opwright.checks.context import KERNEL
-from opwright.checks.process.forkserver import MESSAGE_BYTES, Role
+from opwright.checks.process.fork_servers import ForkServer, kill
+from opwright.checks.process.forkserver import Role
 from opwright.checks.process.messages import (
     LOST_GPU,
     Doing,
@@ -29,12 +29,12 @@ from opwright.checks.process.messages import (
     RankEnded,
     Unavailable,
     read_message,
+    visible,
     write_job,
 )
 from opwright.checks.process.ranks import processes_of
-from opwright.errors import CheckError
 
-__all__ = ["Ending", "ForkServer", "end_workers", "fork_server", "how_ended", "run_job"]
+__all__ = ["Ending", "how_ended", "run_job"]
 
 # How much of a kernel's output is kept: endless output must not fill the parent's memory.
 _MOST_OUTPUT = 64 * 1024
@@ -49,7 +49,7 @@ _STEPS = 30
 class Ending:
     """How a worker ended: ``exit_code`` is negative for a signal; ``hung`` if it was killed after a time-out;
     ``broken`` says what was wrong with its messages; and ``out_of_memory`` whether the system ended processes in that
-    time to have memory."""
+    time to have memory; and ``disturbed`` says what happened to the processes that check it, as by the kernel."""
 
     exit_code: int
     hung: bool
@@ -61,6 +61,12 @@ class Ending:
     finished: bool
     broken: str = ""
     out_of_memory: bool = False
+    disturbed: str = ""
+
+    @property
+    def went_wrong(self) -> bool:
+        """Whether it is no worker's end whose check is complete."""
+        return not self.finished or self.exit_code != 0 or self.hung or bool(self.broken or self.disturbed)
 
     @property
     def is_shortage(self) -> bool:
@@ -75,6 +81,8 @@ class Ending:
             ending = f"did not return within {timeout:g} s, and was stopped"
         elif self.is_shortage:
             ending = "was ended by the system, whose memory was short"
+        elif self.disturbed:
+            ending = self.disturbed
         elif self.exit_code < 0:
             ending = how_ended(self.exit_code)
             ending += f" {self.at}" if ending.endswith(("SIGSEGV", "SIGBUS")) and self.at else ""
@@ -82,127 +90,8 @@ class Ending:
             ending = "caused an error after which the GPU answers nothing to its process"
         else:
             ending = how_ended(self.exit_code)
-        tail = "\n".join(self.output.strip().splitlines()[-6:])
+        tail = visible("\n".join(self.output.strip().splitlines()[-6:]))
         return f"{self.who} {ending}" + (f"; its last output:\n{tail}" if tail else "")
-
-
-# Several kernels are checked at a time, so that each has some of the cores, and threads that wait for work sleep: by
-# default, OpenMP's spin on the cores that others need. (After torch.set_num_threads, LU in MKL may return garbage.)
-_THREADS = {"OMP_NUM_THREADS": str(max(2, (os.cpu_count() or 1) // 2)), "OMP_WAIT_POLICY": "PASSIVE"}
-
-
-class ForkServer:
-    """A connection to one fork server (see ``forkserver.py``), shared by the threads of this process."""
-
-    def __init__(self, *, interpret: bool) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {**_THREADS, **os.environ, "TRITON_INTERPRET": "1" if interpret else "0"}
-        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "opwright.checks.process.forkserver", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            )
-        self._socket = ours
-        self._changed = threading.Condition()
-        self._starting = threading.Lock()
-        self._pids: list[int] = []
-        self._has_forked = self._is_closed = False
-        self._ended: dict[int, int] = {}
-        self._broken = ""
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    @property
-    def alive(self) -> bool:
-        return not self._broken and self._process.poll() is None
-
-    def _listen(self) -> None:
-        while True:
-            try:
-                data = self._socket.recv(MESSAGE_BYTES)
-            except OSError:
-                data = b""
-            with self._changed:
-                if not data:
-                    self._broken = self._why_it_broke()
-                else:
-                    message = json.loads(data)
-                    if "pid" in message:
-                        self._pids.append(message["pid"])
-                    else:
-                        self._ended[message["exit"]] = message["status"]
-                self._changed.notify_all()
-            if not data:
-                return
-
-    def _why_it_broke(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-        assert self._process.stderr is not None  # opened as a pipe
-        return self._process.stderr.read().decode(errors="replace").strip()[-2000:] or "it ended without a message"
-
-    def fork(self, role: Role, sockets: Sequence[socket.socket], output: int) -> int:
-        """Fork a worker that owns these ends; returns its process id."""
-        with self._starting:  # answers come in the order of requests
-            with contextlib.suppress(OSError):  # the listener reports the cause
-                socket.send_fds(self._socket, [role.encode()], [*(s.fileno() for s in sockets), output])
-            with self._changed:
-                self._wait_for(lambda: bool(self._pids or self._broken), timeout=300)
-                if not self._pids:
-                    raise CheckError(f"the process that workers are forked from has ended: {self._broken}")
-                self._has_forked = True
-                pid = self._pids.pop(0)
-                if self._is_closed:  # closed in the meantime, so nothing else ends this worker
-                    _kill(pid)
-                    raise CheckError("the process that workers are forked from was ended")
-                return pid
-
-    def wait(self, pid: int, timeout: float) -> int | None:
-        """The exit code of a worker, or None if it does not end in time."""
-        with self._changed:
-            self._wait_for(lambda: bool(pid in self._ended or self._broken), timeout)
-            return self._ended.pop(pid, None)
-
-    def _wait_for(self, has_happened: Callable[[], bool], timeout: float) -> None:
-        """Wait for news of the server; a kernel may have stopped it with a signal."""
-        end = time.monotonic() + timeout
-        while not self._changed.wait_for(has_happened, min(1.0, max(0.0, end - time.monotonic()))):
-            if time.monotonic() >= end:
-                return
-            _continue(self._process.pid)
-
-    def close(self) -> None:
-        """End the server and its workers."""
-        self._is_closed = True  # before _has_forked is read: ``fork`` sets that, and then reads this
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        if not self._has_forked:  # it may still be importing, and would read its socket only afterwards
-            self._process.kill()
-
-
-_lock = threading.Lock()
-_servers: dict[bool, ForkServer] = {}
-
-
-def fork_server(*, interpret: bool) -> ForkServer:
-    """The fork server of this process, one for each way to run Triton; started on first use."""
-    with _lock:
-        server = _servers.get(interpret)
-        if server is None or not server.alive:
-            server = _servers[interpret] = ForkServer(interpret=interpret)
-        return server
-
-
-def end_workers() -> None:
-    """End the fork servers of this process, with every worker; the next check starts new ones."""
-    with _lock:
-        for server in _servers.values():
-            server.close()
-        _servers.clear()
 
 
 def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[Message], None]) -> Ending:
@@ -212,7 +101,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
     Args:
         timeout: seconds that one step may take; a build may take ten times as long.
     """
-    ended_before = _ended_for_memory()
+    ended_before, stops = _ended_for_memory(), server.stops
     ours, theirs = socket.socketpair()
     to_kernel, to_judge = socket.socketpair()
     read_output, write_output = os.pipe()
@@ -222,6 +111,8 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         ends.callback(os.close, read_output)
         ends.callback(ranks.end)
         ends.enter_context(ours)
+        folder = tempfile.TemporaryDirectory(prefix="opwright-kernel-", ignore_cleanup_errors=True)
+        job = dataclasses.replace(job, temporary=ends.enter_context(folder))
         try:
             with theirs, to_kernel, to_judge:
                 try:
@@ -236,7 +127,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
             hung = conversation.listen()
         except BaseException:
             for pid in pids:
-                _kill(pid)
+                kill(pid)
             raise
     gives_up = hung or bool(conversation.broken)
     kernel, judge = (_end(server, pid, at_once=gives_up) for pid in pids)
@@ -251,6 +142,7 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         finished=conversation.finished and not conversation.broken,
         broken=conversation.broken,
         out_of_memory=_ended_for_memory() > ended_before,
+        disturbed=server.disturbed_since(stops),
     )
 
 
@@ -287,7 +179,7 @@ class _Ranks:
     def end(self) -> None:
         """End all of them."""
         for pid in self._pids:
-            _kill(pid)
+            kill(pid)
         for number, pid in enumerate(self._pids):
             if self._codes.get(number) is None:
                 self._server.wait(pid, timeout=30)
@@ -309,27 +201,13 @@ def _ended_for_memory() -> int:
     return 0
 
 
-def _continue(pid: int) -> None:
-    """Let a process go on, if it was stopped."""
-    with contextlib.suppress(OSError):
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state in "Tt":
-            os.kill(pid, signal.SIGCONT)
-
-
 def _end(server: ForkServer, pid: int, *, at_once: bool) -> int:
     """The exit code of a process that is about to end, or is killed. What it has started ends with it."""
     code = None if at_once else server.wait(pid, timeout=5)
-    _kill(pid)
+    kill(pid)
     if code is None:
         code = server.wait(pid, timeout=30)
     return code if code is not None else -signal.SIGKILL
-
-
-def _kill(pid: int) -> None:
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
 
 
 class _Conversation:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import socket
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,8 +17,10 @@ from typing import Any
 import torch
 
 from opwright import tree
+from opwright.checks import state
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import CallsHere, Layout, Raised, pass_on_refusal
+from opwright.checks.exceptions import Raised, in_words, pass_on_refusal
+from opwright.checks.kernel_calls import CallsHere, Layout
 from opwright.checks.memory import copy_back, same_layout_copy
 from opwright.checks.process.messages import (
     LOST_GPU,
@@ -33,9 +36,11 @@ from opwright.checks.process.messages import (
 )
 from opwright.checks.process.setup import enter, error_of_check, join_alone, load_operator, prepare_torch
 from opwright.checks.process.wire import Connection, Ended, write_tensors
+from opwright.checks.relatives import adopt_orphans
 from opwright.checks.table import CHECKS
 from opwright.contract.inputs.case import Case
 from opwright.errors import CompileError, NotSimulatedError, OpwrightError
+from opwright.internals.compiler import settle_inductor_cache
 from opwright.results import Finding
 from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
@@ -52,10 +57,20 @@ def main(connection: socket.socket) -> None:
         job = job_from(link.receive_bytes())
         _log_through(link)
         enter(job)
+        adopt_orphans()
+        _take_temporary_folder(job.temporary)
         operator = _loaded(link, job)
         if operator is not None and _is_built(link, operator, job):
             with operator.only(job.kernel), under_check():
                 _Server(link, operator, job).serve()
+
+
+def _take_temporary_folder(folder: str) -> None:
+    """Make temporary files in a folder of this process only: so they are seen, and removed with it."""
+    settle_inductor_cache()
+    os.environ["TMPDIR"] = folder
+    tempfile.tempdir = None  # it is read again
+    state.watch_folder(folder)
 
 
 def _log_through(link: Connection) -> None:
@@ -222,7 +237,7 @@ def chosen_kernel(calls: CallsHere, arguments: Sequence[Any], device: str) -> di
     except OpwrightError as error:  # such as a list without a tensor
         return {"refused": error.message}
     except Exception as error:  # ``when`` may raise anything
-        return {"refused": f"{type(error).__name__}: {error}"}
+        return {"refused": in_words(error)}
 
 
 def on_device(arguments: Any, device: str) -> Any:

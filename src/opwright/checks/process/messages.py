@@ -11,6 +11,7 @@ import io
 import json
 import os
 import sys
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BufferedIOBase
@@ -40,6 +41,7 @@ __all__ = [
     "read_job",
     "read_message",
     "record_of",
+    "visible",
     "write_job",
     "write_message",
 ]  # fmt: skip
@@ -61,6 +63,7 @@ class Job:
         ranks: the number of processes in the group of an operator that communicates; 0 if there are none, which
             ``why_no_ranks`` then explains.
         timeout: seconds that one step may take.
+        temporary: a folder for the kernel's temporary files.
     """
 
     kernel: str
@@ -78,6 +81,7 @@ class Job:
     ranks: int = 0
     why_no_ranks: str = ""
     timeout: float = 60.0
+    temporary: str = ""
 
 
 def write_job(job: Job) -> bytes:
@@ -183,7 +187,33 @@ def write_message(message: Message) -> bytes:
 
 
 def read_message(line: bytes) -> Message:
-    return message_of(json.loads(line))
+    """Read what ``write_message`` wrote. Texts may be a kernel's, so that each is made ``visible``."""
+    return message_of(_visible_in(json.loads(line)))
+
+
+def _visible_in(value: Any) -> Any:
+    match value:
+        case str():
+            return visible(value)
+        case list():
+            return [*map(_visible_in, value)]
+        case dict():
+            return {visible(name): _visible_in(each) for name, each in value.items()}
+    return value
+
+
+def visible(text: str) -> str:
+    """A text with escapes in place of what no terminal or file should get from a kernel: control characters, which may
+    move the cursor, and halves of surrogate pairs, which UTF-8 does not have."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in "\n\t" or unicodedata.category(c) == "Zs" else _escaped(c) for c in text
+    )
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def record_of(message: Message) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from opwright.checks.kernel_calls import Raised
+from opwright.checks.exceptions import Raised
 from opwright.checks.process.messages import Job, Message, write_job
 from opwright.checks.process.rank_process import Seat, Who
 from opwright.checks.process.remote import RemoteCalls, raised_from

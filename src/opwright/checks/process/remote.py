@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import Call, Gradients, Layout, Raised
+from opwright.checks.exceptions import Raised
+from opwright.checks.kernel_calls import Call, Gradients, Layout
 from opwright.checks.process.messages import Doing, Found, Message, Notice, Suspected, Unchecked, message_of
 from opwright.checks.process.wire import BrokenAnswer, Connection, dtype_named, read_tensors
 from opwright.checks.state import in_simulator

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
-from opwright.checks.kernel_calls import NotATensor, Raised
+from opwright.checks.exceptions import Raised
+from opwright.checks.kernel_calls import NotATensor
 from opwright.checks.ranks.joint import Evaluation, Question
 
 __all__ = ["RankAnswer", "RankError", "Ranks"]

@@ -17,7 +17,7 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.tolerance import ErrorSizes, describe_difference
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import Raised
+from opwright.checks.exceptions import Raised
 from opwright.checks.observation import Observation, SkippedCase
 from opwright.checks.outputs import values
 from opwright.checks.ranks.answers import RankError, Ranks

@@ -11,7 +11,7 @@ from typing import Any
 
 from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.context import Context
-from opwright.checks.kernel_calls import Raised
+from opwright.checks.exceptions import Raised
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
 from opwright.checks.ranks.answers import RankAnswer, RankError, Ranks
 from opwright.checks.ranks.joint import JointComputation, OfRank, Question

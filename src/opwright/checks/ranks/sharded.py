@@ -16,7 +16,7 @@ from opwright.checks.comparison.tolerance import Computation, describe_differenc
 from opwright.checks.context import MOST_FAILURES, Context
 from opwright.checks.derivatives.derivative import derivative_of
 from opwright.checks.derivatives.gradients import expected_gradients, incoming_gradients
-from opwright.checks.kernel_calls import Raised
+from opwright.checks.exceptions import Raised
 from opwright.checks.observation import Observation
 from opwright.checks.ranks.answers import RankAnswer, RankError, Ranks
 from opwright.checks.ranks.context import is_of_others, what_failed

@@ -11,6 +11,7 @@ import torch
 from opwright import tree
 from opwright.checks.context import Context
 from opwright.checks.derivatives.derivative import derivative_of
+from opwright.checks.exceptions import in_words
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation
 from opwright.checks.outputs import values
@@ -74,7 +75,7 @@ def _run(context: Context, compiled: Any, case: Case) -> str | None:
                 arguments, outputs, contract.unpack(contract.signature.call(context.op.with_saved, arguments))
             )
         except Exception as error:  # a graph break, a failing fake, any compiler error
-            return f"{type(error).__name__}: {str(error).strip()[:1500]}"
+            return in_words(error)[:1500]
 
 
 def _compare_gradients(arguments: Any, compiled: tuple[Any, ...], eager: tuple[Any, ...]) -> str | None:

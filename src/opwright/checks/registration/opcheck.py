@@ -15,6 +15,7 @@ import torch
 from opwright import tree
 from opwright.checks.context import Context
 from opwright.checks.derivatives.derivative import Derivative, derivative_of, gradients_of_sum
+from opwright.checks.exceptions import in_words
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, to_cpu
 from opwright.contract import derive
@@ -131,5 +132,5 @@ def _run(context: Context, arguments: Sequence[Any], tests: Sequence[str], large
                 atol=max(1e-5, _ROUNDING * largest),
             )
     except Exception as error:  # opcheck raises OpCheckError, and whatever the operator raises
-        return f"{type(error).__name__}: {str(error).strip()[:1500]}"
+        return in_words(error)[:1500]
     return None

@@ -19,6 +19,7 @@ from torch import Tensor
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import MOST_FAILURES, Context
+from opwright.checks.exceptions import in_words
 from opwright.checks.observation import Observation
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.sizes import elements
@@ -98,7 +99,7 @@ def _accepted(context: Context, run: Observation) -> list[tuple[list[Any], list[
         found = context.op.contract.signature.call(rule, described)
         return [(list(outputs), list(inputs)) for outputs, inputs in found]
     except Exception as error:  # a rule may read what only DTensor's descriptions have
-        return f"the rule raises {type(error).__name__} on tensors without placements: {error}"
+        return f"the rule raises on tensors without placements: {in_words(error)}"
 
 
 def _check_placements(
@@ -126,7 +127,7 @@ def _check_placements(
         except ArgumentError as error:  # the contract does not take parts of these sizes
             return NotChecked(NAME, error.message)
         except Exception as error:
-            return f"on a part of the arguments it raised {type(error).__name__}: {error}"
+            return f"on a part of the arguments it raised {in_words(error)}"
         results.append([t.detach().cpu() for t in tree.tensors([found])])
     return _compare(run.reference, outputs, results)
 

@@ -11,6 +11,7 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import Context, kind_of
+from opwright.checks.exceptions import in_words
 from opwright.checks.observation import Observation, to_cpu
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 
@@ -72,7 +73,7 @@ def _check_batch(context: Context, examples: Sequence[Sequence[Any]], dims: tupl
         with context.op.only(context.kernel):
             got = torch.vmap(call, in_dims=dims)(*together)
     except Exception as error:  # a custom rule may raise anything
-        return f"it raised {type(error).__name__}: {error}"
+        return f"it raised {in_words(error)}"
     for number, example in enumerate(examples):
         own = [example[i] if dim is not None else examples[0][i] for i, dim in enumerate(dims)]
         largest = max(t.numel() for t in tree.tensors(own))

@@ -1,0 +1,94 @@
+"""Exceptions of a kernel, whose class and text are the user's: in words, and with the line that raised them."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import linecache
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from opwright.checks import state
+from opwright.errors import NotSimulatedError
+
+__all__ = ["Raised", "in_words", "pass_on_refusal", "place_of", "text_of", "where_raised"]
+
+
+class Raised(Exception):
+    """An exception of the kernel, in the words of the process in which it ran.
+
+    Attributes:
+        kind: the name of its class.
+        at: the line of the user's that raised it, on lines of its own; or empty.
+    """
+
+    def __init__(self, kind: str, text: str, at: str = "") -> None:
+        super().__init__(text)
+        self.kind, self.at = kind, at
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.args[0]}{self.at}"
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception, whose ``__str__`` may raise another one."""
+    try:
+        return str(error)
+    except Exception as wrong:  # the class is the user's
+        return f"(its __str__ raises {type(wrong).__name__})"
+
+
+def in_words(error: BaseException) -> str:
+    """The class and the text of an exception."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
+def where_raised(error: BaseException) -> str:
+    """The last line of the user's that ran, on lines of its own; or empty."""
+    return place_of(frame for part in _with_causes(error) for frame in traceback.extract_tb(part.__traceback__))
+
+
+def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
+    """The last line of the user's among some frames, on lines of its own; or empty."""
+    own = [f for f in frames if f.lineno and _is_the_users(f.filename)]
+    if not own:
+        return ""
+    line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
+    return f"\n{Path(own[-1].filename).name}:{own[-1].lineno}:\n    {line}"
+
+
+def pass_on_refusal(error: Exception) -> None:
+    """Raise what a simulator does not have: that says nothing about the kernel."""
+    if isinstance(error, NotSimulatedError) and state.in_simulator():
+        raise error
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those that it was raised from, as Triton's interpreter wraps what a line of a kernel raises."""
+    known: BaseException | None = error
+    while known is not None:
+        yield known
+        known = known.__cause__
+
+
+def _is_the_users(file: str) -> bool:
+    parts = Path(file).parts
+    in_python = file.startswith(_python()) and "site-packages" not in parts
+    is_called = file.startswith(_called()) and "gallery" not in parts
+    return Path(file).is_file() and not in_python and not is_called
+
+
+@functools.cache
+def _python() -> str:
+    """The folder of Python's own modules."""
+    return sysconfig.get_path("stdlib") + os.sep
+
+
+@functools.cache
+def _called() -> tuple[str, ...]:
+    """The folders of packages that kernels call."""
+    found = map(importlib.util.find_spec, ("torch", "triton", "numpy", "opwright"))
+    return tuple(str(Path(spec.origin).parent) + os.sep for spec in found if spec is not None and spec.origin)

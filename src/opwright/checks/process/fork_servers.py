@@ -1,0 +1,218 @@
+"""The parent's side of the fork servers, which start worker processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from opwright.checks.process.forkserver import MESSAGE_BYTES, Role
+from opwright.checks.relatives import let_go_on
+from opwright.errors import CheckError
+
+__all__ = ["ForkServer", "ServerEndedError", "alone", "beside_others", "end_workers", "kill"]
+
+# Several kernels are checked at a time, so that each has some of the cores, and threads that wait for work sleep: by
+# default, OpenMP's spin on the cores that others need. (After torch.set_num_threads, LU in MKL may return garbage.)
+_THREADS = {"OMP_NUM_THREADS": str(max(2, (os.cpu_count() or 1) // 2)), "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+class ServerEndedError(CheckError):
+    """A fork server has ended, so that it forks nothing."""
+
+
+class ForkServer:
+    """A connection to one fork server (see ``forkserver.py``), shared by the threads of this process."""
+
+    def __init__(self, *, interpret: bool) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {**_THREADS, **os.environ, "TRITON_INTERPRET": "1" if interpret else "0"}
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "opwright.checks.process.forkserver", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+        self._socket = ours
+        self._changed = threading.Condition()
+        self._starting = threading.Lock()
+        self._pids: list[int] = []
+        self._has_forked = self._is_closed = False
+        self._ended: dict[int, int] = {}
+        self.stops = 0  # of the server or of this process
+        self._broken = ""
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        return not self._broken and self._process.poll() is None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself, after it had started."""
+        return self._has_forked and not self._is_closed and not self.alive
+
+    def disturbed_since(self, stops: int) -> str:
+        """What has happened to the server, or to this process, since there were so many stops."""
+        if self.has_ended:
+            return "ended the process that its own was forked from"
+        return "stopped a process that checks it" if self.stops > stops else ""
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                data = self._socket.recv(MESSAGE_BYTES)
+            except OSError:
+                data = b""
+            with self._changed:
+                if not data:
+                    self._broken = self._why_it_broke()
+                else:
+                    message = json.loads(data)
+                    if "pid" in message:
+                        self._pids.append(message["pid"])
+                    elif "stopped" in message:
+                        self.stops += 1
+                    else:
+                        self._ended[message["exit"]] = message["status"]
+                self._changed.notify_all()
+            if not data:
+                return
+
+    def _why_it_broke(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        assert self._process.stderr is not None  # opened as a pipe
+        return self._process.stderr.read().decode(errors="replace").strip()[-2000:] or "it ended without a message"
+
+    def fork(self, role: Role, sockets: Sequence[socket.socket], output: int) -> int:
+        """Fork a worker that owns these ends; returns its process id."""
+        with self._starting:  # answers come in the order of requests
+            with contextlib.suppress(OSError):  # the listener reports the cause
+                socket.send_fds(self._socket, [role.encode()], [*(s.fileno() for s in sockets), output])
+            with self._changed:
+                self._wait_for(lambda: bool(self._pids or self._broken), timeout=300)
+                if not self._pids:
+                    raise ServerEndedError(f"the process that workers are forked from has ended: {self._broken}")
+                self._has_forked = True
+                pid = self._pids.pop(0)
+                if self._is_closed:  # closed in the meantime, so nothing else ends this worker
+                    kill(pid)
+                    raise ServerEndedError("the process that workers are forked from was ended")
+                return pid
+
+    def wait(self, pid: int, timeout: float) -> int | None:
+        """The exit code of a worker, or None if it does not end in time."""
+        with self._changed:
+            self._wait_for(lambda: bool(pid in self._ended or self._broken), timeout)
+            return self._ended.pop(pid, None)
+
+    def _wait_for(self, has_happened: Callable[[], bool], timeout: float) -> None:
+        """Wait for news of the server; a kernel may have stopped it with a signal."""
+        end = time.monotonic() + timeout
+        while not self._changed.wait_for(has_happened, min(1.0, max(0.0, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                return
+            let_go_on(self._process.pid)
+
+    def close(self) -> None:
+        """End the server and its workers."""
+        self._is_closed = True  # before _has_forked is read: ``fork`` sets that, and then reads this
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if not self._has_forked:  # it may still be importing, and would read its socket only afterwards
+            self._process.kill()
+
+
+_lock = threading.Lock()
+_servers: dict[bool, ForkServer] = {}
+_lone_servers: set[ForkServer] = set()
+
+
+class _Turns:
+    """Lets many threads go on together, or one alone."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._together = self._waiting = 0
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting)
+            self._together += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._together -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._changed:
+            self._waiting += 1
+            self._changed.wait_for(lambda: not self._together)
+            self._together += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._together -= 1
+                self._waiting -= 1
+                self._changed.notify_all()
+
+
+_turns = _Turns()
+
+
+@contextlib.contextmanager
+def beside_others(*, interpret: bool) -> Iterator[ForkServer]:
+    """A block with this process' fork server, one for each way to run Triton; started on first use."""
+    with _turns.together():
+        with _lock:
+            server = _servers.get(interpret)
+            if server is None or not server.alive:
+                server = _servers[interpret] = ForkServer(interpret=interpret)
+        yield server
+
+
+@contextlib.contextmanager
+def alone(*, interpret: bool) -> Iterator[ForkServer]:
+    """A block with a new fork server, while no other thread is in such a block."""
+    with _turns.alone():
+        server = ForkServer(interpret=interpret)
+        with _lock:
+            _lone_servers.add(server)
+        try:
+            yield server
+        finally:
+            with _lock:
+                _lone_servers.discard(server)
+            server.close()
+
+
+def end_workers() -> None:
+    """End the fork servers of this process, with every worker; the next check starts new ones."""
+    with _lock:
+        for server in (*_servers.values(), *_lone_servers):
+            server.close()
+        _servers.clear()
+
+
+def kill(pid: int) -> None:
+    """End a worker with its process group."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)

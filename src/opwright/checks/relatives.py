@@ -1,0 +1,43 @@
+"""The processes around a worker, which its kernel may stop or leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["adopt_orphans", "children", "let_go_on"]
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what the descendants of this process leave behind, also if they made a session of its own:
+    so it is found, and ended."""
+    set_child_subreaper = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
+def children() -> Iterator[int]:
+    """The processes whose parent is this one, but for those that have ended and wait for it to take notice."""
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended
+            yield from (pid for pid in map(int, (task / "children").read_text().split()) if _state(pid) not in "ZX")
+
+
+def let_go_on(pid: int) -> bool:
+    """Let a process go on, if a signal stopped it. Returns whether one had."""
+    if _state(pid) != "T":
+        return False
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGCONT)
+    return True
+
+
+def _state(pid: int) -> str:
+    """The letter of /proc/PID/stat; X for a process that is no more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
