@@ -192,6 +192,20 @@ def waits_for_its_thread(x):
     return results[0]
 
 
+class _Monitor(threading.Thread):
+    """As a progress bar of tqdm starts one, which stays."""
+
+    __module__ = "tqdm._monitor"
+
+    def run(self):
+        time.sleep(60)
+
+
+def shows_progress(x):
+    _Monitor(daemon=True).start()
+    return 2 * x
+
+
 def waits_for_its_process(x):
     subprocess.run(["true"], check=True)
     return 2 * x
@@ -232,6 +246,7 @@ def computes_on_a_default_device(x):
         draws_with_its_own_generator, draws_in_a_fork, sets_it_back, records_no_gradients_inside,
         computes_on_a_default_device, asks_for_products_in_float32, waits_for_its_thread, waits_for_its_process,
         removes_its_files, keeps_one_folder_for_later_calls, has_a_daemon_that_has_ended,
+        shows_progress,
     ],
 )  # fmt: skip
 def test_what_is_as_before_is_no_warning(namespace, kernel):

@@ -46,8 +46,13 @@ def _flushes_denormals() -> bool:
 
 def _threads() -> frozenset[str]:
     """The threads that run, except those of the libraries that compile and compute."""
-    targets = {thread: getattr(getattr(thread, "_target", None), "__module__", "") for thread in threading.enumerate()}
-    return frozenset(thread.name for thread, module in targets.items() if not str(module).startswith(_LIBRARIES))
+    return frozenset(t.name for t in threading.enumerate() if not _what_runs_in(t).startswith(_LIBRARIES))
+
+
+def _what_runs_in(thread: threading.Thread) -> str:
+    """The module of a thread's function, or of its class if that has a ``run`` of its own."""
+    target = getattr(thread, "_target", None)
+    return str(getattr(type(thread) if target is None else target, "__module__", ""))
 
 
 def _children() -> frozenset[str]:

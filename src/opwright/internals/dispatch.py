@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from opwright.internals.lookup import all_found, find
 
 __all__ = [
+    "can_detect_interceptors",
     "conjugates_are_ignored",
     "forward_mode_is_on",
     "has_memory",
@@ -116,7 +117,7 @@ _profiler_is_on: Any = find("profiler", lambda is_on: is_on() in (False, True))
 
 _level = find("forward_level", lambda level: level == -1)
 
-_can_detect_interceptors = all_found(
+can_detect_interceptors = all_found(
     _key_set, _include, _exclude, _keys_of, _functorch_stack, _function_mode_is_on, _dispatch_modes, _profiler_is_on,
     _level,
 )  # fmt: skip
@@ -135,7 +136,7 @@ def _may_be_intercepted() -> bool:
 # Whether calls are intercepted right now by something without a key of a tensor or the thread: forward mode, a mode of
 # __torch_function__ or __torch_dispatch__ (such as fake tensors, with which export traces), the profiler. A function
 # without arguments.
-is_intercepted: Callable[[], Any] = _is_intercepted if _can_detect_interceptors else _may_be_intercepted
+is_intercepted: Callable[[], Any] = _is_intercepted if can_detect_interceptors else _may_be_intercepted
 
 
 def forward_mode_is_on() -> bool:
@@ -223,7 +224,7 @@ def run_with_default_keys(function: Callable[..., Result], *arguments: Any) -> R
     Inside an operator's rule the dispatcher has already switched off the keys that it has handled, such as autograd and
     functorch; a rule that differentiates or vmaps needs them again. Enclosing functorch transforms stay active.
     """
-    if _force_keys is None or not _can_detect_interceptors:
+    if _force_keys is None or not can_detect_interceptors:
         return _in_new_thread(function, *arguments)
     include, exclude = _default_key_sets()[0]
     if _functorch_stack() is not None:  # type: ignore[misc]
@@ -244,7 +245,7 @@ def conjugates_are_ignored() -> bool:
 
 def run_with_lazy_conjugates(function: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function in which lazy conjugates (``x.conj()``, ``x.imag``) are resolved."""
-    if _force_keys is None or not _can_detect_interceptors:
+    if _force_keys is None or not can_detect_interceptors:
         return _in_new_thread(function, *arguments)
     include, exclude = _include(), _exclude()  # type: ignore[misc]
     for key in (_key.Conjugate, _key.Negative):  # type: ignore[union-attr]

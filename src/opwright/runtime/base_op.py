@@ -11,6 +11,7 @@ call goes through torch's dispatcher, which calls the registered functions (``re
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol
 
@@ -37,6 +38,7 @@ from opwright.runtime.call.fast_path import (
     static_key,
     with_visible_outputs,
 )
+from opwright.runtime.call.guard import Guard, holds_in_python
 from opwright.runtime.call.on_copies import OnCopies
 from opwright.runtime.call.torch_ops import shorten
 from opwright.runtime.languages import Languages
@@ -54,6 +56,8 @@ R_co = TypeVar("R_co", covariant=True, default=Any)
 Part = TypeVar("Part", bound=Callable[..., Any])
 # The number of cached shapes with their kernels: a bound, should sizes change with every call.
 _MOST_CACHED_SHAPES = 4096
+# Held while guards are made or dropped, which is rare.
+_changing = threading.Lock()
 
 
 class OperatorKernel(GuardableKernel, Protocol):
@@ -77,11 +81,12 @@ class BaseOp(Languages, Generic[P, R_co]):
         self._only: str | None = None  # the kernel that calls are restricted to
         self._is_retired = False
         self._guarded_calls: tuple[GuardedCall, ...] = ()
+        self._changes = 0  # how often kernels or rules have changed
         # Shapes, dtypes and devices that were checked before, with their applicable kernels.
         self._applicable_by_key: dict[Any, tuple[OperatorKernel, ...]] = {}
         # A reference in NumPy: calls may pass arrays, and then return arrays.
         self._takes_arrays = contract.signature.language == "numpy"
-        self._arity = guarded_arity(contract)
+        self._arity, self._tails = guarded_arity(contract), contract.tails
         self._groups = contract.signature.groups
         self._group_names = tuple(contract.signature.arguments[i].name for i in self._groups)
         functools.update_wrapper(self, contract.function)
@@ -150,11 +155,11 @@ class BaseOp(Languages, Generic[P, R_co]):
 
     def _call_unguarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a plain call, or one through the dispatcher, and make a guard for later calls like it."""
-        arguments = fill(self.contract, args, kwargs)
+        arguments, since = fill(self.contract, args, kwargs), self._changes
         if is_plain_call(arguments):
             kernels = self._applicable_kernels(arguments)
             result = self._run_first(kernels, arguments)
-            self._guard(arguments, kernels, None)
+            self._guard(arguments, kernels, None, since)
             return result
         result = self._through_dispatcher(*self.contract.signature.split(arguments))
         signature = self.contract.signature
@@ -190,10 +195,14 @@ class BaseOp(Languages, Generic[P, R_co]):
 
     def _guard_like(self, arguments: Sequence[Any], *, tracked: bool) -> None:
         """Let later calls like this one, which has succeeded, run the same kernel."""
-        self._guard(arguments, self._applicable_kernels(arguments), self._track if tracked else None)
+        since = self._changes
+        self._guard(arguments, self._applicable_kernels(arguments), self._track if tracked else None, since)
 
-    def _guard(self, arguments: Sequence[Any], kernels: Sequence[OperatorKernel], track: Track | None) -> None:
-        guarded = guard_call(arguments, kernels, self._run_reference, track)
+    def _guard(
+        self, arguments: Sequence[Any], kernels: Sequence[OperatorKernel], track: Track | None, since: int
+    ) -> None:
+        """Make a guard, unless another thread has changed kernels or rules since there were so many changes."""
+        guarded = guard_call(arguments, kernels, self._run_reference, track, self._holds)
         if guarded is None:
             return
         signature = self.contract.signature
@@ -201,7 +210,18 @@ class BaseOp(Languages, Generic[P, R_co]):
             guarded = guarded._replace(run=_checked(overlap_check(self.contract, arguments), guarded.run))
         if track is None:  # a tracker returns visible outputs only
             guarded = with_visible_outputs(guarded, self.contract)
-        self._guarded_calls = newest_first(guarded, self._guarded_calls)
+        with _changing:
+            if since == self._changes:
+                self._guarded_calls = newest_first(guarded, self._guarded_calls)
+
+    def _forget_guards(self) -> None:
+        with _changing:
+            self._changes += 1
+            self._guarded_calls = ()
+
+    def _holds(self, guard: Guard) -> Callable[..., bool]:
+        """A function that tells whether a guard holds."""
+        return holds_in_python(guard)
 
     def _guarded_call(self, *arguments: Any) -> GuardedCall | None:
         """The guarded call that complete arguments would take; None if no call like it has left one."""
@@ -227,17 +247,17 @@ class BaseOp(Languages, Generic[P, R_co]):
         against the contract. Each kernel's own ``when`` is not yet evaluated."""
         if self._is_retired:
             raise self._retired_error()
-        key = (self._only, static_key(arguments))
+        key, known = (self._only, static_key(arguments)), self._applicable_by_key
         try:
-            found = self._applicable_by_key.get(key)
+            found = known.get(key)
         except TypeError:  # unhashable, so of a type that no argument has: an array, a dictionary
             bind(self.contract, arguments)
             raise
         if found is None:
             found = self._find_applicable(bind(self.contract, arguments), arguments)
-            if len(self._applicable_by_key) >= _MOST_CACHED_SHAPES:
-                self._applicable_by_key.clear()
-            self._applicable_by_key[key] = found
+            if len(known) >= _MOST_CACHED_SHAPES:
+                known.clear()
+            known[key] = found
         return found
 
     def _find_applicable(self, binding: Binding, arguments: Sequence[Any]) -> tuple[OperatorKernel, ...]:
@@ -344,8 +364,8 @@ class BaseOp(Languages, Generic[P, R_co]):
 
     def _changed(self) -> None:
         """Clear the caches that depend on this operator's kernels and rules."""
-        self._applicable_by_key.clear()
-        self._guarded_calls = ()
+        self._applicable_by_key = {}  # another one: a thread may still write what it has found into the old one
+        self._forget_guards()
         vars(self).pop("fingerprint", None)
         registration.changed(self)
         functional = vars(self).get("_functional")
@@ -358,7 +378,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         (The dispatcher's entry is removed, so the overload's handle is invalid.)
         """
         self._is_retired = True
-        self._guarded_calls = ()
+        self._forget_guards()
         self.overload = self._dispatch = self._refuse_retired
 
     def _refuse_retired(self, *_: Any, **__: Any) -> Any:

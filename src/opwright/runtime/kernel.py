@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,9 @@ from opwright.runtime.call.fast_path import (
     newest_first,
     with_visible_outputs,
 )
+from opwright.runtime.call.guard import Guard
 from opwright.runtime.call.launch import prepare_launch
+from opwright.runtime.call.native_guards import holds_natively, take_calls_of
 from opwright.runtime.register.registration import registered
 
 __all__ = ["Kernel", "gpu_of", "import_all", "under_check"]
@@ -68,7 +70,7 @@ class Kernel:
         self._lock = threading.Lock()
         # Guards of calls of the kernel itself, as an operator has them.
         self._guarded_calls: tuple[GuardedCall, ...] = ()
-        self._arity = guarded_arity(contract)
+        self._arity, self._tails = guarded_arity(contract), contract.tails
 
     @property
     def name(self) -> str:
@@ -220,9 +222,18 @@ class Kernel:
 
     def _guard(self, arguments: Sequence[Any]) -> None:
         """Let later calls like this plain one run the kernel at once; where ``when`` refuses one, it is refused."""
-        guarded = guard_call(arguments, [self], self._call_unguarded)
+        guarded = guard_call(arguments, [self], self._call_unguarded, holds=self._holds)
         if guarded is not None:
             self._guarded_calls = newest_first(with_visible_outputs(guarded, self.contract), self._guarded_calls)
 
+    def _holds(self, guard: Guard) -> Callable[..., bool]:
+        return holds_natively(guard, self)
+
+    def _forget_guards(self) -> None:
+        self._guarded_calls = ()
+
     def __repr__(self) -> str:
         return f"<{self.backend} kernel {self.name!r} of {self.contract.qualname}>"
+
+
+take_calls_of(Kernel)

@@ -26,6 +26,9 @@ from opwright.runtime import selection, tuned
 from opwright.runtime.attach import make_spec
 from opwright.runtime.base_op import BaseOp, OperatorKernel
 from opwright.runtime.baselines import Baseline, make_baseline, refuse_name
+from opwright.runtime.call.guard import Guard
+from opwright.runtime.call.native_guards import holds_natively, take_calls_of
+from opwright.runtime.call.torch_ops import CALLED
 from opwright.runtime.kernel import Kernel
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.parts import parts_of
@@ -204,7 +207,7 @@ class Op(BaseOp[P, R_co]):
     def _restrict(self, name: str | None) -> None:
         # Cached kernels are kept by restriction and stay valid; only guards and compiled code are cleared.
         self._only = name
-        self._guarded_calls = ()
+        self._forget_guards()
         if self._has_functional_form:
             self.functional._changed()
         vars(self).pop("fingerprint", None)
@@ -243,6 +246,8 @@ class Op(BaseOp[P, R_co]):
         if tracked_calls.loaded is not None:
             return track_natively(tracked_calls.loaded, self._rules, arguments, run, self._tracker)
         count = tracked_calls.counting(build_tools(), self)
+        if count is None:
+            return in_python
 
         def tracked_and_counted(*arguments: Any) -> Any:
             count()
@@ -250,9 +255,8 @@ class Op(BaseOp[P, R_co]):
 
         return tracked_and_counted
 
-    def _forget_guards(self) -> None:
-        """Make new guards, because calls can now be tracked natively."""
-        self._guarded_calls = ()
+    def _holds(self, guard: Guard) -> Callable[..., bool]:
+        return holds_natively(guard, self)
 
     # -- tuning -----------------------------------------------------------------------------------------------------
 
@@ -476,6 +480,11 @@ class Op(BaseOp[P, R_co]):
             return function
 
         return attach if function is None else attach(function)
+
+
+take_calls_of(Op)
+for _called in CALLED:
+    take_calls_of(_called, owner="_operator")
 
 
 def _restricted_backward(backward: BaseOp[..., Any], kernel: str) -> BaseOp[..., Any]:

@@ -19,8 +19,8 @@ from opwright.errors import CheckError
 from opwright.internals.dispatch import is_intercepted
 from opwright.machine import this_machine
 from opwright.results import Accepted, CallsReport, CallTime, OperatorCalls
+from opwright.runtime.extensions import load_extensions
 from opwright.runtime.op import Op
-from opwright.runtime.register.native_tracker import load_native_tracker
 from opwright.timing.analysis.statistics import estimate
 from opwright.timing.measurement import recorded
 from opwright.timing.run import load_operators
@@ -67,7 +67,7 @@ def bench_calls(
     if where == "cuda" and not machine.has_gpu:
         raise CheckError("there is no CUDA GPU to time on", fix="use --device cpu")
     operators = load_operators(targets)
-    load_native_tracker(build=True)
+    load_extensions(build=True)
     known = {name for o in operators for name in o.kernels}
     for name in kernels or ():
         if name not in known:

@@ -19,8 +19,8 @@ from opwright.errors import CacheError, CheckError
 from opwright.machine import this_machine
 from opwright.results import BenchReport, Crossover, Measurement
 from opwright.runtime.baselines import DERIVED
+from opwright.runtime.extensions import load_extensions
 from opwright.runtime.op import Op
-from opwright.runtime.register.native_tracker import load_native_tracker
 from opwright.runtime.size_tables import device_name
 from opwright.runtime.source_files import digest_of_sources
 from opwright.runtime.targets import load_target
@@ -234,7 +234,7 @@ def _measure(request: Request) -> BenchReport:
         raise CheckError("there is no CUDA GPU to time on", fix="use --device cpu")
     _refuse_unknown(request)
     cases = {id(o): _cases(o, request, where) for o in request.operators}
-    load_native_tracker(build=False)
+    load_extensions(build=False)
     timer = make_timer(where)
     roofline = measure_roofline(where, timer, machine, request.progress) if request.limits else ()
     watch = ClockWatch()

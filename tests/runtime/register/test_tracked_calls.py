@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import opwright as ow
 from opwright.backends.build_tools import build_tools
 from opwright.backends.native import tracked_call
+from opwright.backends.native.background import Background
 from opwright.backends.native.tracked_call import tracked_calls
 from opwright.cache import ArtifactCache
 from opwright.errors import ArgumentError
@@ -554,7 +555,7 @@ def test_numbers_of_a_guard_are_those_of_each_call(way: str, namespace: str) -> 
 
 
 def test_the_extension_is_built_after_some_calls_and_then_used(monkeypatch: pytest.MonkeyPatch, namespace: str) -> None:
-    background = tracked_call._InBackground(after=3)
+    background = Background(tracked_call.load_tracked_calls, after=3)
     monkeypatch.setattr("opwright.runtime.op.tracked_calls", background)
     x, y = inputs()
     op = guarded(product(namespace), x, y, 2.0)
@@ -572,7 +573,7 @@ def test_the_extension_is_built_after_some_calls_and_then_used(monkeypatch: pyte
 def test_a_process_that_watches_or_times_kernels_builds_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, namespace: str
 ) -> None:
-    background = tracked_call._InBackground(after=3)
+    background = Background(tracked_call.load_tracked_calls, after=3)
     monkeypatch.setattr("opwright.runtime.op.tracked_calls", background)
     empty = dataclasses.replace(build_tools(), cache=ArtifactCache(tmp_path))
     background.load(empty, build=False)

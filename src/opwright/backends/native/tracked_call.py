@@ -9,18 +9,17 @@ that: it is built in a thread after some tracked calls, and until then, as witho
 from __future__ import annotations
 
 import ctypes
-import threading
-import weakref
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.names_in_code import Watched
+from opwright.backends.native.background import Background
 from opwright.backends.native.extension import Extension, build_extension, find_extension, load_extension
 from opwright.backends.native.tape import Tape
 from opwright.backends.native.tensor_access import access_to_tensors, python_headers
@@ -108,7 +107,7 @@ def _numbers(call: TrackedCall) -> Iterator[int]:
     yield from (len(call.is_tensor), *call.is_tensor, len(call.sources), *call.sources, call.outputs, call.visible)
 
 
-def load_tracked_calls(tools: BuildTools, *, build: bool = True) -> TrackedCalls | None:
+def load_tracked_calls(tools: BuildTools, build: bool = True) -> TrackedCalls | None:
     """The extension; None if it does not load, or is not in the cache and cannot or shall not be built."""
     compiler, headers, access = tools.machine.cxx, python_headers(), access_to_tensors()
     if compiler is None or headers is None or access is None or not access[0]:
@@ -124,45 +123,4 @@ def load_tracked_calls(tools: BuildTools, *, build: bool = True) -> TrackedCalls
         return None
 
 
-class _GuardedOperator(Protocol):
-    def _forget_guards(self) -> None: ...
-
-
-class _InBackground:
-    """The extension, which a thread loads or builds after some calls."""
-
-    def __init__(self, after: int) -> None:
-        self.loaded: TrackedCalls | None = None
-        self._remaining = after
-        self._waiting: weakref.WeakSet[_GuardedOperator] = weakref.WeakSet()
-        self.thread: threading.Thread | None = None
-
-    def counting(self, tools: BuildTools, operator: _GuardedOperator) -> Callable[[], None]:
-        """A function that counts a call in Python. The operator makes new guards once the extension is loaded."""
-        self._waiting.add(operator)
-
-        def count() -> None:
-            if self._remaining > 0:
-                self._remaining -= 1
-                if self._remaining == 0:
-                    self.thread = threading.Thread(target=self.load, args=(tools,), name="opwright-build", daemon=True)
-                    self.thread.start()
-
-        return count
-
-    def load(self, tools: BuildTools, *, build: bool = True) -> None:
-        """Load the extension, built if it is not in the cache. Operators use it from now on.
-
-        Args:
-            build: False: what is not in the cache is not built in this process later either, as that would disturb
-                what it times or watches.
-        """
-        self._remaining = 0
-        self.loaded = self.loaded or load_tracked_calls(tools, build=build)
-        for each in list(self._waiting) if self.loaded is not None else ():
-            each._forget_guards()
-
-
-# Programs with fewer tracked calls do without the extension: for them it would not be worth its build.
-_CALLS_BEFORE_A_BUILD = 200
-tracked_calls = _InBackground(_CALLS_BEFORE_A_BUILD)
+tracked_calls = Background(load_tracked_calls)

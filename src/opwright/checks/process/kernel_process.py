@@ -42,10 +42,10 @@ from opwright.contract.inputs.case import Case
 from opwright.errors import CompileError, NotSimulatedError, OpwrightError
 from opwright.internals.compiler import settle_inductor_cache
 from opwright.results import Finding
+from opwright.runtime.extensions import load_extensions
 from opwright.runtime.kernel import under_check
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
-from opwright.runtime.register.native_tracker import load_native_tracker
 
 __all__ = ["chosen_kernel", "give_back", "main", "on_device", "record_of_exception"]
 
@@ -105,7 +105,7 @@ def _loaded(link: Connection, job: Job) -> Op | None:
 def _is_built(link: Connection, operator: Op, job: Job) -> bool:
     """Compile and load the kernel, and tell the judge what is wrong if that fails."""
     prepare_torch()
-    load_native_tracker(build=False)
+    load_extensions(build=False)
     wrong = ""
     if job.kernel != REFERENCE:
         try:

@@ -15,14 +15,13 @@ kernel: a *guarded call*. A later call with a guard hit needs the first test onl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from opwright.contract.contract import Contract
 from opwright.internals.dispatch import is_intercepted, is_plain_tensor, is_plain_thread
-from opwright.internals.guards import HAS_GUARDS, guard_tensors
+from opwright.runtime.call.guard import Guard, holds_in_python, make_guard
 
 __all__ = [
     "GuardableKernel", "GuardedCall", "Track", "guard_call", "guarded_arity", "is_plain_call", "newest_first",
@@ -79,7 +78,11 @@ class GuardedCall(NamedTuple):
 
 
 def guard_call(
-    arguments: Sequence[Any], kernels: Sequence[GuardableKernel], fallback: Function, track: Track | None = None
+    arguments: Sequence[Any],
+    kernels: Sequence[GuardableKernel],
+    fallback: Function,
+    track: Track | None = None,
+    holds: Callable[[Guard], Function] = holds_in_python,
 ) -> GuardedCall | None:
     """Make a guarded call from a plain and valid call; None if there is no guard for it.
 
@@ -88,16 +91,16 @@ def guard_call(
         fallback: runs if no kernel does.
         track: for a call that is plain except for autograd: takes the arguments and a function of such arguments, and
             returns one that autograd tracks.
+        holds: makes a function that tells whether a guard holds.
     """
-    holds = _guard(arguments)
-    if holds is None:
-        return None
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+    tracks = any(t.requires_grad for t in tensors)
+    guard = make_guard(arguments, track is not None if tracks else None)
+    if guard is None:
+        return None
     device = tensors[0].get_device() if tensors[0].is_cuda else None
     run = _first_applicable(kernels, arguments, device, fallback)
-    if any(t.requires_grad for t in tensors):
-        holds = _in_grad_mode(track is not None, holds)
-    return GuardedCall(holds, run if track is None else track(arguments, run))
+    return GuardedCall(holds(guard), run if track is None else track(arguments, run))
 
 
 def guarded_arity(contract: Contract) -> int:
@@ -117,89 +120,6 @@ def with_visible_outputs(guarded: GuardedCall, contract: Contract) -> GuardedCal
         return guarded
     run, visible = guarded.run, contract.visible
     return guarded._replace(run=lambda *arguments: visible(run(*arguments)))
-
-
-def _guard(arguments: Sequence[Any]) -> Callable[..., bool] | None:
-    """A function that compares arguments with these: tensors by type, dtype, device, sizes, strides, dispatch
-    keys and requires_grad, others by type and value. None if there are lists of anything but flags, or no tensor.
-
-    It does not test modes or grad mode.
-    """
-    first: dict[int, int] = {}  # the first position of each tensor, by its id
-    repeats = []
-    constants, flags = [], []
-    for i, argument in enumerate(arguments):
-        if isinstance(argument, torch.Tensor):
-            if first.setdefault(id(argument), i) != i:
-                repeats.append((i, first[id(argument)]))
-        elif _are_flags(argument):
-            flags.append((i, list(argument)))
-        elif isinstance(argument, list | tuple) or argument != argument:
-            return None
-        else:
-            constants.append((i, type(argument), argument))
-    if not first or not HAS_GUARDS:
-        return None
-    positions = tuple(first.values())
-    check = guard_tensors([arguments[i] for i in positions])
-    if repeats or constants or flags:
-        check = _with_repeats_and_constants(check, positions, repeats, constants)
-    return _with_flags(check, flags) if flags else check
-
-
-def _are_flags(argument: Any) -> bool:
-    """Whether an argument is a list of bools, such as the ``needs`` of a backward operator: it has few values. A list
-    of numbers may have others in each call, so that a guard would not be worth its time."""
-    return type(argument) is list and all(type(item) is bool for item in argument)
-
-
-def _with_flags(holds: Callable[..., bool], flags: Sequence[tuple[int, list[bool]]]) -> Callable[..., bool]:
-    """A guard that also compares lists of bools, and the types of their items: 1 equals True."""
-    expected = [(position, values, [bool] * len(values)) for position, values in flags]
-
-    def holds_with(*arguments: Any) -> bool:
-        for position, values, kinds in expected:
-            given = arguments[position]
-            if type(given) is not list or given != values or [*map(type, given)] != kinds:
-                return False
-        return holds(*arguments)
-
-    return holds_with
-
-
-def _with_repeats_and_constants(
-    check: Callable[..., bool],
-    positions: Sequence[int],
-    repeats: Sequence[tuple[int, int]],
-    constants: Sequence[tuple[int, type, Any]],
-) -> Callable[..., bool]:
-    """torch's guard of the tensors at some positions, extended by what it does not compare: a tensor passed twice, and
-    arguments that are not tensors."""
-
-    only = positions[0] if len(positions) == 1 else None
-    pick = itemgetter(*positions)  # of one position it gives the item, of several a tuple of them
-
-    def holds(*arguments: Any) -> bool:
-        for position, kind, value in constants:
-            argument = arguments[position]
-            if type(argument) is not kind or argument != value:
-                return False
-        for position, earlier in repeats:
-            if arguments[position] is not arguments[earlier]:
-                return False
-        return check(arguments[only]) if only is not None else check(*pick(arguments))
-
-    return holds
-
-
-def _in_grad_mode(tracking: bool, holds: Callable[..., bool]) -> Callable[..., bool]:
-    """A guard that also compares grad mode; torch's guard compares requires_grad only."""
-    is_on = torch.is_grad_enabled
-
-    def holds_then(*arguments: Any) -> bool:
-        return is_on() is tracking and holds(*arguments)
-
-    return holds_then
 
 
 def _first_applicable(

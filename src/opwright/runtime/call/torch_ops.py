@@ -20,7 +20,7 @@ from opwright.internals.dispatch import is_intercepted
 from opwright.internals.registration import OVERLOAD, PACKET
 from opwright.runtime.call.fast_path import GuardedCall, is_plain_call
 
-__all__ = ["Guarded", "shorten"]
+__all__ = ["CALLED", "Guarded", "shorten"]
 
 # After so many calls that were like none before, such as with a number that always changes, no more guards are made.
 _MOST_GUARDED = 64
@@ -106,3 +106,5 @@ def _learn(operator: Guarded, arguments: Sequence[Any]) -> None:
 
 
 _Packet, _Overload = _guarded_class(PACKET), _guarded_class(OVERLOAD)
+# The classes of torch's objects; their attribute ``_operator`` keeps the guarded calls.
+CALLED: tuple[Any, ...] = tuple(cls for cls in (_Packet, _Overload) if cls is not None)

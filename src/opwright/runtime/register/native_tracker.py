@@ -10,28 +10,17 @@ from typing import Any
 
 import torch
 
-from opwright.backends.build_tools import build_tools
 from opwright.backends.gpu.recording import recording_is_off
-from opwright.backends.native.tracked_call import TrackedCall, TrackedCalls, tracked_calls
+from opwright.backends.native.tracked_call import TrackedCall, TrackedCalls
 from opwright.contract.contract import Contract
 from opwright.runtime.register.autograd_function import gradient_for_each, gradient_name
 from opwright.runtime.register.gradients import DerivedGradient
 from opwright.runtime.register.recorded_gradient import GradientRecorder
 from opwright.runtime.register.rules import Rules
 
-__all__ = ["can_track_natively", "load_native_tracker", "track_natively"]
+__all__ = ["can_track_natively", "track_natively"]
 
 Function = Callable[..., Any]
-
-
-def load_native_tracker(*, build: bool) -> None:
-    """Load the extension now, in a process that is to time or watch calls.
-
-    Args:
-        build: build it if it is not in the cache; False: then this process does without it, so that no compiler runs
-            beside what it times or watches.
-    """
-    tracked_calls.load(build_tools(), build=build)
 
 
 def can_track_natively(rules: Rules) -> bool:
