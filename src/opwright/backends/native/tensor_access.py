@@ -18,8 +18,8 @@ from opwright.internals.tensors import address_in_object
 __all__ = ["LIBRARIES", "access_to_tensors", "address_of", "python_headers"]
 
 LIBRARIES = Path(torch.__file__).parent / "lib"
-# ``PyObject* THPVariable_Wrap(const at::TensorBase&)``, or with its argument by value, which is passed in the same way.
-_WRAP = ("_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapN2at10TensorBaseE")
+# ``PyObject* THPVariable_Wrap(const at::TensorBase&)``
+_WRAP = "_Z16THPVariable_WrapRKN2at10TensorBaseE"
 
 
 def python_headers() -> Path | None:
@@ -38,7 +38,7 @@ def access_to_tensors() -> tuple[int, int | None] | None:
     if hasattr(ctypes.CDLL(str(LIBRARIES / "libtorch_cpu.so")), "torch_tensor_from_pyobject"):
         return offset or 0, None
     python = ctypes.CDLL(str(LIBRARIES / "libtorch_python.so"))
-    wrap = next((getattr(python, name) for name in _WRAP if hasattr(python, name)), None)
+    wrap = getattr(python, _WRAP, None)
     if offset is None or wrap is None:
         return None
     return offset, address_of(wrap)

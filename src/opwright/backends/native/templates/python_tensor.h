@@ -62,11 +62,7 @@ struct HandleOf {
 
 // The caller keeps the handle.
 PyObject* to_python(AtenTensorHandle tensor) {
-  if (!torch_tensor_to_pyobject) {
-    OwnHandle copy;  // some versions of torch's function take ownership of the handle
-    check(aoti_torch_new_tensor_handle(tensor, &copy.handle));
-    return wrap(copy.handle);
-  }
+  if (!torch_tensor_to_pyobject) return wrap(tensor);
   void* made = nullptr;
   check(torch_tensor_to_pyobject(tensor, nullptr, &made));
   return static_cast<PyObject*>(made);
