@@ -62,7 +62,7 @@ opinfo() {
   tail -25 "$out/opinfo.log"
 }
 corpus() {
-  timeout 400 python3 -m tests.corpus.triton.table $CORPUS --gpu --jobs 6 -o "$out/triton-corpus.json" > "$out/corpus.log" 2>&1
+  timeout "${CORPUS_LIMIT:-540}" python3 -m tests.corpus.triton.table $CORPUS --gpu --jobs "${WORKERS:-15}" -o "$out/triton-corpus.json" > "$out/corpus.log" 2>&1
   tail -40 "$out/corpus.log"
 }
 cuda_corpus() {

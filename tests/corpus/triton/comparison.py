@@ -14,6 +14,7 @@ __all__ = ["CASES", "Case", "both", "case", "difference", "same_module"]
 # Of the largest element. Where tensor cores cut operands to tf32 (by up to 2⁻¹⁰), as ``tl.dot`` does by default, or
 # where a library computes in bfloat16, sums differ by more.
 FLOAT32, TF32, BFLOAT16 = 1e-4, 6e-3, 3e-2
+GENERATIONS = {"Blackwell": (10, 0)}  # by their compute capability
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Case:
 
     Attributes:
         by_address: its kernels get addresses as numbers, which are a GPU's or the CPU's.
+        needs: the generation of GPUs that it is written for, where it is not Hopper; the simulator runs it anywhere.
         faulty: what is wrong with the published kernel, read by hand.
     """
 
@@ -29,20 +31,29 @@ class Case:
     run: Callable[[], float]
     tolerance: float
     by_address: bool = False
+    needs: str = ""
     faulty: str = ""
+
+    def why_not_on(self, capability: tuple[int, int]) -> str:
+        """Why a GPU of this compute capability does not make its launches, too; empty if it does."""
+        if self.faulty:
+            return "is faulty"
+        if self.by_address:
+            return "gets addresses"
+        return f"needs {self.needs}" if self.needs and capability < GENERATIONS[self.needs] else ""
 
 
 CASES: dict[str, Case] = {}
 
 
 def case(
-    name: str, tolerance: float = FLOAT32, *, by_address: bool = False, faulty: str = ""
+    name: str, tolerance: float = FLOAT32, *, by_address: bool = False, needs: str = "", faulty: str = ""
 ) -> Callable[[Callable[[], float]], Callable[[], float]]:
     """Add a case; its name begins with that of the library."""
 
     def add(run: Callable[[], float]) -> Callable[[], float]:
         assert name not in CASES, name
-        CASES[name] = Case(name, run, tolerance, by_address, faulty)
+        CASES[name] = Case(name, run, tolerance, by_address, needs, faulty)
         return run
 
     return add

@@ -55,6 +55,9 @@ def as_if_on_a_gpu(*, has_gpu: bool = False) -> Iterator[None]:
     if not has_gpu:
         triton.runtime.driver.set_active(_Driver())
     with contextlib.ExitStack() as stack:
+        if has_gpu:  # libraries compare the device of their tensors with it
+            driver = triton.runtime.driver.active
+            stack.enter_context(mock.patch.object(driver, "get_active_torch_device", return_value=torch.device("cpu")))
         for name, answer in {
             "get_device_properties": lambda *_: _PROPERTIES,
             "get_device_capability": lambda *_: (9, 0),

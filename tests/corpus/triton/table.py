@@ -4,9 +4,9 @@
 
 CHECKOUT: a clone of Liger-Kernel, attorch, flash-linear-attention (which needs einops), triton (for its tutorials),
 tritonbench or unsloth (which needs transformers), known by its folder's name.
-Each case runs in a process of its own. A finding of the simulator is printed whole, to be read by hand. With ``--gpu``,
-a GPU makes each launch from the same bits as well: the table says after how many all bits are the same, and how far the
-others are apart.
+Each case runs in a process of its own, so that a kernel that breaks a GPU's context ends no other case. A finding of
+the simulator is printed whole, to be read by hand. With ``--gpu``, a GPU makes each launch from the same bits as well:
+the table says after how many all bits are the same, how far the others are apart, and what the GPU raised.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LIBRARIES = {
 HERE = "tests.corpus.triton"
 
 
-def run_here(name: str, seed: int, *, with_gpu: bool) -> dict[str, Any]:
-    """One case, in this process."""
+def run_here(name: str, seed: int, capability: tuple[int, int] | None) -> dict[str, Any]:
+    """One case, in this process; with a GPU's compute capability, there as well."""
     import torch
 
     import opwright as ow
@@ -47,7 +47,8 @@ def run_here(name: str, seed: int, *, with_gpu: bool) -> dict[str, Any]:
 
     torch.manual_seed(0)
     case = CASES[name]
-    with_gpu = with_gpu and not case.by_address and not case.faulty
+    left_out = "" if capability is None else case.why_not_on(capability)
+    with_gpu = capability is not None and not left_out
     started, launches = time.perf_counter(), Launches()
     try:
         with on_a_gpu_as_well() if with_gpu else contextlib.nullcontext(launches) as launches, ow.simulate(seed=seed):
@@ -62,8 +63,11 @@ def run_here(name: str, seed: int, *, with_gpu: bool) -> dict[str, Any]:
     if case.faulty:
         is_found = record["outcome"] in ("finding", "differs")
         record |= {"outcome": "fault found" if is_found else "fault missed", "fault": case.faulty}
-    if with_gpu:
+    if left_out:
+        record["gpu"] = {"left_out": left_out}
+    elif with_gpu:
         record["gpu"] = {"launches": launches.count, "same_bits": launches.same, "difference": launches.largest}
+        record["gpu"] |= {"failed": launches.failed} if launches.failed else {}
     return {**record, "seconds": round(time.perf_counter() - started, 2)}
 
 
@@ -74,9 +78,11 @@ def in_a_process(name: str, checkouts: list[Path], limit: float, *, with_gpu: bo
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
         return {"outcome": "error", "message": f"no result within {limit:g} s"}
-    if done.returncode:
-        return {"outcome": "error", "message": (done.stderr.strip().splitlines() or ["no message"])[-1]}
-    return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
+    last = (done.stdout.strip().splitlines() or [""])[-1]
+    if last.startswith("{"):  # also of a process that a broken context ends with an error, after its record
+        return json.loads(last)  # type: ignore[no-any-return]
+    said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return {"outcome": "error", "message": f"the process ended with {done.returncode}: {said}"}
 
 
 def load_cases(checkouts: list[Path]) -> list[str]:
@@ -105,9 +111,14 @@ def row(name: str, record: dict[str, Any]) -> str:
     figure = f"{record['difference']:.1e}" if "difference" in record else ""
     text = f"{name:<40} {record['outcome']:<12}{figure:<10}{record.get('seconds', 0):6.1f} s"
     if gpu := record.get("gpu"):
-        apart = ", ".join(f"{kernel} {found:.1e}" for kernel, found in gpu["difference"].items())
-        text += f"   {gpu['same_bits']} of {gpu['launches']} launches the same bits; {apart}"
+        text += f"   not on the GPU: {gpu['left_out']}" if "left_out" in gpu else f"   {compared(gpu)}"
     return "\n".join([text, *(f"    {line}" for line in record.get("message", "").splitlines())])
+
+
+def compared(gpu: dict[str, Any]) -> str:
+    apart = ", ".join(f"{kernel} {found:.1e}" for kernel, found in gpu["difference"].items())
+    failed = "".join(f"\n    on the GPU, {kernel}: {error}" for kernel, error in gpu.get("failed", {}).items())
+    return f"{gpu['same_bits']} of {gpu['launches']} launches the same bits; {apart}{failed}"
 
 
 def main() -> None:
@@ -121,14 +132,16 @@ def main() -> None:
     parser.add_argument("--here", help=argparse.SUPPRESS)
     options = parser.parse_args()
     names = load_cases(options.checkouts)
+    import torch
+
     if options.here:
         from tests.corpus.triton.stand_ins import as_if_on_a_gpu
 
+        capability = torch.cuda.get_device_capability() if options.gpu else None  # of the GPU itself
         with as_if_on_a_gpu(has_gpu=options.gpu), contextlib.redirect_stdout(sys.stderr):
-            record = run_here(options.here, seed=0, with_gpu=options.gpu)
-        print(json.dumps(record))
+            record = run_here(options.here, 0, capability)
+        print(json.dumps(record), flush=True)
         return
-    import torch
     import triton
 
     chosen = [n for n in names if not options.only or n.startswith(tuple(options.only))]
@@ -144,7 +157,17 @@ def main() -> None:
             if options.output:  # after each case, as a run may be cut short
                 whole = {**facts, "outcomes": count(records), "cases": records}
                 options.output.write_text(json.dumps(whole, indent=1) + "\n")
-    print(count(records))
+    print(count(records), flush=True)
+    if options.gpu:
+        print(on_the_gpu(records))
+
+
+def on_the_gpu(records: dict[str, Any]) -> str:
+    known = [record["gpu"] for record in records.values() if "gpu" in record]
+    made, same = (sum(gpu.get(key, 0) for gpu in known) for key in ("launches", "same_bits"))
+    failed = sum("failed" in gpu for gpu in known)
+    why = dict(Counter(gpu["left_out"] for gpu in known if "left_out" in gpu))
+    return f"on the GPU: {made} launches, {same} with the same bits; {failed} cases with errors; left out: {why}"
 
 
 def count(records: dict[str, Any]) -> dict[str, int]:

@@ -186,7 +186,9 @@ def block_scaled(kind: str) -> float:
 
 
 for _kind in ("nvfp4", "mxfp4", "mxfp8", "mixed"):
-    case(f"tutorials.10 block-scaled multiplication, {_kind}", tolerance=HALF)(functools.partial(block_scaled, _kind))
+    case(f"tutorials.10 block-scaled multiplication, {_kind}", tolerance=HALF, needs="Blackwell")(
+        functools.partial(block_scaled, _kind)
+    )
 
 
 @case("tutorials.11 programmatic dependent launch")
