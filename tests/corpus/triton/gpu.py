@@ -146,7 +146,7 @@ def on_a_gpu_as_well(device: str = "cuda") -> Iterator[Launches]:
     def launch(self: Any, function: Any, grid: Any, args: Sequence[Any], keywords: dict[str, Any]) -> bool:
         there = None if gpu.is_broken else tree.map_leaves(_Mirror(device), [list(args), keywords])
         done = simulated(self, function, grid, args, keywords)
-        if there is None:
+        if not done or there is None:  # not the simulator's: on a GPU already
             return done
         if error := gpu.launch(function, grid, *there):
             launches.failed[function.__name__] = error
