@@ -8,20 +8,16 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from opwright.checks.process.forkserver import MESSAGE_BYTES, Role
+from opwright.checks.process.starting import forget_ahead, started
 from opwright.checks.relatives import let_go_on
 from opwright.errors import CheckError
 
 __all__ = ["ForkServer", "ServerEndedError", "alone", "beside_others", "end_workers", "kill"]
-
-# Several kernels are checked at a time, so that each has some of the cores, and threads that wait for work sleep: by
-# default, OpenMP's spin on the cores that others need. (After torch.set_num_threads, LU in MKL may return garbage.)
-_THREADS = {"OMP_NUM_THREADS": str(max(2, (os.cpu_count() or 1) // 2)), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class ServerEndedError(CheckError):
@@ -32,19 +28,8 @@ class ForkServer:
     """A connection to one fork server (see ``forkserver.py``), shared by the threads of this process."""
 
     def __init__(self, *, interpret: bool) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {**_THREADS, **os.environ, "TRITON_INTERPRET": "1" if interpret else "0"}
-        environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "opwright.checks.process.forkserver", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            )
-        self._socket = ours
+        server = started(interpret=interpret)
+        self._process, self._socket = server.process, server.connection
         self._changed = threading.Condition()
         self._starting = threading.Lock()
         self._pids: list[int] = []
@@ -209,6 +194,7 @@ def end_workers() -> None:
         for server in (*_servers.values(), *_lone_servers):
             server.close()
         _servers.clear()
+    forget_ahead()
 
 
 def kill(pid: int) -> None:

@@ -1,0 +1,83 @@
+"""Starts the processes that workers are forked from. This module imports no torch: a command may start one ahead,
+which imports torch at the same time as the command itself, and loads what it checks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+
+__all__ = ["Started", "forget_ahead", "start_ahead", "started"]
+
+# Several kernels are checked at a time, so that each has some of the cores, and threads that wait for work sleep: by
+# default, OpenMP's spin on the cores that others need. (After torch.set_num_threads, LU in MKL may return garbage.)
+_THREADS = {"OMP_NUM_THREADS": str(max(2, (os.cpu_count() or 1) // 2)), "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+@dataclass(frozen=True)
+class Started:
+    """A fork server that has been started: its process, the connection to it, and its environment."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    environment: dict[str, str]
+
+
+_lock = threading.Lock()
+_ahead: list[Started] = []
+
+
+def start_ahead() -> None:
+    """Start one that the next check takes. It is ended with this process if none does."""
+    with _lock:
+        if not _ahead:
+            _ahead.append(_start(_environment(interpret=False)))
+            atexit.register(forget_ahead)
+
+
+def forget_ahead() -> None:
+    """End what was started ahead, and was not taken."""
+    with _lock:
+        _end_ahead()
+
+
+def started(*, interpret: bool) -> Started:
+    """A fork server: the one that was started ahead, if one that starts now would have the same environment."""
+    environment = _environment(interpret=interpret)
+    with _lock:
+        if _ahead and _ahead[0].environment == environment and _ahead[0].process.poll() is None:
+            return _ahead.pop()
+        if not interpret:  # what was loaded in the meantime has set variables
+            _end_ahead()
+    return _start(environment)
+
+
+def _end_ahead() -> None:
+    for one in _ahead:
+        one.connection.close()
+        one.process.kill()
+        one.process.wait()
+    _ahead.clear()
+
+
+def _environment(*, interpret: bool) -> dict[str, str]:
+    return {**_THREADS, **os.environ, "TRITON_INTERPRET": "1" if interpret else "0"}
+
+
+def _start(environment: dict[str, str]) -> Started:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    path = os.pathsep.join(p for p in sys.path if p)  # for its own imports; each worker gets the path of its job
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "opwright.checks.process.forkserver", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**environment, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+    return Started(process, ours, environment)

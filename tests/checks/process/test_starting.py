@@ -1,0 +1,83 @@
+"""Processes that workers are forked from, started before they are needed."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from opwright.checks.process import starting
+from opwright.checks.process.starting import forget_ahead, start_ahead, started
+
+
+@contextlib.contextmanager
+def started_ahead() -> Iterator[starting.Started]:
+    """No fixture, as pytest sets a variable between it and its test."""
+    start_ahead()
+    (one,) = starting._ahead
+    try:
+        yield one
+    finally:
+        forget_ahead()
+        end(one)
+
+
+def end(one: starting.Started) -> None:
+    one.connection.close()
+    one.process.kill()
+    one.process.wait(20)
+
+
+def test_what_was_started_ahead_is_taken_once() -> None:
+    with started_ahead() as ahead:
+        assert started(interpret=False) is ahead
+        another = started(interpret=False)
+        assert another is not ahead
+        end(another)
+
+
+def test_one_is_enough() -> None:
+    with started_ahead() as ahead:
+        start_ahead()
+        assert starting._ahead == [ahead]
+
+
+def test_variables_that_were_set_in_the_meantime_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with started_ahead() as ahead:
+        monkeypatch.setenv("SET_BY_A_MODULE", "1")
+        another = started(interpret=False)
+        assert another.environment["SET_BY_A_MODULE"] == "1"
+        assert ahead.process.poll() is not None
+        end(another)
+
+
+def test_the_interpreter_has_one_of_its_own() -> None:
+    with started_ahead() as ahead:
+        another = started(interpret=True)
+        assert another.environment["TRITON_INTERPRET"] == "1"
+        assert starting._ahead == [ahead]
+        end(another)
+
+
+def test_one_that_has_ended_is_not_taken() -> None:
+    with started_ahead() as ahead:
+        ahead.process.kill()
+        ahead.process.wait(20)
+        another = started(interpret=False)
+        assert another is not ahead
+        end(another)
+
+
+def test_it_is_ended_with_the_process_and_needs_no_torch() -> None:
+    code = """
+import sys
+from opwright.checks.process import starting
+starting.start_ahead()
+assert "torch" not in sys.modules
+print(starting._ahead[0].process.pid)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert subprocess.run(["kill", "-0", run.stdout.strip()], capture_output=True, check=False).returncode != 0
