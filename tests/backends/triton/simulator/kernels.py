@@ -266,3 +266,21 @@ def product_by_block_pointers(a, b, out, m, n, k, CHECKED: tl.constexpr, B: tl.c
         of_a = tl.advance(of_a, (0, B))
         of_b = tl.advance(of_b, (B, 0))
     tl.store(tl.make_block_ptr(out, (m, n), (n, 1), (first, second), (B, B), (1, 0)), total, boundary_check=CHECKED)
+
+
+@triton.jit
+def loop_in_a_branch_with_a_return(x, out, n, B: tl.constexpr):
+    """The block after the branch is reached past the loop of the other, whose carried value is a tensor."""
+    i, row = tl.arange(0, B), tl.program_id(0)
+    if row < 2:
+        total = tl.zeros((B,), tl.float32)
+        for k in range(row, n):
+            total += tl.load(x + k * B + i)
+        tl.store(out + row * B + i, total)
+    else:
+        if n <= row:
+            return
+        steps = 0
+        while steps < row:
+            steps += 1
+        tl.store(out + row * B + i, tl.load(x + row * B + i) * steps)

@@ -73,6 +73,13 @@ def test_branches_that_name_their_values_alike() -> None:
     assert y.tolist() == [0, 2, 4, 6]
 
 
+def test_a_branch_with_a_return_beside_a_loop() -> None:
+    x, out = torch.randn(4, 16), torch.zeros(4, 16)
+    with ow.simulate(seed=1):
+        kernels.loop_in_a_branch_with_a_return[(4,)](x, out, 3, B=16)
+    torch.testing.assert_close(out, torch.stack([x[:3].sum(0), x[1:3].sum(0), x[2] * 2, torch.zeros(16)]))
+
+
 def test_device_print_prints(run_python: Any) -> None:
     done = run_python(
         "import torch, opwright as ow\nfrom tests.backends.triton.simulator import kernels\n"

@@ -159,6 +159,8 @@ class FunctionWriter:
         if declares:
             kept = [name for name in op.results if name not in self.inlined]
             self.lines[before:before] = [f"{c_of(self.types[name])} {value(name)};" for name in kept]
+        elif len(self.lines) > before + 1:  # C++ lets no jump to a later block pass a declaration
+            self.lines[before:] = ["{", *self.lines[before:], "}"]
 
     def write_operation(self, op: Operation, ends: str) -> None:
         method = getattr(self, "op_" + op.name.replace(".", "_"), None)
