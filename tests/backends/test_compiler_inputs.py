@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -87,6 +88,12 @@ extern "C" const char blob __attribute__((visibility("hidden")));
 extern "C" int value() { return blob - '0'; }
 """
 
+PASTED = INCBIN.replace(".incbin", '.inc" "bin')
+BY_MACRO = INCBIN.replace(".incbin", "x cbin").replace(
+    'asm("', 'asm(".macro x a name\\n.in\\\\a \\"\\\\name\\"\\n.endm\\n'
+)
+BY_MACRO = BY_MACRO.replace("x cbin ", "x cbin, ")
+
 # What names the file: the source's text, options, variables, the file that changes, files that stay.
 WAYS: dict[str, tuple[str, tuple[str, ...], dict[str, str], str, dict[str, str]]] = {
     "beside": (INCLUDE, (), {}, "src/value.h", {}),
@@ -111,15 +118,34 @@ WAYS: dict[str, tuple[str, tuple[str, ...], dict[str, str], str, dict[str, str]]
     "a digraph": ('%:include "value.h"\n' + VALUE, (), {}, "src/value.h", {}),
     "#include_next": (ANGLED, ("-Iinc", "-Imore"), {}, "more/value.h", NEXT),
     ".incbin": (INCBIN, (), {}, "value.bin", {}),
+    ".incbin of an odd name": (INCBIN.replace("value.bin", "a $b#c d"), (), {}, "a $b#c d", {}),
+    ".incbin of a macro": ('#define FILE "value.bin"\n' + INCBIN.replace('\\"value.bin\\"', '\\"" FILE "\\"'), (), {},
+                           "value.bin", {}),
+    ".incbin in two strings": (PASTED, (), {}, "value.bin", {}),
+    ".incbin in hex": (INCBIN.replace(".incbin", ".\\x69ncbin"), (), {}, "value.bin", {}),
+    ".incbin in octal": (INCBIN.replace(".incbin", ".\\151ncbin"), (), {}, "value.bin", {}),
+    ".incbin of the assembler's macro": (BY_MACRO, (), {}, "value.bin", {}),
+    ".incbin from -I": (PASTED, ("-Iinc",), {}, "inc/value.bin", {}),
+    ".incbin from the assembler's -I": (PASTED, ("-Wa,-Iinc",), {}, "inc/value.bin", {}),
+    ".include of the assembler": (INCBIN.replace('.incbin \\"value.bin\\"', '.inc" "lude \\"value.s\\"'), (), {},
+                                  "value.s", {}),
+    "-include for the preprocessor": (VALUE, ("-Wp,-include,value.h",), {}, "value.h", {}),
+    "-include by -Xpreprocessor": (VALUE, ("-Xpreprocessor", "-include", "-Xpreprocessor", "value.h"), {}, "value.h",
+                                   {}),
     "another source": ('extern "C" int number();\nextern "C" int value() { return number(); }\n', ("other/a.cpp",), {},
                        "other/value.h", {"other/a.cpp": '#include "value.h"\n' + function(0).replace("0", "VALUE")}),
     "a response file": (VALUE, ("@flags.txt",), {}, "flags.txt", {}),
+    "a response file in another": (VALUE, ("@outer.txt",), {}, "flags.txt", {"outer.txt": "-DOTHER @flags.txt"}),
+    "a response file of the assembler": (INCBIN.replace('.incbin \\"value.bin\\"', ".byte vv"), ("-Wa,@flags.s",), {},
+                                         "flags.s", {}),
     "a folder in a response file": (ANGLED, ("@flags.txt",), {}, "inc/value.h", {"flags.txt": "-I inc"}),
 }  # fmt: skip
 
 
-def changed(way: str, value: int) -> str:
-    return {".incbin": str(value), "a response file": f"-DVALUE={value}"}.get(way, define(value))
+def changed(name: str, value: int) -> str:
+    forms = {".txt": f"-DVALUE={value}", ".h": define(value), "value.s": f".byte {value + ord('0')}"}
+    forms["flags.s"] = f"--defsym vv={value + ord('0')}"
+    return next((form for end, form in forms.items() if name.endswith(end)), str(value))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -129,13 +155,13 @@ def test_a_changed_file_is_built_anew_however_it_is_named(
     project.text, project.options, variables, name, others = WAYS[way]
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
-    project.write({**others, name: changed(way, 1)})
+    project.write({**others, name: changed(name, 1)})
     assert project.value() == 1
     project.write({str(Path(name).parent / "unrelated.h"): "1", "src/unrelated.h": "2"})
     assert (project.value(), project.builds) == (1, 1), "the same again, and other files beside it, build nothing"
-    project.write({name: changed(way, 2)})
+    project.write({name: changed(name, 2)})
     assert (project.value(), project.builds) == (2, 2)
-    project.write({name: changed(way, 1)})
+    project.write({name: changed(name, 1)})
     assert (project.value(), project.builds) == (1, 2), "the first is still there"
     assert all(record.complete for record in project.records)
 
@@ -154,7 +180,19 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "LIBRARY_PATH": (shared_into(("-lnumber",)), {"LIBRARY_PATH": "lib"}, "lib/libnumber.a"),
     "an option of the linker": (("-Wl,--whole-archive,lib/libnumber.a,--no-whole-archive",), {}, "lib/libnumber.a"),
     "a response file": (("@flags.txt",), {}, "lib/libnumber.a"),
+    "a response file of the linker": (("-Wl,@linked.txt",), {}, "lib/libnumber.a"),
+    "one in another": (("-Wl,--no-as-needed,@outer.txt",), {}, "lib/libnumber.a"),
+    "one by -Xlinker": (("-Xlinker", "@linked.txt"), {}, "lib/libnumber.a"),
+    "a linker script": (("-Lscripts", "-lscripted"), {}, "lib/number.o"),
+    "a thin archive": (shared_into(("lib/libthin.a",)), {}, "lib/number.o"),
+    "a thin archive with a long name in it": (shared_into(("libthin.a",)), {}, "lib/an_object_with_a_long_name.o"),
+    "a thin archive in a linker script": (("-Lscripts", "-lthin"), {}, "lib/number.o"),
+    "a thin archive in a thin archive": (shared_into(("libouter.a",)), {}, "lib/number.o"),
 }
+SCRIPTS = {
+    "linked.txt": "lib/libnumber.a", "outer.txt": "@linked.txt", "scripts/libscripted.so": "INCLUDE scripts/more.ld",
+    "scripts/more.ld": "INPUT(lib/number.o)", "scripts/libthin.so": "GROUP(lib/libthin.a)",
+}  # fmt: skip
 CALLS = 'extern "C" int number();\nextern "C" int value() { return number(); }\n'
 
 
@@ -176,9 +214,14 @@ def test_a_changed_library_is_linked_anew_however_it_is_named(
     options, variables, name = LIBRARIES[way]
     project.text, project.options = CALLS, options
     project.write({"flags.txt": " ".join(shared_into(("-L", "lib", "-lnumber")))})
+    project.write(SCRIPTS)
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
+    make_library(project, name, 0)
+    for thin, member in (("libthin.a", name), ("lib/libthin.a", name), ("libouter.a", "lib/libthin.a")):
+        subprocess.run(["ar", "rcsT", thin, member], check=True)
     for value in (1, 2):
+        project.write({"lib/unrelated.o": str(value)})
         make_library(project, name, value)
         assert (project.value(), project.builds) == (value, value)
         assert (project.value(), project.builds) == (value, value)
@@ -186,6 +229,7 @@ def test_a_changed_library_is_linked_anew_however_it_is_named(
 
 OPTIONAL = '#if __has_include("extra.h")\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n' + VALUE
 OPTIONAL_MACRO = "#define EXTRA <extra.h>\n#if __has_include(EXTRA)\n#include EXTRA\n#else\n#define VALUE 1\n#endif\n"
+HAS = "#define HAS(header) __has_include(header)\n#define EXTRA NAME\n#define NAME <extra.h>\n"
 NEW_FILES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "in an earlier folder": (ANGLED, ("-Iearly", "-Iinc"), "early/value.h"),
     "in an earlier folder that was not there": (ANGLED, ("-Inone", "-Iinc"), "none/value.h"),
@@ -194,6 +238,16 @@ NEW_FILES: dict[str, tuple[str, tuple[str, ...], str]] = {
     "within one of the system": ("#include <string.h>\n" + ANGLED, ("-Iearly", "-Iinc"), "early/strings.h"),
     "__has_include": (OPTIONAL, ("-Iearly",), "early/extra.h"),
     "__has_include of a macro": (OPTIONAL_MACRO + VALUE, ("-Iearly",), "early/extra.h"),
+    "__has_include of an option's macro": (
+        OPTIONAL.replace('"extra.h"', "EXTRA"),
+        ("-DEXTRA=<extra.h>", "-Iearly"),
+        "early/extra.h",
+    ),
+    "a macro of __has_include": (
+        HAS + OPTIONAL.replace('__has_include("extra.h")', "HAS ( EXTRA )"),
+        ("-Iearly",),
+        "early/extra.h",
+    ),
 }
 
 
@@ -210,6 +264,26 @@ def test_a_new_file_that_is_found_first_is_built_anew(where: str, project: Proje
     if "none" in name:  # a folder that is searched and was not there
         (project.folder / "none").rmdir()
     assert (project.value(), project.builds) == (1, 2)
+
+
+# __has_include of a name that only the preprocessor can make
+MADE_NAMES = {
+    "a string of tokens": "#define STRING(x) #x\n#define EXTRA STRING(extra.h)\n",
+    "a string of a macro": "#define S(x) #x\n#define T(x) S(x)\n#define NAME extra.h\n#define EXTRA T(NAME)\n",
+    "a macro between angles": "#define NAME extra.h\n#define EXTRA <NAME>\n",
+    "pasted": "#define PASTE(a, b) a##b\n#define EXTRA <PASTE(ex, tra).h>\n",
+    "one of several values": "#define S(x) #x\n#ifdef S\n#define EXTRA S(extra.h)\n#else\n#define EXTRA <a>\n#endif\n",
+}
+
+
+@pytest.mark.parametrize("way", MADE_NAMES)
+def test_a_name_that_only_the_preprocessor_knows_is_never_kept(way: str, project: Project) -> None:
+    project.text, project.options = MADE_NAMES[way] + OPTIONAL.replace('"extra.h"', "EXTRA"), ("-Iearly",)
+    project.write({"early/other.h": ""})
+    assert project.value() == 1
+    project.write({"early/extra.h": ""})
+    assert project.value() == 2
+    assert not any(record.complete for record in project.records)
 
 
 def test_a_new_library_that_is_found_first_is_linked_anew(project: Project) -> None:
@@ -277,12 +351,127 @@ def test_what_changes_under_the_compiler_is_not_kept(project: Project, monkeypat
     assert (project.value(), project.builds) == (2, 2)
 
 
-def test_an_incbin_that_only_the_preprocessor_can_name_is_never_kept(project: Project) -> None:
-    project.text = INCBIN.replace('\\"value.bin\\"', '" FILE "').replace("asm", '#define FILE "\\"value.bin\\""\nasm')
+# Directives that a search of the source does not tell, or not with a name; and assembler code without any.
+HIDDEN = {
+    "a macro's name": '#define FILE "\\"value.bin\\""\n' + INCBIN.replace('\\"value.bin\\"', '" FILE "'),
+    "a macro's directive": '#define REST "cbin"\n' + INCBIN.replace(".incbin", '.in" REST "'),
+    "stringised": "#define STRING(x) #x\n" + INCBIN.replace(".incbin", '" STRING(.incbin) "'),
+}
+HARMLESS = 'extern "C" int value() { asm volatile("pause\\n.p2align 4" : : : "memory"); return VALUE; }\n'
+# Where the assembler's report is none, or not whole.
+UNREPORTED: dict[str, tuple[str, ...]] = {
+    "another source": ("other.cpp",),
+    "another source of an odd name": ("-x", "c++", "other.txt", "-x", "none"),
+    "while linking": ("-flto",),
+    "another assembler": (),
+}
+
+
+@pytest.mark.parametrize("why", UNREPORTED)
+def test_without_the_assemblers_report_only_what_cannot_hide_a_file_is_kept(
+    why: str, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler_inputs, "_assembler_lists_files", lambda driver: why == "while linking")
+    project.options = UNREPORTED[why]
+    project.write({"other.cpp": "int other;\n", "other.txt": "int other;\n"})
+    for text in (INCBIN, PASTED, BY_MACRO, *HIDDEN.values()):
+        project.text = text
+        for value in (1, 2):
+            project.write({"value.bin": str(value)})
+            assert project.value() == value
+    project.text, project.builds = INCLUDE.replace(VALUE, HARMLESS), 0
     for value in (1, 2):
-        project.write({"value.bin": str(value)})
+        project.write({"src/value.h": define(value)})
+        assert (project.value(), project.builds) == (value, value)
+        assert (project.value(), project.builds) == (value, value)
+
+
+@pytest.mark.parametrize("options", [("-Iinc",), ("-Wa,-Iearly,-Iinc",)], ids=" ".join)
+def test_a_new_file_that_the_assembler_finds_first_is_built_anew(options: tuple[str, ...], project: Project) -> None:
+    project.text, project.options = PASTED, options
+    project.write({"inc/value.bin": "1", "early/other": "", "src/value.bin": "3"})
+    assert project.value() == 1
+    project.write({"unrelated.bin": "2"})
+    assert (project.value(), project.builds) == (1, 1)
+    project.write({"early/value.bin" if "early" in options[0] else "value.bin": "2"})
+    assert (project.value(), project.builds) == (2, 2)
+
+
+PRECOMPILED: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "of a header beside it": (INCLUDE, (), "src/value.h.gch"),
+    "without its header": (ANGLED, ("-Iinc",), "inc/value.h.gch"),
+    "of a header of the system": ("#include <vector>\n" + VALUE, ("-Iinc",), "inc/vector.gch"),
+    "of -include": (VALUE, ("-include", "inc/value.h"), "inc/value.h.gch"),
+    "of -include for the preprocessor": (VALUE, ("-Wp,-include,inc/value.h",), "inc/value.h.gch"),
+}
+
+
+@pytest.mark.parametrize("way", PRECOMPILED)
+def test_a_precompiled_header_that_is_made_anew_is_read_anew(way: str, project: Project) -> None:
+    project.text, project.options, name = PRECOMPILED[way]
+    project.write({"src/value.h": define(7)})
+    if "-include" in way:  # which is also read where no precompiled header can be
+        project.write({"inc/value.h": define(7)})
+    for value in (1, 2):
+        precompile(project, name, value)
+        assert (project.value(), project.builds) == (value, value)
+        project.write({"src/unrelated.h.gch": str(value)})
+        assert (project.value(), project.builds) == (value, value)
+    assert all(record.complete for record in project.records)
+
+
+def test_a_precompiled_header_that_is_found_first_is_read(project: Project) -> None:
+    project.text, project.options = ANGLED, ("-Iearly", "-Iinc")
+    precompile(project, "inc/value.h.gch", 1)
+    project.write({"early/other.h": ""})
+    assert project.value() == 1
+    precompile(project, "early/value.h.gch", 2)
+    assert (project.value(), project.builds) == (2, 2)
+
+
+def test_of_several_precompiled_headers_none_is_known_to_be_read(project: Project) -> None:
+    project.text = INCLUDE
+    project.write({"src/value.h": define(7)})
+    for value in (1, 2):
+        precompile(project, "src/value.h.gch/one", value)
         assert (project.value(), project.builds) == (value, value)
     assert not any(record.complete for record in project.records)
+
+
+def precompile(project: Project, name: str, value: int) -> None:
+    assert project.compiler is not None
+    project.write({"made/value.h": define(value)})
+    (project.folder / name).parent.mkdir(parents=True, exist_ok=True)
+    command = [project.compiler.path, "-fPIC", "-x", "c++-header", "made/value.h", "-o", name]
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.parametrize("way", ["-B", "-B of a prefix", "COMPILER_PATH"])
+def test_a_program_of_the_compiler_in_a_folder_of_the_users_is_watched(
+    way: str, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.text = '#if __has_include("none.h")\n#endif\nextern "C" int value() { return 1; }\n'
+    name = "tools/my-as" if "prefix" in way else "tools/as"
+    project.options = {"-B": ("-Btools",), "-B of a prefix": ("-B", "tools/my-")}.get(way, ())
+    if way == "COMPILER_PATH":
+        monkeypatch.setenv("COMPILER_PATH", "tools")
+    project.write({"tools/unrelated": ""})
+    assert project.value() == 1
+    for value in (2, 3):
+        assembler = shutil.which("as")
+        lines = ["#!/bin/sh", 'for last in "$@"; do :; done', f'sed -i "s/\\$1, %eax/\\${value}, %eax/" "$last"']
+        project.write({name: "\n".join([*lines, f'exec {assembler} "$@"\n'])})
+        (project.folder / name).chmod(0o755)
+        assert (project.value(), project.builds) == (value, value)
+        project.write({"tools/unrelated": str(value)})
+        assert (project.value(), project.builds) == (value, value)
+
+
+def test_specs_that_include_others_are_never_kept(project: Project) -> None:
+    project.options = ("-B.", "-specs=outer.specs")
+    for value in (1, 2):
+        project.write({"inner.specs": f"*cpp:\n+ -DVALUE={value}\n\n", "outer.specs": "%include <inner.specs>\n"})
+        assert (project.value(), project.builds) == (value, value)
 
 
 def test_without_a_report_nothing_is_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

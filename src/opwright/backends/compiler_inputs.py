@@ -1,7 +1,7 @@
 """What a compiler and a linker have read, from their own reports: the headers, libraries and objects of one build.
 
 Shared by everything that is built from C++ and CUDA. Nothing here reads a source to find what it includes, except to
-find names that no report has: of files that were looked for and were not there.
+find names that no report has (``named_files.py``).
 """
 
 from __future__ import annotations
@@ -9,15 +9,24 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from opwright.backends.compiler_options import (
+    expanded,
+    library_folders,
+    library_names,
+    pieces,
+    program_folders,
+    split,
+    values,
+)
+from opwright.backends.named_files import NamedFiles, named_files
 from opwright.machine import Compiler
 from opwright.read_files import ReadFiles, record_files
 
@@ -30,14 +39,11 @@ _VARIABLES = (
     "SOURCE_DATE_EPOCH",
 )  # fmt: skip
 _PROGRAMS = ("gcc", "as", "ld")  # which compilers start besides themselves, if they come first on the PATH
+_OWN_PROGRAMS = ("as", "ld", "cc1plus", "cc1", "collect2", "lto-wrapper", "lto1", "specs")  # found in a folder of -B
 _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".s", ".S")
-_LINKED = (".o", ".a", ".so", *_SOURCES)
+_LINKED_ONLY = (".o", ".a", ".so")
+_LINKED = (*_LINKED_ONLY, *_SOURCES)
 _TIME_LIMIT_S = 60
-# A name on a line for the preprocessor, whatever it is for: an include, a macro that is included, __has_include.
-_DIRECTIVE = re.compile(r"#[^\n]*")
-_NAME = re.compile(r'"([^"\n]+)"|<([^<>\n]+)>')
-# What the assembler reads is in no report; the name may be in a C string, where its quotes are escaped.
-_INCBIN = re.compile(r'\.incbin\b(?:\s+\\?"([^"\\\n]+)\\?")?|\.include\s+\\?"([^"\\\n]+)\\?"')
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ def key_parts(compiler: Compiler | None, options: Sequence[str]) -> tuple[tuple[
         options: the user's. A relative path among them, or among the variables, makes the working folder count.
     """
     variables = [(name, os.environ[name]) for name in _VARIABLES if name in os.environ]
-    named = [*_pieces(_expanded(options)), *(piece for _, value in variables for piece in re.split("[:= ]", value))]
+    named = [*pieces(expanded(options)), *(piece for _, value in variables for piece in re.split("[:= ]", value))]
     relative = any(not os.path.isabs(piece) and os.path.exists(piece or ".") for piece in named)
     programs = [] if compiler is None else [compiler.path, *filter(None, map(shutil.which, _PROGRAMS))]
     return (
@@ -78,13 +84,16 @@ class BuildWatch:
     """Watches what one build reads. Its compilers run with ``environment``, and its linker with ``link_flags``.
 
     gcc lists what each of its runs includes in the file that SUNPRO_DEPENDENCIES names; so does the gcc that nvcc
-    starts. Unlike ``-MD``, that works for several sources in one command. clang takes ``-MD``.
+    starts. Unlike ``-MD``, that works for several sources in one command. clang takes ``-MD``. GNU's assembler lists
+    what the last of its runs has read. Where that is not all, sources are searched for its directives.
     """
 
     def __init__(self, compiler: Compiler) -> None:
         self.compiler = compiler
         self._folder = tempfile.TemporaryDirectory(prefix="opwright-inputs-")  # removed with this object
-        self._compiled, self._linked = (Path(self._folder.name, name) for name in ("compiled.d", "linked.d"))
+        self._compiled, self._assembled, self._linked = (
+            Path(self._folder.name, name) for name in ("compiled.d", "assembled.d", "linked.d")
+        )
         self._since_ns = time.time_ns()
         self._nvcc = compiler.version.startswith("nvcc")
         # gcc reads no further than a blank in SUNPRO_DEPENDENCIES.
@@ -96,7 +105,11 @@ class BuildWatch:
 
     @property
     def compile_flags(self) -> list[str]:
-        return ["-MD", "-MF", str(self._compiled)] if self._by_flag else []
+        if self._by_flag:
+            return ["-MD", "-MF", str(self._compiled)]
+        if self._nvcc or "," in str(self._assembled) or not _assembler_lists_files(self.compiler.path):
+            return []
+        return [f"-Wa,--MD,{self._assembled}"]
 
     @property
     def link_flags(self) -> list[str]:
@@ -145,10 +158,23 @@ class BuildWatch:
         return read_by_build(
             [*(os.path.join(here, name) for name in reported), *map(str, others)],
             [*flags, *_flags_of_environment()],
-            SearchFolders(search.headers, (*_library_folders(flags, here), *search.libraries)),
+            SearchFolders(search.headers, (*library_folders(expanded(flags, here)), *search.libraries)),
             base=base, built_in=built_in, here=here, since_ns=self._since_ns, texts=texts,
+            assembled=self._assembled_files(flags, here),
             installed=[*map(str, installed), *default.headers, *default.libraries],
         )  # fmt: skip
+
+    def _assembled_files(self, flags: Sequence[str], here: str) -> list[str] | None:
+        """What the assembler has read; None if it made no report, or overwrote that of another run."""
+        for flag in expanded(flags, here):
+            is_a_file = not flag.startswith(("-", "@")) and os.path.isfile(os.path.join(here, flag))
+            if flag.startswith("-flto") or (is_a_file and not flag.endswith(_LINKED_ONLY)):
+                return None
+        if not self._assembled.is_file():
+            return None
+        # It also names its own source, and what the compiler calls the user's.
+        paths = (os.path.join(here, name) for name in _names_in_rules(self._assembled))
+        return [path for path in paths if os.path.isfile(path)]
 
     def _reported(self, flags: Sequence[str], linked: bool) -> bool:
         """Whether the reports are there and whole. Of a linker that writes none, its options name the libraries."""
@@ -171,15 +197,19 @@ def read_by_build(
     since_ns: int,
     installed: Sequence[str],
     texts: Iterable[str] = (),
+    assembled: Sequence[str] | None = None,
 ) -> ReadFiles:
     """What a build has read, from the paths that its programs reported; see ``BuildWatch.read_files``.
+
+    Args:
+        assembled: the paths that the assembler reported; None if it did not.
 
     A header of another name can be found first only in a folder that is searched. So each name that was found in one
     of the folders, or stands on a line for the preprocessor, is looked for in all of them.
     """
-    expanded = list(_expanded(flags, here))
-    named = [p for p in (os.path.join(here, piece) for piece in _pieces(expanded)) if os.path.isfile(p)]
-    reported = list(reported)
+    options = list(expanded(flags, here))
+    named = [p for p in (os.path.join(here, piece) for piece in pieces(options)) if os.path.isfile(p)]
+    reported = [*reported, *(assembled or ())]
     made = (f"{built_in}{os.sep}",) if built_in is not None else ()
     outside = [path for path in dict.fromkeys([*reported, *named]) if not path.startswith(made or "\0")]
     temporary = tempfile.gettempdir()
@@ -189,28 +219,54 @@ def read_by_build(
     read = [path for path in outside if os.path.isfile(path)]
     own = [path for path in read if not os.path.realpath(path).startswith(theirs)]
 
-    names, assembled = set[str](), set[str]()
-    for text in (*texts, *map(_text, own), *(f"#{flag}" for flag in expanded)):
-        for line in _DIRECTIVE.findall(text.replace("\\\n", "")):
-            names.update(quoted or angled for quoted, angled in _NAME.findall(line))
-        assembled.update(one or other for one, other in _INCBIN.findall(text))
-    headers = list(dict.fromkeys([*map(os.path.dirname, own), *(os.path.join(here, f) for f in search.headers)]))
-    libraries = list(dict.fromkeys(os.path.join(here, f) for f in search.libraries))
-    looked_for = {
-        *_alternatives(headers, {*names, *assembled}),
-        *_alternatives([here], {*assembled, *_values(expanded, "-include", "--pre-include")}),
-        *_alternatives(libraries, _library_names(expanded)),
-        *_searched_before(headers, read),
-        *_searched_before(libraries, read),
-        *(f"{path}.gch" for path in own),  # a precompiled header is taken instead
+    macros = (f"#define {macro.replace('=', ' ', 1)}" for macro in values(options, "-D", "--define-macro"))
+    names = named_files([*texts, *map(_text, own), *(f"#{option}" for option in options), *macros])
+    if assembled is not None:  # then the report has the names
+        names = replace(names, assembled=frozenset(), has_all_assembled=True)
+    if not (names.has_all_questions and names.has_all_assembled) or _specs_name_others(options, here):
+        return ReadFiles(complete=False)
+    folders = SearchFolders(
+        tuple(dict.fromkeys([*map(os.path.dirname, own), *(os.path.join(here, f) for f in search.headers)])),
+        tuple(dict.fromkeys(os.path.join(here, f) for f in search.libraries)),
+    )
+    choices = {
+        *_named_choices(names, options, folders, here),
+        *_searched_before(folders.headers, read),
+        *_searched_before(folders.libraries, read),
+        *_searched_before(
+            [here, *(os.path.join(here, f) for f in values(options, "-I")), *folders.headers], assembled or ()
+        ),
+        *(member for path in own for member in _archive_members(path)),
+        *(f"{path}.gch" for path in own),
     }
-    looked_for = {path for path in looked_for if not path.startswith(made or "\0")}
+    looked_for = {path for path in choices if not path.startswith(made or "\0")}
+    if any(path.endswith(".gch") and os.path.isdir(path) for path in looked_for):
+        return ReadFiles(complete=False)  # of the files in it, the compiler takes the first that fits
     there = {path for path in looked_for if os.path.isfile(path)}
-    if any(there.isdisjoint(_alternatives([here, *headers], [name])) for name in assembled):
-        return ReadFiles(complete=False)  # an .incbin of which only the preprocessor knows the name
+    if any(there.isdisjoint(_alternatives([here, *folders.headers], [name])) for name in names.assembled):
+        return ReadFiles(complete=False)
     # Of the names on lines for the preprocessor, those count that are the user's: others are in the reports.
     own += [path for path in there - set(read) if not os.path.realpath(path).startswith(theirs)]
     return record_files(own, set(read) - set(own), looked_for - there, base=base, since_ns=since_ns)
+
+
+def _specs_name_others(options: Sequence[str], here: str) -> bool:
+    """Whether files of ``-specs`` include others, which no report has."""
+    return any("%include" in _text(os.path.join(here, specs)) for specs in values(options, "-specs", "--specs"))
+
+
+def _named_choices(names: NamedFiles, options: Sequence[str], folders: SearchFolders, here: str) -> Iterator[str]:
+    """Where the files may be that texts and options name."""
+    by_options = set(values(options, "-include", "--pre-include"))
+    headers = {*_alternatives([here, *folders.headers], by_options), *_alternatives(folders.headers, names.included)}
+    yield from headers
+    # gcc takes a precompiled header instead, also of a header that is not there. It reports neither.
+    yield from (f"{path}.gch" for path in headers)
+    yield from _alternatives([here, *folders.headers], names.assembled)
+    yield from _alternatives(folders.libraries, library_names(options))
+    for prefix in program_folders(options):
+        for program in _OWN_PROGRAMS:
+            yield from (os.path.join(here, f"{prefix}{program}"), os.path.join(here, prefix, program))
 
 
 def _alternatives(folders: Iterable[str], names: Iterable[str]) -> Iterator[str]:
@@ -223,6 +279,20 @@ def _searched_before(folders: Sequence[str], paths: Sequence[str]) -> Iterator[s
         inside = os.path.join(folder, "")
         found = {path[len(inside) :] for path in paths if path.startswith(inside)}
         yield from _alternatives(folders[:position], found)
+
+
+def _archive_members(path: str) -> list[str]:
+    """The files to which a thin archive refers, which the linker reads and does not report."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read() if file.read(8) == b"!<thin>\n" else b""
+    except OSError:
+        return []
+    names = re.search(rb"//\s+(\d+)\s*`\n", data)
+    if names is None:
+        return []
+    table = data[names.end() : names.end() + int(names[1])]
+    return [os.path.join(os.path.dirname(path), os.fsdecode(name)) for name in table.split(b"/\n") if name.strip()]
 
 
 def _text(path: str) -> str:
@@ -263,6 +333,18 @@ def _linker_has_dependency_file(driver: str) -> bool:
 
 
 @functools.cache
+def _assembler_lists_files(driver: str) -> bool:
+    try:
+        done = subprocess.run(
+            [driver, "-Wa,--help", "-c", "-x", "assembler", "/dev/null", "-o", "/dev/null"],
+            capture_output=True, text=True, timeout=_TIME_LIMIT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return "--MD FILE" in done.stdout
+
+
+@functools.cache
 def _default_folders(compiler: Compiler) -> SearchFolders:
     """The folders of a compiler without options and variables."""
     environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
@@ -289,59 +371,5 @@ def _search_folders(
     return SearchFolders((*absent, *folders), tuple(libraries[1].split(":")) if libraries else ())
 
 
-# --- options ---
-
-
 def _flags_of_environment() -> list[str]:
-    return [f for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS") for f in _split(os.environ.get(name, ""))]
-
-
-def _expanded(options: Iterable[str], here: str = "", depth: int = 0) -> Iterator[str]:
-    """The options, with those in files that options name (``@file``, nvcc's ``--options-file``) after them."""
-    before = ""
-    for option in options:
-        yield option
-        name = option.partition("=")[2] if option.startswith(("-optf=", "--options-file=")) else option.lstrip("@")
-        path = os.path.join(here, name)
-        if (name != option or before in ("-optf", "--options-file")) and depth < 8 and os.path.isfile(path):
-            yield from _expanded(_split(_text(path)), here, depth + 1)
-        before = option
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def _pieces(options: Iterable[str]) -> Iterator[str]:
-    """Every part of an option that may be a path: ``-Idir``, ``@flags.txt``, ``-specs=file``, ``-Wl,-T,script``."""
-    for option in options:
-        yield from {option, option[1:], option[2:], *re.split("[=,]", option)} - {""}
-
-
-def _library_folders(flags: Iterable[str], here: str) -> list[str]:
-    return [*_values(_expanded(flags, here), "-L", "--library-path"), *_paths("LIBRARY_PATH")]
-
-
-def _library_names(flags: Iterable[str]) -> Iterator[str]:
-    for name in _values(flags, "-l", "--library"):
-        yield from [name[1:]] if name.startswith(":") else [f"lib{name}.so", f"lib{name}.a"]
-
-
-def _values(flags: Iterable[str], short: str, long: str) -> Iterator[str]:
-    """The values of an option, however they are joined to it."""
-    before = ""
-    for flag in flags:
-        if before in (short, long):
-            yield flag
-        elif flag.startswith((f"{short}=", f"{long}=")):
-            yield flag.partition("=")[2]
-        elif flag.startswith(short) and len(flag) > len(short):
-            yield flag[len(short) :]
-        before = flag
-
-
-def _paths(variable: str) -> list[str]:
-    return [path or "." for path in os.environ.get(variable, "").split(":")] if os.environ.get(variable) else []
+    return [f for name in ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS") for f in split(os.environ.get(name, ""))]

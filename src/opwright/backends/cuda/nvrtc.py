@@ -239,6 +239,7 @@ def _read_files(source: CudaSource, flags: Sequence[str], headers: Sequence[str]
         SearchFolders(tuple(flag[2:] for flag in flags if flag.startswith("-I"))),
         base=source.folder, built_in=None, here=str(Path.cwd()), since_ns=began,
         installed=[str(folder) for folder in cuda_include_folders()], texts=[source.text],
+        assembled=(),  # no assembler of PTX includes files
     )  # fmt: skip
 
 
