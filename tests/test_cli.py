@@ -331,6 +331,31 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(script, tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == [name]
 
 
+def test_a_record_does_not_replace_a_file_that_is_none(script, tmp_path):
+    name = script("raise SystemExit('the operator was loaded')")
+    before = (tmp_path / name).read_text()
+    for option in ("--json", "--html"):
+        run = opwright("check", name, option, name, cwd=tmp_path)
+        assert run.returncode == 2, run.stdout + run.stderr
+        assert f"{option} {name} would replace a file that is no report" in " ".join(run.stderr.split())
+        assert "was loaded" not in run.stderr
+    assert (tmp_path / name).read_text() == before
+    both = opwright("check", name, "--json", "out", "--html", "out", cwd=tmp_path)
+    assert both.returncode == 2
+    assert "--json and --html both name out" in both.stderr
+    for option, text in (("--json", "{}"), ("--html", "<html>"), ("--json", "")):  # earlier records, an empty file
+        (tmp_path / "out").write_text(text)
+        assert "was loaded" in opwright("check", name, option, "out", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize("options", [("--mutants", "3"), ("--seed", "1")], ids=" ".join)
+def test_options_of_mutants_without_mutate_are_refused(script, tmp_path, options):
+    run = opwright("check", script("raise SystemExit('the operator was loaded')"), *options, cwd=tmp_path)
+    assert run.returncode == 2
+    assert "--mutants and --seed belong to --mutate" in " ".join(run.stderr.replace("│", " ").split())
+    assert "was loaded" not in run.stderr
+
+
 @pytest.mark.slow  # a command that imports torch twice
 def test_requiring_a_language_that_no_kernel_is_written_in_is_a_failure(script, tmp_path):
     name = script(RIGHT)

@@ -21,6 +21,7 @@ from opwright.cli.common import (
     Verbose,
     console,
     exit_code,
+    refuse_files,
     write_records,
 )
 from opwright.cli.sweep import Ray, Resume, sweep
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from opwright.results import CheckReport
 
 __all__ = ["check", "run_and_show"]
+
+
+_MUTANTS = 20
 
 
 class Level(StrEnum):
@@ -68,7 +72,7 @@ def check(
     mutate: Annotated[
         bool, typer.Option("--mutate", help="Put small faults into the kernels, and show which ones no check finds.")
     ] = False,
-    mutants: Annotated[int, typer.Option(help="With --mutate: at most so many of each kernel.")] = 20,
+    mutants: Annotated[int, typer.Option(help="With --mutate: at most so many of each kernel.")] = _MUTANTS,
     seed: Annotated[int, typer.Option(help="With --mutate: which of the mutants are drawn.")] = 0,
     verbose: Verbose = False,
     json: Json = None,
@@ -96,6 +100,8 @@ def check(
                 **where.options(),
             )
         raise typer.Exit(code)
+    if mutants != _MUTANTS or seed != 0:
+        raise typer.BadParameter("--mutants and --seed belong to --mutate")
     with sweep(ray, resume, jobs) as where:
         report = run_and_show(
             targets,
@@ -121,11 +127,10 @@ def check(
 def _mutate(targets: Sequence[str], json: Path | None, verbose: bool, strict: bool, **options: Any) -> int:
     """Run mutation testing, and return the exit code; ``options`` are those of ``ow.mutate``."""
     from opwright.mutation.run import mutate
-    from opwright.report.files import refuse_unwritable
     from opwright.report.terminal.mutation import show_mutation
     from opwright.report.terminal.progress import TaskLine
 
-    refuse_unwritable(json, None)
+    refuse_files(json, None)
     with TaskLine(console(stderr=True)) as line:
         report = mutate(*targets, on_mutant=line.on_message, **options)
     show_mutation(console(), report, verbose=verbose, strict=strict)
@@ -152,11 +157,10 @@ def run_and_show(
     ``strict`` is None if the command has no such option.
     """
     from opwright.checks.process.starting import start_ahead
-    from opwright.report.files import refuse_unwritable
     from opwright.report.terminal.check import show_check
     from opwright.report.terminal.progress import CheckProgress
 
-    refuse_unwritable(json, html)
+    refuse_files(json, html)
     if options.get("executor") is None and not options.get("interpreter"):
         start_ahead()  # before this process imports torch
     with CheckProgress(console(stderr=True), verbose=verbose) as progress:

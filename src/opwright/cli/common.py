@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from opwright.errors import OpwrightError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAILED", "INTERRUPTED", "NOTHING_RAN", "PASSED", "UNFINISHED", "WRONG_CALL", "Html", "Json", "Targets", "Verbose",
-    "console", "exit_code", "log_to", "write_records",
+    "console", "exit_code", "log_to", "refuse_files", "write_records",
 ]  # fmt: skip
 
 PASSED, FAILED, WRONG_CALL, NOTHING_RAN, UNFINISHED, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -28,6 +30,18 @@ Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also 
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="List every kernel and check, and print a line for each compilation.")
 ]
+
+
+def refuse_files(json: Path | None, html: Path | None) -> None:
+    """Raise OpwrightError now if records cannot be written to these files, or if that would destroy another file."""
+    from opwright.report.files import refuse_unwritable
+
+    refuse_unwritable(json, html)
+    if json is not None and html is not None and json.resolve() == html.resolve():
+        raise OpwrightError(f"--json and --html both name {json}", fix="name two files")
+    for option, file, beginning in (("--json", json, b"{"), ("--html", html, b"<")):
+        if file is not None and file.is_file() and file.read_bytes()[:1] not in (b"", beginning):
+            raise OpwrightError(f"{option} {file} would replace a file that is no report", fix="name another file")
 
 
 def write_records(record: dict[str, Any], json: Path | None, html: Path | None, *others: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from opwright.cli.check import run_and_show
-from opwright.cli.common import FAILED, Html, Json, Verbose, console, exit_code, write_records
+from opwright.cli.common import FAILED, Html, Json, Verbose, console, exit_code, refuse_files, write_records
 from opwright.cli.story import BASIC_CHECKS, run_story
 from opwright.errors import TargetError
 
@@ -61,11 +61,10 @@ def _own_demos(modules: Iterable[str]) -> Iterator[Callable[[], bool]]:
 
 
 def _run_story(verbose: bool, json: Path | None, html: Path | None) -> int:
-    from opwright.report.files import refuse_unwritable
     from opwright.report.terminal.demo import show_story
     from opwright.report.terminal.progress import CheckProgress
 
-    refuse_unwritable(json, html)
+    refuse_files(json, html)
     with CheckProgress(console(stderr=True), verbose=verbose) as progress:
         story = run_story(progress)
     show_story(console(), story)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from opwright.cli.common import FAILED, PASSED, Json, Verbose, console, write_records
+from opwright.cli.common import FAILED, PASSED, Json, Verbose, console, refuse_files, write_records
 
 __all__ = ["port"]
 
@@ -34,11 +34,10 @@ def port(
     Exits with 1 if something remains to be done by hand, or if the new kernel differs from the original.
     """
     from opwright.port.run import port as run_port
-    from opwright.report.files import refuse_unwritable
     from opwright.report.terminal.port import show_port
     from opwright.report.terminal.progress import TaskLine
 
-    refuse_unwritable(json, None)
+    refuse_files(json, None)
     with TaskLine(console(stderr=True)) as line:
         report = run_port(
             source, include=include or (), options=options or (), target=op, entry=entry, check=check,

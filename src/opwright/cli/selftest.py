@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from opwright.cli.common import FAILED, INTERRUPTED, PASSED, UNFINISHED, Json, Verbose, console, write_records
+from opwright.cli.common import (
+    FAILED,
+    INTERRUPTED,
+    PASSED,
+    UNFINISHED,
+    Json,
+    Verbose,
+    console,
+    refuse_files,
+    write_records,
+)
 from opwright.cli.sweep import Ray, Resume, sweep
 
 __all__ = ["selftest"]
@@ -24,11 +34,10 @@ def selftest(
     """Plant faults in kernels, and show which of them this installation catches."""
     from opwright.planted.catalogue import FILES
     from opwright.planted.run import selftest as run
-    from opwright.report.files import refuse_unwritable
     from opwright.report.terminal.progress import TaskLine
     from opwright.report.terminal.selftest import show_selftest
 
-    refuse_unwritable(json, None)
+    refuse_files(json, None)
     if unknown := [name for name in only or () if name not in FILES]:
         raise typer.BadParameter(f"there is no file {unknown[0]!r}: there are {', '.join(FILES)}")
     with sweep(ray, resume, jobs) as where, TaskLine(console(stderr=True)) as line:

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from opwright.cli.common import FAILED, NOTHING_RAN, PASSED, Html, Json, Targets, console, write_records
+from opwright.cli.common import FAILED, NOTHING_RAN, PASSED, Html, Json, Targets, console, refuse_files, write_records
 from opwright.cli.sweep import Ray, Resume, sweep
 from opwright.errors import CheckError
 
@@ -58,13 +58,13 @@ def bench(
             ray=ray, resume=resume,
         )  # fmt: skip
         _bench_calls(targets, kernel, device, size, dtype, quick=quick, json=json)
-    from opwright.report.files import read_json, refuse_unwritable
+    from opwright.report.files import read_json
     from opwright.report.terminal.bench import show_bench, show_regressions
     from opwright.report.terminal.progress import TaskLine
     from opwright.timing.analysis.regression import on_other_devices, slower_than
     from opwright.timing.run import bench as run_bench
 
-    refuse_unwritable(json, html)
+    refuse_files(json, html)
     allowed = _percent(fail_on_slower)
     before = read_json(baseline, ["opwright.bench/2"]) if baseline is not None else None
     with sweep(ray, resume) as where, TaskLine(console(stderr=True)) as line:
@@ -102,12 +102,11 @@ def _bench_calls(
     targets: list[str], kernels: list[str] | None, device: str | None, size: list[str] | None, dtype: list[str] | None,
     *, quick: bool, json: Path | None,
 ) -> NoReturn:  # fmt: skip
-    from opwright.report.files import refuse_unwritable
     from opwright.report.terminal.calls import show_calls
     from opwright.report.terminal.progress import TaskLine
     from opwright.timing.calls import bench_calls
 
-    refuse_unwritable(json, None)
+    refuse_files(json, None)
     sizes = dict(parse_size(text) for text in size or ())
     with TaskLine(console(stderr=True)) as line:
         report = bench_calls(
@@ -136,12 +135,11 @@ def tune(
     html: Html = None,
 ) -> None:
     """Measure which kernel is the fastest at which sizes, and use the results in later calls on this machine."""
-    from opwright.report.files import refuse_unwritable
     from opwright.report.terminal.bench import show_bench
     from opwright.report.terminal.progress import TaskLine
     from opwright.timing.tune import tune as run_tune
 
-    refuse_unwritable(json, html)
+    refuse_files(json, html)
     with sweep(ray, resume) as where, TaskLine(console(stderr=True)) as line:
         report = run_tune(
             *targets,
