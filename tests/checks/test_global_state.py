@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import os
+import platform
 import random
+import re
+import resource
+import signal
 import subprocess
 import tempfile
 import threading
@@ -20,8 +26,17 @@ from opwright.backends.cuda.nvrtc_process import run_nvrtc
 from opwright.checks import state
 from opwright.checks.relatives import children
 
+ON_X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the masks are those of x86")
 
-def verdict_of(namespace, kernel, *, draws=False):
+
+def c():
+    """The C library; each kernel's process opens it itself."""
+    library = ctypes.CDLL(None)
+    library.setlocale.restype, library.signal.restype = ctypes.c_char_p, ctypes.c_void_p
+    return library
+
+
+def verdict_of(namespace, kernel, *, draws=False, checks=("values", "global state")):
     if draws:
 
         @ow.op(f"{namespace}::noise", random=True)
@@ -34,7 +49,7 @@ def verdict_of(namespace, kernel, *, draws=False):
             return 2 * x
 
     operator.python(kernel, name="kernel")
-    return ow.check(operator, checks=["values", "global state"], device="cpu").verdicts[0]
+    return ow.check(operator, checks=checks, device="cpu").verdicts[0]
 
 
 def sets_the_default_dtype(x):
@@ -79,6 +94,53 @@ def turns_benchmarks_on(x):
 
 def goes_elsewhere(x):
     os.chdir(tempfile.gettempdir())
+    return 2 * x
+
+
+def sets_a_variable(x):
+    c().setenv(b"MY_VARIABLE", b"secret", 1)
+    return 2 * x
+
+
+def removes_a_variable(x):
+    os.environ.pop("HOME", None)
+    return 2 * x
+
+
+def sets_the_locale(x):
+    assert c().setlocale(6, b"C")
+    return 2 * x
+
+
+def rounds_up(x):
+    ctypes.CDLL("libm.so.6").fesetround(0x800)
+    return 2 * x
+
+
+def traps_divisions(x):
+    ctypes.CDLL("libm.so.6").feenableexcept(4)
+    return 2 * x
+
+
+def ignores_a_signal(x):
+    c().signal(signal.SIGUSR1, 1)
+    return 2 * x
+
+
+def lowers_a_limit(x):
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, most))
+    return 2 * x
+
+
+def hides_new_files(x):
+    os.umask(0o777)
+    return 2 * x
+
+
+def closes_its_input(x):
+    with contextlib.suppress(OSError):
+        os.close(0)
     return 2 * x
 
 
@@ -137,16 +199,65 @@ def leaves_a_process(x):
         (turns_benchmarks_on, "torch.backends.cudnn.benchmark: False before, True after"),
         (goes_elsewhere, "the working directory"),
         (changes_it_only_for_long_vectors, "the default dtype"),
+        (sets_a_variable, "the environment variables: MY_VARIABLE"),
+        (removes_a_variable, "the environment variables: HOME"),
+        (sets_the_locale, "the locale: "),
+        pytest.param(rounds_up, "the rounding of floating-point numbers: to the nearest before", marks=ON_X86),
+        pytest.param(traps_divisions, "the traps of floating-point numbers: 0 before, 4 after", marks=ON_X86),
+        (ignores_a_signal, "the handlers of signals: SIGUSR1"),
+        (lowers_a_limit, "the limits of resources: "),
+        (hides_new_files, "umask"),
+        (closes_its_input, "the standard streams"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_a_kernel_leaves_changed_is_named(namespace, kernel, message):
-    verdict = verdict_of(namespace, kernel)
+@pytest.mark.parametrize("checks", [("values", "global state"), ("memory", "values", "global state")], ids=len)
+def test_what_a_kernel_leaves_changed_is_named(namespace, kernel, message, checks):
+    verdict = verdict_of(namespace, kernel, checks=checks)
     assert verdict.status == "warning", verdict.findings
     found = verdict.warnings[0]
-    assert found.check == "global state"
+    # What stays as the first call left it, and cannot be set back, is found where the kernel runs first.
+    stays = kernel is closes_its_input and "memory" in checks
+    assert found.check == ("memory" if stays else "global state")
     assert message in found.message
     assert "set it back" in found.remedy
+
+
+_calls = [0]
+
+
+def sets_the_default_dtype_once(x):
+    _calls[0] += 1
+    if _calls[0] == 1:
+        torch.set_default_dtype(torch.float64)
+    return 2 * x
+
+
+def leaves_a_process_once(x):
+    _calls[0] += 1
+    return leaves_a_process(x) if _calls[0] == 1 else 2 * x
+
+
+@pytest.mark.parametrize("kernel", [sets_the_default_dtype_once, leaves_a_process_once])
+def test_what_only_the_first_call_changes_is_named_too(namespace, kernel):
+    verdict = verdict_of(namespace, kernel, checks=("memory", "values", "global state"))
+    (found,) = verdict.warnings
+    assert found.check == "memory"
+    assert re.search(r"the first calls change the (default dtype|child processes)", found.message)
+
+
+def sets_up_a_library(x):
+    _calls[0] += 1
+    if _calls[0] == 1:
+        os.environ["MY_LIBRARY"] = "1"
+        c().signal(signal.SIGUSR1, 1)
+        leaves_a_thread(x)
+    return 2 * x
+
+
+def test_what_a_library_sets_up_in_the_first_call_is_no_warning(namespace):
+    verdict = verdict_of(namespace, sets_up_a_library, checks=("memory", "values", "global state"))
+    assert verdict.status == "pass", verdict.findings
 
 
 def draws_with_its_own_generator(x):
@@ -206,6 +317,18 @@ def shows_progress(x):
     return 2 * x
 
 
+def sets_native_settings_back(x):
+    c().setenv(b"MY_VARIABLE", b"1", 1)
+    c().unsetenv(b"MY_VARIABLE")
+    os.umask(os.umask(0o777))
+    before = c().signal(signal.SIGUSR1, 1)
+    c().signal(signal.SIGUSR1, ctypes.c_void_p(before))
+    locale = ctypes.create_string_buffer(c().setlocale(6, None))
+    c().setlocale(6, b"C")
+    c().setlocale(6, locale)
+    return 2 * x
+
+
 def waits_for_its_process(x):
     subprocess.run(["true"], check=True)
     return 2 * x
@@ -247,6 +370,7 @@ def computes_on_a_default_device(x):
         computes_on_a_default_device, asks_for_products_in_float32, waits_for_its_thread, waits_for_its_process,
         removes_its_files, keeps_one_folder_for_later_calls, has_a_daemon_that_has_ended,
         shows_progress,
+        sets_native_settings_back,
     ],
 )  # fmt: skip
 def test_what_is_as_before_is_no_warning(namespace, kernel):

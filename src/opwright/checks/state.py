@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 
+from opwright.checks import c_settings
 from opwright.checks.relatives import children
 
-__all__ = ["RANDOM", "changes", "in_simulator", "restore", "settings", "watch_folder"]
+__all__ = ["RANDOM", "RANDOM_STATES", "SET_UP_ONCE", "changes", "in_simulator", "restore", "settings", "watch_folder"]
 
 # Programs that compile, by what is in their command lines; packages that keep threads for their own work.
 _COMPILERS = (b"torch._inductor", b"opwright/backends/cuda/nvrtc_child.py")
-_LIBRARIES = ("torch", "triton", "concurrent", "multiprocessing", "tqdm", "filelock")
+_LIBRARIES = ("torch", "triton", "concurrent", "multiprocessing", "tqdm", "filelock", "opwright")
 
 # The settings that a kernel may change whose contract says that it draws random numbers.
 RANDOM = "the state of torch's generator"
@@ -44,20 +45,21 @@ def _flushes_denormals() -> bool:
     return float(torch.full((), 1e-310, dtype=torch.float64, device="cpu") * 1) == 0
 
 
-def _threads() -> frozenset[str]:
+def _threads() -> frozenset[tuple[str, int | None]]:
     """The threads that run, except those of the libraries that compile and compute."""
-    return frozenset(t.name for t in threading.enumerate() if not _what_runs_in(t).startswith(_LIBRARIES))
+    running = (thread for thread in threading.enumerate() if not _module_of(thread).startswith(_LIBRARIES))
+    return frozenset((thread.name, thread.native_id) for thread in running)
 
 
-def _what_runs_in(thread: threading.Thread) -> str:
-    """The module of a thread's function, or of its class if that has a ``run`` of its own."""
+def _module_of(thread: threading.Thread) -> str:
+    """The module of what a thread runs: a function, or a method of its class."""
     target = getattr(thread, "_target", None)
     return str(getattr(type(thread) if target is None else target, "__module__", ""))
 
 
-def _children() -> frozenset[str]:
+def _children() -> frozenset[tuple[str]]:
     """The processes that this one has started, except those in which torch and NVRTC compile."""
-    return frozenset(str(pid) for pid in children() if not _compiles(pid))
+    return frozenset((str(pid),) for pid in children() if not _compiles(pid))
 
 
 def _compiles(pid: int) -> bool:
@@ -72,13 +74,13 @@ class _Folder:
 
     def __init__(self) -> None:
         self._path = ""
-        self._first: frozenset[str] = frozenset()
+        self._first: frozenset[tuple[str]] = frozenset()
 
     def watch(self, path: str) -> None:
         self._path, self._first = path, frozenset()
 
-    def more(self) -> frozenset[str]:
-        now = frozenset(os.listdir(self._path)) if os.path.isdir(self._path) else frozenset()
+    def more(self) -> frozenset[tuple[str]]:
+        now = frozenset((name,) for name in (os.listdir(self._path) if os.path.isdir(self._path) else ()))
         self._first = self._first or now
         return now - self._first
 
@@ -107,6 +109,7 @@ _OF_BACKENDS = (
     "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "cudnn.conv.fp32_precision",
     "cuda.matmul.fp32_precision", "mkldnn.matmul.fp32_precision",
 )  # fmt: skip
+_THREADS, _VARIABLES, _HANDLERS = "the threads of Python", "the environment variables", "the handlers of signals"
 _SETTINGS: dict[str, _Setting] = {
     "the default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype),
     "the default device": _Setting(torch.get_default_device, _set_device),
@@ -124,7 +127,15 @@ _SETTINGS: dict[str, _Setting] = {
     RANDOM: _Setting(lambda: torch.get_rng_state().numpy().tobytes(), lambda state: torch.set_rng_state(_bytes(state))),
     "the state of Python's random": _Setting(random.getstate, random.setstate),
     "the working directory": _Setting(os.getcwd, os.chdir),
-    "the threads of Python": _Setting(_threads, _leave),
+    _VARIABLES: _Setting(c_settings.environment, c_settings.set_environment),
+    "the locale": _Setting(c_settings.locale, c_settings.set_locale),
+    "the rounding of floating-point numbers": _Setting(c_settings.rounding, c_settings.set_rounding),
+    "the traps of floating-point numbers": _Setting(c_settings.traps, c_settings.set_traps),
+    _HANDLERS: _Setting(c_settings.signal_handlers, c_settings.set_signal_handlers),
+    "the limits of resources": _Setting(c_settings.limits, c_settings.set_limits),
+    "the bits that new files do not get (umask)": _Setting(c_settings.umask, os.umask),
+    "the standard streams": _Setting(c_settings.standard_streams, _leave),
+    _THREADS: _Setting(_threads, _leave),
     "the child processes": _Setting(_children, _leave),
     "the temporary files": _Setting(_temporary.more, _leave),
 }
@@ -136,7 +147,10 @@ _ON_GPU: dict[str, _Setting] = {
     ),
 }
 # Their values say nothing to a reader.
-_OPAQUE = frozenset({RANDOM, "the state of Python's random", "the state of the GPU's generator"})
+RANDOM_STATES = frozenset({RANDOM, "the state of Python's random", "the state of the GPU's generator"})
+# What a library sets up for itself when a kernel first uses it.
+SET_UP_ONCE = frozenset({_THREADS, _VARIABLES, _HANDLERS})
+_OPAQUE = RANDOM_STATES | {"the standard streams"}
 
 
 def _bytes(state: bytes) -> torch.Tensor:
@@ -172,7 +186,11 @@ def _differs(before: Any, now: Any) -> bool:
 
 
 def _change(before: Any, now: Any) -> str:
-    return f"{', '.join(sorted(now - before))} left" if isinstance(now, frozenset) else f"{before} before, {now} after"
+    if isinstance(now, dict):  # whose values may be long, or secret
+        return ", ".join(sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k)))
+    if isinstance(now, frozenset):
+        return f"{', '.join(sorted({name for name, *_ in now - before}))} left"
+    return f"{before} before, {now} after"
 
 
 def restore(before: Mapping[str, Any], names: Mapping[str, str], device: str) -> None:

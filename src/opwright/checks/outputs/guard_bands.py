@@ -10,21 +10,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from opwright.checks import state
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
 from opwright.checks.exceptions import in_words
 from opwright.checks.guarded import BITS, GuardedMemory
+from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Prepared, SkippedCase
-from opwright.checks.state import in_simulator
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.layouts import FAR
 from opwright.contract.inputs.sizes import elements
-from opwright.results import Finding, NotChecked
+from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check", "some_of_each"]
 
@@ -42,12 +43,41 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     """Run some cases of every layout and dtype in guarded memory."""
     if context.kernel not in context.op.kernels:
         return  # a reference in Python has no addresses
-    if in_simulator():
+    if state.in_simulator():
         yield NotChecked(NAME, "the simulator examines every access in all other checks")
         return
     cases = some_of_each(context)
     find_error = functools.partial(_find_error, waits_at=cases[0] if cases else None)
+    before = state.settings(context.device)
     yield from context.check_each_case(NAME, find_error, cases=cases, runs=False)
+    yield from _left_by_early_calls(context, before, cases)
+
+
+def _left_by_early_calls(context: Context, before: Mapping[str, Any], cases: Sequence[Case]) -> Iterator[Finding]:
+    """Set back what the kernel has changed, so that the check "global state" sees whether later calls change it. What
+    they do not, as it is done once, is found here."""
+    early = state.changes(before, context.device)
+    state.restore(before, early, context.device)
+    # Checks draw values, too.
+    lasting = {name: how for name, how in early.items() if name not in state.RANDOM_STATES | state.SET_UP_ONCE}
+    for case in cases:
+        if lasting and isinstance(prepared := context.prepare(case), Prepared):
+            again = _changed_by_a_call(context, prepared)
+            lasting = {name: how for name, how in lasting.items() if name not in again}
+    for name, how in lasting.items():
+        yield Finding(
+            NAME, Status.WARNING, str(cases[0]), f"the first calls change {name}{f': {how}' if how else ''}",
+            remedy="leave it alone, or set it back, also after an exception",
+        )  # fmt: skip
+
+
+def _changed_by_a_call(context: Context, prepared: Prepared) -> dict[str, str]:
+    before = state.settings(context.device)
+    with contextlib.suppress(Exception):  # the kernel's, which other checks report
+        context.run_kernel(same_layout(prepared.arguments))
+    changed = state.changes(before, context.device)
+    state.restore(before, changed, context.device)
+    return changed
 
 
 def some_of_each(context: Context) -> list[Case]:
