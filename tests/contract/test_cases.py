@@ -39,6 +39,21 @@ def test_dims_differ_so_that_swapped_ones_show():
     assert len({base["m"], base["k"], base["n"]}) == 3
 
 
+def test_any_number_of_axes_has_cases_of_one_with_gaps():
+    def each(x: Float32[Tensor, "*n"]) -> Float32[Tensor, "*n"]:
+        return x
+
+    contract = contract_of(each)
+    arranged = {
+        c.layout: c for c in cases(contract, "quick") if len(dict(c.sizes)["n"]) == 1 and c.layout != "contiguous"
+    }
+    assert set(arranged) == {"sliced", "offset"}
+    (x,) = arguments_of(contract, arranged["sliced"], "cpu")
+    assert x.ndim == 1
+    assert x.stride(0) > 1
+    assert x.numel() >= 64
+
+
 def test_every_dtype_and_layout_is_there_and_a_kernels_dtypes_restrict_them():
     everything = cases(contract_of(matmul), "quick")
     assert {c.dtype for c in everything} == {torch.float32, torch.float16, torch.bfloat16, torch.float64}

@@ -103,7 +103,7 @@ def _all(
     by_size = [c for names, sizes in reach.sizes for s in sizes if (c := varied(contract, base, names, s)) is not None]
     large = _large(contract, reach)
     some = [base, *large[-2:]]
-    found = [*by_size, *large, *_arranged(contract, reach, some, layouts)]
+    found = [*by_size, *large, *_arranged(contract, reach, some, layouts), *_vectors(contract, reach, layouts)]
     if any(a.optional for a in contract.signature.arguments):
         found.append(dataclasses.replace(base, absent=True))
     found += _with_values(contract, some, VALUES)
@@ -173,6 +173,17 @@ def _arranged(contract: Contract, reach: Reach, some: Sequence[Case], layouts: S
         two = (_two_rows(contract, case) for case in some[:1])
         found += [dataclasses.replace(c, layout=FAR) for c in two if c is not None]
     return [c for c in found if c.layout != reach.base.layout]
+
+
+def _vectors(contract: Contract, reach: Reach, layouts: Sequence[str]) -> Iterator[Case]:
+    """Where dims stand for any number of axes: one axis, with gaps and not aligned. The base has several."""
+    for names, sizes in reach.sizes:
+        one = _past_a_tile([s for s in sizes if isinstance(s, tuple) and len(s) == 1])
+        case = None if one is None else varied(contract, reach.base, names, one)
+        if case is not None:
+            yield from (
+                dataclasses.replace(case, layout=layout) for layout in ("sliced", "offset") if layout in layouts
+            )
 
 
 def _two_rows(contract: Contract, case: Case) -> Case | None:
