@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import pytest
 import torch
@@ -34,6 +35,39 @@ def test_is_found(verdict, kernel):
 @pytest.mark.parametrize("kernel", RIGHT)
 def test_is_left_alone(verdict, kernel):
     assert verdict.status is Status.PASS, verdict.findings
+
+
+def leaves_a_file_open(x):
+    os.open(os.devnull, os.O_RDONLY)
+    return 2 * x
+
+
+_open: list[int] = []
+
+
+def closes_its_file(x):
+    os.close(os.open(os.devnull, os.O_RDONLY))
+    return 2 * x
+
+
+def keeps_one_file(x):
+    if not _open:
+        _open.append(os.open(os.devnull, os.O_RDONLY))
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grows"), [(leaves_a_file_open, True), (closes_its_file, False), (keeps_one_file, False)]
+)
+def test_files_that_are_never_closed_are_a_warning(namespace, kernel, grows):
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return 2 * x
+
+    twice.python(kernel, name="kernel")
+    (verdict,) = ow.check(twice, checks=["repeated calls"], kernels=["kernel"], device="cpu").verdicts
+    assert verdict.status is (Status.WARNING if grows else Status.PASS), verdict.findings
+    assert grows == any("files more are open after" in finding.message for finding in verdict.findings)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

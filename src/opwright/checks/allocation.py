@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["OtherThreads", "given_out", "peak_of", "room_for_small_blocks", "why_no_peaks"]
+__all__ = ["OtherThreads", "given_out", "open_files", "peak_of", "room_for_small_blocks", "why_no_peaks"]
 
 # The option of the C library's mallopt(3) for the least size of a block with pages of its own, and that size.
 _M_MMAP_THRESHOLD, _OWN_PAGES = -3, 1 << 16
@@ -42,6 +42,14 @@ def given_out(device: str) -> Iterator[tuple[str, int]]:
         yield "memory", found.in_own_pages + found.in_heap
     if device == "cuda":
         yield "GPU memory", torch.cuda.memory_allocated()
+
+
+def open_files() -> int:
+    """The number of files, pipes and sockets that this process has open."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:  # no Linux
+        return 0
 
 
 def why_no_peaks(device: str) -> str:

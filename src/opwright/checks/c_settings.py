@@ -22,7 +22,9 @@ _SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGCHLD", "SIGPIPE", "SIG
 _SIGACTION_BYTES = 256  # more than the structure takes anywhere
 _LC_ALL = 6
 _TO_NEAREST, _ALL_TRAPS = 0, 0x3D
-_LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+_LIMITS = {
+    name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"
+}
 
 
 @functools.cache

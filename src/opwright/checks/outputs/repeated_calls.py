@@ -1,7 +1,7 @@
 """The check "repeated calls": the hundredth call, with other values at the same addresses or the same at others.
 
-Finds results that are kept by address, a counter that makes some call wrong, buffers that a later call overwrites, and
-memory that is never given back.
+Finds results that are kept by address, a counter that makes some call wrong, buffers that a later call overwrites,
+memory that is never given back, and files that are never closed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from opwright import tree
-from opwright.checks.allocation import given_out
+from opwright.checks.allocation import given_out, open_files
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised, in_words
@@ -172,8 +172,10 @@ def _leaks(context: Context) -> Iterator[Finding]:
     size = max(1, sum(t.nbytes for t in run.expected))
     calls = _call_often(context, run, min(max(_RESULTS // size, _LEAST_THAT_LEAK), _MOST_THAT_LEAK))
     taken: list[dict[str, int]] = []
+    files: list[int] = []
     for _ in range(3):  # what an allocator keeps for later grows once
         taken.append(dict(given_out(context.device)))
+        files.append(open_files())
         _call_often(context, run, calls, in_time=False)
     for name in taken[0]:
         grown = min(taken[1][name] - taken[0][name], taken[2][name] - taken[1][name])
@@ -183,6 +185,12 @@ def _leaks(context: Context) -> Iterator[Finding]:
                 f"{name} grew by {grown / 2**20:.1f} MiB in {calls} calls, whose results were given back",
                 remedy="give back what a call allocates, and keep no tensors in globals",
             )  # fmt: skip
+    opened = min(files[1] - files[0], files[2] - files[1])
+    if opened >= calls:
+        yield Finding(
+            NAME, Status.WARNING, str(run.case), f"{opened} files more are open after {calls} calls",
+            remedy="close what a call opens, also after an exception",
+        )  # fmt: skip
 
 
 def _call_often(context: Context, run: Observation, calls: int, *, in_time: bool = True) -> int:
