@@ -379,6 +379,12 @@ def test_without_the_assemblers_report_only_what_cannot_hide_a_file_is_kept(
         for value in (1, 2):
             project.write({"value.bin": str(value)})
             assert project.value() == value
+    for text in (INCBIN, PASTED):  # of which a search tells the name
+        project.text, project.builds = text, 0
+        for value in (3, 4):
+            project.write({"value.bin": str(value)})
+            assert (project.value(), project.builds) == (value, value - 2)
+            assert (project.value(), project.builds) == (value, value - 2)
     project.text, project.builds = INCLUDE.replace(VALUE, HARMLESS), 0
     for value in (1, 2):
         project.write({"src/value.h": define(value)})

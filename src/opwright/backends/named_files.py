@@ -15,8 +15,8 @@ _NAME = re.compile(r'"([^"\n]+)"|<([^<>\n]+)>')
 _COMMENT = re.compile(r"/\*.*?\*/")
 _DEFINE = re.compile(r"#\s*define\s+(\w+)(?:\(([^)]*)\))?(.*)")
 _ASKING = frozenset({"__has_include", "__has_include_next", "__has_embed"})
-# Directives of an assembler, which do not depend on case.
-_ASSEMBLED = re.compile(r'\.incbin\b(?:\s+"([^"\n]+)")?|\.include\b(?:\s+"([^"\n]+)")?', re.IGNORECASE)
+# Directives of an assembler, which do not depend on case. In a C string their quotes are escaped.
+_ASSEMBLED = re.compile(r'\.incbin\b(?:\s+\\?"([^"\\\n]+)\\?")?|\.include\b(?:\s+\\?"([^"\\\n]+)\\?")?', re.IGNORECASE)
 _SOME_OF_A_DIRECTIVE = re.compile(r'(?<![\w.)\]])\.i(?:nc?\w*)?(?=")', re.IGNORECASE)
 _ASSEMBLERS_MACRO = re.compile(r"\.(?:macro|irpc?)\b", re.IGNORECASE)
 _ASM = re.compile(r"\b(?:asm|__asm|__asm__)\b")
