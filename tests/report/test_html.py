@@ -62,6 +62,13 @@ def test_the_page_says_what_the_records_say():
     assert 'data-copy="opwright check add.py:add --kernel forgets_tail' in page
 
 
+def test_a_page_of_an_interrupted_check_says_that_it_is_partial():
+    whole, partial = make_check(), {**make_check(), "partial": "interrupted: 2 of 9 kernels were checked"}
+    assert "interrupted" not in text_of(html.render([whole]))
+    for records in ([partial], [partial, whole], [whole, partial]):
+        assert text_of(html.render(records)).count("interrupted: 2 of 9 kernels were checked") == 1
+
+
 def test_failures_come_first():
     page = html.render([make_check()])
     order = [page.index(f"<strong>{kernel}</strong>") for kernel in ("forgets_tail", "triton", "mojo")]

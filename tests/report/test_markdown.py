@@ -13,6 +13,12 @@ from opwright.results import Comparison, ComparisonVerdict, Finding, NotChecked,
 from tests.report.sample_records import UNCAPTURED, every_status, make_bench, make_check, make_measurement, make_verdict
 
 
+def test_an_interrupted_check_says_that_it_is_partial():
+    text = markdown.render([make_check(), {**make_check(), "partial": "interrupted: 2 of 9 kernels were checked"}])
+    assert "⚠️ **interrupted: 2 of 9 kernels were checked**" in text
+    assert "interrupted" not in markdown.render([make_check()])
+
+
 def test_failures_come_with_case_and_command():
     text = markdown.render([make_check()])
     assert "❌ 1 failed · ✅ 1 passed · ➖ 1 cannot run here" in text

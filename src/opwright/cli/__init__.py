@@ -61,7 +61,7 @@ def _main(
 
 def main() -> None:
     """Run the command line in a process of its own (see ``supervise.py``)."""
-    run_supervised(_run, FAILED)
+    run_supervised(_run, FAILED, INTERRUPTED)
 
 
 def _run() -> int:

@@ -133,8 +133,8 @@ def _mutate(targets: Sequence[str], json: Path | None, verbose: bool, strict: bo
     refuse_files(json, None)
     with TaskLine(console(stderr=True)) as line:
         report = mutate(*targets, on_mutant=line.on_message, **options)
-    show_mutation(console(), report, verbose=verbose, strict=strict)
     write_records(report.to_json(), json, None)
+    show_mutation(console(), report, verbose=verbose, strict=strict)
     if report.partial:
         return INTERRUPTED
     if strict and report.survivors:
@@ -173,6 +173,6 @@ def run_and_show(
             )
         except Interrupted as interrupted:
             report = interrupted.report
+    write_records(report.to_json(), json, html)  # first, as there may be no terminal any more
     show_check(console(), report, verbose=verbose, strict=strict)
-    write_records(report.to_json(), json, html)
     return report

@@ -48,8 +48,8 @@ def selftest(
             on_result=lambda result: line.on_message(result.defect),
             **where.options(),
         )
-    show_selftest(console(), found, verbose=verbose)
     write_records(found.to_json(), json, None)
+    show_selftest(console(), found, verbose=verbose)
     if found.partial:
         raise typer.Exit(INTERRUPTED)
     if found.passed:

@@ -11,6 +11,7 @@ import functools
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -21,11 +22,17 @@ __all__ = ["run_supervised"]
 _PATIENCE = 3.0
 
 
-def run_supervised(command: Callable[[], int], otherwise: int) -> NoReturn:
+# What interrupts a command. One that follows within so many seconds is the same: whoever presses Ctrl-C twice.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ECHO = 1.0
+
+
+def run_supervised(command: Callable[[], int], otherwise: int, interrupted: int) -> NoReturn:
     """Run a command in a child process, and exit with the code that it returns.
 
     Args:
         otherwise: the exit code if the process ends before the command returns one.
+        interrupted: the exit code if the user does not wait for what is finished to be written.
     """
     read, write = os.pipe()
     sys.stdout.flush()
@@ -35,7 +42,7 @@ def run_supervised(command: Callable[[], int], otherwise: int) -> NoReturn:
         os.close(read)
         _run(command, write)
     os.close(write)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _ENDING:
         signal.signal(number, functools.partial(_pass_on, pid))
     signal.signal(signal.SIGCHLD, functools.partial(_look_after, pid))
     with os.fdopen(read, "rb") as reported:
@@ -43,6 +50,9 @@ def run_supervised(command: Callable[[], int], otherwise: int) -> NoReturn:
     _, status = os.waitpid(pid, 0)
     if code.isdigit():
         sys.exit(int(code))
+    if signal.getsignal(signal.SIGINT) is _ended_at_once:
+        print("opwright: ended before it had written what is finished", file=sys.stderr)
+        sys.exit(interrupted)
     ended = os.waitstatus_to_exitcode(status)
     how = f"with exit code {ended}" if ended >= 0 else f"by {signal.Signals(-ended).name}"
     print(f"opwright: ended {how} before the command did, by a file that it imported", file=sys.stderr)
@@ -51,7 +61,7 @@ def run_supervised(command: Callable[[], int], otherwise: int) -> NoReturn:
 
 def _run(command: Callable[[], int], write: int) -> NoReturn:
     os.set_inheritable(write, False)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _ENDING:
         signal.signal(number, _interrupt)
     code = command()
     sys.stdout.flush()
@@ -62,10 +72,23 @@ def _run(command: Callable[[], int], write: int) -> NoReturn:
 
 
 def _pass_on(pid: int, number: int, frame: object) -> None:
-    """Pass a first signal on to the child, which then writes what is finished; a second one ends it."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: os.kill(pid, signal.SIGKILL))
+    """Pass a first signal on to the child, which then writes what is finished; a later one ends it, if it is no echo of
+    the first."""
+    since = time.monotonic()
+
+    def end(*_: object) -> None:
+        if time.monotonic() - since > _ECHO:
+            for each in _ENDING:
+                signal.signal(each, _ended_at_once)
+            os.kill(pid, signal.SIGKILL)
+
+    for each in _ENDING:
+        signal.signal(each, end)
     os.kill(pid, number)
+
+
+def _ended_at_once(*_: object) -> None:
+    """Handles signals after the child was killed."""
 
 
 def _look_after(pid: int, number: int, frame: object) -> None:
@@ -82,7 +105,8 @@ def _look_after(pid: int, number: int, frame: object) -> None:
 
 
 def _interrupt(*_: object) -> NoReturn:
-    """SIGTERM ends a command as Ctrl-C does. A terminal sends Ctrl-C to both processes: the second is ignored."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """The other signals end a command as Ctrl-C does. A terminal sends Ctrl-C to both processes: the second is
+    ignored."""
+    for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

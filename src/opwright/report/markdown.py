@@ -47,6 +47,7 @@ def _checks(found: Records) -> list[str]:
     counts = verdicts.counts(found.verdicts)
     summary = " · ".join(f"{LOOKS[s].emoji} {n} {LOOKS[s].word}" for s, n in counts.items())
     return [
+        *(f"⚠️ **{_plain(why)}**" for why in found.partial),
         f"**{summary or 'nothing to check'}**",
         _matrix(found),
         *(_problems(found, status) for status in ONE_BY_ONE),

@@ -42,6 +42,11 @@ class Records:
         return tuple(v for report in self.checks for v in report.verdicts)
 
     @property
+    def partial(self) -> tuple[str, ...]:
+        """Why verdicts are missing, of each check that was interrupted."""
+        return tuple(report.partial for report in self.checks if report.partial)
+
+    @property
     def machines(self) -> tuple[dict[str, Any], ...]:
         """Each machine once, in the order of the records."""
         found: list[dict[str, Any]] = []
@@ -148,7 +153,8 @@ def _merge(reports: Iterable[Report], join: Callable[[Report, Report], Report]) 
 
 
 def _join_checks(a: CheckReport, b: CheckReport) -> CheckReport:
-    return CheckReport(a.machine, a.verdicts + b.verdicts)
+    partial = "; ".join(dict.fromkeys(filter(None, (a.partial, b.partial))))
+    return CheckReport(a.machine, a.verdicts + b.verdicts, partial=partial)
 
 
 def _join_benches(a: BenchReport, b: BenchReport) -> BenchReport:

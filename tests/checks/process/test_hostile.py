@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -301,24 +302,61 @@ def test_a_file_that_ends_the_process_at_its_end_does_not_pass(tmp_path):
 
 
 @pytest.mark.slow  # a command with several whole checks
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_command_keeps_what_is_finished(tmp_path, sent):
-    file, record = tmp_path / "hostile_file.py", tmp_path / "record.json"
-    file.write_text(FILE.format(before="", value=3, second="import time; time.sleep(1000)"))
-    command = _command(file, "--json", str(record), "--jobs", "1")
+    record, page = tmp_path / "record.json", tmp_path / "page.html"
+    with _hanging(tmp_path, "--json", str(record), "--html", str(page)) as process:
+        if sent == signal.SIGINT:
+            _interrupt_all(process.pid)
+            _interrupt_all(process.pid)  # whoever presses it twice means it once
+        else:
+            process.send_signal(sent)
+        shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    partial = "interrupted: 1 of 2 kernels were checked"
+    assert partial in shown
+    report = json.loads(record.read_text())
+    assert report["partial"] == partial
+    assert [v["status"] for v in report["verdicts"]] == ["fail"]
+    assert partial in page.read_text()
+
+
+@pytest.mark.slow  # a command with several whole checks
+def test_a_command_without_a_terminal_still_writes_its_files(tmp_path):
+    record = tmp_path / "record.json"
+    with _hanging(tmp_path, "--json", str(record)) as process:
+        process.stdout.close()
+        process.stderr.close()
+        process.send_signal(signal.SIGHUP)
+        process.wait(60)
+    assert json.loads(record.read_text())["partial"] == "interrupted: 1 of 2 kernels were checked"
+
+
+@pytest.mark.slow  # a command with several whole checks
+def test_a_second_ctrl_c_ends_a_command_that_does_not_end(tmp_path):
+    before = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"  # the file that is checked
+    with _hanging(tmp_path, before=before) as process:
+        process.send_signal(signal.SIGINT)
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "ended before it had written what is finished" in said
+
+
+@contextlib.contextmanager
+def _hanging(tmp_path: Path, *options: str, before: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A command that has finished one of two verdicts, and waits for the other."""
+    file = tmp_path / "hostile_file.py"
+    file.write_text(FILE.format(before=before, value=3, second="import time; time.sleep(1000)"))
+    command = _command(file, "--jobs", "1", *options)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None  # opened as a pipe
         for line in process.stderr:  # one for each verdict
             if "FAIL" in line:
                 break
         time.sleep(0.2)
-        process.send_signal(sent) if sent == signal.SIGTERM else _interrupt_all(process.pid)
-        shown, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "interrupted: 1 of 2 kernels were checked" in shown
-    report = json.loads(record.read_text())
-    assert report["partial"] == "interrupted: 1 of 2 kernels were checked"
-    assert [v["status"] for v in report["verdicts"]] == ["fail"]
+        yield process
 
 
 def _interrupt_all(pid: int) -> None:
