@@ -211,7 +211,14 @@ def leaves_a_process(x):
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-@pytest.mark.parametrize("checks", [("values", "global state"), ("memory", "values", "global state")], ids=len)
+@pytest.mark.parametrize(
+    "checks",
+    [
+        ("values", "global state"),
+        pytest.param(("memory", "values", "global state"), marks=pytest.mark.slow),  # as many whole checks again
+    ],
+    ids=len,
+)
 def test_what_a_kernel_leaves_changed_is_named(namespace, kernel, message, checks):
     verdict = verdict_of(namespace, kernel, checks=checks)
     assert verdict.status == "warning", verdict.findings

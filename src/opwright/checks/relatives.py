@@ -9,7 +9,15 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["adopt_orphans", "children", "let_go_on"]
+__all__ = ["adopt_orphans", "children", "end_with_parent", "let_go_on"]
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the system end this process when its parent ends, in whatever way, and whatever this process does then."""
+    set_signal_of_parents_death = 1  # PR_SET_PDEATHSIG of prctl(2)
+    ctypes.CDLL(None).prctl(set_signal_of_parents_death, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it has ended before
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def adopt_orphans() -> None:

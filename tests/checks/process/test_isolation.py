@@ -1,6 +1,7 @@
 """Workers: their inputs and results, and crashes that the parent survives."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -259,6 +260,16 @@ def test_a_server_that_still_starts_is_ended_at_once():
     with ours, theirs, pytest.raises(CheckError, match="has ended"):
         server.fork(Role.KERNEL, [theirs], theirs.fileno())
     assert not server.alive
+
+
+def test_a_worker_ends_with_its_server_whatever_it_waits_for():
+    server = fork_servers.ForkServer(interpret=False)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker = os.pidfd_open(server.fork(Role.KERNEL, [theirs], theirs.fileno()))
+        server._process.kill()  # and so it cannot end its workers; this one waits for its judge
+        assert select.select([worker], [], [], 60)[0]
+        os.close(worker)
 
 
 def test_a_worker_that_was_forked_while_its_server_was_closed_is_ended(monkeypatch):

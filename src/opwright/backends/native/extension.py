@@ -69,8 +69,16 @@ def build_extension(extension: Extension, compiler: Compiler, headers: Path, too
     return _library(folder)
 
 
-def find_extension(extension: Extension, compiler: Compiler, tools: BuildTools) -> Path | None:
-    """The extension's library if it is in the cache."""
+def find_extension(
+    extension: Extension, compiler: Compiler, headers: Path, tools: BuildTools, *, build: bool
+) -> Path | None:
+    """The extension's library from the cache; if it is not there, built, or None if it shall not be.
+
+    Raises:
+        CompileError, CacheError: it cannot be built or kept.
+    """
+    if build:
+        return build_extension(extension, compiler, headers, tools)
     folder = tools.cache.find(_key(extension, compiler))
     return _library(folder) if folder is not None else None
 

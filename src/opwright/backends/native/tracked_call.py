@@ -20,7 +20,7 @@ import torch
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.names_in_code import Watched
 from opwright.backends.native.background import Background
-from opwright.backends.native.extension import Extension, build_extension, find_extension, load_extension
+from opwright.backends.native.extension import Extension, find_extension, load_extension
 from opwright.backends.native.tape import Tape
 from opwright.backends.native.tensor_access import access_to_tensors, python_headers
 from opwright.errors import CacheError, CompileError
@@ -113,10 +113,7 @@ def load_tracked_calls(tools: BuildTools, build: bool = True) -> TrackedCalls | 
     if compiler is None or headers is None or access is None or not access[0]:
         return None
     try:
-        if build:
-            library: Path | None = build_extension(_EXTENSION, compiler, headers, tools)
-        else:
-            library = find_extension(_EXTENSION, compiler, tools)
+        library = find_extension(_EXTENSION, compiler, headers, tools, build=build)
         return TrackedCalls(library, access) if library is not None else None
     except (CompileError, CacheError, OSError) as error:
         tools.notify(f"autograd tracks calls in Python, which costs a few microseconds more: {error}")

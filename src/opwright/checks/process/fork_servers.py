@@ -123,6 +123,7 @@ class ForkServer:
 _lock = threading.Lock()
 _servers: dict[bool, ForkServer] = {}
 _lone_servers: set[ForkServer] = set()
+_ends = 0  # how often all were ended
 
 
 class _Turns:
@@ -130,32 +131,35 @@ class _Turns:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._together = self._waiting = 0
+        self._going = self._waiting = 0
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting)
-            self._together += 1
-        try:
+        with self._going_when(lambda: not self._waiting):
             yield
-        finally:
-            with self._changed:
-                self._together -= 1
-                self._changed.notify_all()
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         with self._changed:
             self._waiting += 1
-            self._changed.wait_for(lambda: not self._together)
-            self._together += 1
+        try:
+            with self._going_when(lambda: not self._going):
+                yield
+        finally:
+            with self._changed:
+                self._waiting -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def _going_when(self, may_go: Callable[[], bool]) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(may_go)
+            self._going += 1
         try:
             yield
         finally:
             with self._changed:
-                self._together -= 1
-                self._waiting -= 1
+                self._going -= 1
                 self._changed.notify_all()
 
 
@@ -176,10 +180,13 @@ def beside_others(*, interpret: bool) -> Iterator[ForkServer]:
 @contextlib.contextmanager
 def alone(*, interpret: bool) -> Iterator[ForkServer]:
     """A block with a new fork server, while no other thread is in such a block."""
+    ends = _ends
     with _turns.alone():
         server = ForkServer(interpret=interpret)
         with _lock:
             _lone_servers.add(server)
+        if ends != _ends:  # while this waited for its turn
+            server.close()
         try:
             yield server
         finally:
@@ -190,7 +197,9 @@ def alone(*, interpret: bool) -> Iterator[ForkServer]:
 
 def end_workers() -> None:
     """End the fork servers of this process, with every worker; the next check starts new ones."""
+    global _ends
     with _lock:
+        _ends += 1
         for server in (*_servers.values(), *_lone_servers):
             server.close()
         _servers.clear()

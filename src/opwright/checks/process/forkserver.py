@@ -26,7 +26,7 @@ from enum import StrEnum
 
 import torch
 
-from opwright.checks.relatives import adopt_orphans, children, let_go_on
+from opwright.checks.relatives import adopt_orphans, children, end_with_parent, let_go_on
 from opwright.internals.cuda import gpus_counted_by_nvml, may_use_gpus
 from opwright.internals.names import SLOW_IMPORTS
 
@@ -109,8 +109,10 @@ def _accept(requests: socket.socket, alive: set[int]) -> bool:
     if not data:
         return False
     *sockets, output = fds
+    server = os.getpid()
     pid = os.fork()
     if pid == 0:
+        end_with_parent(server)
         requests.close()
         _become_worker(Role(data.decode()), sockets, output)
     for fd in fds:

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from opwright.backends.build_tools import BuildTools, build_tools
 from opwright.backends.native.background import Background
-from opwright.backends.native.extension import Extension, build_extension, find_extension
+from opwright.backends.native.extension import Extension, find_extension
 from opwright.backends.native.tensor_access import access_to_tensors, python_headers
 from opwright.errors import CacheError, CompileError
 from opwright.internals.dispatch import can_detect_interceptors
@@ -91,10 +91,7 @@ def _load(tools: BuildTools, build: bool) -> GuardedCalls | None:
     if not can_detect_interceptors or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
     try:
-        if build:
-            library: Path | None = build_extension(_EXTENSION, compiler, headers, tools)
-        else:
-            library = find_extension(_EXTENSION, compiler, tools)
+        library = find_extension(_EXTENSION, compiler, headers, tools, build=build)
         return GuardedCalls(library, access[0]) if library is not None else None
     except (CompileError, CacheError, OSError) as error:
         tools.notify(f"operators are called in Python, which costs some tenths of a microsecond more: {error}")

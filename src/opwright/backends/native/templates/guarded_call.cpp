@@ -1,6 +1,6 @@
 // Calls like an earlier one without a frame of Python: guards, and the call slots of classes whose objects keep guarded
 // calls. Each slot does what the class's __call__ in Python does for such calls, and leaves all others to it.
-// guarded_call.py makes the parts.
+// native_guards.py makes the parts.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -130,8 +131,12 @@ PyObject* holds(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   const auto* guard = static_cast<Guard*>(PyCapsule_GetPointer(PyTuple_GET_ITEM(self, held_guard), capsule_name));
   if (guard == nullptr) return nullptr;
   if (count != guard->arguments) Py_RETURN_FALSE;
-  const int alike = is_alike(*guard, self, arguments);
-  return alike < 0 ? nullptr : Py_NewRef(alike == 1 ? Py_True : Py_False);
+  try {
+    const int alike = is_alike(*guard, self, arguments);
+    return alike < 0 ? nullptr : Py_NewRef(alike == 1 ? Py_True : Py_False);
+  } catch (const std::exception&) {  // of a tensor that has no sizes or strides, as those before had
+    Py_RETURN_FALSE;
+  }
 }
 
 PyMethodDef holds_definition = {"holds", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&holds)),
@@ -258,7 +263,7 @@ std::vector<Py_ssize_t> positions(PyObject* tuple) {
 // earlier one with the same tensor.
 extern "C" PyObject* opwright_guard(long arguments, long tracking, PyObject* tensor_positions, PyObject* tensors,
                                     PyObject* constant_positions, PyObject* constants, PyObject* flag_positions,
-                                    PyObject* flags, PyObject* repeats) {
+                                    PyObject* flags, PyObject* repeats) try {
   auto* guard = new Guard{arguments, static_cast<int>(tracking), {}, positions(constant_positions),
                           positions(flag_positions), {}};
   Py_ssize_t next = 0;
@@ -271,6 +276,9 @@ extern "C" PyObject* opwright_guard(long arguments, long tracking, PyObject* ten
   if (capsule.object == nullptr) return nullptr;
   const OwnObject held(PyTuple_Pack(3, capsule.object, constants, flags));
   return held.object == nullptr ? nullptr : PyCFunction_New(&holds_definition, held.object);
+} catch (const std::exception& error) {  // of a tensor that has no sizes or strides
+  PyErr_SetString(PyExc_RuntimeError, error.what());
+  return nullptr;
 }
 
 // Called before anything else.
