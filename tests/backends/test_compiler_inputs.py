@@ -53,6 +53,7 @@ class Project:
             flags = ["-shared", "-fPIC", *self.options]
             command = [self.compiler.path, *watch.compile_flags, str(source), *flags, *watch.link_flags]
             run_compiler([*command, "-o", str(folder / "lib.so")], "main.cpp", environment=watch.environment)
+            flags = [*watch.compile_flags, *flags, *watch.link_flags]
             read = watch.read_files(flags, base=source.parent, built_in=folder, installed=[], others=[source])
             self.records.append(read)
             return self.records[-1]

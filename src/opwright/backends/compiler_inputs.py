@@ -160,14 +160,14 @@ class BuildWatch:
             [*flags, *_flags_of_environment()],
             SearchFolders(search.headers, (*library_folders(expanded(flags, here)), *search.libraries)),
             base=base, built_in=built_in, here=here, since_ns=self._since_ns, texts=texts,
-            assembled=self._assembled_files(flags, here),
+            assembled=self._assembled_files(flags, here), reports=self._folder.name,
             installed=[*map(str, installed), *default.headers, *default.libraries],
         )  # fmt: skip
 
     def _assembled_files(self, flags: Sequence[str], here: str) -> list[str] | None:
         """What the assembler has read; None if it made no report, or overwrote that of another run."""
         for flag in expanded(flags, here):
-            is_a_file = not flag.startswith(("-", "@")) and os.path.isfile(os.path.join(here, flag))
+            is_a_file = not flag.startswith(("-", "@", self._folder.name)) and os.path.isfile(os.path.join(here, flag))
             if flag.startswith("-flto") or (is_a_file and not flag.endswith(_LINKED_ONLY)):
                 return None
         if not self._assembled.is_file():
@@ -198,11 +198,13 @@ def read_by_build(
     installed: Sequence[str],
     texts: Iterable[str] = (),
     assembled: Sequence[str] | None = None,
+    reports: str = "",
 ) -> ReadFiles:
     """What a build has read, from the paths that its programs reported; see ``BuildWatch.read_files``.
 
     Args:
         assembled: the paths that the assembler reported; None if it did not.
+        reports: the folder of the reports, which flags may name.
 
     A header of another name can be found first only in a folder that is searched. So each name that was found in one
     of the folders, or stands on a line for the preprocessor, is looked for in all of them.
@@ -210,7 +212,7 @@ def read_by_build(
     options = list(expanded(flags, here))
     named = [p for p in (os.path.join(here, piece) for piece in pieces(options)) if os.path.isfile(p)]
     reported = [*reported, *(assembled or ())]
-    made = (f"{built_in}{os.sep}",) if built_in is not None else ()
+    made = tuple(f"{folder}{os.sep}" for folder in (built_in, reports) if folder)
     outside = [path for path in dict.fromkeys([*reported, *named]) if not path.startswith(made or "\0")]
     temporary = tempfile.gettempdir()
     if any(not os.path.exists(path) and os.path.dirname(path) != temporary for path in outside):
