@@ -86,6 +86,14 @@ def test_a_right_operator_exits_0_and_its_record_matches_the_table(script, tmp_p
     assert "1 passed" in run.stdout
 
 
+def test_another_file_than_pythons_is_refused(tmp_path):
+    (tmp_path / "kernel.cu").write_text("__global__ void kernel() {}")
+    run = opwright("check", "kernel.cu", cwd=tmp_path)
+    assert run.returncode == 2
+    assert "'kernel.cu' is not a Python file" in run.stderr
+    assert "name the .py file that defines the operator" in run.stderr
+
+
 def test_a_wrong_kernel_exits_1_and_the_printed_command_repeats_the_failure(script, tmp_path):
     run = opwright("check", script(WRONG), "--kernel", "wrong_tail", "--only", "values", cwd=tmp_path)
     assert run.returncode == 1, run.stdout + run.stderr

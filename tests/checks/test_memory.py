@@ -1,4 +1,4 @@
-"""The checks "memory" and "reads": accesses outside of tensors are found with their place; right kernels pass."""
+"""The checks "memory" and "protected memory": wrong accesses are found with their place; right kernels pass."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.checks.context import Context
-from opwright.checks.outputs import guard_bands
+from opwright.checks.outputs import guard_bands, protected_memory
 from opwright.contract.inputs.cases import cases
-from opwright.results import Status
+from opwright.results import Finding, Status
 
-CHECKS = ["memory", "reads"]
+CHECKS = ["memory", "protected memory"]
 
 
 @ow.op("memory_checks::twice")
@@ -97,6 +97,24 @@ def _(x):
     return 2 * x
 
 
+@twice.python(name="sets back what it wrote into its argument", when=lambda x: x.is_contiguous())
+def _(x):
+    twice_as_much = x.neg_() * -2
+    x.neg_()
+    return twice_as_much
+
+
+@twice.python(name="marks its argument while it runs")
+def _(x):
+    first = ctypes.string_at(x.data_ptr(), 1) if x.numel() else b""
+    ctypes.memset(x.data_ptr(), 7, len(first))
+    result = 2 * x.clone()
+    ctypes.memmove(x.data_ptr(), first, len(first))
+    if x.numel():
+        result[0] = 2 * x[0]
+    return result
+
+
 WRONG = {
     "writes past its output": "memory past the end of output 0 was written: 1 bytes, the nearest in element 1 beyond",
     "writes before its output": "memory before the start of output 0 was written",
@@ -107,7 +125,22 @@ WRONG = {
     "returns before it has finished": "results arrive after the call has returned",
     "reads past its argument": "crashed with SIGSEGV past the end of argument 'x'",
     "reads before its argument": "crashed with SIGSEGV before the start of argument 'x'",
+    "sets back what it wrote into its argument": "crashed with SIGSEGV as it wrote into argument 'x'",
+    "marks its argument while it runs": "crashed with SIGSEGV as it wrote into argument 'x'",
 }
+
+
+@twice.python(name="writes a copy of its argument and views of the copy")
+def _(x):
+    copy = x.clone()
+    copy[x.numel() // 2 :] *= 2
+    copy[: x.numel() // 2].add_(x[: x.numel() // 2])
+    return copy
+
+
+@twice.python(name="has arrays of NumPy over its argument")
+def _(x):
+    return torch.from_numpy(2 * x.detach().double().numpy()).to(x.dtype)
 
 
 @twice.python(name="writes all of its scratch")
@@ -165,6 +198,21 @@ def test_is_left_alone(verdict, kernel):
     assert verdict.status is Status.PASS, verdict.findings
 
 
+@pytest.mark.parametrize(
+    ("kernel", "wrong"),
+    [
+        ("sets back what it wrote into its argument", True),
+        ("writes a copy of its argument and views of the copy", False),
+        ("resizes its output", False),
+    ],
+)
+def test_where_no_memory_is_protected_torch_tells_of_writes_that_are_set_back(kernel, wrong, monkeypatch):
+    monkeypatch.setattr(protected_memory, "in_simulator", lambda: True)
+    context = Context(twice, kernel, "cpu", "quick", cases(twice.contract, "smoke"), lambda *_: None)
+    messages = [found.message for found in protected_memory.check(context) if isinstance(found, Finding)]
+    assert [m.split(",")[0] for m in messages] == (["a function of torch wrote into argument 'x'"] if wrong else [])
+
+
 def test_a_failure_is_kept_though_a_simpler_case_ends_the_process():
     @ow.op("memory_checks::copied")
     def copied(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
@@ -202,7 +250,7 @@ Tensor suffix_sums(Tensor x) {
 BODIES = {
     "right": "for (int64_t i = n - 1; i >= 0; --i) to[i] = sum += in[i];",
     "writes": "for (int64_t i = n - 1; i >= 0; --i) to[i] = sum += in[i]; to[n] = 0;",
-    "reads": "volatile float unused = in[n]; for (int64_t i = n - 1; i >= 0; --i) to[i] = sum += in[i];",
+    "protected memory": "volatile float unused = in[n]; for (int64_t i = n - 1; i >= 0; --i) to[i] = sum += in[i];",
 }
 
 
@@ -219,7 +267,7 @@ def test_a_kernel_in_cpp(tmp_path):
     found = {v.kernel: _messages(v) for v in ow.check(suffix_sums, checks=CHECKS, device="cpu").verdicts}
     assert found["right"] == []
     assert "past the end of output 0" in found["writes"][0]
-    assert "past the end of argument 'x'" in found["reads"][0]
+    assert "past the end of argument 'x'" in found["protected memory"][0]
 
 
 def test_lists_and_written_arguments():

@@ -182,7 +182,7 @@ def test_a_right_kernel_passes_every_check():
     assert {f.check for f in report.verdicts[0].findings} == {
         "contract", "memory", "values", "special values", "metadata", "inputs unchanged", "global state",
         "repeated calls", "peak memory", "surroundings", "two threads", "gradients", "opcheck", "torch.compile",
-        "afterwards", "own work", "reads",
+        "afterwards", "own work", "protected memory",
     }  # fmt: skip
 
 

@@ -175,7 +175,7 @@ def test_a_read_past_the_end_that_only_whole_tiles_make_is_found_on_a_cpu(tmp_pa
     file = tmp_path / "add_sum_triton.py"
     file.write_text(TRITON_TILES.replace("IS_MASKED", str(masked)))
     add_sum.triton(file, entry="add_sum", dtypes=[torch.float32])
-    how = {"checks": ["reads"], "device": "cpu", "interpreter": True}
+    how = {"checks": ["protected memory"], "device": "cpu", "interpreter": True}
     (verdict,) = ow.check(add_sum, **how).verdicts
     assert (verdict.status == "pass") is masked
     if not masked:

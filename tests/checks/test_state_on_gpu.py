@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 pytest.importorskip("triton")
 from tests.checks.kernels_on_gpu import RIGHT, WRONG, total, twice  # noqa: E402  # needs Triton
 
-CHECKS = ["memory", "repeated calls", "surroundings", "two threads", "own work", "reads"]
+CHECKS = ["memory", "repeated calls", "surroundings", "two threads", "own work", "protected memory"]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["OtherThreads", "given_out", "open_files", "peak_of", "room_for_small_blocks", "why_no_peaks"]
+__all__ = [
+    "OtherThreads", "address_space", "given_out", "open_files", "peak_of", "room_for_small_blocks", "threads",
+    "why_no_peaks",
+]  # fmt: skip
 
 # The option of the C library's mallopt(3) for the least size of a block with pages of its own, and that size.
 _M_MMAP_THRESHOLD, _OWN_PAGES = -3, 1 << 16
@@ -46,10 +49,25 @@ def given_out(device: str) -> Iterator[tuple[str, int]]:
 
 def open_files() -> int:
     """The number of files, pipes and sockets that this process has open."""
+    return _entries("/proc/self/fd")
+
+
+def threads() -> int:
+    """The number of threads in this process, those of native code included."""
+    return _entries("/proc/self/task")
+
+
+def _entries(folder: str) -> int:
     try:
-        return len(os.listdir("/proc/self/fd"))
+        return len(os.listdir(folder))
     except OSError:  # no Linux
         return 0
+
+
+def address_space() -> int:
+    """The bytes of this process's address space, also those that nobody has touched."""
+    now, _ = _sizes() or (0, 0)
+    return now
 
 
 def why_no_peaks(device: str) -> str:
@@ -63,21 +81,14 @@ class OtherThreads:
     """The threads that this process has anyway: each that a call starts has a stack of megabytes until it ends."""
 
     def __init__(self) -> None:
-        self._count = _threads()
+        self._count = threads()
 
     def wait_for_the_end(self) -> None:
         """Wait until those that a call has started have ended, or stay, as those of a pool do."""
         deadline = time.monotonic() + _PATIENCE_S
-        while (count := _threads()) > self._count and time.monotonic() < deadline:
+        while (count := threads()) > self._count and time.monotonic() < deadline:
             time.sleep(0.001)
         self._count = max(count, self._count)
-
-
-def _threads() -> int:
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:  # no Linux
-        return 0
 
 
 def peak_of(call: Callable[[], Any], device: str) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import resource
 import signal
-import sys
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
@@ -18,7 +19,10 @@ __all__ = [
 
 # Variables that libraries set for themselves when they are first used.
 _OF_LIBRARIES = (b"TORCH", b"PYTORCH", b"TRITON", b"CUDA_MODULE_LOADING", b"KMP_", b"NUMBA", b"MODULAR", b"OPWRIGHT")
-_SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGCHLD", "SIGPIPE", "SIGALRM", "SIGUSR1", "SIGUSR2")
+_SIGNALS = {
+    name: int(signal.Signals[name])
+    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGCHLD", "SIGPIPE", "SIGALRM", "SIGUSR1", "SIGUSR2")
+}
 _SIGACTION_BYTES = 256  # more than the structure takes anywhere
 _LC_ALL = 6
 _TO_NEAREST, _ALL_TRAPS = 0, 0x3D
@@ -77,15 +81,35 @@ def set_traps(value: int) -> None:
 
 def environment() -> dict[str, bytes]:
     """The variables as the C library has them, which ``os.environ`` does not follow."""
-    variables = ctypes.POINTER(ctypes.c_char_p).in_dll(_c(), "environ")
-    found: dict[str, bytes] = {}
-    position = 0
-    while variables and (variable := variables[position]) is not None:
-        name, _, value = variable.partition(b"=")
-        if not name.lstrip(b"_").startswith(_OF_LIBRARIES):
-            found[os.fsdecode(name)] = value
-        position += 1
-    return found
+    array = ctypes.c_void_p.in_dll(_c(), "environ").value
+    if array is None:
+        return {}
+    if not _last_read.is_of(array):
+        _last_read.read(array)
+    return _last_read.variables
+
+
+@dataclass
+class _Environment:
+    """The variables as they were read from an array of addresses. One that is set again has another address: as long as
+    all addresses are the same, so are the values, which takes long to read."""
+
+    array: int = 0
+    addresses: bytes = b""
+    variables: dict[str, bytes] = field(default_factory=dict)
+
+    def is_of(self, array: int) -> bool:
+        return array == self.array and ctypes.string_at(array, len(self.addresses)) == self.addresses
+
+    def read(self, array: int) -> None:
+        at = ctypes.cast(array, ctypes.POINTER(ctypes.c_char_p))
+        each = list(iter(map(at.__getitem__, itertools.count()).__next__, None))
+        self.array, self.addresses = array, ctypes.string_at(array, (len(each) + 1) * ctypes.sizeof(ctypes.c_char_p))
+        parts = [variable.partition(b"=") for variable in each if variable is not None]
+        self.variables = {os.fsdecode(n): v for n, _, v in parts if not n.lstrip(b"_").startswith(_OF_LIBRARIES)}
+
+
+_last_read = _Environment()
 
 
 def set_environment(values: dict[str, bytes]) -> None:
@@ -98,19 +122,18 @@ def set_environment(values: dict[str, bytes]) -> None:
 
 def signal_handlers() -> dict[str, int]:
     """The addresses of the functions that run on signals of other processes; Python's ``signal`` knows its own only."""
-    found = {}
-    for name in _SIGNALS:
-        action = ctypes.create_string_buffer(_SIGACTION_BYTES)
-        _c().sigaction(int(signal.Signals[name]), None, action)
+    sigaction, action, found = _c().sigaction, ctypes.create_string_buffer(_SIGACTION_BYTES), {}
+    for name, number in _SIGNALS.items():
+        sigaction(number, None, action)
         # The first member. Of the others the C library leaves bits as they were in memory.
-        found[name] = int.from_bytes(action.raw[: ctypes.sizeof(ctypes.c_void_p)], sys.byteorder)
+        found[name] = ctypes.c_void_p.from_buffer(action).value or 0
     return found
 
 
 def set_signal_handlers(values: dict[str, int]) -> None:
     now = signal_handlers()
     for name in [name for name in values if values[name] != now[name]]:
-        _c().signal(int(signal.Signals[name]), ctypes.c_void_p(values[name]))
+        _c().signal(_SIGNALS[name], ctypes.c_void_p(values[name]))
 
 
 def limits() -> dict[str, tuple[int, int]]:

@@ -128,15 +128,24 @@ class Context:
             return SkippedCase(f"there is not enough memory for the arguments: {_first_line(error)}")
         if applicable != self.kernel:
             return SkippedCase("the kernel is not applicable (dtypes, when)")
-        prepared = Prepared(case, arguments, functools.cache(functools.partial(self._compute, arguments)))
-        if draw or case not in self.admitted:
-            try:
-                _ = prepared.expected
-            except Exception as error:  # the reference refuses arguments by any exception
-                return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
-        if not draw:
+        if not draw and case in self.admitted:
+            return self._prepared(case, arguments)
+        prepared = self.prepare_with(case, arguments)
+        if not draw and isinstance(prepared, Prepared):
             self.admitted.add(case)
         return prepared
+
+    def prepare_with(self, case: Case, arguments: Sequence[Any]) -> Prepared | SkippedCase:
+        """Arguments of the sizes of a case, and what the reference gives for them."""
+        prepared = self._prepared(case, arguments)
+        try:
+            _ = prepared.expected
+        except Exception as error:  # the reference refuses arguments by any exception
+            return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
+        return prepared
+
+    def _prepared(self, case: Case, arguments: Sequence[Any]) -> Prepared:
+        return Prepared(case, tuple(arguments), functools.cache(functools.partial(self._compute, arguments)))
 
     def _compute(self, arguments: Sequence[Any]) -> Computation:
         """The reference on the CPU; in float32, where torch lacks an operation in a narrow dtype."""

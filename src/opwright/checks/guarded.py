@@ -2,7 +2,7 @@
 
 A kernel that writes or reads one element too far gives right results wherever its neighbour's memory is unused. Here
 each tensor has a storage of its own between two bands of known bytes; on a CPU it can also lie at the edge of a page
-that the processor refuses to read (as in B. Perens's Electric Fence).
+that the processor refuses to read (as in B. Perens's Electric Fence), or in pages that it refuses to write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from opwright import tree
 from opwright.internals.compiler import DispatchMode
 
-__all__ = ["BITS", "Edge", "GuardedMemory", "at_edge"]
+__all__ = ["BITS", "Edge", "GuardedMemory", "at_edge", "read_only"]
 
 # What bands and uninitialised memory hold: all bits set, which is NaN, -1 or True; then ordinary numbers.
 BITS = (0xFF, 0x3F)
@@ -175,14 +175,40 @@ def at_edge(edge: Edge, alignment: int, tensor: torch.Tensor) -> torch.Tensor:
     """
     size = tensor.untyped_storage().nbytes()
     aligned = size + -size % max(alignment, tensor.element_size())
-    pages = aligned + -aligned % mmap.PAGESIZE
+    pages = _whole_pages(aligned)
     memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
-    first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    protected, start = (first + pages, pages - aligned) if edge is Edge.END else (first, mmap.PAGESIZE)
-    if _libc.mprotect(ctypes.c_void_p(protected), ctypes.c_size_t(mmap.PAGESIZE), _PROT_NONE) != 0:
+    protected, start = (pages, pages - aligned) if edge is Edge.END else (0, mmap.PAGESIZE)
+    _protect(memory, protected, mmap.PAGESIZE, _PROT_NONE)
+    return _copy_into(_storage_in(memory, start, size), tensor)
+
+
+def read_only(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor on the CPU that can only be read: a write ends the process with SIGSEGV, also one that is
+    undone before the call returns.
+
+    Raises:
+        OSError: the system refuses to protect its pages.
+    """
+    size = tensor.untyped_storage().nbytes()
+    pages = _whole_pages(max(size, 1))
+    memory = mmap.mmap(-1, pages)
+    copy = _copy_into(_storage_in(memory, 0, size), tensor)
+    _protect(memory, 0, pages, mmap.PROT_READ)
+    return copy
+
+
+def _whole_pages(size: int) -> int:
+    return size + -size % mmap.PAGESIZE
+
+
+def _storage_in(memory: mmap.mmap, start: int, size: int) -> torch.UntypedStorage:
+    return torch.from_numpy(np.frombuffer(memory, np.uint8, size, start)).untyped_storage()
+
+
+def _protect(memory: mmap.mmap, start: int, size: int, protection: int) -> None:
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + start
+    if _libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), protection) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    storage = torch.from_numpy(np.frombuffer(memory, np.uint8, size, start)).untyped_storage()
-    return _copy_into(storage, tensor)
 
 
 _PROT_NONE = 0

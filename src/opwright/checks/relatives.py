@@ -29,9 +29,21 @@ def adopt_orphans() -> None:
 
 def children() -> Iterator[int]:
     """The processes whose parent is this one, but for those that have ended and wait for it to take notice."""
+    if not _has_children():
+        return
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # the thread has ended
             yield from (pid for pid in map(int, (task / "children").read_text().split()) if _state(pid) not in "ZX")
+
+
+def _has_children() -> bool:
+    """Whether there is one to wait for, of whatever thread and kind; much faster than looking for each."""
+    of_all_kinds = 0x4000_0000  # __WALL of waitid(2)
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | of_all_kinds)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def let_go_on(pid: int) -> bool:

@@ -9,7 +9,6 @@ from opwright.checks.outputs import (
     afterwards,
     concurrency,
     configurations,
-    edges,
     global_state,
     guard_bands,
     long_offsets,
@@ -17,6 +16,7 @@ from opwright.checks.outputs import (
     own_work,
     peak_memory,
     properties,
+    protected_memory,
     purity,
     repeated_calls,
     special_values,
@@ -61,7 +61,7 @@ CHECKS: dict[str, Check] = {
     long_offsets.NAME: long_offsets.check,
     sanitizer.NAME: sanitizer.check,
     own_work.NAME: own_work.check,  # after it, this process cannot compile functions that it has not compiled before
-    edges.NAME: edges.check,  # may end this process
+    protected_memory.NAME: protected_memory.check,  # may end this process
 }
 
 # Those that look at what a kernel does in its own process, and run there. Others run in a process in which no kernel
@@ -69,7 +69,8 @@ CHECKS: dict[str, Check] = {
 BESIDE_THE_KERNEL = frozenset({
     guard_bands.NAME, repeated_calls.NAME, peak_memory.NAME, surroundings.NAME, concurrency.NAME, streams.NAME,
     configurations.NAME, own_backward.NAME, second_derivatives.NAME, vmap.NAME, sharding.NAME, flops.NAME, opcheck.NAME,
-    compiled.NAME, sanitizer.NAME, long_offsets.NAME, own_work.NAME, edges.NAME,
+    compiled.NAME, sanitizer.NAME, long_offsets.NAME, own_work.NAME,
+    protected_memory.NAME,
 })  # fmt: skip
 
 # Those that examine every case: each case runs once for all of them.

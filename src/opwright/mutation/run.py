@@ -41,7 +41,7 @@ MUTANTS = 20
 # The checks of mutants, the quickest first. What is left out is about the operator's rules, not about a kernel's code.
 _SMOKE = ("memory", "values")
 _OUTPUTS = ("memory", "values", "special values", "properties", "metadata", "inputs unchanged", "global state")
-_OTHERS = ("repeated calls", "surroundings", "configurations", "gradients", "own backward", "reads")
+_OTHERS = ("repeated calls", "surroundings", "configurations", "gradients", "own backward", "protected memory")
 _STAGES = (("smoke", _SMOKE), ("quick", _OUTPUTS), ("quick", _OTHERS))
 # What survivors are searched with: most inputs for the time.
 _SEARCHED = ("values",)

@@ -100,8 +100,9 @@ _FAULTS = {
     "it writes far past its result": ("memory", lambda x, a: _filled(x, a * x, 4096, 7)),
     "it writes before its result": ("memory", lambda x, a: _filled(x, a * x, 4, 1, before=True)),
     "it uses memory that it has not written": ("memory", lambda x, a: torch.where(torch.empty_like(x) > 0.5, a * x * (1 + torch.finfo(x.dtype).eps), a * x)),
-    "it reads past its argument": ("reads", lambda x, a: _late_check(x, a * x)),
-    "it reads before its argument": ("reads", lambda x, a: (ctypes.string_at(x.data_ptr() - 1, 1) if x.numel() else 0, a * x)[1]),
+    "it reads past its argument": ("protected memory", lambda x, a: _late_check(x, a * x)),
+    "it reads before its argument": ("protected memory", lambda x, a: (ctypes.string_at(x.data_ptr() - 1, 1) if x.numel() else 0, a * x)[1]),
+    "it sets back what it writes": ("protected memory", lambda x, a: _by_negation(x, a) if x.is_contiguous() else a * x),
     "it calls the reference": ("own work", lambda x, a: scale.contract.function(x, a)),
 }  # fmt: skip
 _RIGHT = {
@@ -115,6 +116,7 @@ _RIGHT = {
     "reads its last element by address": lambda x, a: (ctypes.string_at(_end(x) - 1, 1) if x.numel() else 0, a * x)[1],
     "writes memory of its own by address": lambda x, a: _by_address(a * x),
     "draws with its own generator": lambda x, a: (torch.rand(3, generator=torch.Generator()), a * x)[1],
+    "writes a copy of its argument": lambda x, a: x.clone().mul_(a),
     "asks for the time": lambda x, a: (os.times(), a * x)[1],
     "through NumPy": lambda x, a: torch.as_tensor(x.double().contiguous().numpy() * a).to(x.dtype),
     "adds zero": lambda x, a: torch.where(x == 0, a * x, a * x + 0),
@@ -125,6 +127,12 @@ _FOR_CPU = (
     "it reads past its argument", "it reads before its argument",
     "reads its last element by address", "writes memory of its own by address", "through NumPy",
 )  # fmt: skip
+
+
+def _by_negation(x: Tensor, a: float) -> Tensor:
+    y = x.neg_() * -a
+    x.neg_()
+    return y
 
 
 def _by_address(y: Tensor) -> Tensor:

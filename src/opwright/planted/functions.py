@@ -32,7 +32,7 @@ _CHECKS = (
     "global state",
     "repeated calls",
     "surroundings",
-    "reads",
+    "protected memory",
 )
 
 

@@ -24,7 +24,7 @@ _FAULTS = {
     2: ("the scalar is cut to an integer", "values"),
     3: ("a tail of less than 4 is not written", "values"),
     4: ("one element too many is written", "memory"),
-    5: ("one element too many is read", "reads"),
+    5: ("one element too many is read", "protected memory"),
     6: ("one call in forty is wrong", "repeated calls"),
     7: ("memory is never given back", "repeated calls"),
     8: ("an index of 16 bits", "values"),

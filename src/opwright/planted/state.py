@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import mmap
 import threading
 import time
 
@@ -26,6 +28,8 @@ def scale(x: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
 _by_address: dict[object, Tensor] = {}
 _calls = [0]
 _leaked: list[Tensor] = []
+_mappings: list[mmap.mmap] = []
+_c = ctypes.CDLL(None)
 _own = threading.local()
 _own.is_main = True
 
@@ -41,6 +45,22 @@ def _(x: Tensor, a: float) -> Tensor:
 @scale.python(name="keeps results by address alone")
 def _(x: Tensor, a: float) -> Tensor:
     key = (x.data_ptr(), x.shape, x.stride(), x.dtype)
+    if key not in _by_address:
+        _by_address[key] = a * x
+    return _by_address[key].clone()
+
+
+@scale.python(name="keeps results by address and first value")
+def _(x: Tensor, a: float) -> Tensor:
+    key = (x.data_ptr(), x.shape, x.dtype, a, x[:1].tolist()[0] if len(x) else 0)
+    if key not in _by_address:
+        _by_address[key] = a * x
+    return _by_address[key].clone()
+
+
+@scale.python(name="keeps results by address and sum")
+def _(x: Tensor, a: float) -> Tensor:
+    key = (x.data_ptr(), x.shape, x.dtype, a, round(float(x.sum(dtype=torch.float64)), 6))
     if key not in _by_address:
         _by_address[key] = a * x
     return _by_address[key].clone()
@@ -78,6 +98,24 @@ def _(x: Tensor, a: float) -> Tensor:
 def _(x: Tensor, a: float) -> Tensor:
     _leaked.append(torch.ones(x.shape, dtype=x.dtype))
     return a * x
+
+
+@scale.python(name="leaks pages that nobody touches", devices=["cpu"])
+def _(x: Tensor, a: float) -> Tensor:
+    _mappings.append(mmap.mmap(-1, max(1, x.nbytes)))
+    return a * x
+
+
+@scale.python(name="leaves a thread")
+def _(x: Tensor, a: float) -> Tensor:
+    _start_native_thread()
+    return a * x
+
+
+def _start_native_thread() -> None:
+    """One that Python does not know, and that sleeps until the process ends."""
+    waits = ctypes.cast(_c.pause, ctypes.c_void_p)
+    _c.pthread_create(ctypes.byref(ctypes.c_ulong()), None, waits, None)
 
 
 @scale.python(name="is right with deterministic algorithms")
@@ -122,11 +160,15 @@ def _(x: Tensor, a: float) -> Tensor:
 WRONG = {
     "keeps results by address": "results are kept by address",
     "keeps results by address alone": "elements differ",
+    "keeps results by address and first value": "results are kept by address",
+    "keeps results by address and sum": "results are kept by address",
     "is wrong in one call of fifty": "elements differ",
     "is right in the first sixty calls": "elements differ",
     "returns one buffer": "of an earlier call was changed by a later one",
     "leaks": "emory grew by",
     "leaks memory of the CPU": "memory grew by",
+    "leaks pages that nobody touches": "address space grew by",
+    "leaves a thread": "threads more are there",
     "is right with deterministic algorithms": "without deterministic algorithms: ",
     "fails in inference mode": "in inference mode: the kernel raised",
     "is right in one thread": "in another thread: ",
@@ -134,7 +176,10 @@ WRONG = {
     "shares scratch memory": "called by two threads at the same time: ",
     "calls the reference": "it calls the reference",
 }
-WARNINGS = {"leaks", "leaks memory of the CPU", "leaves the dtype to a setting", "calls the reference"}
+WARNINGS = {
+    "leaks", "leaks memory of the CPU", "leaks pages that nobody touches", "leaves a thread",
+    "leaves the dtype to a setting", "calls the reference",
+}  # fmt: skip
 
 # -- right kernels ----------------------------------------------------------------------------------------------------
 
@@ -173,6 +218,26 @@ def _(x: Tensor, a: float) -> Tensor:
     scratch = _own.scratch[: x.nbytes].view(x.dtype)
     scratch.copy_(x)
     return a * scratch
+
+
+@scale.python(name="starts a thread and waits for its end")
+def _(x: Tensor, a: float) -> Tensor:
+    results: list[Tensor] = []
+    thread = threading.Thread(target=lambda: results.append(a * x))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+@scale.python(name="keeps results by all values", devices=["cpu"])
+def _(x: Tensor, a: float) -> Tensor:
+    key = (x.shape, x.dtype, a, x.contiguous().view(torch.uint8).numpy().tobytes() if len(x) else b"")
+    if key not in _by_values:
+        _by_values[key] = a * x
+    return _by_values[key].clone()
+
+
+_by_values: dict[object, Tensor] = {}
 
 
 @scale.python(name="keeps some megabytes")

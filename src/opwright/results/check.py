@@ -195,7 +195,7 @@ class Verdict:
 
     Attributes:
         seconds: from the start of its processes to their end.
-        step_seconds: those of each step: "start", "load", "build", and the checks by name.
+        step_seconds: those of each step: "start", "load", "build", "load kernel", and the checks by name.
     """
 
     op: str

@@ -14,7 +14,7 @@ from torch.compiler import is_dynamo_compiling
 
 from opwright import tree
 from opwright.backends import get_backend, import_all, under_check
-from opwright.backends.base import KernelSpec, Launch, launch_for_calls_like
+from opwright.backends.base import Artifact, KernelSpec, Launch, launch_for_calls_like
 from opwright.backends.build_tools import build_tools
 from opwright.contract.binding import Binding, bind, fill
 from opwright.contract.contract import Contract
@@ -66,6 +66,7 @@ class Kernel:
         self._user_when = contract.signature.flat(spec.when) if spec.when is not None else None
         self._condition = get_backend(spec.backend).condition(spec, contract)
         self.when = self._user_when if self._condition is None else self._when_and_condition
+        self._built: Artifact | None = None
         self._launch: Launch | None = None
         self._lock = threading.Lock()
         # Guards of calls of the kernel itself, as an operator has them.
@@ -139,11 +140,19 @@ class Kernel:
         if self._launch is None:
             with self._lock:
                 if self._launch is None:
-                    backend = get_backend(self.backend)
-                    others = [(other.spec, other.contract) for other in self._in_same_source()]
-                    artifact = backend.compile_together(self.spec, self.contract, others, build_tools())
-                    self._launch = backend.load(artifact, self.spec, self.contract)
+                    built, self._built = self._built or self._compiled(), None
+                    self._launch = get_backend(self.backend).load(built, self.spec, self.contract)
         return self._launch
+
+    def build(self) -> None:
+        """Compile the kernel, or take it from the cache, for ``load``. CompileError if its source does not compile."""
+        with self._lock:
+            if self._launch is None and self._built is None:
+                self._built = self._compiled()
+
+    def _compiled(self) -> Artifact:
+        others = [(other.spec, other.contract) for other in self._in_same_source()]
+        return get_backend(self.backend).compile_together(self.spec, self.contract, others, build_tools())
 
     def _in_same_source(self) -> list[Kernel]:
         """The kernels of all operators in this kernel's file that are built in the same way: they are compiled once."""

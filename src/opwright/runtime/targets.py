@@ -65,6 +65,11 @@ def load_target(target: str) -> list[Op]:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise TargetError(f"there is no file {str(path)!r}", fix="name a .py file, or a module that Python can import")
+    if path.suffix != ".py":
+        raise TargetError(
+            f"{str(path)!r} is not a Python file",
+            fix="name the .py file that defines the operator; other sources are attached there, as in op.cpp(...)",
+        )
     path, name = path.resolve(), path.stem
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from torch import Tensor
 
 import opwright as ow
@@ -103,6 +103,29 @@ def _(x):
 @pytest.fixture(scope="module")
 def verdicts():
     return {v.kernel: v for v in ow.check(twice, checks=["values"], device="cpu").verdicts}
+
+
+SLEEPS_WHEN_LOADED = """
+#include <torch/csrc/stable/tensor.h>
+#include <unistd.h>
+static int never = (sleep(1000), 0);
+using torch::stable::Tensor;
+Tensor twice(const Tensor& x) { return x; }
+"""
+
+
+def test_a_library_that_does_not_load_is_a_hang_within_the_limit_of_a_step(tmp_path):
+    @ow.op("hostile::sleeps")
+    def sleeps(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+        return 2 * x
+
+    (tmp_path / "sleeps.cpp").write_text(SLEEPS_WHEN_LOADED)
+    sleeps.cpp(tmp_path / "sleeps.cpp", entry="twice", name="sleeps when it is loaded")
+    (verdict,) = ow.check(sleeps, device="cpu", timeout=4, kernels=["sleeps when it is loaded"]).verdicts
+    assert verdict.status is Status.INCONCLUSIVE
+    assert verdict.findings[0].check == "load kernel"
+    assert "did not return within 4 s" in verdict.findings[0].message
+    assert verdict.step_seconds["load kernel"] < 10 * 4  # as long as a build may take
 
 
 @pytest.mark.parametrize("kernel", HOSTILE)

@@ -1,20 +1,21 @@
 """The check "repeated calls": the hundredth call, with other values at the same addresses or the same at others.
 
-Finds results that are kept by address, a counter that makes some call wrong, buffers that a later call overwrites,
-memory that is never given back, and files that are never closed.
+Finds results that are kept by address, or by address and some of the values; a counter that makes some call wrong;
+buffers that a later call overwrites; memory, files and threads that are never given back.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from opwright import tree
-from opwright.checks.allocation import given_out, open_files
+from opwright.checks.allocation import address_space, given_out, open_files, threads
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised, in_words
@@ -53,6 +54,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     if is_right(context, run, run.outputs) is not None:
         return  # the check "values" reports it
     draws = draws_of(context, case, _DRAWS)
+    draws += _nearly_the_same(context, *draws[:2])
     wrong, calls = _repeat(context, str(case), draws)
     if wrong is not None:
         yield context.failed(NAME, str(case), wrong)
@@ -65,6 +67,42 @@ def draws_of(context: Context, case: Any, count: int) -> list[Prepared]:
     """The arguments of a case with several random values, those in which the kernel gives right results alone."""
     prepared = [context.prepare(case, draw=draw) for draw in range(count)]
     return [p for p in prepared if not isinstance(p, SkippedCase)]
+
+
+def _nearly_the_same(context: Context, first: Prepared, other: Prepared | None = None) -> list[Prepared]:
+    """A draw with one element of each tensor from another draw, and with two of them exchanged: who keeps results by a
+    few of the values, or by their sum, takes them for the first."""
+    if other is None or first.case.sample is not None:
+        return []  # of samples nobody knows which values go together
+    varied = [_varied(context, first, other, vary) for vary in (_take_one_element, _exchange_two_elements)]
+    return [p for p in varied if not isinstance(p, SkippedCase)]
+
+
+def _varied(
+    context: Context, first: Prepared, other: Prepared, vary: Callable[[torch.Tensor, torch.Tensor], None]
+) -> Prepared | SkippedCase:
+    arguments = same_layout(list(first.arguments))
+    for argument, mine, others in zip(context.op.contract.signature.arguments, arguments, other.arguments, strict=True):
+        if argument.values is None or not argument.values.is_arranged:
+            for tensor, source in zip(tree.tensors([mine]), tree.tensors([others]), strict=True):
+                if tensor.numel() > 2 and 0 not in tensor.stride():
+                    vary(tensor, source)
+    return context.prepare_with(first.case, arguments)
+
+
+def _take_one_element(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    place = _place(tensor, 2)
+    tensor[place] = source[place]
+
+
+def _exchange_two_elements(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    one, two = _place(tensor, 2), _place(tensor, 3)
+    tensor[one], tensor[two] = tensor[two].clone(), tensor[one].clone()
+
+
+def _place(tensor: torch.Tensor, part: int) -> tuple[int, ...]:
+    """The indices of the element after a half or a third of them."""
+    return tuple(int(i) for i in np.unravel_index(tensor.numel() // part, tensor.shape))
 
 
 def is_right(context: Context, draw: Prepared, outputs: tuple[Any, ...] | Raised) -> str | None:
@@ -171,26 +209,37 @@ def _leaks(context: Context) -> Iterator[Finding]:
     assert isinstance(run, Observation)  # these are only cases that ran
     size = max(1, sum(t.nbytes for t in run.expected))
     calls = _call_often(context, run, min(max(_RESULTS // size, _LEAST_THAT_LEAK), _MOST_THAT_LEAK))
-    taken: list[dict[str, int]] = []
-    files: list[int] = []
+    held: list[dict[str, int]] = []
     for _ in range(3):  # what an allocator keeps for later grows once
-        taken.append(dict(given_out(context.device)))
-        files.append(open_files())
+        held.append(_held(context.device))
         _call_often(context, run, calls, in_time=False)
-    for name in taken[0]:
-        grown = min(taken[1][name] - taken[0][name], taken[2][name] - taken[1][name])
-        if grown > max(_NOISE, calls * size // 4):
+    grown = {name: min(held[1][name] - held[0][name], held[2][name] - held[1][name]) for name in held[0]}
+    for name in _REMEDIES.keys() & grown.keys():
+        if grown[name] >= calls:
+            message = f"{grown[name]} {name} after {calls} calls"
+            yield Finding(NAME, Status.WARNING, str(run.case), message, remedy=_REMEDIES[name])
+            grown.pop(_ADDRESS_SPACE, None)  # in which threads have their stacks
+    for name in ("memory", "GPU memory", _ADDRESS_SPACE):
+        if grown.get(name, 0) > max(_NOISE, calls * size // 4):
             yield Finding(
                 NAME, Status.WARNING, str(run.case),
-                f"{name} grew by {grown / 2**20:.1f} MiB in {calls} calls, whose results were given back",
+                f"{name} grew by {grown[name] / 2**20:.1f} MiB in {calls} calls, whose results were given back",
                 remedy="give back what a call allocates, and keep no tensors in globals",
             )  # fmt: skip
-    opened = min(files[1] - files[0], files[2] - files[1])
-    if opened >= calls:
-        yield Finding(
-            NAME, Status.WARNING, str(run.case), f"{opened} files more are open after {calls} calls",
-            remedy="close what a call opens, also after an exception",
-        )  # fmt: skip
+            return  # memory takes address space
+
+
+# What is counted, and what to do if each call leaves one.
+_FILES, _THREADS, _ADDRESS_SPACE = "files more are open", "threads more are there", "address space"
+_REMEDIES = {
+    _FILES: "close what a call opens, also after an exception",
+    _THREADS: "end the threads that a call starts, or keep them for the next call",
+}
+
+
+def _held(device: str) -> dict[str, int]:
+    """What this process holds now, in bytes or numbers."""
+    return {**dict(given_out(device)), _ADDRESS_SPACE: address_space(), _FILES: open_files(), _THREADS: threads()}
 
 
 def _call_often(context: Context, run: Observation, calls: int, *, in_time: bool = True) -> int:

@@ -120,16 +120,18 @@ def _judge(pipe: _Pipe, link: Connection, job: Job, ranks: Sequence[socket.socke
 
 def _is_built(pipe: _Pipe, calls: RemoteCalls, operator: Op, job: Job) -> bool:
     """Wait for the kernel to be compiled and loaded. Sends the reason and returns False if that fails."""
-    if job.kernel != REFERENCE:
-        probe = operator.kernels[job.kernel].probe(job.device)
-        if isinstance(probe, Refused):
-            pipe.send(NotRunnable(str(probe)))
+    if job.kernel == REFERENCE:
+        return True
+    probe = operator.kernels[job.kernel].probe(job.device)
+    if isinstance(probe, Refused):
+        pipe.send(NotRunnable(str(probe)))
+        return False
+    for step in ("build", "load kernel"):
+        pipe.send(Doing(step))
+        if (wrong := calls.what_went_wrong()) is not None:
+            pipe.send_result(_failed("build", wrong))
             return False
-        pipe.send(Doing("build"))
-    wrong = calls.why_not_built()
-    if wrong is not None:
-        pipe.send_result(_failed("build", wrong))
-    return wrong is None
+    return True
 
 
 def _results(

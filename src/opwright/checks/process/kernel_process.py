@@ -106,16 +106,22 @@ def _is_built(link: Connection, operator: Op, job: Job) -> bool:
     """Compile and load the kernel, and tell the judge what is wrong if that fails."""
     prepare_torch()
     load_extensions(build=False)
+    if job.kernel == REFERENCE:
+        return True
+    kernel = operator.kernels[job.kernel]
+    return all(_ends_well(link, step) for step in (kernel.build, kernel.load))
+
+
+def _ends_well(link: Connection, step: Callable[[], Any]) -> bool:
     wrong = ""
-    if job.kernel != REFERENCE:
-        try:
-            operator.kernels[job.kernel].load()
-        except CompileError as error:
-            wrong = str(error)
-        except OpwrightError as error:
-            wrong = f"{type(error).__name__}: {error}"
-        except Exception:  # importing a kernel's file runs the user's code, which may raise anything
-            wrong = traceback.format_exc(limit=-3)
+    try:
+        step()
+    except CompileError as error:
+        wrong = str(error)
+    except OpwrightError as error:
+        wrong = f"{type(error).__name__}: {error}"
+    except Exception:  # importing a kernel's file runs the user's code, which may raise anything
+        wrong = traceback.format_exc(limit=-3)
     link.answer({"wrong": wrong})
     return not wrong
 

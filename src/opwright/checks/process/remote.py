@@ -42,8 +42,8 @@ class RemoteCalls:
         """Why the operator could not be loaded there, or None; the first answer."""
         return str(self.answer()[0].get("unavailable", "")) or None
 
-    def why_not_built(self) -> str | None:
-        """What the kernel's compilation or its module raised, or None; the second answer."""
+    def what_went_wrong(self) -> str | None:
+        """What the kernel's compilation raised, or None; the second answer. The third is of its loading."""
         return str(self.answer()[0].get("wrong", "")) or None
 
     def chosen(self, arguments: Sequence[Any]) -> str:
