@@ -85,6 +85,14 @@ def _(x):
     return out
 
 
+@twice.python(name="writes its argument after it has returned")
+def _(x):
+    result = 2 * x
+    if x.numel():
+        threading.Timer(0.01, x[:1].zero_).start()
+    return result
+
+
 @twice.python(name="reads past its argument")
 def _(x):
     ctypes.string_at(x.data_ptr() + max(1, x.numel()) * x.stride(0) * x.element_size(), 1)
@@ -123,6 +131,7 @@ WRONG = {
     "uses scratch that it has not written": "depend on memory that was never written",
     "leaves an element unwritten": "depend on memory that was never written",
     "returns before it has finished": "results arrive after the call has returned",
+    "writes its argument after it has returned": "argument 'x' was written after the call had returned",
     "reads past its argument": "crashed with SIGSEGV past the end of argument 'x'",
     "reads before its argument": "crashed with SIGSEGV before the start of argument 'x'",
     "sets back what it wrote into its argument": "crashed with SIGSEGV as it wrote into argument 'x'",

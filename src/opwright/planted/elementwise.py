@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -102,6 +103,8 @@ _FAULTS = {
     "it uses memory that it has not written": ("memory", lambda x, a: torch.where(torch.empty_like(x) > 0.5, a * x * (1 + torch.finfo(x.dtype).eps), a * x)),
     "it reads past its argument": ("protected memory", lambda x, a: _late_check(x, a * x)),
     "it reads before its argument": ("protected memory", lambda x, a: (ctypes.string_at(x.data_ptr() - 1, 1) if x.numel() else 0, a * x)[1]),
+    "its result arrives after it has returned": ("memory", lambda x, a: _later(lambda y: y.mul_(a), x.clone())),
+    "it writes its argument after it has returned": ("memory", lambda x, a: (a * x, _later(lambda y: y.neg_(), x))[0]),
     "it sets back what it writes": ("protected memory", lambda x, a: _by_negation(x, a) if x.is_contiguous() else a * x),
     "it calls the reference": ("own work", lambda x, a: scale.contract.function(x, a)),
 }  # fmt: skip
@@ -127,6 +130,12 @@ _FOR_CPU = (
     "it reads past its argument", "it reads before its argument",
     "reads its last element by address", "writes memory of its own by address", "through NumPy",
 )  # fmt: skip
+
+
+def _later(write: Callable[[Tensor], Any], tensor: Tensor) -> Tensor:
+    if tensor.is_contiguous():
+        threading.Timer(0.01, write, [tensor]).start()
+    return tensor
 
 
 def _by_negation(x: Tensor, a: float) -> Tensor:

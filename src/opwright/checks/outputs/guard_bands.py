@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from opwright import tree
 from opwright.checks import state
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
@@ -120,7 +121,8 @@ def _run_guarded(context: Context, case: Prepared, bits: int, wait_s: float = 0)
     """The results in guarded memory; or what is wrong with them. A kernel may not take such memory, as ``resize_`` does
     not."""
     memory = GuardedMemory(context.device, bits)
-    arguments = memory.arguments([a.name for a in context.op.contract.signature.arguments], case.arguments)
+    names = [a.name for a in context.op.contract.signature.arguments]
+    arguments = memory.arguments(names, case.arguments)
     try:
         with memory.new_memory() if _calls_torch(context) else contextlib.nullcontext():
             outputs = context.run_kernel(arguments)
@@ -132,7 +134,11 @@ def _run_guarded(context: Context, case: Prepared, bits: int, wait_s: float = 0)
         return SkippedCase("the kernel returns something else than tensors")
     if (outside := memory.written(outputs)) is not None:
         return outside
+    at_return = tree.map_tensors(torch.clone, list(arguments)) if wait_s else arguments
     time.sleep(wait_s)
+    for name, then, now in zip(names, at_return, arguments, strict=True):
+        if _different_bits(tree.tensors([then]), tree.tensors([now])) is not None:
+            return f"argument {name!r} was written after the call had returned"
     late = _different_bits(soon, outputs)
     return f"results arrive after the call has returned: {late}" if late is not None else tuple(outputs)
 
