@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.gallery.trig import sin
 
 HERE = Path(__file__).resolve().parent
 Times = dict[str, float]
@@ -69,6 +70,10 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "the same through torch.ops": lambda: torch.ops.calls.eager(x, y),
         "forward and backward": lambda: torch.autograd.grad(eager(wants, y), wants, grad),
         "torch.add, forward and backward": lambda: torch.autograd.grad(torch.add(wants, y), wants, grad),
+    }
+    found |= {
+        "gallery::sin, forward and backward": lambda: torch.autograd.grad(sin(wants), wants, grad),
+        "torch.sin, forward and backward": lambda: torch.autograd.grad(torch.sin(wants), wants, grad),
     }
     found |= compiled_calls(x, y, wants)
     compiled = adding("compiled")

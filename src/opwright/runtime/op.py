@@ -241,7 +241,7 @@ class Op(BaseOp[P, R_co]):
 
     def _track(self, arguments: Sequence[Any], run: Callable[..., Any]) -> Callable[..., Any]:
         in_python = super()._track(arguments, run)
-        if not can_track_natively(self._rules):
+        if not can_track_natively(self._rules, arguments):
             return in_python
         if tracked_calls.loaded is not None:
             return track_natively(tracked_calls.loaded, self._rules, arguments, run, self._tracker)

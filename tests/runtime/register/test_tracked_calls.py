@@ -86,7 +86,35 @@ def exponential(namespace: str) -> ow.Op:
     return exponential
 
 
-MAKERS = [product, product_with_operator]
+def product_with_functions(namespace: str) -> ow.Op:
+    """The same with functions as ``torch.library.register_autograd`` takes them."""
+    op = product(namespace)
+
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, y, a = inputs
+        ctx.save_for_backward(x, y)
+        ctx.a = a
+
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, y = ctx.saved_tensors
+        of_x, of_y = ctx.needs_input_grad[:2]
+        return ctx.a * grad * y if of_x else None, ctx.a * grad * x if of_y else None, None
+
+    op.register_autograd(backward, setup_context=setup_context)
+    return op
+
+
+def exponential_with_functions(namespace: str) -> ow.Op:
+    op = exponential(namespace)
+
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output)
+
+    op.register_autograd(lambda ctx, grad: grad * ctx.saved_tensors[0], setup_context=setup_context)
+    return op
+
+
+MAKERS = [product, product_with_operator, product_with_functions]
 
 
 def inputs(n: int = 5) -> tuple[Tensor, Tensor]:
@@ -105,12 +133,12 @@ def is_native(tensor: Tensor) -> bool:
     return type(tensor.grad_fn).__name__ == "CppFunction"
 
 
-@pytest.mark.parametrize("make", [*MAKERS, exponential])
+@pytest.mark.parametrize("make", [*MAKERS, exponential, exponential_with_functions])
 @pytest.mark.parametrize("called_before", [False, True])
 def test_several_incoming_gradients_at_a_time(
     make: Callable[[str], ow.Op], called_before: bool, way: str, namespace: str
 ) -> None:
-    op, arguments = make(namespace), inputs()[: 1 if make is exponential else 2]
+    op, arguments = make(namespace), inputs()[: 2 if make in MAKERS else 1]
     meaning = op.contract.function
     if called_before:
         op(*arguments)  # leaves a guard
@@ -155,10 +183,10 @@ def test_only_what_is_needed(make: Callable[[str], ow.Op], way: str, namespace: 
         assert not op(x, y).requires_grad
 
 
-@pytest.mark.parametrize("make", [*MAKERS, exponential])
+@pytest.mark.parametrize("make", [*MAKERS, exponential, exponential_with_functions])
 def test_a_second_backward_is_refused_as_by_torch(make: Callable[[str], ow.Op], way: str, namespace: str) -> None:
     x, y = inputs()
-    arguments = (x,) if make is exponential else (x, y, 2.0)
+    arguments = (x,) if make not in MAKERS else (x, y, 2.0)
     op = guarded(make(namespace), *arguments)
     expected = pytest.raises(RuntimeError, match="Trying to backward through the graph a second time")
     kept = op(*arguments).sum()
@@ -168,13 +196,13 @@ def test_a_second_backward_is_refused_as_by_torch(make: Callable[[str], ow.Op], 
         torch.autograd.grad(kept, x)
 
 
-@pytest.mark.parametrize("make", [*MAKERS, exponential])
+@pytest.mark.parametrize("make", [*MAKERS, exponential, exponential_with_functions])
 def test_a_saved_tensor_that_was_modified_is_noticed(make: Callable[[str], ow.Op], way: str, namespace: str) -> None:
     x, y = inputs()
-    arguments = (x,) if make is exponential else (x, y, 2.0)
+    arguments = (x,) if make not in MAKERS else (x, y, 2.0)
     op = guarded(make(namespace), *arguments)
     out = op(*arguments)
-    increment_version(out if make is exponential else y)
+    increment_version(out if make not in MAKERS else y)
     with pytest.raises(RuntimeError, match=r"has been modified by an inplace operation.*is at version 1; expected"):
         out.sum().backward()
 
@@ -199,17 +227,17 @@ def test_hooks_of_tensors_and_nodes_run(way: str, namespace: str) -> None:
     assert [type(edge[0]).__name__ for edge in out.grad_fn.next_functions] == ["AccumulateGrad"] * 2
 
 
-@pytest.mark.parametrize("make", [*MAKERS, exponential])
+@pytest.mark.parametrize("make", [*MAKERS, exponential, exponential_with_functions])
 def test_hooks_of_saved_tensors_see_what_is_saved(make: Callable[[str], ow.Op], way: str, namespace: str) -> None:
     x, y = inputs()
-    arguments = (x,) if make is exponential else (x, y, 2.0)
+    arguments = (x,) if make not in MAKERS else (x, y, 2.0)
     op = guarded(make(namespace), *arguments)
     packed, unpacked = [], []
     with saved_tensors_hooks(lambda t: packed.append(t) or t.clone(), lambda t: unpacked.append(t) or t):
         out = op(*arguments)
     (found,) = torch.autograd.grad(out.sum(), x)
-    assert len(packed) == len(unpacked) == (1 if make is exponential else 2)
-    assert torch.equal(found, torch.exp(x) if make is exponential else 2 * y)
+    assert len(packed) == len(unpacked) == (1 if make not in MAKERS else 2)
+    assert torch.equal(found, torch.exp(x) if make not in MAKERS else 2 * y)
 
     def fail(tensor: Tensor) -> Tensor:
         raise KeyError("no room")
@@ -514,9 +542,9 @@ def test_modes_transforms_and_autocast_take_the_dispatcher(way: str, namespace: 
         op(x, y[:2])
 
 
-@pytest.mark.parametrize("make", [*MAKERS, exponential])
+@pytest.mark.parametrize("make", [*MAKERS, exponential, exponential_with_functions])
 def test_compiled_autograd(make: Callable[[str], ow.Op], way: str, namespace: str) -> None:
-    arguments: tuple[Any, ...] = inputs()[:1] if make is exponential else (*inputs(), 2.0)
+    arguments: tuple[Any, ...] = inputs()[:1] if make not in MAKERS else (*inputs(), 2.0)
     op = guarded(make(namespace), *arguments)
     x = arguments[0]
     for n in (5, 5, 7):
@@ -532,7 +560,7 @@ def test_compiled_autograd(make: Callable[[str], ow.Op], way: str, namespace: st
 
 @pytest.mark.parametrize("make", [product_with_operator, exponential])
 def test_batched_gradients(make: Callable[[str], ow.Op], way: str, namespace: str) -> None:
-    arguments: tuple[Any, ...] = inputs()[:1] if make is exponential else (*inputs(), 2.0)
+    arguments: tuple[Any, ...] = inputs()[:1] if make not in MAKERS else (*inputs(), 2.0)
     op = guarded(make(namespace), *arguments)
     out, each = op(*arguments), torch.eye(5, dtype=torch.float64)
     (batched,) = torch.autograd.grad(out, arguments[0], each, is_grads_batched=True, retain_graph=True)

@@ -20,6 +20,7 @@ from opwright.runtime.call.fast_path import is_plain_call
 from opwright.runtime.register.backward_operator import BackwardOperator
 from opwright.runtime.register.replicated import are_distributed, has_no_placements, on_whole_tensors
 from opwright.runtime.register.saved_values import CustomContext, save_values, saved_values
+from opwright.runtime.register.setup_selection import Selection, selection_of, uses_only_what_was_saved
 from opwright.runtime.register.vjp_operator import gradient_in_form_of, vjp_name, vjp_of_plain
 
 __all__ = ["CustomGradient", "DerivedGradient", "Gradient", "custom_gradient"]
@@ -32,9 +33,12 @@ class Gradient(Protocol):
     """The two halves of a gradient."""
 
     # What is saved, where no call is needed to know it: the positions of arguments, and -1 - those of outputs. Then
-    # ``gradients`` does what ``backward`` does, without a ctx.
+    # ``gradients`` does what ``backward`` does, without the ctx of an ``autograd.Function``.
     @property
     def sources(self) -> tuple[int, ...] | None: ...
+
+    def fits(self, arguments: Sequence[Any]) -> bool:
+        """Whether the values of ``sources`` can be saved without a ctx, of calls with arguments like these."""
 
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
         """Save on ``ctx`` what the backward needs. ``arguments`` are in signature order; ``output`` has all outputs."""
@@ -53,6 +57,9 @@ class DerivedGradient:
         self.contract = contract
         self.sources = tuple(range(len(contract.signature.arguments)))
         self.recordings = 0  # attempts to record it (recorded_gradient.py)
+
+    def fits(self, arguments: Sequence[Any]) -> bool:
+        return True
 
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
         save_values(ctx, arguments)
@@ -200,7 +207,15 @@ class CustomGradient:
         self.contract = contract
         self._backward = backward
         self._setup_context = setup_context
-        self.sources = backward.sources if isinstance(backward, BackwardOperator) else None
+        self._selection: Selection | None = None
+        self.sources: tuple[int, ...] | None = None
+        if isinstance(backward, BackwardOperator):
+            self.sources = backward.sources
+        elif (selection := _selection(contract, backward, setup_context)) is not None:
+            self._selection, self.sources = selection, selection.places
+
+    def fits(self, arguments: Sequence[Any]) -> bool:
+        return self._selection is None or self._selection.fits(arguments)
 
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
         if self._setup_context is None:
@@ -216,8 +231,18 @@ class CustomGradient:
         return found if isinstance(found, tuple) else (found,)
 
     def gradients(self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
-        assert isinstance(self._backward, BackwardOperator)  # only it has sources
+        if self._selection is not None:
+            return self.backward(self._selection.context(values, needs_input_grad), grads)
+        assert isinstance(self._backward, BackwardOperator)  # no other has sources
         return self._backward.gradients(values, needs_input_grad, grads)
+
+
+def _selection(contract: Contract, backward: Backward, setup_context: SetupContext | None) -> Selection | None:
+    signature = contract.signature
+    if signature.keyword_only or signature.returns_list or not uses_only_what_was_saved(backward):
+        return None
+    outputs = len(signature.returns) if signature.returns_tuple else 0
+    return selection_of(setup_context, len(signature.arguments), outputs)
 
 
 class _CustomGradientOfSaved:
@@ -233,6 +258,9 @@ class _CustomGradientOfSaved:
         self._derived = DerivedGradient(contract)
         own = self._custom.sources
         self.sources = None if own is None else (*own, *self._derived.sources)
+
+    def fits(self, arguments: Sequence[Any]) -> bool:
+        return self._custom.fits(arguments)
 
     def save(self, ctx: Any, arguments: Sequence[Any], output: Any) -> None:
         custom_ctx = CustomContext(ctx)

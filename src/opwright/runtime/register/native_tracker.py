@@ -1,6 +1,7 @@
 """Calls that autograd tracks, with a native node of autograd's graph in place of an ``autograd.Function``.
 
-Only for gradients that say what they save; a custom ``setup_context`` needs the ctx of an ``autograd.Function``.
+Only for gradients of which it is known what they save; a ``setup_context`` that does more than that (see
+``setup_selection.py``) needs the ctx of an ``autograd.Function``.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ __all__ = ["can_track_natively", "track_natively"]
 Function = Callable[..., Any]
 
 
-def can_track_natively(rules: Rules) -> bool:
-    """Whether the operator's gradient needs no ``autograd.Function``."""
-    return rules.gradient.sources is not None
+def can_track_natively(rules: Rules, arguments: Sequence[Any]) -> bool:
+    """Whether the gradient of calls like one with these arguments needs no ``autograd.Function``."""
+    return rules.gradient.sources is not None and rules.gradient.fits(arguments)
 
 
 def track_natively(
