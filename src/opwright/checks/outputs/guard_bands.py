@@ -129,12 +129,12 @@ def _run_guarded(context: Context, case: Prepared, bits: int, wait_s: float = 0)
         context.synchronize()
     except Exception as error:
         return SkippedCase(f"in guarded memory, the kernel raises {in_words(error)}")
+    at_return = tree.map_tensors(torch.clone, list(arguments)) if wait_s else arguments
     soon = [t.clone() for t in outputs if isinstance(t, torch.Tensor)]
     if len(soon) != len(outputs):
         return SkippedCase("the kernel returns something else than tensors")
     if (outside := memory.written(outputs)) is not None:
         return outside
-    at_return = tree.map_tensors(torch.clone, list(arguments)) if wait_s else arguments
     time.sleep(wait_s)
     for name, then, now in zip(names, at_return, arguments, strict=True):
         if _different_bits(tree.tensors([then]), tree.tensors([now])) is not None:
