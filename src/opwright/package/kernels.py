@@ -15,7 +15,7 @@ from opwright.backends.native.host_function import Member
 from opwright.backends.native.registrations import without_registrations
 from opwright.backends.reachable import values_reached
 from opwright.errors import KernelRefusedError
-from opwright.package.native import build_native
+from opwright.package.native import NativeBuilds
 from opwright.package.sources import UserModules
 from opwright.runtime.kernel import Kernel
 from opwright.runtime.op import Op
@@ -77,20 +77,21 @@ def ship_kernels(
 ) -> Iterator[ShippedKernel | LeftOut]:
     """Yield each kernel of the operators, built if it is native."""
     every = [(kernel.spec, operator.contract) for operator in operators for kernel in operator.kernels.values()]
+    builds = NativeBuilds(tools, march)
     for operator in operators:
         for kernel in operator.kernels.values():
-            yield _ship(operator, kernel, every, modules, tools, march)
+            yield _ship(operator, kernel, every, modules, builds)
 
 
 def _ship(
-    operator: Op, kernel: Kernel, every: Sequence[Member], modules: UserModules, tools: BuildTools, march: str
+    operator: Op, kernel: Kernel, every: Sequence[Member], modules: UserModules, builds: NativeBuilds
 ) -> ShippedKernel | LeftOut:
     spec, qualname = kernel.spec, operator.contract.qualname
     record: dict[str, Any] = {"backend": spec.backend, "devices": list(spec.devices)}
     if isinstance(spec.source, Path) and spec.backend in ("cpp", "cuda"):
         try:
             others = [(one, its) for one, its in every if one is not spec and one.is_built_with(spec)]
-            built = build_native(operator.contract, spec, others, tools, march)
+            built = builds.build(operator.contract, spec, others)
         except KernelRefusedError as error:
             return LeftOut(
                 qualname,

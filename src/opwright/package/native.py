@@ -6,7 +6,7 @@ import dataclasses
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from opwright.backends.base import KernelSpec
@@ -19,7 +19,7 @@ from opwright.backends.native.cpp import CppBackend
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
 
-__all__ = ["BASELINES", "Native", "baseline", "build_native"]
+__all__ = ["BASELINES", "Native", "NativeBuilds", "baseline"]
 
 _LIBRARY = "opwright_shipped"
 # The default -march: a processor of the last ten years.
@@ -42,31 +42,44 @@ def baseline() -> str:
     return BASELINES.get(platform.machine(), "native")
 
 
-def build_native(
-    contract: Contract, spec: KernelSpec, others: Sequence[host_function.Member], tools: BuildTools, march: str
-) -> Native:
-    """Build a kernel to be shipped, or take it from the cache.
+@dataclass
+class NativeBuilds:
+    """The libraries of one package. Their operators have other names in each build, so a kernel that is in one of them
+    already is not built again, whatever has changed since."""
 
-    Args:
-        others: shipped kernels that are built with it, as they are in the same source.
+    tools: BuildTools
+    march: str
+    _libraries: list[Path] = field(default_factory=list)
 
-    Raises:
-        KernelRefusedError: there is no compiler for it.
-        KernelError: its own options select this machine's processor.
-    """
-    if any("native" in option for option in spec.options.get("options", ())):
-        raise KernelError(
-            f"{contract.qualname}:{spec.name} selects this machine's processor with {list(spec.options['options'])}",
-            fix="leave -march=native out of options: opwright adds it if a kernel is built for this machine",
-        )
-    artifact = host_function.build(spec, contract, tools, _toolchain(contract, spec, tools, march), others)
-    assert artifact.file is not None  # building always makes one
-    return Native(artifact.file, _file_name(artifact.file), artifact.entry, native_schema(contract))
+    def build(self, contract: Contract, spec: KernelSpec, others: Sequence[host_function.Member]) -> Native:
+        """Build a kernel to be shipped, or take it from the cache.
+
+        Args:
+            others: shipped kernels that are built with it, as they are in the same source.
+
+        Raises:
+            KernelRefusedError: there is no compiler for it.
+            KernelError: its own options select this machine's processor.
+        """
+        if any("native" in option for option in spec.options.get("options", ())):
+            options = list(spec.options["options"])
+            raise KernelError(
+                f"{contract.qualname}:{spec.name} selects this machine's processor with {options}",
+                fix="leave -march=native out of options: opwright adds it if a kernel is built for this machine",
+            )
+        label = host_function.label_of((spec, contract))
+        library = next((file for file in self._libraries if label in host_function.operators_in(file)), None)
+        if library is None:
+            toolchain = _toolchain(contract, spec, self.tools, self.march)
+            library = host_function.build(spec, contract, self.tools, toolchain, others).file
+            assert library is not None  # building always makes one
+            self._libraries.append(library)
+        return Native(library, _file_name(library), host_function.operators_in(library)[label], native_schema(contract))
 
 
 def _file_name(library: Path) -> str:
     """After the first of its kernels: ``my_ops_sin.cpp.so``, or ``my_ops_sin.cpp_and_2_more.so``."""
-    first, *more = host_function.labels_of(library)
+    first, *more = host_function.operators_in(library)
     several = f"_and_{len(more)}_more" if more else ""
     return re.sub(r"[^\w.-]", "_", first.replace("::", "_", 1).replace(":", ".", 1)) + f"{several}.so"
 

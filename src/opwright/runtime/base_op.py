@@ -77,7 +77,7 @@ class BaseOp(Languages, Generic[P, R_co]):
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
-        self._rules = Rules(contract)
+        self._rules = self._make_rules(contract)
         self._only: str | None = None  # the kernel that calls are restricted to
         self._is_retired = False
         self._guarded_calls: tuple[GuardedCall, ...] = ()
@@ -226,6 +226,9 @@ class BaseOp(Languages, Generic[P, R_co]):
     def _guarded_call(self, *arguments: Any) -> GuardedCall | None:
         """The guarded call that complete arguments would take; None if no call like it has left one."""
         return next((guarded for guarded in self._guarded_calls if guarded.holds(*arguments)), None)
+
+    def _make_rules(self, contract: Contract) -> Rules:
+        return Rules(contract)
 
     def _track(self, arguments: Sequence[Any], run: Callable[..., Any]) -> Callable[..., Any]:
         """A function of arguments like these that runs ``run`` tracked by autograd."""

@@ -35,6 +35,8 @@ from opwright.runtime.parts import parts_of
 from opwright.runtime.properties import Property, make_property
 from opwright.runtime.register import registration
 from opwright.runtime.register.native_tracker import can_track_natively, track_natively
+from opwright.runtime.register.rules import Rules
+from opwright.runtime.register.setup_selection import selection_of
 from opwright.runtime.size_tables import fastest_first
 
 __all__ = ["Op", "defined_in", "explain", "op"]
@@ -238,6 +240,9 @@ class Op(BaseOp[P, R_co]):
         return made
 
     # -- tracking ---------------------------------------------------------------------------------------------------
+
+    def _make_rules(self, contract: Any) -> Rules:
+        return Rules(contract, selection_of)
 
     def _track(self, arguments: Sequence[Any], run: Callable[..., Any]) -> Callable[..., Any]:
         in_python = super()._track(arguments, run)

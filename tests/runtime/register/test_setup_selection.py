@@ -14,7 +14,7 @@ from torch import Tensor
 import opwright as ow
 from opwright.backends.build_tools import build_tools
 from opwright.backends.native.tracked_call import tracked_calls
-from opwright.runtime.register.setup_selection import Selection, selection_of, uses_only_what_was_saved
+from opwright.runtime.register.setup_selection import Selection, selection_by, uses_only_what_was_saved
 
 SCALE = 3
 
@@ -44,7 +44,7 @@ def nothing(ctx, inputs, output):
     ],
 )
 def test_what_is_chosen_of_a_call(setup_context, expected):
-    assert selection_of(setup_context, 2, 0) == expected
+    assert selection_by(setup_context, 2, 0) == expected
 
 
 def test_outputs_have_places_of_their_own():
@@ -52,7 +52,7 @@ def test_outputs_have_places_of_their_own():
         _, statistics = output
         ctx.save_for_backward(inputs[0], statistics)
 
-    assert selection_of(the_second, 1, 2) == Selection((0, -2), {}, {})
+    assert selection_by(the_second, 1, 2) == Selection((0, -2), {}, {})
 
 
 def branches(ctx, inputs, output):
@@ -113,7 +113,7 @@ def loops(ctx, inputs, output):
     ],
 )  # fmt: skip
 def test_what_depends_on_the_call_is_not_foretold(setup_context):
-    assert selection_of(setup_context, 2, 0) is None
+    assert selection_by(setup_context, 2, 0) is None
 
 
 def usual(ctx, grad):

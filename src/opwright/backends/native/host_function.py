@@ -27,7 +27,7 @@ from opwright.errors import CompileError, KernelError
 from opwright.machine import Compiler
 from opwright.read_files import ReadFiles
 
-__all__ = ["TORCH", "Member", "Toolchain", "build", "check_options", "labels_of", "validate"]
+__all__ = ["TORCH", "Member", "Toolchain", "build", "check_options", "label_of", "operators_in", "validate"]
 
 # torch.utils.cpp_extension has these folders too, but searches for CUDA, and warns, when it is imported.
 TORCH = Path(torch.__file__).parent
@@ -115,7 +115,7 @@ def build(
     Raises:
         CompileError: with the first errors, their source lines and carets.
     """
-    members = sorted([(spec, contract), *others], key=_label)
+    members = sorted([(spec, contract), *others], key=label_of)
     try:
         folder = _build(members, contract, tools, toolchain)
     except CompileError:
@@ -123,20 +123,17 @@ def build(
             raise
         folder = _build([(spec, contract)], contract, tools, toolchain)
     library = folder / f"{_source(spec).stem}.so"
-    return Artifact(_operators_of(library)[_label((spec, contract))], file=library)
+    return Artifact(operators_in(library)[label_of((spec, contract))], file=library)
 
 
-def labels_of(library: Path) -> list[str]:
-    """The kernels in a shared object that was built here, as ``namespace::operator:kernel``, sorted."""
-    return list(_operators_of(library))
-
-
-def _operators_of(library: Path) -> dict[str, str]:
-    """The private operators that a shared object registers, by the labels of the kernels that they are."""
+def operators_in(library: Path) -> dict[str, str]:
+    """The private operators that a shared object registers which was built here, by the labels of the kernels that they
+    are, sorted."""
     return dict(line.rsplit(" ", 1) for line in (library.parent / _NAMES).read_text().splitlines())
 
 
-def _label(member: Member) -> str:
+def label_of(member: Member) -> str:
+    """A kernel as ``namespace::operator:kernel``."""
     spec, contract = member
     return f"{contract.qualname}:{spec.name}"
 
@@ -153,7 +150,7 @@ def _build(members: Sequence[Member], contract: Contract, tools: BuildTools, too
         salt = key.digest + secrets.token_hex(8)
         # An operator may have several kernels in one source.
         unique = [unique_name(its, f"{salt}{one.name}") for one, its in members]
-        (folder / _NAMES).write_text("".join(f"{_label(m)} {u}\n" for m, u in zip(members, unique, strict=True)))
+        (folder / _NAMES).write_text("".join(f"{label_of(m)} {u}\n" for m, u in zip(members, unique, strict=True)))
         shutil.copy(source, folder)
         included = _without_registrations(source, folder, tools)
         binding = folder / f"{source.stem}.binding{toolchain.suffix}"

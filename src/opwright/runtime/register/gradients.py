@@ -20,10 +20,9 @@ from opwright.runtime.call.fast_path import is_plain_call
 from opwright.runtime.register.backward_operator import BackwardOperator
 from opwright.runtime.register.replicated import are_distributed, has_no_placements, on_whole_tensors
 from opwright.runtime.register.saved_values import CustomContext, save_values, saved_values
-from opwright.runtime.register.setup_selection import Selection, selection_of, uses_only_what_was_saved
 from opwright.runtime.register.vjp_operator import gradient_in_form_of, vjp_name, vjp_of_plain
 
-__all__ = ["CustomGradient", "DerivedGradient", "Gradient", "custom_gradient"]
+__all__ = ["CustomGradient", "DerivedGradient", "Gradient", "Select", "Selection", "custom_gradient"]
 
 Backward = Callable[..., Any]
 SetupContext = Callable[..., None]
@@ -200,10 +199,29 @@ def _vjp_in_a_graph(
         return operator(grad_outputs, *rest)  # type: ignore[no-any-return]
 
 
+class Selection(Protocol):
+    """What a custom ``setup_context`` saves, where no call is needed to know it (``setup_selection.py``)."""
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """As ``Gradient.sources``."""
+
+    def fits(self, arguments: Sequence[Any]) -> bool:
+        """As ``Gradient.fits``."""
+
+    def context(self, values: Sequence[Any], needs_input_grad: Sequence[bool]) -> Any:
+        """The ``ctx`` of the backward, from the values at ``places``."""
+
+
+Select = Callable[[Contract, Backward, SetupContext | None], Selection | None]
+
+
 class CustomGradient:
     """A registered backward and setup_context, as in ``torch.library.register_autograd``."""
 
-    def __init__(self, contract: Contract, backward: Backward, setup_context: SetupContext | None) -> None:
+    def __init__(
+        self, contract: Contract, backward: Backward, setup_context: SetupContext | None, select: Select | None = None
+    ) -> None:
         self.contract = contract
         self._backward = backward
         self._setup_context = setup_context
@@ -211,7 +229,7 @@ class CustomGradient:
         self.sources: tuple[int, ...] | None = None
         if isinstance(backward, BackwardOperator):
             self.sources = backward.sources
-        elif (selection := _selection(contract, backward, setup_context)) is not None:
+        elif select is not None and (selection := select(contract, backward, setup_context)) is not None:
             self._selection, self.sources = selection, selection.places
 
     def fits(self, arguments: Sequence[Any]) -> bool:
@@ -237,14 +255,6 @@ class CustomGradient:
         return self._backward.gradients(values, needs_input_grad, grads)
 
 
-def _selection(contract: Contract, backward: Backward, setup_context: SetupContext | None) -> Selection | None:
-    signature = contract.signature
-    if signature.keyword_only or signature.returns_list or not uses_only_what_was_saved(backward):
-        return None
-    outputs = len(signature.returns) if signature.returns_tuple else 0
-    return selection_of(setup_context, len(signature.arguments), outputs)
-
-
 class _CustomGradientOfSaved:
     """A custom gradient of an operator with saved-for-backward outputs.
 
@@ -252,9 +262,11 @@ class _CustomGradientOfSaved:
     arguments are saved as well, and second derivatives come from the reference.
     """
 
-    def __init__(self, contract: Contract, backward: Backward, setup_context: SetupContext | None) -> None:
+    def __init__(
+        self, contract: Contract, backward: Backward, setup_context: SetupContext | None, select: Select | None = None
+    ) -> None:
         self._visible = contract.signature.visible
-        self._custom = CustomGradient(contract, backward, setup_context)
+        self._custom = CustomGradient(contract, backward, setup_context, select)
         self._derived = DerivedGradient(contract)
         own = self._custom.sources
         self.sources = None if own is None else (*own, *self._derived.sources)
@@ -279,7 +291,9 @@ class _CustomGradientOfSaved:
         return self._custom.gradients(values[:count], needs_input_grad, grads[: self._visible])
 
 
-def custom_gradient(contract: Contract, backward: Backward, setup_context: SetupContext | None) -> Gradient:
+def custom_gradient(
+    contract: Contract, backward: Backward, setup_context: SetupContext | None, select: Select | None = None
+) -> Gradient:
     """The gradient of an operator from a registered backward and setup_context."""
     saves = contract.signature.visible < len(contract.signature.returns)
-    return (_CustomGradientOfSaved if saves else CustomGradient)(contract, backward, setup_context)
+    return (_CustomGradientOfSaved if saves else CustomGradient)(contract, backward, setup_context, select)

@@ -16,16 +16,21 @@ from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import fingerprint
 from opwright.errors import KernelError
 from opwright.runtime.register.backward_operator import BackwardOperator
-from opwright.runtime.register.gradients import DerivedGradient, Gradient, custom_gradient
+from opwright.runtime.register.gradients import DerivedGradient, Gradient, Select, custom_gradient
 
 __all__ = ["Rules"]
 
 
 class Rules:
-    """The rules of one operator. ``custom`` has the registered functions by part."""
+    """The rules of one operator. ``custom`` has the registered functions by part.
 
-    def __init__(self, contract: Contract) -> None:
+    Args:
+        select: finds what a custom ``setup_context`` saves, for gradients without an ``autograd.Function``.
+    """
+
+    def __init__(self, contract: Contract, select: Select | None = None) -> None:
         self.contract = contract
+        self._select = select
         self.custom: dict[str, Callable[..., Any]] = {}
         self.gradient: Gradient = DerivedGradient(contract)
         self._setup_context: Callable[..., None] | None = None
@@ -40,7 +45,7 @@ class Rules:
         """Replace the derived gradient by a custom one."""
         self.replace("autograd", backward)
         self._setup_context = setup_context
-        self.gradient = custom_gradient(self.contract, backward, setup_context)
+        self.gradient = custom_gradient(self.contract, backward, setup_context, self._select)
 
     @property
     def fingerprint(self) -> list[str]:

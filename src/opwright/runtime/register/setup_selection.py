@@ -18,8 +18,9 @@ from torch.autograd.function import FunctionCtx
 
 from opwright import tree
 from opwright.backends.names_in_code import attribute_names, is_constant, own_functions
+from opwright.contract.contract import Contract
 
-__all__ = ["BackwardContext", "Selection", "selection_of", "uses_only_what_was_saved"]
+__all__ = ["BackwardContext", "Selection", "selection_by", "selection_of", "uses_only_what_was_saved"]
 
 # Instructions after which a function may do something else in another call, or that answer without asking an object.
 _DEPENDS = (
@@ -74,7 +75,19 @@ class BackwardContext:
         self.needs_input_grad = needs_input_grad
 
 
-def selection_of(setup_context: Callable[..., Any] | None, arguments: int, outputs: int) -> Selection | None:
+def selection_of(
+    contract: Contract, backward: Callable[..., Any], setup_context: Callable[..., Any] | None
+) -> Selection | None:
+    """What the ``setup_context`` of an operator saves, and all that its backward takes of ``ctx``; None if one of them
+    does more."""
+    signature = contract.signature
+    if signature.keyword_only or signature.returns_list or not uses_only_what_was_saved(backward):
+        return None
+    outputs = len(signature.returns) if signature.returns_tuple else 0
+    return selection_by(setup_context, len(signature.arguments), outputs)
+
+
+def selection_by(setup_context: Callable[..., Any] | None, arguments: int, outputs: int) -> Selection | None:
     """What a ``setup_context(ctx, inputs, output)`` saves of a call, None if that depends on the call.
 
     Args:
