@@ -83,6 +83,22 @@ def _(x: Tensor, a: float) -> Tensor:
     return torch.mul(x, a, out=_buffer(x.numel(), x.dtype, x.device))
 
 
+@scale.python(name="returns one buffer for large results")
+def _(x: Tensor, a: float) -> Tensor:
+    return a * x if x.numel() <= 4096 else torch.mul(x, a, out=_buffer(x.numel(), x.dtype, x.device))
+
+
+@scale.python(name="returns one of fifty buffers")
+def _(x: Tensor, a: float) -> Tensor:
+    _calls[0] += 1
+    if (_calls[0] % 50, x.numel(), x.dtype) not in _ring:
+        _ring[_calls[0] % 50, x.numel(), x.dtype] = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return torch.mul(x, a, out=_ring[_calls[0] % 50, x.numel(), x.dtype])
+
+
+_ring: dict[object, Tensor] = {}
+
+
 @functools.cache
 def _buffer(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.empty(count, dtype=dtype, device=device)
@@ -134,6 +150,11 @@ def _(x: Tensor, a: float) -> Tensor:
     return a * x if getattr(_own, "is_main", False) else x.clone()
 
 
+@scale.python(name="is right with several threads", devices=["cpu"])
+def _(x: Tensor, a: float) -> Tensor:
+    return a * x if torch.get_num_threads() > 1 else x.clone()
+
+
 @scale.python(name="leaves the dtype to a setting")
 def _(x: Tensor, a: float) -> Tensor:
     return a * x if x.dtype is not torch.float32 else (a * x).to(torch.get_default_dtype())
@@ -165,6 +186,8 @@ WRONG = {
     "is wrong in one call of fifty": "elements differ",
     "is right in the first sixty calls": "elements differ",
     "returns one buffer": "of an earlier call was changed by a later one",
+    "returns one buffer for large results": "is in the memory of an earlier result",
+    "returns one of fifty buffers": "is in the memory of an earlier result",
     "leaks": "emory grew by",
     "leaks memory of the CPU": "memory grew by",
     "leaks pages that nobody touches": "address space grew by",
@@ -172,6 +195,7 @@ WRONG = {
     "is right with deterministic algorithms": "without deterministic algorithms: ",
     "fails in inference mode": "in inference mode: the kernel raised",
     "is right in one thread": "in another thread: ",
+    "is right with several threads": "with one of torch's threads: ",
     "leaves the dtype to a setting": "with float64 as the default dtype: ",
     "shares scratch memory": "called by two threads at the same time: ",
     "calls the reference": "it calls the reference",
@@ -238,6 +262,16 @@ def _(x: Tensor, a: float) -> Tensor:
 
 
 _by_values: dict[object, Tensor] = {}
+
+
+@scale.python(name="computes in as many pieces as there are threads")
+def _(x: Tensor, a: float) -> Tensor:
+    return torch.cat([a * piece for piece in x.chunk(torch.get_num_threads())]) if len(x) else a * x
+
+
+@scale.python(name="has results in a larger buffer of each call")
+def _(x: Tensor, a: float) -> Tensor:
+    return torch.mul(x, a, out=torch.empty(2 * len(x), dtype=x.dtype, device=x.device)[: len(x)])
 
 
 @scale.python(name="keeps some megabytes")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,42 +18,73 @@ from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Prepared
-from opwright.checks.outputs.repeated_calls import draws_of, is_right
+from opwright.checks.outputs.repeated_calls import draws_of, is_right, write_into
+from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.sizes import elements
 from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]
 
 NAME = "two threads"
-_CALLS = 24
+# Calls in each thread: many, as small ones seldom meet, in so many seconds and with so many bytes of results; and at
+# least a few.
+_MOST_CALLS, _LEAST_CALLS, _SECONDS, _MOST_BYTES = 2000, 24, 0.15, 32 << 20
 # Python changes threads this often, so that what is not atomic is interrupted.
 _SWITCH_S = 1e-6
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
-    """Run two draws of the largest typical case in two threads, many times."""
+    """Run two draws of a large and of a small case in two threads, many times."""
     if context.kernel not in context.op.kernels or context.op.contract.random:
         return
     if context.runs_slowly:
         yield NotChecked(NAME, "interpreters and simulators run in one thread")
         return
-    case = next(iter([*context.large_cases(1), *context.typical_cases(1)]), None)
-    if case is None:
+    cases = list(dict.fromkeys([*context.large_cases(1), *context.typical_cases(1), *_short(context)]))
+    if not cases:
         yield NotChecked(NAME, "no case could be run")
         return
+    calls = []
+    for case in cases:
+        found = _find_error(context, case)
+        if isinstance(found, str):
+            yield context.failed(NAME, str(case), found)
+            return
+        calls.append(found)
+    if any(calls):
+        yield Finding(NAME, Status.PASS, message=f"{sum(calls)} calls in each")
+
+
+def _short(context: Context) -> list[Case]:
+    """A case of few elements, for which kernels may have ways of their own."""
+    few = [c for c in context.typical_cases(20) if elements(context.op.contract, c) <= _FEW]
+    return few[:1]
+
+
+_FEW = 256
+
+
+def _find_error(context: Context, case: Case) -> str | int:
+    """What is wrong with calls in two threads; else how many were made in each."""
     draws = draws_of(context, case, 2)
     context.progress(NAME, str(case))
-    if any(is_right(context, draw, _outputs(context, draw)) is not None for draw in draws):
-        return  # the check "values" reports it
+    alone = [_outputs(context, draw) for draw in draws]
+    if any(is_right(context, draw, outputs) is not None for draw, outputs in zip(draws, alone, strict=True)):
+        return 0  # the check "values" reports it
     with _switching_often():
         results = _together(context, draws)
-    for draw, calls in zip(draws, results, strict=True):
+    for draw, own, calls in zip(draws, alone, results, strict=True):
         for outputs in calls:
-            wrong = is_right(context, draw, outputs)
+            wrong = None if _are_equal(outputs, own) else is_right(context, draw, outputs)
             if wrong is not None:
-                advice = "calls must share no memory that they write"
-                yield context.failed(NAME, str(case), f"called by two threads at the same time: {wrong}\n{advice}")
-                return
-    yield Finding(NAME, Status.PASS, message=f"{_CALLS} calls in each")
+                return f"called by two threads at the same time: {wrong}\ncalls must share no memory that they write"
+    return min(map(len, results), default=0)
+
+
+def _are_equal(outputs: tuple[Any, ...] | Raised, others: tuple[Any, ...] | Raised) -> bool:
+    if isinstance(outputs, Raised) or isinstance(others, Raised):
+        return False
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(outputs, others, strict=True))
 
 
 def _outputs(context: Context, draw: Prepared) -> tuple[Any, ...] | Raised:
@@ -68,12 +100,16 @@ def _together(context: Context, draws: Sequence[Prepared]) -> list[list[tuple[An
     start = threading.Barrier(len(draws))
 
     def call_many_times(draw: Prepared, found: list[tuple[Any, ...] | Raised]) -> None:
-        arguments = [same_layout(list(draw.arguments)) for _ in range(_CALLS)]
+        copies = [same_layout(list(draw.arguments)) for _ in range(_LEAST_CALLS)]
+        most = min(_MOST_CALLS, max(_LEAST_CALLS, _MOST_BYTES // max(1, sum(t.nbytes for t in draw.expected))))
         start.wait()
+        began = time.monotonic()
         with _own_stream(context):
-            for copies in arguments:
+            for call in range(most):
+                if call >= _LEAST_CALLS and time.monotonic() - began > _SECONDS:
+                    return
                 try:
-                    found.append(context.results(copies))
+                    found.append(context.results(write_into(copies[call % _LEAST_CALLS], draw.arguments)))
                 except Exception as error:  # an exception of the kernel is a finding
                     found.append(context.described(error))
 

@@ -33,8 +33,9 @@ NAME = "repeated calls"
 _MOST_CALLS, _LEAST_CALLS, _SECONDS = 256, 200, 0.6
 _LEAST_OF_SLOW, _MOST_SECONDS = 12, 5.0
 _DRAWS = 4
-# How many results are kept, to see whether later calls change them.
-_KEPT = 8
+# How many results are kept, to see whether later calls change them; and the bytes of those that are held, to see
+# whether later ones get their memory.
+_KEPT, _MOST_HELD = 8, 64 << 20
 # The bytes of the results of the calls that must not take more memory than as many before them; the number of calls.
 _RESULTS, _LEAST_THAT_LEAK, _MOST_THAT_LEAK = 16 << 20, 24, 512
 # What an allocator may keep for later, in bytes.
@@ -59,8 +60,10 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     if wrong is not None:
         yield context.failed(NAME, str(case), wrong)
         return
-    yield from _leaks(context)
-    yield Finding(NAME, Status.PASS, message=f"{calls} calls")
+    found = list(_of_large_results(context))
+    yield from found
+    if not any(one.status is Status.FAIL for one in found):
+        yield Finding(NAME, Status.PASS, message=f"{calls} calls")
 
 
 def draws_of(context: Context, case: Any, count: int) -> list[Prepared]:
@@ -139,13 +142,28 @@ def _written(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class _Kept:
-    """Results of earlier calls, which later ones must not change."""
+    """Results of earlier calls, which later ones must not change, nor give their memory to others."""
 
     results: list[tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]] = field(default_factory=list)
+    # All that are held, and their addresses: memory that is in use is not given out twice.
+    held: list[torch.Tensor] = field(default_factory=list)
+    addresses: set[int] = field(default_factory=set)
 
-    def add(self, outputs: Sequence[torch.Tensor]) -> None:
+    def add(self, outputs: Sequence[torch.Tensor]) -> str | None:
+        """Hold the results of another call. Returns what is wrong with their memory."""
         self.results.append((tuple(outputs), tuple(t.clone() for t in outputs)))
         del self.results[:-_KEPT]
+        return self.hold(outputs)
+
+    def hold(self, outputs: Sequence[torch.Tensor]) -> str | None:
+        """The same for results too large to be copied."""
+        new = {t.untyped_storage().data_ptr(): i for i, t in enumerate(outputs) if t.numel()}
+        if reused := new.keys() & self.addresses:
+            return f"output {new[reused.pop()]} is in the memory of an earlier result: return a new tensor"
+        if sum(t.nbytes for t in (*self.held, *outputs)) < _MOST_HELD:
+            self.held += outputs
+            self.addresses |= new.keys()
+        return None
 
     def changed(self) -> str | None:
         for outputs, copies in self.results:
@@ -183,9 +201,11 @@ def _repeat(context: Context, case: str, draws: Sequence[Prepared]) -> tuple[str
             if wrong is not None:
                 return f"call {call + 1} of the same sizes: {wrong}{_explanation(context, draws, draw, outputs)}", call
             right[call % len(draws)] = tuple(t.clone() for t in outputs)
-        kept.add(outputs[: context.op.contract.signature.output_count(draw.expected)])
-        if call % _KEPT == _KEPT - 1 and (changed := kept.changed()) is not None:
+        reused = kept.add(outputs[: context.op.contract.signature.output_count(draw.expected)])
+        if (changed := kept.changed() if reused or call % _KEPT == _KEPT - 1 else None) is not None:
             return changed, call
+        if reused is not None:
+            return f"call {call + 1}: {reused}", call
     return kept.changed(), call + 1
 
 
@@ -200,13 +220,16 @@ def _explanation(context: Context, draws: Sequence[Prepared], draw: Prepared, ou
     return ""
 
 
-def _leaks(context: Context) -> Iterator[Finding]:
-    """A warning if calls take more and more memory."""
+def _of_large_results(context: Context) -> Iterator[Finding]:
+    """Whether many calls of a large case are right, in memory of their own, and take no more and more of it."""
     cases = [] if context.runs_slowly else [*context.large_cases(1), *context.long_cases()]
     if not cases:
         return
     run = context.observe(max(cases, key=lambda case: elements(context.op.contract, case)))
     assert isinstance(run, Observation)  # these are only cases that ran
+    if (wrong := _first_wrong_of(context, run)) is not None:
+        yield context.failed(NAME, str(run.case), wrong)
+        return
     size = max(1, sum(t.nbytes for t in run.expected))
     calls = _call_often(context, run, min(max(_RESULTS // size, _LEAST_THAT_LEAK), _MOST_THAT_LEAK))
     held: list[dict[str, int]] = []
@@ -227,6 +250,29 @@ def _leaks(context: Context) -> Iterator[Finding]:
                 remedy="give back what a call allocates, and keep no tensors in globals",
             )  # fmt: skip
             return  # memory takes address space
+
+
+def _first_wrong_of(context: Context, run: Observation) -> str | None:
+    """What is wrong with one of many calls with the same arguments, in each of which several threads may take part."""
+    if is_right(context, run, run.outputs) is not None:
+        return None  # the check "values" reports it
+    arguments, kept = same_layout(list(run.arguments)), _Kept()
+    started = time.monotonic()
+    right: tuple[torch.Tensor, ...] = ()
+    for call in range(_MOST_CALLS):
+        if call >= _LEAST_OF_SLOW and time.monotonic() - started > _SECONDS:
+            break
+        context.progress(NAME, str(run.case))
+        outputs = context.results(write_into(arguments, run.arguments))
+        context.synchronize()
+        if not _are_equal(outputs, right):
+            if (wrong := is_right(context, run, outputs)) is not None:
+                return f"call {call + 1} with the same arguments: {wrong}"
+            right = tuple(t.clone() for t in outputs)
+        reused = kept.hold(outputs[: context.op.contract.signature.output_count(run.expected)])
+        if reused is not None:
+            return f"call {call + 1}: {reused}"
+    return None
 
 
 # What is counted, and what to do if each call leaves one.

@@ -109,6 +109,19 @@ def _with_float64_as_default() -> Iterator[Callable[..., Any]]:
         torch.set_default_dtype(before)
 
 
+def _with_threads(count: int) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    @contextlib.contextmanager
+    def block() -> Iterator[Callable[..., Any]]:
+        before = torch.get_num_threads()
+        torch.set_num_threads(count)
+        try:
+            yield _call
+        finally:
+            torch.set_num_threads(before)
+
+    return block
+
+
 @contextlib.contextmanager
 def _in_another_thread() -> Iterator[Callable[..., Any]]:
     def call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -134,6 +147,8 @@ _SURROUNDINGS = (
     _Surrounding("without deterministic algorithms", _without_deterministic_algorithms),
     _Surrounding("in inference mode", _in_inference_mode),
     _Surrounding("in another thread", _in_another_thread),
+    _Surrounding("with one of torch's threads", _with_threads(1)),
+    _Surrounding("with seven of torch's threads", _with_threads(7)),
     _Surrounding(
         "with float64 as the default dtype",
         _with_float64_as_default,
