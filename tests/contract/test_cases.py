@@ -60,7 +60,7 @@ def test_every_dtype_and_layout_is_there_and_a_kernels_dtypes_restrict_them():
     assert {c.layout for c in everything} == {
         *LAYOUTS,
         "far",
-        *(f"{k}:{a}" for k in ("sliced", "offset") for a in "ab"),
+        *(f"{k}:{a}" for k in ("sliced", "offset", "transposed", "expanded", "repeated") for a in "ab"),
     }
     assert {c.dtype for c in cases(contract_of(matmul), "quick", [torch.float64])} == {torch.float64}
     assert cases(contract_of(matmul), "quick", [torch.int8]) == []
@@ -112,7 +112,8 @@ def test_a_layout_changes_memory_and_not_values(layout):
         "permuted": lambda: a.stride() == (1, 2, 8),
         "sliced": lambda: a.stride()[-1] == 2,
         "offset": lambda: a.storage_offset() == 1,
-        "expanded": lambda: 0 in a.stride(),
+        "expanded": lambda: a.stride() == (0, 5, 1),
+        "repeated": lambda: a.stride() == (4, 1, 0),
     }
     assert expected[layout]()
 

@@ -16,7 +16,7 @@ from opwright import tree
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.draw import draw
-from opwright.contract.inputs.layouts import arrange
+from opwright.contract.inputs.layouts import SHARED, arrange
 from opwright.contract.inputs.samples import sample_arguments
 from opwright.contract.process_group import ProcessGroup
 from opwright.contract.shapes.dims import AnyDim, Dim, ExprDim, FixedDim, NamedDim, VariadicDim, evaluate
@@ -85,7 +85,7 @@ def _argument(
     shapes = [shape_of(argument.tensor, env, index=i, broadcast=case.layout == "broadcast") for i in range(count)]
     kind, _, only = case.layout.partition(":")
     arranged = argument.values is not None and argument.values.is_arranged
-    if kind == "expanded" and (argument.mutated or arranged):
+    if kind in SHARED and (argument.mutated or arranged):
         kind = ""  # elements that share an address cannot be written, and are neither unique nor offsets
     tensors = [
         arrange(

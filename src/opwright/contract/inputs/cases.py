@@ -29,6 +29,7 @@ from opwright.contract.inputs.sizes import (
     like,
     tiled,
     varied,
+    with_long_remainders,
 )
 from opwright.contract.shapes.dims import NamedDim
 
@@ -147,7 +148,9 @@ def _large(contract: Contract, reach: Reach) -> list[Case]:
     """Cases past a tile in one dim, and in several at once; the base if there are none."""
     if not reach.is_known:
         longer = (varied(contract, reach.base, (n,), like(s, new)) for n, s in reach.base.sizes for new in (128, 129))
-        return [c for c in (*longer, *reversed(tiled(contract, reach.base))) if c is not None] or [reach.base]
+        remainders = with_long_remainders(contract, reach.base)
+        found = (remainders, *longer, *reversed(tiled(contract, reach.base)))
+        return [c for c in found if c is not None] or [reach.base]
     chosen = {names: _past_a_tile(sizes) for names, sizes in reach.sizes}
     longer = (varied(contract, reach.base, names, size) for names, size in chosen.items() if size is not None)
     every: Case | None = reach.base
@@ -168,7 +171,12 @@ def _past_a_tile(sizes: Sequence[object]) -> int | tuple[int, ...] | None:
 
 def _arranged(contract: Contract, reach: Reach, some: Sequence[Case], layouts: Sequence[str]) -> list[Case]:
     """A few cases in each layout."""
-    found = [dataclasses.replace(c, layout=layout) for layout in layouts if layout != FAR for c in some]
+    found = [
+        dataclasses.replace(c, layout=layout)
+        for layout in layouts
+        if layout != FAR
+        for c in (some if ":" not in layout else (some[0], some[-1]))
+    ]
     if FAR in layouts:
         two = (_two_rows(contract, case) for case in some[:1])
         found += [dataclasses.replace(c, layout=FAR) for c in two if c is not None]

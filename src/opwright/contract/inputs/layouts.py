@@ -11,10 +11,13 @@ import torch
 
 from opwright.contract.contract import Contract
 from opwright.contract.shapes.dims import Dim, NamedDim, VariadicDim
+from opwright.contract.signature import Argument
 
-__all__ = ["FAR", "LAYOUTS", "arrange", "layouts_of"]
+__all__ = ["FAR", "LAYOUTS", "SHARED", "arrange", "layouts_of"]
 
-LAYOUTS = ("contiguous", "transposed", "sliced", "padded", "permuted", "offset", "expanded")
+LAYOUTS = ("contiguous", "transposed", "sliced", "padded", "permuted", "offset", "expanded", "repeated")
+# Those in which elements share an address.
+SHARED = ("expanded", "repeated")
 # Rows lie more than 2**31 elements apart, so that a 32-bit offset overflows. Only what is used of the memory is real.
 FAR = "far"
 _FAR_STRIDE = 2**31 + 64
@@ -25,16 +28,29 @@ _OFFSETS = (1, 2, 4, 3, 8, 5)
 def layouts_of(contract: Contract) -> tuple[str, ...]:
     """The layouts that a contract's cases can have.
 
-    ``sliced:x`` and ``offset:x`` arrange only the argument ``x``, which finds a kernel that uses one argument's strides
-    or alignment for another; ``broadcast`` gives every axis that may broadcast (``#n``) the size 1.
+    ``sliced:x``, ``transposed:x`` and so on arrange only the argument ``x``, which finds a kernel that uses one
+    argument's strides or alignment for another, or takes two dense tensors for alike; ``broadcast`` gives every axis
+    that may broadcast (``#n``) the size 1.
     """
     tensors = [a for a in contract.signature.arguments if a.tensor is not None]
-    alone = [f"{layout}:{a.name}" for layout in ("sliced", "offset") for a in tensors] if len(tensors) > 1 else []
+    several = len(tensors) > 1
+    alone = [f"{layout}:{a.name}" for layout in ("sliced", "offset", "expanded") for a in tensors if several]
+    alone += [
+        f"{layout}:{a.name}" for layout in ("transposed", "repeated") for a in tensors if several and _has_rows(a)
+    ]
     broadcasts = any(isinstance(d, NamedDim) and d.broadcast for a in tensors if a.tensor for d in a.tensor.dims)
     far = any(a.tensor is not None and len(a.tensor.dims) > 1 for a in tensors)
     flat = all(len(a.tensor.dims) < 3 and not _is_variadic(a.tensor.dims) for a in tensors if a.tensor)
     usual = [layout for layout in LAYOUTS if layout != "permuted" or not flat]  # of a matrix, it is "transposed"
+    if not any(map(_has_rows, tensors)):
+        usual.remove("repeated")  # of a vector, it is "expanded"
     return (*usual, *[FAR] * far, *alone, *["broadcast"] * broadcasts)
+
+
+def _has_rows(argument: Argument) -> bool:
+    """Whether it may have more than one axis."""
+    assert argument.tensor is not None  # only tensors have a layout
+    return len(argument.tensor.dims) > 1 or _is_variadic(argument.tensor.dims)
 
 
 def _is_variadic(dims: Sequence[Dim]) -> bool:
@@ -62,6 +78,8 @@ def arrange(values: torch.Tensor, layout: str, device: str, place: int = 0) -> t
     if layout == "expanded" and any(size > 1 for size in values.shape):
         axis = next(i for i, size in enumerate(values.shape) if size > 1)
         return values.to(device).narrow(axis, 0, 1).clone().expand(values.shape)
+    if layout == "repeated" and rank >= 2 and values.shape[-1] > 1:  # one number for each row
+        return values.to(device)[..., :1].clone().expand(values.shape)
     if layout in ("sliced", "transposed", "permuted") and rank >= 1:
         step = 2 + place % 2
         memory = _poisoned((*values.shape[:-1], step * values.shape[-1]), values.dtype, device)

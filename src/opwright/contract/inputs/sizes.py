@@ -22,18 +22,22 @@ from opwright.errors import CheckError
 
 __all__ = [
     "MOST_ELEMENTS", "admissible", "base_case", "boundaries", "dtypes_to_check", "elements", "has_lists", "in_step",
-    "like", "sizes_of", "smaller", "tiled", "varied",
+    "like", "sizes_of", "smaller", "tiled", "varied", "with_long_remainders",
 ]  # fmt: skip
 
-_QUICK = (0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 64, 127, 128, 129, 256, 1023, 1024, 1025)
-_FULL = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257,
-         511, 512, 513, 1023, 1024, 1025, 2047, 2048, 4095, 4097)  # fmt: skip
+# Around powers of two; and between them, so that what is left of vectors and tiles of any size has many lengths.
+_QUICK = (0, 1, 2, 3, 7, 8, 9, 13, 22, 31, 32, 33, 52, 64, 127, 128, 129, 180, 256, 700, 768, 1023, 1024, 1025)
+_FULL = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 19, 22, 28, 31, 32, 33, 46, 52, 63, 64, 65, 100,
+         127, 128, 129, 180, 255, 256, 257, 300, 511, 512, 513, 700, 768, 1023, 1024, 1025, 1500, 2047, 2048, 4095,
+         4097)  # fmt: skip
 # Past a row of registers, past 16 bits (and a grid's y axis), and past the threads that run on a GPU at a time.
 _LONG = {"smoke": (), "quick": (2049, 65_537, 300_007), "full": (2049, 5003, 65_537, 300_007, 1_048_579)}
 # Different sizes for the dims that are not varied, so that swapped dims are found.
 _BASE = (5, 7, 3, 6, 4, 11, 13)
 # All dims larger than a tile at once: a bug in the corner tile needs two long dims.
 _TILED = ((131, 137, 139, 149), (67, 71, 73, 79), (35, 37, 39, 41), (17, 19, 18, 21))
+# The same with long remainders.
+_TILED_LONG = ((155, 151, 147, 157), (91, 59, 61, 63), (47, 43, 46, 45), (30, 28, 31, 26))
 _TILED_ELEMENTS = 1 << 17
 # The maximum number of elements in one argument of a derived case.
 MOST_ELEMENTS = {"smoke": 1 << 18, "quick": 1 << 19, "full": 1 << 22}
@@ -135,8 +139,17 @@ def tiled(contract: Contract, base: Case) -> list[Case]:
     return [case for case in dict.fromkeys(found) if case is not None]
 
 
-def _first_small_enough(contract: Contract, base: Case, names: Sequence[str]) -> Case | None:
-    for each in _TILED:
+def with_long_remainders(contract: Contract, base: Case) -> Case | None:
+    """Every dim past a tile, of which more than a half is left over; None if there is only one."""
+    if not base.sizes or (len(base.sizes) == 1 and not isinstance(base.sizes[0][1], tuple)):
+        return None
+    return _first_small_enough(contract, base, [name for name, _ in base.sizes], _TILED_LONG)
+
+
+def _first_small_enough(
+    contract: Contract, base: Case, names: Sequence[str], sizes: Sequence[tuple[int, ...]] = _TILED
+) -> Case | None:
+    for each in sizes:
         case, new = base, itertools.cycle(each)
         for name, size in base.sizes:
             if name in names:
