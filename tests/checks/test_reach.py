@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from jaxtyping import Float, Float32, UInt8
+from jaxtyping import Float, Float32, Int64, UInt8
 from torch import Tensor
 
 import opwright as ow
+from opwright.contract.inputs.cases import cases
 
 
 def scaled(kernel):
@@ -141,3 +142,35 @@ def test_a_byte_has_any_value_of_a_byte(mask, passes):
 
     inverted.python(lambda x: 255 - (x & mask), name="kernel")
     assert (verdict_of(inverted, "values").status == "pass") is passes
+
+
+def sums_of_integers(kernel, name="sums"):
+    @ow.op(f"reach::{name}")
+    def total(x: Int64[Tensor, "m n"]) -> Int64[Tensor, "m"]:
+        return x.sum(1)
+
+    total.python(kernel, name="kernel")
+    return total
+
+
+@pytest.mark.parametrize(
+    ("kernel", "status"),
+    [
+        (lambda x: x.sum(1), "pass"),
+        (lambda x: sum(x.unbind(1), x.new_zeros(x.shape[0])), "pass"),
+        (lambda x: x.sum(1, dtype=torch.int32).long(), "warning"),
+        (lambda x: x.sum(1, dtype=torch.float32).long(), "warning"),
+    ],
+)
+def test_integers_near_the_largest_are_special_values(kernel, status):
+    verdict = verdict_of(sums_of_integers(kernel), "values", "special values")
+    assert verdict.status == status, verdict.findings
+    assert (status == "warning") == any("with integers near the largest" in f.message for f in verdict.findings)
+
+
+def test_integers_that_are_places_are_not_large():
+    @ow.op("reach::rows_of")
+    def rows_of(table: Float[Tensor, "m n"], at: Int64[Tensor, "k"]) -> Float[Tensor, "k n"]:
+        return table[at % table.shape[0]]
+
+    assert not any(case.values == "wide" for case in cases(rows_of.contract, "full"))

@@ -1,4 +1,5 @@
-"""The check "special values": results of NaN, infinities, zeros with a sign and denormal numbers, as the reference's.
+"""The check "special values": NaN, infinities, zeros with a sign, denormal numbers and large integers give what the
+reference gives.
 
 What differs is a warning: a kernel may be meant for other inputs. An infinity for which the reference gives a number
 is an ordinary input, and the check "values" compares it.
@@ -12,12 +13,13 @@ from collections.abc import Iterator
 from opwright.checks.context import Context
 from opwright.checks.observation import Observation
 from opwright.checks.outputs import values
+from opwright.contract.inputs.case import WIDE
 from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]
 
 NAME = "special values"
-_SPECIAL = ("inf", "nan", "tiny")
+_SPECIAL = ("inf", "nan", "tiny", WIDE)
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
@@ -42,4 +44,7 @@ def _difference(context: Context, run: Observation) -> str | None:
     return None if found is None else f"with {_WORDS[run.case.values]} among the inputs: {found}"
 
 
-_WORDS = {"": "ordinary values", "inf": "infinities", "nan": "NaN", "tiny": "-0.0 and denormal numbers"}
+_WORDS = {
+    "": "ordinary values", "inf": "infinities", "nan": "NaN", "tiny": "-0.0 and denormal numbers",
+    WIDE: "integers near the largest",
+}  # fmt: skip

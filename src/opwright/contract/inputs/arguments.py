@@ -25,7 +25,15 @@ from opwright.contract.signature import Argument, Kind, TensorType
 from opwright.contract.values import Values, draw_range
 from opwright.errors import CheckError
 
-__all__ = ["always_its_default", "arguments_of", "env_of", "has_free_numbers", "has_free_tensors", "shape_of"]
+__all__ = [
+    "always_its_default",
+    "arguments_of",
+    "env_of",
+    "has_free_integers",
+    "has_free_numbers",
+    "has_free_tensors",
+    "shape_of",
+]
 
 
 def arguments_of(
@@ -169,6 +177,16 @@ def has_free_tensors(contract: Contract) -> bool:
     """Whether some floating tensor has no stated values, so that those of a case decide."""
     tensors = [a for a in contract.signature.arguments if a.tensor and (a.values is None or a.values.is_free)]
     return any(d.is_floating_point and d.itemsize > 1 for a in tensors if a.tensor for d in a.tensor.dtypes)
+
+
+def has_free_integers(contract: Contract) -> bool:
+    """Whether integers are computed from integers without stated values, which are then no places in other tensors."""
+    if contract.signature.data_dependent:
+        return False
+    tensors = [a.tensor for a in contract.signature.arguments if a.tensor]
+    every = [d for t in (*tensors, *(r.tensor for r in contract.signature.returns)) for d in t.dtypes]
+    are_integers = all(not d.is_floating_point and not d.is_complex for d in every)
+    return are_integers and any(a.values is None or a.values.is_free for a in contract.signature.arguments if a.tensor)
 
 
 def has_free_numbers(contract: Contract) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from opwright.contract.dtypes import short
 
-__all__ = ["MOST_LISTS", "SCALARS", "VALUES", "Case", "Size", "show_size"]
+__all__ = ["MOST_LISTS", "SCALARS", "VALUES", "WIDE", "Case", "Size", "show_size"]
 
 # The length of lists of tensors, except in a few cases.
 MOST_LISTS = 3
@@ -20,6 +20,8 @@ Size = int | tuple[int, ...]
 SCALARS = ("default", "zero", "negative", "large")
 # Which values floating tensors without stated values have in a case; from a normal distribution, if it does not say.
 VALUES = ("large", "confident", "shifted", "inf", "nan", "tiny")
+# The same of integer tensors, where integers are computed from integers: up to near the largest of their dtype.
+WIDE = "wide"
 
 
 @dataclass(frozen=True)

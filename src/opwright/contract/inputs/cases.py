@@ -14,8 +14,8 @@ import torch
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.applicable import Admits, Reach, find_reach, usual_reach
-from opwright.contract.inputs.arguments import arguments_of, has_free_numbers, has_free_tensors
-from opwright.contract.inputs.case import SCALARS, VALUES, Case
+from opwright.contract.inputs.arguments import arguments_of, has_free_integers, has_free_numbers, has_free_tensors
+from opwright.contract.inputs.case import SCALARS, VALUES, WIDE, Case
 from opwright.contract.inputs.layouts import FAR, layouts_of
 from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.sizes import (
@@ -208,6 +208,8 @@ def _with_values(contract: Contract, some: Sequence[Case], values: Sequence[str]
     for case in some:
         if has_free_tensors(contract):
             yield from (dataclasses.replace(case, values=kind) for kind in values)
+        if has_free_integers(contract):
+            yield dataclasses.replace(case, values=WIDE)
         if has_free_numbers(contract):
             yield from (dataclasses.replace(case, scalars=kind) for kind in SCALARS)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from opwright.contract.dtypes import short
+from opwright.contract.inputs.case import WIDE
 from opwright.contract.values import Values, draw_range, is_representable
 from opwright.errors import CheckError
 
@@ -29,7 +30,7 @@ def draw(
 
     Args:
         env: sizes of dims and values of int arguments.
-        unstated: one of the case's VALUES, for floats of which none are stated.
+        unstated: one of the case's VALUES, for floats of which none are stated; WIDE, for such integers.
 
     Raises:
         CheckError: there are no such values for these sizes, or in this dtype.
@@ -38,6 +39,8 @@ def draw(
         unstated = ""
     if (stated is None or stated.is_free) and unstated and dtype.is_floating_point and dtype.itemsize > 1:
         return _UNSTATED[unstated](torch.randn(shape, dtype=torch.float64, generator=generator), dtype, generator)
+    if (stated is None or stated.is_free) and unstated == WIDE and _is_wide(dtype):
+        return _wide(shape, dtype, generator)
     try:
         chosen = (stated or Values()).at(env)
     except (ZeroDivisionError, OverflowError) as error:
@@ -60,6 +63,18 @@ def draw(
     if chosen.zeros:
         drawn = drawn.masked_fill(torch.rand(shape, generator=generator) < chosen.zeros, 0)
     return _sorted(drawn) if chosen.arrangement == "sorted" else drawn
+
+
+def _is_wide(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and not dtype.is_complex and dtype.itemsize > 1
+
+
+def _wide(shape: Shape, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Integers of all magnitudes, of both signs: sums of some fit into the dtype of a sum, and into no narrower one."""
+    most = min(torch.iinfo(dtype).bits - 2, 40)
+    sizes = (most * torch.rand(shape, dtype=torch.float64, generator=generator)).exp2().round()
+    signs = torch.randint(2, shape, generator=generator) * 2 - 1 if dtype.is_signed else 1
+    return (signs * sizes).to(dtype)
 
 
 def _sorted(drawn: torch.Tensor) -> torch.Tensor:

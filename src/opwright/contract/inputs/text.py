@@ -9,7 +9,7 @@ import torch
 
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import short
-from opwright.contract.inputs.case import MOST_LISTS, SCALARS, VALUES, Case, Size
+from opwright.contract.inputs.case import MOST_LISTS, SCALARS, VALUES, WIDE, Case, Size
 from opwright.contract.inputs.layouts import layouts_of
 from opwright.contract.inputs.samples import sample_cases
 from opwright.contract.inputs.sizes import admissible, base_case
@@ -33,7 +33,7 @@ def parse_case(contract: Contract, text: str) -> Case:
     layout, absent = values.pop("layout", "contiguous"), values.pop("optional", "") == "absent"
     lists = int(_parse_size(values.pop("lists", str(MOST_LISTS)), MOST_LISTS, text))  # type: ignore[arg-type]
     scalars = _one_of(values.pop("scalars", ""), "scalars", SCALARS, text)
-    of_tensors = _one_of(values.pop("values", ""), "values", VALUES, text)
+    of_tensors = _one_of(values.pop("values", ""), "values", (*VALUES, WIDE), text)
     ranks = int(_parse_size(values.pop("ranks", "1"), 1, text)) if contract.signature.groups else 1  # type: ignore[arg-type]
     if values or layout not in layouts_of(contract):
         known = [*(n for n, _ in case.sizes), "dtype" if len(classes) == 1 else " ".join(classes), "layout", "optional",
