@@ -227,15 +227,17 @@ def _of_large_results(context: Context) -> Iterator[Finding]:
         return
     run = context.observe(max(cases, key=lambda case: elements(context.op.contract, case)))
     assert isinstance(run, Observation)  # these are only cases that ran
-    if (wrong := _first_wrong_of(context, run)) is not None:
+    if is_right(context, run, run.outputs) is not None:
+        return  # the check "values" reports it
+    size = max(1, sum(t.nbytes for t in run.expected))
+    wrong, calls = _compare_often(context, run, min(max(_RESULTS // size, _LEAST_THAT_LEAK), _MOST_THAT_LEAK))
+    if wrong is not None:
         yield context.failed(NAME, str(run.case), wrong)
         return
-    size = max(1, sum(t.nbytes for t in run.expected))
-    calls = _call_often(context, run, min(max(_RESULTS // size, _LEAST_THAT_LEAK), _MOST_THAT_LEAK))
     held: list[dict[str, int]] = []
     for _ in range(3):  # what an allocator keeps for later grows once
         held.append(_held(context.device))
-        _call_often(context, run, calls, in_time=False)
+        _call_often(context, run, calls)
     grown = {name: min(held[1][name] - held[0][name], held[2][name] - held[1][name]) for name in held[0]}
     for name in _REMEDIES.keys() & grown.keys():
         if grown[name] >= calls:
@@ -252,27 +254,26 @@ def _of_large_results(context: Context) -> Iterator[Finding]:
             return  # memory takes address space
 
 
-def _first_wrong_of(context: Context, run: Observation) -> str | None:
-    """What is wrong with one of many calls with the same arguments, in each of which several threads may take part."""
-    if is_right(context, run, run.outputs) is not None:
-        return None  # the check "values" reports it
+def _compare_often(context: Context, run: Observation, most: int) -> tuple[str | None, int]:
+    """What is wrong with one of many calls with the same arguments, in each of which several threads may take part; and
+    how many were made."""
     arguments, kept = same_layout(list(run.arguments)), _Kept()
     started = time.monotonic()
     right: tuple[torch.Tensor, ...] = ()
-    for call in range(_MOST_CALLS):
-        if call >= _LEAST_OF_SLOW and time.monotonic() - started > _SECONDS:
-            break
+    for call in range(1, most + 1):
         context.progress(NAME, str(run.case))
         outputs = context.results(write_into(arguments, run.arguments))
         context.synchronize()
         if not _are_equal(outputs, right):
             if (wrong := is_right(context, run, outputs)) is not None:
-                return f"call {call + 1} with the same arguments: {wrong}"
+                return f"call {call} with the same arguments: {wrong}", call
             right = tuple(t.clone() for t in outputs)
         reused = kept.hold(outputs[: context.op.contract.signature.output_count(run.expected)])
         if reused is not None:
-            return f"call {call + 1}: {reused}"
-    return None
+            return f"call {call}: {reused}", call
+        if call > _LEAST_OF_SLOW and time.monotonic() - started > _SECONDS / 4:
+            return None, call
+    return None, most
 
 
 # What is counted, and what to do if each call leaves one.
@@ -288,14 +289,10 @@ def _held(device: str) -> dict[str, int]:
     return {**dict(given_out(device)), _ADDRESS_SPACE: address_space(), _FILES: open_files(), _THREADS: threads()}
 
 
-def _call_often(context: Context, run: Observation, calls: int, *, in_time: bool = True) -> int:
-    """Call with the same arguments, and give the results back; returns the number of calls."""
+def _call_often(context: Context, run: Observation, calls: int) -> None:
+    """Call with the same arguments, and give the results back."""
     arguments = same_layout(list(run.arguments))
-    started = time.monotonic()
-    for call in range(calls):
+    for _ in range(calls):
         context.progress(NAME, str(run.case))
         context.results(write_into(arguments, run.arguments))
         context.synchronize()
-        if in_time and call >= _LEAST_OF_SLOW and time.monotonic() - started > _SECONDS / 4:
-            return call + 1
-    return calls
