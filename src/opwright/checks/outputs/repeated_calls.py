@@ -271,7 +271,7 @@ def _compare_often(context: Context, run: Observation, most: int) -> tuple[str |
         reused = kept.hold(outputs[: context.op.contract.signature.output_count(run.expected)])
         if reused is not None:
             return f"call {call}: {reused}", call
-        if call > _LEAST_OF_SLOW and time.monotonic() - started > _SECONDS / 4:
+        if call >= _LEAST_THAT_LEAK and time.monotonic() - started > _SECONDS / 4:
             return None, call
     return None, most
 
