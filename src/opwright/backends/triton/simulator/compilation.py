@@ -50,6 +50,12 @@ class Compiled:
     parameters: tuple[str, ...]
     waits: bool
 
+    @functools.cached_property
+    def stored(self) -> frozenset[int] | None:
+        """The parameters through which the kernel stores; None if that is not known of a store."""
+        sources = frozenset(site.source for site in self.sites if site.writes)
+        return sources if all(source >= 0 for source in sources) else None
+
     def run(self, request: Any, arguments: Any, order: int | None, total: int) -> None:
         """Run all programs; the request gets their findings."""
         threads = min(total, _MOST_WAITING) if self.waits else len(os.sched_getaffinity(0))

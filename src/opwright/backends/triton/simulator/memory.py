@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,8 @@ class Region(ctypes.Structure):
     """As in ``opwright_triton.h``."""
 
     _fields_ = (
-        *(("begin", ctypes.c_uint64), ("end", ctypes.c_uint64), ("granule", ctypes.c_uint32)),
-        *(("argument", ctypes.c_uint32), ("written", ctypes.c_void_p)),
+        *(("begin", ctypes.c_uint64), ("end", ctypes.c_uint64), ("shift", ctypes.c_uint32)),
+        *(("constant", ctypes.c_uint32), ("written", ctypes.c_void_p)),
         *(("writer", ctypes.c_void_p), ("reader", ctypes.c_void_p)),
     )
 
@@ -68,7 +68,7 @@ class Memory:
 
     def add(
         self, name: str, value: Any, types: Sequence[str], given: Sequence[torch.Tensor] | None,
-        uninitialised: Sequence[tuple[torch.Tensor, torch.Tensor]], *, checked: bool,
+        uninitialised: Sequence[tuple[torch.Tensor, torch.Tensor]],
     ) -> None:  # fmt: skip
         """Add an argument.
 
@@ -76,12 +76,11 @@ class Memory:
             types: those of the parameters that are left.
             given: tensors from whose memory the launcher's came; None if what is passed is all that may be accessed.
             uninitialised: tensors without values, and which of their elements have been written.
-            checked: whether accesses are recorded.
         """
         tensor = value.base if is_descriptor(value) else value
         source = -1
         if isinstance(tensor, torch.Tensor) and tensor.numel():
-            source = self._region(name, tensor, given, uninitialised, checked=checked)
+            source = self._region(name, tensor, given, uninitialised)
         if is_descriptor(value):
             shape, strides = ((ctypes.c_int64 * _MOST_DIMS)(*n) for n in (value.shape, value.strides))
             self.words.append(
@@ -94,9 +93,26 @@ class Memory:
             self.words.append(_C_TYPES[types[0]](value.data_ptr() if isinstance(value, torch.Tensor) else value))
             self.sources.append(source)
 
+    def record(self, stored: Collection[int] | None, *, checked: bool) -> None:
+        """Have the accesses to what the kernel writes recorded, once all arguments are added.
+
+        Args:
+            stored: the parameters through which it stores; None if that is not known.
+            checked: whether accesses are recorded at all.
+        """
+        written = {-1} if stored is None else {self.sources[k] for k in stored}
+        if -1 in written:
+            written = set(range(len(self.regions)))
+        for number in written if checked else ():
+            region = self.regions[number]
+            count = (region.end - region.begin) >> region.shift
+            writer, reader = (torch.zeros(count, dtype=dtype) for dtype in (torch.int64, torch.int32))
+            self._kept += [writer, reader]
+            region.constant, region.writer, region.reader = False, writer.data_ptr(), reader.data_ptr()
+
     def _region(
         self, name: str, tensor: torch.Tensor, given: Sequence[torch.Tensor] | None,
-        uninitialised: Sequence[tuple[torch.Tensor, torch.Tensor]], *, checked: bool,
+        uninitialised: Sequence[tuple[torch.Tensor, torch.Tensor]],
     ) -> int:  # fmt: skip
         begin, count = _extent(tensor, given)
         item = tensor.element_size()
@@ -104,12 +120,10 @@ class Memory:
         for i, region in enumerate(self.regions):
             if region.begin <= begin and end <= region.end:
                 return i  # a view of another argument
-        record = torch.zeros(2, count if checked else 1, dtype=torch.int32)
         written = next((w for t, w in uninitialised if t.data_ptr() == begin and len(w) >= count), None)
-        self._kept.append(record)
         address = None if written is None else written.data_ptr()
         number = len(self.regions)
-        self.regions.append(Region(begin, end, item, number, address, record[0].data_ptr(), record[1].data_ptr()))
+        self.regions.append(Region(begin, end, item.bit_length() - 1, constant=True, written=address))
         self.tensors.append((name, tensor))
         return number
 

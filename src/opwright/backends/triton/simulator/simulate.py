@@ -97,7 +97,8 @@ class _Simulation:
         memory = Memory()
         for name, value in specialised.run_time:
             types = compiled.parameters[len(memory.words) :]
-            memory.add(name, value, types, self.given, self.uninitialised, checked=self.checked)
+            memory.add(name, value, types, self.given, self.uninitialised)
+        memory.record(compiled.stored, checked=self.checked)
         arguments = (ctypes.c_void_p * max(1, len(memory.words)))(*(ctypes.addressof(word) for word in memory.words))
         findings = (_Finding * _MOST_FINDINGS)()
         regions = (Region * max(1, len(memory.regions)))(*memory.regions)

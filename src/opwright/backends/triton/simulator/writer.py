@@ -33,19 +33,31 @@ _CHEAP = frozenset({"arith.constant", "tt.splat", "tt.make_range"})
 _VIEWS = frozenset({"tt.expand_dims", "tt.reshape", "tt.broadcast", "tt.trans"})
 # Bytes: torch's memory on a CPU begins at multiples of them; a GPU's at multiples of more.
 _ALIGNMENT = 64
+_WRITING = frozenset({
+    "tt.store", "tt.atomic_rmw", "tt.atomic_cas",
+    "tt.descriptor_store", "tt.descriptor_reduce", "tt.descriptor_scatter",
+})  # fmt: skip
 # Letters of C++; longer expressions become arrays.
 _LONGEST_EXPRESSION = 1500
 
 
 @dataclass(frozen=True)
 class Site:
-    """A place in the Triton program that may have a finding: an access or an assertion."""
+    """A place in the Triton program that may have a finding: an access or an assertion.
+
+    ``source`` is the parameter that an access goes through, as of ``sources_of_pointers``.
+    """
 
     file: str
     line: int
     operation: str
     message: str
     bytes: int
+    source: int
+
+    @property
+    def writes(self) -> bool:
+        return self.operation in _WRITING
 
 
 def c_of(type_: Type) -> str:
@@ -290,5 +302,6 @@ class FunctionWriter:
         bits = re.sub(r"\D+", " ", size.replace("int", "i ")).split()
         known = {"float": 4, "double": 8, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "bool": 1, "P": 8}
         width = known.get(size) or (int(bits[0]) // 8 if bits else 0)
-        self.sites.append(Site(op.location[0], op.location[1], op.name, message, width))
+        source = self.source(op.operands[0]) if op.operands else -1
+        self.sites.append(Site(op.location[0], op.location[1], op.name, message, width, source))
         return len(self.sites) - 1

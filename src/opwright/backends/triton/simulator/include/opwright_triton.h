@@ -170,7 +170,9 @@ template <class T, int N> struct Tn {
 };
 
 enum Kind { OUT_OF_BOUNDS = 1, UNINITIALISED, MISALIGNED, RACE, ASSERTION };
-struct Region { P begin, end; uint32_t granule; uint32_t argument; uint8_t* written; uint32_t* writer; uint32_t* reader; };
+// An element of a region has 2**shift bytes. Of each: whether it has been written, by whom last, and who has read it.
+// Nobody writes to a constant region, so nobody is noted there.
+struct Region { P begin, end; uint32_t shift, constant; uint8_t* written; uint64_t* writer; uint32_t* reader; };
 struct Finding { uint32_t kind, site, region, writes; uint32_t program[3], other; int64_t element, offset; };
 struct Request {
   Region* regions; uint64_t region_count; Finding* findings; uint64_t finding_count, finding_limit;
@@ -178,7 +180,7 @@ struct Request {
 };
 static Request* request;
 static bool reporting, in_atomic;
-struct Program { uint32_t id[3], number; bool synchronised; const Region* last; };
+struct Program { uint32_t id[3], number, stores; bool synchronised; const Region* last; };  // stores: executed so far
 static thread_local Program program;
 
 static void __attribute__((noinline, cold)) report(Kind kind, int site, int64_t element, const Region* region, P address,
@@ -215,64 +217,115 @@ static inline const Region* region_of(P a, uint32_t size, int source) {
 }
 
 static constexpr int FOREIGN = -2;  // loaded from memory, or made of a number: it may point anywhere
-static inline uint32_t get(const uint32_t* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-static inline void put(uint32_t* p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-
-// Whether the access may be done. MANY stands for several programs.
+// Readers of an element: none, one program, or MANY. Its writer: the number of the program plus one, in the upper half,
+// and of the store operation, or ATOMIC; while it writes, it is BUSY, and other writers wait. So a writer compares its
+// value with what the one before has really written, however the programs' threads run.
 static constexpr uint32_t MANY = ~0u, ATOMIC = ~0u - 1;
-static bool __attribute__((noinline)) may_access(P a, uint32_t size, bool writes, bool changes, bool atomic, int site,
-                                                 int source, int64_t element) {
-  const Region* r = region_of(a, size, source);
-  if (!r && source == FOREIGN) return true;
-  if (!r) {
+static constexpr uint64_t BUSY = 1;
+template <class U> static inline U get(const U* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+template <class U> static inline void put(U* p, U v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+static inline uint32_t me() { return program.number + 1; }
+static inline uint64_t my_store() { return (uint64_t)me() << 32 | (uint32_t)(program.stores << 1); }
+static inline uint32_t program_of(uint64_t writer) { return writer >> 32; }
+static inline uint64_t begin_writing(uint64_t* writer, uint64_t mark) {
+  for (;;) {
+    uint64_t before = get(writer);
+    if (before & BUSY) sched_yield();
+    else if (__atomic_compare_exchange_n(writer, &before, mark | BUSY, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+      return before;
+  }
+}
+
+// Whether the access may be done. It has no region, if the pointer is FOREIGN and points outside of all arguments.
+static inline bool may_access(const Region*& r, P a, uint32_t size, bool writes, int site, int source, int64_t element) {
+  r = region_of(a, size, source);
+  if (__builtin_expect(!r, 0)) {
+    if (source == FOREIGN) return true;
     const bool is_known = source >= 0 && request->sources[source] >= 0;
     report(OUT_OF_BOUNDS, site, element, is_known ? &request->regions[request->sources[source]] : nullptr, a, 0, writes);
     return false;
   }
-  if (a % size) { report(MISALIGNED, site, element, r, a, 0, writes); return false; }
-  P first = (a - r->begin) / r->granule, last = (a - r->begin + size - 1) / r->granule;
-  const uint32_t me = program.number + 1;
-  for (P i = first; i <= last; i++) {
-    if (r->written) {
-      if (writes) r->written[i] = 1;
-      if ((!writes || atomic) && !__atomic_load_n(&r->written[i], __ATOMIC_RELAXED))
-        report(UNINITIALISED, site, element, r, a, 0, writes);
-    }
-    uint32_t w = get(&r->writer[i]), read = get(&r->reader[i]);
-    if (atomic) { put(&r->writer[i], ATOMIC); continue; }
-    if (!program.synchronised) {
-      if (w && w != me && w != ATOMIC && (!writes || changes)) report(RACE, site, element, r, a, w, writes);
-      else if (writes && changes && read && read != me) report(RACE, site, element, r, a, read, writes);
-    }
-    if (writes) put(&r->writer[i], me);
-    else if (read != me) put(&r->reader[i], read ? MANY : me);
-  }
+  if (__builtin_expect(a % size != 0, 0)) { report(MISALIGNED, site, element, r, a, 0, writes); return false; }
   return true;
+}
+
+// A load marks the element before it looks for a writer, and a store marks it before it looks for readers, each with a
+// full barrier between: of the two, one sees the other.
+static void __attribute__((noinline)) note_load(const Region* r, P a, uint32_t size, int site, int64_t element) {
+  for (P i = (a - r->begin) >> r->shift, last = (a - r->begin + size - 1) >> r->shift; i <= last; i++) {
+    if (r->written && !get(&r->written[i])) report(UNINITIALISED, site, element, r, a, 0, false);
+    if (r->constant) continue;
+    const uint32_t known = get(&r->reader[i]);
+    if (known != me() && known != MANY && __atomic_exchange_n(&r->reader[i], me(), __ATOMIC_SEQ_CST))
+      put(&r->reader[i], MANY);
+    const uint32_t writer = program_of(__atomic_load_n(&r->writer[i], __ATOMIC_SEQ_CST));
+    if (writer && writer != me() && writer != ATOMIC && !program.synchronised)
+      report(RACE, site, element, r, a, writer, false);
+  }
+}
+
+// Of a store that changes an element which has been stored or loaded before.
+static void __attribute__((noinline, cold)) judge_change(const Region* r, P a, uint64_t before, uint32_t reader, int site,
+                                                         int64_t element) {
+  const uint32_t writer = program_of(before);
+  if (program.synchronised) return;
+  if (writer && writer != me() && writer != ATOMIC) report(RACE, site, element, r, a, writer, true);
+  else if (reader && reader != me()) report(RACE, site, element, r, a, reader, true);
+}
+
+template <class T> static void __attribute__((noinline)) noted_store(const Region* r, P a, T v, int site, int64_t element) {
+  const P first = (a - r->begin) >> r->shift, last = (a - r->begin + sizeof(T) - 1) >> r->shift;
+  uint64_t before[sizeof(T)];
+  for (P i = first; i <= last; i++) before[i - first] = begin_writing(&r->writer[i], my_store());
+  const bool changes = memcmp((void*)a, &v, sizeof(T)) != 0;
+  for (P i = first; i <= last; i++) {
+    const uint32_t reader = __atomic_load_n(&r->reader[i], __ATOMIC_SEQ_CST);
+    if (changes && (before[i - first] || reader)) judge_change(r, a, before[i - first], reader, site, element);
+    if (r->written) put(&r->written[i], (uint8_t)1);
+  }
+  memcpy((void*)a, &v, sizeof(T));
+  for (P i = first; i <= last; i++) put(&r->writer[i], my_store());
 }
 
 template <class T> static inline T load(P a, int site, int source, int64_t element) {
 #ifdef CHECKED
-  if (!may_access(a, sizeof(T), false, false, false, site, source, element)) return T(0);
+  const Region* r;
+  if (!may_access(r, a, sizeof(T), false, site, source, element)) return T(0);
+  if (r && (!r->constant || r->written)) note_load(r, a, sizeof(T), site, element);
 #endif
   T v; memcpy(&v, (void*)a, sizeof(T)); return v;
 }
 template <class T> static inline void store(P a, T v, int site, int source, int64_t element) {
 #ifdef CHECKED
-  const Region* r = region_of(a, sizeof(T), source);
-  bool changes = r && memcmp((void*)a, &v, sizeof(T)) != 0;
-  if (!may_access(a, sizeof(T), true, changes, false, site, source, element)) return;
+  const Region* r;
+  if (!may_access(r, a, sizeof(T), true, site, source, element)) return;
+  if (r) return noted_store<T>(r, a, v, site, element);
 #endif
   memcpy((void*)a, &v, sizeof(T));
 }
 template <class T, class F> static inline T atomic(P a, int site, int source, int64_t element, F change) {
   Locked one(in_atomic);
   program.synchronised = true;
+  auto update = [&] {
+    T old; memcpy(&old, (void*)a, sizeof(T));
+    T now = change(old); memcpy((void*)a, &now, sizeof(T));
+    return old;
+  };
 #ifdef CHECKED
-  if (!may_access(a, sizeof(T), true, true, true, site, source, element)) return T(0);
-#endif
-  T old; memcpy(&old, (void*)a, sizeof(T));
-  T now = change(old); memcpy((void*)a, &now, sizeof(T));
+  const Region* r;
+  if (!may_access(r, a, sizeof(T), true, site, source, element)) return T(0);
+  if (!r) return update();
+  const P first = (a - r->begin) >> r->shift, last = (a - r->begin + sizeof(T) - 1) >> r->shift;
+  for (P i = first; i <= last; i++) {
+    begin_writing(&r->writer[i], (uint64_t)ATOMIC << 32);
+    if (r->written) put(&r->written[i], (uint8_t)1);
+  }
+  T old = update();
+  for (P i = first; i <= last; i++) put(&r->writer[i], (uint64_t)ATOMIC << 32);
   return old;
+#else
+  return update();
+#endif
 }
 static inline void assert_that(bool holds, int site, int64_t element) {
   if (!holds) report(ASSERTION, site, element, nullptr, 0, 0, false);
@@ -345,5 +398,5 @@ template <class I, class F> static inline I to_int(F v) {  // saturating, as cvt
 EXPORTED opwright_begin(Request* asked) { request = asked; }
 EXPORTED opwright_enter(uint32_t n) {
   const uint32_t* g = request->grid;
-  program = {{n % g[0], n / g[0] % g[1], n / g[0] / g[1]}, n, false, nullptr};
+  program = {{n % g[0], n / g[0] % g[1], n / g[0] / g[1]}, n, 0, false, nullptr};
 }

@@ -1,0 +1,98 @@
+"""Programs that run at the same time: races are found in every launch, and what is none is never reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import opwright as ow
+from opwright.errors import SimulatorError
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+pytestmark = [pytest.mark.triton, pytest.mark.compiler]
+
+
+@triton.jit
+def overlapping(x, out, n, STEP: tl.constexpr, B: tl.constexpr):
+    i = tl.program_id(0) * STEP + tl.arange(0, B)
+    tl.store(out + i, 2 * tl.load(x + i, mask=i < n), mask=i < n)
+
+
+@triton.jit
+def stores_its_number(out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out + i, tl.zeros([B], tl.float32) + tl.program_id(0))
+
+
+@triton.jit
+def one_stores_and_others_load(shared, out, B: tl.constexpr):
+    i, program = tl.arange(0, B), tl.program_id(0)
+    if program == 0:
+        tl.store(shared + i, 1.0 + i)
+    else:
+        tl.store(out + program * B + i, tl.load(shared + i))
+
+
+@triton.jit
+def counts_and_loads(count, x, out, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(out + i, tl.load(x + tl.arange(0, B)))
+    tl.atomic_add(count + tl.arange(0, B), 1)
+
+
+@triton.jit
+def through_an_address(addresses, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    target = tl.load(addresses).to(tl.pointer_type(tl.float32))
+    tl.store(target + i, tl.load(out + i) + 1)
+
+
+def launches_with_findings(times: int, kernel: Any, grid: int, *args: Any, **constants: Any) -> int:
+    kinds = []
+    for _ in range(times):
+        fresh = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+        with ow.simulate():
+            try:
+                kernel[(grid,)](*fresh, **constants)
+            except SimulatorError as error:
+                kinds.append({f.kind for f in error.findings})
+    assert all(found == {"race"} for found in kinds)
+    return len(kinds)
+
+
+@pytest.mark.parametrize("times", [300, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [64, 0])
+def test_programs_that_store_the_same_value_do_not_race(times: int, step: int) -> None:
+    x, out = torch.randn(2049), torch.full((2049,), torch.nan)
+    assert launches_with_findings(times, overlapping, 33, x, out, 2049, STEP=step, B=128) == 0
+
+
+@pytest.mark.parametrize("times", [50, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("block", [1, 64])
+def test_programs_that_store_different_values_always_race(times: int, block: int) -> None:
+    assert launches_with_findings(times, stores_its_number, 4, torch.full((64,), torch.nan), B=block) == times
+
+
+@pytest.mark.parametrize("times", [50, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("block", [1, 64])
+def test_a_load_of_what_another_program_stores_always_races(times: int, block: int) -> None:
+    shared, out = torch.zeros(block), torch.zeros(4 * block)
+    assert launches_with_findings(times, one_stores_and_others_load, 4, shared, out, B=block) == times
+
+
+def test_shared_loads_and_atomics_do_not_race() -> None:
+    count, x, out = torch.zeros(64, dtype=torch.int32), torch.randn(64), torch.empty(40 * 64)
+    assert launches_with_findings(100, counts_and_loads, 40, count, x, out, B=64) == 0
+
+
+def test_a_store_through_an_address_in_memory_is_seen_in_the_argument_that_it_hits() -> None:
+    out = torch.zeros(16)
+    with ow.simulate():
+        through_an_address[(1,)](torch.tensor([out.data_ptr()]), out, B=16)
+        assert out.tolist() == [1] * 16
+        with pytest.raises(SimulatorError, match="race"):
+            through_an_address[(2,)](torch.tensor([out.data_ptr()]), out, B=16)
