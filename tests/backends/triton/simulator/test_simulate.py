@@ -13,7 +13,7 @@ import triton
 pytest.importorskip("triton")
 
 import opwright as ow
-from opwright.errors import KernelRefusedError, SimulatorError
+from opwright.errors import KernelRefusedError, LaunchError, SimulatorError
 from tests.backends.triton.simulator import kernels
 
 F = torch.float32
@@ -156,6 +156,22 @@ def test_waiting_for_the_launch_before_is_no_assembly_to_be_refused() -> None:
     with ow.simulate():
         kernels.dependent[(1,)](x, out, B=16)
     torch.testing.assert_close(out, x)
+
+
+@pytest.mark.parametrize(("grid", "axis"), [((2**31,), 0), ((1, 65536), 1), ((1, 1, 65536), 2)])
+def test_a_grid_that_cuda_refuses(grid: tuple[int, ...], axis: int) -> None:
+    x = torch.ones(8)
+    message = rf"add: the grid .* has {grid[axis]} programs in axis {axis}; CUDA refuses more than"
+    with ow.simulate(), pytest.raises(LaunchError, match=message):
+        kernels.add[grid](x, x, x, 8, B=8)
+
+
+def test_the_largest_grid_that_cuda_takes() -> None:
+    x, out = torch.ones(8), torch.empty(8)
+    with ow.simulate():
+        kernels.add[(1, 65535)](x, x, out, 8, B=8)
+        kernels.add[(65537,)](x, x, out, 8, B=8)
+    assert out.tolist() == [2] * 8
 
 
 # --- planted faults ---

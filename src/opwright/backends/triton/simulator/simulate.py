@@ -28,6 +28,11 @@ __all__ = ["TritonFinding", "simulate"]
 _KINDS = {1: "out-of-bounds", 2: "uninitialised", 3: "misaligned", 4: "race", 5: "assertion"}
 _MOST_FINDINGS = 64
 _SEVERAL = 2**32 - 1
+_MOST_PROGRAMS = (2**31 - 1, 2**16 - 1, 2**16 - 1)  # as CUDA has it, in each axis
+_SMALLER_AXIS = (
+    "let each program do more: larger blocks, or a loop over several",
+    "let the longest dimension be axis 0, which may have 2147483647; or let each program do more",
+)
 # A launch takes all cores, and a compiled kernel knows one request at a time.
 _one_launch = threading.Lock()
 
@@ -155,6 +160,12 @@ def _grid(kernel: str, grid: Any, values: dict[str, Any]) -> tuple[int, int, int
     sizes = [int(n) for n in (asked if isinstance(asked, (tuple, list)) else (asked,))]
     if not 1 <= len(sizes) <= 3 or min(sizes) < 0:
         raise LaunchError(f"{kernel}: the grid is {tuple(sizes)}", fix="pass one to three numbers, none negative")
+    for axis, (size, most) in enumerate(zip(sizes, _MOST_PROGRAMS, strict=False)):
+        if size > most:
+            raise LaunchError(
+                f"{kernel}: the grid {tuple(sizes)} has {size} programs in axis {axis}; CUDA refuses more than {most}",
+                fix=_SMALLER_AXIS[axis > 0],
+            )
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 
