@@ -51,6 +51,31 @@ def through_an_address(addresses, out, B: tl.constexpr):
     tl.store(target + i, tl.load(out + i) + 1)
 
 
+@triton.jit
+def rows_that_overlap(x, scale, out, m, n, BM: tl.constexpr, BN: tl.constexpr):
+    r, c = tl.arange(0, BM), tl.arange(0, BN)
+    at = r[:, None] * n + c[None, :]
+    inside = (at < m * n) & (r[:, None] < m)
+    factor = tl.load(scale + r, mask=r < m, other=0.0)
+    tl.store(out + at, tl.load(x + at, mask=inside, other=0.0) * factor[:, None], mask=inside)
+
+
+@triton.jit
+def stores_again(x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    for turn in range(3):
+        tl.store(out, turn)
+        tl.store(out + 1 + i, tl.load(x + i) + turn)
+    tl.store(out + 1 + i, tl.load(x + i))
+    tl.store(out + 1 + i % 2, i % 2)
+
+
+@triton.jit
+def stores_parts(x, out, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(out.to(tl.pointer_type(tl.int8)) + i, tl.load(x + i))
+
+
 def launches_with_findings(times: int, kernel: Any, grid: int, *args: Any, **constants: Any) -> int:
     kinds = []
     for _ in range(times):
@@ -96,3 +121,33 @@ def test_a_store_through_an_address_in_memory_is_seen_in_the_argument_that_it_hi
         assert out.tolist() == [1] * 16
         with pytest.raises(SimulatorError, match="race"):
             through_an_address[(2,)](torch.tensor([out.data_ptr()]), out, B=16)
+
+
+def test_elements_of_one_store_with_different_values_at_one_address_are_found() -> None:
+    x, scale, out = torch.randn(4, 5), torch.randn(4), torch.empty(4, 5)
+    with ow.simulate(), pytest.raises(SimulatorError, match="race") as raised:
+        rows_that_overlap[(1,)](x, scale, out, 4, 5, BM=4, BN=8)
+    (found,) = raised.value.findings
+    assert "where another element of the same block has another value" in found.message
+    assert found.source.startswith("tl.store(out + at")
+
+
+def test_elements_of_one_store_with_the_same_value_at_one_address_are_none() -> None:
+    x, out = torch.randn(4, 5), torch.empty(4, 5)
+    with ow.simulate():
+        rows_that_overlap[(1,)](x, torch.full((4,), 2.0), out, 4, 5, BM=4, BN=8)
+    assert torch.equal(out, x * 2)
+
+
+def test_a_later_store_may_change_what_an_earlier_one_has_written() -> None:
+    x, out = torch.randint(0, 9, (8,), dtype=torch.int32), torch.empty(9, dtype=torch.int32)
+    with ow.simulate():
+        stores_again[(1,)](x, out, B=8)
+    assert out.tolist() == [2, 0, 1, *x[2:].tolist()]
+
+
+def test_parts_of_an_element_are_no_elements_at_one_address() -> None:
+    x, out = torch.randint(0, 99, (16,), dtype=torch.int8), torch.empty(4, dtype=torch.int32)
+    with ow.simulate():
+        stores_parts[(1,)](x, out, B=16)
+    assert torch.equal(out.view(torch.int8), x)

@@ -35,7 +35,7 @@ class DescriptorWriter(TensorWriter):
         descriptor, *at, stored = op.operands
         element = element_of(self.types[stored])
         place = self.place(op, descriptor, self.coordinates(descriptor, at), element)
-        self.over(self.types[stored], f"tile_store<{element}>({self.at(stored)}, {place});")
+        self.over_stored(self.types[stored], f"tile_store<{element}>({self.at(stored)}, {place});")
 
     def op_tt_descriptor_reduce(self, op: Operation, _: str) -> None:
         kind = op.text.split(",")[0].strip()
@@ -56,7 +56,7 @@ class DescriptorWriter(TensorWriter):
         descriptor, rows, column, stored = op.operands
         element = element_of(self.types[stored])
         place = self.place(op, descriptor, self.row(descriptor, rows, column), element)
-        self.over(self.types[stored], f"tile_store<{element}>({self.at(stored)}, {place});")
+        self.over_stored(self.types[stored], f"tile_store<{element}>({self.at(stored)}, {place});")
 
     def place(self, op: Operation, descriptor: str, coordinates: Sequence[str], element: str) -> str:
         site = self.site(op, size=element)

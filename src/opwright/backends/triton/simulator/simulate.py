@@ -204,7 +204,13 @@ def _access(raw: Any, size: int, memory: Memory, grid: tuple[int, int, int], *, 
         elif index < 0:
             where = f"{-index} elements before the start"
         return f"{verb} {size} bytes at {where} of {what}"
+    x, y, z = raw.program
     number = raw.other - 1
+    if number == x + grid[0] * (y + grid[1] * z):
+        return (
+            f"writes element {index} of {what}, where another element of the same block has another value; "
+            "which of the two stays is undefined"
+        )
     place = (number % grid[0], number // grid[0] % grid[1], number // grid[0] // grid[1])
     other = "several other programs read" if raw.other == _SEVERAL else f"program {place} reads or writes"
     return f"{verb} element {index} of {what}, which {other} without an atomic operation between"

@@ -81,7 +81,7 @@ class TensorWriter(ProductWriter):
         element = element_of(self.types[stored])
         guard = f"if ({self.at(mask[0])}) " if mask else ""
         site = self.site(op, size=element)
-        self.over(
+        self.over_stored(
             self.types[pointer],
             f"{guard}store<{element}>({self.at(pointer)}, {self.at(stored)}, {site}, {self.source(pointer)}, i);",
         )

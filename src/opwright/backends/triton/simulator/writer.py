@@ -257,6 +257,11 @@ class FunctionWriter:
     def over(self, type_: Type, statement: str) -> None:
         self.lines.append(f"for (int i = 0; i < {type_.size}; i++) {{ {statement} }}")
 
+    def over_stored(self, type_: Type, statement: str) -> None:
+        """The elements of one store, which is told from others: the order of its elements is undefined on a GPU."""
+        self.lines.append("program.stores++;")
+        self.over(type_, statement)
+
     def at(self, name: str, index: str = "i") -> str:
         if name in self.inlined:
             return self.inlined[name](index)

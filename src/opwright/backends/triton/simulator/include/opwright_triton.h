@@ -265,11 +265,13 @@ static void __attribute__((noinline)) note_load(const Region* r, P a, uint32_t s
 }
 
 // Of a store that changes an element which has been stored or loaded before.
-static void __attribute__((noinline, cold)) judge_change(const Region* r, P a, uint64_t before, uint32_t reader, int site,
-                                                         int64_t element) {
+// A part of an element (a smaller type through a cast pointer) changes what another part has marked.
+static void __attribute__((noinline, cold)) judge_change(const Region* r, P a, bool is_whole, uint64_t before,
+                                                         uint32_t reader, int site, int64_t element) {
   const uint32_t writer = program_of(before);
-  if (program.synchronised) return;
-  if (writer && writer != me() && writer != ATOMIC) report(RACE, site, element, r, a, writer, true);
+  if (is_whole && before == my_store()) report(RACE, site, element, r, a, me(), true);  // two elements of one block
+  else if (program.synchronised) return;
+  else if (writer && writer != me() && writer != ATOMIC) report(RACE, site, element, r, a, writer, true);
   else if (reader && reader != me()) report(RACE, site, element, r, a, reader, true);
 }
 
@@ -277,10 +279,10 @@ template <class T> static void __attribute__((noinline)) noted_store(const Regio
   const P first = (a - r->begin) >> r->shift, last = (a - r->begin + sizeof(T) - 1) >> r->shift;
   uint64_t before[sizeof(T)];
   for (P i = first; i <= last; i++) before[i - first] = begin_writing(&r->writer[i], my_store());
-  const bool changes = memcmp((void*)a, &v, sizeof(T)) != 0;
+  const bool changes = memcmp((void*)a, &v, sizeof(T)) != 0, is_whole = sizeof(T) >> r->shift;
   for (P i = first; i <= last; i++) {
     const uint32_t reader = __atomic_load_n(&r->reader[i], __ATOMIC_SEQ_CST);
-    if (changes && (before[i - first] || reader)) judge_change(r, a, before[i - first], reader, site, element);
+    if (changes && (before[i - first] || reader)) judge_change(r, a, is_whole, before[i - first], reader, site, element);
     if (r->written) put(&r->written[i], (uint8_t)1);
   }
   memcpy((void*)a, &v, sizeof(T));
