@@ -184,6 +184,11 @@ class Backend(abc.ABC):
         one. Empty if there are none."""
         return ()
 
+    def measuring(self, spec: KernelSpec, contract: Contract) -> contextlib.AbstractContextManager[None] | None:
+        """A block in which a kernel that tunes itself launches each configuration on the caller's tensors in each call,
+        before the launch that counts, where it would do so on a GPU only. None if it has nothing to measure."""
+        return None
+
     def instrumented(self, spec: KernelSpec, device: str, machine: Machine) -> Instrumented | Refused:
         """How a tool watches the memory accesses of a kernel on a type of device."""
         if device == "cuda":

@@ -180,6 +180,11 @@ class Kernel:
         """The configurations of a kernel that tunes itself, each with a block in which it is the only one."""
         return get_backend(self.backend).configurations(self.spec, self.contract)
 
+    def measuring(self) -> contextlib.AbstractContextManager[None] | None:
+        """A block in which a kernel that tunes itself launches each configuration as if to measure it, in each call;
+        None if it does so anyway, or has nothing to measure."""
+        return get_backend(self.backend).measuring(self.spec, self.contract)
+
     def instrumented(self, device: str) -> Instrumented | Refused:
         """How a tool watches the kernel's memory accesses."""
         return get_backend(self.backend).instrumented(self.spec, device, build_tools().machine)

@@ -30,7 +30,7 @@ from opwright.backends.triton.tracing import is_in_gluon, is_interpreted, kernel
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
 from opwright.import_file import import_file
-from opwright.internals.triton import time_by_default
+from opwright.internals.triton import autotuners_measure, time_by_default
 from opwright.machine import Machine, this_machine
 from opwright.results import Accepted, Probe, Refused
 
@@ -105,11 +105,11 @@ class TritonBackend(Backend):
     def configurations(
         self, spec: KernelSpec, contract: Contract
     ) -> Sequence[tuple[str, contextlib.AbstractContextManager[None]]]:
-        launcher = spec.source
-        if isinstance(spec.source, Path):
-            launcher = getattr(_import_file(spec.source, contract), spec.entry)
-        tuners = [k for k in kernels_reached(launcher) if type(k).__name__ == "Autotuner" and len(k.configs) > 1]
-        return [(f"{_kernel_name(t)}: {config}", _only(t, config)) for t in tuners for config in t.configs]
+        return [(f"{_kernel_name(t)}: {c}", _only(t, c)) for t in _tuners(spec, contract) for c in t.configs]
+
+    def measuring(self, spec: KernelSpec, contract: Contract) -> contextlib.AbstractContextManager[None] | None:
+        simulates = this_machine().cuda_simulator and not this_machine().triton_interpret
+        return autotuners_measure() if simulates and _tuners(spec, contract) else None
 
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
         if this_machine().cuda_simulator:
@@ -117,6 +117,14 @@ class TritonBackend(Backend):
         launcher = spec.source if not isinstance(spec.source, Path) else inspect.unwrap(launch)
         traced = traceable_launcher(launcher)
         return contract.signature.flat(traced) if traced is not None else None
+
+
+def _tuners(spec: KernelSpec, contract: Contract) -> list[Any]:
+    """The autotuned kernels that a launcher reaches and that have several configurations."""
+    launcher = spec.source
+    if isinstance(spec.source, Path):
+        launcher = getattr(_import_file(spec.source, contract), spec.entry)
+    return [k for k in kernels_reached(launcher) if type(k).__name__ == "Autotuner" and len(k.configs) > 1]
 
 
 def _has_gluon(source: Any) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from opwright.checks.context import Context
@@ -11,38 +12,70 @@ from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation
 from opwright.checks.outputs import values
+from opwright.contract.inputs.case import Case
 from opwright.results import Coverage, Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]
 
 NAME = "configurations"
+_MEASURED = (
+    "each configuration is right, but an autotuner launches all of them on the same tensors to measure them, and the "
+    "next launch finds what they have left: {}\n"
+    "name what the kernel adds to in reset_to_zero= of triton.autotune, and what it changes in place in restore_value="
+)
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
-    """A typical and a large case with each configuration alone."""
+    """A typical and a large case with each configuration alone; and the typical one while all are measured."""
     kernel = context.op.kernels.get(context.kernel)
     configurations = kernel.configurations() if kernel is not None else ()
-    if not configurations:
+    if kernel is None or not configurations:
         return
-    cases = [*context.typical_cases(1), *context.large_cases(1)]
+    typical = context.typical_cases(1)
+    cases = [*typical, *context.large_cases(1)]
     if not cases:
         yield NotChecked(NAME, "no case could be run")
         return
-    failed = False
-    for name, alone in configurations:
-        with alone:
-            for case in cases:
-                context.progress(NAME, f"{case} ({name})")
-                run = context.observe(case)
-                assert isinstance(run, Observation)  # typical_cases returns only cases that ran
-                wrong = values.find_error(context, dataclasses.replace(run, outputs=_outputs(context, run)))
-                if wrong is not None:
-                    failed = True
-                    yield context.failed(NAME, str(case), f"with the configuration {name}: {wrong}")
-                    break
-    if not failed:
+    failures = [failure for name, alone in configurations if (failure := _failure(context, cases, name, alone))]
+    measuring = kernel.measuring()
+    if measuring is not None and not failures:
+        failures = [failure for failure in [_failure_by_measuring(context, typical, measuring)] if failure]
+    yield from failures
+    if not failures:
         message = f"{len(configurations)} configurations"
         yield Finding(NAME, Status.PASS, message=message, coverage=Coverage(len(cases), len(cases)))
+
+
+def _failure(
+    context: Context, cases: Sequence[Case], name: str, alone: contextlib.AbstractContextManager[None]
+) -> Finding | None:
+    """The first case that is wrong with one configuration."""
+    with alone:
+        for case in cases:
+            context.progress(NAME, f"{case} ({name})")
+            wrong = _wrong(context, case)
+            if wrong is not None:
+                return context.failed(NAME, str(case), f"with the configuration {name}: {wrong}")
+    return None
+
+
+def _failure_by_measuring(
+    context: Context, cases: Sequence[Case], measuring: contextlib.AbstractContextManager[None]
+) -> Finding | None:
+    """A case that is wrong only in the call in which an autotuner measures."""
+    with measuring:
+        for case in cases:
+            context.progress(NAME, f"{case} (all are measured)")
+            wrong = _wrong(context, case)
+            if wrong is not None:
+                return context.failed(NAME, str(case), _MEASURED.format(wrong))
+    return None
+
+
+def _wrong(context: Context, case: Case) -> str | None:
+    run = context.observe(case)
+    assert isinstance(run, Observation)  # typical_cases returns only cases that ran
+    return values.find_error(context, dataclasses.replace(run, outputs=_outputs(context, run)))
 
 
 def _outputs(context: Context, run: Observation) -> tuple[Any, ...] | Raised:
