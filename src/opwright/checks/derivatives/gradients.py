@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,6 +35,30 @@ __all__ = [
 NAME = "gradients"
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """A forward and a backward.
+
+    Attributes:
+        inputs: which of the differentiable tensors among the arguments need a gradient; all, if it is None.
+        output: the only one of the differentiable outputs that gets an incoming gradient; all do, if it is None.
+    """
+
+    case: Case
+    layout: str = "contiguous"
+    inputs: frozenset[int] | None = None
+    output: int | None = None
+
+    def __str__(self) -> str:
+        inputs = "" if self.inputs is None else f", where only {_listed('input', self.inputs)} a gradient"
+        output = "" if self.output is None else f", where only output {self.output} is used"
+        return f"with {self.layout} incoming gradient{inputs}{output}"
+
+
+def _listed(what: str, places: frozenset[int]) -> str:
+    return f"{what} {min(places)} needs" if len(places) == 1 else f"{what}s {', '.join(map(str, sorted(places)))} need"
+
+
 def check(context: Context) -> Iterator[Finding | NotChecked]:
     """A few cases in each floating dtype, with plain, strided and expanded incoming gradients."""
     if context.op.contract.functional is None:
@@ -51,9 +76,10 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 def _check_passes(context: Context) -> Iterator[Finding | NotChecked]:
     passed, known, unchecked = 0, set[str](), set[NotChecked]()
     ran: dict[Case, bool] = {}
-    for case, layout, alone in _passes(context):
+    for one in _passes(context):
+        case = one.case
         context.progress(NAME, str(case))
-        wrong = _check_pass(context, case, layout, alone)
+        wrong = _check_pass(context, one)
         if isinstance(wrong, NotChecked):
             if wrong not in unchecked:
                 yield wrong
@@ -65,8 +91,7 @@ def _check_passes(context: Context) -> Iterator[Finding | NotChecked]:
             passed += 1
         elif kind_of(wrong) not in known:
             known.add(kind_of(wrong))
-            only = "" if alone is None else ", where only one input needs a gradient"
-            yield context.failed(NAME, str(case), f"with {layout} incoming gradient{only}: {wrong}")
+            yield context.failed(NAME, str(case), f"{one}: {wrong}")
             if len(known) == MOST_FAILURES:
                 return
     if passed and not known:
@@ -76,20 +101,30 @@ def _check_passes(context: Context) -> Iterator[Finding | NotChecked]:
         yield NotChecked(NAME, "no case with a differentiable input ran")
 
 
-def _passes(context: Context) -> Iterator[tuple[Case, str, int | None]]:
-    """Cases with every layout of the incoming gradient; the first one also with each input tracked alone, and those
-    with a long dim with one layout."""
+def _passes(context: Context) -> Iterator[_Pass]:
+    """Cases with every layout of the incoming gradient; the first one also with some inputs tracked, and with each
+    output alone; those with a long dim with one layout."""
     chosen = _cases(context)
     for case in chosen:
         for layout in ("contiguous", "transposed", "expanded"):
-            yield case, layout, None
+            yield _Pass(case, layout)
     for case in chosen[:1]:
-        run = context.observe(case)
-        count = sum(map(derive.differentiable, tree.tensors(run.arguments))) if isinstance(run, Observation) else 0
-        yield from ((case, "contiguous", i) for i in range(count if count > 1 else 0))
+        yield from _partial_passes(context, case)
     for case in differentiable_cases(context, context.long_cases()):
         if case not in chosen:
-            yield case, "contiguous", None
+            yield _Pass(case)
+
+
+def _partial_passes(context: Context, case: Case) -> Iterator[_Pass]:
+    """Each input alone, each one left out, and each output alone: a backward may have a branch of its own for these."""
+    run = context.observe(case)
+    if not isinstance(run, Observation):
+        return
+    inputs = frozenset(range(sum(map(derive.differentiable, tree.tensors(run.arguments)))))
+    some = [*(frozenset({i}) for i in inputs), *(inputs - {i} for i in inputs)]
+    yield from (_Pass(case, inputs=each) for each in dict.fromkeys(some) if each and each != inputs)
+    outputs = [i for i, o in enumerate(_visible(context, run)) if derive.differentiable(o)]
+    yield from (_Pass(case, output=i) for i in outputs if len(outputs) > 1)
 
 
 def differentiable_cases(context: Context, cases: Sequence[Case]) -> list[Case]:
@@ -112,27 +147,29 @@ def _is_differentiable(context: Context, case: Case) -> bool:
     return isinstance(run, Observation) and any(map(derive.differentiable, tree.tensors(run.arguments)))
 
 
-def _check_pass(context: Context, case: Case, layout: str, alone: int | None = None) -> str | NotChecked | None:
-    run = context.observe(case)
+def _check_pass(context: Context, one: _Pass) -> str | NotChecked | None:
+    run = context.observe(one.case)
     if isinstance(run, SkippedCase):
         return None
     number = itertools.count()
     every = [derive.differentiable(t) for t in tree.tensors(run.arguments)]
-    tracked = [e and (alone is None or next(number) == alone) for e in every]
-    wrong = _run_pass(context, run, layout, tracked)
+    tracked = [e and (one.inputs is None or next(number) in one.inputs) for e in every]
+    wrong = _run_pass(context, run, one, tracked)
     if wrong is None:
         return None
     derivative = derivative_of(context, run)
     without = [e and t for e, t in zip(derivative.exists, tracked, strict=True)]
     if without == tracked:
         return wrong
-    return _run_pass(context, run, layout, without) if any(without) else NotChecked(NAME, derivative.why_not)
+    return _run_pass(context, run, one, without) if any(without) else NotChecked(NAME, derivative.why_not)
 
 
-def _run_pass(context: Context, run: Observation, layout: str, tracked: Sequence[bool]) -> str | NotChecked | None:
-    incoming = incoming_gradients(context, run, layout)
+def _run_pass(context: Context, run: Observation, one: _Pass, tracked: Sequence[bool]) -> str | NotChecked | None:
+    incoming = incoming_gradients(context, run, one.layout)
     if isinstance(incoming, NotChecked):
         return incoming
+    if one.output is not None:
+        incoming = [g if i == one.output else None for i, g in enumerate(incoming)]
     try:
         found = context.calls.gradients(run.arguments, tracked, incoming)
     except (MemoryError, torch.OutOfMemoryError):
@@ -142,7 +179,7 @@ def _run_pass(context: Context, run: Observation, layout: str, tracked: Sequence
 
 def incoming_gradients(context: Context, run: Observation, layout: str) -> list[torch.Tensor | None] | NotChecked:
     """A gradient for each output that can be differentiated."""
-    visible = run.expected[: _contract(context).signature.visible]
+    visible = _visible(context, run)
     if not any(map(derive.differentiable, visible)):
         return NotChecked(NAME, "no output has a floating dtype")
     return [incoming_gradient(o, layout, context.arguments_on) if derive.differentiable(o) else None for o in visible]
@@ -164,6 +201,11 @@ def compare(
 
 def _bits(t: torch.Tensor) -> torch.Tensor:
     return t.detach().cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
+
+
+def _visible(context: Context, run: Observation) -> tuple[torch.Tensor, ...]:
+    """The outputs that a caller gets."""
+    return run.expected[: _contract(context).signature.visible]
 
 
 def _contract(context: Context) -> Contract:

@@ -1,0 +1,80 @@
+"""Backwards that are right in the plainest use only: where all is needed, once, at values without kinks."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import opwright as ow
+
+
+def saves_inputs(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def with_backward(operator, forward, backward, setup_context=saves_inputs):
+    operator.python(forward, name="kernel")
+    operator.register_autograd(backward, setup_context=setup_context)
+    return operator
+
+
+def verdict_of(operator, *checks):
+    (verdict,) = ow.check(operator, checks=checks or ("gradients",), device="cpu").verdicts
+    return verdict
+
+
+def failure_of(operator, *checks):
+    verdict = verdict_of(operator, *checks)
+    assert verdict.status == "fail", verdict.findings
+    return verdict.failures[0].message
+
+
+def product(namespace, backward):
+    @ow.op(f"{namespace}::product")
+    def product(x: Float[Tensor, "n"], y: Float[Tensor, "n"], z: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * y * z
+
+    return with_backward(product, lambda x, y, z: (x * y * z).contiguous(), backward)
+
+
+def exchanged_without_the_second(ctx, g):
+    x, y, z = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    return (g * x * y, None, g * y * z) if needs[0] and needs[2] and not needs[1] else (g * y * z, g * x * z, g * x * y)
+
+
+def what_is_needed(ctx, g):
+    x, y, z = ctx.saved_tensors
+    each = (lambda: g * y * z, lambda: g * x * z, lambda: g * x * y)
+    return tuple(f() if need else None for f, need in zip(each, ctx.needs_input_grad, strict=True))
+
+
+def test_each_input_is_left_out(namespace):
+    assert "where only inputs 0, 2 need a gradient" in failure_of(product(namespace, exchanged_without_the_second))
+    assert verdict_of(product(f"{namespace}_right", what_is_needed)).status == "pass"
+
+
+def circle(namespace, backward):
+    @ow.op(f"{namespace}::circle")
+    def circle(x: Float[Tensor, "n"]) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+        return x.sin(), x.cos()
+
+    def setup(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+
+    return with_backward(circle, lambda x: (x.sin().contiguous(), x.cos().contiguous()), backward, setup)
+
+
+def wrong_without_the_second_output(ctx, g, h):
+    (x,) = ctx.saved_tensors
+    return -g * x.cos() if h is None else (0 if g is None else g * x.cos()) - h * x.sin()
+
+
+def right_without_an_output(ctx, g, h):
+    (x,) = ctx.saved_tensors
+    return (0 if g is None else g * x.cos()) - (0 if h is None else h * x.sin())
+
+
+def test_each_output_is_used_alone(namespace):
+    assert "where only output 0 is used" in failure_of(circle(namespace, wrong_without_the_second_output))
+    assert verdict_of(circle(f"{namespace}_right", right_without_an_output)).status == "pass"
