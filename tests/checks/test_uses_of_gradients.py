@@ -78,3 +78,48 @@ def right_without_an_output(ctx, g, h):
 def test_each_output_is_used_alone(namespace):
     assert "where only output 0 is used" in failure_of(circle(namespace, wrong_without_the_second_output))
     assert verdict_of(circle(f"{namespace}_right", right_without_an_output)).status == "pass"
+
+
+def exponential(namespace, backward, setup_context=saves_inputs):
+    @ow.op(f"{namespace}::exponential")
+    def exponential(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x.exp()
+
+    return with_backward(exponential, lambda x: x.exp().contiguous(), backward, setup_context)
+
+
+_buffers = {}
+
+
+def saves_in_one_buffer(ctx, inputs, output):
+    buffer = _buffers.setdefault((output.shape, output.dtype), torch.empty_like(output))
+    ctx.result = buffer.copy_(output.detach())
+
+
+def saves_a_copy(ctx, inputs, output):
+    ctx.result = output.detach().clone()
+
+
+def times_result(ctx, g):
+    return g * ctx.result
+
+
+def times_result_in_place(ctx, g):
+    return ctx.result.mul_(g)
+
+
+def times_result_once(ctx, g):
+    result, ctx.result = ctx.result, None
+    return g * result
+
+
+def test_a_forward_between_a_forward_and_its_backward(namespace):
+    assert "after another forward" in failure_of(exponential(namespace, times_result, saves_in_one_buffer))
+    assert verdict_of(exponential(f"{namespace}_right", times_result, saves_a_copy)).status == "pass"
+
+
+def test_a_second_backward_of_the_same_graph(namespace):
+    message = failure_of(exponential(namespace, times_result_in_place, saves_a_copy))
+    assert "with retain_graph=True" in message
+    (warning,) = verdict_of(exponential(f"{namespace}_once", times_result_once, saves_a_copy)).warnings
+    assert "a second backward of the same graph is refused: it raised TypeError" in warning.message

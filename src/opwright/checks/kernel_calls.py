@@ -21,7 +21,17 @@ from opwright.internals.compiler import fake_tensors
 from opwright.runtime.languages import REFERENCE
 from opwright.runtime.op import Op
 
-__all__ = ["Call", "Calls", "CallsHere", "Gradients", "Layout", "NotATensor", "gradients_of", "same_layout"]
+__all__ = [
+    "Call",
+    "Calls",
+    "CallsHere",
+    "Gradients",
+    "Layout",
+    "Meanwhile",
+    "NotATensor",
+    "gradients_of",
+    "same_layout",
+]
 
 # With more bytes of arguments and outputs, there is no second call.
 _SMALL = 1 << 12
@@ -72,11 +82,26 @@ class Gradients:
     Attributes:
         passed: the arguments, and the incoming gradients; the backward may have written them.
         of_inputs: for each tracked tensor; None if there is none. Or what is wrong.
+        again: those of a second backward of the same forward, if one was asked for; or the exception that it raised.
     """
 
     passed: tuple[list[Any], list[torch.Tensor | None]]
     of_inputs: tuple[torch.Tensor | None, ...] | str
     is_undefined: bool = False
+    again: tuple[torch.Tensor | None, ...] | str = ()
+
+
+@dataclass(frozen=True)
+class Meanwhile:
+    """What happens to a graph besides its backward.
+
+    Attributes:
+        arguments: those of another forward, before the backward; of the same sizes.
+        incoming: the incoming gradients of a second backward.
+    """
+
+    arguments: Sequence[Any]
+    incoming: Sequence[torch.Tensor | None]
 
 
 class Calls(Protocol):
@@ -92,7 +117,11 @@ class Calls(Protocol):
         """What a call returns, followed by the arguments that it has written. A seed is for torch's generators."""
 
     def gradients(
-        self, arguments: Sequence[Any], tracked: Sequence[bool], incoming: Sequence[torch.Tensor | None]
+        self,
+        arguments: Sequence[Any],
+        tracked: Sequence[bool],
+        incoming: Sequence[torch.Tensor | None],
+        meanwhile: Meanwhile | None = None,
     ) -> Gradients:
         """The gradients of the tracked ones among the tensors of some arguments."""
 
@@ -177,20 +206,35 @@ class CallsHere:
             return tuple(_layout(fake) for fake in promised)
 
     def gradients(
-        self, arguments: Sequence[Any], tracked: Sequence[bool], incoming: Sequence[torch.Tensor | None]
+        self,
+        arguments: Sequence[Any],
+        tracked: Sequence[bool],
+        incoming: Sequence[torch.Tensor | None],
+        meanwhile: Meanwhile | None = None,
     ) -> Gradients:
-        remaining = iter(tracked)
-        inputs = tree.map_tensors(lambda t: t.detach().requires_grad_(next(remaining)), list(arguments))
-        # An operator that writes its arguments has the gradient of its functional form.
-        form = self.op.functional
+        inputs = _leaves(arguments, tracked)
         try:
-            with self.op.only(self.kernel):
-                outputs = form.contract.unpack(form.contract.signature.call(form.with_saved, inputs))
+            outputs = self._tracked_call(inputs)
+            other = None if meanwhile is None else self._tracked_call(_leaves(meanwhile.arguments, tracked))
         except Exception as error:  # the dispatcher, which autograd needs, may reject the kernel's outputs
             pass_on_refusal(error)
             wrong = f"the forward under autograd raised {in_words(error)}"
             return Gradients((inputs, list(incoming)), wrong)
-        return gradients_of(inputs, outputs, incoming, self.synchronize)
+        again = None if meanwhile is None else meanwhile.incoming
+        found = gradients_of(inputs, outputs, incoming, self.synchronize, again)
+        del other  # until now, what it has saved was kept
+        return found
+
+    def _tracked_call(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        # An operator that writes its arguments has the gradient of its functional form.
+        form = self.op.functional
+        with self.op.only(self.kernel):
+            return form.contract.unpack(form.contract.signature.call(form.with_saved, inputs))
+
+
+def _leaves(arguments: Sequence[Any], tracked: Sequence[bool]) -> list[Any]:
+    remaining = iter(tracked)
+    return tree.map_tensors(lambda t: t.detach().requires_grad_(next(remaining)), list(arguments))  # type: ignore[no-any-return]
 
 
 def same_layout(values: Any) -> Any:
@@ -203,26 +247,40 @@ def gradients_of(
     outputs: Sequence[Any],
     incoming: Sequence[torch.Tensor | None],
     synchronize: Callable[[], None] = lambda: None,
+    again: Sequence[torch.Tensor | None] | None = None,
 ) -> Gradients:
     """The backward of a forward with tracked inputs.
 
     Args:
         incoming: a gradient for each output that is differentiated; None for others, and for all that follow.
+        again: the same for a second backward, if there is one.
     """
     passed = inputs, list(incoming)
-    pairs = [(o, g) for o, g in zip(outputs, incoming, strict=False) if g is not None]
+    used = [o for o, g in zip(outputs, incoming, strict=False) if g is not None]
     wanted = [t for t in tree.tensors(inputs) if t.requires_grad]
-    if not all(isinstance(o, torch.Tensor) and o.requires_grad for o, _ in pairs):
+    if not all(isinstance(o, torch.Tensor) and o.requires_grad for o in used):
         return Gradients(passed, "an output is not connected to the inputs: the kernel's result carries no gradient")
-    try:
-        got = torch.autograd.grad([o for o, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+
+    def backward(grads: Sequence[torch.Tensor | None], *, last: bool) -> tuple[torch.Tensor | None, ...]:
+        known = [g for g in grads if g is not None]
+        found = torch.autograd.grad(used, wanted, known, allow_unused=True, retain_graph=not last)
         synchronize()
+        return tuple(found)
+
+    try:
+        got = backward(incoming, last=again is None)
     except ContractError as error:  # the reference writes over what its gradient needs
         return Gradients(passed, error.message, is_undefined=True)
     except Exception as error:  # an exception of the backward is a finding
         pass_on_refusal(error)
         return Gradients(passed, f"the backward raised {in_words(error)}")
-    return Gradients(passed, tuple(got))
+    if again is None:
+        return Gradients(passed, got)
+    try:
+        return Gradients(passed, got, again=backward(again, last=True))
+    except Exception as error:
+        pass_on_refusal(error)
+        return Gradients(passed, got, again=f"it raised {in_words(error)}")
 
 
 def _bytes(values: Sequence[Any]) -> int:

@@ -20,7 +20,11 @@ Backward = Callable[[Tensor, Tensor, Tensor, tuple[bool, bool]], tuple[Tensor | 
 _CHECKS = ("values", "gradients")
 
 
-def _square(name: str, backward: Backward) -> Op:
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _square(name: str, backward: Backward, setup_context: Callable[..., None] = _save) -> Op:
     """``x² y`` with a backward."""
 
     @ow.op(f"selftest_gradients::{name}")
@@ -33,7 +37,7 @@ def _square(name: str, backward: Backward) -> Op:
         x, y = ctx.saved_tensors
         return backward(g, x, y, ctx.needs_input_grad)
 
-    operator.register_autograd(run, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs))
+    operator.register_autograd(run, setup_context=setup_context)
     return operator
 
 
@@ -52,6 +56,19 @@ def _with_zero_end(t: Tensor) -> Tensor:
     return t
 
 
+_kept: dict[Any, Tensor] = {}
+
+
+def _save_in_one_buffer(ctx: Any, inputs: Any, output: Any) -> None:
+    """Keep ``x`` in memory that the next forward of the same size overwrites."""
+    x, y = (t.detach() for t in inputs)
+    ctx.save_for_backward(_kept.setdefault((tuple(x.shape), x.dtype), torch.empty_like(x)).copy_(x), y.clone())
+
+
+def _save_copies(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*(t.detach().clone() for t in inputs))
+
+
 _FAULTS: dict[str, Backward] = {
     "a factor is missing": lambda g, x, y, needs: (g * x * y, g * x**2),
     "the sign is wrong": lambda g, x, y, needs: (-2 * g * x * y, g * x**2),
@@ -67,6 +84,11 @@ _FAULTS: dict[str, Backward] = {
     "a gradient of another shape": lambda g, x, y, needs: ((2 * g * x * y).sum(), g * x**2),
     "it raises where one gradient is needed": lambda g, x, y, needs: (2 * g * x * y, g * x**2) if all(needs) else _raise(),
 }  # fmt: skip
+# Faults that show with a second forward or backward only.
+_FAULTS_LATER: dict[str, tuple[Backward, Callable[..., None]]] = {
+    "saved in one buffer": (lambda g, x, y, needs: (2 * g * x * y, g * x**2), _save_in_one_buffer),
+    "what is saved is changed": (lambda g, x, y, needs: (2 * g * x * y, g * x.data.mul_(x)), _save_copies),
+}
 _RIGHT: dict[str, Backward] = {
     "as it is": lambda g, x, y, needs: (2 * g * x * y, g * x**2),
     "in float64": lambda g, x, y, needs: ((2.0 * g.double() * x * y).to(g.dtype), (g.double() * x**2).to(g.dtype)),
@@ -82,6 +104,9 @@ def _rows() -> list[Row]:
         found.append(
             planted(_square(f"wrong_{i}", backward), "kernel", "gradients", defect=f"backward: {name}", checks=_CHECKS)
         )
+    for i, (name, (backward, setup)) in enumerate(_FAULTS_LATER.items()):
+        operator = _square(f"wrong_later_{i}", backward, setup)
+        found.append(planted(operator, "kernel", "gradients", defect=f"backward: {name}", checks=_CHECKS))
     for i, (name, backward) in enumerate(_RIGHT.items()):
         found.append(correct(_square(f"right_{i}", backward), "kernel", defect=f"backward: {name}", checks=_CHECKS))
     return found

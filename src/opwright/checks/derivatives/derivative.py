@@ -15,7 +15,15 @@ from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.results import Origin
 
-__all__ = ["Derivative", "derivative_of", "gradients_of_sum"]
+__all__ = ["Derivative", "Doubt", "derivative_of", "gradients_of_sum"]
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Something about gradients that needs attention, though it may be meant; and what to do about it."""
+
+    message: str
+    remedy: str
 
 
 @dataclass(frozen=True)

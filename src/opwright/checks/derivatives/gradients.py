@@ -13,9 +13,9 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import MOST_FAILURES, Context, kind_of
-from opwright.checks.derivatives.derivative import derivative_of
-from opwright.checks.kernel_calls import Gradients
-from opwright.checks.observation import Observation, SkippedCase, copy_of, to_cpu
+from opwright.checks.derivatives.derivative import Doubt, derivative_of
+from opwright.checks.kernel_calls import Gradients, Meanwhile
+from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of, to_cpu
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.case import Case
@@ -42,17 +42,20 @@ class _Pass:
     Attributes:
         inputs: which of the differentiable tensors among the arguments need a gradient; all, if it is None.
         output: the only one of the differentiable outputs that gets an incoming gradient; all do, if it is None.
+        is_kept: whether another forward follows before the backward, and a second backward after it.
     """
 
     case: Case
     layout: str = "contiguous"
     inputs: frozenset[int] | None = None
     output: int | None = None
+    is_kept: bool = False
 
     def __str__(self) -> str:
         inputs = "" if self.inputs is None else f", where only {_listed('input', self.inputs)} a gradient"
         output = "" if self.output is None else f", where only output {self.output} is used"
-        return f"with {self.layout} incoming gradient{inputs}{output}"
+        kept = ", after another forward, and with retain_graph=True" if self.is_kept else ""
+        return f"with {self.layout} incoming gradient{inputs}{output}{kept}"
 
 
 def _listed(what: str, places: frozenset[int]) -> str:
@@ -87,7 +90,9 @@ def _check_passes(context: Context) -> Iterator[Finding | NotChecked]:
             ran.setdefault(case, False)
             continue
         ran[case] = True
-        if wrong is None:
+        if isinstance(wrong, Doubt):
+            yield Finding(NAME, Status.WARNING, str(case), f"{one}: {wrong.message}", remedy=wrong.remedy)
+        elif wrong is None:
             passed += 1
         elif kind_of(wrong) not in known:
             known.add(kind_of(wrong))
@@ -125,6 +130,7 @@ def _partial_passes(context: Context, case: Case) -> Iterator[_Pass]:
     yield from (_Pass(case, inputs=each) for each in dict.fromkeys(some) if each and each != inputs)
     outputs = [i for i, o in enumerate(_visible(context, run)) if derive.differentiable(o)]
     yield from (_Pass(case, output=i) for i in outputs if len(outputs) > 1)
+    yield _Pass(case, is_kept=True)
 
 
 def differentiable_cases(context: Context, cases: Sequence[Case]) -> list[Case]:
@@ -147,7 +153,7 @@ def _is_differentiable(context: Context, case: Case) -> bool:
     return isinstance(run, Observation) and any(map(derive.differentiable, tree.tensors(run.arguments)))
 
 
-def _check_pass(context: Context, one: _Pass) -> str | NotChecked | None:
+def _check_pass(context: Context, one: _Pass) -> str | Doubt | NotChecked | None:
     run = context.observe(one.case)
     if isinstance(run, SkippedCase):
         return None
@@ -164,17 +170,42 @@ def _check_pass(context: Context, one: _Pass) -> str | NotChecked | None:
     return _run_pass(context, run, one, without) if any(without) else NotChecked(NAME, derivative.why_not)
 
 
-def _run_pass(context: Context, run: Observation, one: _Pass, tracked: Sequence[bool]) -> str | NotChecked | None:
+def _run_pass(
+    context: Context, run: Observation, one: _Pass, tracked: Sequence[bool]
+) -> str | Doubt | NotChecked | None:
     incoming = incoming_gradients(context, run, one.layout)
     if isinstance(incoming, NotChecked):
         return incoming
     if one.output is not None:
         incoming = [g if i == one.output else None for i, g in enumerate(incoming)]
+    meanwhile = _meanwhile(context, run, incoming) if one.is_kept else None
     try:
-        found = context.calls.gradients(run.arguments, tracked, incoming)
+        found = context.calls.gradients(run.arguments, tracked, incoming, meanwhile)
     except (MemoryError, torch.OutOfMemoryError):
         return NotChecked(NAME, "there is not enough memory for copies of the arguments")
-    return compare(context, run, tracked, incoming, found)
+    wrong = compare(context, run, tracked, incoming, found)
+    if wrong is not None or meanwhile is None:
+        return wrong
+    return _of_second_backward(context, run, tracked, meanwhile.incoming, found)
+
+
+def _meanwhile(context: Context, run: Observation, incoming: Sequence[torch.Tensor | None]) -> Meanwhile:
+    """A forward of other values, and other incoming gradients: what a kernel keeps in memory of its own is theirs."""
+    other = context.prepare(run.case, draw=1)
+    arguments = other.arguments if isinstance(other, Prepared) else run.arguments
+    return Meanwhile(list(arguments), [None if g is None else (0.5 - g).contiguous() for g in incoming])
+
+
+def _of_second_backward(
+    context: Context, run: Observation, tracked: Sequence[bool], incoming: Sequence[Any], found: Gradients
+) -> str | Doubt | NotChecked | None:
+    if isinstance(found.again, str):
+        return Doubt(
+            f"a second backward of the same graph is refused: {found.again}",
+            "keep what the backward needs with ctx.save_for_backward, which torch frees itself",
+        )
+    wrong = _compare(context, run, tracked, incoming, found.again)
+    return f"in the second backward, {wrong}" if isinstance(wrong, str) else wrong
 
 
 def incoming_gradients(context: Context, run: Observation, layout: str) -> list[torch.Tensor | None] | NotChecked:

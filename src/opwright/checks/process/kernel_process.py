@@ -20,7 +20,7 @@ from opwright import tree
 from opwright.checks import state
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised, in_words, pass_on_refusal
-from opwright.checks.kernel_calls import CallsHere, Layout
+from opwright.checks.kernel_calls import CallsHere, Layout, Meanwhile
 from opwright.checks.memory import copy_back, same_layout_copy
 from opwright.checks.process.messages import (
     LOST_GPU,
@@ -206,18 +206,24 @@ class _Server:
         self._link.answer({"outputs": described}, payload)
 
     def _answer_gradients(
-        self, arguments: Sequence[Any], incoming: Sequence[torch.Tensor | None], tracked: Sequence[bool]
+        self,
+        arguments: Sequence[Any],
+        incoming: Sequence[torch.Tensor | None],
+        tracked: Sequence[bool],
+        meanwhile: Sequence[Any] | None,
     ) -> None:
         passed, grads = on_device(list(arguments), self._device), on_device(list(incoming), self._device)
-        found = self._calls.gradients(passed, tracked, grads)
+        also = None if meanwhile is None else Meanwhile(*(on_device(values, self._device) for values in meanwhile))
+        found = self._calls.gradients(passed, tracked, grads, also)
         give_back(passed, list(arguments))
         give_back(grads, list(incoming))
-        header = {"undefined": found.is_undefined}
+        header: dict[str, Any] = {"undefined": found.is_undefined}
         if isinstance(found.of_inputs, str):
             self._link.answer({**header, "wrong": found.of_inputs})
             return
-        described, payload = write_tensors(found.of_inputs)
-        self._link.answer({**header, "gradients": described}, payload)
+        raised, again = (found.again, ()) if isinstance(found.again, str) else ("", found.again)
+        described, payload = write_tensors([*found.of_inputs, *again])
+        self._link.answer({**header, "gradients": described, "raised again": raised}, payload)
 
     def _answer_check(self, name: str, cases: list[Case], admitted: set[Case], known: dict[Case, bool]) -> None:
         """Run a check in this process."""

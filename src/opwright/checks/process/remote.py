@@ -10,7 +10,7 @@ import torch
 
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
-from opwright.checks.kernel_calls import Call, Gradients, Layout
+from opwright.checks.kernel_calls import Call, Gradients, Layout, Meanwhile
 from opwright.checks.process.messages import Doing, Found, Message, Notice, Suspected, Unchecked, message_of
 from opwright.checks.process.wire import BrokenAnswer, Connection, dtype_named, read_tensors
 from opwright.checks.state import in_simulator
@@ -79,19 +79,25 @@ class RemoteCalls:
             return (*read_tensors(header["outputs"], payload), *self._signature.written(passed))
 
     def gradients(
-        self, arguments: Sequence[Any], tracked: Sequence[bool], incoming: Sequence[torch.Tensor | None]
+        self,
+        arguments: Sequence[Any],
+        tracked: Sequence[bool],
+        incoming: Sequence[torch.Tensor | None],
+        meanwhile: Meanwhile | None = None,
     ) -> Gradients:
         question = {"arguments": list(arguments), "incoming": list(incoming), "tracked": list(tracked)}
-        sent = self._link.ask("gradients", question)
+        also = None if meanwhile is None else [list(meanwhile.arguments), list(meanwhile.incoming)]
+        sent = self._link.ask("gradients", {**question, "meanwhile": also})
         passed = sent["arguments"], sent["incoming"]
         header, payload = self.answer()
         with _as_broken():
             if "wrong" in header:
                 return Gradients(passed, str(header["wrong"]), bool(header["undefined"]))
-            found = read_tensors(header["gradients"], payload)
-            if len(found) != sum(tracked):
-                raise BrokenAnswer(f"{len(found)} gradients in place of {sum(tracked)}")
-            return Gradients(passed, tuple(found))  # type: ignore[arg-type]  # each is a tensor or None
+            found, count = read_tensors(header["gradients"], payload), sum(tracked)
+            raised = str(header["raised again"])
+            if len(found) != (count if also is None or raised else 2 * count):
+                raise BrokenAnswer(f"{len(found)} gradients in place of {count}")
+            return Gradients(passed, tuple(found[:count]), again=raised or tuple(found[count:]))  # type: ignore[arg-type]  # each is a tensor or None
 
     def check(self, name: str, context: Context) -> Iterator[Finding | NotChecked]:
         """Run a check there. Its findings are the word of that process."""
