@@ -123,3 +123,24 @@ def test_a_second_backward_of_the_same_graph(namespace):
     assert "with retain_graph=True" in message
     (warning,) = verdict_of(exponential(f"{namespace}_once", times_result_once, saves_a_copy)).warnings
     assert "a second backward of the same graph is refused: it raised TypeError" in warning.message
+
+
+def takes_one_thread(ctx, g):
+    torch.set_num_threads(1)
+    return g * ctx.result
+
+
+def takes_one_thread_for_a_while(ctx, g):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return g * ctx.result
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_settings_after_a_backward(namespace):
+    (warning,) = verdict_of(exponential(namespace, takes_one_thread, saves_a_copy)).warnings
+    assert "the backward changes the number of torch's threads" in warning.message
+    right = exponential(f"{namespace}_right", takes_one_thread_for_a_while, saves_a_copy)
+    assert verdict_of(right).status == "pass"

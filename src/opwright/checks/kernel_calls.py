@@ -6,6 +6,7 @@ another process, gets what they return as bytes (``process/remote.py``).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -83,12 +84,14 @@ class Gradients:
         passed: the arguments, and the incoming gradients; the backward may have written them.
         of_inputs: for each tracked tensor; None if there is none. Or what is wrong.
         again: those of a second backward of the same forward, if one was asked for; or the exception that it raised.
+        changed: settings of the process that the backward left changed, and how.
     """
 
     passed: tuple[list[Any], list[torch.Tensor | None]]
     of_inputs: tuple[torch.Tensor | None, ...] | str
     is_undefined: bool = False
     again: tuple[torch.Tensor | None, ...] | str = ()
+    changed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -221,9 +224,12 @@ class CallsHere:
             wrong = f"the forward under autograd raised {in_words(error)}"
             return Gradients((inputs, list(incoming)), wrong)
         again = None if meanwhile is None else meanwhile.incoming
+        before = state.settings(self.device)
         found = gradients_of(inputs, outputs, incoming, self.synchronize, again)
         del other  # until now, what it has saved was kept
-        return found
+        changed = state.changes(before, self.device)
+        state.restore(before, changed, self.device)
+        return dataclasses.replace(found, changed=changed)
 
     def _tracked_call(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         # An operator that writes its arguments has the gradient of its functional form.

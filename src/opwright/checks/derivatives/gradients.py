@@ -16,6 +16,7 @@ from opwright.checks.context import MOST_FAILURES, Context, kind_of
 from opwright.checks.derivatives.derivative import Doubt, derivative_of
 from opwright.checks.kernel_calls import Gradients, Meanwhile
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of, to_cpu
+from opwright.checks.state import SET_UP_ONCE
 from opwright.contract import derive
 from opwright.contract.contract import Contract
 from opwright.contract.inputs.case import Case
@@ -77,7 +78,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 
 
 def _check_passes(context: Context) -> Iterator[Finding | NotChecked]:
-    passed, known, unchecked = 0, set[str](), set[NotChecked]()
+    passed, known, doubts, unchecked = 0, set[str](), set[str](), set[NotChecked]()
     ran: dict[Case, bool] = {}
     for one in _passes(context):
         case = one.case
@@ -90,11 +91,12 @@ def _check_passes(context: Context) -> Iterator[Finding | NotChecked]:
             ran.setdefault(case, False)
             continue
         ran[case] = True
-        if isinstance(wrong, Doubt):
-            yield Finding(NAME, Status.WARNING, str(case), f"{one}: {wrong.message}", remedy=wrong.remedy)
-        elif wrong is None:
+        if wrong is None or isinstance(wrong, Doubt):
             passed += 1
-        elif kind_of(wrong) not in known:
+        if isinstance(wrong, Doubt) and kind_of(wrong.message) not in doubts:
+            doubts.add(kind_of(wrong.message))
+            yield Finding(NAME, Status.WARNING, str(case), f"{one}: {wrong.message}", remedy=wrong.remedy)
+        if isinstance(wrong, str) and kind_of(wrong) not in known:
             known.add(kind_of(wrong))
             yield context.failed(NAME, str(case), f"{one}: {wrong}")
             if len(known) == MOST_FAILURES:
@@ -183,10 +185,23 @@ def _run_pass(
         found = context.calls.gradients(run.arguments, tracked, incoming, meanwhile)
     except (MemoryError, torch.OutOfMemoryError):
         return NotChecked(NAME, "there is not enough memory for copies of the arguments")
-    wrong = compare(context, run, tracked, incoming, found)
-    if wrong is not None or meanwhile is None:
-        return wrong
-    return _of_second_backward(context, run, tracked, meanwhile.incoming, found)
+    wrong: str | Doubt | NotChecked | None = compare(context, run, tracked, incoming, found)
+    if wrong is None and meanwhile is not None:
+        wrong = _of_second_backward(context, run, tracked, meanwhile.incoming, found)
+    return _left_changed(context, found) if wrong is None else wrong
+
+
+def _left_changed(context: Context, found: Gradients) -> Doubt | None:
+    """A setting of the process that a custom backward leaves changed."""
+    if context.op.parts["autograd"].origin is not Origin.CUSTOM:
+        return None
+    for name, how in found.changed.items():
+        if name not in SET_UP_ONCE:
+            return Doubt(
+                f"the backward changes {name}{f': {how}' if how else ''}",
+                "leave it alone, or set it back, also after an exception",
+            )
+    return None
 
 
 def _meanwhile(context: Context, run: Observation, incoming: Sequence[torch.Tensor | None]) -> Meanwhile:

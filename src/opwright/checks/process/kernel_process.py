@@ -217,7 +217,7 @@ class _Server:
         found = self._calls.gradients(passed, tracked, grads, also)
         give_back(passed, list(arguments))
         give_back(grads, list(incoming))
-        header: dict[str, Any] = {"undefined": found.is_undefined}
+        header: dict[str, Any] = {"undefined": found.is_undefined, "changed": dict(found.changed)}
         if isinstance(found.of_inputs, str):
             self._link.answer({**header, "wrong": found.of_inputs})
             return

@@ -57,7 +57,7 @@ class RemoteCalls:
         passed = self._link.ask("observe", {"arguments": tuple(arguments)})["arguments"]
         header, payload = self.answer()
         with _as_broken():
-            changed = {str(name): str(how) for name, how in header["changed"].items()}
+            changed = _changed(header)
             if "raised" in header:
                 return Call(passed, raised_from(header["raised"]), changed=changed)
             promised = header["promised"]
@@ -92,12 +92,13 @@ class RemoteCalls:
         header, payload = self.answer()
         with _as_broken():
             if "wrong" in header:
-                return Gradients(passed, str(header["wrong"]), bool(header["undefined"]))
+                return Gradients(passed, str(header["wrong"]), bool(header["undefined"]), changed=_changed(header))
             found, count = read_tensors(header["gradients"], payload), sum(tracked)
             raised = str(header["raised again"])
             if len(found) != (count if also is None or raised else 2 * count):
                 raise BrokenAnswer(f"{len(found)} gradients in place of {count}")
-            return Gradients(passed, tuple(found[:count]), again=raised or tuple(found[count:]))  # type: ignore[arg-type]  # each is a tensor or None
+            again = raised or tuple(found[count:])
+            return Gradients(passed, tuple(found[:count]), again=again, changed=_changed(header))  # type: ignore[arg-type]  # each is a tensor or None
 
     def check(self, name: str, context: Context) -> Iterator[Finding | NotChecked]:
         """Run a check there. Its findings are the word of that process."""
@@ -183,6 +184,11 @@ def raised_from(record: Mapping[str, Any]) -> Raised:
 def _layout(record: Mapping[str, Any]) -> Layout:
     shape, strides = (tuple(None if n is None else int(n) for n in record[which]) for which in ("shape", "strides"))
     return Layout(shape, strides, dtype_named(record["dtype"]), str(record["device"]))
+
+
+def _changed(header: Mapping[str, Any]) -> dict[str, str]:
+    """The settings that a call left changed."""
+    return {str(name): str(how) for name, how in header["changed"].items()}
 
 
 @contextlib.contextmanager
