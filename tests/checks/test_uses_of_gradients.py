@@ -1,5 +1,7 @@
 """Backwards that are right in the plainest use only: where all is needed, once, at values without kinks."""
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -144,3 +146,59 @@ def test_settings_after_a_backward(namespace):
     assert "the backward changes the number of torch's threads" in warning.message
     right = exponential(f"{namespace}_right", takes_one_thread_for_a_while, saves_a_copy)
     assert verdict_of(right).status == "pass"
+
+
+def length(namespace, backward):
+    @ow.op(f"{namespace}::length")
+    def length(x: Float[Tensor, "b n"]) -> Float[Tensor, "b"]:
+        return torch.linalg.vector_norm(x, dim=1)
+
+    return with_backward(length, lambda x: torch.linalg.vector_norm(x, dim=1).contiguous(), backward)
+
+
+def divides_by_length(ctx, g):
+    (x,) = ctx.saved_tensors
+    return x * (g / torch.linalg.vector_norm(x, dim=1))[:, None]
+
+
+def divides_unless_it_is_zero(ctx, g):
+    (x,) = ctx.saved_tensors
+    norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    return torch.where(norm == 0, 0, x * g[:, None] / norm)
+
+
+def test_a_gradient_that_is_not_finite_at_zeros(namespace):
+    assert "the gradient of 'x' is not finite" in failure_of(length(namespace, divides_by_length))
+    assert verdict_of(length(f"{namespace}_right", divides_unless_it_is_zero)).status == "pass"
+
+
+def magnitude(namespace, backward):
+    @ow.op(f"{namespace}::magnitude")
+    def magnitude(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x.abs()
+
+    return with_backward(magnitude, lambda x: x.abs().contiguous(), backward)
+
+
+def test_another_gradient_at_a_kink_is_a_warning(namespace):
+    other = magnitude(namespace, lambda ctx, g: torch.where(ctx.saved_tensors[0] >= 0, g, -g))
+    (warning,) = verdict_of(other).warnings
+    assert "is not the reference's where that is a convention" in warning.message
+    same = magnitude(f"{namespace}_right", lambda ctx, g: g * ctx.saved_tensors[0].sign())
+    assert verdict_of(same).status == "pass"
+
+
+def test_stated_values_stay_within_their_range_at_kinks(namespace):
+    @ow.op(f"{namespace}::root")
+    def root(
+        x: Annotated[Float[Tensor, "n"], ow.values(0.5, 2)], y: Annotated[Float[Tensor, "n"], ow.values(0, 1)]
+    ) -> Float[Tensor, "n"]:
+        return x.sqrt() * y
+
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        assert bool((x >= 0.5).all() and (y >= 0).all())
+        return g * y / (2 * x.sqrt()), g * x.sqrt()
+
+    with_backward(root, lambda x, y: (x.sqrt() * y).contiguous(), backward)
+    assert verdict_of(root).status == "pass"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, describe_difference
 from opwright.checks.context import MOST_FAILURES, Context, kind_of
 from opwright.checks.derivatives.derivative import Doubt, derivative_of
+from opwright.checks.derivatives.kinks import difference, run_with, values_with_kinks
 from opwright.checks.kernel_calls import Gradients, Meanwhile
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of, to_cpu
 from opwright.checks.state import SET_UP_ONCE
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 NAME = "gradients"
+# Of a tensor's name, the gradients of the reference, which of these it is, and the kernel's: what is wrong with that.
+OfEach = Callable[[str, Computation, int, torch.Tensor], "str | Doubt | None"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class _Pass:
         inputs: which of the differentiable tensors among the arguments need a gradient; all, if it is None.
         output: the only one of the differentiable outputs that gets an incoming gradient; all do, if it is None.
         is_kept: whether another forward follows before the backward, and a second backward after it.
+        values: those with kinks in place of the case's own.
     """
 
     case: Case
@@ -51,12 +55,14 @@ class _Pass:
     inputs: frozenset[int] | None = None
     output: int | None = None
     is_kept: bool = False
+    values: str = ""
 
     def __str__(self) -> str:
         inputs = "" if self.inputs is None else f", where only {_listed('input', self.inputs)} a gradient"
         output = "" if self.output is None else f", where only output {self.output} is used"
         kept = ", after another forward, and with retain_graph=True" if self.is_kept else ""
-        return f"with {self.layout} incoming gradient{inputs}{output}{kept}"
+        values = f", of {self.values}" if self.values else ""
+        return f"with {self.layout} incoming gradient{inputs}{output}{kept}{values}"
 
 
 def _listed(what: str, places: frozenset[int]) -> str:
@@ -120,6 +126,10 @@ def _passes(context: Context) -> Iterator[_Pass]:
     for case in differentiable_cases(context, context.long_cases()):
         if case not in chosen:
             yield _Pass(case)
+    if context.op.parts["autograd"].origin is Origin.CUSTOM:  # a derived one is the reference's, at kinks as elsewhere
+        same = [case for case in _typical(context) if chosen and case.dtypes == chosen[0].dtypes]
+        for case in same[len(same) // 2 :][:1]:
+            yield from (_Pass(case, values=values) for values in values_with_kinks(context, case))
 
 
 def _partial_passes(context: Context, case: Case) -> Iterator[_Pass]:
@@ -143,11 +153,15 @@ def differentiable_cases(context: Context, cases: Sequence[Case]) -> list[Case]:
 def _cases(context: Context) -> list[Case]:
     """The largest and the smallest typical case in each dtype, past a tile in several dims, and strided ones."""
     by_dtype: dict[Any, list[Case]] = {}
-    for case in differentiable_cases(context, context.typical_cases(48)):
+    for case in _typical(context):
         by_dtype.setdefault(case.dtypes, []).append(case)
     chosen = [case for listed in by_dtype.values() for case in (listed[0], listed[-1])]
     strided = context.typical_cases(2, layouts=("sliced", "transposed"))
     return list(dict.fromkeys([*chosen, *differentiable_cases(context, [*context.large_cases(2), *strided])]))
+
+
+def _typical(context: Context) -> list[Case]:
+    return differentiable_cases(context, context.typical_cases(48))
 
 
 def _is_differentiable(context: Context, case: Case) -> bool:
@@ -156,7 +170,7 @@ def _is_differentiable(context: Context, case: Case) -> bool:
 
 
 def _check_pass(context: Context, one: _Pass) -> str | Doubt | NotChecked | None:
-    run = context.observe(one.case)
+    run = run_with(context, one.case, one.values) if one.values else context.observe(one.case)
     if isinstance(run, SkippedCase):
         return None
     number = itertools.count()
@@ -185,7 +199,10 @@ def _run_pass(
         found = context.calls.gradients(run.arguments, tracked, incoming, meanwhile)
     except (MemoryError, torch.OutOfMemoryError):
         return NotChecked(NAME, "there is not enough memory for copies of the arguments")
-    wrong: str | Doubt | NotChecked | None = compare(context, run, tracked, incoming, found)
+    if one.values and isinstance(found.of_inputs, str):
+        return None  # the kernel may refuse such values
+    of_each = difference if one.values else wrong_gradient
+    wrong = compare(context, run, tracked, incoming, found, of_each)
     if wrong is None and meanwhile is not None:
         wrong = _of_second_backward(context, run, tracked, meanwhile.incoming, found)
     return _left_changed(context, found) if wrong is None else wrong
@@ -231,9 +248,22 @@ def incoming_gradients(context: Context, run: Observation, layout: str) -> list[
     return [incoming_gradient(o, layout, context.arguments_on) if derive.differentiable(o) else None for o in visible]
 
 
+def wrong_gradient(name: str, reference: Computation, i: int, actual: torch.Tensor) -> str | None:
+    """How a gradient differs from the reference's."""
+    wrong = reference.wrong(i, actual)
+    if not wrong.any():
+        return None
+    return f"the gradient of {name!r} is wrong: {describe_difference(actual, reference.rounded[i], wrong)}"
+
+
 def compare(
-    context: Context, run: Observation, tracked: Sequence[bool], incoming: Sequence[Any], found: Gradients
-) -> str | NotChecked | None:
+    context: Context,
+    run: Observation,
+    tracked: Sequence[bool],
+    incoming: Sequence[Any],
+    found: Gradients,
+    of_each: OfEach = wrong_gradient,
+) -> str | Doubt | NotChecked | None:
     """What is wrong with the gradients of tracked tensors, or with what the backward wrote."""
     if isinstance(found.of_inputs, str):
         return NotChecked(NAME, found.of_inputs) if found.is_undefined else found.of_inputs
@@ -242,7 +272,7 @@ def compare(
         for a, b in zip(tree.tensors(list(now)), tree.tensors(list(then)), strict=True):
             if not torch.equal(_bits(a), _bits(b)):
                 return f"the backward wrote {what}"
-    return _compare(context, run, tracked, incoming, found.of_inputs)
+    return _compare(context, run, tracked, incoming, found.of_inputs, of_each)
 
 
 def _bits(t: torch.Tensor) -> torch.Tensor:
@@ -270,8 +300,13 @@ def incoming_gradient(output: torch.Tensor, layout: str, device: str) -> torch.T
 
 
 def _compare(
-    context: Context, run: Observation, tracked: Sequence[bool], incoming: Sequence[Any], got: Sequence[Any]
-) -> str | NotChecked | None:
+    context: Context,
+    run: Observation,
+    tracked: Sequence[bool],
+    incoming: Sequence[Any],
+    got: Sequence[Any],
+    of_each: OfEach = wrong_gradient,
+) -> str | Doubt | NotChecked | None:
     contract = _contract(context)
     reference = expected_gradients(context, run, tracked, incoming)
     try:
@@ -289,9 +324,9 @@ def _compare(
         actual = torch.zeros_like(expected) if grad is None else grad.detach().cpu()
         if actual.shape != tensor.shape:
             return f"the gradient of {name!r} has shape {list(actual.shape)}, expected {list(tensor.shape)}"
-        wrong = reference.wrong(i, actual)
-        if wrong.any():
-            return f"the gradient of {name!r} is wrong: {describe_difference(actual, expected, wrong)}"
+        wrong = of_each(name, reference, i, actual)
+        if wrong is not None:
+            return wrong
     return None
 
 
