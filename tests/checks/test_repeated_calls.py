@@ -70,6 +70,28 @@ def test_files_that_are_never_closed_are_a_warning(namespace, kernel, grows):
     assert grows == any("files more are open after" in finding.message for finding in verdict.findings)
 
 
+def takes_one_tensor_for_a_square(x, y):
+    return x + y if x.data_ptr() != y.data_ptr() else x * x
+
+
+def asks_whether_they_are_one(x, y):
+    return 2 * x if x is y else x + y
+
+
+@pytest.mark.parametrize(
+    ("kernel", "is_wrong"), [(takes_one_tensor_for_a_square, True), (asks_whether_they_are_one, False)]
+)
+def test_one_tensor_is_passed_for_two_arguments(namespace, kernel, is_wrong):
+    @ow.op(f"{namespace}::add")
+    def add(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x + y
+
+    add.python(kernel, name="kernel")
+    (verdict,) = ow.check(add, checks=["surroundings"], kernels=["kernel"], device="cpu").verdicts
+    assert verdict.status is (Status.FAIL if is_wrong else Status.PASS), verdict.findings
+    assert is_wrong == any("with one tensor for 'x' and 'y'" in finding.message for finding in verdict.findings)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_the_dtype_of_a_result_is_the_promised_one_not_the_one_that_the_reference_has_on_a_cpu(dtype, monkeypatch):
     context = Context(scale, "counts its calls", "cpu", "quick", cases(scale.contract, "smoke"), lambda *_: None)

@@ -1,10 +1,12 @@
-"""The check "surroundings": results are the same in inference mode, in another thread, and with other settings."""
+"""The check "surroundings": results are the same in inference mode, in another thread, and with other settings; and are
+right where one tensor is passed for two arguments."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import same_layout
-from opwright.checks.observation import Observation
+from opwright.checks.observation import Observation, SkippedCase
 from opwright.checks.outputs.repeated_calls import is_right
 from opwright.results import Finding, NotChecked, Status
 
@@ -35,7 +37,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     assert isinstance(run, Observation)  # typical_cases returns only cases that ran
     if is_right(context, run, run.outputs) is not None:
         return  # the check "values" reports it
-    found = [_difference(context, run, around) for around in _SURROUNDINGS]
+    found = [*(_difference(context, run, around) for around in _SURROUNDINGS), _of_one_tensor(context, run)]
     yield from (f for f in found if f is not None)
     if not any(f is not None and f.status is Status.FAIL for f in found):
         yield Finding(NAME, Status.PASS, message=", ".join(around.words for around in _SURROUNDINGS))
@@ -53,7 +55,7 @@ def _difference(context: Context, run: Observation, around: _Surrounding) -> Fin
     with around.block() as call:
         if around.remedy and _reference_differs(run):
             return None
-        outputs = _outputs(context, run, call)
+        outputs = _returned(context, same_layout(list(run.arguments)), call)
     wrong = is_right(context, run, outputs)
     if wrong is None:
         return None
@@ -62,8 +64,33 @@ def _difference(context: Context, run: Observation, around: _Surrounding) -> Fin
     return context.failed(NAME, str(run.case), f"{around.words}: {wrong}")
 
 
-def _outputs(context: Context, run: Observation, call: Callable[..., Any]) -> tuple[Any, ...] | Raised:
-    arguments = same_layout(list(run.arguments))
+def _of_one_tensor(context: Context, run: Observation) -> Finding | None:
+    """What is wrong where one tensor is passed for two arguments that are only read."""
+    stated = context.op.contract.signature.arguments
+    pairs = itertools.combinations((i for i, a in enumerate(stated) if a.is_tensor and not a.mutated), 2)
+    alike = ((i, j) for i, j in pairs if stated[i].values == stated[j].values and _alike(run, i, j))
+    first, second = next(alike, (0, 0))
+    if first == second:
+        return None
+    once = context.prepare_with(run.case, [run.arguments[first if i == second else i] for i in range(len(stated))])
+    if isinstance(once, SkippedCase):
+        return None
+    copies = same_layout(list(once.arguments))
+    copies[second] = copies[first]
+    context.progress(NAME, str(run.case))
+    wrong = is_right(context, once, _returned(context, copies, _call))
+    both = f"{stated[first].name!r} and {stated[second].name!r}"
+    return None if wrong is None else context.failed(NAME, str(run.case), f"with one tensor for {both}: {wrong}")
+
+
+def _alike(run: Observation, first: int, second: int) -> bool:
+    one, other = run.arguments[first], run.arguments[second]
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor) or not one.numel():
+        return False
+    return (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride())
+
+
+def _returned(context: Context, arguments: Sequence[Any], call: Callable[..., Any]) -> tuple[Any, ...] | Raised:
     try:
         outputs: tuple[Any, ...] = call(context.results, arguments)
         context.synchronize()
