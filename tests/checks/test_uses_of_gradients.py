@@ -5,6 +5,7 @@ from typing import Annotated
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 import opwright as ow
 
@@ -202,3 +203,57 @@ def test_stated_values_stay_within_their_range_at_kinks(namespace):
 
     with_backward(root, lambda x, y: (x.sqrt() * y).contiguous(), backward)
     assert verdict_of(root).status == "pass"
+
+
+def shifted_exponential(namespace, backward):
+    @ow.op(f"{namespace}::shifted")
+    def shifted(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x.exp() * y
+
+    return with_backward(shifted, lambda x, y: (x.exp() * y).contiguous(), backward)
+
+
+def second_backward(*, gradient=lambda g: g, saved=lambda t: t, one_term=lambda t: t):
+    def backward(ctx, g):
+        x, y = (saved(t) for t in ctx.saved_tensors)
+        g = gradient(g)
+        return g * x.exp() * y, g * one_term(x).exp()
+
+    return backward
+
+
+@torch.no_grad()
+def without_a_graph(ctx, g):
+    return second_backward()(ctx, g)
+
+
+def differentiable_once(ctx, g):
+    return once_differentiable(second_backward())(ctx, g)
+
+
+NAME = "second derivatives"
+
+
+def test_second_derivatives_of_what_is_detached(namespace):
+    for i, parts in enumerate(({"gradient": torch.detach}, {"saved": torch.detach}, {"one_term": torch.detach})):
+        operator = shifted_exponential(f"{namespace}_{i}", second_backward(**parts))
+        assert failure_of(operator, "gradients", NAME).startswith("of "), parts
+    assert verdict_of(shifted_exponential(namespace, second_backward()), "gradients", NAME).status == "pass"
+
+
+def test_a_gradient_without_a_graph(namespace):
+    (warning,) = verdict_of(shifted_exponential(namespace, without_a_graph), "gradients", NAME).warnings
+    assert "has no graph, though it depends on input 0" in warning.message
+    refuses = shifted_exponential(f"{namespace}_once", differentiable_once)
+    verdict = verdict_of(refuses, "gradients", NAME)
+    assert not [*verdict.failures, *verdict.warnings]
+    assert [n for n in verdict.not_checked if "cannot be differentiated" in n.why]
+
+
+def test_a_gradient_that_depends_on_nothing_needs_no_graph(namespace):
+    @ow.op(f"{namespace}::sum")
+    def total(x: Float[Tensor, "n"], y: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x + y
+
+    with_backward(total, lambda x, y: (x + y).contiguous(), lambda ctx, g: (g, g))
+    assert verdict_of(total, "gradients", NAME).status == "pass"
