@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
+import io
 import os
 import platform
 import random
@@ -12,10 +14,13 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
+import warnings
 
+import numpy as np
 import pytest
 import torch
 from jaxtyping import Float
@@ -181,9 +186,75 @@ def leaves_a_process(x):
     return 2 * x
 
 
+def seeds_numpy(x):
+    np.random.seed(0)
+    return 2 * x
+
+
+def turns_autocast_on(x):
+    torch.set_autocast_enabled("cpu", True)
+    return 2 * x
+
+
+def looks_for_anomalies(x):
+    torch.autograd.set_detect_anomaly(True)
+    return 2 * x
+
+
+def leaves_hooks(x):
+    torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t).__enter__()
+    return 2 * x
+
+
+def turns_mkldnn_off(x):
+    torch.backends.mkldnn.enabled = False
+    return 2 * x
+
+
+def turns_collection_off(x):
+    gc.disable()
+    return 2 * x
+
+
+def ignores_errors_of_numpy(x):
+    np.seterr(all="ignore")
+    return 2 * x
+
+
+def ignores_warnings(x):
+    warnings.filterwarnings("ignore")
+    return 2 * x
+
+
+def replaces_stderr(x):
+    sys.stderr = io.StringIO()
+    return 2 * x
+
+
+def adds_a_folder(x):
+    sys.path.insert(0, "/nowhere")
+    return 2 * x
+
+
+def is_nicer(x):
+    os.nice(1)
+    return 2 * x
+
+
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
+        (seeds_numpy, "the state of NumPy's random, though the contract"),
+        (turns_autocast_on, "autocast: (False, torch.bfloat16) before"),
+        (looks_for_anomalies, "whether autograd looks for anomalies: False before, True after"),
+        (leaves_hooks, "hooks of saved tensors"),
+        (turns_mkldnn_off, "torch.backends.mkldnn.enabled: True before"),
+        (turns_collection_off, "garbage collection"),
+        (ignores_errors_of_numpy, "how NumPy treats errors: "),
+        (ignores_warnings, "the filters of warnings"),
+        (replaces_stderr, "sys.stdin, stdout, stderr"),
+        (adds_a_folder, "sys.path"),
+        (is_nicer, "processors or priority"),
         (leaves_a_thread, "the threads of Python: left left"),
         (leaves_a_process, "the child processes"),
         (leaves_a_daemon, "the child processes"),
@@ -370,9 +441,21 @@ def computes_on_a_default_device(x):
         return x * torch.full((), 2.0, dtype=x.dtype)
 
 
+def sets_settings_of_python_back(x):
+    with np.errstate(all="ignore"), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        np.random.default_rng(0).random()
+        gc.disable()
+        gc.collect()
+        gc.enable()
+    with torch.autocast("cpu"), torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        return 2 * x
+
+
 @pytest.mark.parametrize(
     "kernel",
     [
+        sets_settings_of_python_back,
         draws_with_its_own_generator, draws_in_a_fork, sets_it_back, records_no_gradients_inside,
         computes_on_a_default_device, asks_for_products_in_float32, waits_for_its_thread, waits_for_its_process,
         removes_its_files, keeps_one_folder_for_later_calls, has_a_daemon_that_has_ended,

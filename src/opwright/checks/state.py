@@ -6,16 +6,19 @@ import contextlib
 import functools
 import os
 import random
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from opwright.checks import c_settings
+from opwright.checks import c_settings, python_settings
 from opwright.checks.relatives import children
+from opwright.internals.autograd import saved_tensors_hooks, set_saved_tensors_hooks
 
 __all__ = ["RANDOM", "RANDOM_STATES", "SET_UP_ONCE", "changes", "in_simulator", "restore", "settings", "watch_folder"]
 
@@ -107,9 +110,12 @@ def _of_backend(path: str) -> _Setting:
 # torch.get_float32_matmul_precision raises where a program sets those of backends.
 _OF_BACKENDS = (
     "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic", "cudnn.conv.fp32_precision",
-    "cuda.matmul.fp32_precision", "mkldnn.matmul.fp32_precision",
+    "cuda.matmul.fp32_precision", "mkldnn.matmul.fp32_precision", "mkldnn.enabled",
 )  # fmt: skip
 _THREADS, _VARIABLES, _HANDLERS = "the threads of Python", "the environment variables", "the handlers of signals"
+_FILTERS, _PATH = "the filters of warnings", "sys.path"
+_NUMPY = "the state of NumPy's random"
+_OBJECTS = "sys.stdin, stdout, stderr, displayhook or excepthook"
 _SETTINGS: dict[str, _Setting] = {
     "the default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype),
     "the default device": _Setting(torch.get_default_device, _set_device),
@@ -126,6 +132,18 @@ _SETTINGS: dict[str, _Setting] = {
     "whether denormal numbers are flushed to zero": _Setting(_flushes_denormals, torch.set_flush_denormal),
     RANDOM: _Setting(lambda: torch.get_rng_state().numpy().tobytes(), lambda state: torch.set_rng_state(_bytes(state))),
     "the state of Python's random": _Setting(random.getstate, random.setstate),
+    _NUMPY: _Setting(python_settings.numpy_generator, python_settings.set_numpy_generator),
+    "how NumPy treats errors": _Setting(np.geterr, python_settings.set_numpy_errors),
+    "autocast": _Setting(python_settings.autocast, python_settings.set_autocast),
+    "whether autograd looks for anomalies": _Setting(torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    "hooks of saved tensors": _Setting(saved_tensors_hooks, set_saved_tensors_hooks),
+    _FILTERS: _Setting(python_settings.filters, python_settings.set_filters),
+    _OBJECTS: _Setting(python_settings.streams, python_settings.set_streams),
+    _PATH: _Setting(lambda: tuple(sys.path), python_settings.set_path),
+    "processors or priority": _Setting(python_settings.places, python_settings.set_places),
+    "garbage collection, switches of threads, recursion, stacks or logging": _Setting(
+        python_settings.tuning, python_settings.set_tuning
+    ),
     "the working directory": _Setting(os.getcwd, os.chdir),
     _VARIABLES: _Setting(c_settings.environment, c_settings.set_environment),
     "the locale": _Setting(c_settings.locale, c_settings.set_locale),
@@ -147,10 +165,10 @@ _ON_GPU: dict[str, _Setting] = {
     ),
 }
 # Their values say nothing to a reader.
-RANDOM_STATES = frozenset({RANDOM, "the state of Python's random", "the state of the GPU's generator"})
+RANDOM_STATES = frozenset({RANDOM, _NUMPY, "the state of Python's random", "the state of the GPU's generator"})
 # What a library sets up for itself when a kernel first uses it.
-SET_UP_ONCE = frozenset({_THREADS, _VARIABLES, _HANDLERS})
-_OPAQUE = RANDOM_STATES | {"the standard streams"}
+SET_UP_ONCE = frozenset({_THREADS, _VARIABLES, _HANDLERS, _FILTERS, _PATH})
+_OPAQUE = RANDOM_STATES | {"the standard streams", _FILTERS, _OBJECTS, _PATH}
 
 
 def _bytes(state: bytes) -> torch.Tensor:

@@ -12,7 +12,7 @@ from opwright.internals.lookup import all_found, find
 
 __all__ = [
     "HAS_AUTOGRAD_KEYS", "any_requires_grad", "below_autograd", "is_functionalize", "redispatch_below_autograd",
-    "without_autocast", "without_enclosing_transforms",
+    "saved_tensors_hooks", "set_saved_tensors_hooks", "without_autocast", "without_enclosing_transforms",
 ]  # fmt: skip
 
 
@@ -40,6 +40,9 @@ _functorch_stack: Any = find("functorch_stack")
 _pop_interpreters: Any = find("pop_interpreters")
 # Whether any of the arguments requires a gradient; tensors in lists are not included.
 any_requires_grad: Any = find("any_requires_grad", _detects_requires_grad)
+
+_saved_tensors_hooks: Any = find("saved_tensors_hooks", lambda top: top(False) is None or len(top(False)) == 2)
+_pop_saved_tensors_hooks: Any = find("pop_saved_tensors_hooks")
 
 # Whether an operator can have an autograd.Function of its own for the dispatcher's keys. If not, it is registered with
 # torch.library.register_autograd, through which torch.func cannot differentiate.
@@ -92,3 +95,14 @@ _autocast_keys = (
     {} if _key is None or _key_set is None else {"cpu": _key_set(_key.AutocastCPU), "cuda": _key_set(_key.AutocastCUDA)}
 )
 _exclude_guard: Any = find("exclude_guard", _leaves_autocast)
+
+
+def saved_tensors_hooks() -> Any:
+    """The functions that pack and unpack what autograd saves; None where none were set."""
+    return None if _saved_tensors_hooks is None else _saved_tensors_hooks(False)
+
+
+def set_saved_tensors_hooks(hooks: Any) -> None:
+    """Remove hooks that were added to some."""
+    while _pop_saved_tensors_hooks is not None and (now := saved_tensors_hooks()) is not None and now != hooks:
+        _pop_saved_tensors_hooks()

@@ -99,6 +99,18 @@ INTERNALS: tuple[Internal, ...] = (
     Internal(
         "exclude_guard", "torch._C._ExcludeDispatchKeyGuard", "calls below autocast", "torch.autocast(enabled=False)"
     ),
+    Internal(
+        "saved_tensors_hooks",
+        "torch._C._autograd._top_saved_tensors_default_hooks",
+        "does a kernel leave hooks of saved tensors",
+        "that is not checked",
+    ),
+    Internal(
+        "pop_saved_tensors_hooks",
+        "torch._C._autograd._pop_saved_tensors_default_hooks",
+        "removing hooks of saved tensors that a kernel has left",
+        "they stay for later calls",
+    ),
     Internal("transform_type", "torch._C._functorch.TransformType", "is the transform functionalize", _PUBLIC_AUTOGRAD),
     Internal("transforms_on", "torch._C._are_functorch_transforms_active", "is any transform on", _PUBLIC_AUTOGRAD),
     Internal(
