@@ -436,3 +436,10 @@ def test_parameters_are_exported() -> None:
         (8, "pointer", "float*"),
         (4, "integer", "int"),
     ]
+
+
+def test_the_time_of_a_counter_that_all_blocks_share_is_linear_in_the_blocks() -> None:
+    blocks, ticket = 40_000, torch.zeros(1, dtype=torch.int32)
+    x, partial, out = (torch.ones(n, dtype=torch.int32) for n in (32 * blocks, blocks, 1))
+    run("last_block_sums", (blocks,), (32,), [x, partial, ticket, out], uninitialised=[partial], time_limit_s=30)
+    assert out.item() == 32 * blocks

@@ -321,9 +321,10 @@ void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t
                           uint64_t address) {
   const Record* clash = nullptr;
   const auto compare = [&](const Record& earlier) {
-    if (is_ordered<space>(earlier) || !(earlier.bytes & bytes)) return;
     constexpr uint32_t atomic = access_atomic | access_volatile;
-    if (!(earlier.access & atomic) || !(what & atomic)) clash = &earlier;
+    const bool are_atomic = (earlier.access & atomic) && (what & atomic);
+    // Their order is asked for last: it may take a search through the releases of all blocks.
+    if (!are_atomic && (earlier.bytes & bytes) && !is_ordered<space>(earlier)) clash = &earlier;
   };
   if (shadow.any_write) compare(shadow.write(cell));
   if ((what & access_write) && shadow.any_read) {
@@ -387,6 +388,7 @@ uint32_t Checker::block_at(uint32_t time) const {
 bool Checker::is_ordered_through_atomics(const Record& earlier) const {
   searched_.clear();
   for (const Acquired& seen : acquired_) {
+    if (earlier.time > seen.time) continue;  // it came after all releases that were seen: there is nothing to search
     if (is_ordered_in_block(seen.thread, seen.time) && reaches(*seen.object, seen.count, earlier, most_links)) return true;
   }
   return false;
@@ -411,7 +413,8 @@ bool Checker::reaches(const SyncObject& object, uint32_t count, const Record& ea
     for (const Release& release : releases) {
       if (release.index >= count) continue;
       for (const Acquired& seen : release.acquired) {
-        if (seen.object != &object && reaches(*seen.object, seen.count, earlier, depth - 1)) return true;
+        if (seen.object == &object || earlier.time > seen.time) continue;
+        if (reaches(*seen.object, seen.count, earlier, depth - 1)) return true;
       }
     }
   }
