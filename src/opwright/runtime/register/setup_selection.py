@@ -27,8 +27,7 @@ _DEPENDS = (
     "JUMP", "FOR_ITER", "SEND", "YIELD", "GLOBAL", "LOAD_NAME", "DEREF", "CLOSURE", "IMPORT", "IS_OP", "CONTAINS_OP",
     "MAKE_FUNCTION", "SETUP", "MATCH", "LOAD_BUILD_CLASS",
 )  # fmt: skip
-_CONTEXTS = (torch.autograd.Function, FunctionCtx, torch._C._FunctionBase)
-_OF_AUTOGRAD = frozenset(name for each in _CONTEXTS for name in dir(each))
+_OF_AUTOGRAD = frozenset((*dir(torch.autograd.Function), *dir(FunctionCtx)))
 _SAVED = frozenset({"saved_tensors", "needs_input_grad"})
 
 
