@@ -17,8 +17,10 @@ from opwright.checks.context import Context
 from opwright.checks.observation import SkippedCase
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case
+from opwright.contract.inputs.draw import draw
 from opwright.contract.inputs.sizes import elements
 from opwright.contract.signature import Argument
+from opwright.contract.values import Values
 from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]
@@ -128,11 +130,12 @@ def _without_effect(
     for place, argument in enumerate(context.op.contract.signature.arguments):
         if argument.mutated or not any(_may_matter(argument, c.arguments[place]) for c in several):
             continue
-        if any(_matters(c, argument, place) for c in (*several, *more)):
+        bounds = _values_of_integers(argument)
+        if any(_matters(c, place, bounds) for c in (*several, *more)):
             continue
         for computation in further:
             more.append(computation)
-            if _matters(computation, argument, place):
+            if _matters(computation, place, bounds):
                 break
         else:
             yield _warning(
@@ -147,9 +150,18 @@ def _may_matter(argument: Argument, value: Any) -> bool:
     return any(t.numel() > 0 for t in tree.tensors([value]))
 
 
-def _matters(computation: Computation, argument: Argument, place: int) -> bool:
+def _values_of_integers(argument: Argument) -> Values | None:
+    """The values of which integers may have any others; None where they may not be changed, such as offsets, or where
+    bounds follow sizes, as those of indices."""
+    stated = argument.values or Values()
+    if stated.is_arranged or stated.names:
+        return None
+    return stated
+
+
+def _matters(computation: Computation, place: int, bounds: Values | None) -> bool:
     value = computation.arguments[place]
-    for other in _other_values(value):
+    for other in _other_values(value, bounds):
         changed = [*computation.arguments[:place], other, *computation.arguments[place + 1 :]]
         try:
             results = computation.run(changed)
@@ -164,8 +176,8 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-def _other_values(value: Any) -> Iterator[Any]:
-    """Values in another order, then other values; integers, such as indices, only in another order."""
+def _other_values(value: Any, bounds: Values | None) -> Iterator[Any]:
+    """Values in another order, then other values; integers only in another order where they are restricted."""
     if isinstance(value, float):
         yield value * 1.5 + 0.25
         return
@@ -175,6 +187,8 @@ def _other_values(value: Any) -> Iterator[Any]:
     def changed(t: torch.Tensor) -> torch.Tensor:
         if t.dtype is torch.bool:
             return ~t
+        if bounds is not None and not (t.is_floating_point() or t.is_complex()):
+            return draw(tuple(t.shape), t.dtype, bounds, {}, torch.Generator().manual_seed(t.numel()))
         computes = t.is_complex() or (t.is_floating_point() and t.dtype.itemsize > 1)
         return (t * 1.75 + 0.25).to(t.dtype) if computes else t
 
