@@ -34,7 +34,9 @@ _PATIENCE_S = 1.0
 class _HeapStatistics(ctypes.Structure):
     """``struct mallinfo2`` of the C library."""
 
-    _fields_ = tuple((name, ctypes.c_size_t) for name in (*"abcd", "in_own_pages", "e", "f", "in_heap", "g", "h"))
+    _fields_ = tuple(
+        (name, ctypes.c_size_t) for name in ("of_heaps", *"bcd", "in_own_pages", "e", "f", "in_heap", "g", "h")
+    )
 
 
 def given_out(device: str) -> Iterator[tuple[str, int]]:
@@ -65,9 +67,13 @@ def _entries(folder: str) -> int:
 
 
 def address_space() -> int:
-    """The bytes of this process's address space, also those that nobody has touched."""
+    """The bytes of this process's address space, also those that nobody has touched, but for those of the C library's
+    heaps, which grow and shrink as they like."""
     now, _ = _sizes() or (0, 0)
-    return now
+    if not _is_gnu():
+        return now
+    found = _library().mallinfo2()
+    return now - found.of_heaps - found.in_own_pages
 
 
 def why_no_peaks(device: str) -> str:

@@ -28,7 +28,7 @@ __all__ = ["NAME", "check"]
 NAME = "two threads"
 # Calls in each thread: many, as small ones seldom meet, in so many seconds and with so many bytes of results; and at
 # least a few.
-_MOST_CALLS, _LEAST_CALLS, _SECONDS, _MOST_BYTES = 2000, 24, 0.1, 32 << 20
+_MOST_CALLS, _LEAST_CALLS, _SECONDS, _MOST_BYTES = 2000, 24, 0.03, 32 << 20
 # Python changes threads this often, so that what is not atomic is interrupted.
 _SWITCH_S = 1e-6
 
