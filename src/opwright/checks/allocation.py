@@ -73,7 +73,7 @@ def address_space() -> int:
     if not _is_gnu():
         return now
     found = _library().mallinfo2()
-    return now - found.of_heaps - found.in_own_pages
+    return int(now - found.of_heaps - found.in_own_pages)
 
 
 def why_no_peaks(device: str) -> str:
