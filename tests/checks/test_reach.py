@@ -174,3 +174,44 @@ def test_integers_that_are_places_are_not_large():
         return table[at % table.shape[0]]
 
     assert not any(case.values == "wide" for case in cases(rows_of.contract, "full"))
+
+
+def without_the_end(out, wrong):
+    return out if not wrong else out.index_fill(-1, torch.tensor([out.shape[-1] - 1]), 0)
+
+
+def as_if_flat(x, y):
+    if _is_dense(x) and _is_dense(y):
+        return (x.as_strided((x.numel(),), (1,)) + y.as_strided((y.numel(),), (1,))).view(x.shape)
+    return (x + y).contiguous()
+
+
+def _is_dense(t):
+    return t.numel() > 0 and t.untyped_storage().nbytes() == t.numel() * t.element_size()
+
+
+def with_the_first_of_a_row(x, y):
+    return (x + (y[:1] if y.shape[-1] > 1 and y.stride(-1) == 0 else y)).contiguous()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "is_wrong"),
+    [
+        (lambda x, y: without_the_end(x + y, x.shape[1] > 8 and x.shape[1] % 8 == 5), True),
+        (lambda x, y: without_the_end(x + y, x.shape[1] > 8 and x.shape[1] % 8 == 6), True),
+        (lambda x, y: without_the_end(x + y, 12 <= x.shape[1] % 32 <= 30), True),
+        (lambda x, y: without_the_end(x + y, x.shape[1] > 100 and x.shape[1] % 48 == 0), True),
+        (lambda x, y: without_the_end(x + y, min(x.shape) > 32 and min(s % 32 for s in x.shape) > 16), True),
+        (as_if_flat, True),
+        (with_the_first_of_a_row, True),
+        (lambda x, y: (x + y).contiguous(), False),
+        (lambda x, y: x.contiguous() + y.contiguous(), False),
+    ],
+)
+def test_remainders_corners_and_layouts_of_one_argument(kernel, is_wrong):
+    @ow.op("reach::sum2")
+    def sum2(x: Float32[Tensor, "m n"], y: Float32[Tensor, "m n"]) -> Float32[Tensor, "m n"]:
+        return x + y
+
+    sum2.python(lambda x, y: kernel(x, y).contiguous(), name="kernel")
+    assert verdict_of(sum2, "values").status == ("fail" if is_wrong else "pass")

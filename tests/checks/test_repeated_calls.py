@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 
 import pytest
 import torch
@@ -68,6 +69,51 @@ def test_files_that_are_never_closed_are_a_warning(namespace, kernel, grows):
     (verdict,) = ow.check(twice, checks=["repeated calls"], kernels=["kernel"], device="cpu").verdicts
     assert verdict.status is (Status.WARNING if grows else Status.PASS), verdict.findings
     assert grows == any("files more are open after" in finding.message for finding in verdict.findings)
+
+
+_calls = [0]
+_scratch = torch.empty(256)
+
+
+def forgets_the_end_in_some_large_calls(x):
+    _calls[0] += x.numel() > 4096
+    result = 2 * x
+    if x.numel() > 4096 and _calls[0] % 7 == 0:
+        result[-1] = 0
+    return result
+
+
+def shares_scratch_of_small_calls(x):
+    if not 0 < x.numel() <= 256 or x.dtype is not torch.float32:
+        return 2 * x
+    _scratch[: x.numel()] = x
+    time.sleep(1e-4)
+    return 2 * _scratch[: x.numel()]
+
+
+def knows_up_to_four_threads(x):
+    return 2 * x if torch.get_num_threads() <= 4 else x.clone()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "found"),
+    [
+        (forgets_the_end_in_some_large_calls, "with the same arguments: "),
+        (shares_scratch_of_small_calls, "called by two threads at the same time: "),
+        (knows_up_to_four_threads, "with seven of torch's threads: "),
+        (lambda x: x + x, ""),
+    ],
+)
+def test_large_small_and_many_threads(namespace, kernel, found):
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return 2 * x
+
+    twice.python(kernel, name="kernel")
+    checks = ["repeated calls", "two threads", "surroundings"]
+    (verdict,) = ow.check(twice, checks=checks, kernels=["kernel"], device="cpu").verdicts
+    assert verdict.status is (Status.FAIL if found else Status.PASS), verdict.findings
+    assert any(found in finding.message for finding in verdict.findings)
 
 
 def takes_one_tensor_for_a_square(x, y):

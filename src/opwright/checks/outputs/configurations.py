@@ -20,7 +20,7 @@ __all__ = ["NAME", "check"]
 NAME = "configurations"
 _MEASURED = (
     "each configuration is right, but an autotuner launches all of them on the same tensors to measure them, and the "
-    "next launch finds what they have left: {}\n"
+    "next launch finds what they have left: {wrong}\n"
     "name what the kernel adds to in reset_to_zero= of triton.autotune, and what it changes in place in restore_value="
 )
 
@@ -36,10 +36,12 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     if not cases:
         yield NotChecked(NAME, "no case could be run")
         return
-    failures = [failure for name, alone in configurations if (failure := _failure(context, cases, name, alone))]
+    each = [(name, block, f"with the configuration {name}: " + "{wrong}") for name, block in configurations]
+    failures = [f for name, block, words in each if (f := _failure(context, cases, name, block, words)) is not None]
     measuring = kernel.measuring()
     if measuring is not None and not failures:
-        failures = [failure for failure in [_failure_by_measuring(context, typical, measuring)] if failure]
+        failure = _failure(context, typical, "all are measured", measuring, _MEASURED)
+        failures = [] if failure is None else [failure]
     yield from failures
     if not failures:
         message = f"{len(configurations)} configurations"
@@ -47,28 +49,15 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
 
 
 def _failure(
-    context: Context, cases: Sequence[Case], name: str, alone: contextlib.AbstractContextManager[None]
+    context: Context, cases: Sequence[Case], name: str, block: contextlib.AbstractContextManager[None], words: str
 ) -> Finding | None:
-    """The first case that is wrong with one configuration."""
-    with alone:
+    """The first case that is wrong in a block, with words about what is ``{wrong}``."""
+    with block:
         for case in cases:
             context.progress(NAME, f"{case} ({name})")
             wrong = _wrong(context, case)
             if wrong is not None:
-                return context.failed(NAME, str(case), f"with the configuration {name}: {wrong}")
-    return None
-
-
-def _failure_by_measuring(
-    context: Context, cases: Sequence[Case], measuring: contextlib.AbstractContextManager[None]
-) -> Finding | None:
-    """A case that is wrong only in the call in which an autotuner measures."""
-    with measuring:
-        for case in cases:
-            context.progress(NAME, f"{case} (all are measured)")
-            wrong = _wrong(context, case)
-            if wrong is not None:
-                return context.failed(NAME, str(case), _MEASURED.format(wrong))
+                return context.failed(NAME, str(case), words.replace("{wrong}", wrong))
     return None
 
 
