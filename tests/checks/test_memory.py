@@ -304,6 +304,21 @@ def test_lists_and_written_arguments():
     assert "memory before the start of argument 'xs'" in found["wrong"][0]
 
 
+def test_arguments_of_one_element_have_any_strides():
+    """Torch takes such memory for contiguous, and refuses to view it as bytes."""
+
+    @ow.op("memory_checks::scale_by")
+    def scale_by(x: Float[Tensor, "n"], a: Float32[Tensor, "1 1"], i: Int[Tensor, "1"]) -> Float[Tensor, "n"]:
+        return x * a.view(()).to(x.dtype) + i.to(x.dtype)
+
+    @scale_by.python
+    def right(x, a, i):
+        return x * a.view(()).to(x.dtype) + i.to(x.dtype)
+
+    (verdict,) = ow.check(scale_by, checks=CHECKS, device="cpu").verdicts
+    assert _messages(verdict) == []
+
+
 def test_results_that_differ_by_chance_are_no_reads_of_other_memory(monkeypatch):
     def judged(results):
         """What is said of a kernel that gives one bit in each of these calls, with the two patterns in turn."""

@@ -15,7 +15,7 @@ from opwright import tree
 from opwright.checks.comparison.tolerance import Computation, next_lower
 from opwright.checks.context import Context
 from opwright.checks.observation import SkippedCase
-from opwright.contract.dtypes import short
+from opwright.contract.dtypes import element_bytes, short
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.draw import draw
 from opwright.contract.inputs.sizes import elements
@@ -197,9 +197,8 @@ def _other_values(value: Any, bounds: Values | None) -> Iterator[Any]:
 
 def _reordered(t: torch.Tensor, order: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """The elements in another order, moved as bytes: torch cannot move every dtype."""
-    flat = t.clone(memory_format=torch.contiguous_format).flatten()
-    places = order(torch.arange(flat.numel()))
-    return flat.view(torch.uint8).view(-1, t.dtype.itemsize)[places].flatten().view(t.dtype).view(t.shape)
+    places = order(torch.arange(t.numel()))
+    return element_bytes(t).view(-1, t.dtype.itemsize)[places].flatten().view(t.dtype).view(t.shape)
 
 
 def _not_noticed(context: Context, found: Sequence[Computation]) -> Iterator[Finding | NotChecked]:

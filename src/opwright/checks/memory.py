@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from opwright.contract.dtypes import element_bytes
+
 __all__ = [
     "WITHOUT_SHORTAGE", "changed_bytes", "copy_back", "data_bytes", "free_bytes", "is_shortage", "on_cpu",
     "same_layout_copy",
@@ -103,7 +105,7 @@ def changed_bytes(now: torch.Tensor, before: torch.Tensor, *, elements: bool) ->
         elements: count all of them; else only those around the tensor's elements, which nothing may write.
     """
     if _is_mostly_unused(before):
-        return int((_bytes_of_elements(now) != _bytes_of_elements(before)).sum()) if elements else 0
+        return int((element_bytes(now) != element_bytes(before)).sum()) if elements else 0
     differ = _bytes_of(now) != _bytes_of(before)
     if not elements and now.numel():
         size = now.element_size()
@@ -121,7 +123,3 @@ def _is_mostly_unused(tensor: torch.Tensor) -> bool:
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-
-
-def _bytes_of_elements(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)

@@ -1,10 +1,10 @@
-"""Dtypes by the short names that messages and records use."""
+"""Dtypes by the short names that messages and records use, and elements of any of them as bytes."""
 
 from __future__ import annotations
 
 import torch
 
-__all__ = ["is_floating", "short"]
+__all__ = ["element_bytes", "is_floating", "short"]
 
 
 def short(dtype: torch.dtype) -> str:
@@ -15,3 +15,13 @@ def short(dtype: torch.dtype) -> str:
 def is_floating(dtype: torch.dtype) -> bool:
     """Whether it holds floating-point or complex numbers."""
     return dtype.is_floating_point or dtype.is_complex
+
+
+def element_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of the elements in order, as one row of bytes: equal for elements of equal bits, NaN among them. Pending
+    conjugations and negations are done.
+
+    Shape (numel × itemsize,), uint8, on the same device. Torch takes strided memory for contiguous where a dim has one
+    element, and then refuses to view it as bytes: hence always a copy.
+    """
+    return tensor.detach().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)

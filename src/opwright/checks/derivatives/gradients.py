@@ -20,6 +20,7 @@ from opwright.checks.observation import Observation, Prepared, SkippedCase, copy
 from opwright.checks.state import SET_UP_ONCE
 from opwright.contract import derive
 from opwright.contract.contract import Contract
+from opwright.contract.dtypes import element_bytes
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.layouts import arrange
 from opwright.results import Coverage, Finding, NotChecked, Origin, Status
@@ -270,13 +271,9 @@ def compare(
     inputs, grads = found.passed
     for what, now, then in (("the incoming gradient", grads, incoming), ("an input", inputs, run.before)):
         for a, b in zip(tree.tensors(list(now)), tree.tensors(list(then)), strict=True):
-            if not torch.equal(_bits(a), _bits(b)):
+            if not torch.equal(element_bytes(a).cpu(), element_bytes(b).cpu()):
                 return f"the backward wrote {what}"
     return _compare(context, run, tracked, incoming, found.of_inputs, of_each)
-
-
-def _bits(t: torch.Tensor) -> torch.Tensor:
-    return t.detach().cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
 
 
 def _visible(context: Context, run: Observation) -> tuple[torch.Tensor, ...]:

@@ -23,6 +23,7 @@ from opwright.checks.exceptions import in_words
 from opwright.checks.guarded import BITS, GuardedMemory
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Prepared, SkippedCase
+from opwright.contract.dtypes import element_bytes
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.layouts import FAR
 from opwright.contract.inputs.sizes import elements
@@ -154,10 +155,10 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 def _different_bits(a: Sequence[Any], b: Sequence[Any]) -> str | None:
     for i, pair in enumerate(zip(a, b, strict=True)):
-        x, y = (t.detach().cpu().contiguous() for t in pair)
+        x, y = (t.detach().cpu() for t in pair)
         if x.shape != y.shape or x.dtype != y.dtype:
             return f"output {i} has another shape or dtype"
-        bits = [t.reshape(-1).view(torch.uint8).view(-1, t.element_size()) for t in (x, y)]
+        bits = [element_bytes(t).view(-1, t.element_size()) for t in (x, y)]
         differ = (bits[0] != bits[1]).any(1).view(x.shape)
         if differ.any():
             return f"output {i}: {describe_difference(y, x, differ)}"

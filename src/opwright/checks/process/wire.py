@@ -24,6 +24,7 @@ import torch
 from opwright import tree
 from opwright.checks.kernel_calls import NotATensor
 from opwright.checks.memory import same_layout_copy
+from opwright.contract.dtypes import element_bytes
 
 __all__ = ["BrokenAnswer", "Connection", "Ended", "Shared", "dtype_named", "read_tensors", "write_tensors"]
 
@@ -212,10 +213,7 @@ def write_tensors(results: Sequence[Any]) -> tuple[list[Any], list[memoryview]]:
             described.append({"is": result.name})
         else:
             described.append({"dtype": str(result.dtype).removeprefix("torch."), "shape": list(result.shape)})
-            # A copy, as strides of empty tensors, and of dims of one element, may be any.
-            elements = result.detach().resolve_conj().resolve_neg().cpu().clone(memory_format=torch.contiguous_format)
-            elements = elements.reshape(-1)
-            payload.append(memoryview(elements.view(torch.uint8).numpy()))
+            payload.append(element_bytes(result.cpu()).numpy().data)
     return described, payload
 
 

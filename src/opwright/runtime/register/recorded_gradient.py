@@ -27,6 +27,7 @@ from opwright.backends.names_in_code import (
 from opwright.backends.native.tape import Unrecordable, record
 from opwright.backends.native.tracked_call import TrackedCalls
 from opwright.contract.contract import Contract
+from opwright.contract.dtypes import element_bytes
 from opwright.runtime.call.fast_path import is_plain_call
 from opwright.runtime.register.gradients import DerivedGradient
 
@@ -130,12 +131,7 @@ def _is_same(one: torch.Tensor | None, other: Any) -> bool:
     is_alike = (one.dtype, one.shape, one.stride(), one.device) == (
         other.dtype, other.shape, other.stride(), other.device,
     )  # fmt: skip
-    return is_alike and _bits(one).equal(_bits(other))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return (torch.view_as_real(flat) if flat.is_complex() else flat).view(torch.uint8)
+    return is_alike and element_bytes(one).equal(element_bytes(other))
 
 
 # -- what a reference depends on -------------------------------------------------------------------------------------
