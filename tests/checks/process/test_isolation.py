@@ -1,5 +1,8 @@
 """Workers: their inputs and results, and crashes that the parent survives."""
 
+import gc
+import importlib
+import inspect
 import os
 import select
 import signal
@@ -16,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.process import fork_servers
+from opwright.checks.process import fork_servers, forkserver
 from opwright.checks.process.forkserver import Role
 from opwright.errors import CheckError
 from opwright.runtime import serialization
@@ -117,6 +120,27 @@ def test_a_worker_runs_in_the_parents_folder_and_its_output_stays_out_of_ours(ca
 
     assert ow.check(twice, checks=["values"]).passed
     assert "printed by the kernel" not in capfd.readouterr().out
+
+
+def test_what_the_server_has_imported_is_shared_by_its_workers():
+    """A collection of garbage in a worker leaves it alone: else it would be copied, in a fifth of a second each."""
+    twice = make("frozen")
+
+    @twice.python(name="counts")
+    def _(x):
+        assert gc.get_freeze_count() > 100_000
+        return x + x
+
+    assert ow.check(twice, checks=["values"]).passed
+
+
+def test_the_files_of_new_modules_are_looked_up(tmp_path, monkeypatch):
+    (tmp_path / "looked_up_once.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    file = inspect.getabsfile(importlib.import_module("looked_up_once"))
+    assert file not in inspect.modulesbyfile
+    forkserver._look_up_files_of_modules()
+    assert inspect.modulesbyfile[file] == "looked_up_once"
 
 
 def test_what_a_crashing_kernel_printed_last_is_shown():

@@ -11,6 +11,7 @@ context that would not survive the fork.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import inspect
 import json
@@ -58,8 +59,16 @@ def _import_once(slow_imports: Sequence[str] = SLOW_IMPORTS) -> None:
     for name in _OWN_IMPORTS:
         importlib.import_module(name)
     importlib.import_module("opwright.runtime.kernel").import_all()
-    # torch asks Python from which module an operator is registered, which first looks up the files of all modules.
-    inspect.getmodule(_import_once.__code__)
+    _look_up_files_of_modules()
+    # A collection would look at each object of torch, and so copy its memory in each worker.
+    gc.collect()
+    gc.freeze()
+
+
+def _look_up_files_of_modules() -> None:
+    """Torch asks Python from which module an operator is registered, which first finds the files of all modules that
+    are new since it last did: when asked for a file that belongs to none."""
+    inspect.getmodule(compile("", "of no module", "exec"))
 
 
 def _can_use_a_gpu_after_fork() -> bool:
