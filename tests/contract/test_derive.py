@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float32, Int
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -354,6 +354,31 @@ def test_flops_of_reductions_and_of_data_movement(namespace: str) -> None:
         return x.T.clone().sum(0)
 
     assert total.flops(torch.randn(4, 5)) == 20
+
+
+WORKS = {
+    "matrix product": lambda x: x @ x.mT,
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x),  # a function of its own on a CPU
+    "softmax": lambda x: x.softmax(-1),
+    "scan": lambda x: x.cumsum(1),
+    "convolution": lambda x: torch.nn.functional.conv1d(x, torch.ones(4, x.shape[1], 2)),
+    "factorisation": lambda x: torch.linalg.cholesky(x @ x.mT + 100 * torch.eye(x.shape[1])),
+    "sum": lambda x: x.sum((0, 2)),
+    "what reads values": lambda x: x.exp() if bool(x.sum() > -1e9) else x,
+}
+
+
+@pytest.mark.parametrize("reference", WORKS.values(), ids=WORKS)
+def test_small_references_run_for_their_work_and_count_what_their_shapes_tell(reference, namespace, monkeypatch):
+    @ow.op(f"{namespace}::some")
+    def some(x: Float32[Tensor, "b m n"]) -> Float32[Tensor, "..."]:
+        return reference(x)
+
+    x = torch.randn(2, 8, 16)
+    found = derive.work(some.contract, [x])
+    assert max(found) > 1
+    monkeypatch.setattr(derive, "_is_quick_here", lambda tensors: False)
+    assert derive.work(some.contract, [x]) == found
 
 
 def test_hand_written_flops_are_what_torch_shows(namespace: str) -> None:
