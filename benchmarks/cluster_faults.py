@@ -51,7 +51,7 @@ _ROLES = {
     "ray::do": "a worker that runs a unit",
     "ray::Board": "the actor with the notes",
     "ray::": "a worker that waits",
-    "checks.process.forkserver": "",
+    "opwright.checks.process": "",
     "opwright check": "the command",
     "-m opwright": "the command",
     "dashboard": "Ray's agents",

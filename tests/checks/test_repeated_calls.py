@@ -71,6 +71,69 @@ def test_files_that_are_never_closed_are_a_warning(namespace, kernel, grows):
     assert grows == any("files more are open after" in finding.message for finding in verdict.findings)
 
 
+_gradients: list[torch.Tensor] = []
+_files: list[int] = []
+
+
+def keeps_every_gradient(ctx, g):
+    _gradients.append(2 * g)
+    return _gradients[-1]
+
+
+def leaves_a_file_open_in_the_backward(ctx, g):
+    os.open(os.devnull, os.O_RDONLY)
+    return 2 * g
+
+
+def keeps_the_last_gradient(ctx, g):
+    _gradients[:] = [2 * g]
+    return _gradients[0]
+
+
+def makes_a_cycle(ctx, g):
+    cycle: list[object] = [2 * g]
+    cycle.append(cycle)
+    return 2 * g
+
+
+@pytest.mark.parametrize(
+    ("backward", "grows"),
+    [
+        (keeps_every_gradient, "memory grew by"),
+        (leaves_a_file_open_in_the_backward, "files more are open"),
+        (keeps_the_last_gradient, ""),
+        (makes_a_cycle, ""),
+        (lambda ctx, g: 2 * g, ""),
+    ],
+)
+def test_what_backwards_do_not_give_back_is_a_warning(namespace, backward, grows):
+    @ow.op(f"{namespace}::twice")
+    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return 2 * x
+
+    twice.python(lambda x: x + x, name="kernel")
+    twice.register_autograd(backward)
+    (verdict,) = ow.check(twice, checks=["repeated calls"], device="cpu").verdicts
+    assert verdict.status is (Status.WARNING if grows else Status.PASS), verdict.findings
+    assert not grows or any(grows in f.message and "backwards" in f.message for f in verdict.findings)
+
+
+def keeps_its_result(ctx, inputs, output):
+    ctx.result = output
+    ctx.save_for_backward(*inputs)
+
+
+def test_a_result_that_its_own_graph_holds_is_given_back_in_time(namespace):
+    @ow.op(f"{namespace}::exponential")
+    def exponential(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x.exp()
+
+    exponential.python(lambda x: x.exp(), name="kernel")
+    exponential.register_autograd(lambda ctx, g: g * ctx.result, setup_context=keeps_its_result)
+    (verdict,) = ow.check(exponential, checks=["repeated calls"], device="cpu").verdicts
+    assert verdict.status is Status.PASS, verdict.findings
+
+
 _calls = [0]
 _scratch = torch.empty(256)
 

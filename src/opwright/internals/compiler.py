@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ __all__ = [
     "real_constants",
     "reset_compiled",
     "run_and_get_code",
+    "set_by_imports",
+    "settle_inductor_cache",
 ]  # fmt: skip
 
 
@@ -146,6 +149,12 @@ def settle_inductor_cache() -> None:
     cache = find("inductor_cache")
     if cache is not None:
         cache()  # sets TORCHINDUCTOR_CACHE_DIR
+
+
+def set_by_imports() -> dict[str, str]:
+    """The environment variables that importing torch's compiler sets where they are not set."""
+    default = find("inductor_cache_default")
+    return {} if default is None else {"TORCHINDUCTOR_CACHE_DIR": os.path.abspath(default())}
 
 
 def run_and_get_code(function: Callable[[], Any]) -> list[str] | None:

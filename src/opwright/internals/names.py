@@ -301,6 +301,12 @@ INTERNALS: tuple[Internal, ...] = (
         "Inductor's cache for kernels that are checked",
         "each check compiles anew",
     ),
+    Internal(
+        "inductor_cache_default",
+        "torch._inductor.runtime.cache_dir_utils.default_cache_dir",
+        "a server of checks that is started before torch is imported",
+        "it is started anew",
+    ),
     Internal("graph_lowering", "torch._inductor.graph.GraphLowering", "the compilation of that code", _NO_TARGET),
     Internal(
         "cuda_interface", "torch._dynamo.device_interface.CudaInterface", "Inductor's queries of a GPU", _NO_TARGET

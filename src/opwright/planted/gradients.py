@@ -69,6 +69,14 @@ def _save_copies(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(*(t.detach().clone() for t in inputs))
 
 
+_all: list[Tensor] = []
+
+
+def _remember(g: Tensor, memory: list[Tensor]) -> Tensor:
+    memory.append(g)
+    return g
+
+
 _FAULTS: dict[str, Backward] = {
     "a factor is missing": lambda g, x, y, needs: (g * x * y, g * x**2),
     "the sign is wrong": lambda g, x, y, needs: (-2 * g * x * y, g * x**2),
@@ -89,6 +97,10 @@ _FAULTS_LATER: dict[str, tuple[Backward, Callable[..., None]]] = {
     "saved in one buffer": (lambda g, x, y, needs: (2 * g * x * y, g * x**2), _save_in_one_buffer),
     "what is saved is changed": (lambda g, x, y, needs: (2 * g * x * y, g * x.data.mul_(x)), _save_copies),
 }
+# Faults of what stays in memory.
+_FAULTS_OF_MEMORY: dict[str, Backward] = {
+    "each gradient is kept": lambda g, x, y, needs: (_remember(2 * g * x * y, _all), g * x**2),
+}
 _RIGHT: dict[str, Backward] = {
     "as it is": lambda g, x, y, needs: (2 * g * x * y, g * x**2),
     "in float64": lambda g, x, y, needs: ((2.0 * g.double() * x * y).to(g.dtype), (g.double() * x**2).to(g.dtype)),
@@ -107,6 +119,10 @@ def _rows() -> list[Row]:
     for i, (name, (backward, setup)) in enumerate(_FAULTS_LATER.items()):
         operator = _square(f"wrong_later_{i}", backward, setup)
         found.append(planted(operator, "kernel", "gradients", defect=f"backward: {name}", checks=_CHECKS))
+    for i, (name, backward) in enumerate(_FAULTS_OF_MEMORY.items()):
+        operator = _square(f"wrong_memory_{i}", backward)
+        checks = (*_CHECKS, "repeated calls")
+        found.append(planted(operator, "kernel", "repeated calls", defect=f"backward: {name}", checks=checks))
     for i, (name, backward) in enumerate(_RIGHT.items()):
         found.append(correct(_square(f"right_{i}", backward), "kernel", defect=f"backward: {name}", checks=_CHECKS))
     return found

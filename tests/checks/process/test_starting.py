@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,25 @@ def test_variables_that_were_set_in_the_meantime_are_its_own(monkeypatch: pytest
         another = started(interpret=False)
         assert another.environment["SET_BY_A_MODULE"] == "1"
         assert ahead.process.poll() is not None
+        end(another)
+
+
+def test_variables_that_torch_sets_are_those_of_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with started_ahead() as ahead:
+        code = "import os, torch._dynamo; print(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
+        shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", shown.stdout.strip())
+        assert started(interpret=False) is ahead
+
+
+def test_another_folder_of_torchs_cache_is_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with started_ahead() as ahead:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+        another = started(interpret=False)
+        assert another is not ahead
+        assert another.environment["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
         end(another)
 
 

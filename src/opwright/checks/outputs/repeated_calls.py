@@ -6,6 +6,8 @@ buffers that a later call overwrites; memory, files and threads that are never g
 
 from __future__ import annotations
 
+import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +17,16 @@ import numpy as np
 import torch
 
 from opwright import tree
-from opwright.checks.allocation import address_space, given_out, open_files, threads
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
+from opwright.checks.derivatives import gradients
 from opwright.checks.exceptions import Raised, in_words
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, Prepared, SkippedCase
-from opwright.checks.outputs import values
+from opwright.checks.outputs import growth, values
+from opwright.contract import derive
 from opwright.contract.inputs.sizes import elements
-from opwright.results import Finding, NotChecked, Status
+from opwright.results import Finding, NotChecked, Origin, Status
 
 __all__ = ["NAME", "check", "draws_of", "is_right", "write_into"]
 
@@ -36,10 +39,9 @@ _DRAWS = 4
 # How many results are kept, to see whether later calls change them; and the bytes of those that are held, to see
 # whether later ones get their memory.
 _KEPT, _MOST_HELD = 8, 64 << 20
-# The bytes of the results of the calls that must not take more memory than as many before them; the number of calls.
-_RESULTS, _LEAST_THAT_LEAK, _MOST_THAT_LEAK = 16 << 20, 24, 512
-# What an allocator may keep for later, in bytes.
-_NOISE = 4 << 20
+# The bytes of the results of the calls that must not take more memory than as many before them, and of the gradients of
+# backwards; the number of calls.
+_RESULTS, _GRADIENTS, _LEAST_THAT_LEAK, _MOST_THAT_LEAK = 16 << 20, 8 << 20, 24, 512
 
 
 def check(context: Context) -> Iterator[Finding | NotChecked]:
@@ -60,7 +62,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     if wrong is not None:
         yield context.failed(NAME, str(case), wrong)
         return
-    found = list(_of_large_results(context))
+    found = [*_of_large_results(context), *_of_backwards(context)]
     yield from found
     if not any(one.status is Status.FAIL for one in found):
         yield Finding(NAME, Status.PASS, message=f"{calls} calls")
@@ -234,24 +236,33 @@ def _of_large_results(context: Context) -> Iterator[Finding]:
     if wrong is not None:
         yield context.failed(NAME, str(run.case), wrong)
         return
-    held: list[dict[str, int]] = []
-    for _ in range(3):  # what an allocator keeps for later grows once
-        held.append(_held(context.device))
-        _call_often(context, run, calls)
-    grown = {name: min(held[1][name] - held[0][name], held[2][name] - held[1][name]) for name in held[0]}
-    for name in _REMEDIES.keys() & grown.keys():
-        if grown[name] >= calls:
-            message = f"{grown[name]} {name} after {calls} calls"
-            yield Finding(NAME, Status.WARNING, str(run.case), message, remedy=_REMEDIES[name])
-            grown.pop(_ADDRESS_SPACE, None)  # in which threads have their stacks
-    for name in ("memory", "GPU memory", _ADDRESS_SPACE):
-        if grown.get(name, 0) > max(_NOISE, calls * size // 4):
-            yield Finding(
-                NAME, Status.WARNING, str(run.case),
-                f"{name} grew by {grown[name] / 2**20:.1f} MiB in {calls} calls, whose results were given back",
-                remedy="give back what a call allocates, and keep no tensors in globals",
-            )  # fmt: skip
-            return  # memory takes address space
+    arguments = same_layout(list(run.arguments))
+    yield from growth.findings(
+        context, NAME, run.case, lambda: context.results(write_into(arguments, run.arguments)), calls, size
+    )
+
+
+def _of_backwards(context: Context) -> Iterator[Finding]:
+    """Whether many forwards and backwards of a large case take no more and more memory, where a person has written the
+    gradient."""
+    if context.runs_slowly or context.op.parts["autograd"].origin is not Origin.CUSTOM:
+        return
+    cases = gradients.differentiable_cases(context, [*context.large_cases(1), *context.long_cases()])
+    if not cases:
+        return
+    run = context.observe(max(cases, key=lambda case: elements(context.op.contract, case)))
+    assert isinstance(run, Observation)  # these are only cases that ran
+    incoming = gradients.incoming_gradients(context, run, "contiguous")
+    if isinstance(incoming, NotChecked):
+        return
+    tracked = [derive.differentiable(t) for t in tree.tensors(run.arguments)]
+    forward_and_backward = functools.partial(context.calls.gradients, run.arguments, tracked, incoming)
+    if isinstance(forward_and_backward().of_inputs, str):
+        return  # the check "gradients" reports it
+    tensors = itertools.compress(tree.tensors(run.arguments), tracked)
+    size = max(1, sum(t.nbytes for t in tensors))
+    calls = min(max(_GRADIENTS // size, _LEAST_THAT_LEAK), _MOST_THAT_LEAK)
+    yield from growth.findings(context, NAME, run.case, forward_and_backward, calls, size, what="backwards")
 
 
 def _compare_often(context: Context, run: Observation, most: int) -> tuple[str | None, int]:
@@ -274,25 +285,3 @@ def _compare_often(context: Context, run: Observation, most: int) -> tuple[str |
         if call >= _LEAST_THAT_LEAK and time.monotonic() - started > _SECONDS / 4:
             return None, call
     return None, most
-
-
-# What is counted, and what to do if each call leaves one.
-_FILES, _THREADS, _ADDRESS_SPACE = "files more are open", "threads more are there", "address space"
-_REMEDIES = {
-    _FILES: "close what a call opens, also after an exception",
-    _THREADS: "end the threads that a call starts, or keep them for the next call",
-}
-
-
-def _held(device: str) -> dict[str, int]:
-    """What this process holds now, in bytes or numbers."""
-    return {**dict(given_out(device)), _ADDRESS_SPACE: address_space(), _FILES: open_files(), _THREADS: threads()}
-
-
-def _call_often(context: Context, run: Observation, calls: int) -> None:
-    """Call with the same arguments, and give the results back."""
-    arguments = same_layout(list(run.arguments))
-    for _ in range(calls):
-        context.progress(NAME, str(run.case))
-        context.results(write_into(arguments, run.arguments))
-        context.synchronize()

@@ -1,6 +1,6 @@
 """The process that workers are forked from: it has imported torch and run nothing.
 
-``python -m opwright.checks.process.forkserver FD`` reads requests from a socket. Each request is the name of what the
+``python -m opwright.checks.process FD`` reads requests from a socket. Each request is the name of what the
 worker becomes, with its sockets and a pipe for its output as file descriptors; the answer is ``{"pid": …}`` at once and
 ``{"exit": pid, "status": …}`` when the worker has ended; ``{"stopped": …}`` says that something stopped this process or
 its parent, other than a terminal's Ctrl-Z. Forking takes milliseconds where starting
@@ -31,7 +31,7 @@ from opwright.checks.relatives import adopt_orphans, children, end_with_parent, 
 from opwright.internals.cuda import gpus_counted_by_nvml, may_use_gpus
 from opwright.internals.names import SLOW_IMPORTS
 
-__all__ = ["MESSAGE_BYTES", "Role", "serve"]
+__all__ = ["MESSAGE_BYTES", "Role", "main", "serve"]
 
 MESSAGE_BYTES = 4096
 # A worker's sockets and its output; a judge has one to each process of two groups.
@@ -63,6 +63,7 @@ def _import_once(slow_imports: Sequence[str] = SLOW_IMPORTS) -> None:
     # A collection would look at each object of torch, and so copy its memory in each worker.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def _look_up_files_of_modules() -> None:
@@ -210,10 +211,10 @@ def _become_worker(role: Role, sockets: Sequence[int], output: int) -> None:
         os._exit(code)
 
 
-if __name__ == "__main__":
+def main(descriptor: str, *own_only: str) -> None:
+    """Serve the socket with this file descriptor."""
     warnings.simplefilter("ignore")
-    descriptor, *own_only = sys.argv[1:]
     _import_once(() if own_only else SLOW_IMPORTS)
     if not own_only and not _can_use_a_gpu_after_fork():
-        os.execv(sys.executable, [sys.executable, "-m", "opwright.checks.process.forkserver", descriptor, "own only"])
+        os.execv(sys.executable, [sys.executable, "-m", "opwright.checks.process", descriptor, "own only"])
     serve(socket.socket(fileno=int(descriptor)))

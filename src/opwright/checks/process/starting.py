@@ -1,5 +1,5 @@
-"""Starts the processes that workers are forked from. This module imports no torch: a command may start one ahead,
-which imports torch at the same time as the command itself, and loads what it checks."""
+"""Starts the processes that workers are forked from. This module imports no torch until a check runs: a command may
+start one ahead, which imports torch at the same time as the command itself, and loads what it checks."""
 
 from __future__ import annotations
 
@@ -49,11 +49,20 @@ def started(*, interpret: bool) -> Started:
     """A fork server: the one that was started ahead, if one that starts now would have the same environment."""
     environment = _environment(interpret=interpret)
     with _lock:
-        if _ahead and _ahead[0].environment == environment and _ahead[0].process.poll() is None:
+        if _ahead and _is_as_now(_ahead[0].environment, environment) and _ahead[0].process.poll() is None:
             return _ahead.pop()
         if not interpret:  # what was loaded in the meantime has set variables
             _end_ahead()
     return _start(environment)
+
+
+def _is_as_now(before: dict[str, str], now: dict[str, str]) -> bool:
+    """Whether nothing but imports of torch has changed the environment; these do so in the other process as well."""
+    if before == now:
+        return True
+    from opwright.internals.compiler import set_by_imports  # torch is imported by now
+
+    return {**set_by_imports(), **before} == {**set_by_imports(), **now}
 
 
 def _end_ahead() -> None:
@@ -73,7 +82,7 @@ def _start(environment: dict[str, str]) -> Started:
     path = os.pathsep.join(p for p in sys.path if p)  # for its own imports; each worker gets the path of its job
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "opwright.checks.process.forkserver", str(theirs.fileno())],
+            [sys.executable, "-m", "opwright.checks.process", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env={**environment, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,72 @@
+"""Seconds of ``opwright check`` for each operator of the gallery, of this opwright and optionally of an earlier one.
+
+Usage: op_times.py FILE [--before TREE] [--device cpu]
+
+Each is a whole command with all kernels that run here, its start included, with what an earlier one has compiled in the
+cache: the first of three, or in the folder OPWRIGHT_CACHE_DIR. The versions take turns at each operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from opwright.machine import this_machine
+
+HERE = Path(__file__).resolve().parent
+TARGETS = (
+    "add:add", "conv1d:conv1d", "conv1d:conv1d_taps", "kmeans:kmeans_assign", "kmeans:kmeans_sums",
+    "lltm:lltm", "lltm:lltm_backward", "lltm:lltm_backward_pointwise", "outer_sum:outer_sum", "trig:sin", "trig:cos",
+)  # fmt: skip
+
+
+def check(tree: Path, target: str, device: str, cache: str) -> dict[str, Any]:
+    """The seconds of one command, and how many kernels ran and passed."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OPWRIGHT_CACHE_DIR": cache}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "verdicts.json"
+        command = [sys.executable, "-m", "opwright", "check", f"opwright.gallery.{target}"]
+        started = time.monotonic()
+        done = subprocess.run(
+            [*command, "--device", device, "--json", str(file)], env=environment, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        seconds = time.monotonic() - started
+        if not file.exists():
+            sys.exit(f"{target}: {done.stdout}{done.stderr}")
+        ran = [v for v in json.loads(file.read_text())["verdicts"] if v["status"] != "refused"]
+    passed = sum(v["status"] in ("pass", "warning") for v in ran)
+    return {"seconds": round(seconds, 1), "kernels": len(ran), "passed": passed}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    trees = {"before": options.before} if options.before else {}
+    trees["after"] = HERE.parent
+    rows = {}
+    with tempfile.TemporaryDirectory() as folder:
+        cache = os.environ.get("OPWRIGHT_CACHE_DIR", folder)
+        for target in TARGETS:
+            row = {"cold": check(HERE.parent, target, options.device, cache)} if cache == folder else {}
+            row |= {name: check(tree, target, options.device, cache) for name, tree in trees.items()}
+            print(
+                f"{target:32}" + "".join(f"{name:>8} {one['seconds']:6.1f} s" for name, one in row.items()), flush=True
+            )
+            rows[target] = row
+    record = {"machine": this_machine().to_json(), "device": options.device, "operators": rows}
+    options.file.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What grows from call to call: memory, address space, open files and threads that a call does not give back."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+
+from opwright.checks.allocation import address_space, given_out, open_files, threads
+from opwright.checks.context import Context
+from opwright.contract.inputs.case import Case
+from opwright.results import Finding, Status
+
+__all__ = ["findings"]
+
+# What an allocator may keep for later, in bytes.
+_NOISE = 4 << 20
+# What is counted, and what to do if each call leaves one.
+_FILES, _THREADS, _ADDRESS_SPACE = "files more are open", "threads more are there", "address space"
+_REMEDIES = {
+    _FILES: "close what a call opens, also after an exception",
+    _THREADS: "end the threads that a call starts, or keep them for the next call",
+}
+
+
+def findings(
+    context: Context, check: str, case: Case, call: Callable[[], object], calls: int, size: int, what: str = "calls"
+) -> Iterator[Finding]:
+    """A warning for each kind of thing of which each of many calls leaves some.
+
+    Args:
+        call: one call, whose results are given back.
+        calls: how many are made at a time, three times.
+        size: the bytes of the results of one.
+        what: the word for the calls in messages.
+    """
+    held: list[dict[str, int]] = []
+    for _ in range(3):  # what an allocator keeps for later grows once
+        gc.collect()  # a cycle of objects is given back in time
+        held.append(_held(context.device))
+        for _ in range(calls):
+            context.progress(check, str(case))
+            call()
+            context.synchronize()
+    grown = {name: min(held[1][name] - held[0][name], held[2][name] - held[1][name]) for name in held[0]}
+    for name in _REMEDIES.keys() & grown.keys():
+        if grown[name] >= calls:
+            message = f"{grown[name]} {name} after {calls} {what}"
+            yield Finding(check, Status.WARNING, str(case), message, remedy=_REMEDIES[name])
+            grown.pop(_ADDRESS_SPACE, None)  # in which threads have their stacks
+    for name in ("memory", "GPU memory", _ADDRESS_SPACE):
+        if grown.get(name, 0) > max(_NOISE, calls * size // 4):
+            yield Finding(
+                check, Status.WARNING, str(case),
+                f"{name} grew by {grown[name] / 2**20:.1f} MiB in {calls} {what}, whose results were given back",
+                remedy="give back what a call allocates, and keep no tensors in globals",
+            )  # fmt: skip
+            return  # memory takes address space
+
+
+def _held(device: str) -> dict[str, int]:
+    """What this process holds now, in bytes or numbers."""
+    return {**dict(given_out(device)), _ADDRESS_SPACE: address_space(), _FILES: open_files(), _THREADS: threads()}
