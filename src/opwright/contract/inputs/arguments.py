@@ -199,7 +199,9 @@ def _is_free(argument: Argument) -> bool:
 
 
 # What a case's ``scalars`` mean for an int and for a float.
-_NUMBERS: dict[str, tuple[int, float]] = {"zero": (0, 0.0), "negative": (-1, -1.375), "large": (6, 7.5)}
+_NUMBERS: dict[str, tuple[int, float]] = {
+    "zero": (0, 0.0), "negative": (-1, -1.375), "large": (6, 7.5), "hundreds": (130, 130.5),
+}  # fmt: skip
 
 
 def _number(argument: Argument, env: Mapping[str, Any], generator: torch.Generator, scalars: str) -> Any:

@@ -17,7 +17,7 @@ MOST_LISTS = 3
 Size = int | tuple[int, ...]
 
 # Which values numbers without stated values have in a case; drawn, if it does not say.
-SCALARS = ("default", "zero", "negative", "large")
+SCALARS = ("default", "zero", "negative", "large", "hundreds")
 # Which values floating tensors without stated values have in a case; from a normal distribution, if it does not say.
 VALUES = ("large", "confident", "shifted", "inf", "nan", "tiny")
 # The same of integer tensors, where integers are computed from integers: up to near the largest of their dtype.
