@@ -13,6 +13,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.checks.context import Context
+from opwright.checks.outputs import growth
 from opwright.checks.outputs.repeated_calls import is_right
 from opwright.contract.inputs.cases import cases
 from opwright.planted.state import RIGHT, WARNINGS, WRONG, scale
@@ -132,6 +133,23 @@ def test_a_result_that_its_own_graph_holds_is_given_back_in_time(namespace):
     exponential.register_autograd(lambda ctx, g: g * ctx.result, setup_context=keeps_its_result)
     (verdict,) = ow.check(exponential, checks=["repeated calls"], device="cpu").verdicts
     assert verdict.status is Status.PASS, verdict.findings
+
+
+@pytest.mark.parametrize(("seconds", "made"), [(0.001, 3 * 40), (0.1, 3 * 8), (0.03, 3 * 17)])
+def test_calls_that_take_long_are_fewer_and_as_many_in_each_round(seconds, made, monkeypatch):
+    now, calls = [0.0], []
+    monkeypatch.setattr(growth.time, "monotonic", lambda: now[0])
+
+    def call():
+        now[0] += seconds
+        calls.append(os.open(os.devnull, os.O_RDONLY))
+
+    context = Context(scale, next(iter(RIGHT)), "cpu", "quick", [], lambda *_: None)
+    (found,) = growth.findings(context, "repeated calls", cases(scale.contract, "quick")[0], call, 40, 64)
+    for file in calls:
+        os.close(file)
+    assert len(calls) == made
+    assert found.message == f"{made // 3} files more are open after {made // 3} calls"
 
 
 _calls = [0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator
 
 from opwright.checks.allocation import address_space, given_out, open_files, threads
@@ -12,6 +13,8 @@ from opwright.results import Finding, Status
 
 __all__ = ["findings"]
 
+# The least number of calls, and after how many seconds there are no more.
+_LEAST, _SECONDS = 8, 0.5
 # What an allocator may keep for later, in bytes.
 _NOISE = 4 << 20
 # What is counted, and what to do if each call leaves one.
@@ -29,7 +32,7 @@ def findings(
 
     Args:
         call: one call, whose results are given back.
-        calls: how many are made at a time, three times.
+        calls: how many are made at a time, three times; fewer, if they take long.
         size: the bytes of the results of one.
         what: the word for the calls in messages.
     """
@@ -37,10 +40,14 @@ def findings(
     for _ in range(3):  # what an allocator keeps for later grows once
         gc.collect()  # a cycle of objects is given back in time
         held.append(_held(context.device))
-        for _ in range(calls):
+        started = time.monotonic()
+        for made in range(1, calls + 1):
             context.progress(check, str(case))
             call()
             context.synchronize()
+            if len(held) == 1 and made >= _LEAST and time.monotonic() - started > _SECONDS:
+                calls = made  # in the other rounds as well
+                break
     grown = {name: min(held[1][name] - held[0][name], held[2][name] - held[1][name]) for name in held[0]}
     for name in _REMEDIES.keys() & grown.keys():
         if grown[name] >= calls:

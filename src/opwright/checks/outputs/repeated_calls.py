@@ -282,6 +282,7 @@ def _compare_often(context: Context, run: Observation, most: int) -> tuple[str |
         reused = kept.hold(outputs[: context.op.contract.signature.output_count(run.expected)])
         if reused is not None:
             return f"call {call}: {reused}", call
-        if call >= _LEAST_THAT_LEAK and time.monotonic() - started > _SECONDS / 4:
+        seconds = time.monotonic() - started
+        if (call >= _LEAST_THAT_LEAK and seconds > _SECONDS / 4) or (call >= _LEAST_OF_SLOW and seconds > _SECONDS):
             return None, call
     return None, most
