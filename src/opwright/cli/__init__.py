@@ -68,13 +68,6 @@ def main() -> None:
 def _run() -> int:
     """The exit code of the command line. opwright's own errors are shown without a traceback."""
     gc.set_threshold(50_000, 20, 50)  # torch's modules are some million objects, among which there is no garbage
-    try:
-        return _exit_code()
-    finally:
-        gc.freeze()  # Python's end would look at each of them several times
-
-
-def _exit_code() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names and paths may hold what the terminal's encoding does not
             stream.reconfigure(errors="backslashreplace")
