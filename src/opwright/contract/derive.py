@@ -252,7 +252,7 @@ def flops(contract: Contract, arguments: Sequence[Any]) -> int:
 def work(contract: Contract, arguments: Sequence[Any]) -> tuple[int, int]:
     """FLOPs of the reference as ``flops`` counts them, and the number of terms in its longest sum or scan.
 
-    On small arguments on a CPU, the reference runs: that takes a fifth of the time.
+    On small arguments on a CPU, the reference runs: torch finds the shapes of results on meta tensors in Python.
     """
     if _is_quick_here(tree.tensors(list(arguments))):
         with contextlib.suppress(Exception):  # such as of what torch computes in another way on a CPU

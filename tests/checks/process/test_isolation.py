@@ -123,7 +123,7 @@ def test_a_worker_runs_in_the_parents_folder_and_its_output_stays_out_of_ours(ca
 
 
 def test_what_the_server_has_imported_is_shared_by_its_workers():
-    """A collection of garbage in a worker leaves it alone: else it would be copied, in a fifth of a second each."""
+    """A collection of garbage in a worker leaves it alone: else each would copy it."""
     twice = make("frozen")
 
     @twice.python(name="counts")

@@ -14,7 +14,7 @@ from opwright.results import Finding, Status
 __all__ = ["findings"]
 
 # The least number of calls, and after how many seconds there are no more.
-_LEAST, _SECONDS = 8, 0.5
+_LEAST, _SECONDS = 8, 2.0
 # What an allocator may keep for later, in bytes.
 _NOISE = 4 << 20
 # What is counted, and what to do if each call leaves one.

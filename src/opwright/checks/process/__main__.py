@@ -4,7 +4,7 @@ import gc
 import sys
 
 if __name__ == "__main__":
-    gc.disable()  # a fifth of the time of importing torch; the server collects once, and enables it
+    gc.disable()  # imports leave no garbage; the server collects once, and enables it
     from opwright.checks.process import forkserver
 
     forkserver.main(*sys.argv[1:])
