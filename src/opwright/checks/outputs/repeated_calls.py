@@ -283,6 +283,7 @@ def _compare_often(context: Context, run: Observation, most: int) -> tuple[str |
         if reused is not None:
             return f"call {call}: {reused}", call
         seconds = time.monotonic() - started
-        if (call >= _LEAST_THAT_LEAK and seconds > _SECONDS / 4) or (call >= _LEAST_OF_SLOW and seconds > _MOST_SECONDS):
+        least = _LEAST_THAT_LEAK if seconds < _MOST_SECONDS else _LEAST_OF_SLOW
+        if call >= least and seconds > _SECONDS / 4:
             return None, call
     return None, most
