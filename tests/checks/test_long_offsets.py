@@ -16,8 +16,8 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.checks.context import Context
-from opwright.checks.memory import free_bytes
-from opwright.checks.outputs import long_offsets
+from opwright.checks.copies import free_bytes
+from opwright.checks.memory import long_offsets
 from opwright.machine import this_machine
 from opwright.results import Finding, NotChecked, Status
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import opwright as ow
 from opwright.checks.context import Context
-from opwright.checks.outputs import guard_bands, protected_memory
+from opwright.checks.memory import guard_bands, protected_memory
 from opwright.contract.inputs.cases import cases
 from opwright.results import Finding, Status
 

@@ -12,9 +12,9 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.allocation import given_out, peak_of
 from opwright.checks.context import Context
-from opwright.checks.outputs import peak_memory
+from opwright.checks.memory import peak_memory
+from opwright.checks.memory.allocation import given_out, peak_of
 from opwright.contract.inputs.cases import cases
 from opwright.planted.peak_memory import RIGHT, WRONG, product, running_sum, scale
 from opwright.results import Finding, NotChecked, PeakMemory, Status

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
+from opwright.checks.calls import growth
+from opwright.checks.calls.repeated_calls import is_right
 from opwright.checks.context import Context
-from opwright.checks.outputs import growth
-from opwright.checks.outputs.repeated_calls import is_right
 from opwright.contract.inputs.cases import cases
 from opwright.planted.state import RIGHT, WARNINGS, WRONG, scale
 from opwright.results import Status

@@ -16,9 +16,9 @@ import torch
 
 from opwright import tree
 from opwright.checks.comparison.tolerance import Computation
+from opwright.checks.copies import WITHOUT_SHORTAGE, is_shortage, on_cpu
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import Calls, CallsHere
-from opwright.checks.memory import WITHOUT_SHORTAGE, is_shortage, on_cpu
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
 from opwright.contract import derive
 from opwright.contract.contract import Contract

@@ -15,8 +15,8 @@ import torch
 
 from opwright import tree
 from opwright.checks import state
+from opwright.checks.copies import same_layout_copy
 from opwright.checks.exceptions import Raised, in_words, pass_on_refusal, text_of, where_raised
-from opwright.checks.memory import same_layout_copy
 from opwright.errors import ContractError, OpwrightError
 from opwright.internals.compiler import fake_tensors
 from opwright.runtime.languages import REFERENCE

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from opwright.checks import meaning
+from opwright.checks.calls import concurrency, configurations, repeated_calls, streams, surroundings
 from opwright.checks.context import Check, Checker
 from opwright.checks.derivatives import gradients, own_backward, second_derivatives
+from opwright.checks.memory import guard_bands, long_offsets, peak_memory, protected_memory
 from opwright.checks.outputs import (
     afterwards,
-    concurrency,
-    configurations,
     global_state,
-    guard_bands,
-    long_offsets,
     metadata,
     own_work,
-    peak_memory,
     properties,
-    protected_memory,
     purity,
-    repeated_calls,
     special_values,
-    streams,
-    surroundings,
     values,
 )
 from opwright.checks.ranks import check as ranks

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opwright.checks.context import KERNEL
+from opwright.checks.copies import WITHOUT_SHORTAGE
 from opwright.checks.coverage import too_little
-from opwright.checks.memory import WITHOUT_SHORTAGE
-from opwright.checks.outputs import long_offsets, peak_memory, properties
+from opwright.checks.memory import long_offsets, peak_memory
+from opwright.checks.outputs import properties
 from opwright.checks.plan import Task
 from opwright.checks.process.fork_servers import ForkServer, ServerEndedError, alone, beside_others
 from opwright.checks.process.isolation import Ending, run_job

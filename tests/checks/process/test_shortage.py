@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.checks.memory import is_shortage
+from opwright.checks.copies import is_shortage
 from opwright.checks.process import isolation
 
 

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from opwright.checks.copies import changed_bytes
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import NotATensor
-from opwright.checks.memory import changed_bytes
 from opwright.checks.process.remote import RemoteCalls
 from opwright.checks.process.wire import BrokenAnswer, Connection, Ended, read_tensors, write_tensors
 from opwright.gallery.add import add

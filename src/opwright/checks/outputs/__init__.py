@@ -1,1 +1,1 @@
-"""Checks of what a kernel returns and writes: values, metadata, memory, streams."""
+"""Checks of what a kernel returns and leaves behind: values, metadata, arguments, settings."""

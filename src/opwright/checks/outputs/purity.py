@@ -9,7 +9,7 @@ import torch
 from opwright import tree
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
-from opwright.checks.memory import changed_bytes
+from opwright.checks.copies import changed_bytes
 from opwright.checks.observation import Observation
 from opwright.contract.signature import Argument
 from opwright.results import Finding, NotChecked

@@ -19,9 +19,9 @@ import torch
 from opwright import tree
 from opwright.checks import state
 from opwright.checks.context import Context
+from opwright.checks.copies import copy_back, same_layout_copy
 from opwright.checks.exceptions import Raised, in_words, pass_on_refusal
 from opwright.checks.kernel_calls import CallsHere, Layout, Meanwhile
-from opwright.checks.memory import copy_back, same_layout_copy
 from opwright.checks.process.messages import (
     LOST_GPU,
     Doing,

@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from opwright.checks.memory import WITHOUT_SHORTAGE, is_shortage
+from opwright.checks.copies import WITHOUT_SHORTAGE, is_shortage
 from opwright.checks.process.messages import Job
 from opwright.checks.ranks import world
 from opwright.results import Finding, Status

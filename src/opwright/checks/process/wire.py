@@ -22,8 +22,8 @@ import cloudpickle
 import torch
 
 from opwright import tree
+from opwright.checks.copies import same_layout_copy
 from opwright.checks.kernel_calls import NotATensor
-from opwright.checks.memory import same_layout_copy
 from opwright.contract.dtypes import element_bytes
 
 __all__ = ["BrokenAnswer", "Connection", "Ended", "Shared", "dtype_named", "read_tensors", "write_tensors"]

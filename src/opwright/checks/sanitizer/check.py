@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opwright.checks.context import Context
-from opwright.checks.outputs import guard_bands
+from opwright.checks.memory import guard_bands
 from opwright.checks.sanitizer.access_error import AccessError
 from opwright.checks.sanitizer.child import MARK
 from opwright.checks.sanitizer.reports import Section, sections

@@ -1,8 +1,8 @@
 """The check "memory": writes outside of tensors, and results that depend on memory that was never written.
 
-Each case runs in guarded memory (``checks/guarded.py``) twice, with other bits in all that a kernel must not read. What
-it writes there is found, and its results must be equal in every bit if they are so for equal bits. It is the first
-check that runs the kernel: where memory is not guarded, such a write may end the process later, in another's call.
+Each case runs in guarded memory (``checks/memory/guarded.py``) twice, with other bits in all that a kernel must not
+read. What it writes there is found, and its results must be equal in every bit if they are so for equal bits. It is the
+first check that runs the kernel: where memory is not guarded, such a write may end the process later, in another call.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from opwright.checks import state
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
 from opwright.checks.exceptions import in_words
-from opwright.checks.guarded import BITS, GuardedMemory
 from opwright.checks.kernel_calls import same_layout
+from opwright.checks.memory.guarded import BITS, GuardedMemory
 from opwright.checks.observation import Prepared, SkippedCase
 from opwright.contract.dtypes import element_bytes
 from opwright.contract.inputs.case import Case

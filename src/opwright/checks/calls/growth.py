@@ -6,8 +6,8 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 
-from opwright.checks.allocation import address_space, given_out, open_files, threads
 from opwright.checks.context import Context
+from opwright.checks.memory.allocation import address_space, given_out, open_files, threads
 from opwright.contract.inputs.case import Case
 from opwright.results import Finding, Status
 

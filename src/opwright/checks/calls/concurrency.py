@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from opwright.checks.calls.repeated_calls import draws_of, is_right, write_into
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Prepared
-from opwright.checks.outputs.repeated_calls import draws_of, is_right, write_into
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.sizes import elements
 from opwright.results import Finding, NotChecked, Status

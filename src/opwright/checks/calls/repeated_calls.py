@@ -17,13 +17,14 @@ import numpy as np
 import torch
 
 from opwright import tree
+from opwright.checks.calls import growth
 from opwright.checks.comparison.tolerance import describe_difference
 from opwright.checks.context import Context
 from opwright.checks.derivatives import gradients
 from opwright.checks.exceptions import Raised, in_words
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, Prepared, SkippedCase
-from opwright.checks.outputs import growth, values
+from opwright.checks.outputs import values
 from opwright.contract import derive
 from opwright.contract.inputs.sizes import elements
 from opwright.results import Finding, NotChecked, Origin, Status

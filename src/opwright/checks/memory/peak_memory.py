@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from opwright import tree
-from opwright.checks.allocation import OtherThreads, given_out, peak_of, room_for_small_blocks, why_no_peaks
 from opwright.checks.context import Context
+from opwright.checks.copies import on_cpu
 from opwright.checks.kernel_calls import same_layout
-from opwright.checks.memory import on_cpu
+from opwright.checks.memory.allocation import OtherThreads, given_out, peak_of, room_for_small_blocks, why_no_peaks
 from opwright.checks.observation import Prepared, SkippedCase
 from opwright.contract import derive
 from opwright.contract.inputs.case import Case

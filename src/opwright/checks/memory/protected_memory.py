@@ -17,9 +17,9 @@ import torch
 
 from opwright import tree
 from opwright.checks.context import Context
-from opwright.checks.guarded import Edge, at_edge, read_only
+from opwright.checks.memory import guard_bands
+from opwright.checks.memory.guarded import Edge, at_edge, read_only
 from opwright.checks.observation import Prepared, SkippedCase
-from opwright.checks.outputs import guard_bands
 from opwright.checks.state import in_simulator
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.sizes import elements

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from opwright.checks.calls.repeated_calls import is_right
 from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.observation import Observation, SkippedCase
-from opwright.checks.outputs.repeated_calls import is_right
 from opwright.results import Finding, NotChecked, Status
 
 __all__ = ["NAME", "check"]

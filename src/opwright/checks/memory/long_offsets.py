@@ -22,8 +22,8 @@ import torch
 
 from opwright import tree
 from opwright.checks.context import Context
+from opwright.checks.copies import data_bytes, free_bytes, is_shortage
 from opwright.checks.exceptions import in_words
-from opwright.checks.memory import data_bytes, free_bytes, is_shortage
 from opwright.checks.state import in_simulator
 from opwright.contract import derive
 from opwright.contract.inputs.arguments import arguments_of, env_of, shape_of

@@ -1,0 +1,1 @@
+"""How a kernel is called: often, in several threads and streams, with other settings, in each configuration."""
