@@ -41,9 +41,9 @@ def import_all() -> None:
 
 
 @contextlib.contextmanager
-def under_check() -> Iterator[None]:
+def under_check(order: int = 1) -> Iterator[None]:
     """Enter what each language needs in a process that checks kernels (``Backend.under_check``)."""
     with contextlib.ExitStack() as stack:
         for name in BACKENDS:
-            stack.enter_context(get_backend(name).under_check())
+            stack.enter_context(get_backend(name).under_check(order))
         yield

@@ -165,8 +165,9 @@ class Backend(abc.ABC):
         """Like ``compile``, where other kernels are in the same source. Default: each is compiled by itself."""
         return self.compile(spec, contract, tools)
 
-    def under_check(self) -> contextlib.AbstractContextManager[None]:
-        """A context for every kernel of a check, in any language; the simulator permutes its threads in it."""
+    def under_check(self, order: int) -> contextlib.AbstractContextManager[None]:
+        """A context for every kernel of a check, in any language. In it, simulators run threads and programs in an
+        order that follows from the number ``order``."""
         return contextlib.nullcontext()
 
     def dtypes_here(self, spec: KernelSpec, device: str, machine: Machine) -> Collection[torch.dtype] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opwright.checks import meaning
-from opwright.checks.calls import concurrency, configurations, repeated_calls, streams, surroundings
+from opwright.checks.calls import concurrency, configurations, determinism, repeated_calls, streams, surroundings
 from opwright.checks.context import Check, Checker
 from opwright.checks.derivatives import gradients, own_backward, second_derivatives
 from opwright.checks.memory import guard_bands, long_offsets, peak_memory, protected_memory
@@ -36,6 +36,7 @@ CHECKS: dict[str, Check] = {
     repeated_calls.NAME: repeated_calls.check,
     peak_memory.NAME: peak_memory.check,
     surroundings.NAME: surroundings.check,
+    determinism.NAME: determinism.check,
     concurrency.NAME: concurrency.check,
     streams.NAME: streams.check,
     configurations.NAME: configurations.check,
@@ -60,10 +61,9 @@ CHECKS: dict[str, Check] = {
 # Those that look at what a kernel does in its own process, and run there. Others run in a process in which no kernel
 # does, and are not to be deceived by it.
 BESIDE_THE_KERNEL = frozenset({
-    guard_bands.NAME, repeated_calls.NAME, peak_memory.NAME, surroundings.NAME, concurrency.NAME, streams.NAME,
-    configurations.NAME, own_backward.NAME, second_derivatives.NAME, vmap.NAME, sharding.NAME, flops.NAME, opcheck.NAME,
-    compiled.NAME, sanitizer.NAME, long_offsets.NAME, own_work.NAME,
-    protected_memory.NAME,
+    guard_bands.NAME, repeated_calls.NAME, peak_memory.NAME, surroundings.NAME, determinism.NAME, concurrency.NAME,
+    streams.NAME, configurations.NAME, own_backward.NAME, second_derivatives.NAME, vmap.NAME, sharding.NAME, flops.NAME,
+    opcheck.NAME, compiled.NAME, sanitizer.NAME, long_offsets.NAME, own_work.NAME, protected_memory.NAME,
 })  # fmt: skip
 
 # Those that examine every case: each case runs once for all of them.

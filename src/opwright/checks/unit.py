@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from opwright.checks.calls import determinism
 from opwright.checks.context import KERNEL
 from opwright.checks.copies import WITHOUT_SHORTAGE
 from opwright.checks.coverage import too_little
@@ -233,6 +234,8 @@ def _concerns(operator: Op, check: str) -> bool:
         return False
     if check in (ranks.NAME, ranks.GRADIENTS):
         return bool(operator.contract.signature.groups)
+    if check == determinism.NAME:
+        return operator.contract.deterministic
     if check == properties.NAME:
         return bool(operator.properties)
     parts = {"vmap": "vmap", "sharding": "sharding", "flops": "flops", "second derivatives": "autograd"}

@@ -42,6 +42,8 @@ class Contract:
     where: tuple[Relation, ...] = ()
     # Whether results are random; the name of the int argument that is the seed, if there is one.
     random: bool | str = False
+    # Whether the same arguments are to give the same bits in every call.
+    deterministic: bool = False
     # The operator of which this one is the functional form, if it is one.
     functional_of: str = ""
     own_inputs: OwnInputs = field(default_factory=OwnInputs)
@@ -73,6 +75,7 @@ class Contract:
             str(self.autocast),
             *map(str, self.where),
             str(self.random),
+            *["deterministic"] * self.deterministic,
             *(f"group {i}" for i in self.signature.groups),
             fingerprint(self.function),
         )

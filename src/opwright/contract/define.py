@@ -31,7 +31,7 @@ AUTOCAST = ("lower", "float32", "promote")
 
 def make_contract(
     qualname: str, function: Callable[..., Any], scope: Mapping[str, Any], autocast: str | None = None,
-    *, where: Sequence[str] | str = (), random: bool | str = False, examined: bool = False,
+    *, where: Sequence[str] | str = (), random: bool | str = False, deterministic: bool = False, examined: bool = False,
 ) -> Contract:  # fmt: skip
     """Make a contract from a typed function.
 
@@ -42,6 +42,7 @@ def make_contract(
         autocast: one of ``AUTOCAST``, or None.
         where: conditions on sizes and ``int`` arguments.
         random: whether results are random, or the name of the argument that is the seed.
+        deterministic: whether the same arguments are to give the same bits in every call.
         examined: what the function writes was compared with what it declares before, when it was packaged.
 
     Raises:
@@ -51,6 +52,11 @@ def make_contract(
     if autocast is not None and autocast not in AUTOCAST:
         raise ContractError(
             f"{qualname}: autocast={autocast!r} is not a policy", fix=f"use one of {list(AUTOCAST)}, or None"
+        )
+    if deterministic and random is True:
+        raise ContractError(
+            f"{qualname}: deterministic=True, but its results are random (random=True)",
+            fix='leave one of them out, or take the seed as an int argument and write random="seed"',
         )
     if not inspect.isfunction(function):
         raise ContractError(
@@ -70,6 +76,7 @@ def make_contract(
         doc=inspect.getdoc(function) or "",
         autocast=autocast,
         random=_checked_random(qualname, signature, random),
+        deterministic=deterministic,
         where=_read_relations(qualname, signature, [where] if isinstance(where, str) else where),
     )
     if contract.signature.mutated and signature.language == "numpy":

@@ -160,6 +160,11 @@ def _(x: Tensor, a: float) -> Tensor:
     return a * x if x.dtype is not torch.float32 else (a * x).to(torch.get_default_dtype())
 
 
+@scale.python(name="computes in autocast's dtype")
+def _(x: Tensor, a: float) -> Tensor:
+    return (x.unsqueeze(1) @ x.new_full((1, 1), a)).squeeze(1)
+
+
 @scale.python(name="shares scratch memory")
 def _(x: Tensor, a: float) -> Tensor:
     scratch = _shared(x.device)[: x.nbytes].view(x.dtype)
@@ -197,12 +202,13 @@ WRONG = {
     "is right in one thread": "in another thread: ",
     "is right with several threads": "with one of torch's threads: ",
     "leaves the dtype to a setting": "with float64 as the default dtype: ",
+    "computes in autocast's dtype": "under torch.autocast: ",
     "shares scratch memory": "called by two threads at the same time: ",
     "calls the reference": "it calls the reference",
 }
 WARNINGS = {
     "leaks", "leaks memory of the CPU", "leaks pages that nobody touches", "leaves a thread",
-    "leaves the dtype to a setting", "calls the reference",
+    "leaves the dtype to a setting", "computes in autocast's dtype", "calls the reference",
 }  # fmt: skip
 
 # -- right kernels ----------------------------------------------------------------------------------------------------
@@ -274,6 +280,12 @@ def _(x: Tensor, a: float) -> Tensor:
     return torch.mul(x, a, out=torch.empty(2 * len(x), dtype=x.dtype, device=x.device)[: len(x)])
 
 
+@scale.python(name="multiplies matrices without autocast")
+def _(x: Tensor, a: float) -> Tensor:
+    with torch.autocast(x.device.type, enabled=False):
+        return (x.unsqueeze(1) @ x.new_full((1, 1), a)).squeeze(1)
+
+
 @scale.python(name="keeps some megabytes")
 def _(x: Tensor, a: float) -> Tensor:
     _kept.append(torch.empty(1 << 10)) if len(_kept) < 1000 else None
@@ -288,7 +300,7 @@ _EXPECTED = {"calls the reference": "own work", "shares scratch memory": "two th
 
 
 def _expected(kernel: str) -> str:
-    in_surroundings = WRONG[kernel].startswith(("without ", "in ", "with "))
+    in_surroundings = WRONG[kernel].startswith(("without ", "in ", "with ", "under "))
     return _EXPECTED.get(kernel, "surroundings" if in_surroundings else "repeated calls")
 
 

@@ -64,6 +64,7 @@ def op(
     *,
     where: Sequence[str] | str = (),
     random: bool | str = False,
+    deterministic: bool = False,
     autocast: Autocast | None = None,
 ) -> Decorator:
     """Define an operator by a typed function, its reference implementation.
@@ -75,6 +76,9 @@ def op(
         random: True if the same arguments give different results; the name of an ``int`` argument if that is the seed,
             and kernels may draw other numbers from it than the reference. Results are compared by their statistics, and
             no gradient is derived.
+        deterministic: True if the same arguments (and the same seed) have to give the same bits in every call, forward
+            and backward: checks call each kernel many times, also beside other work and in each configuration. By
+            default, sums may be added up in another order in each call.
         autocast: what it does with floating arguments under ``torch.autocast``: ``"lower"`` casts them to autocast's
             dtype (as for a matrix product), ``"float32"`` to float32, ``"promote"`` to the widest among them (float64
             stays). None leaves them unchanged.
@@ -115,7 +119,9 @@ def op(
     scope = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
 
     def decorate(reference: Callable[..., Any], /) -> Any:
-        return Op(make_contract(qualname, reference, scope, autocast, where=where, random=random))
+        return Op(
+            make_contract(qualname, reference, scope, autocast, where=where, random=random, deterministic=deterministic)
+        )
 
     return decorate
 

@@ -56,7 +56,7 @@ class NumbaBackend(Backend):
                     fix="pass True or False",
                 )
 
-    def under_check(self) -> contextlib.AbstractContextManager[None]:
+    def under_check(self, order: int) -> contextlib.AbstractContextManager[None]:
         return _indices_checked()
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:

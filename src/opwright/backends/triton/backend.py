@@ -15,6 +15,7 @@ import sys
 import types
 import zlib
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ from opwright.results import Accepted, Probe, Refused
 
 __all__ = ["TritonBackend"]
 
+# The order of simulated programs, to which the sizes of a call are added.
+_order: ContextVar[int] = ContextVar("order", default=0)
 _IMPORTS_GLUON = re.compile(r"^\s*(from|import)\s+triton\.experimental(\.gluon\b|\s+import\s.*\bgluon\b)", re.MULTILINE)
 
 
@@ -77,6 +80,10 @@ class TritonBackend(Backend):
         super().validate(spec, contract)
         if not isinstance(spec.source, Path):
             _refuse_wrong_decorator_order(spec.source, contract)
+
+    def under_check(self, order: int) -> contextlib.AbstractContextManager[None]:
+        """Run simulated programs in an order that differs from call to call, if the number does."""
+        return _in_order(order)
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
         if not isinstance(spec.source, Path):
@@ -140,11 +147,21 @@ def _simulated(launch: Launch) -> Launch:
     @functools.wraps(launch)
     def launch_simulated(*arguments: Any) -> Any:
         given = tree.tensors(list(arguments))
-        order = zlib.crc32(repr([tuple(t.shape) for t in given]).encode())  # several, but one for calls that are alike
+        # Several, but one for calls that are alike.
+        order = zlib.crc32(repr((_order.get(), [tuple(t.shape) for t in given])).encode())
         with simulate(seed=order, given=given):
             return launch(*arguments)
 
     return launch_simulated
+
+
+@contextlib.contextmanager
+def _in_order(order: int) -> Iterator[None]:
+    before = _order.set(order)
+    try:
+        yield
+    finally:
+        _order.reset(before)
 
 
 @contextlib.contextmanager

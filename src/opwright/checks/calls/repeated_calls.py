@@ -6,8 +6,6 @@ buffers that a later call overwrites; memory, files and threads that are never g
 
 from __future__ import annotations
 
-import functools
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -253,15 +251,10 @@ def _of_backwards(context: Context) -> Iterator[Finding]:
         return
     run = context.observe(max(cases, key=lambda case: elements(context.op.contract, case)))
     assert isinstance(run, Observation)  # these are only cases that ran
-    incoming = gradients.incoming_gradients(context, run, "contiguous")
-    if isinstance(incoming, NotChecked):
+    forward_and_backward = gradients.backward_of(context, run)
+    if forward_and_backward is None:
         return
-    tracked = [derive.differentiable(t) for t in tree.tensors(run.arguments)]
-    forward_and_backward = functools.partial(context.calls.gradients, run.arguments, tracked, incoming)
-    if isinstance(forward_and_backward().of_inputs, str):
-        return  # the check "gradients" reports it
-    tensors = itertools.compress(tree.tensors(run.arguments), tracked)
-    size = max(1, sum(t.nbytes for t in tensors))
+    size = max(1, sum(t.nbytes for t in tree.tensors(run.arguments) if derive.differentiable(t)))
     calls = min(max(_GRADIENTS // size, _LEAST_THAT_LEAK), _MOST_THAT_LEAK)
     yield from growth.findings(context, NAME, run.case, forward_and_backward, calls, size, what="backwards")
 

@@ -1,9 +1,10 @@
-"""The check "surroundings": results are the same in inference mode, in another thread, and with other settings; and are
-right where one tensor is passed for two arguments."""
+"""The check "surroundings": results are right in inference mode, in another thread, with other settings, beside other
+work and on another GPU; and where one tensor is passed for two arguments."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +13,17 @@ from typing import Any
 
 import torch
 
+from opwright import tree
+from opwright.checks.calls.blocks import beside_other_work, without_deterministic_algorithms
 from opwright.checks.calls.repeated_calls import is_right
+from opwright.checks.comparison.bits import different_bits
 from opwright.checks.context import Context
+from opwright.checks.copies import same_layout_copy
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import same_layout
-from opwright.checks.observation import Observation, SkippedCase
+from opwright.checks.observation import Observation, SkippedCase, copy_of, to_cpu
 from opwright.results import Finding, NotChecked, Status
+from opwright.runtime.op import Op
 
 __all__ = ["NAME", "check"]
 
@@ -37,26 +43,48 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     assert isinstance(run, Observation)  # typical_cases returns only cases that ran
     if is_right(context, run, run.outputs) is not None:
         return  # the check "values" reports it
-    found = [*(_difference(context, run, around) for around in _SURROUNDINGS), _of_one_tensor(context, run)]
+    chosen = [around for around in _SURROUNDINGS if around.device in ("", context.device)]
+    found: list[Finding | NotChecked | None] = [_difference(context, run, around) for around in chosen]
+    found += [_of_one_tensor(context, run), _of_another_gpu(context, run)]
     yield from (f for f in found if f is not None)
-    if not any(f is not None and f.status is Status.FAIL for f in found):
-        yield Finding(NAME, Status.PASS, message=", ".join(around.words for around in _SURROUNDINGS))
+    if not any(isinstance(f, Finding) and f.status is Status.FAIL for f in found):
+        yield Finding(NAME, Status.PASS, message=", ".join(around.words for around in chosen))
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 @dataclass(frozen=True)
 class _Surrounding:
+    """Where a call is made.
+
+    Attributes:
+        block: the calls are made in one.
+        call: how the kernel is called in it.
+        calls: how often.
+        device: where it exists; empty for everywhere.
+        remedy: of a difference that is a warning. There is none where the reference itself differs.
+        only_for: the operators that it concerns.
+    """
+
     words: str
     block: Callable[[], contextlib.AbstractContextManager[Any]]
-    remedy: str = ""  # of a difference that is a warning
+    call: Callable[..., Any] = _call
+    calls: int = 1
+    device: str = ""
+    remedy: str = ""
+    only_for: Callable[[Op], bool] = lambda op: True
 
 
 def _difference(context: Context, run: Observation, around: _Surrounding) -> Finding | None:
-    context.progress(NAME, str(run.case))
-    with around.block() as call:
+    if not around.only_for(context.op):
+        return None
+    with around.block():
         if around.remedy and _reference_differs(run):
             return None
-        outputs = _returned(context, same_layout(list(run.arguments)), call)
-    wrong = is_right(context, run, outputs)
+        results = [_returned(context, run, same_layout(list(run.arguments)), around.call) for _ in range(around.calls)]
+    wrong = next((wrong for each in results if (wrong := is_right(context, run, each)) is not None), None)
     if wrong is None:
         return None
     if around.remedy:
@@ -77,8 +105,7 @@ def _of_one_tensor(context: Context, run: Observation) -> Finding | None:
         return None
     copies = same_layout(list(once.arguments))
     copies[second] = copies[first]
-    context.progress(NAME, str(run.case))
-    wrong = is_right(context, once, _returned(context, copies, _call))
+    wrong = is_right(context, once, _returned(context, run, copies))
     both = f"{stated[first].name!r} and {stated[second].name!r}"
     return None if wrong is None else context.failed(NAME, str(run.case), f"with one tensor for {both}: {wrong}")
 
@@ -90,7 +117,43 @@ def _alike(run: Observation, first: int, second: int) -> bool:
     return (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride())
 
 
-def _returned(context: Context, arguments: Sequence[Any], call: Callable[..., Any]) -> tuple[Any, ...] | Raised:
+def _of_another_gpu(context: Context, run: Observation) -> Finding | NotChecked | None:
+    """What is wrong with calls on a GPU that is not the current one: of these arguments, of others there, and again."""
+    if context.device != "cuda":
+        return None
+    count = torch.cuda.device_count()
+    if count < 2:
+        return NotChecked(NAME, "another current GPU: this machine has one")
+    here = torch.cuda.current_device()
+    other = (here + 1) % count
+    for words, current, gpu in (
+        ("with another GPU as the current one", other, here),
+        ("on a GPU that is not the current one", here, other),
+        ("after a call on another GPU", here, here),
+    ):
+        with torch.cuda.device(current):
+            to_gpu = functools.partial(same_layout_copy, device=f"cuda:{gpu}")
+            outputs = _returned(context, run, tree.map_tensors(to_gpu, list(run.arguments)))
+            torch.cuda.synchronize(gpu)
+        wrong = is_right(context, run, outputs) or _elsewhere(outputs, gpu)
+        if wrong is not None:
+            return context.failed(NAME, str(run.case), f"{words}: {wrong}\n{_ON_EACH_GPU}")
+    return None
+
+
+_ON_EACH_GPU = "allocate where the arguments are, and keep what is kept (memory, modules, attributes) for each GPU"
+
+
+def _elsewhere(outputs: tuple[Any, ...] | Raised, gpu: int) -> str | None:
+    assert not isinstance(outputs, Raised)  # which is not right
+    places = [t.device.index for t in outputs]
+    return None if set(places) <= {gpu} else f"results are on GPU {places}, arguments on GPU {gpu}"
+
+
+def _returned(
+    context: Context, run: Observation, arguments: Sequence[Any], call: Callable[..., Any] = _call
+) -> tuple[Any, ...] | Raised:
+    context.progress(NAME, str(run.case))
     try:
         outputs: tuple[Any, ...] = call(context.results, arguments)
         context.synchronize()
@@ -102,83 +165,70 @@ def _returned(context: Context, arguments: Sequence[Any], call: Callable[..., An
 def _reference_differs(run: Observation) -> bool:
     """Whether the reference itself depends on the surroundings."""
     with contextlib.suppress(Exception):
-        again = run.reference.run(run.before)
-        return any(a.dtype != b.dtype or a.shape != b.shape for a, b in zip(again, run.expected, strict=True))
+        return different_bits(run.expected, run.reference.run(to_cpu(copy_of(run.before)))) is not None
     return True
 
 
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
-
-
 @contextlib.contextmanager
-def _without_deterministic_algorithms() -> Iterator[Callable[..., Any]]:
-    torch.use_deterministic_algorithms(False)
-    try:
-        yield _call
-    finally:
-        torch.use_deterministic_algorithms(True, warn_only=True)
-
-
-@contextlib.contextmanager
-def _in_inference_mode() -> Iterator[Callable[..., Any]]:
-    with torch.inference_mode():
-        yield _call
-
-
-@contextlib.contextmanager
-def _with_float64_as_default() -> Iterator[Callable[..., Any]]:
+def _with_float64_as_default() -> Iterator[None]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        yield _call
+        yield
     finally:
         torch.set_default_dtype(before)
 
 
-def _with_threads(count: int) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-    @contextlib.contextmanager
-    def block() -> Iterator[Callable[..., Any]]:
-        before = torch.get_num_threads()
-        torch.set_num_threads(count)
-        try:
-            yield _call
-        finally:
-            torch.set_num_threads(before)
-
-    return block
+@contextlib.contextmanager
+def _with_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager
-def _in_another_thread() -> Iterator[Callable[..., Any]]:
-    def call(function: Callable[..., Any], *arguments: Any) -> Any:
-        results: list[Any] = []
+def _under_autocast() -> Iterator[None]:
+    """On both types of devices: the reference runs on the CPU."""
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cuda", dtype=torch.bfloat16):
+        yield
 
-        def run() -> None:
-            try:
-                results.append(function(*arguments))
-            except Exception as error:  # raised again in the caller's thread
-                results.append(error)
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join(_LONGEST_S)
-        if isinstance(results[0], Exception):
-            raise results[0]
-        return results[0]
+def _in_another_thread(function: Callable[..., Any], *arguments: Any) -> Any:
+    results: list[Any] = []
 
-    yield call
+    def run() -> None:
+        try:
+            results.append(function(*arguments))
+        except Exception as error:  # raised again in the caller's thread
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(_LONGEST_S)
+    if isinstance(results[0], Exception):
+        raise results[0]
+    return results[0]
 
 
 _SURROUNDINGS = (
-    _Surrounding("without deterministic algorithms", _without_deterministic_algorithms),
-    _Surrounding("in inference mode", _in_inference_mode),
-    _Surrounding("in another thread", _in_another_thread),
-    _Surrounding("with one of torch's threads", _with_threads(1)),
-    _Surrounding("with seven of torch's threads", _with_threads(7)),
+    _Surrounding("without deterministic algorithms", without_deterministic_algorithms),
+    _Surrounding("in inference mode", torch.inference_mode),
+    _Surrounding("in another thread", contextlib.nullcontext, _in_another_thread),
+    _Surrounding("with one of torch's threads", functools.partial(_with_threads, 1)),
+    _Surrounding("with seven of torch's threads", functools.partial(_with_threads, 7)),
     _Surrounding(
         "with float64 as the default dtype",
         _with_float64_as_default,
-        "give the dtype of each tensor that the kernel makes",
+        remedy="give the dtype of each tensor that the kernel makes",
     ),
+    _Surrounding(
+        "under torch.autocast",
+        _under_autocast,
+        remedy="compute in a block of torch.autocast(..., enabled=False), or state autocast= of the operator",
+        only_for=lambda op: op.contract.autocast is None,
+    ),
+    _Surrounding("beside other work", functools.partial(beside_other_work, "cuda"), calls=16, device="cuda"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ from opwright.results import Coverage, Finding, NotChecked, Origin, Status
 
 __all__ = [
     "NAME",
+    "backward_of",
     "check",
     "compare",
     "differentiable_cases",
@@ -247,6 +249,17 @@ def incoming_gradients(context: Context, run: Observation, layout: str) -> list[
     if not any(map(derive.differentiable, visible)):
         return NotChecked(NAME, "no output has a floating dtype")
     return [incoming_gradient(o, layout, context.arguments_on) if derive.differentiable(o) else None for o in visible]
+
+
+def backward_of(context: Context, run: Observation) -> Callable[[], Gradients] | None:
+    """A forward and backward of a run, for checks that repeat it; None if it has no gradient, or a wrong one, which the
+    check "gradients" reports."""
+    incoming = incoming_gradients(context, run, "contiguous")
+    if isinstance(incoming, NotChecked):
+        return None
+    tracked = [derive.differentiable(t) for t in tree.tensors(run.arguments)]
+    forward_and_backward = functools.partial(context.calls.gradients, run.arguments, tracked, incoming)
+    return None if isinstance(forward_and_backward().of_inputs, str) else forward_and_backward
 
 
 def wrong_gradient(name: str, reference: Computation, i: int, actual: torch.Tensor) -> str | None:

@@ -17,13 +17,12 @@ import torch
 
 from opwright import tree
 from opwright.checks import state
-from opwright.checks.comparison.tolerance import describe_difference
+from opwright.checks.comparison.bits import different_bits
 from opwright.checks.context import Context
 from opwright.checks.exceptions import in_words
 from opwright.checks.kernel_calls import same_layout
 from opwright.checks.memory.guarded import BITS, GuardedMemory
 from opwright.checks.observation import Prepared, SkippedCase
-from opwright.contract.dtypes import element_bytes
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.layouts import FAR
 from opwright.contract.inputs.sizes import elements
@@ -108,7 +107,7 @@ def _find_error(context: Context, case: Prepared, waits_at: Case | None) -> str 
     results = [run for run in runs if isinstance(run, tuple)]
     if len(results) < len(runs):
         return next(run for run in runs if isinstance(run, str | SkippedCase))
-    different = _different_bits(*results)
+    different = different_bits(*results)
     if different is None or context.op.contract.random:
         return None
     for _ in range(_REPEATS):
@@ -138,9 +137,9 @@ def _run_guarded(context: Context, case: Prepared, bits: int, wait_s: float = 0)
         return outside
     time.sleep(wait_s)
     for name, then, now in zip(names, at_return, arguments, strict=True):
-        if _different_bits(tree.tensors([then]), tree.tensors([now])) is not None:
+        if different_bits(tree.tensors([then]), tree.tensors([now])) is not None:
             return f"argument {name!r} was written after the call had returned"
-    late = _different_bits(soon, outputs)
+    late = different_bits(soon, outputs)
     return f"results arrive after the call has returned: {late}" if late is not None else tuple(outputs)
 
 
@@ -150,16 +149,4 @@ def _calls_torch(context: Context) -> bool:
 
 
 def _are_equal(a: Any, b: Any) -> bool:
-    return isinstance(a, tuple) and isinstance(b, tuple) and _different_bits(a, b) is None
-
-
-def _different_bits(a: Sequence[Any], b: Sequence[Any]) -> str | None:
-    for i, pair in enumerate(zip(a, b, strict=True)):
-        x, y = (t.detach().cpu() for t in pair)
-        if x.shape != y.shape or x.dtype != y.dtype:
-            return f"output {i} has another shape or dtype"
-        bits = [element_bytes(t).view(-1, t.element_size()) for t in (x, y)]
-        differ = (bits[0] != bits[1]).any(1).view(x.shape)
-        if differ.any():
-            return f"output {i}: {describe_difference(y, x, differ)}"
-    return None
+    return isinstance(a, tuple) and isinstance(b, tuple) and different_bits(a, b) is None

@@ -31,7 +31,12 @@ R_co = TypeVar("R_co", covariant=True, default=Any)
 
 
 def op(
-    qualname: str, *, where: Sequence[str] | str = (), random: bool | str = False, autocast: str | None = None
+    qualname: str,
+    *,
+    where: Sequence[str] | str = (),
+    random: bool | str = False,
+    deterministic: bool = False,
+    autocast: str | None = None,
 ) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Define an operator by a typed function, its reference, like ``opwright.op``."""
     frame = inspect.currentframe()
@@ -39,7 +44,10 @@ def op(
     scope = {**caller.f_globals, **caller.f_locals} if caller is not None else {}
 
     def decorate(function: Callable[..., Any]) -> Any:
-        return Op(make_contract(qualname, function, scope, autocast, where=where, random=random, examined=True))
+        contract = make_contract(
+            qualname, function, scope, autocast, where=where, random=random, deterministic=deterministic, examined=True
+        )
+        return Op(contract)
 
     return decorate
 

@@ -104,6 +104,7 @@ void Checker::begin_block(Worker& worker, unsigned threads) {
   is_simple_ = true;
   fenced_.assign(threads, 0);
   acquired_.clear();
+  acquired_at_.clear();
   known_.clear();
   common_.clear();
   bulk_groups_.clear();
@@ -402,20 +403,27 @@ bool Checker::reaches(const SyncObject& object, uint32_t count, const Record& ea
     if (searched[d] >= count) return false;
   }
   searched[depth] = count;
+  // The latest first: it covers most, and what was searched from it need not be searched from those before.
+  const auto newest_of = [count](const std::vector<Release>& releases) {
+    const auto after = std::partition_point(releases.begin(), releases.end(),
+                                            [count](const Release& release) { return release.index < count; });
+    return std::make_reverse_iterator(after);
+  };
   const auto found = object.by_block.find(block_at(earlier.time));
   if (found != object.by_block.end()) {
-    for (const Release& release : found->second) {
-      if (release.index < count && covers(release, earlier)) return true;
-    }
+    const std::vector<Release>& releases = found->second;
+    const auto covers_it = [&](const Release& release) { return covers(release, earlier); };
+    if (std::any_of(newest_of(releases), releases.rend(), covers_it)) return true;
   }
   if (depth == 0) return false;
   for (const auto& [block, releases] : object.by_block) {
-    for (const Release& release : releases) {
-      if (release.index >= count) continue;
-      for (const Acquired& seen : release.acquired) {
-        if (seen.object == &object || earlier.time > seen.time) continue;
-        if (reaches(*seen.object, seen.count, earlier, depth - 1)) return true;
-      }
+    const auto newest = newest_of(releases);
+    if (newest == releases.rend()) continue;
+    const std::vector<Acquired>& log = logs_.at(block);
+    for (uint32_t i = newest->acquired; i--;) {  // these are what those before have acquired, and more
+      const Acquired& seen = log[i];
+      if (seen.object == &object || earlier.time > seen.time) continue;
+      if (reaches(*seen.object, seen.count, earlier, depth - 1)) return true;
     }
   }
   return false;
@@ -433,20 +441,41 @@ void Checker::synchronise(uint64_t address, uint32_t what) {
   const auto known = objects_.find(address);
   if (known != objects_.end() && (what & access_read)) {
     const SyncObject* object = known->second.get();
-    const bool stale = std::none_of(acquired_.begin(), acquired_.end(), [&](const Acquired& seen) {
-      return seen.object == object && seen.thread == me && seen.count == object->count;
-    });
-    if (stale) acquired_.push_back({object, object->count, uint16_t(me), time_});
-    is_simple_ &= !stale;
+    is_simple_ &= !acquire({object, object->count, uint16_t(me), time_});
   }
   if (!(what & access_write) || !fenced_[me]) return;
   auto& object = objects_[address];
   if (!object) object = std::make_unique<SyncObject>();
   const uint32_t block = blocks_.back().second;
-  Release release{object->count++, block, time_, ordered_since_, uint16_t(me), {}, acquired_};
+  Release release{object->count++, block, time_, ordered_since_, uint16_t(me), {}, uint32_t(logs_[block].size())};
   for (unsigned lane = 0; lane < 32; lane++) release.seen[lane] = seen(me, lane);
   object->by_block[block].push_back(std::move(release));
   time_++;
+}
+
+// Adds to what the block's threads have seen, if it is new. A thread that takes work from a counter, again and again, sees
+// ever more of its releases: what it saw there before is left out, unless another thread knows of it.
+bool Checker::acquire(const Acquired& now) {
+  const uint64_t key = reinterpret_cast<uint64_t>(now.object) << 16 | now.thread;
+  const auto [at, is_first] = acquired_at_.try_emplace(key, uint32_t(acquired_.size()));
+  if (!is_first && acquired_[at->second].count == now.count) return false;
+  logs_[blocks_.back().second].push_back(now);
+  if (!is_first && is_known_to_me_only(acquired_[at->second].time)) {
+    acquired_[at->second] = now;
+  } else {
+    at->second = uint32_t(acquired_.size());
+    acquired_.push_back(now);
+  }
+  return true;
+}
+
+// Whether this thread has synchronised with no other one of its block since a time.
+bool Checker::is_known_to_me_only(uint32_t time) const {
+  if (time < ordered_since_ || !known_.empty()) return false;
+  for (unsigned lane = 0; lane < 32; lane++) {
+    if (time < seen(me_, lane)) return false;
+  }
+  return true;
 }
 
 // --- findings ---

@@ -38,7 +38,7 @@ struct Release {
   uint32_t block, time, barrier_time;
   uint16_t thread;
   uint32_t seen[32];
-  std::vector<Acquired> acquired;
+  uint32_t acquired;  // so many of what the block's threads have acquired came before
 };
 
 struct SyncObject {
@@ -157,6 +157,8 @@ class Checker {
   static constexpr int most_links = 4;  // from one object of atomics to another
   bool reaches(const SyncObject& object, uint32_t count, const Record& earlier, int depth) const;
   void synchronise(uint64_t address, uint32_t what);
+  bool acquire(const Acquired& now);
+  bool is_known_to_me_only(uint32_t time) const;
   void needs_order();
   uint32_t seen(unsigned thread, unsigned lane) const;
   uint32_t knows(unsigned thread, unsigned agent) const {
@@ -227,7 +229,9 @@ class Checker {
   std::vector<uint32_t> seen_;  // [thread][lane]: when this thread last synchronised with that lane; empty: never alone
   std::vector<uint8_t> fenced_;
   std::unordered_map<uint64_t, std::unique_ptr<SyncObject>> objects_;
-  std::vector<Acquired> acquired_;
+  std::unordered_map<uint32_t, std::vector<Acquired>> logs_;  // by block: all that its threads have acquired, in order
+  std::vector<Acquired> acquired_;  // what counts of that in this block
+  std::unordered_map<uint64_t, uint32_t> acquired_at_;  // the last place there of an object and a thread
   std::vector<VectorClock> known_;  // by thread; empty: no thread has waited at an object
   VectorClock common_;              // what all threads know
   std::vector<std::vector<uint32_t>> bulk_groups_;  // by thread: when each group of its bulk stores was committed
