@@ -2,7 +2,7 @@
 # All measurements and tests that need a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
 # Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order);
 # opinfo (of torch's functions OPINFO), corpus (of the checkouts CORPUS of public Triton kernels), cuda_corpus (of those in
-# the folder CUDA_CORPUS), ports (of those in PORTS), many (all GPUs), selftest, offsets. Each has its own time limit. BEFORE names a checkout of an earlier version, beside which calls are timed. With PACK=1 all files end in
+# the folder CUDA_CORPUS), ports (of those in PORTS), many (all GPUs), cluster (all GPUs, with Ray), selftest, offsets. Each has its own time limit. BEFORE names a checkout of an earlier version, beside which calls are timed. With PACK=1 all files end in
 # one archive, results.tar.gz.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -76,6 +76,10 @@ ports() {
 many() {
   timeout 500 python3 -W ignore benchmarks/many_gpus.py "$out/many-gpus.json" --jobs 6 > "$out/many-gpus.log" 2>&1
   grep -E 'operator=|kernel=|Error' "$out/many-gpus.log" | cut -c1-250
+}
+cluster() {
+  timeout 400 python3 -W ignore benchmarks/cluster_gpus.py "$out/cluster-gpus.json" ${CLUSTER:-} --rounds "${ROUNDS:-2}" > "$out/cluster.log" 2>&1
+  tail -5 "$out/cluster.log" | cut -c1-300
 }
 selftest() {
   timeout -s INT 400 python3 -m opwright selftest --device cuda --jobs ${WORKERS:-8} --json "$out/selftest.json" > "$out/selftest.log" 2>&1
