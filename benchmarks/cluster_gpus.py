@@ -24,7 +24,9 @@ import opwright as ow
 from opwright.cluster import RayCluster
 from opwright.machine import this_machine
 
-_MODULES = ("opwright.gallery.add", "opwright.gallery.trig")
+_MODULES = ("opwright.gallery.add", "opwright.gallery.trig", "opwright.gallery.lltm")
+# Operators with as many kernels as there are GPUs, and more.
+_FIRST = ("opwright.gallery.add",)
 
 
 def main() -> None:
@@ -57,6 +59,9 @@ def main() -> None:
     records.write(chosen.file, record)
     print(f"{len(verdicts[0])} kernels; on {count} GPUs {record['ratio']:.2f} times as fast as on one;", end=" ")
     print("verdicts are equal" if record["verdicts_are_equal"] else "VERDICTS DIFFER")
+    for each in verdicts[1:]:
+        for kernel in sorted(k for k in each if each[k] != verdicts[0].get(k)):
+            print(f"  {kernel}: {verdicts[0].get(kernel)}, {each[kernel]}")
 
 
 def _round(chosen: argparse.Namespace, gpus: int) -> dict[str, Any]:
@@ -68,13 +73,14 @@ def _round(chosen: argparse.Namespace, gpus: int) -> dict[str, Any]:
 
 
 def _sweep(modules: list[str], gpus: int) -> dict[str, Any]:
-    """One check of all kernels. The cluster's machines are there before the time is taken."""
+    """One check of all kernels. Workers have checked some before the time is taken, and so have imported torch."""
     with RayCluster(jobs=gpus) as cluster:
+        ow.check(*_FIRST, device="cuda", checks=["values"], executor=cluster)
         started = time.perf_counter()
         report = ow.check(*modules, device="cuda", executor=cluster)
         seconds = time.perf_counter() - started
     of_units = {f"{v.op} {v.kernel}": v.seconds for v in report}
-    verdicts = {f"{v.op} {v.kernel}": str(v.status) for v in report}
+    verdicts = {f"{v.op} {v.kernel}": f"{v.status}: {v.reason}" if v.reason else str(v.status) for v in report}
     return {"seconds": seconds, "seconds_of_units": of_units, "verdicts": dict(sorted(verdicts.items()))}
 
 
