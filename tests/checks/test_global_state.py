@@ -338,6 +338,28 @@ def test_what_a_library_sets_up_in_the_first_call_is_no_warning(namespace):
     assert verdict.status == "pass", verdict.findings
 
 
+def sets_up_a_library_in_a_later_call(x):
+    if len(x) > 100:
+        _calls[0] += 1
+        if _calls[0] == 1:
+            c().signal(signal.SIGUSR1, 1)
+    return 2 * x
+
+
+def ignores_a_signal_in_some_calls(x):
+    if len(x) > 100:
+        c().signal(signal.SIGUSR1, 1)
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("kernel", "is_found"), [(sets_up_a_library_in_a_later_call, False), (ignores_a_signal_in_some_calls, True)]
+)
+def test_what_a_library_sets_up_in_a_later_call_is_no_warning(namespace, kernel, is_found):
+    verdict = verdict_of(namespace, kernel, checks=("memory", "values", "global state"))
+    assert verdict.status == ("warning" if is_found else "pass"), verdict.findings
+
+
 def draws_with_its_own_generator(x):
     torch.rand(3, generator=torch.Generator().manual_seed(0))
     return 2 * x
