@@ -24,7 +24,7 @@ import opwright as ow
 from opwright.cluster import RayCluster
 from opwright.machine import this_machine
 
-_MODULES = ("opwright.gallery.add", "opwright.gallery.trig", "opwright.gallery.lltm")
+_MODULES = ("opwright.gallery.add", "opwright.gallery.trig")
 # Operators with as many kernels as there are GPUs, and more.
 _FIRST = ("opwright.gallery.add",)
 
@@ -42,9 +42,10 @@ def main() -> None:
         return
     count = torch.cuda.device_count()
     _round(chosen, count)
-    rounds = [{gpus: _round(chosen, gpus) for gpus in (1, count)} for _ in range(chosen.rounds)]
+    one, every = "one", "all"
+    rounds = [{one: _round(chosen, 1), every: _round(chosen, count)} for _ in range(chosen.rounds)]
     verdicts = [sweep.pop("verdicts") for both in rounds for sweep in both.values()]
-    ratios = [both[1]["seconds"] / both[count]["seconds"] for both in rounds]
+    ratios = [both[one]["seconds"] / both[every]["seconds"] for both in rounds]
     record = {
         "machine": this_machine().to_json(),
         "ray": ray.__version__,
