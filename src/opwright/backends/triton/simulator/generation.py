@@ -123,12 +123,12 @@ class _ModuleWriter(DescriptorWriter):
         operands = ", ".join(value(n) for n in re.findall(r"%[\w$.\-]+(?:#\d+)?", op.text[name.end() :]))
         call = f"{identifier(name[1] or name[2])}({operands})"
         targets = ", ".join(map(value, op.results))
-        tied = f"std::tie({targets}) = " if len(op.results) > 1 else f"{targets} = " if targets else ""
+        tied = f"tie({targets}) = " if len(op.results) > 1 else f"{targets} = " if targets else ""
         self.lines.append(f"{tied}{call};")
 
     def op_tt_return(self, op: Operation, _: str) -> None:
         values = ", ".join(map(value, op.operands))
-        self.lines.append(f"return {f'std::make_tuple({values})' if len(op.operands) > 1 else values};")
+        self.lines.append(f"return {f'results({values})' if len(op.operands) > 1 else values};")
 
     def op_cf_br(self, op: Operation, _: str) -> None:
         label = re.search(r"\^\w+", op.text)

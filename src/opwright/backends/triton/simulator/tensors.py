@@ -207,7 +207,7 @@ class TensorWriter(ProductWriter):
         half = len(block.arguments) // 2
         names = ", ".join(f"{c_of(t)} {value(n)}" for n, t in block.arguments)
         types = [t for _, t in block.arguments[:half]]
-        body = "\n".join(self.block(block, ends="return {};" if half == 1 else "return std::make_tuple({});"))
+        body = "\n".join(self.block(block, ends="return {};" if half == 1 else "return results({});"))
         return f"auto combine = [&]({names}) -> {returned(types)} {{\n{body}\n}};"
 
     def along_axis(self, op: Operation) -> tuple[int, int, int]:
@@ -225,7 +225,7 @@ class TensorWriter(ProductWriter):
         a, b = f"o * {length * inner} + j", f"o * {length * inner} + h * {inner} + j"
         values = ", ".join([*(f"t{i}[{a}]" for i in range(len(inputs))), *(f"t{i}[{b}]" for i in range(len(inputs)))])
         targets = ", ".join(f"t{i}[{a}]" for i in range(len(inputs)))
-        target = targets if len(inputs) == 1 else f"std::tie({targets})"
+        target = targets if len(inputs) == 1 else f"tie({targets})"
         done = " ".join(
             f"{value(r)}[o * {inner} + j] = t{i}[{a}];" if self.types[r].is_tensor else f"{value(r)} = t{i}[0];"
             for i, r in enumerate(op.results)
@@ -248,7 +248,7 @@ class TensorWriter(ProductWriter):
         )
         values = ", ".join([*(f"{value(r)}[{there}]" for r in results), *(self.at(n, f"({here})") for n in inputs)])
         targets = ", ".join(f"{value(r)}[{here}]" for r in results)
-        target = targets if len(results) == 1 else f"std::tie({targets})"
+        target = targets if len(results) == 1 else f"tie({targets})"
         self.lines.append(
             f"{{ {self.combiner(op)}\nfor (int o = 0; o < {outer}; o++) for (int k = 0; k < {length}; k++) "
             f"for (int j = 0; j < {inner}; j++) {{ if (k == 0) {{ {first} }} else {target} = combine({values}); }} }}"

@@ -84,7 +84,7 @@ def value(name: str) -> str:
 def returned(types: Sequence[Type]) -> str:
     if not types:
         return "void"
-    return c_of(types[0]) if len(types) == 1 else f"std::tuple<{', '.join(map(c_of, types))}>"
+    return c_of(types[0]) if len(types) == 1 else f"Results<{', '.join(map(c_of, types))}>"
 
 
 def head(function: Function) -> str:

@@ -5,11 +5,29 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <limits>
-#include <tuple>
 
-// For two thirds of a small kernel's compile time, g++ would read <cmath>, <algorithm>, <thread> and <mutex>. So the
-// functions are written out here, and the threads are those of opwright_programs.cpp, which is compiled once.
+// For two thirds of a small kernel's compile time, g++ would read <cmath>, <tuple>, <thread> and others, and link the
+// C++ library. So what is needed of it is written out here, and the threads are those of opwright_programs.cpp, which is
+// compiled once.
+extern "C" int __cxa_thread_atexit_impl(void (*)(void*), void*, void*);  // of the C library
+extern "C" __attribute__((visibility("hidden"))) int __cxa_thread_atexit(void (*end)(void*), void* what, void* library) {
+  return __cxa_thread_atexit_impl(end, what, library);
+}
+
+// The results of a function that has several: tie(a, b) = f().
+template <class... T> struct Results;
+template <> struct Results<> {};
+template <class T, class... R> struct Results<T, R...> {
+  T first;
+  Results<R...> rest;
+  template <class U, class... S> void operator=(const Results<U, S...>& o) { first = o.first; rest = o.rest; }
+  template <class U, class... S> operator Results<U, S...>() const { return {(U)first, (Results<S...>)rest}; }
+};
+inline Results<> tie() { return {}; }
+template <class T, class... R> inline Results<T&, R&...> tie(T& first, R&... rest) { return {first, tie(rest...)}; }
+inline Results<> results() { return {}; }
+template <class T, class... R> inline Results<T, R...> results(T first, R... rest) { return {first, results(rest...)}; }
+
 namespace num {
 template <class T> inline T max(T a, T b) { return a > b ? a : b; }
 template <class T> inline T min(T a, T b) { return a < b ? a : b; }
@@ -150,7 +168,7 @@ template <class T, int N> struct Tn {
   struct Spare {
     Held* first = nullptr;
     ~Spare() {  // threads end with their launch
-      while (Held* held = first) { first = held->next; free(held->data); delete held; }
+      while (Held* held = first) { first = held->next; free(held->data); free(held); }
     }
   };
   static Spare& spare() { static thread_local Spare s; return s; }
@@ -158,8 +176,12 @@ template <class T, int N> struct Tn {
   Tn() {
     auto& s = spare();
     held = s.first;
-    if (held) { s.first = held->next; held->count = 1; }
-    else held = new Held{(T*)aligned_alloc(64, (N * sizeof(T) + 63) / 64 * 64), 1, nullptr};
+    if (held) s.first = held->next;
+    else {
+      held = (Held*)malloc(sizeof(Held));
+      held->data = (T*)aligned_alloc(64, (N * sizeof(T) + 63) / 64 * 64);
+    }
+    held->count = 1;
   }
   Tn(const Tn& o) : held(o.held) { held->count++; }
   Tn& operator=(const Tn& o) { o.held->count++; drop(); held = o.held; return *this; }
@@ -390,8 +412,10 @@ template <class T> static inline T min_num(T a, T b) { return b != b ? a : a < b
 template <class I, class F> static inline I to_int(F v) {  // saturating, as cvt.rzi
   double d = (double)v;
   if (d != d) return 0;
-  if (d >= (double)std::numeric_limits<I>::max()) return std::numeric_limits<I>::max();
-  if (d <= (double)std::numeric_limits<I>::min()) return std::numeric_limits<I>::min();
+  constexpr bool is_signed = I(-1) < I(0);
+  constexpr I least = is_signed ? I(uint64_t(1) << (8 * sizeof(I) - 1)) : I(0), most = I(~least);
+  if (d >= (double)most) return most;
+  if (d <= (double)least) return least;
   return (I)d;
 }
 
