@@ -96,6 +96,8 @@ class Backend(abc.ABC):
     mutates: ClassVar[bool] = False
     # Whether its kernels (or their launchers) allocate their outputs, whose sizes may then depend on data.
     allocates_itself: ClassVar[bool] = True
+    # Whether kernels in a simulator are compiled anew for other sizes or dtypes.
+    compiles_for_sizes: ClassVar[bool] = False
     # Whether the authors of its kernels place barriers between threads.
     has_barriers: ClassVar[bool] = False
 
@@ -189,6 +191,10 @@ class Backend(abc.ABC):
         """A block in which a kernel that tunes itself launches each configuration on the caller's tensors in each call,
         before the launch that counts, where it would do so on a GPU only. None if it has nothing to measure."""
         return None
+
+    def compiling_only(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which simulated kernels are compiled for the calls that are made, and not run."""
+        return contextlib.nullcontext()
 
     def instrumented(self, spec: KernelSpec, device: str, machine: Machine) -> Instrumented | Refused:
         """How a tool watches the memory accesses of a kernel on a type of device."""

@@ -258,6 +258,7 @@ def _run_in_worker(unit: CheckUnit, progress: Progress) -> tuple[_WorkerReport, 
         reproduce=unit.reproduce,
         environment=_environment(task),
         timeout=settings.timeout,
+        compiles_ahead=_compiles_ahead(task, settings),
         **ranks_of(task, settings),
     )
     if path is not None:
@@ -270,6 +271,17 @@ def _run_in_worker(unit: CheckUnit, progress: Progress) -> tuple[_WorkerReport, 
         why = f"{type(error).__name__}: {error}"
         return _WorkerReport(unavailable=why), Ending(0, False, "load", "", KERNEL, "", "", True)
     return _run(unit, by_value, progress)
+
+
+def _compiles_ahead(task: Task, settings: Settings) -> bool:
+    """Whether a kernel is compiled for each size, and this machine has a core to do so while others run."""
+    kernel = task.op.kernels.get(task.kernel)
+    is_one_case = bool(settings.case) or settings.level == "smoke"
+    return task.simulate and kernel is not None and kernel.compiles_for_sizes and not is_one_case and _cores() > 1
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 # The ranks of an operator that communicates, if no number is given: the fewest of which each has another one.

@@ -185,6 +185,15 @@ class Kernel:
         None if it does so anyway, or has nothing to measure."""
         return get_backend(self.backend).measuring(self.spec, self.contract)
 
+    @property
+    def compiles_for_sizes(self) -> bool:
+        """Whether it is compiled anew for other sizes or dtypes."""
+        return get_backend(self.backend).compiles_for_sizes
+
+    def compiling_only(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which calls compile what they need, as far as that is known without results, and run nothing."""
+        return get_backend(self.backend).compiling_only()
+
     def instrumented(self, device: str) -> Instrumented | Refused:
         """How a tool watches the kernel's memory accesses."""
         return get_backend(self.backend).instrumented(self.spec, device, build_tools().machine)

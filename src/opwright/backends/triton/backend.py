@@ -26,7 +26,7 @@ from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.gpu.recording import recordable
 from opwright.backends.triton.recording import launches_reach_the_recorder
-from opwright.backends.triton.simulator.simulate import simulate
+from opwright.backends.triton.simulator.simulate import compiling_only, simulate
 from opwright.backends.triton.tracing import is_in_gluon, is_interpreted, kernels_reached, traceable_launcher
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
@@ -50,6 +50,7 @@ class TritonBackend(Backend):
     takes = frozenset({"callable", "file"})
     suffixes = (".py",)
     default_devices = ("cuda",)
+    compiles_for_sizes = True
 
     def available(self, machine: Machine) -> Probe:
         if machine.triton is None:
@@ -84,6 +85,9 @@ class TritonBackend(Backend):
     def under_check(self, order: int) -> contextlib.AbstractContextManager[None]:
         """Run simulated programs in an order that differs from call to call, if the number does."""
         return _in_order(order)
+
+    def compiling_only(self) -> contextlib.AbstractContextManager[None]:
+        return compiling_only()
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
         if not isinstance(spec.source, Path):

@@ -39,7 +39,7 @@ _MOST_FILES = 200
 # Seconds after which the server looks after its parent.
 _LOOK_AFTER_PARENT = 1.0
 _OWN_IMPORTS = ("opwright.checks.process.judge", "opwright.checks.process.kernel_process",
-                "opwright.checks.process.rank_process", "platformdirs")  # fmt: skip
+                "opwright.checks.process.rank_process", "opwright.checks.process.ahead", "platformdirs")  # fmt: skip
 
 
 class Role(StrEnum):
@@ -48,6 +48,7 @@ class Role(StrEnum):
     JUDGE = "judge"
     KERNEL = "kernel"
     RANK = "rank"
+    AHEAD = "ahead"
 
 
 def _import_once(slow_imports: Sequence[str] = SLOW_IMPORTS) -> None:
@@ -179,7 +180,7 @@ def _send(requests: socket.socket, message: dict[str, int]) -> None:
 
 def _become_worker(role: Role, sockets: Sequence[int], output: int) -> None:
     """Turn the forked copy into a worker. Never returns."""
-    from opwright.checks.process import judge, kernel_process, rank_process
+    from opwright.checks.process import ahead, judge, kernel_process, rank_process
 
     code = 1
     try:
@@ -197,6 +198,8 @@ def _become_worker(role: Role, sockets: Sequence[int], output: int) -> None:
             judge.main(*connections)
         elif role is Role.RANK:
             rank_process.main(*connections)
+        elif role is Role.AHEAD:
+            ahead.main(*connections)
         else:
             kernel_process.main(*connections)
         code = 0

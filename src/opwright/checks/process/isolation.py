@@ -11,7 +11,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +33,9 @@ from opwright.checks.process.messages import (
     write_job,
 )
 from opwright.checks.process.ranks import processes_of
+from opwright.checks.process.wire import Connection
 
-__all__ = ["Ending", "how_ended", "run_job"]
+__all__ = ["Ending", "compiling_ahead", "how_ended", "run_job"]
 
 # How much of a kernel's output is kept: endless output must not fill the parent's memory.
 _MOST_OUTPUT = 64 * 1024
@@ -111,8 +112,9 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         ends.callback(os.close, read_output)
         ends.callback(ranks.end)
         ends.enter_context(ours)
-        folder = tempfile.TemporaryDirectory(prefix="opwright-kernel-", ignore_cleanup_errors=True)
-        job = dataclasses.replace(job, temporary=ends.enter_context(folder))
+        job = dataclasses.replace(job, temporary=ends.enter_context(_temporary_folder("opwright-kernel-")))
+        if job.compiles_ahead:
+            ends.enter_context(compiling_ahead(server, job))
         try:
             with theirs, to_kernel, to_judge:
                 try:
@@ -144,6 +146,29 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
         out_of_memory=_ended_for_memory() > ended_before,
         disturbed=server.disturbed_since(stops),
     )
+
+
+def _temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+
+
+@contextlib.contextmanager
+def compiling_ahead(server: ForkServer, job: Job) -> Iterator[int]:
+    """A block beside which a process compiles ahead: its id. It reads the job only, and what it prints goes nowhere."""
+    ours, theirs = socket.socketpair()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with ours, _temporary_folder("opwright-ahead-") as folder:
+        try:
+            with theirs:
+                pid = server.fork(Role.AHEAD, [theirs], nowhere)
+        finally:
+            os.close(nowhere)
+        try:
+            with contextlib.suppress(OSError):  # it has ended at once
+                Connection(ours).send_bytes(write_job(dataclasses.replace(job, temporary=folder)))
+            yield pid
+        finally:
+            _end(server, pid, at_once=True)
 
 
 class _Ranks:

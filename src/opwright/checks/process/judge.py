@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 
 from opwright.checks.context import Context
+from opwright.checks.process.ahead import longest_dim
 from opwright.checks.process.messages import (
     Doing,
     Done,
@@ -193,7 +194,7 @@ def _choose_cases(context: Context, job: Job) -> tuple[list[Case], list[NotCheck
         return cases(contract, job.level, admits=context.admits), []
     kernel = context.op.kernels[job.kernel]
     reasons = kernel.unchecked_dtypes(job.device)
-    longest = (65_537 if in_simulator() else 2049) if context.runs_slowly else 1 << 22
+    longest = longest_dim(simulated=in_simulator()) if context.runs_slowly else 1 << 22
     derived = cases(
         contract, job.level, kernel.spec.dtypes, admits=context.admits, longest=longest, far=not context.runs_slowly
     )

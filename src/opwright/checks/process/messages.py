@@ -64,6 +64,7 @@ class Job:
             ``why_no_ranks`` then explains.
         timeout: seconds that one step may take.
         temporary: a folder for the kernel's temporary files.
+        compiles_ahead: whether a process compiles ahead what later cases need.
     """
 
     kernel: str
@@ -82,6 +83,7 @@ class Job:
     why_no_ranks: str = ""
     timeout: float = 60.0
     temporary: str = ""
+    compiles_ahead: bool = False
 
 
 def write_job(job: Job) -> bytes:

@@ -36,8 +36,8 @@ _FLAGS = (
 # Kernels need nothing of the C++ library, and are linked without it in a third of the time.
 _WITHOUT_CPP = ("-fno-exceptions", "-fno-rtti", "-nodefaultlibs")
 _LIBRARIES = ("-lm", "-lc", "-lgcc")
-# A checked kernel is compiled anew after each edit, for each size and dtype, and mostly runs on small cases: with -O1 the
-# first takes 0.19 s in place of 0.29, the second up to 1.3 times as long. (Products of matrices: 2.4 times.)
+# A checked kernel is compiled anew after each edit, for each size and dtype, and mostly runs on small cases: with -O1
+# the first takes 0.19 s in place of 0.29, the second up to 1.3 times as long. (Products of matrices: 2.4 times.)
 _FASTER_TO_COMPILE = "-O1"
 
 

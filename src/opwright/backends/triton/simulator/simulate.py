@@ -9,6 +9,7 @@ import math
 import random
 import threading
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from opwright.contract.dtypes import short
 from opwright.errors import LaunchError, SimulatorError
 from opwright.internals.triton import launches_go_to
 
-__all__ = ["TritonFinding", "simulate"]
+__all__ = ["TritonFinding", "compiling_only", "simulate"]
 
 _KINDS = {1: "out-of-bounds", 2: "uninitialised", 3: "misaligned", 4: "race", 5: "assertion"}
 _MOST_FINDINGS = 64
@@ -89,7 +90,7 @@ class _Simulation:
         specialised = specialise(function, args, keywords)
         size = _grid(function.__name__, grid, {**specialised.constants, **dict(specialised.run_time)})
         compiled = compile_kernel(function, specialised, checked=self.checked)
-        if 0 not in size:
+        if 0 not in size and not _only_compiles.get():
             self.run(compiled, size, specialised)
         return True
 
@@ -124,6 +125,19 @@ class _Simulation:
         numbers = list(range(grid[0] * grid[1] * grid[2]))
         random.Random(self.seed).shuffle(numbers)
         return torch.tensor(numbers, dtype=torch.int32)
+
+
+_only_compiles: ContextVar[bool] = ContextVar("only_compiles", default=False)
+
+
+@contextlib.contextmanager
+def compiling_only() -> Iterator[None]:
+    """A block in which simulated kernels are compiled where they are launched, and not run."""
+    before = _only_compiles.set(True)
+    try:
+        yield
+    finally:
+        _only_compiles.reset(before)
 
 
 @contextlib.contextmanager
