@@ -192,6 +192,11 @@ class Backend(abc.ABC):
         before the launch that counts, where it would do so on a GPU only. None if it has nothing to measure."""
         return None
 
+    def unspecified(self, byte: int) -> contextlib.AbstractContextManager[None] | None:
+        """A block in which values that the language leaves open consist of such bytes, in a simulator; None if none are
+        left open, or if they cannot be chosen."""
+        return None
+
     def compiling_only(self) -> contextlib.AbstractContextManager[None]:
         """A block in which simulated kernels are compiled for the calls that are made, and not run."""
         return contextlib.nullcontext()

@@ -190,6 +190,11 @@ class Kernel:
         """Whether it is compiled anew for other sizes or dtypes."""
         return get_backend(self.backend).compiles_for_sizes
 
+    def unspecified(self, byte: int) -> contextlib.AbstractContextManager[None] | None:
+        """A block in which values that the language leaves open consist of such bytes, in a simulator; None if none are
+        left open, or if they cannot be chosen."""
+        return get_backend(self.backend).unspecified(byte)
+
     def compiling_only(self) -> contextlib.AbstractContextManager[None]:
         """A block in which calls compile what they need, as far as that is known without results, and run nothing."""
         return get_backend(self.backend).compiling_only()

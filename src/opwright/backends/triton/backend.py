@@ -26,7 +26,7 @@ from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.gpu.recording import recordable
 from opwright.backends.triton.recording import launches_reach_the_recorder
-from opwright.backends.triton.simulator.simulate import compiling_only, simulate
+from opwright.backends.triton.simulator.simulate import compiling_only, simulate, with_left_out
 from opwright.backends.triton.tracing import is_in_gluon, is_interpreted, kernels_reached, traceable_launcher
 from opwright.contract.contract import Contract
 from opwright.errors import KernelError
@@ -86,6 +86,9 @@ class TritonBackend(Backend):
         """Run simulated programs in an order that differs from call to call, if the number does."""
         return _in_order(order)
 
+    def unspecified(self, byte: int) -> contextlib.AbstractContextManager[None] | None:
+        return with_left_out(byte) if _simulates() else None
+
     def compiling_only(self) -> contextlib.AbstractContextManager[None]:
         return compiling_only()
 
@@ -119,8 +122,7 @@ class TritonBackend(Backend):
         return [(f"{_kernel_name(t)}: {c}", _only(t, c)) for t in _tuners(spec, contract) for c in t.configs]
 
     def measuring(self, spec: KernelSpec, contract: Contract) -> contextlib.AbstractContextManager[None] | None:
-        simulates = this_machine().cuda_simulator and not this_machine().triton_interpret
-        return autotuners_measure() if simulates and _tuners(spec, contract) else None
+        return autotuners_measure() if _simulates() and _tuners(spec, contract) else None
 
     def traceable(self, spec: KernelSpec, contract: Contract, launch: Launch) -> Launch | None:
         if this_machine().cuda_simulator:
@@ -128,6 +130,10 @@ class TritonBackend(Backend):
         launcher = spec.source if not isinstance(spec.source, Path) else inspect.unwrap(launch)
         traced = traceable_launcher(launcher)
         return contract.signature.flat(traced) if traced is not None else None
+
+
+def _simulates() -> bool:
+    return this_machine().cuda_simulator and not this_machine().triton_interpret
 
 
 def _tuners(spec: KernelSpec, contract: Contract) -> list[Any]:

@@ -24,7 +24,7 @@ from opwright.contract.dtypes import short
 from opwright.errors import LaunchError, SimulatorError
 from opwright.internals.triton import launches_go_to
 
-__all__ = ["TritonFinding", "compiling_only", "simulate"]
+__all__ = ["TritonFinding", "compiling_only", "simulate", "with_left_out"]
 
 _KINDS = {1: "out-of-bounds", 2: "uninitialised", 3: "misaligned", 4: "race", 5: "assertion"}
 _MOST_FINDINGS = 64
@@ -51,7 +51,7 @@ class _Request(ctypes.Structure):
         *(("regions", ctypes.POINTER(Region)), ("region_count", ctypes.c_uint64)),
         *(("findings", ctypes.POINTER(_Finding)), ("finding_count", ctypes.c_uint64)),
         *(("finding_limit", ctypes.c_uint64), ("grid", ctypes.c_uint32 * 3)),
-        ("sources", ctypes.POINTER(ctypes.c_int32)),
+        *(("sources", ctypes.POINTER(ctypes.c_int32)), ("left_out", ctypes.c_uint8)),
     )
 
 
@@ -110,7 +110,7 @@ class _Simulation:
         regions = (Region * max(1, len(memory.regions)))(*memory.regions)
         sources = (ctypes.c_int32 * max(1, len(memory.sources)))(*memory.sources)
         size = (ctypes.c_uint32 * 3)(*grid)
-        request = _Request(regions, len(memory.regions), findings, 0, _MOST_FINDINGS, size, sources)
+        request = _Request(regions, len(memory.regions), findings, 0, _MOST_FINDINGS, size, sources, _left_out.get())
         order = self.order(grid)
         with _one_launch:
             address = None if order is None else order.data_ptr()
@@ -138,6 +138,20 @@ def compiling_only() -> Iterator[None]:
         yield
     finally:
         _only_compiles.reset(before)
+
+
+_left_out: ContextVar[int] = ContextVar("left_out", default=0)
+
+
+@contextlib.contextmanager
+def with_left_out(byte: int) -> Iterator[None]:
+    """A block in which elements that a mask leaves out of a load without ``other=`` consist of such bytes, in checked
+    kernels. Triton leaves them open; on a GPU they mostly are zeros, as they are here by default."""
+    before = _left_out.set(byte)
+    try:
+        yield
+    finally:
+        _left_out.reset(before)
 
 
 @contextlib.contextmanager

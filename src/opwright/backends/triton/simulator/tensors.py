@@ -72,7 +72,7 @@ class TensorWriter(ProductWriter):
         index = "i" if self.types[pointer].is_tensor else "0"
         access = f"load<{element}>({self.at(pointer)}, {self.site(op, size=element)}, {self.source(pointer)}, {index})"
         if rest:
-            other = self.at(rest[1]) if len(rest) > 1 else f"({element})0"
+            other = self.at(rest[1]) if len(rest) > 1 else f"left_out<{element}>()"
             access = f"{self.at(rest[0])} ? {access} : {other}"
         self.each(op, lambda i: access)
 
@@ -94,7 +94,7 @@ class TensorWriter(ProductWriter):
         call = (f"atomic<{t}>({self.at(pointer)}, {self.site(op, size=t)}, {self.source(pointer)}, "
                 f"{'i' if self.types[pointer].is_tensor else '0'}, "
                 f"[&]({t} old) -> {t} {{ {t} x = {self.at(stored)}; return {change}; }})")  # fmt: skip
-        self.each(op, lambda i: f"{self.at(mask[0])} ? {call} : ({t})0" if mask else call)
+        self.each(op, lambda i: f"{self.at(mask[0])} ? {call} : left_out<{t}>()" if mask else call)
 
     def op_tt_atomic_cas(self, op: Operation, _: str) -> None:
         pointer, compared, stored = op.operands

@@ -199,11 +199,21 @@ struct Finding { uint32_t kind, site, region, writes; uint32_t program[3], other
 struct Request {
   Region* regions; uint64_t region_count; Finding* findings; uint64_t finding_count, finding_limit;
   uint32_t grid[3]; const int32_t* sources;  // the region of each argument of the kernel, or -1
+  uint8_t left_out;  // the bytes of elements that a mask leaves out, where the load names no other
 };
 static Request* request;
 static bool reporting, in_atomic;
 struct Program { uint32_t id[3], number, stores; bool synchronised; const Region* last; };  // stores: executed so far
 static thread_local Program program;
+
+template <class T> static inline T left_out() {
+  T v(0);
+#ifdef CHECKED
+  memset(&v, request->left_out, sizeof v);
+#endif
+  return v;
+}
+template <> inline bool left_out<bool>() { return request->left_out & 1; }
 
 static void __attribute__((noinline, cold)) report(Kind kind, int site, int64_t element, const Region* region, P address,
                                                    uint32_t other, bool writes) {
