@@ -197,3 +197,29 @@ int main() { k<<<1, 1>>>(nullptr); for (int i = 0; i < 3; i++) { std::cout << i;
     other = kept(text, "sums")
     assert "#include <cub/cub.cuh>" in other
     assert "thrust" not in other
+
+
+OF_TRAITS = """
+#include <torch/extension.h>
+template <int N_, typename T_> struct Traits {
+  static constexpr int N = N_;
+  using T = T_;
+};
+struct Unused { int x; };
+template <typename Traits> __global__ void fill_kernel(typename Traits::T* x) { x[threadIdx.x] = Traits::N; }
+void launch(torch::Tensor x) { fill_kernel<Traits<3, float>><<<1, 4>>>(x.data_ptr<float>()); }
+"""
+
+
+@pytest.mark.compiler
+def test_types_that_only_an_instance_of_a_template_names_stay() -> None:
+    x = torch.zeros(4)
+    ow.cuda_module(OF_TRAITS)["fill_kernel<Traits<3, float>>"][1, 4](x)
+    assert torch.equal(x, torch.full((4,), 3.0))
+    assert "Unused" not in device_text(OF_TRAITS, ["fill_kernel<Traits<3, float>>"])
+
+
+@pytest.mark.compiler
+@pytest.mark.skipif(isinstance(available(), Refused), reason="there is no NVRTC")
+def test_nvrtc_keeps_them_as_well() -> None:
+    assert ow.cuda_module(OF_TRAITS).compile("sm_90", "fill_kernel<Traits<3, float>>").entries

@@ -1,12 +1,13 @@
 """Public Triton kernels in the simulator: a table of what agrees with a reference in torch, and of findings.
 
-    python -m tests.corpus.triton.table CHECKOUT... [-o RECORD.json] [--only NAME...] [--gpu] [--jobs N]
+    python -m tests.corpus.triton.table CHECKOUT... [-o RECORD.json] [--only NAME...] [--gpu] [--left-out] [--jobs N]
 
 CHECKOUT: a clone of Liger-Kernel, attorch, flash-linear-attention (which needs einops), triton (for its tutorials),
 tritonbench or unsloth (which needs transformers), known by its folder's name.
 Each case runs in a process of its own, so that a kernel that breaks a GPU's context ends no other case. A finding of
 the simulator is printed whole, to be read by hand. With ``--gpu``, a GPU makes each launch from the same bits as well:
-the table says after how many all bits are the same, how far the others are apart, and what the GPU raised.
+the table says after how many all bits are the same, how far the others are apart, and what the GPU raised. With
+``--left-out``, what masks leave out of loads without ``other=`` is NaN or -1, so that a case that needs zeros differs.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ LIBRARIES = {
 HERE = "tests.corpus.triton"
 
 
-def run_here(name: str, seed: int, capability: tuple[int, int] | None) -> dict[str, Any]:
+def run_here(name: str, seed: int, capability: tuple[int, int] | None, left_out_byte: int = 0) -> dict[str, Any]:
     """One case, in this process; with a GPU's compute capability, there as well."""
     import torch
 
     import opwright as ow
+    from opwright.backends.triton.simulator.simulate import with_left_out
     from tests.corpus.triton.comparison import CASES
     from tests.corpus.triton.gpu import Launches, on_a_gpu_as_well
 
@@ -51,7 +53,8 @@ def run_here(name: str, seed: int, capability: tuple[int, int] | None) -> dict[s
     with_gpu = capability is not None and not left_out
     started, launches = time.perf_counter(), Launches()
     try:
-        with on_a_gpu_as_well() if with_gpu else contextlib.nullcontext(launches) as launches, ow.simulate(seed=seed):
+        where = on_a_gpu_as_well() if with_gpu else contextlib.nullcontext(launches)
+        with where as launches, ow.simulate(seed=seed), with_left_out(left_out_byte):
             found = case.run()
         record: dict[str, Any] = {"outcome": "same" if found <= case.tolerance else "differs", "difference": found}
     except ow.SimulatorError as error:
@@ -71,9 +74,9 @@ def run_here(name: str, seed: int, capability: tuple[int, int] | None) -> dict[s
     return {**record, "seconds": round(time.perf_counter() - started, 2)}
 
 
-def in_a_process(name: str, checkouts: list[Path], limit: float, *, with_gpu: bool) -> dict[str, Any]:
+def in_a_process(name: str, checkouts: list[Path], limit: float, flags: list[str]) -> dict[str, Any]:
     command = [sys.executable, "-W", "ignore", "-m", f"{HERE}.table", *map(str, checkouts), "--here", name]
-    command += ["--gpu"] * with_gpu
+    command += flags
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
@@ -127,6 +130,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="cases whose names begin so")
     parser.add_argument("--limit", type=float, default=180, help="seconds for one case")
     parser.add_argument("--gpu", action="store_true", help="make each launch on a GPU as well")
+    parser.add_argument("--left-out", action="store_true", help="what masks leave out is NaN or -1")
     parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--here", help=argparse.SUPPRESS)
@@ -139,7 +143,7 @@ def main() -> None:
 
         capability = torch.cuda.get_device_capability() if options.gpu else None  # of the GPU itself
         with as_if_on_a_gpu(has_gpu=options.gpu), contextlib.redirect_stdout(sys.stderr):
-            record = run_here(options.here, 0, capability)
+            record = run_here(options.here, 0, capability, 0xFF if options.left_out else 0)
         print(json.dumps(record), flush=True)
         return
     import triton
@@ -149,7 +153,8 @@ def main() -> None:
     facts = {"gpu": torch.cuda.get_device_name() if options.gpu else "", "torch": torch.__version__,
              "triton": triton.__version__, "cores": os.cpu_count(), "revisions": revisions}  # fmt: skip
     records: dict[str, Any] = {}
-    run = functools.partial(in_a_process, checkouts=options.checkouts, limit=options.limit, with_gpu=options.gpu)
+    flags = ["--gpu"] * options.gpu + ["--left-out"] * options.left_out
+    run = functools.partial(in_a_process, checkouts=options.checkouts, limit=options.limit, flags=flags)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for name, found in zip(chosen, pool.map(run, chosen), strict=True):
             records[name] = found

@@ -133,7 +133,7 @@ def compile_device_code(source: CudaSource, instances: Sequence[str], arch: str,
     options = parse_options(source.options)
     arch = options.arch or arch
     _refuse_unknown_arch(source, arch)
-    files = source.device_files(lambda name: name in header_texts())
+    files = source.device_files(lambda name: name in header_texts(), instances=instances)
     flags = _flags(source, files, arch)
 
     def build(folder: Path) -> ReadFiles:

@@ -5,7 +5,7 @@ Shared by its compilers: NVRTC for a GPU, nvcc for a host function, the simulato
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,14 +30,18 @@ class CudaSource:
     path: Path | None = None
     options: tuple[str, ...] = ()
 
-    def device_files(self, leave_out: Callable[[str], bool], kernel: str | None = None) -> DeviceFiles:
+    def device_files(
+        self, leave_out: Callable[[str], bool], kernel: str | None = None, instances: Sequence[str] = ()
+    ) -> DeviceFiles:
         """The device code of a whole file and of its own headers. Lines keep their numbers.
 
         Args:
             leave_out: whether a header's name is one that the compiler is given by us.
             kernel: the only kernel that is wanted; None for all.
+            instances: of templates among all.
         """
-        return device_files(self.text, self.path, parse_options(self.options).include_folders, leave_out, kernel)
+        folders = parse_options(self.options).include_folders
+        return device_files(self.text, self.path, folders, leave_out, kernel, instances)
 
     @property
     def name(self) -> str:

@@ -120,6 +120,17 @@ namespace std {
 
 template <class T> __device__ constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }
 template <class T> __device__ constexpr const T& max(const T& a, const T& b) { return a < b ? b : a; }
+// Of a std::initializer_list, which a header of libcu++ may declare.
+template <class List> __device__ constexpr auto max(List all) -> decltype(*all.begin() + 0) {
+  auto found = *all.begin();
+  for (const auto& one : all) found = found < one ? one : found;
+  return found;
+}
+template <class List> __device__ constexpr auto min(List all) -> decltype(*all.begin() + 0) {
+  auto found = *all.begin();
+  for (const auto& one : all) found = one < found ? one : found;
+  return found;
+}
 template <class T> __device__ constexpr const T& clamp(const T& v, const T& low, const T& high) {
   return v < low ? low : high < v ? high : v;
 }

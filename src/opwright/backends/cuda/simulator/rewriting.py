@@ -54,11 +54,16 @@ _CODE = tuple(
         (r"\bcuda(?:Malloc|Free|Mem|Device|Stream|Event|Get|Set|Launch|Func|Peek|Graph|Grid)\w*\s*\(", _NO_HOST_API),
     )
 )  # fmt: skip
+_CUB = (
+    r"(?:cub|block/block_(?:reduce|scan|load|store|exchange|radix_sort)|warp/warp_(?:reduce|scan)"
+    r"|thread/thread_operators)"
+)
 _INCLUDES = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
         (r"cuda/(?:atomic|ptx|std/(?:atomic|barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
-        (r"(?:cub|thrust|cutlass|cute)/.*|(?:curand|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
+        (rf"cub/(?!{_CUB}\.cuh).*", "of CUB, the collectives of blocks and warps are simulated, in part"),
+        (r"(?:thrust|cutlass|cute)/.*|(?:curand|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
     )
 )  # fmt: skip
 

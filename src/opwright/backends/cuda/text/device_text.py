@@ -70,7 +70,7 @@ def device_texts(texts: tuple[str, ...], kernels: tuple[str, ...]) -> tuple[str,
     themselves if they contain no host code.
 
     Args:
-        kernels: the names of those that are wanted.
+        kernels: those that are wanted, by name or as an instance of a template.
     """
     codes = [blank_out(text) for text in texts]
     if not any(map(_is_whole_file, texts, codes)) or sum(map(len, texts)) > _MOST_TEXT:
@@ -173,7 +173,9 @@ def _needed(items: Sequence[Item], codes: Sequence[str], kernels: Sequence[str],
     for code in codes:
         for name, mentioned in macros_of(code).items():
             bodies[name] = bodies.get(name, frozenset()) | mentioned
-    waiting = [name.split("<")[0].split("::")[-1].strip() for name in kernels]
+    waiting = [
+        name for kernel in kernels for name in re.findall(r"[A-Za-z_]\w*", kernel)
+    ]  # a template's arguments, too
     needed: set[Item] = set()
     for item in items:
         if _is_always_kept(item, macros):

@@ -49,7 +49,12 @@ class DeviceFiles:
 
 
 def device_files(
-    text: str, path: Path | None, folders: Sequence[Path], leave_out: Callable[[str], bool], kernel: str | None = None
+    text: str,
+    path: Path | None,
+    folders: Sequence[Path],
+    leave_out: Callable[[str], bool],
+    kernel: str | None = None,
+    instances: Sequence[str] = (),
 ) -> DeviceFiles:
     """The device code of a source and of its own headers.
 
@@ -57,11 +62,12 @@ def device_files(
         folders: include folders.
         leave_out: whether a header's name is one that the compiler is given by us.
         kernel: the only kernel that is wanted; None for all.
+        instances: of templates among all: their arguments may be types that no kernel names.
     """
     found = included_files(text, path, folders, leave_out=leave_out)
     originals = [header.read_text(errors="replace") for header in found]
     all_kernels = [name for one in (text, *originals) for name in declarations(one).kernels]
-    texts = device_texts((text, *originals), (kernel,) if kernel is not None else tuple(all_kernels))
+    texts = device_texts((text, *originals), (kernel,) if kernel is not None else (*all_kernels, *instances))
     headers = tuple(
         OwnHeader(header, f"own{i}_{header.name}", of)
         for i, (header, of) in enumerate(zip(found, texts[1:], strict=True))

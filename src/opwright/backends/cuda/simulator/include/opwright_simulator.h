@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+// Published sources rely on nvcc, whose own headers include <algorithm>.
+#include <algorithm>
 #include <limits>
 #include <type_traits>
 
