@@ -119,7 +119,10 @@ def _repeat(context: Context, case: Case, run: _Run) -> str | int:
     """How the bits of one of many calls differ from the first's; else how many calls were made."""
     calls = 0
     with without_deterministic_algorithms():
-        first = [t.clone() for t in run()]
+        try:
+            first = [t.clone() for t in run()]
+        except Exception as error:  # an exception of the kernel is a finding
+            return f"without deterministic algorithms, a call raised {in_words(error)}"
         for way in _ways(context):
             began = time.monotonic()
             with way.block:
