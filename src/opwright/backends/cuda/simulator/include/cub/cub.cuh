@@ -1,7 +1,6 @@
 // The collectives of CUB for a block and a warp, written from its documentation: reductions, scans, loads, stores,
-// exchanges and sorts. Sums are added in the order of CUB's algorithms with warps (BLOCK_REDUCE_WARP_REDUCTIONS,
-// BLOCK_SCAN_WARP_SCANS): within a warp in a tree, then warp after warp. All that goes through shared memory goes through
-// the caller's TempStorage, so that using it again without a barrier is a race here, too.
+// exchanges and sorts. Sums are added within a warp in a tree, then warp after warp. All that goes through shared memory
+// goes through the caller's TempStorage, so that using it again without a barrier is a race here, too.
 #pragma once
 #include "../opwright_simulator.h"
 
