@@ -72,7 +72,12 @@ def found(kernel):
     return finding
 
 
-@pytest.mark.parametrize("kernel", WRONG)
+def slow(kernels):
+    """All but the first: g++ compiles each kernel for some sizes."""
+    return [kernels[0], *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in kernels[1:])]
+
+
+@pytest.mark.parametrize("kernel", slow(WRONG))
 def test_what_is_left_out_and_used_is_a_warning(kernel):
     finding = found(kernel)
     assert finding.status is Status.WARNING, finding
@@ -80,6 +85,6 @@ def test_what_is_left_out_and_used_is_a_warning(kernel):
     assert "other=" in finding.remedy
 
 
-@pytest.mark.parametrize("kernel", RIGHT)
+@pytest.mark.parametrize("kernel", slow(RIGHT))
 def test_what_is_named_or_not_used_is_right(kernel):
     assert found(kernel).status is Status.PASS, found(kernel)
