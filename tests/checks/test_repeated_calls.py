@@ -196,6 +196,18 @@ def test_large_small_and_many_threads(namespace, kernel, found):
     assert any(found in finding.message for finding in verdict.findings)
 
 
+@pytest.mark.parametrize("policy", [None, "float32"])
+def test_only_surroundings_that_were_tried_are_said(namespace, policy):
+    @ow.op(f"{namespace}::twice", autocast=policy)
+    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return 2 * x
+
+    twice.python(lambda x: x + x, name="kernel")
+    (verdict,) = ow.check(twice, checks=["surroundings"], kernels=["kernel"], device="cpu").verdicts
+    (finding,) = verdict.findings
+    assert ("under torch.autocast" in finding.message) == (policy is None)
+
+
 def takes_one_tensor_for_a_square(x, y):
     return x + y if x.data_ptr() != y.data_ptr() else x * x
 

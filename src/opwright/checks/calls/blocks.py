@@ -11,8 +11,8 @@ import torch
 __all__ = ["beside_other_work", "without_deterministic_algorithms"]
 
 # The size of the matrices whose products keep a GPU busy, and how many are launched at a time. On an H200, blocks of a
-# kernel beside them start up to 3.5 µs apart, which else start within 0.1 µs. (Beside products of size 4096 they wait
-# for the end of one, and then start together.)
+# kernel beside them start up to 3.6 µs apart, which else start within 0.1 µs
+# (benchmarks/results/2026-11-26-h200-block-starts.txt).
 _SIZE, _PRODUCTS = 2048, 40
 # The elements of a CPU's work: few enough for one thread.
 _ELEMENTS = 1 << 15

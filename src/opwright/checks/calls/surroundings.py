@@ -43,7 +43,7 @@ def check(context: Context) -> Iterator[Finding | NotChecked]:
     assert isinstance(run, Observation)  # typical_cases returns only cases that ran
     if is_right(context, run, run.outputs) is not None:
         return  # the check "values" reports it
-    chosen = [around for around in _SURROUNDINGS if around.device in ("", context.device)]
+    chosen = [s for s in _SURROUNDINGS if s.device in ("", context.device) and s.only_for(context.op)]
     found: list[Finding | NotChecked | None] = [_difference(context, run, around) for around in chosen]
     found += [_of_one_tensor(context, run), _of_another_gpu(context, run)]
     yield from (f for f in found if f is not None)
@@ -78,8 +78,6 @@ class _Surrounding:
 
 
 def _difference(context: Context, run: Observation, around: _Surrounding) -> Finding | None:
-    if not around.only_for(context.op):
-        return None
     with around.block():
         if around.remedy and _reference_differs(run):
             return None

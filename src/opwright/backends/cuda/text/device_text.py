@@ -173,9 +173,8 @@ def _needed(items: Sequence[Item], codes: Sequence[str], kernels: Sequence[str],
     for code in codes:
         for name, mentioned in macros_of(code).items():
             bodies[name] = bodies.get(name, frozenset()) | mentioned
-    waiting = [
-        name for kernel in kernels for name in re.findall(r"[A-Za-z_]\w*", kernel)
-    ]  # a template's arguments, too
+    # Of a template's instance, its arguments as well.
+    waiting = [name for kernel in kernels for name in re.findall(r"[A-Za-z_]\w*", kernel)]
     needed: set[Item] = set()
     for item in items:
         if _is_always_kept(item, macros):
