@@ -1,20 +1,23 @@
 """Seconds of ``opwright check`` for each operator of the gallery, of this opwright and optionally of an earlier one.
 
-Usage: op_times.py FILE [--before TREE] [--device cpu]
+Usage: op_times.py FILE [--before TREE] [--daemon] [--device cpu]
 
 Each is a whole command with all kernels that run here, its start included, with what an earlier one has compiled in the
-cache: the first of three, or in the folder OPWRIGHT_CACHE_DIR. The versions take turns at each operator.
+cache: the first of all, or in the folder OPWRIGHT_CACHE_DIR. The versions take turns at each operator. With
+``--daemon``, one of them is this opwright's command again, started from ``opwright daemon``.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +30,12 @@ TARGETS = (
 )  # fmt: skip
 
 
-def check(tree: Path, target: str, device: str, cache: str) -> dict[str, Any]:
+def environment_with(cache: str, tree: Path, **others: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(tree / "src"), "OPWRIGHT_CACHE_DIR": cache, **others}
+
+
+def check(environment: dict[str, str], target: str, device: str) -> dict[str, Any]:
     """The seconds of one command, and how many kernels ran and passed."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OPWRIGHT_CACHE_DIR": cache}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "verdicts.json"
         command = [sys.executable, "-m", "opwright", "check", f"opwright.gallery.{target}"]
@@ -46,20 +52,36 @@ def check(tree: Path, target: str, device: str, cache: str) -> dict[str, Any]:
     return {"seconds": round(seconds, 1), "kernels": len(ran), "passed": passed}
 
 
+@contextlib.contextmanager
+def daemon(environment: dict[str, str]) -> Iterator[None]:
+    """Keep ``opwright daemon`` for commands with these variables."""
+    command = [sys.executable, "-m", "opwright", "daemon"]
+    subprocess.run([*command, "start"], env=environment, check=True, stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        subprocess.run([*command, "stop"], env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--before", type=Path)
+    parser.add_argument("--daemon", action="store_true")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    trees = {"before": options.before} if options.before else {}
-    trees["after"] = HERE.parent
     rows = {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         cache = os.environ.get("OPWRIGHT_CACHE_DIR", folder)
+        after = environment_with(cache, HERE.parent)
+        versions = {"before": environment_with(cache, options.before)} if options.before else {}
+        versions["after"] = after
+        if options.daemon:  # a variable of its own, so that no other command starts from it
+            versions["daemon"] = environment_with(cache, HERE.parent, OF_THE_DAEMON="1")
+            running.enter_context(daemon(versions["daemon"]))
         for target in TARGETS:
-            row = {"cold": check(HERE.parent, target, options.device, cache)} if cache == folder else {}
-            row |= {name: check(tree, target, options.device, cache) for name, tree in trees.items()}
+            row = {"cold": check(after, target, options.device)} if cache == folder else {}
+            row |= {name: check(environment, target, options.device) for name, environment in versions.items()}
             print(
                 f"{target:32}" + "".join(f"{name:>8} {one['seconds']:6.1f} s" for name, one in row.items()), flush=True
             )

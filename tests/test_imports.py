@@ -18,8 +18,8 @@ ROOT = Path(opwright.__file__).parent
 # From the bottom to the top: each layer imports from itself and from those before it.
 LAYERS = (
     "errors", "tree", "import_file", "internals", "results", "processor", "machine", "file_trust", "read_files",
-    "cache", "contract", "backends", "runtime", "sweep", "checks", "timing", "cluster", "report", "package", "gallery",
-    "planted", "mutation", "port", "cli",
+    "daemon", "cache", "contract", "backends", "runtime", "sweep", "checks", "timing", "cluster", "report", "package",
+    "gallery", "planted", "mutation", "port", "cli",
 )  # fmt: skip
 LEAVES = {
     "errors": set(),

@@ -21,7 +21,7 @@ from typing import Any
 
 from opwright.processor import processor
 
-__all__ = ["Compiler", "Gpu", "Machine", "this_machine"]
+__all__ = ["Compiler", "Gpu", "Machine", "cache_dir", "this_machine"]
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def this_machine() -> Machine:
         cuda_simulator=_is_on("OPWRIGHT_CUDA_SIMULATOR"),
         cxx=_first_compiler(os.environ.get("CXX"), "g++", "clang++", "c++"),
         nvcc=_first_compiler(os.environ.get("CUDACXX"), "nvcc", *_toolkit_nvcc()),
-        cache_dir=_cache_dir(),
+        cache_dir=cache_dir(),
         # pip installs it beside Python, which is not on the PATH unless the environment is activated.
         mojo=_first_compiler(os.environ.get("MOJO"), "mojo", str(Path(sys.executable).parent / "mojo")),
         mojo_lacks=tuple(name for name in ("max-core", "max-mojo-libs") if _installed_version(name) is None),
@@ -165,7 +165,8 @@ def _toolkit_nvcc() -> list[str]:
     return [str(Path(folder) / "bin" / "nvcc") for folder in folders if folder]
 
 
-def _cache_dir() -> Path:
+def cache_dir() -> Path:
+    """The folder of all caches: OPWRIGHT_CACHE_DIR, or the user's."""
     import platformdirs
 
     chosen = os.environ.get("OPWRIGHT_CACHE_DIR")

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import gc
 import io
+import signal
 import sys
 import traceback
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 import opwright
 from opwright.cli.check import check
 from opwright.cli.common import FAILED, INTERRUPTED, PASSED, WRONG_CALL
+from opwright.cli.daemon import FROM_DAEMON, daemon
 from opwright.cli.demo import demo
 from opwright.cli.package import package, prebuild
 from opwright.cli.port import port
@@ -25,9 +27,10 @@ from opwright.cli.show import doctor, report, show
 from opwright.cli.supervise import run_supervised
 from opwright.cli.sweep import Group
 from opwright.cli.timing import bench, tune
+from opwright.daemon.client import run_command
 from opwright.errors import OpwrightError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "run"]
 
 app = typer.Typer(
     cls=Group,
@@ -41,7 +44,7 @@ app = typer.Typer(
     "4 nothing failed, but something did not end in time.",
 )
 # In the order of ``opwright --help``.
-for command in (check, demo, bench, tune, selftest, report, doctor, prebuild, package, port, show):
+for command in (check, demo, bench, tune, selftest, daemon, report, doctor, prebuild, package, port, show):
     app.command()(command)
 
 
@@ -60,7 +63,17 @@ def _main(
     pass
 
 
-def main() -> None:
+def main() -> NoReturn:
+    """Run the command line in a fork of the daemon, if it is a command for that and there is one, else here."""
+    code = run_command(sys.argv) if sys.argv[1:2] and sys.argv[1] in FROM_DAEMON else None
+    if code is None:
+        run()
+    if code < 0:
+        print(f"opwright: ended by {signal.Signals(-code).name} before the command did", file=sys.stderr)
+    sys.exit(code if code >= 0 else FAILED)
+
+
+def run() -> NoReturn:
     """Run the command line in a process of its own (see ``supervise.py``)."""
     run_supervised(_run, FAILED, INTERRUPTED)
 

@@ -31,7 +31,7 @@ from opwright.checks.relatives import adopt_orphans, children, end_with_parent, 
 from opwright.internals.cuda import gpus_counted_by_nvml, may_use_gpus
 from opwright.internals.names import SLOW_IMPORTS
 
-__all__ = ["MESSAGE_BYTES", "Role", "main", "serve"]
+__all__ = ["MESSAGE_BYTES", "Role", "can_use_a_gpu_after_fork", "import_once", "main", "serve"]
 
 MESSAGE_BYTES = 4096
 # A worker's sockets and its output; a judge has one to each process of two groups.
@@ -51,7 +51,7 @@ class Role(StrEnum):
     AHEAD = "ahead"
 
 
-def _import_once(slow_imports: Sequence[str] = SLOW_IMPORTS) -> None:
+def import_once(slow_imports: Sequence[str] = SLOW_IMPORTS) -> None:
     """Import what every worker would import. None of these may use a device or start a thread."""
     with gpus_counted_by_nvml():
         for name in slow_imports:
@@ -73,7 +73,7 @@ def _look_up_files_of_modules() -> None:
     inspect.getmodule(compile("", "of no module", "exec"))
 
 
-def _can_use_a_gpu_after_fork() -> bool:
+def can_use_a_gpu_after_fork() -> bool:
     """Whether a forked process could use GPUs: not if an import has asked their driver for something."""
     if torch.version.cuda is None:
         return True
@@ -83,15 +83,18 @@ def _can_use_a_gpu_after_fork() -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def serve(requests: socket.socket) -> None:
-    """Fork a worker for each request until the other side closes the socket; then kill the remaining workers."""
+def serve(requests: socket.socket, parent: int) -> None:
+    """Fork a worker for each request until the other side closes the socket; then kill the remaining workers.
+
+    Args:
+        parent: the process that asks, which must not stay stopped.
+    """
     woken, wake = os.pipe()
     for fd in (woken, wake):
         os.set_blocking(fd, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    parent = os.getppid()
     adopt_orphans()
     _notice_stops(requests)
     alive: set[int] = set()
@@ -217,7 +220,7 @@ def _become_worker(role: Role, sockets: Sequence[int], output: int) -> None:
 def main(descriptor: str, *own_only: str) -> None:
     """Serve the socket with this file descriptor."""
     warnings.simplefilter("ignore")
-    _import_once(() if own_only else SLOW_IMPORTS)
-    if not own_only and not _can_use_a_gpu_after_fork():
+    import_once(() if own_only else SLOW_IMPORTS)
+    if not own_only and not can_use_a_gpu_after_fork():
         os.execv(sys.executable, [sys.executable, "-m", "opwright.checks.process", descriptor, "own only"])
-    serve(socket.socket(fileno=int(descriptor)))
+    serve(socket.socket(fileno=int(descriptor)), os.getppid())

@@ -9,9 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Started", "forget_ahead", "start_ahead", "started"]
+from opwright.daemon import client
+from opwright.daemon.client import ForkedServer
+
+__all__ = ["Started", "environment_of_workers", "forget_ahead", "start_ahead", "started"]
 
 # Several kernels are checked at a time, so that each has some of the cores, and threads that wait for work sleep: by
 # default, OpenMP's spin on the cores that others need. (After torch.set_num_threads, LU in MKL may return garbage.)
@@ -22,7 +26,7 @@ _THREADS = {"OMP_NUM_THREADS": str(max(2, (os.cpu_count() or 1) // 2)), "OMP_WAI
 class Started:
     """A fork server that has been started: its process, the connection to it, and its environment."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedServer
     connection: socket.socket
     environment: dict[str, str]
 
@@ -35,7 +39,7 @@ def start_ahead() -> None:
     """Start one that the next check takes. It is ended with this process if none does."""
     with _lock:
         if not _ahead:
-            _ahead.append(_start(_environment(interpret=False)))
+            _ahead.append(_start(environment_of_workers(os.environ)))
             atexit.register(forget_ahead)
 
 
@@ -47,7 +51,7 @@ def forget_ahead() -> None:
 
 def started(*, interpret: bool) -> Started:
     """A fork server: the one that was started ahead, if one that starts now would have the same environment."""
-    environment = _environment(interpret=interpret)
+    environment = environment_of_workers(os.environ, interpret=interpret)
     with _lock:
         if _ahead and _is_as_now(_ahead[0].environment, environment) and _ahead[0].process.poll() is None:
             return _ahead.pop()
@@ -73,20 +77,32 @@ def _end_ahead() -> None:
     _ahead.clear()
 
 
-def _environment(*, interpret: bool) -> dict[str, str]:
-    return {**_THREADS, **os.environ, "TRITON_INTERPRET": "1" if interpret else "0"}
+def environment_of_workers(environment: Mapping[str, str], *, interpret: bool = False) -> dict[str, str]:
+    """The variables of a fork server, from those of a command."""
+    return {**_THREADS, **environment, "TRITON_INTERPRET": "1" if interpret else "0"}
 
 
 def _start(environment: dict[str, str]) -> Started:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    path = os.pathsep.join(p for p in sys.path if p)  # for its own imports; each worker gets the path of its job
     with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "opwright.checks.process", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env={**environment, "PYTHONPATH": path},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
+        process = _from_daemon(environment, theirs) or _new_process(environment, theirs)
     return Started(process, ours, environment)
+
+
+def _from_daemon(environment: dict[str, str], requests: socket.socket) -> ForkedServer | None:
+    """A fork of the daemon that this process comes from, if what both have imported would be the same now."""
+    if client.origin is None or not _is_as_now(environment_of_workers(client.origin.environment), environment):
+        return None
+    return client.forked_server(environment, requests)
+
+
+def _new_process(environment: dict[str, str], requests: socket.socket) -> subprocess.Popen[bytes]:
+    path = os.pathsep.join(p for p in sys.path if p)  # for its own imports; each worker gets the path of its job
+    return subprocess.Popen(
+        [sys.executable, "-m", "opwright.checks.process", str(requests.fileno())],
+        pass_fds=[requests.fileno()],
+        env={**environment, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
