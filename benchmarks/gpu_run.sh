@@ -2,7 +2,8 @@
 # All measurements and tests that need a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
 # Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order);
 # opinfo (of torch's functions OPINFO), corpus (of the checkouts CORPUS of public Triton kernels), cuda_corpus (of those in
-# the folder CUDA_CORPUS), ports (of those in PORTS), many (all GPUs), cluster (all GPUs, with Ray), selftest, offsets. Each has its own time limit. BEFORE names a checkout of an earlier version, beside which calls are timed. With PACK=1 all files end in
+# the folder CUDA_CORPUS), ports (of those in PORTS), many (all GPUs), cluster (all GPUs, with Ray), selftest, offsets,
+# check_times (of OPERATORS). Each has its own time limit. BEFORE names a checkout of an earlier version, beside which calls are timed. With PACK=1 all files end in
 # one archive, results.tar.gz.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -52,6 +53,9 @@ train() {
 demo() {
   timeout 200 python3 -m opwright demo --json "$out/demo.json" > "$out/demo.log" 2>&1
   grep -v '^opwright: compiling' "$out/demo.log" | tail -40
+}
+check_times() {
+  timeout 300 python3 benchmarks/op_times.py "$out/op-times.json" --device cuda --daemon ${OPERATORS:+--only $OPERATORS}
 }
 self() { OUT="$out" timeout 100 python3 benchmarks/self_comparison.py --quick 2>&1 | tail -40; }
 timing() { timeout 250 python3 benchmarks/gpu_bench.py "$out" 2>&1 | tail -75; }

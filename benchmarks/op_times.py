@@ -1,6 +1,6 @@
 """Seconds of ``opwright check`` for each operator of the gallery, of this opwright and optionally of an earlier one.
 
-Usage: op_times.py FILE [--before TREE] [--daemon] [--device cpu]
+Usage: op_times.py FILE [--before TREE] [--daemon] [--device cpu] [--only add:add …]
 
 Each is a whole command with all kernels that run here, its start included, with what an earlier one has compiled in the
 cache: the first of all, or in the folder OPWRIGHT_CACHE_DIR. The versions take turns at each operator. With
@@ -31,7 +31,8 @@ TARGETS = (
 
 
 def environment_with(cache: str, tree: Path, **others: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(tree / "src"), "OPWRIGHT_CACHE_DIR": cache, **others}
+    path = os.pathsep.join([str(tree / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "OPWRIGHT_CACHE_DIR": cache, **others}
 
 
 def check(environment: dict[str, str], target: str, device: str) -> dict[str, Any]:
@@ -69,6 +70,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path)
     parser.add_argument("--daemon", action="store_true")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only", nargs="+", choices=TARGETS, default=TARGETS)
     options = parser.parse_args()
     rows = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
@@ -79,7 +81,7 @@ def main() -> None:
         if options.daemon:  # a variable of its own, so that no other command starts from it
             versions["daemon"] = environment_with(cache, HERE.parent, OF_THE_DAEMON="1")
             running.enter_context(daemon(versions["daemon"]))
-        for target in TARGETS:
+        for target in options.only:
             row = {"cold": check(after, target, options.device)} if cache == folder else {}
             row |= {name: check(environment, target, options.device) for name, environment in versions.items()}
             print(

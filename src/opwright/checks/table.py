@@ -22,7 +22,7 @@ from opwright.checks.ranks import sharded
 from opwright.checks.registration import compiled, flops, opcheck, sharding, vmap
 from opwright.checks.sanitizer import check as sanitizer
 
-__all__ = ["BESIDE_THE_KERNEL", "CHECKS", "EACH_CASE"]
+__all__ = ["BESIDE_THE_KERNEL", "CHECKS", "EACH_CASE", "OF_REGISTRATION"]
 
 CHECKS: dict[str, Check] = {
     meaning.NAME: meaning.check,
@@ -64,6 +64,12 @@ BESIDE_THE_KERNEL = frozenset({
     guard_bands.NAME, repeated_calls.NAME, peak_memory.NAME, surroundings.NAME, determinism.NAME, concurrency.NAME,
     streams.NAME, configurations.NAME, own_backward.NAME, second_derivatives.NAME, vmap.NAME, sharding.NAME, flops.NAME,
     opcheck.NAME, compiled.NAME, sanitizer.NAME, long_offsets.NAME, own_work.NAME, protected_memory.NAME,
+})  # fmt: skip
+
+# Those of them that are about what the operator has besides its kernel. They do not depend on earlier calls, and may
+# run in a second process of the kernel, while the others go on.
+OF_REGISTRATION = frozenset({
+    own_backward.NAME, second_derivatives.NAME, vmap.NAME, sharding.NAME, flops.NAME, opcheck.NAME, compiled.NAME,
 })  # fmt: skip
 
 # Those that examine every case: each case runs once for all of them.

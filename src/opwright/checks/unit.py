@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ from opwright.checks.process.messages import (
 from opwright.checks.ranks import check as ranks
 from opwright.checks.ranks import sharded
 from opwright.checks.sanitizer import check as sanitizer
-from opwright.checks.table import CHECKS
+from opwright.checks.table import CHECKS, OF_REGISTRATION
 from opwright.contract.fingerprint import digest
 from opwright.contract.inputs.arguments import always_its_default
 from opwright.machine import this_machine
@@ -246,7 +246,7 @@ def _concerns(operator: Op, check: str) -> bool:
 def _run_in_worker(unit: CheckUnit, progress: Progress) -> tuple[_WorkerReport, Ending]:
     """Run in a worker that imports the operator; if its module has another version or none, send it by value."""
     task, settings = unit.task, unit.settings
-    path = find_import_path(task.op)
+    path, ranks = find_import_path(task.op), ranks_of(task, settings)
     job = Job(
         kernel=task.kernel,
         device=task.device,
@@ -259,7 +259,8 @@ def _run_in_worker(unit: CheckUnit, progress: Progress) -> tuple[_WorkerReport, 
         environment=_environment(task),
         timeout=settings.timeout,
         compiles_ahead=_compiles_ahead(task, settings),
-        **ranks_of(task, settings),
+        has_second=_has_second(settings, ranks),
+        **ranks,
     )
     if path is not None:
         report, ending = _run(unit, job, progress)
@@ -278,6 +279,14 @@ def _compiles_ahead(task: Task, settings: Settings) -> bool:
     kernel = task.op.kernels.get(task.kernel)
     is_one_case = bool(settings.case) or settings.level == "smoke"
     return task.simulate and kernel is not None and kernel.compiles_for_sizes and not is_one_case and _cores() > 1
+
+
+def _has_second(settings: Settings, ranks: Mapping[str, Any]) -> bool:
+    """Whether a second process of the kernel runs some checks beside the first, for which this machine has a core."""
+    chosen = set(settings.checks or CHECKS)
+    is_short = bool(settings.case) or settings.level == "smoke"
+    both = chosen & OF_REGISTRATION and chosen - OF_REGISTRATION
+    return bool(both) and not is_short and "ranks" not in ranks and _cores() > 1
 
 
 def _cores() -> int:

@@ -55,6 +55,8 @@ _PATIENCE = 40
 _WIDEST = (torch.float64, torch.complex128)
 # So many wrong elements are few.
 _FEW_WRONG = 16
+# The bits of the exponent of a float64, and how many bits are below them.
+_EXPONENT, _MANTISSA_BITS = 0x7FF0_0000_0000_0000, 52
 # Of more integers, such as the places of the median of equal values, runs may miss the one that the kernel gives.
 _MANY = 8
 
@@ -99,40 +101,41 @@ class Computation:
         """
         if not (self.rounded[i].is_floating_point() or self.rounded[i].is_complex()):
             return self._wrong_integers(i, got)
-        tolerance = self.allowed(i)
-        wrong = self._beyond(i, got, tolerance)
+        error, tolerance = _distance(got, self.exact[i]), self.allowed(i)
+        wrong = self._beyond(i, got, error, tolerance)
         far: list[int] = []
         while wrong.any():
-            far.append(_count_far(_distance(got, self.exact[i])[wrong], tolerance[wrong]))
+            far.append(_count_far(error[wrong], tolerance[wrong]))
             if not self._another_run(far, int(wrong.sum())):
                 break
             self._perturb()
             tolerance = self.allowed(i)
-            wrong = self._beyond(i, got, tolerance)
+            wrong = self._beyond(i, got, error, tolerance)
         if sizes is not None:
-            sizes.count(_distance(got, self.exact[i]), tolerance, wrong)
+            sizes.count(error, tolerance, wrong)
         return wrong
 
     def allowed(self, i: int) -> torch.Tensor:
         """The allowed absolute difference of each element from ``exact``, with the runs made until now."""
         exact, rounded = self.exact[i], self.rounded[i]
-        last = 2 * _ulp(exact, rounded.dtype)
+        magnitude = exact.abs().double()
+        last = _ulp(magnitude, rounded.dtype).mul_(2)
         if self._is_narrow and self._operations.last:
-            last = last + 1.5 * self._coarsest * exact.abs().double()
-        inner = self._finest(i) * exact.abs().double()
+            last.add_(magnitude, alpha=1.5 * self._coarsest)
+        inner = magnitude.mul(self._finest(i))
         if self._moved:
             # A few runs may miss an element by chance, but not those around it.
-            inner = inner + torch.maximum(self._moved[i], _typical(self._moved[i]) / 2)
-            inner = inner + 4 * self._accumulator * _typical(exact)
-        own = _distance(rounded, exact)
-        share = (own / (last + inner)).nan_to_num(0, 0, 0)
+            inner += torch.maximum(self._moved[i], _typical(self._moved[i]) / 2)
+            inner.add_(_typical(magnitude), alpha=4 * self._accumulator)
         # What is in float64 has no more exact reference: that one is off by as much.
-        tolerance = last + (6 if rounded.dtype in _WIDEST else 3) * inner
-        if self._runs >= _FEW_RUNS and share.numel():
+        tolerance = last.add(inner, alpha=6 if rounded.dtype in _WIDEST else 3)
+        if self._runs >= _FEW_RUNS and tolerance.numel():
+            own = _distance(rounded, exact)
+            share = (own / (last + inner)).nan_to_num(0, 0, 0)
             excess = (own - tolerance).nan_to_num(0, 0, 0).clamp_min(0)
             tolerance = tolerance.maximum(last + min(MOST_OWN, 2 * float(share.max())) * inner)
             tolerance = tolerance + 2 * _around(excess)
-        return torch.where(torch.isfinite(tolerance), tolerance, 0.0)
+        return tolerance.nan_to_num_(0, 0, 0)
 
     def _another_run(self, far: Sequence[int], wrong: int) -> bool:
         """Whether one more run with errors may explain what is wrong.
@@ -160,14 +163,13 @@ class Computation:
         with lowered(round_to):
             return tuple(self.run(tree.map_tensors(round_to, to_double(self.arguments))))
 
-    def _beyond(self, i: int, got: torch.Tensor, tolerance: torch.Tensor) -> torch.Tensor:
-        exact, rounded = self.exact[i], self.rounded[i]
-        close = (_distance(got, exact) <= tolerance) | (_distance(got, rounded) <= tolerance)
-        same = (got.to(exact.dtype) == exact) | (got == rounded) | (got == exact.to(rounded.dtype))
-        same |= got.isnan() & (exact.isnan() | rounded.isnan())
-        overflows = exact.isfinite() & ~rounded.isfinite()  # a step of the reference, and maybe another one here
-        same |= overflows & ~got.isfinite()
-        return ~(close | same | _overflows_beside(exact, got, rounded.dtype))
+    def _beyond(self, i: int, got: torch.Tensor, error: torch.Tensor, tolerance: torch.Tensor) -> torch.Tensor:
+        """A mask of the elements that neither are within the tolerance nor need not be."""
+        beyond = error.le(tolerance).logical_not_()
+        if beyond.any():  # mostly, they are few
+            at = beyond.nonzero(as_tuple=True)
+            beyond[at] = ~_is_explained(got[at], self.exact[i][at], self.rounded[i][at], tolerance[at])
+        return beyond
 
     def _wrong_integers(self, i: int, got: torch.Tensor) -> torch.Tensor:
         """Those that neither the reference nor a run with rounding errors gives."""
@@ -260,6 +262,18 @@ def _is_between(values: torch.Tensor, seen: Sequence[torch.Tensor]) -> torch.Ten
     return (values >= torch.where(low >= 0, (low - beside).clamp_min(0), low - beside)) & (values <= high + beside)
 
 
+def _is_explained(
+    got: torch.Tensor, exact: torch.Tensor, rounded: torch.Tensor, tolerance: torch.Tensor
+) -> torch.Tensor:
+    """Which elements are right though they are not close to the exact ones."""
+    same = (got.to(exact.dtype) == exact) | (got == rounded) | (got == exact.to(rounded.dtype))
+    same |= got.isnan() & (exact.isnan() | rounded.isnan())
+    overflows = exact.isfinite() & ~rounded.isfinite()  # a step of the reference, and maybe another one here
+    same |= overflows & ~got.isfinite()
+    same |= _distance(got, rounded) <= tolerance
+    return same | _overflows_beside(exact, got, rounded.dtype)
+
+
 def _count_far(errors: torch.Tensor, allowed: torch.Tensor) -> int:
     return int(((errors > 4 * allowed) | ~errors.isfinite()).sum())
 
@@ -310,19 +324,16 @@ def _around(errors: torch.Tensor) -> torch.Tensor:
     return functools.reduce(torch.minimum, (errors.amax(axis, keepdim=True) for axis in axes), errors.amax())
 
 
-def _ulp(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The distance of neighbouring numbers of a dtype at some values.
+def _ulp(magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The distance of neighbouring numbers of a dtype at some magnitudes, which are in float64.
 
     Below the smallest normal number of a dtype with the exponents of float32 or float64, results may be flushed to
     zero, as GPUs do in approximate functions.
     """
-    if not (dtype.is_floating_point or dtype.is_complex):
-        return torch.zeros(values.shape, dtype=torch.float64)
     limits = torch.finfo(dtype)
-    exponent = torch.frexp(values.abs().double()).exponent
     flushes = limits.tiny < 1e-30
-    spacing = torch.ldexp(torch.full(values.shape, limits.eps / 2, dtype=torch.float64), exponent)
-    return spacing.clamp_min(limits.tiny if flushes else limits.tiny * limits.eps)
+    power = (magnitude.view(torch.int64) & _EXPONENT).view(torch.float64)  # the next lower power of two
+    return power.mul_(limits.eps).clamp_min_(limits.tiny if flushes else limits.tiny * limits.eps)
 
 
 def next_lower(dtype: torch.dtype) -> tuple[str, Callable[[torch.Tensor], torch.Tensor]] | None:
@@ -353,21 +364,26 @@ _LOWER = {
 }
 
 
+# The exponent of 2^-9, as float64 has it: shares up to 2^-8 are in the first bin.
+_FIRST_BIN = 1023 - 9
+
+
 class ErrorSizes:
     """Counts errors by their share of the allowed error: in doubling bins up to 1, and above 1."""
 
     _EDGES = (0.0, *(2.0**-p for p in range(8, -1, -1)), 2.0)
 
     def __init__(self) -> None:
-        self._inner = torch.tensor(self._EDGES[1:-1], dtype=torch.float64)
         self._counts = torch.zeros(len(self._EDGES) - 1, dtype=torch.int64)
 
     def count(self, error: torch.Tensor, tolerance: torch.Tensor, wrong: torch.Tensor) -> None:
         """Count absolute errors with their tolerances, element by element. Exactly the wrong elements are above 1
         (an expected NaN is not an error)."""
-        share = (error / tolerance.clamp_min(torch.finfo(torch.float64).tiny)).nan_to_num(nan=0.0)
-        share = torch.where(wrong, torch.inf, share.clamp_max(1.0))
-        self._counts += torch.bincount(torch.bucketize(share.flatten(), self._inner), minlength=len(self._counts))
+        share = error.div(tolerance.clamp_min(torch.finfo(torch.float64).tiny)).nan_to_num_(0).clamp_max_(1)
+        share.masked_fill_(wrong, torch.inf)
+        # A number's exponent is that of its bin, and that of a power of two the next higher, in whose bin it is not.
+        bins = share.view(torch.int64).sub_(1).bitwise_right_shift_(_MANTISSA_BITS).sub_(_FIRST_BIN)
+        self._counts += torch.bincount(bins.clamp_(0, len(self._counts) - 1).flatten(), minlength=len(self._counts))
 
     def histogram(self) -> ErrorHistogram | None:
         """The histogram; None if nothing was counted, as for integers."""

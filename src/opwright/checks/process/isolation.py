@@ -96,7 +96,7 @@ class Ending:
 
 
 def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[Message], None]) -> Ending:
-    """Run a job in two new processes, one for the kernel and one for its judge, and call ``on_message`` with each of
+    """Run a job in new processes, one or two for the kernel and one for its judge, and call ``on_message`` with each of
     the judge's messages.
 
     Args:
@@ -105,22 +105,27 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
     ended_before, stops = _ended_for_memory(), server.stops
     ours, theirs = socket.socketpair()
     to_kernel, to_judge = socket.socketpair()
+    to_second, second_to_judge = socket.socketpair()
     read_output, write_output = os.pipe()
-    pids: list[int] = []
+    pids: dict[str, int] = {}
     ranks = _Ranks(server)
     with contextlib.ExitStack() as ends:
         ends.callback(os.close, read_output)
         ends.callback(ranks.end)
         ends.enter_context(ours)
-        job = dataclasses.replace(job, temporary=ends.enter_context(_temporary_folder("opwright-kernel-")))
+        folders = [ends.enter_context(_temporary_folder("opwright-kernel-")) for _ in range(2)]
+        job = dataclasses.replace(job, temporary=folders[0], second_temporary=folders[1])
         if job.compiles_ahead:
             ends.enter_context(compiling_ahead(server, job))
         try:
-            with theirs, to_kernel, to_judge:
+            with theirs, to_kernel, to_judge, to_second, second_to_judge:
                 try:
-                    to_ranks = ranks.fork(processes_of(job.ranks), write_output)
-                    pids.append(server.fork(Role.KERNEL, [to_judge], write_output))
-                    pids.append(server.fork(Role.JUDGE, [theirs, to_kernel, *to_ranks], write_output))
+                    others = ranks.fork(processes_of(job.ranks), write_output)
+                    if job.has_second:
+                        pids["second"] = server.fork(Role.KERNEL, [second_to_judge], write_output)
+                        others = [to_second]
+                    pids["kernel"] = server.fork(Role.KERNEL, [to_judge], write_output)
+                    pids["judge"] = server.fork(Role.JUDGE, [theirs, to_kernel, *others], write_output)
                 finally:
                     os.close(write_output)
                     ranks.close()
@@ -128,13 +133,16 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
             conversation.send(write_job(job))
             hung = conversation.listen()
         except BaseException:
-            for pid in pids:
+            for pid in pids.values():
                 kill(pid)
             raise
     gives_up = hung or bool(conversation.broken)
-    kernel, judge = (_end(server, pid, at_once=gives_up) for pid in pids)
+    codes = {
+        name: _end(server, pid, at_once=gives_up or (name == "second" != conversation.ended))
+        for name, pid in pids.items()
+    }
     return Ending(
-        exit_code=kernel if conversation.kernel_ended else judge,
+        exit_code=codes[conversation.ended],
         hung=hung,
         doing=conversation.doing,
         case=conversation.case,
@@ -252,7 +260,8 @@ class _Conversation:
         self._partial = b""
         self.output = b""
         self.doing, self.case, self.who, self.at = "start", "", KERNEL, ""
-        self.finished, self.kernel_ended, self.broken = False, False, ""
+        self.finished, self.broken = False, ""
+        self.ended = "judge"  # the process whose end has ended the check
         self._received = 0
         self._step_began = self._check_began = time.monotonic()
 
@@ -309,7 +318,7 @@ class _Conversation:
             if isinstance(message, RankEnded):
                 self.send(json.dumps(self._how_rank_ended(message.number)).encode() + b"\n")
             if isinstance(message, KernelEnded):
-                self.kernel_ended, self.broken = True, message.broken
+                self.ended, self.broken = "second" if message.second else "kernel", message.broken
             self.finished = self.finished or isinstance(message, Done | Unavailable)
             self._on_message(message)
         return bool(data)

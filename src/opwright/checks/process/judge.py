@@ -30,11 +30,11 @@ from opwright.checks.process.messages import (
     write_message,
 )
 from opwright.checks.process.ranks import RemoteRanks
-from opwright.checks.process.remote import NotSimulated, RemoteCalls
+from opwright.checks.process.remote import NotSimulated, RemoteCalls, SecondEnded, SecondProcess
 from opwright.checks.process.setup import enter, error_of_check, hide_memory, join_alone, load_operator, prepare_torch
 from opwright.checks.process.wire import BrokenAnswer, Connection, Ended
 from opwright.checks.state import in_simulator
-from opwright.checks.table import BESIDE_THE_KERNEL, CHECKS, EACH_CASE
+from opwright.checks.table import BESIDE_THE_KERNEL, CHECKS, EACH_CASE, OF_REGISTRATION
 from opwright.contract.dtypes import short
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.cases import cases
@@ -69,30 +69,30 @@ class _Pipe:
         self.send(Found(result) if isinstance(result, Finding) else Unchecked(result))
 
 
-def main(messages: socket.socket, kernel: socket.socket, *ranks: socket.socket) -> None:
+def main(messages: socket.socket, kernel: socket.socket, *others: socket.socket) -> None:
     """Run one job.
 
     Args:
         messages: to the process that checks.
         kernel: to the process in which the kernel runs.
-        ranks: to those of a group, if the operator communicates.
+        others: to the second one, if the job has one; else to those of a group, if the operator communicates.
     """
     hide_memory()
     pipe, link = _Pipe(messages), Connection(kernel)
     job = pipe.receive()
     try:
         link.send_bytes(write_job(job))  # both import the operator at the same time
-        _judge(pipe, link, job, ranks)
+        _judge(pipe, link, job, others)
     except NotSimulated as refused:
         pipe.send(NotRunnable(str(refused)))
         pipe.send(Done())
-    except Ended:
-        pipe.send(KernelEnded())
+    except Ended as ended:
+        pipe.send(KernelEnded(second=isinstance(ended, SecondEnded)))
     except BrokenAnswer as broken:
         pipe.send(KernelEnded(str(broken)))
 
 
-def _judge(pipe: _Pipe, link: Connection, job: Job, ranks: Sequence[socket.socket]) -> None:
+def _judge(pipe: _Pipe, link: Connection, job: Job, others: Sequence[socket.socket]) -> None:
     enter(job)
     pipe.send(Doing("load"))
     why = "the module that defines it holds another version"
@@ -113,10 +113,17 @@ def _judge(pipe: _Pipe, link: Connection, job: Job, ranks: Sequence[socket.socke
         pipe.send(Unavailable(unavailable))
         return
     if _is_built(pipe, calls, operator, job):
-        others = RemoteRanks(job, ranks, operator.contract.signature, pipe.send, lambda i: pipe.ask(RankEnded(i)))
-        for result in _results(pipe, calls, operator, job, others if ranks else job.why_no_ranks):
+        second = _started_second(pipe, Connection(others[0]), operator, job) if job.has_second else None
+        remote = RemoteRanks(job, others, operator.contract.signature, pipe.send, lambda i: pipe.ask(RankEnded(i)))
+        for result in _results(pipe, calls, operator, job, remote if job.ranks else job.why_no_ranks, second):
             pipe.send_result(result)
     pipe.send(Done())
+
+
+def _started_second(pipe: _Pipe, link: Connection, operator: Op, job: Job) -> SecondProcess:
+    second = SecondProcess(link, RemoteCalls(link, operator.contract.signature, pipe.send))
+    second.start(write_job(dataclasses.replace(job, temporary=job.second_temporary)))
+    return second
 
 
 def _is_built(pipe: _Pipe, calls: RemoteCalls, operator: Op, job: Job) -> bool:
@@ -136,7 +143,12 @@ def _is_built(pipe: _Pipe, calls: RemoteCalls, operator: Op, job: Job) -> bool:
 
 
 def _results(
-    pipe: _Pipe, calls: RemoteCalls, operator: Op, job: Job, ranks: RemoteRanks | str
+    pipe: _Pipe,
+    calls: RemoteCalls,
+    operator: Op,
+    job: Job,
+    ranks: RemoteRanks | str,
+    second: SecondProcess | None,
 ) -> Iterator[Finding | NotChecked]:
     step = Doing("start")
 
@@ -172,16 +184,24 @@ def _results(
             yield NotChecked("inputs", error.message)
             return
         yield from unchecked
-        yield from _run_checks(context, calls, job)
+        yield from _run_checks(context, calls, job, second)
 
 
-def _run_checks(context: Context, calls: RemoteCalls, job: Job) -> Iterator[Finding | NotChecked]:
-    for name, check in CHECKS.items():
-        if job.checks and name not in job.checks:
-            continue
+def _run_checks(
+    context: Context, calls: RemoteCalls, job: Job, second: SecondProcess | None
+) -> Iterator[Finding | NotChecked]:
+    chosen = [name for name in CHECKS if not job.checks or name in job.checks]
+    if second is not None:
+        second.begin([name for name in chosen if name in OF_REGISTRATION], context)
+    for name in chosen:
         context.progress(name, "")
         try:
-            yield from calls.check(name, context) if name in BESIDE_THE_KERNEL else check(context)
+            if second is not None and second.runs(name):
+                yield from second.check(name)
+            elif name in BESIDE_THE_KERNEL:
+                yield from calls.check(name, context)
+            else:
+                yield from CHECKS[name](context)
         except Exception:  # an error in a check is never a pass
             yield error_of_check(name, traceback.format_exc(limit=-4))
 

@@ -61,6 +61,7 @@ def main(connection: socket.socket) -> None:
         _take_temporary_folder(job.temporary)
         operator = _loaded(link, job)
         if operator is not None and _is_built(link, operator, job):
+            _start_device(job.device)
             with operator.only(job.kernel), under_check():
                 _Server(link, operator, job).serve()
 
@@ -126,6 +127,12 @@ def _ends_well(link: Connection, step: Callable[[], Any]) -> bool:
     return not wrong
 
 
+def _start_device(device: str) -> None:
+    """Begin to use a GPU, which takes a third of a second, while the judge makes the cases."""
+    with contextlib.suppress(Exception):  # the first call reports what is wrong
+        torch.empty(1, device=device)
+
+
 class _Server:
     """Answers questions about one kernel."""
 
@@ -153,6 +160,7 @@ class _Server:
             "results": self._answer_results,
             "gradients": self._answer_gradients,
             "check": self._answer_check,
+            "checks": self._answer_checks,
         }
         while True:
             try:
@@ -240,6 +248,17 @@ class _Server:
         with contextlib.suppress(RuntimeError):
             context.synchronize()
         self._link.answer({"ended": name})
+
+    def _answer_checks(self, names: list[str], **cases: Any) -> None:
+        """Run several checks in this process, if it can use the device."""
+        try:
+            torch.empty(1, device=self._device)
+        except Exception as error:  # memory is short, or the GPU is for one process only
+            self._link.answer({"cannot": in_words(error)})
+            return
+        self._link.answer({})
+        for name in names:
+            self._answer_check(name, **cases)
 
 
 def chosen_kernel(calls: CallsHere, arguments: Sequence[Any], device: str) -> dict[str, str]:

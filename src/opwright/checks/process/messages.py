@@ -65,6 +65,8 @@ class Job:
         timeout: seconds that one step may take.
         temporary: a folder for the kernel's temporary files.
         compiles_ahead: whether a process compiles ahead what later cases need.
+        has_second: whether a second process of the kernel runs some of the checks.
+        second_temporary: its folder for temporary files.
     """
 
     kernel: str
@@ -84,6 +86,8 @@ class Job:
     timeout: float = 60.0
     temporary: str = ""
     compiles_ahead: bool = False
+    has_second: bool = False
+    second_temporary: str = ""
 
 
 def write_job(job: Job) -> bytes:
@@ -160,9 +164,14 @@ class Unavailable:
 
 @dataclass(frozen=True)
 class KernelEnded:
-    """The process of the kernel has ended before the checks have; or it was given up, as ``broken`` says."""
+    """The process of the kernel has ended before the checks have; or it was given up, as ``broken`` says.
+
+    Attributes:
+        second: whether it is the second one.
+    """
 
     broken: str = ""
+    second: bool = False
 
 
 @dataclass(frozen=True)

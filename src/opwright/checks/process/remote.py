@@ -12,13 +12,13 @@ from opwright.checks.context import Context
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import Call, Gradients, Layout, Meanwhile
 from opwright.checks.process.messages import Doing, Found, Message, Notice, Suspected, Unchecked, message_of
-from opwright.checks.process.wire import BrokenAnswer, Connection, dtype_named, read_tensors
+from opwright.checks.process.wire import BrokenAnswer, Connection, Ended, dtype_named, read_tensors
 from opwright.checks.state import in_simulator
 from opwright.contract.signature import Signature
 from opwright.errors import CheckError
 from opwright.results import Finding, NotChecked
 
-__all__ = ["NotSimulated", "RemoteCalls", "raised_from"]
+__all__ = ["NotSimulated", "RemoteCalls", "SecondEnded", "SecondProcess", "raised_from"]
 
 # The findings of a check that is run there.
 _MOST_RESULTS = 200
@@ -102,13 +102,11 @@ class RemoteCalls:
 
     def check(self, name: str, context: Context) -> Iterator[Finding | NotChecked]:
         """Run a check there. Its findings are the word of that process."""
-        values = {
-            "name": name,
-            "cases": context.cases,
-            "admitted": context.admitted,
-            "known": context.known,
-        }
-        self._link.ask("check", values)
+        self._link.ask("check", {"name": name, **_known_by(context)})
+        yield from self.results_of(name)
+
+    def results_of(self, name: str) -> Iterator[Finding | NotChecked]:
+        """The findings of a check that was asked for."""
         for _ in range(_MOST_RESULTS):
             result = self._next_result(name)
             if result is None:
@@ -159,6 +157,67 @@ class RemoteCalls:
             raise BrokenAnswer(f"a message between two checks ({type(notice).__name__})")
         self._relay(notice)
         return None
+
+
+class SecondProcess:
+    """A process of the kernel that runs some checks while the first one answers the judge's questions.
+
+    The first one runs them where this one cannot: as if a GPU were for one process only, or a kernel's file for one
+    import.
+    """
+
+    def __init__(self, link: Connection, calls: RemoteCalls) -> None:
+        self._link, self._calls = link, calls
+        self._names: list[str] = []
+        self._is_ready: bool | None = None
+
+    def start(self, job: bytes) -> None:
+        """Let it load the kernel, which the first one has compiled."""
+        with contextlib.suppress(Ended):  # it is not ready, then
+            self._link.send_bytes(job)
+
+    def begin(self, names: list[str], context: Context) -> None:
+        """Let it run checks, in this order."""
+        self._names = names
+        with contextlib.suppress(Ended):
+            self._link.ask("checks", {"names": names, **_known_by(context)})
+
+    def runs(self, name: str) -> bool:
+        """Whether a check runs there."""
+        if name not in self._names:
+            return False
+        if self._is_ready is None:
+            self._is_ready = self._has_begun()
+        return self._is_ready
+
+    def _has_begun(self) -> bool:
+        calls = self._calls
+        try:
+            if calls.why_unavailable() or calls.what_went_wrong() or calls.what_went_wrong():
+                return False
+            return "cannot" not in calls.answer()[0]
+        except Ended:
+            return False
+
+    def check(self, name: str) -> Iterator[Finding | NotChecked]:
+        """What a check finds there.
+
+        Raises:
+            SecondEnded: the process has ended.
+        """
+        try:
+            yield from self._calls.results_of(name)
+        except Ended as ended:
+            raise SecondEnded from ended
+
+
+class SecondEnded(Ended):
+    """It is the second process of the kernel that has ended."""
+
+
+def _known_by(context: Context) -> dict[str, Any]:
+    """What checks in another process need to know."""
+    return {"cases": context.cases, "admitted": context.admitted, "known": context.known}
 
 
 def _raise_failure(header: Mapping[str, Any]) -> None:

@@ -1,0 +1,136 @@
+"""The second process of a kernel, which runs the checks of its registration beside the first."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import opwright as ow
+from opwright.checks import unit
+from opwright.checks.table import BESIDE_THE_KERNEL, CHECKS, OF_REGISTRATION
+from opwright.results import Status
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it needs a second core")
+
+SOURCE = """
+import os, pathlib, signal, threading
+from jaxtyping import Float32
+from torch import Tensor
+import opwright as ow
+
+here = pathlib.Path(__file__).parent
+AT_IMPORT
+
+@ow.op("NAME::double")
+def double(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+    return 2 * x
+
+@double.python(name="kernel")
+def _(x):
+    (here / f"called by {os.getpid()}").touch()
+    return x + x
+
+def end():
+    (here / f"ended {os.getpid()}").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def operator(folder: Path, monkeypatch: pytest.MonkeyPatch, *, more: str = "", at_import: str = "") -> ow.Op:
+    """An operator in a module of its own."""
+    name = f"second_{folder.name}"
+    source = SOURCE.replace("NAME", name).replace("AT_IMPORT", textwrap.dedent(at_import)) + textwrap.dedent(more)
+    (folder / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    return sys.modules[name].double
+
+
+def callers(folder: Path) -> int:
+    return len([*folder.glob("called by *")])
+
+
+def test_what_may_run_there_runs_beside_the_kernel() -> None:
+    assert OF_REGISTRATION < BESIDE_THE_KERNEL
+
+
+def test_both_processes_call_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = ow.check(operator(tmp_path, monkeypatch))
+    assert report.passed, report
+    assert callers(tmp_path) == 2
+    found = [f.check for f in report.verdicts[0].findings]
+    assert found == [name for name in CHECKS if name in found], "in the order of the table"
+    assert {"values", "opcheck", "torch.compile", "afterwards"} <= {*found}
+
+
+@pytest.mark.parametrize("checks", [["opcheck", "torch.compile"], ["values", "two threads"]])
+def test_one_group_of_checks_has_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checks: list[str]
+) -> None:
+    assert ow.check(operator(tmp_path, monkeypatch), checks=checks).passed
+    assert callers(tmp_path) == 1
+
+
+def test_without_a_second_core_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit, "_cores", lambda: 1)
+    assert ow.check(operator(tmp_path, monkeypatch)).passed
+    assert callers(tmp_path) == 1
+
+
+def test_what_is_wrong_is_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = """
+    double.register_vmap(lambda info, in_dims, x: (x + x + 1, in_dims[0]))
+    """
+    (verdict,) = ow.check(operator(tmp_path, monkeypatch, more=more)).verdicts
+    assert [f.check for f in verdict.findings if f.status is Status.FAIL] == ["vmap"]
+    assert "afterwards" in {f.check for f in verdict.findings}
+
+
+def test_its_end_is_a_finding_of_the_check_that_it_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = """
+    double.register_vmap(lambda info, in_dims, x: end())
+    """
+    (verdict,) = ow.check(operator(tmp_path, monkeypatch, more=more)).verdicts
+    (failure,) = [f for f in verdict.findings if f.status is Status.FAIL]
+    assert failure.check == "vmap"
+    assert f"crashed with {signal.SIGKILL.name}" in failure.message
+    assert {"values", "gradients"} <= {f.check for f in verdict.findings}, "what ran before is kept"
+    assert len([*tmp_path.glob("ended *")]) == 1
+
+
+@pytest.mark.parametrize("refusal", ["raise OSError('one process only')", "os._exit(3)"])
+def test_where_it_cannot_start_the_first_one_runs_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str
+) -> None:
+    # Who imports the module: this process, the judge, the kernel's first process, then the second.
+    at_import = f"""
+    for number in range(4):
+        try:
+            (here / f"import {{number}}").touch(exist_ok=False)
+            break
+        except FileExistsError:
+            pass
+    if number == 3:
+        {refusal}
+    """
+    report = ow.check(operator(tmp_path, monkeypatch, at_import=at_import))
+    assert report.passed, report
+    assert (tmp_path / "import 3").exists()
+    assert {"opcheck", "torch.compile"} <= {f.check for f in report.verdicts[0].findings}
+    assert callers(tmp_path) == 1
+
+
+def test_an_endless_loop_there_is_inconclusive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the time limit of a step, two seconds."""
+    more = """
+    double.register_vmap(lambda info, in_dims, x: threading.Event().wait())
+    """
+    (verdict,) = ow.check(operator(tmp_path, monkeypatch, more=more), timeout=2).verdicts
+    assert verdict.status is Status.INCONCLUSIVE
+    assert verdict.findings[-1].check == "vmap"
