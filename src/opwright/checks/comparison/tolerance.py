@@ -167,7 +167,7 @@ class Computation:
         """A mask of the elements that neither are within the tolerance nor need not be."""
         beyond = error.le(tolerance).logical_not_()
         if beyond.any():  # mostly, they are few
-            at = beyond.nonzero(as_tuple=True)
+            at = beyond.clone()
             beyond[at] = ~_is_explained(got[at], self.exact[i][at], self.rounded[i][at], tolerance[at])
         return beyond
 
