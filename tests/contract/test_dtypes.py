@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from opwright.contract.dtypes import element_bytes
+from opwright.contract.dtypes import element_bytes, equal_bytes
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.int64, torch.complex64]
 
@@ -39,3 +39,14 @@ def test_changes_of_the_result_leave_the_tensor_alone():
 def test_nan_is_equal_to_itself_and_zeros_of_two_signs_differ():
     assert element_bytes(torch.tensor([float("nan")])).equal(element_bytes(torch.tensor([float("nan")])))
     assert not element_bytes(torch.tensor([0.0])).equal(element_bytes(torch.tensor([-0.0])))
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 65])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_rows_of_bytes_are_equal_if_each_byte_is(size: int, offset: int) -> None:
+    row = torch.arange(offset + size, dtype=torch.uint8)[offset:]
+    assert equal_bytes(row, row.clone())
+    for i in range(size):
+        other = row.clone()
+        other[i] ^= 1
+        assert not equal_bytes(row, other)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from opwright.contract.dtypes import element_bytes
+from opwright.contract.dtypes import element_bytes, equal_bytes
 
 __all__ = [
     "WITHOUT_SHORTAGE", "changed_bytes", "copy_back", "data_bytes", "free_bytes", "is_shortage", "on_cpu",
@@ -106,7 +106,10 @@ def changed_bytes(now: torch.Tensor, before: torch.Tensor, *, elements: bool) ->
     """
     if _is_mostly_unused(before):
         return int((element_bytes(now) != element_bytes(before)).sum()) if elements else 0
-    differ = _bytes_of(now) != _bytes_of(before)
+    stored = _bytes_of(now), _bytes_of(before)
+    if equal_bytes(*stored):
+        return 0
+    differ = stored[0] != stored[1]
     if not elements and now.numel():
         size = now.element_size()
         strides = [*(size * s for s in now.stride()), 1]

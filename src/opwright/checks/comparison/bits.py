@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from opwright.checks.comparison.tolerance import describe_difference
-from opwright.contract.dtypes import element_bytes
+from opwright.contract.dtypes import element_bytes, equal_bytes
 
 __all__ = ["different_bits"]
 
@@ -18,8 +18,8 @@ def different_bits(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> str 
         x, y = (t.detach().cpu() for t in pair)
         if x.shape != y.shape or x.dtype != y.dtype:
             return f"output {i} has another shape or dtype"
-        bits = [element_bytes(t).view(-1, t.element_size()) for t in (x, y)]
-        differ = (bits[0] != bits[1]).any(1).view(x.shape)
-        if differ.any():
+        bits = [element_bytes(t) for t in (x, y)]
+        if not equal_bytes(*bits):
+            differ = (bits[0] != bits[1]).view(-1, x.element_size()).any(1).view(x.shape)
             return f"output {i}: {describe_difference(y, x, differ)}"
     return None
