@@ -159,3 +159,57 @@ def test_beside_opwrights_own_definition(trig):
     assert "gallery::sin is already registered with torch" in output
     output = run("import opwright.gallery.trig, my_ops", blocked=False, expect=1)
     assert "my_ops cannot define gallery::sin" in output
+
+
+def test_calls_of_any_size_go_to_the_kernel_without_the_dispatcher(trig):
+    python_with(trig)("""
+        import torch, my_ops
+        sin, called = my_ops.sin, torch.ops.gallery.sin
+        assert sin.kernels["cpp"]._direct is None
+        for n in (3, 4):
+            called(torch.ones(n))
+        assert sin.kernels["cpp"]._direct is not None
+        assert len(sin._guarded_calls) == 2  # of 3 elements, and of any number
+        run = sin._guarded_calls[0].run
+        assert run is sin.kernels["cpp"]._direct
+        sin.overload._op = called._op = sin._dispatch = None  # what the dispatcher would be called by
+        for n in (0, 1, 5, 6, 2000):
+            x = torch.randn(n)
+            for result in (sin(x), called(x), called.default(x)):
+                torch.testing.assert_close(result, x.sin())
+        torch.testing.assert_close(sin(torch.ones(8)[::2]), torch.ones(4).sin())
+        assert len(sin._guarded_calls) == 2
+    """)
+
+
+def test_calls_that_are_not_like_those_of_any_size_are_as_before(trig):
+    output = python_with(trig)("""
+        import torch, my_ops
+        from my_ops._opwright.errors import ArgumentError
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        sin = my_ops.sin
+        for n in (3, 4, 5):
+            sin(torch.ones(n))
+        for wrong in (torch.ones(6, dtype=torch.int64), torch.ones(6, dtype=torch.complex64), [1.0], 2.0):
+            try:
+                sin(wrong)
+                print("taken")
+            except (ArgumentError, RuntimeError) as error:
+                print(type(error).__name__)
+        x = torch.ones(7, requires_grad=True)
+        for n in (7, 8, 9):
+            sin(torch.ones(n, requires_grad=True)).sum().backward()
+        sin(x).sum().backward()
+        torch.testing.assert_close(x.grad, torch.ones(7).cos())
+        assert sin(torch.ones(2, 3).double()).dtype == torch.float64
+        negated = torch.ones(7, dtype=torch.complex64).mul(1j).conj().imag  # a view that negates when it is read
+        assert negated.is_neg()
+        torch.testing.assert_close(sin(negated), -torch.ones(7).sin())
+        with FakeTensorMode():
+            assert type(sin(torch.ones(6))).__name__ == "FakeTensor"
+        assert torch.vmap(sin)(torch.ones(3, 6)).shape == (3, 6)
+        with torch.profiler.profile() as profile:
+            sin(torch.ones(11))
+        assert any(event.key == "gallery::sin" for event in profile.key_averages())
+    """)
+    assert output.split() == ["ArgumentError"] * 4

@@ -25,6 +25,7 @@ from opwright.contract.overlap import overlap_check
 from opwright.contract.process_group import name_of_group
 from opwright.errors import ArgumentError, KernelError, NameClashError
 from opwright.internals.dispatch import is_intercepted
+from opwright.runtime.call.any_size import holds_for_any_size
 from opwright.runtime.call.argument_utils import gpu_of
 from opwright.runtime.call.arrays import call_on_arrays, holds_arrays, traced_on_arrays
 from opwright.runtime.call.fast_path import (
@@ -202,7 +203,7 @@ class BaseOp(Languages, Generic[P, R_co]):
         self, arguments: Sequence[Any], kernels: Sequence[OperatorKernel], track: Track | None, since: int
     ) -> None:
         """Make a guard, unless another thread has changed kernels or rules since there were so many changes."""
-        guarded = guard_call(arguments, kernels, self._run_reference, track, self._holds)
+        guarded = guard_call(arguments, kernels, self._run_reference, track, self._holds_like(arguments))
         if guarded is None:
             return
         signature = self.contract.signature
@@ -218,6 +219,16 @@ class BaseOp(Languages, Generic[P, R_co]):
         with _changing:
             self._changes += 1
             self._guarded_calls = ()
+
+    def _holds_like(self, arguments: Sequence[Any]) -> Callable[[Guard], Callable[..., bool]]:
+        """What ``_holds`` does. A second guard holds for all sizes, if it can, because the first has missed."""
+        if not self._guarded_calls or not self._runs_the_same_for_any_size():
+            return self._holds
+        return lambda guard: holds_for_any_size(guard, self.contract, arguments) or self._holds(guard)
+
+    def _runs_the_same_for_any_size(self) -> bool:
+        """Whether which kernel runs, and how it is launched, does not depend on sizes and numbers, but by ``when``."""
+        return False
 
     def _holds(self, guard: Guard) -> Callable[..., bool]:
         """A function that tells whether a guard holds."""

@@ -8,21 +8,18 @@ function does not check its arguments, so only guarded calls use it.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from opwright.backends.base import Launch
-from opwright.backends.native.tensor_access import access_to_tensors
+from opwright.backends.native.python_function import python_function
 from opwright.contract.contract import Contract
 from opwright.internals.registration import call_directly
 
 __all__ = ["HostFunction", "load_host_function"]
-
-_EXPORTED = "opwright_python_function"
 
 
 class HostFunction:
@@ -45,18 +42,4 @@ def load_host_function(file: Path, unique: str, contract: Contract) -> HostFunct
     if not hasattr(torch.ops.opwright_kernels, unique):
         torch.ops.load_library(str(file))
     operator = call_directly(getattr(torch.ops.opwright_kernels, unique).default)
-    return HostFunction(contract.signature.flat(operator), _direct(file, unique))
-
-
-def _direct(file: Path, unique: str) -> Launch | None:
-    """The host function as a Python function; None if it was built without Python's headers, has arguments that only
-    the dispatcher passes, or if the layout of this torch's tensors is not known."""
-    library = ctypes.PyDLL(str(file))
-    make = getattr(library, f"{_EXPORTED}_{unique}", None) or getattr(library, _EXPORTED, None)
-    access = access_to_tensors()
-    if make is None or access is None:
-        return None
-    make.restype = ctypes.py_object
-    make.argtypes = [ctypes.c_size_t, ctypes.c_void_p]
-    function: Callable[..., Any] | None = make(*access)
-    return function
+    return HostFunction(contract.signature.flat(operator), python_function(file, unique))

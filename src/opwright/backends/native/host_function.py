@@ -44,7 +44,7 @@ class Toolchain:
     Attributes:
         native: the CPU, on which ``-march=native`` depends.
         library: the namespace of the private operator.
-        is_shipped: for a package, which runs without opwright: no fast path from Python, no precompiled headers.
+        is_shipped: for a package, which runs without opwright: for any Python, or none, and no precompiled headers.
         toolkit: the folder of headers and libraries that came with the compiler, beyond those of the system.
         more_headers: folders of CUDA's headers that are searched last, for what a small toolkit lacks.
     """
@@ -204,9 +204,11 @@ def _flags(spec: KernelSpec, toolchain: Toolchain) -> list[str]:
 
 
 def _stable_flags(toolchain: Toolchain) -> list[str]:
-    headers = None if toolchain.is_shipped else python_headers()
+    headers = python_headers()
     # Calls without the dispatcher need Python's headers.
     direct = [] if headers is None else ["-DOPWRIGHT_PYTHON", f"-I{TEMPLATES}", f"-I{headers}"]
+    if direct and toolchain.is_shipped:  # for every Python from the oldest that opwright supports
+        direct.append("-DPy_LIMITED_API=0x030b0000")
     return [f"-DTORCH_TARGET_VERSION={TARGET_VERSION}", *direct]
 
 

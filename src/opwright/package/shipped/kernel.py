@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import sysconfig
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from opwright.backends.native.python_function import python_function
 from opwright.backends.triton.tracing import traceable_launcher
 from opwright.contract.contract import Contract
 from opwright.contract.fingerprint import digest, fingerprint
@@ -42,6 +44,7 @@ class ShippedKernel:
         self._source = source
         self._dtypes = frozenset(dtypes) if dtypes is not None else None
         self._launch: Launch | None = None
+        self._direct: Launch | None = None  # without the dispatcher, and without checks
         self._lock = threading.Lock()
 
     def applies_to(self, device: str, arguments: Sequence[Any]) -> bool:
@@ -52,7 +55,7 @@ class ShippedKernel:
 
     def launch(self, arguments: Sequence[Any], device: int | None) -> Any:
         """Run the kernel on checked arguments, with their GPU as the current one (None: not on a GPU)."""
-        return self.launch_for_calls_like(arguments, device)(*arguments)
+        return prepare_launch(self._launch or self._load(), device, self.contract.signature)(*arguments)
 
     @property
     def is_loaded(self) -> bool:
@@ -60,9 +63,10 @@ class ShippedKernel:
         return self._launch is not None
 
     def launch_for_calls_like(self, arguments: Sequence[Any], device: int | None) -> Launch:
-        """The function for arguments like these; on a GPU it makes their GPU the current one."""
+        """The function for arguments like these, without dispatch modes and tensor subclasses; on a GPU it makes their
+        GPU the current one."""
         launch = self._launch or self._load()
-        return prepare_launch(launch, device, self.contract.signature)
+        return prepare_launch(self._direct or launch, device, self.contract.signature)
 
     def traceable(self) -> Launch | None:
         """A form that torch.compile may trace into, if it launches Triton kernels."""
@@ -115,6 +119,8 @@ class ShippedKernel:
                 f"{where}: {file.name} was built for another schema than {self._record['schema']}", fix=_AGAIN
             )
         launch = call_directly(overload)
+        if not sysconfig.get_config_var("Py_GIL_DISABLED"):  # in which objects have another layout
+            self._direct = python_function(file, symbol)
         return self.contract.signature.flat(launch)
 
     def __repr__(self) -> str:

@@ -72,6 +72,9 @@ class Op(BaseOp[P, R_co]):
         found = tuple(k for k in self.kernels.values() if k.applies_to(binding.device.type, arguments))
         return fastest_first(found, self._shipped.tuning, arguments)
 
+    def _runs_the_same_for_any_size(self) -> bool:
+        return not self._shipped.tuning
+
     def _kernel_fingerprints(self) -> list[str]:
         return [k.fingerprint for k in self.kernels.values()]
 

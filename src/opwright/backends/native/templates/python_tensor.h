@@ -13,6 +13,31 @@
 extern "C" __attribute__((weak)) AOTITorchError torch_tensor_from_pyobject(void* object, AtenTensorHandle* made);
 extern "C" __attribute__((weak)) AOTITorchError torch_tensor_to_pyobject(AtenTensorHandle, void* type, void** made);
 
+// A library for Python's stable ABI also loads where there is no Python, as its functions are weak there.
+#ifdef Py_LIMITED_API
+#pragma weak PyCFunction_NewEx
+#pragma weak PyCMethod_New
+#pragma weak PyErr_Format
+#pragma weak PyErr_Occurred
+#pragma weak PyErr_SetString
+#pragma weak PyEval_RestoreThread
+#pragma weak PyEval_SaveThread
+#pragma weak PyExc_IndexError
+#pragma weak PyExc_RuntimeError
+#pragma weak PyExc_TypeError
+#pragma weak PyFloat_AsDouble
+#pragma weak PyLong_AsLongLong
+#pragma weak PyObject_IsTrue
+#pragma weak PyTuple_New
+#pragma weak PyTuple_SetItem
+#pragma weak Py_DecRef
+#pragma weak Py_IncRef
+#pragma weak _Py_Dealloc
+#pragma weak _Py_DecRef
+#pragma weak _Py_IncRef
+#pragma weak _Py_NoneStruct
+#endif
+
 namespace opwright {
 // Nothing here is shared with another shared object, which may contain an earlier version of the same kernel.
 namespace {
