@@ -66,7 +66,9 @@ def build_wheel(out: Path, name: str) -> Path:
     if done.returncode != 0 or not found:
         log = done.stdout + done.stderr
         raise CompileError(
-            f"the wheel of {name} cannot be built\n{log.strip()[-1500:]}", log=log, fix="pip install setuptools wheel"
+            f"the wheel of {name} cannot be built\n{log.strip()[-1500:]}",
+            log=log,
+            fix="pip install 'setuptools>=77' wheel",
         )
     return found[0]
 
