@@ -231,7 +231,7 @@ class CudaModule:
 
 
 class CudaKernel:
-    """One kernel, or one instance of a template. ``kernel[grid, block, shared_bytes]`` makes it callable."""
+    """One kernel, or one instance of a template. ``kernel[grid, block, shared_bytes, cluster]`` makes it callable."""
 
     def __init__(self, module: CudaModule, name: str) -> None:
         self.module = module
@@ -240,9 +240,11 @@ class CudaKernel:
         self._functions: dict[int, DeviceFunction] = {}
 
     def __getitem__(self, launch: Any) -> Any:
-        """Bind a grid (blocks), a block (threads) and, as a third, bytes of dynamic shared memory.
+        """Bind a grid (blocks), a block (threads) and, as a third and fourth, bytes of dynamic shared memory and a
+        cluster (blocks).
 
-        Each of grid and block is an int or a tuple of up to three. An empty grid launches nothing.
+        Each of grid, block and cluster is an int or a tuple of up to three. An empty grid launches nothing. Without a
+        cluster it is the kernel's ``__cluster_dims__``, else one block.
         """
         recorder = recorder_of_this_thread()
         if recorder is not None:
@@ -258,14 +260,20 @@ class CudaKernel:
         return configured
 
     def _configuration(self, launch: Any) -> Configuration:
-        if not isinstance(launch, tuple) or not 2 <= len(launch) <= 3:
+        if not isinstance(launch, tuple) or not 2 <= len(launch) <= 4:
             raise LaunchError(
                 f"{self.name}[{launch!r}] is not a launch configuration",
-                fix=f"write {self.name}[grid, block](...) or {self.name}[grid, block, shared_bytes](...)",
+                fix=f"write {self.name}[grid, block](...), or {self.name}[grid, block, shared_bytes, cluster](...)",
             )
-        grid, block, *shared = launch
+        grid, block, *rest = launch
+        shared_bytes = rest[0] if rest else 0
+        cluster = rest[1] if len(rest) > 1 else None
         return Configuration(
-            self.name, as_extent(grid, "grid", self.name), as_extent(block, "block", self.name), *(shared or (0,))
+            self.name,
+            as_extent(grid, "grid", self.name),
+            as_extent(block, "block", self.name),
+            shared_bytes,
+            None if cluster is None else as_extent(cluster, "cluster", self.name),
         )
 
     def _launch(self, launch: Any, configuration: Configuration, *arguments: Any) -> None:

@@ -23,7 +23,10 @@ from opwright.backends.native.native_call import ArgumentSource, GpuKernel, Kern
 from opwright.errors import KernelRefusedError, LaunchError
 from opwright.internals.cuda import current_device, current_stream
 
-__all__ = ["Configuration", "DeviceFunction", "Extent", "as_extent", "copy_from_variable", "copy_to_variable"]
+__all__ = [
+    "Configuration", "DeviceFunction", "Extent", "as_extent", "check_cluster", "conflicting_cluster",
+    "copy_from_variable", "copy_to_variable",
+]  # fmt: skip
 
 Extent = tuple[int, int, int]
 # Limits of every GPU so far (CUDA C++ Programming Guide, technical specifications per compute capability).
@@ -32,6 +35,8 @@ _LARGEST_BLOCK = (1024, 1024, 64)
 _MOST_THREADS = 1024
 # The shared memory of a block for which the kernel's attribute need not be raised.
 _DEFAULT_SHARED_BYTES = 48 * 1024
+# The blocks of a cluster: on every GPU that has clusters, and where a kernel allows sizes that are not portable.
+_PORTABLE_CLUSTER, _LARGEST_CLUSTER = 8, 16
 
 
 def as_extent(extent: int | Sequence[int], what: str, kernel: str) -> Extent:
@@ -54,12 +59,19 @@ _EXAMPLE = "(grid_x, grid_y), (block_x, block_y)"
 
 
 class Configuration:
-    """A grid, a block and shared memory for one kernel, checked against what every GPU allows."""
+    """A grid, a block, shared memory and a cluster for one kernel, checked against what every GPU allows.
 
-    __slots__ = ("block", "checked_devices", "grid", "is_empty", "launchers", "native", "shared_bytes")
+    Attributes:
+        cluster: in blocks; None if the launch does not say, so that it is the kernel's ``__cluster_dims__``, else one
+            block.
+    """
 
-    def __init__(self, kernel: str, grid: Extent, block: Extent, shared_bytes: int) -> None:
-        self.grid, self.block, self.shared_bytes = grid, block, shared_bytes
+    __slots__ = ("block", "checked_devices", "cluster", "grid", "is_empty", "launchers", "native", "shared_bytes")
+
+    def __init__(
+        self, kernel: str, grid: Extent, block: Extent, shared_bytes: int, cluster: Extent | None = None
+    ) -> None:
+        self.grid, self.block, self.shared_bytes, self.cluster = grid, block, shared_bytes, cluster
         # An empty grid is not an error here; CUDA refuses it, and every launcher would have to test for it.
         self.is_empty = 0 in grid
         # The devices on which the kernel's own limits were checked against it.
@@ -77,11 +89,37 @@ class Configuration:
             raise LaunchError(f"{kernel}: a grid of {grid} is too large", fix=f"the limit is {_LARGEST_GRID}")
         if not isinstance(shared_bytes, int) or shared_bytes < 0:
             raise LaunchError(f"{kernel}: {shared_bytes!r} bytes of shared memory", fix="give a whole number of bytes")
+        if cluster is not None:
+            check_cluster(kernel, cluster, grid)
 
     @property
     def threads(self) -> int:
         """The threads of one block."""
         return self.block[0] * self.block[1] * self.block[2]
+
+
+def check_cluster(kernel: str, cluster: Extent, grid: Extent) -> None:
+    """Raise a LaunchError if no GPU has such a cluster, or if the grid is not a whole number of them."""
+    blocks = cluster[0] * cluster[1] * cluster[2]
+    if not 1 <= blocks <= _LARGEST_CLUSTER:
+        raise LaunchError(
+            f"{kernel}: a cluster of {cluster} has {blocks} blocks",
+            fix=f"a cluster has 1 to {_PORTABLE_CLUSTER} blocks, and up to {_LARGEST_CLUSTER} on some GPUs (an H100)",
+        )
+    if any(g % c for g, c in zip(grid, cluster, strict=True)):
+        raise LaunchError(
+            f"{kernel}: a grid of {grid} blocks is no whole number of clusters of {cluster} blocks",
+            fix="round the grid up to a multiple of the cluster in each direction, and let the blocks beyond the data "
+            "do nothing (they still take part in the cluster's barriers)",
+        )
+
+
+def conflicting_cluster(kernel: str, given: Extent, declared: Extent) -> LaunchError:
+    """The error for a launch with another cluster than the kernel's ``__cluster_dims__``."""
+    return LaunchError(
+        f"{kernel} is launched with clusters of {given} blocks, and its __cluster_dims__ are {declared}",
+        fix="leave the cluster out at the launch, or __cluster_dims__ out of the source",
+    )
 
 
 def _exceeds(extent: Extent, limit: Extent) -> bool:
@@ -153,8 +191,9 @@ class DeviceFunction:
         return native.function_for(call)
 
     def prepared(self, configuration: Configuration, device: int) -> GpuKernel | None:
-        """The kernel for the native launcher; None before the first launch and for large structs as parameters."""
-        if device not in configuration.checked_devices or self._has_large_struct:
+        """The kernel for the native launcher; None before the first launch, for large structs as parameters, and for
+        a cluster that the launch names."""
+        if device not in configuration.checked_devices or self._has_large_struct or _takes_attributes(configuration):
             return None
         handle = int(self._kernel.handle)
         shape = configuration.grid, configuration.block, configuration.shared_bytes
@@ -214,10 +253,51 @@ class DeviceFunction:
             before = _driver(driver.cuKernelGetAttribute(dynamic_limit, handle, number))
             if configuration.shared_bytes > before:
                 _driver(driver.cuKernelSetAttribute(dynamic_limit, configuration.shared_bytes, handle, number))
-        configuration.native = LaunchConfig(
-            grid=configuration.grid, block=configuration.block, shmem_size=configuration.shared_bytes
-        )
+        self._check_cluster(configuration, handle, number)
+        shape: dict[str, Any] = {"grid": configuration.grid}
+        if _takes_attributes(configuration):  # cuda-core counts the grid in clusters then
+            shape = {"grid": _in_clusters(configuration), "cluster": configuration.cluster}
+        configuration.native = LaunchConfig(**shape, block=configuration.block, shmem_size=configuration.shared_bytes)
         configuration.checked_devices.add(device)
+
+    def _check_cluster(self, configuration: Configuration, handle: Any, device: Any) -> None:
+        """Compare the cluster with the kernel's own, and allow one of a size that is not portable."""
+        from cuda.bindings import driver
+
+        attribute, given = driver.CUfunction_attribute, configuration.cluster
+        width, height, depth = (
+            int(_driver(driver.cuKernelGetAttribute(one, handle, device)))
+            for one in (
+                attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
+                attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+                attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
+            )
+        )
+        declared = (width, max(height, 1), max(depth, 1)) if width else None
+        if declared is not None and given is not None and given != declared:
+            raise conflicting_cluster(self.name, given, declared)
+        if declared is not None:
+            check_cluster(self.name, declared, configuration.grid)
+        cluster = declared or given or (1, 1, 1)
+        if cluster != (1, 1, 1) and torch.cuda.get_device_capability()[0] < 9:
+            raise LaunchError(
+                f"{self.name}: clusters of {cluster} blocks are asked for, and this GPU has none",
+                fix="clusters need compute capability 9.0 (Hopper) or higher",
+            )
+        if cluster[0] * cluster[1] * cluster[2] > _PORTABLE_CLUSTER:
+            allowed = attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            _driver(driver.cuKernelSetAttribute(allowed, 1, handle, device))
+
+
+def _takes_attributes(configuration: Configuration) -> bool:
+    """Whether the launch names a cluster of several blocks, for which the driver's plain call has no parameter."""
+    return configuration.cluster is not None and configuration.cluster != (1, 1, 1)
+
+
+def _in_clusters(configuration: Configuration) -> Extent:
+    assert configuration.cluster is not None  # asked by the caller
+    x, y, z = (g // c for g, c in zip(configuration.grid, configuration.cluster, strict=True))
+    return x, y, z
 
 
 @functools.cache
@@ -329,12 +409,24 @@ def _launch_with_structs(kernel: Any, configuration: Configuration, packed: Sequ
     held = [ctypes.create_string_buffer(w, len(w)) if isinstance(w, bytes) else ctypes.c_int64(w) for w in packed]
     addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(h) for h in held))
     function = driver.CUfunction(int(kernel.handle))
-    _driver(
-        driver.cuLaunchKernel(
-            function, *configuration.grid, *configuration.block, configuration.shared_bytes, raw_stream,
-            ctypes.addressof(addresses), 0,
-        )
-    )  # fmt: skip
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = configuration.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = configuration.block
+    config.sharedMemBytes, config.hStream = configuration.shared_bytes, driver.CUstream(raw_stream)
+    if _takes_attributes(configuration):
+        config.attrs, config.numAttrs = [_cluster_attribute(configuration)], 1
+    _driver(driver.cuLaunchKernelEx(config, function, ctypes.addressof(addresses), 0))
+
+
+def _cluster_attribute(configuration: Configuration) -> Any:
+    from cuda.bindings import driver
+
+    assert configuration.cluster is not None  # asked by the caller
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    dim = attribute.value.clusterDim
+    dim.x, dim.y, dim.z = configuration.cluster
+    return attribute
 
 
 def _driver(outcome: tuple[Any, ...]) -> Any:

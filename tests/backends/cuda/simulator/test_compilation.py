@@ -115,7 +115,6 @@ def test_comments_and_literals_are_blanked() -> None:
     ("line", "what", "why"),
     [
         ('asm volatile("bar.red.popc.u32 %0, 1, p;" ::: "memory");', "inline PTX bar.red.popc.u32", "reduce a value"),
-        ("__cluster_dims__(2, 1, 1)", "__cluster_dims__", "clusters of several blocks"),
         ("child<<<1, 32>>>(x);", "<<<", "dynamic parallelism"),
         ("wmma::bmma_sync(d, a, b, c);", "wmma::bmma_sync", "tensor-core"),
         ("__mbarrier_init(&bar, 1);", "__mbarrier_init", "asynchronous copies"),

@@ -190,7 +190,7 @@ def test_a_buffer_that_is_copied_into_while_it_is_read_is_a_race() -> None:
 
 def test_what_is_not_translated_is_refused_by_name_and_line_where_it_is_used() -> None:
     text = """
-    #define BULK(p) asm volatile("cp.reduce.async.bulk.global;")
+    #define BULK(p) asm volatile("tcgen05.alloc.global;")
     __device__ int odd(int v) {
       asm("vabsdiff4.u32.u32.u32.add %0, %1, %1, %1;" : "=r"(v) : "r"(v));
       return v;
@@ -200,7 +200,7 @@ def test_what_is_not_translated_is_refused_by_name_and_line_where_it_is_used() -
     with pytest.raises(KernelRefusedError, match=r":3: inline PTX vabsdiff4\.u32\.u32\.u32\.add: this instruction"):
         ow.cuda_module(text)["k"][1, 1](torch.zeros(1, dtype=torch.int32))
     used = text.replace("odd(x[0])", "1; BULK(x)").replace("vabsdiff4.u32.u32.u32.add %0, %1, %1, %1", "mov.u32 %0, %1")
-    with pytest.raises(KernelRefusedError, match=r":1: inline PTX cp\.reduce\.async\.bulk\.global"):
+    with pytest.raises(KernelRefusedError, match=r":1: inline PTX tcgen05\.alloc\.global"):
         ow.cuda_module(used)["k"][1, 1](torch.zeros(1, dtype=torch.int32))
     unused = used.replace("; BULK(x)", "")
     out = torch.zeros(1, dtype=torch.int32)

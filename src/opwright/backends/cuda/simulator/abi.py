@@ -25,7 +25,7 @@ __all__ = [
     "read_symbols",
 ]
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 MOST_FINDINGS = 64
 
 _u32, _u64, _i64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
@@ -48,6 +48,8 @@ class RawFinding(ctypes.Structure):
         *((name, _u32 * 3) for name in ("block", "thread", "other_block", "other_thread")),
         *((name, _u32) for name in ("other_access", "mask", "missing")),
         ("value", _i64),
+        ("owner", _u32 * 3),
+        ("has_owner", _u32),
         ("text", ctypes.c_char * 128),
     )
 
@@ -83,6 +85,8 @@ class Request(ctypes.Structure):
     _fields_ = (
         ("grid", _u32 * 3),
         ("block", _u32 * 3),
+        ("cluster", _u32 * 3),
+        ("declared_cluster", _u32 * 3),
         *((name, _u32) for name in ("dynamic_shared", "workers", "checked", "permuted")),
         ("seed", _u64),
         ("time_limit_s", ctypes.c_double),

@@ -36,6 +36,7 @@ KINDS = {
     12: "index-out-of-bounds",
     13: "stack-overflow",
     14: "launch-bounds",
+    15: "cluster",
 }
 _GLOBAL, _SHARED, _LOCAL = 1, 2, 3
 _BARRIER = 5
@@ -166,7 +167,8 @@ def _noun(access: int) -> str:
 def _memory(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
     """The variable or tensor of an access, or the nearest one."""
     if one.space == _SHARED:
-        return _in_shared(int(one.address), int(one.size), shared)
+        whose = f" of block {_triple(one.owner)}" if one.has_owner else ""
+        return _in_shared(int(one.address), int(one.size), shared) + whose
     return _in_tensors(int(one.address), int(one.size), known)
 
 
@@ -253,6 +255,12 @@ def _barrier(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Sha
     return f"{threads} of the block reached the end of the kernel without reaching this barrier"
 
 
+def _cluster(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
+    if one.space != _SHARED:
+        return str(one.text.decode())
+    return f"{_verb(one.access)} {_bytes(one.size)} at {_memory(one, known, shared)}, which {one.text.decode()}"
+
+
 def _warp_mask(one: RawFinding, known: Sequence[MemoryRange], shared: Sequence[Shared]) -> str:
     if one.value == -1:
         return f"the mask {one.mask:#010x} does not include the calling lane"
@@ -287,6 +295,7 @@ _SENTENCES: dict[str, Callable[[RawFinding, Sequence[MemoryRange], Sequence[Shar
     "misaligned": _misaligned,
     "race": _race,
     "barrier": _barrier,
+    "cluster": _cluster,
     "warp-mask": _warp_mask,
     "warp-lane": _warp_lane,
     "time-limit": lambda *_: "still running at its time limit",

@@ -31,7 +31,7 @@ from opwright.backends.cuda.simulator.compilation import Built
 from opwright.backends.cuda.simulator.findings import MemoryRange, describe
 from opwright.backends.gpu.arguments import KernelStruct, Packer
 from opwright.backends.gpu.device_code import Parameter, ParameterKind, typed_parameter
-from opwright.backends.gpu.launcher import Configuration
+from opwright.backends.gpu.launcher import Configuration, conflicting_cluster
 from opwright.errors import KernelError, LaunchError, SimulatorError
 
 __all__ = ["SimulatedKernel", "SimulatedVariable", "Unwritten", "load"]
@@ -42,7 +42,7 @@ _DEFAULT_SHARED_BYTES = 48 * 1024
 _MOST_SHARED_BYTES = 227 * 1024
 _READ_ONLY, _SHARED, _GUARD = 0, 1, 2  # ``StorageKind`` of abi.h
 _DYNAMIC = "opwright_dynamic_shared"
-_RUNTIME_VARIABLES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
+_RUNTIME_VARIABLES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim", "opwright_cluster"})
 # The runtime's numbers of the kinds of parameters (simulator/include/opwright_simulator/entry.h).
 _KINDS: tuple[ParameterKind, ...] = (
     "pointer", "integer", "unsigned", "floating", "floating", "floating", "struct",
@@ -98,6 +98,7 @@ class SimulatedKernel:
         self._take_stack, self._give_stack = _stack_pool(built.stacks)
         self.parameters = _parameters(self._library)
         self._packer = Packer(name, self.parameters)
+        self._declared_cluster: Dim3 | None = None  # its __cluster_dims__, once a launch has met them
 
     def launch(
         self,
@@ -106,6 +107,7 @@ class SimulatedKernel:
         smem_bytes: int,
         arguments: Sequence[Any],
         *,
+        cluster: Dim3 | None = None,
         seed: int | None = None,
         time_limit_s: float | None = None,
         uninitialised: Sequence[torch.Tensor | Unwritten] = (),
@@ -113,14 +115,16 @@ class SimulatedKernel:
     ) -> None:
         """Run the kernel to its end.
 
-        ``seed`` permutes the order of blocks and of a block's threads; None keeps their order. ``uninitialised``
-        are tensors among the arguments that have no values yet; ``reachable``, those whose addresses are in structures.
+        ``cluster`` is that of the launch; None takes the kernel's ``__cluster_dims__``. ``seed`` permutes the order of
+        blocks and of a block's threads; None keeps their order. ``uninitialised`` are tensors among the arguments that
+        have no values yet; ``reachable``, those whose addresses are in structures.
 
         Raises:
             SimulatorError: with ``findings``. What the kernel wrote before is in the tensors.
             LaunchError: an argument that the kernel's parameter cannot take, or a launch beyond CUDA's limits.
         """
-        configuration = Configuration(self.name, grid, block, smem_bytes)
+        blocks = cluster or self._declared_cluster or (1, 1, 1)
+        configuration = Configuration(self.name, grid, block, smem_bytes, blocks)
         _check_shared(self.name, smem_bytes, self._static_shared_bytes)
         holders = [_held(word) for word in self._packer.pack(arguments, _CPU)]
         tensors = [(i, t) for i, a in enumerate(arguments) for t in _within(a)]
@@ -132,6 +136,7 @@ class SimulatedKernel:
         request = Request(
             grid=grid,
             block=block,
+            cluster=blocks,
             dynamic_shared=smem_bytes,
             workers=_cores(),
             checked=self.checked,
@@ -155,6 +160,16 @@ class SimulatedKernel:
                 f"{self.name} on the simulator: not enough memory for blocks of {threads} threads",
                 fix="launch smaller blocks, or raise the process's limit of memory (ulimit -v) or of mappings",
             )
+        x, y, z = (int(n) for n in request.declared_cluster)
+        if x:  # nothing ran
+            if cluster is not None:
+                raise conflicting_cluster(self.name, cluster, (x, y, z))
+            self._declared_cluster = x, y, z
+            self.launch(
+                grid, block, smem_bytes, arguments,
+                seed=seed, time_limit_s=time_limit_s, uninitialised=uninitialised, reachable=reachable,
+            )  # fmt: skip
+            return
         if request.finding_count:
             self._raise(request, known, smem_bytes)
 

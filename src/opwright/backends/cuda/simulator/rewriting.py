@@ -28,8 +28,7 @@ class Refusal:
 NO_PTX = "OPWRIGHT_NO_PTX_"
 _NO_TENSOR_CORES = "this tensor-core operation is not simulated"
 _NO_ASYNC = "this form of asynchronous copies is not simulated"
-_NO_GRID = "groups beyond a block (grid, cluster) are not simulated: blocks run one after another"
-_NO_CLUSTERS = "clusters of several blocks are not simulated"
+_NO_GRID = "groups beyond a cluster are not simulated: clusters run one after another"
 _NO_HOST_API = "this is host code: the simulator compiles device code only, as NVRTC does"
 _NO_HEAP = "the device's heap is not simulated"
 _NO_TEXTURES = "textures and surfaces are not simulated"
@@ -44,9 +43,7 @@ _CODE = tuple(
         (r"\b__pipeline_arrive_on\b|\bpipeline_role\b", _NO_ASYNC),
         (r"\b__nv_cp_\w+", _NO_ASYNC),
         (r"\bcuTensorMap\w*\s*\(", _NO_HOST_API),
-        (r"\b(?:this_grid|this_multi_grid|this_cluster|grid_group|multi_grid_group|cluster_group)\b", _NO_GRID),
-        (r"\b__cluster_(?!dims__)\w+", _NO_GRID),
-        (r"\b__cluster_dims__(?=\s*\()(?!\s*\(\s*1\s*(?:,\s*1\s*){0,2}\))", _NO_CLUSTERS),
+        (r"\b(?:this_grid|this_multi_grid|grid_group|multi_grid_group)\b", _NO_GRID),
         (r"\bcuda\s*::\s*(?:atomic|atomic_ref|ptx|annotated_ptr)\b", "libcu++'s atomics and PTX are not simulated"),
         (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
         (r"\b(?:__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
@@ -102,7 +99,7 @@ def without_includes(text: str, lines: Iterable[int]) -> str:
 def rewrite(text: str, *, checked: bool) -> str:
     """The text for a host compiler, after the simulator's header."""
     code = blank_out(text)
-    edits = [*_dynamic_shared(text), *_plain_edits(code, checked), *_launch_bounds(code)]
+    edits = [*_dynamic_shared(text), *_plain_edits(code, checked), *_first_statements(code)]
     edits += [(f.start(), f.end(), "") for f in _LINE_DIRECTIVE.finditer(code)]  # lines are those of this text
     statements = list(_inline_ptx(text, code))
     edits = [e for e in edits if not any(begin <= e[0] < end for begin, end, _ in statements)] + statements
@@ -149,17 +146,23 @@ def _dynamic_shared(text: str) -> list[_Edit]:
     return edits
 
 
-def _launch_bounds(code: str) -> list[_Edit]:
-    """A statement at the beginning of a kernel with ``__launch_bounds__``, which compares the block with them."""
+_SAID_BY_A_STATEMENT = {
+    "__launch_bounds__": "opwright_sim::launch_bounds(opwright_sim::Site::here(), {});",
+    "__cluster_dims__": "opwright_sim::declare_cluster({});",
+}
+
+
+def _first_statements(code: str) -> list[_Edit]:
+    """Statements at the beginning of a kernel, for attributes with which its launch is compared."""
     edits = []
-    for found in re.finditer(r"\b__launch_bounds__\s*\(", code):
+    for found in re.finditer(r"\b(__launch_bounds__|__cluster_dims__)\s*\(", code):
         closing = closing_bracket(code, found.end() - 1)
         head = re.compile(r"[^;{}]*").match(code, closing or len(code))
         if closing is None or head is None or code[head.end() : head.end() + 1] != "{":
             continue  # a declaration, or a macro
-        bounds = " ".join(code[found.end() : closing].split())
+        numbers = " ".join(code[found.end() : closing].split())
         at = head.end() + 1
-        edits.append((at, at, f" opwright_sim::launch_bounds(opwright_sim::Site::here(), {bounds});"))
+        edits.append((at, at, f" {_SAID_BY_A_STATEMENT[found[1]].format(numbers)}"))
     return edits
 
 

@@ -87,6 +87,7 @@ def simulate(
             configuration.block,
             configuration.shared_bytes,
             arguments,
+            cluster=configuration.cluster,
             seed=options.seed,
             time_limit_s=options.time_limit_s,
             uninitialised=options.uninitialised,

@@ -1,4 +1,4 @@
-// Thread blocks, tiles of a warp, and coalesced groups. Grid-wide groups are refused before compiling.
+// Clusters, thread blocks, tiles of a warp, and coalesced groups. Grid-wide groups are refused before compiling.
 #pragma once
 #include "opwright_simulator.h"
 
@@ -26,6 +26,42 @@ class thread_block {
   OPWRIGHT_INLINE static dim3 dim_threads() { return blockDim; }
 };
 OPWRIGHT_INLINE thread_block this_thread_block() { return {}; }
+
+class cluster_group {
+ public:
+  struct arrival_token {};
+  OPWRIGHT_INLINE static void sync() {
+    __cluster_barrier_arrive();
+    __cluster_barrier_wait();
+  }
+  OPWRIGHT_INLINE static arrival_token barrier_arrive() {
+    __cluster_barrier_arrive();
+    return {};
+  }
+  OPWRIGHT_INLINE static void barrier_wait() { __cluster_barrier_wait(); }
+  OPWRIGHT_INLINE static void barrier_wait(arrival_token&&) { __cluster_barrier_wait(); }
+  OPWRIGHT_INLINE static unsigned query_shared_rank(const void* address) { return __cluster_query_shared_rank(address); }
+  template <class T>
+  OPWRIGHT_INLINE static T* map_shared_rank(T* address, int rank) {
+    return static_cast<T*>(__cluster_map_shared_rank(address, unsigned(rank)));
+  }
+  OPWRIGHT_INLINE static dim3 block_index() { return __clusterRelativeBlockIdx(); }
+  OPWRIGHT_INLINE static unsigned block_rank() { return __clusterRelativeBlockRank(); }
+  OPWRIGHT_INLINE static dim3 dim_blocks() { return __clusterDim(); }
+  OPWRIGHT_INLINE static unsigned num_blocks() { return __clusterSizeInBlocks(); }
+  OPWRIGHT_INLINE static dim3 thread_index() {
+    const dim3 block = block_index();
+    return {block.x * blockDim.x + threadIdx.x, block.y * blockDim.y + threadIdx.y, block.z * blockDim.z + threadIdx.z};
+  }
+  OPWRIGHT_INLINE static unsigned thread_rank() { return block_rank() * details::block_size() + details::block_rank(); }
+  OPWRIGHT_INLINE static dim3 dim_threads() {
+    const dim3 blocks = dim_blocks();
+    return {blocks.x * blockDim.x, blocks.y * blockDim.y, blocks.z * blockDim.z};
+  }
+  OPWRIGHT_INLINE static unsigned num_threads() { return num_blocks() * details::block_size(); }
+  OPWRIGHT_INLINE static unsigned size() { return num_threads(); }
+};
+OPWRIGHT_INLINE cluster_group this_cluster() { return {}; }
 
 // Some lanes of a warp; ranks count them from the lowest. All of CUDA's groups within a warp are this class here.
 class warp_group {
@@ -142,6 +178,7 @@ template <class Group>
 OPWRIGHT_INLINE void sync(const Group& group, OPWRIGHT_GROUP_SITE) {
   group.sync(site);
 }
+OPWRIGHT_INLINE void sync(const cluster_group& group) { group.sync(); }
 
 template <class T>
 struct plus {

@@ -25,9 +25,11 @@ _SPECIAL = {
     "%lanemask_ge": "~((1u << opwright_sim::lane_id()) - 1u)",
     "%warpid": "((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) / 32u)",
     "%smid": "0u", "%nsmid": "1u",
-    "%cluster_ctarank": "0u", "%cluster_nctarank": "1u",  # a cluster has one block
-    **{f"%cluster_ctaid.{d}": "0u" for d in "xyz"}, **{f"%cluster_nctaid.{d}": "1u" for d in "xyz"},
-    **{f"%clusterid.{d}": f"blockIdx.{d}" for d in "xyz"}, **{f"%nclusterid.{d}": f"gridDim.{d}" for d in "xyz"},
+    "%cluster_ctarank": "opwright_cluster.rank", "%cluster_nctarank": "opwright_cluster.size",
+    "%is_explicit_cluster": "(opwright_cluster.size > 1)",
+    **{f"%{ptx}.{d}": f"opwright_cluster.{field}.{d}" for ptx, field in
+       (("cluster_ctaid", "block"), ("cluster_nctaid", "dims"), ("clusterid", "index"), ("nclusterid", "grid"))
+       for d in "xyz"},
     "%clock": "uint32_t(opwright_sim::ticks())", "%clock64": "uint64_t(opwright_sim::ticks())",
     "%globaltimer": "uint64_t(opwright_sim::ticks())",
     **{f"%{ptx}.{d}": f"{cuda}.{d}" for ptx, cuda in

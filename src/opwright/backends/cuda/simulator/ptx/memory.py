@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opwright.backends.cuda.simulator.ptx.bulk_copies import bulk_copy
+from opwright.backends.cuda.simulator.ptx.bulk_copies import bulk_copy, store_async
 from opwright.backends.cuda.simulator.ptx.instruction import PTX, Instruction
 from opwright.backends.cuda.simulator.ptx.mbarriers import copies_arrive
 
@@ -34,6 +34,8 @@ def load(i: Instruction) -> str:
 
 
 def store(i: Instruction) -> str:
+    if i.has("async"):
+        return store_async(i)
     lanes = _lanes(i)
     kind = _access_type(i, lanes)
     fence = "opwright_sim::fence(); " if i.has("release") else ""
@@ -49,6 +51,8 @@ _ATOMICS = {
 
 
 def atomic(i: Instruction) -> str:
+    if i.has("async"):
+        return store_async(i)
     operation = next((part for part in i.parts if part in _ATOMICS), None)
     if operation is None or i.has("v2", "v4", "v8"):
         raise i.refused("this atomic operation is not translated")

@@ -19,6 +19,7 @@ from opwright.backends.cuda.simulator.ptx.arithmetic import (
     multiply,
     multiply_add,
 )
+from opwright.backends.cuda.simulator.ptx.clusters import map_to_block, rank_of_block
 from opwright.backends.cuda.simulator.ptx.instruction import (
     PTX,
     REGISTER_TYPES,
@@ -106,10 +107,10 @@ def branch(i: Instruction) -> str:
 
 
 def fence(i: Instruction) -> str:
-    """A fence. That of an mbarrier's initialisation orders nothing that the simulator would not."""
+    """A fence. That of an mbarrier's initialisation is for the other blocks of a cluster."""
     if i.has("proxy"):
         return "opwright_sim::fence_proxy();" if i.has("async") else ""
-    return "" if i.has("mbarrier_init") else "opwright_sim::fence();"
+    return f"opwright_sim::fence{'_mbarrier_init' if i.has('mbarrier_init') else ''}();"
 
 
 def _nothing(i: Instruction) -> str:
@@ -147,7 +148,7 @@ _TABLE: dict[str, Callable[[Instruction], str]] = {
     "trap": _always("__trap();"), "prefetch": _nothing, "prefetchu": _nothing, "discard": _nothing,
     "nanosleep": _always("opwright_sim::yield_to_others();"), "mbarrier": mbarrier, "wgmma": warpgroup, "elect": elect,
     "setmaxnreg": _nothing, "griddepcontrol": _nothing,
-    "mapa": lambda i: i.write(0, f"opwright_sim::cluster_address({i.value(1)}, {i.value(2, 'uint32_t')})"),
+    "mapa": map_to_block, "getctarank": rank_of_block,
     "bra": branch,
 }  # fmt: skip
 _OTHERS = {

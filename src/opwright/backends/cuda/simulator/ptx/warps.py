@@ -29,7 +29,8 @@ def barrier(i: Instruction) -> str:
     if i.has("warp"):
         return f"__syncwarp({i.value(0, 'uint32_t')});"
     if i.has("cluster"):
-        return "opwright_sim::cluster_wait();" if i.has("wait") else "opwright_sim::cluster_arrive();"
+        releases = "false" if i.has("relaxed") else "true"
+        return "opwright_sim::cluster_wait();" if i.has("wait") else f"opwright_sim::cluster_arrive({releases});"
     if i.has("red") or not i.operands:
         raise i.refused("barriers that also reduce a value are not simulated")
     if i.operands == ["0"]:

@@ -6,7 +6,7 @@
 
 namespace opwright_sim {
 
-constexpr uint32_t abi_version = 3;
+constexpr uint32_t abi_version = 4;
 constexpr uint32_t most_findings = 64;
 constexpr uint64_t stack_bytes = 768 * 1024;  // CUDA allows 512 KiB of local memory; pages cost nothing until used
 constexpr uint64_t most_stacks = 16 * 1024;   // of all launches of a process together
@@ -26,6 +26,7 @@ enum class FindingKind : uint32_t {
   index_out_of_bounds,
   stack_overflow,
   launch_bounds,
+  cluster,
 };
 
 enum class Space : uint32_t { none, global, shared, local };
@@ -53,6 +54,8 @@ struct Finding {
   uint32_t mask;       // of a warp's lanes, or how many threads
   uint32_t missing;    // lanes that did not take part
   int64_t value;       // an index, an alignment
+  uint32_t owner[3];   // whose shared memory it is, if that of another block of the cluster
+  uint32_t has_owner;
   char text[128];
 };
 
@@ -86,6 +89,8 @@ struct CodeRange {
 struct Request {
   uint32_t grid[3];
   uint32_t block[3];
+  uint32_t cluster[3];
+  uint32_t declared_cluster[3];  // __cluster_dims__, if they are others: then nothing ran. Else zeros
   uint32_t dynamic_shared;
   uint32_t workers;
   uint32_t checked;

@@ -57,7 +57,7 @@ void Checker::wait_for_products(uint32_t groups) {
   const unsigned first = me_ / 32 / warps_of_a_warpgroup * warps_of_a_warpgroup;
   for (unsigned warp = first; warp < first + warps_of_a_warpgroup; warp++) {  // all have issued the group
     const std::vector<uint32_t>& committed = products_[warp * 32].groups;
-    if (committed.size() >= complete) knows_of(tensor_cores + warp, committed[complete - 1]);
+    if (committed.size() >= complete) knows_of(unit_of(tensor_cores, warp * 32), committed[complete - 1]);
   }
 }
 
@@ -80,7 +80,7 @@ void Checker::local_access(uint64_t address, uint32_t size, uint32_t what, uint6
 void Checker::report_accumulator(FindingKind kind, uint64_t address, uint64_t pc, uint64_t other_pc, const char* what) {
   Finding found = memory_finding(kind, Space::local, address, 4, access_read, pc);
   found.other_pc = relative(other_pc);
-  worker_->describe(worker_->block(), me_, found.other_block, found.other_thread);
+  worker_->describe(worker_->cluster().unit(), me_, found.other_block, found.other_thread);
   snprintf(found.text, sizeof found.text, "%s", what);
   worker_->launch().report(found);
 }

@@ -11,8 +11,13 @@ namespace opwright_sim {
 void Checker::object_access(uint64_t address, uint32_t what, uint64_t pc) {
   constexpr uint32_t size = 8;
   if (address % size) fault(FindingKind::misaligned, pc, address, size, "an mbarrier");
+  BlockOfCluster* block = block_with(address);
+  if (!block) out_of_bounds(Space::global, address, size, what, pc);
+  if (block != here_) {
+    visit(*block, {address - block->storage_begin, pc, size, what, time_}, !(what & access_atomic));
+  }
+  const Elsewhere there(*this, *block);
   const uint64_t offset = address - storage_begin_;
-  if (offset >= storage_size_) out_of_bounds(Space::global, address, size, what, pc);
   // It orders threads by its clocks alone, so it is examined as a plain access, and then recorded as what it is.
   if (examine_shared(offset, size, what & ~uint32_t(access_atomic), pc)) record_shared(offset, size, what, pc);
 }
@@ -20,21 +25,27 @@ void Checker::object_access(uint64_t address, uint32_t what, uint64_t pc) {
 void Checker::object_ends(uint64_t address) { memset(&shared_written_[address - storage_begin_], no_value, 8); }
 
 void Checker::release_to(VectorClock& clock) {
+  if (is_cluster_) {  // elsewhere it is not known what all threads of this block know
+    const unsigned first = first_of_block(me_);
+    for (unsigned i = 0; i < threads_; i++) clock.raise(first + i, ordered_since_);
+    clock.join(here_->common);
+  }
   for (unsigned lane = 0; lane < 32; lane++) clock.raise(me_ / 32 * 32 + lane, seen(me_, lane));
   if (!known_.empty()) clock.join(known_[me_]);
   clock.raise(me_, ++time_);
 }
 
-void Checker::acquire(unsigned rank, const VectorClock& clock) {
+void Checker::acquire(unsigned agent, const VectorClock& clock) {
   if (known_.empty()) known_.resize(fenced_.size());
-  known_[rank].join(clock);
+  known_[agent].join(clock);
 }
 
 // After a barrier of the block all threads know what any of them knew.
 void Checker::share_knowledge() {
-  for (VectorClock& clock : known_) {
-    common_.join(clock);
-    clock.clear();
+  const unsigned first = here_->worker->agent(0);
+  for (unsigned i = first; i < first + threads_; i++) {
+    here_->common.join(known_[i]);
+    known_[i].clear();
   }
 }
 
@@ -59,24 +70,28 @@ void Checker::bulk_load_reads(const char* from, uint32_t size, uint64_t pc) {
   access(reinterpret_cast<uint64_t>(from), size, access_read, pc);
 }
 
-void Checker::bulk_load_takes(const char* to, uint32_t size, uint64_t pc) {
-  const auto target = reinterpret_cast<uint64_t>(to);
-  if (target - storage_begin_ >= storage_size_) out_of_bounds(Space::global, target, size, access_write, pc);
+void Checker::bulk_load_takes(const BulkCopy& copy) {
+  const auto target = reinterpret_cast<uint64_t>(copy.to);
+  const auto size = uint32_t(copy.data.size());
+  BlockOfCluster* block = block_with(target);
+  if (!block) out_of_bounds(Space::global, target, size, access_write, copy.pc);
   const As loads(*this, bulk_loads, me_);
-  access(target, size, access_write, pc);
-  memset(&shared_written_[target - storage_begin_], no_value, size);
+  access(target, size, access_of(copy.how), copy.pc);
+  if (copy.how.operation != Combine::replace) return;
+  memset(&block->written[target - block->storage_begin], no_value, size);
   memset(reinterpret_cast<void*>(target), 0xff, size);
 }
 
 // The clock is that of the threads that wait for the copy.
 void Checker::bulk_load_ends(const BulkCopy& copy, VectorClock& clock) {
   {
-    const As loads(*this, bulk_loads, copy.rank);
+    const As loads(*this, bulk_loads, copy.agent);
     finds_races_ = false;
-    access(reinterpret_cast<uint64_t>(copy.to), uint32_t(copy.data.size()), access_write, copy.pc);
+    access(reinterpret_cast<uint64_t>(copy.to), uint32_t(copy.data.size()), access_of(copy.how), copy.pc);
     finds_races_ = true;
   }
-  clock.raise(bulk_loads + copy.rank / 32, ++time_);
+  clock.raise(unit_of(bulk_loads, copy.agent), ++time_);
+  if (copy.from_shared) clock.raise(unit_of(bulk_reads, copy.agent), time_);
 }
 
 // --- copies out of shared memory ---
@@ -89,17 +104,17 @@ void Checker::bulk_store_reads(const char* from, uint32_t size, uint64_t pc) {
   access(source, size, access_read, pc);
 }
 
-void Checker::bulk_store_writes(const char* to, uint32_t size, uint64_t pc) {
+void Checker::bulk_store_writes(const char* to, uint32_t size, uint32_t what, uint64_t pc) {
   const As stores(*this, bulk_stores, me_);
-  access(reinterpret_cast<uint64_t>(to), size, access_write, pc);
+  access(reinterpret_cast<uint64_t>(to), size, what, pc);
 }
 
 void Checker::wait_for_bulk_stores(uint32_t groups, bool only_reads) {
   const std::vector<uint32_t>& committed = bulk_groups_of(me_);
   if (committed.size() <= groups) return;
   const uint32_t time = committed[committed.size() - 1 - groups];
-  knows_of(bulk_reads + me_ / 32, time);
-  if (!only_reads) knows_of(bulk_stores + me_ / 32, time);
+  knows_of(unit_of(bulk_reads, me_), time);
+  if (!only_reads) knows_of(unit_of(bulk_stores, me_), time);
 }
 
 void Checker::knows_of(unsigned agent, uint32_t time) {
@@ -111,7 +126,7 @@ void Checker::knows_of(unsigned agent, uint32_t time) {
 // A thread's writes reach the units that work asynchronously through a fence, of the thread or of the one that has them
 // read.
 bool Checker::lacks_proxy_fence(const Record& written) const {
-  if (written.time < block_time_ || written.thread >= most_threads) return false;
+  if (written.time < block_time_ || !is_thread(written.thread)) return false;
   return proxy_fences_[written.thread] <= written.time && proxy_fences_[me_] <= written.time;
 }
 

@@ -70,43 +70,41 @@ const TensorMap& Worker::tensor_map_at(const void* address, uint32_t rank, const
 }
 
 // Elements outside of the tensor become zero; their bytes count as well.
-void Worker::tensor_load(char* to, const void* map_address, const BoxAt& box, uint64_t mbarrier, uint64_t pc) {
-  Mbarrier& barrier = mbarrier_at(mbarrier, access_read | access_atomic, pc);
+void Worker::tensor_load(char* to, const void* map_address, const BoxAt& box, uint64_t mbarrier, uint32_t blocks,
+                         uint64_t pc) {
   const TensorMap& map = tensor_map_at(map_address, box.rank, to, pc);
   if (int64_t(box.coordinates[0]) * map.element_bytes % row_unit) {  // seen on an H100; not in PTX's documentation
     report_trap(pc, "a copy of a box begins at an innermost coordinate that is no multiple of 16 bytes, an illegal instruction");
   }
-  BulkCopy copy{to, std::vector<char>(map.box_bytes(), 0), rank(), pc};
-  if (checker_) checker_->bulk_load_takes(to, map.box_bytes(), pc);
+  BulkCopy copy{to, std::vector<char>(map.box_bytes(), 0), agent(rank()), false, pc};
   for_each_row(map, box.coordinates, [&](const Row& row) {
     if (checker_) checker_->bulk_load_reads(row.at, row.bytes, pc);
     in_swizzled_pieces(map, reinterpret_cast<uint64_t>(to), row, [&](uint64_t place, uint32_t at, uint32_t size) {
       memcpy(&copy.data[place], row.at + at, size);
     });
   });
-  barrier.copies.push_back(std::move(copy));
-  events_++;
+  send_to(blocks, copy, mbarrier);
 }
 
 void Worker::tensor_store(const void* map_address, const BoxAt& box, const char* from, uint64_t pc) {
   const TensorMap& map = tensor_map_at(map_address, box.rank, from, pc);
   if (checker_) checker_->bulk_store_reads(from, map.box_bytes(), pc);
   for_each_row(map, box.coordinates, [&](const Row& row) {
-    if (checker_) checker_->bulk_store_writes(row.at, row.bytes, pc);
+    if (checker_) checker_->bulk_store_writes(row.at, row.bytes, access_write, pc);
     in_swizzled_pieces(map, reinterpret_cast<uint64_t>(from), row, [&](uint64_t place, uint32_t at, uint32_t size) {
       memcpy(row.at + at, from + place, size);
     });
   });
 }
 
-void Worker::bulk_store(const Bulk& bulk, uint64_t pc) {
+void Worker::bulk_store(const Bulk& bulk, const Combination& how, uint64_t pc) {
   if (bulk.size == 0) return;
   if (checker_) {
     checker_->check_units(bulk, pc);
     checker_->bulk_store_reads(bulk.from, bulk.size, pc);
-    checker_->bulk_store_writes(bulk.to, bulk.size, pc);
+    checker_->bulk_store_writes(bulk.to, bulk.size, access_of(how), pc);
   }
-  memcpy(bulk.to, bulk.from, bulk.size);
+  put(bulk.to, bulk.from, bulk.size, how);
 }
 
 }  // namespace opwright_sim

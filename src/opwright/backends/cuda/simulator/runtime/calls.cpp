@@ -90,8 +90,8 @@ void bulk_load(void* to, const void* from, uint32_t size, uint64_t mbarrier) {
   current_worker()->bulk_load({static_cast<char*>(to), static_cast<const char*>(from), size, 16}, mbarrier,
                               reinterpret_cast<uint64_t>(__builtin_return_address(0)));
 }
-void bulk_store(void* to, const void* from, uint32_t size) {
-  current_worker()->bulk_store({static_cast<char*>(to), static_cast<const char*>(from), size, 16},
+void bulk_store(void* to, const void* from, uint32_t size, Combine operation, Number type) {
+  current_worker()->bulk_store({static_cast<char*>(to), static_cast<const char*>(from), size, 16}, {operation, type},
                                reinterpret_cast<uint64_t>(__builtin_return_address(0)));
 }
 void commit_bulk_stores() {
@@ -100,8 +100,8 @@ void commit_bulk_stores() {
 void wait_for_bulk_stores(uint32_t groups, bool only_reads) {
   if (Checker* checker = running_checker()) checker->wait_for_bulk_stores(groups, only_reads);
 }
-void tensor_load(void* to, const void* map, const BoxAt& box, uint64_t mbarrier) {
-  current_worker()->tensor_load(static_cast<char*>(to), map, box, mbarrier,
+void tensor_load(void* to, const void* map, const BoxAt& box, uint64_t mbarrier, uint32_t blocks) {
+  current_worker()->tensor_load(static_cast<char*>(to), map, box, mbarrier, blocks,
                                 reinterpret_cast<uint64_t>(__builtin_return_address(0)));
 }
 void tensor_store(const void* map, const BoxAt& box, const void* from) {

@@ -58,14 +58,14 @@ Module this_module() {
 
 }  // namespace
 
+uint64_t size_of_storage() { return this_module().storage_size; }
+
 Checker::Checker(const Request& request) : Checker(request, this_module()) {}
 
 Checker::Checker(const Request& request, const Module& module)
     : request_(request),
-      storage_begin_(reinterpret_cast<uint64_t>(&threadIdx) - request.thread_index_offset),
       storage_size_(module.storage_size),
-      module_base_(module.base),
-      shared_(module.storage_size, finest_shared, coarsest_shared) {
+      module_base_(module.base) {
   std::vector<Region> regions(request.regions, request.regions + request.region_count);
   regions.insert(regions.end(), module.read_only.begin(), module.read_only.end());
   std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) { return a.begin < b.begin; });
@@ -75,12 +75,9 @@ Checker::Checker(const Request& request, const Module& module)
     ranges_.push_back({region, Shadow(length, log2_of(region.granule), coarsest_global), length, plain});
   }
   owner_.assign(storage_size_ + 16, 0);
-  shared_written_.assign(storage_size_ + 16, no_value);
   for (uint64_t i = 0; i < request.shared_count; i++) {
     const SharedVariable& variable = request.shared[i];
     std::fill_n(owner_.begin() + long(variable.offset), variable.size, uint16_t(i + 1));
-    if (variable.kind != uint32_t(StorageKind::read_only)) continue;
-    memset(&shared_written_[variable.offset], built_in, variable.size);
   }
 }
 
@@ -95,31 +92,61 @@ bool Checker::are_independent(const std::vector<Checker*>& checkers) {
 
 // --- events in the block ---
 
-void Checker::begin_block(Worker& worker, unsigned threads) {
-  worker_ = &worker;
-  block_time_ = ordered_since_ = ++time_;
-  blocks_.emplace_back(time_, uint32_t(worker.block()) + 1);
-  warp_joined_.assign((threads + 31) / 32, 0);
+BlockOfCluster::BlockOfCluster(uint64_t storage_size)
+    : shared(storage_size, finest_shared, coarsest_shared), written(storage_size + 16, 0) {}
+
+void Checker::begin_unit(const Cluster& cluster, unsigned threads) {
+  threads_ = threads;
+  is_cluster_ = cluster.size > 1;
+  block_time_ = ++time_;
+  units_.emplace_back(time_, uint32_t(cluster.unit()) + 1);
+  const unsigned agents = (cluster.size - 1) * most_agents + threads;
+  warp_joined_.assign((agents + 31) / 32, 0);
   seen_.clear();
-  is_simple_ = true;
-  fenced_.assign(threads, 0);
+  is_simple_ = !is_cluster_;  // a barrier of one block orders nothing of another's
+  fenced_.assign(agents, 0);
   acquired_.clear();
   acquired_at_.clear();
   known_.clear();
-  common_.clear();
   bulk_groups_.clear();
   products_.clear();
   my_products_ = nullptr;
-  proxy_fences_.assign(threads, 0);
+  proxy_fences_.assign(agents, 0);
+  cluster_fences_.assign(agents, 0);
   fuel_ = blocks_per_clock_check;  // so that a block's order of threads does not depend on the blocks before it
   spins_ = 0;
+  here_ = nullptr;
+  for (unsigned i = 0; i < cluster.size; i++) begin_block(i, cluster.member(i));
+  enter_block(0);
+}
+
+void Checker::begin_block(unsigned number, Worker& worker) {
+  if (number == members_.size()) members_.push_back(std::make_unique<BlockOfCluster>(storage_size_));
+  BlockOfCluster& block = *members_[number];
+  block.worker = &worker;
+  block.storage_begin = worker.storage_begin();
+  block.ordered_since = block_time_;
+  block.common.clear();
+  block.ended.clear();
+  block.visits.clear();
   // Values of an earlier block may not be taken for this block's: they become NaN and count as unwritten.
   for (uint64_t i = 0; i < request_.shared_count; i++) {
     const SharedVariable& variable = request_.shared[i];
-    if (variable.kind != uint32_t(StorageKind::shared)) continue;
-    memset(reinterpret_cast<void*>(storage_begin_ + variable.offset), 0xff, variable.size);
-    memset(&shared_written_[variable.offset], 0, variable.size);
+    if (variable.kind == uint32_t(StorageKind::read_only)) {
+      memset(&block.written[variable.offset], built_in, variable.size);
+    } else if (variable.kind == uint32_t(StorageKind::shared)) {
+      memset(reinterpret_cast<void*>(block.storage_begin + variable.offset), 0xff, variable.size);
+      memset(&block.written[variable.offset], no_value, variable.size);
+    }
   }
+}
+
+void Checker::enter_block(unsigned number) {
+  if (here_) here_->ordered_since = ordered_since_;
+  here_ = members_[number].get();
+  worker_ = here_->worker;
+  ordered_since_ = here_->ordered_since;
+  look_at(*here_);
 }
 
 void Checker::barrier_passed() {
@@ -129,11 +156,12 @@ void Checker::barrier_passed() {
 }
 
 // Each of the lanes is now synchronised with all that any of them was synchronised with.
-void Checker::lanes_joined(unsigned warp, unsigned lanes) {
+void Checker::lanes_joined(unsigned first, unsigned lanes) {
+  const unsigned warp = first / 32;
   const uint32_t joined = ++time_;
   spins_ = 0;
   if (!known_.empty()) share_knowledge(warp, lanes);
-  const unsigned there = std::min(32u, unsigned(fenced_.size()) - warp * 32);
+  const unsigned there = std::min(32u, threads_ - first % most_agents);
   if (lanes == (there == 32 ? ~0u : (1u << there) - 1u)) {  // the usual case
     warp_joined_[warp] = my_warp_joined_ = joined;
     return;
@@ -160,6 +188,7 @@ uint32_t Checker::seen(unsigned thread, unsigned lane) const {
 void Checker::fenced() {
   needs_order();
   fenced_[me_] = true;
+  fenced_for_cluster();
 }
 
 // The blocks of a launch that depend on their order run one after another, in that order.
@@ -177,6 +206,13 @@ void Checker::access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc
   }
   const uint64_t offset = address - storage_begin_;
   if (offset < storage_size_) return shared_access(offset, size, what, pc);
+  if (is_cluster_) {
+    if (BlockOfCluster* block = block_with(address)) {
+      visit(*block, {address - block->storage_begin, pc, size, what, time_}, true);
+      const Elsewhere there(*this, *block);
+      return shared_access(address - storage_begin_, size, what, pc);
+    }
+  }
   Range* range = by_place_[pc / 4 % 64];
   if (!range || address - range->region.begin >= range->length) range = &range_of(address, size, what, pc);
   global_access(*range, address - range->region.begin, size, what, pc);
@@ -186,7 +222,7 @@ void Checker::shared_access(uint64_t offset, uint32_t size, uint32_t what, uint6
   const bool plain = all_are(value, &shared_written_[offset], size) && !(what & access_atomic);
   if (!plain && !examine_shared(offset, size, what, pc)) return;
   // `volatile` orders nothing between the threads of a warp, so in shared memory it is an access like any other.
-  record<Space::shared>(shared_, offset, size, what & ~uint32_t(access_volatile), pc, offset);
+  record<Space::shared>(*shared_, offset, size, what & ~uint32_t(access_volatile), pc, offset);
 }
 
 void Checker::global_access(Range& range, uint64_t offset, uint32_t size, uint32_t what, uint64_t pc) {
@@ -236,9 +272,9 @@ bool Checker::examine_shared(uint64_t offset, uint32_t size, uint32_t what, uint
     if (what & access_write) out_of_bounds(Space::shared, offset, size, what, pc);
     return false;
   }
-  if ((what & access_read) && lacks_values(shared_written_.data(), offset, size)) {
+  if ((what & access_read) && lacks_values(shared_written_, offset, size)) {
     uninitialised(&shared_written_[offset], Space::shared, offset, size, what, pc);
-    if (worker_->is_being_copied(storage_begin_ + offset, size)) return false;  // reported already
+    if (at_->worker->is_being_copied(storage_begin_ + offset, size)) return false;  // reported already
   }
   if (what & access_write) memset(&shared_written_[offset], 1, size);
   if (what & access_atomic) synchronise(storage_begin_ + offset, what);
@@ -314,7 +350,7 @@ void Checker::record(Shadow& shadow, uint64_t offset, uint32_t size, uint32_t wh
 }
 
 void Checker::record_shared(uint64_t offset, uint32_t size, uint32_t what, uint64_t pc) {
-  record<Space::shared>(shared_, offset, size, what, pc, offset);
+  record<Space::shared>(*shared_, offset, size, what, pc, offset);
 }
 
 template <Space space>
@@ -333,7 +369,8 @@ void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t
     compare(shadow.reads(cell).last);
   }
   const char* why = "";
-  if (!clash && agent_ >= bulk_reads && what == access_read && shadow.any_write && lacks_proxy_fence(shadow.write(cell))) {
+  const bool is_unit = agent_ != me_ && agent_ % most_agents >= bulk_reads;  // which reads what threads wrote
+  if (!clash && is_unit && what == access_read && shadow.any_write && lacks_proxy_fence(shadow.write(cell))) {
     clash = &shadow.write(cell);
     why = "there is no fence.proxy.async between them";
   }
@@ -361,8 +398,9 @@ bool Checker::is_ordered(const Record& earlier) const {
 }
 
 bool Checker::is_ordered_in_block(uint16_t agent, uint32_t time) const {
-  // No barrier of threads waits for what works asynchronously: that takes a wait for it.
-  if (agent >= most_threads) return time < knows(me_, agent);
+  // No barrier of threads waits for what works asynchronously: that takes a wait for it. A block's barrier does not wait
+  // for other blocks of its cluster.
+  if (!is_thread(agent) || member_of(agent) != member_of(me_)) return time < knows(me_, agent);
   if (time < ordered_since_ || agent == me_) return true;
   if (agent / 32 == me_ / 32 && time < seen(me_, agent % 32)) return true;
   return time < knows(me_, agent);
@@ -374,15 +412,17 @@ void Checker::report_race(const Record& clash, uint64_t address, uint32_t size, 
   Finding found = memory_finding(FindingKind::race, space, address, size, what, pc);
   found.other_pc = clash.pc;
   found.other_access = clash.access;
+  const bool in_cluster = clash.time >= block_time_ && member_of(clash.thread) != member_of(me_);
+  if (in_cluster && !*why) why = "no barrier of the cluster is between them";
   snprintf(found.text, sizeof found.text, "%s", why);
-  worker_->describe(block_at(clash.time) - 1, thread_of(clash.thread), found.other_block, found.other_thread);
+  worker_->describe(unit_at(clash.time) - 1, thread_of(clash.thread), found.other_block, found.other_thread);
   worker_->launch().report(found);
 }
 
-// The number, plus one, of the block that ran at a time.
-uint32_t Checker::block_at(uint32_t time) const {
-  const auto after = std::upper_bound(blocks_.begin(), blocks_.end(), time,
-                                      [](uint32_t t, const auto& block) { return t < block.first; });
+// The number, plus one, of the cluster that ran at a time.
+uint32_t Checker::unit_at(uint32_t time) const {
+  const auto after = std::upper_bound(units_.begin(), units_.end(), time,
+                                      [](uint32_t t, const auto& unit) { return t < unit.first; });
   return std::prev(after)->second;
 }
 
@@ -409,7 +449,7 @@ bool Checker::reaches(const SyncObject& object, uint32_t count, const Record& ea
                                             [count](const Release& release) { return release.index < count; });
     return std::make_reverse_iterator(after);
   };
-  const auto found = object.by_block.find(block_at(earlier.time));
+  const auto found = object.by_block.find(unit_at(earlier.time));
   if (found != object.by_block.end()) {
     const std::vector<Release>& releases = found->second;
     const auto covers_it = [&](const Release& release) { return covers(release, earlier); };
@@ -431,7 +471,8 @@ bool Checker::reaches(const SyncObject& object, uint32_t count, const Record& ea
 
 bool Checker::covers(const Release& release, const Record& earlier) const {
   if (release.thread == earlier.thread) return earlier.time <= release.time;
-  if (earlier.time < release.barrier_time) return true;
+  if (earlier.time < release.known.at(earlier.thread)) return true;
+  if (member_of(release.thread) == member_of(earlier.thread) && earlier.time < release.barrier_time) return true;
   return release.thread / 32 == earlier.thread / 32 && earlier.time < release.seen[earlier.thread % 32];
 }
 
@@ -446,8 +487,9 @@ void Checker::synchronise(uint64_t address, uint32_t what) {
   if (!(what & access_write) || !fenced_[me]) return;
   auto& object = objects_[address];
   if (!object) object = std::make_unique<SyncObject>();
-  const uint32_t block = blocks_.back().second;
-  Release release{object->count++, block, time_, ordered_since_, uint16_t(me), {}, uint32_t(logs_[block].size())};
+  const uint32_t block = units_.back().second;
+  Release release{object->count++, block, time_, ordered_since_, uint16_t(me), {}, uint32_t(logs_[block].size()), {}};
+  if (is_cluster_) release_to(release.known);
   for (unsigned lane = 0; lane < 32; lane++) release.seen[lane] = seen(me, lane);
   object->by_block[block].push_back(std::move(release));
   time_++;
@@ -459,7 +501,7 @@ bool Checker::acquire(const Acquired& now) {
   const uint64_t key = reinterpret_cast<uint64_t>(now.object) << 16 | now.thread;
   const auto [at, is_first] = acquired_at_.try_emplace(key, uint32_t(acquired_.size()));
   if (!is_first && acquired_[at->second].count == now.count) return false;
-  logs_[blocks_.back().second].push_back(now);
+  logs_[units_.back().second].push_back(now);
   if (!is_first && is_known_to_me_only(acquired_[at->second].time)) {
     acquired_[at->second] = now;
   } else {
@@ -488,6 +530,7 @@ Finding Checker::memory_finding(FindingKind kind, Space space, uint64_t address,
   found.size = size;
   found.access = what;
   found.pc = relative(pc);
+  if (space == Space::shared) worker_->set_owner(found, *at_->worker);
   return found;
 }
 
@@ -495,7 +538,7 @@ void Checker::uninitialised(const uint8_t* written, Space space, uint64_t addres
                             uint64_t pc) {
   Finding found = memory_finding(FindingKind::uninitialised, space, address, size, what, pc);
   found.value = std::any_of(written, written + size, [](uint8_t byte) { return byte; });  // whether some bytes have one
-  if (space == Space::shared && worker_->is_being_copied(storage_begin_ + address, size)) found.value = 2;
+  if (space == Space::shared && at_->worker->is_being_copied(storage_begin_ + address, size)) found.value = 2;
   worker_->launch().report(found);
 }
 

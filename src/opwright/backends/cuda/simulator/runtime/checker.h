@@ -39,6 +39,7 @@ struct Release {
   uint16_t thread;
   uint32_t seen[32];
   uint32_t acquired;  // so many of what the block's threads have acquired came before
+  VectorClock known;
 };
 
 struct SyncObject {
@@ -61,20 +62,40 @@ struct Products {
   bool ever_fenced = false;
 };
 
+// The last access of a thread, or of a unit that works for it, to the shared memory of another block.
+struct Visit {
+  uint64_t offset, pc;
+  uint32_t size, what, time;
+};
+
+// A block of the cluster that runs.
+struct BlockOfCluster {
+  explicit BlockOfCluster(uint64_t storage_size);
+  Worker* worker = nullptr;
+  uint64_t storage_begin = 0;  // its OS thread's copy of the module's thread-local storage
+  Shadow shared;
+  std::vector<uint8_t> written;  // of each byte of that
+  uint32_t ordered_since = 0;
+  VectorClock common;  // what all its threads know
+  VectorClock ended;   // what those that have ended knew
+  std::unordered_map<uint16_t, Visit> visits;  // by agent
+};
+
 class Checker {
  public:
-  // For the OS thread that calls this.
   explicit Checker(const Request& request);
 
-  void begin_block(Worker& worker, unsigned threads);
-  void running(unsigned rank, const char* stack) {
-    me_ = agent_ = uint16_t(rank);
-    my_products_ = products_.empty() ? nullptr : &products_[rank];
-    my_warp_joined_ = warp_joined_[rank / 32];
+  // A cluster, with blocks of so many threads.
+  void begin_unit(const Cluster& cluster, unsigned threads);
+  void enter_block(unsigned number);
+  void running(unsigned agent, const char* stack) {
+    me_ = agent_ = uint16_t(agent);
+    my_products_ = products_.empty() ? nullptr : &products_[agent];
+    my_warp_joined_ = warp_joined_[agent / 32];
     stack_begin_ = reinterpret_cast<uint64_t>(stack);
   }
   void barrier_passed();
-  void lanes_joined(unsigned warp, unsigned lanes);
+  void lanes_joined(unsigned first, unsigned lanes);  // of the warp with this first thread
   void fenced();
   void access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
   void read_only_load(uint64_t address, uint32_t size, uint64_t pc);
@@ -90,13 +111,21 @@ class Checker {
   void object_ends(uint64_t address);
   // The clock gets all that the running thread knows and did.
   void release_to(VectorClock& clock);
-  void acquire(unsigned rank, const VectorClock& clock);
+  void acquire(unsigned agent, const VectorClock& clock);
+
+  // Clusters (cluster_checks.cpp)
+  // The same as release_to, but what came after the thread's last fence is not released.
+  void release_fenced_to(VectorClock& clock);
+  void fenced_for_cluster() { cluster_fences_[me_] = ++time_; }
+  void arrives_elsewhere(uint64_t address, uint64_t pc);
+  void thread_ended() { release_to(here_->ended); }
+  void block_ended();
   void check_units(const Bulk& bulk, uint64_t pc);
   void bulk_load_reads(const char* from, uint32_t size, uint64_t pc);
-  void bulk_load_takes(const char* to, uint32_t size, uint64_t pc);
+  void bulk_load_takes(const BulkCopy& copy);
   void bulk_load_ends(const BulkCopy& copy, VectorClock& clock);
-  void bulk_store_reads(const char* from, uint32_t size, uint64_t pc);
-  void bulk_store_writes(const char* to, uint32_t size, uint64_t pc);
+  void bulk_store_reads(const char* from, uint32_t size, uint64_t pc);  // of shared memory
+  void bulk_store_writes(const char* to, uint32_t size, uint32_t what, uint64_t pc);
   void commit_bulk_stores() { bulk_groups_of(me_).push_back(++time_); }
   // All but the last groups of the running thread; with `only_reads`, these may still be writing.
   void wait_for_bulk_stores(uint32_t groups, bool only_reads);
@@ -127,6 +156,7 @@ class Checker {
 
  private:
   Checker(const Request& request, const Module& module);
+  void begin_block(unsigned number, Worker& worker);
   struct Range {
     Region region;
     Shadow shadow;
@@ -162,17 +192,17 @@ class Checker {
   void needs_order();
   uint32_t seen(unsigned thread, unsigned lane) const;
   uint32_t knows(unsigned thread, unsigned agent) const {
-    return std::max(common_.at(agent), known_.empty() ? 0 : known_[thread].at(agent));
+    return std::max(here_->common.at(agent), known_.empty() ? 0 : known_[thread].at(agent));
   }
   void share_knowledge();
   void share_knowledge(unsigned warp, unsigned lanes);
   // Until it ends, accesses are those of an agent that works for a thread.
   class As {
    public:
-    As(Checker& checker, unsigned agent, unsigned rank) : checker_(checker), me_(checker.me_) {
-      checker.me_ = uint16_t(rank);
-      checker.agent_ = uint16_t(agent + rank / 32);
-      checker.issuers_[checker.agent_ - most_threads] = uint16_t(rank);
+    As(Checker& checker, unsigned kind, unsigned thread) : checker_(checker), me_(checker.me_) {
+      checker.me_ = uint16_t(thread);
+      checker.agent_ = uint16_t(unit_of(kind, thread));
+      checker.issuers_[checker.agent_] = uint16_t(thread);
     }
     ~As() { checker_.me_ = checker_.agent_ = me_; }
 
@@ -184,13 +214,38 @@ class Checker {
     if (bulk_groups_.empty()) bulk_groups_.resize(fenced_.size());
     return bulk_groups_[thread];
   }
+  // What works asynchronously for a thread's warp.
+  static unsigned unit_of(unsigned kind, unsigned thread) {
+    return first_of_block(thread) + kind + thread % most_agents / 32;
+  }
   void knows_of(unsigned agent, uint32_t time);
+
+  // Until it ends, shared memory is that of another block.
+  class Elsewhere {
+   public:
+    Elsewhere(Checker& checker, BlockOfCluster& block) : checker_(checker) { checker.look_at(block); }
+    ~Elsewhere() { checker_.look_at(*checker_.here_); }
+
+   private:
+    Checker& checker_;
+  };
+  void look_at(BlockOfCluster& block) {
+    at_ = &block;
+    storage_begin_ = block.storage_begin;
+    shared_ = &block.shared;
+    shared_written_ = block.written.data();
+  }
+  // The block of the cluster that runs, in whose shared memory an address is; null if it is in none.
+  BlockOfCluster* block_with(uint64_t address);
+  void visit(BlockOfCluster& block, const Visit& now, bool is_kept);
+  bool knows_start_of(const BlockOfCluster& block) const;
+  void report_visit(const BlockOfCluster& block, const Visit& visit, unsigned agent, const char* what);
   Products& products();
   void local_access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
   void report_accumulator(FindingKind kind, uint64_t address, uint64_t pc, uint64_t other_pc, const char* what);
   bool lacks_proxy_fence(const Record& written) const;
-  uint16_t thread_of(uint16_t agent) const { return agent < most_threads ? agent : issuers_[agent - most_threads]; }
-  uint32_t block_at(uint32_t time) const;
+  uint16_t thread_of(uint16_t agent) const { return is_thread(agent) ? agent : issuers_[agent]; }
+  uint32_t unit_at(uint32_t time) const;
   void ran_for_long(uint64_t pc);
   template <Space space>
   void report_race(const Record& clash, uint64_t address, uint32_t size, uint32_t what, uint64_t pc,
@@ -207,7 +262,13 @@ class Checker {
   const Request& request_;
   Worker* worker_ = nullptr;
   uint64_t stack_begin_ = 0;
-  uint64_t storage_begin_, storage_size_;  // this OS thread's copy of the module's thread-local storage
+  // The block whose thread runs, and the one whose shared memory is looked at: nearly always the same.
+  BlockOfCluster* here_ = nullptr;
+  BlockOfCluster* at_ = nullptr;
+  std::vector<std::unique_ptr<BlockOfCluster>> members_;
+  unsigned threads_ = 0;  // of a block
+  bool is_cluster_ = false;  // of several blocks
+  uint64_t storage_begin_ = 0, storage_size_;  // the looked at block's copy of the module's thread-local storage
   uint64_t module_base_;
   // Times of the running block: its begin, and the one before which all of its accesses are ordered.
   uint32_t time_ = 1, block_time_ = 0, ordered_since_ = 0;
@@ -218,27 +279,27 @@ class Checker {
   bool finds_races_ = true;  // not while a copy arrives that was examined when it was issued
   bool is_simple_ = true;  // no lanes have joined but whole warps, and no thread has acquired anything: see is_ordered
   bool order_matters_ = false;
-  Shadow shared_;
+  Shadow* shared_ = nullptr;
   enum : uint8_t { no_value, value, built_in };  // of a byte of shared memory; threadIdx and its like have one always
-  std::vector<uint8_t> shared_written_;
+  uint8_t* shared_written_ = nullptr;
   std::vector<uint16_t> owner_;  // of each byte of the storage: 0 for none, else the variable's number plus one
   std::vector<Range> ranges_;
   Range* by_place_[64] = {};                                   // the last range that was accessed near a place in the code
-  std::vector<std::pair<uint32_t, uint32_t>> blocks_;  // the time at which each began, and its number
+  std::vector<std::pair<uint32_t, uint32_t>> units_;  // the time at which each cluster began, and its number plus one
   std::vector<uint32_t> warp_joined_;  // when all lanes of a warp last synchronised
   std::vector<uint32_t> seen_;  // [thread][lane]: when this thread last synchronised with that lane; empty: never alone
   std::vector<uint8_t> fenced_;
   std::unordered_map<uint64_t, std::unique_ptr<SyncObject>> objects_;
-  std::unordered_map<uint32_t, std::vector<Acquired>> logs_;  // by block: all that its threads have acquired, in order
+  std::unordered_map<uint32_t, std::vector<Acquired>> logs_;  // by cluster: all that its threads have acquired, in order
   std::vector<Acquired> acquired_;  // what counts of that in this block
   std::unordered_map<uint64_t, uint32_t> acquired_at_;  // the last place there of an object and a thread
   std::vector<VectorClock> known_;  // by thread; empty: no thread has waited at an object
-  VectorClock common_;              // what all threads know
   std::vector<std::vector<uint32_t>> bulk_groups_;  // by thread: when each group of its bulk stores was committed
   std::vector<Products> products_;  // by thread; empty: none of them has used wgmma
   Products* my_products_ = nullptr;
   std::vector<uint32_t> proxy_fences_;              // by thread: its last fence.proxy.async
-  uint16_t issuers_[most_agents - most_threads] = {};  // the last thread that each agent worked for
+  std::vector<uint32_t> cluster_fences_;            // by thread: its last fence that other blocks can see
+  uint16_t issuers_[most_members * most_agents] = {};  // the last thread that each agent worked for
 };
 
 // The checker of a launch that runs on one OS thread; null if there is none, or if there are several.
@@ -279,7 +340,7 @@ OPWRIGHT_INLINED bool Checker::access_at_once(uint64_t address, uint64_t pc) {
     // Bytes that contain a value are all of one variable: between two there are some that never do.
     const uint8_t* written = &shared_written_[offset];
     if (OPWRIGHT_RARE(!all_are(value, written, size))) return what == access_read && all_are(built_in, written, size);
-    return record_at_once<Space::shared, size, what>(shared_, offset, pc);
+    return record_at_once<Space::shared, size, what>(*shared_, offset, pc);
   }
   Range* range = by_place_[pc / 4 % 64];
   if (OPWRIGHT_RARE(!range)) return false;

@@ -18,26 +18,36 @@ namespace opwright_sim {
 
 Launch::Launch(Request& request)
     : request(request),
-      blocks(uint64_t(request.grid[0]) * request.grid[1] * request.grid[2]),
+      cluster_size(request.cluster[0] * request.cluster[1] * request.cluster[2]),
+      units(uint64_t(request.grid[0]) * request.grid[1] * request.grid[2] / cluster_size),
       threads_per_block(request.block[0] * request.block[1] * request.block[2]),
+      storage_size(size_of_storage()),
       module_base_(opwright_sim_module_base()),
       limited_(request.time_limit_s > 0),
       limit_(std::chrono::microseconds(int64_t(std::min(request.time_limit_s, 1e9) * 1e6))),
       deadline_(Clock::now() + limit_) {
-  if (request.permuted && blocks > 1) {
+  if (request.permuted && units > 1) {
     uint64_t random = request.seed;
-    offset_ = next_random(random) % blocks;
+    offset_ = next_random(random) % units;
     do {
-      stride_ = next_random(random) % blocks;
-    } while (std::gcd(stride_, blocks) != 1);
+      stride_ = next_random(random) % units;
+    } while (std::gcd(stride_, units) != 1);
   }
 }
 
-bool Launch::next_block(uint64_t& linear) {
+bool Launch::next_unit(uint64_t& unit) {
   const uint64_t turn = next_.fetch_add(1, std::memory_order_relaxed);
-  if (turn >= blocks) return false;
-  linear = uint64_t((static_cast<unsigned __int128>(turn) * stride_ + offset_) % blocks);
+  if (turn >= units) return false;
+  unit = uint64_t((static_cast<unsigned __int128>(turn) * stride_ + offset_) % units);
   return true;
+}
+
+uint3 Launch::block_index(uint64_t unit, unsigned member) const {
+  const uint32_t* cluster = request.cluster;
+  const uint64_t across = request.grid[0] / cluster[0], down = request.grid[1] / cluster[1];
+  return {unsigned(unit % across) * cluster[0] + member % cluster[0],
+          unsigned(unit / across % down) * cluster[1] + member / cluster[0] % cluster[1],
+          unsigned(unit / (across * down)) * cluster[2] + member / (cluster[0] * cluster[1])};
 }
 
 void Launch::report(const Finding& finding) {
@@ -158,24 +168,15 @@ std::mutex Handlers::mutex_;
 int Handlers::users_ = 0, Handlers::limited_users_ = 0;
 struct sigaction Handlers::limit_before_;
 
-// The stack on which this OS thread handles a fault: the thread's own is full then.
-class FaultStack {
- public:
-  FaultStack() : memory_(bytes) {
-    stack_t mine{};
-    mine.ss_sp = memory_.data();
-    mine.ss_size = bytes;
-    sigaltstack(&mine, &before_);
-  }
-  ~FaultStack() { sigaltstack(&before_, nullptr); }
-
- private:
-  static constexpr size_t bytes = 64 * 1024;
-  std::vector<char> memory_;
-  stack_t before_{};
-};
-
 }  // namespace
+
+FaultStack::FaultStack() : memory_(64 * 1024) {
+  stack_t mine{};
+  mine.ss_sp = memory_.data();
+  mine.ss_size = memory_.size();
+  sigaltstack(&mine, &before_);
+}
+FaultStack::~FaultStack() { sigaltstack(&before_, nullptr); }
 
 Watchdog::Watchdog(const Launch& launch) : launch_(launch) {
   if (launch.limited()) thread_ = std::thread([this] { run(); });
@@ -223,10 +224,10 @@ namespace {
 
 using namespace opwright_sim;
 
-// As many as there is work and stacks for.
-uint64_t useful_threads(const Launch& launch, uint64_t blocks) {
-  const uint64_t stacks_allow = std::max<uint64_t>(1, most_stacks / launch.threads_per_block);
-  return std::min(std::min<uint64_t>(launch.request.workers, blocks), stacks_allow);
+// As many as there is work and stacks for. Each runs clusters, one of whose blocks runs at a time.
+uint64_t useful_threads(const Launch& launch, uint64_t units) {
+  const uint64_t stacks_allow = std::max<uint64_t>(1, most_stacks / launch.threads_per_block / launch.cluster_size);
+  return std::min(std::min<uint64_t>(launch.request.workers, units), stacks_allow);
 }
 
 // A fast build's blocks run on this OS thread and on others.
@@ -235,11 +236,11 @@ void run_fast(Launch& launch) {
   const auto work = [&] {
     try {
       run_worker(launch, watchdog, nullptr);
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {
       launch.out_of_memory();
     }
   };
-  const uint64_t useful = useful_threads(launch, launch.blocks);
+  const uint64_t useful = useful_threads(launch, launch.units);
   std::vector<std::thread> others;
   try {
     for (uint64_t i = 1; i < useful; i++) others.emplace_back(work);
@@ -253,7 +254,7 @@ void run_fast(Launch& launch) {
 // OS threads are worth their start, and a shadow for each, if the blocks that are left will take some time.
 bool is_long(const Launch& launch, Clock::duration elapsed) {
   const double seconds = std::chrono::duration<double>(elapsed).count();
-  const auto left = double(launch.blocks_left()), done = double(launch.blocks) - left;
+  const auto left = double(launch.units_left()), done = double(launch.units) - left;
   return seconds > 0.002 && seconds * left / done > 0.02;
 }
 
@@ -262,33 +263,29 @@ bool is_long(const Launch& launch, Clock::duration elapsed) {
 void run_checked(Launch& launch, Checker& checker) {
   const FaultStack stack;
   Watchdog watchdog(launch);
-  Worker worker(launch, &checker);
-  only_worker = &worker;
-  watchdog.watch(pthread_self());
+  Team team(launch, watchdog, &checker);
+  only_worker = &team.leader();
   const auto begin = Clock::now();
-  bool may_attempt = launch.request.thread_slot != 0;
-  uint64_t block;
-  while (!launch.stopped() && launch.next_block(block)) {
-    worker.run_block(block);
-    const uint64_t threads = useful_threads(launch, launch.blocks_left());
+  bool may_attempt = launch.request.thread_slot != 0 && launch.cluster_size == 1;
+  uint64_t unit;
+  while (!launch.stopped() && launch.next_unit(unit)) {
+    team.run_unit(unit);
+    const uint64_t threads = useful_threads(launch, launch.units_left());
     if (!may_attempt || threads < 2 || launch.stopped() || !is_long(launch, Clock::now() - begin)) continue;
     may_attempt = false;
     if (launch.request.finding_count || checker.order_matters()) continue;
     only_worker = nullptr;
     if (attempt_blocks_together(launch, watchdog, checker, unsigned(threads))) break;
-    only_worker = &worker;
+    only_worker = &team.leader();
   }
-  watchdog.forget(pthread_self());
 }
 
 }  // namespace
 
 void opwright_sim::run_worker(Launch& launch, Watchdog& watchdog, Checker* checker) {
   const FaultStack stack;
-  Worker worker(launch, checker);
-  watchdog.watch(pthread_self());
-  worker.run();
-  watchdog.forget(pthread_self());
+  Team team(launch, watchdog, checker);
+  team.run();
 }
 
 extern "C" __attribute__((visibility("default"))) void opwright_sim_launch(opwright_sim::Request* request) {

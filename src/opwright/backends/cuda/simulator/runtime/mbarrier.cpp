@@ -14,7 +14,6 @@ namespace opwright_sim {
 namespace {
 
 constexpr uint32_t most_arrivals = (1u << 20) - 1;
-constexpr unsigned time_outs_of_a_deadlock = 4;  // a thread may do something else between two waits that time out
 
 }  // namespace
 
@@ -23,7 +22,7 @@ void Worker::mbarrier_init(uint64_t address, uint32_t count, uint64_t pc) {
   if (count == 0 || count > most_arrivals) {
     report_mbarrier(address, pc, "is initialised with a count that is not between 1 and 1048575");
   }
-  Mbarrier& barrier = mbarriers_[address];
+  Mbarrier& barrier = owner_of(address).mbarriers_[address];
   if (!barrier.copies.empty() || !barrier.waiting.empty()) {
     report_mbarrier(address, pc, "is initialised while threads or bulk copies still use it");
   }
@@ -35,14 +34,21 @@ void Worker::mbarrier_inval(uint64_t address, uint64_t pc) {
   if (!barrier.copies.empty() || !barrier.waiting.empty()) {
     report_mbarrier(address, pc, "is invalidated while threads or bulk copies still use it");
   }
-  mbarriers_.erase(address);
+  owner_of(address).mbarriers_.erase(address);
   if (checker_) checker_->object_ends(address);
+}
+
+// The block in whose shared memory an address is.
+Worker& Worker::owner_of(uint64_t address) {
+  Worker* owner = cluster_.size == 1 ? nullptr : cluster_.owner_of(address);
+  return owner ? *owner : *this;
 }
 
 Mbarrier& Worker::mbarrier_at(uint64_t address, uint32_t access, uint64_t pc) {
   if (checker_) checker_->object_access(address, access, pc);
-  const auto found = mbarriers_.find(address);
-  if (found == mbarriers_.end()) report_mbarrier(address, pc, "is used without mbarrier.init");
+  Mbarriers& known = owner_of(address).mbarriers_;
+  const auto found = known.find(address);
+  if (found == known.end()) report_mbarrier(address, pc, "is used without mbarrier.init");
   return found->second;
 }
 
@@ -52,11 +58,14 @@ uint64_t Worker::mbarrier_arrive(uint64_t address, const Arrival& arrival, uint6
   const uint64_t token = barrier.phase << 32 | barrier.pending;
   if (arrival.expected_bytes) mbarrier_transaction(address, arrival.expected_bytes, pc);
   if (arrival.count > barrier.pending) report_mbarrier(address, pc, "gets more arrivals in a phase than its count");
-  if (checker_ && arrival.releases) checker_->release_to(barrier.arriving);
+  if (checker_ && arrival.releases) {
+    if (cluster_.size > 1) checker_->arrives_elsewhere(address, pc);
+    checker_->release_to(barrier.arriving);
+  }
   barrier.pending -= arrival.count;
   if (arrival.drops) barrier.expected -= arrival.count;
-  events_++;
-  complete_phase(barrier);
+  cluster_.note_event();
+  owner_of(address).complete_phase(barrier);
   return token;
 }
 
@@ -67,8 +76,8 @@ void Worker::mbarrier_transaction(uint64_t address, int64_t bytes, uint64_t pc) 
   if (barrier.bytes > most_transaction_bytes || barrier.bytes < -most_transaction_bytes) {
     report_mbarrier(address, pc, "expects more bytes than the 1048575 that its count of transactions can hold");
   }
-  events_++;
-  if (bytes < 0) complete_phase(barrier);
+  cluster_.note_event();
+  if (bytes < 0) owner_of(address).complete_phase(barrier);
 }
 
 void Worker::complete_phase(Mbarrier& barrier) {
@@ -88,7 +97,7 @@ void Worker::wake_waiting(Mbarrier& barrier) {
       still.push_back(rank);
       continue;
     }
-    if (checker_) checker_->acquire(rank, barrier.completed);
+    if (checker_) checker_->acquire(agent(rank), barrier.completed);
     wait.answer = 1;
     warp_of(rank).at_mbarrier &= ~(1u << (rank % 32));
     warp_of(rank).ready |= 1u << (rank % 32);
@@ -99,8 +108,11 @@ void Worker::wake_waiting(Mbarrier& barrier) {
 // Whether the phase is over; false only if the wait timed out.
 bool Worker::mbarrier_wait(const PhaseWait& phase) {
   Mbarrier& barrier = mbarrier_at(phase.address, access_read | access_atomic, phase.pc);
+  if (&owner_of(phase.address) != this) {
+    report_mbarrier(phase.address, phase.pc, "is waited for by a thread of another block: only its own block can");
+  }
   if (phase.is_over(barrier)) {
-    if (checker_) checker_->acquire(rank(), barrier.completed);
+    if (checker_) checker_->acquire(agent(rank()), barrier.completed);
     return true;
   }
   return wait_for_phase(barrier, phase);
@@ -120,15 +132,34 @@ bool Worker::wait_for_phase(Mbarrier& barrier, const PhaseWait& phase) {
 // --- bulk copies ---
 
 void Worker::bulk_load(const Bulk& bulk, uint64_t mbarrier, uint64_t pc) {
-  Mbarrier& barrier = mbarrier_at(mbarrier, access_read | access_atomic, pc);
   if (bulk.size == 0) return;
   if (checker_) {
     checker_->check_units(bulk, pc);
     checker_->bulk_load_reads(bulk.from, bulk.size, pc);
-    checker_->bulk_load_takes(bulk.to, bulk.size, pc);
   }
-  barrier.copies.push_back({bulk.to, std::vector<char>(bulk.from, bulk.from + bulk.size), rank(), pc});
-  events_++;
+  send({bulk.to, std::vector<char>(bulk.from, bulk.from + bulk.size), agent(rank()), false, pc}, mbarrier);
+}
+
+// A copy is on its way into shared memory: it takes its target at once.
+void Worker::send(BulkCopy copy, uint64_t mbarrier) {
+  Mbarrier& barrier = mbarrier_at(mbarrier, access_read | access_atomic, copy.pc);
+  if (&owner_of(mbarrier) != &owner_of(reinterpret_cast<uint64_t>(copy.to))) {
+    report_mbarrier(mbarrier, copy.pc, "is not in the shared memory of the block that the copy goes to");
+  }
+  if (checker_) checker_->bulk_load_takes(copy);
+  barrier.copies.push_back(std::move(copy));
+  cluster_.note_event();
+}
+
+// The same to several blocks, at the same places in their shared memory. `blocks` has a bit for each; 0: where it says.
+void Worker::send_to(uint32_t blocks, const BulkCopy& copy, uint64_t mbarrier) {
+  if (!blocks) return send(copy, mbarrier);
+  for (uint32_t left = blocks; left; left &= left - 1) {
+    const auto number = uint32_t(__builtin_ctz(left));
+    BulkCopy one = copy;
+    one.to = reinterpret_cast<char*>(in_block(reinterpret_cast<uint64_t>(copy.to), number, copy.pc));
+    send(std::move(one), in_block(mbarrier, number, copy.pc));
+  }
 }
 
 // Copies arrive as late as they may: once all threads that could run wait, and some of them for these.
@@ -144,24 +175,18 @@ bool Worker::deliver_bulk_copies() {
 
 void Worker::deliver(Mbarrier& barrier) {
   for (const BulkCopy& copy : barrier.copies) {
-    memcpy(copy.to, copy.data.data(), copy.data.size());
+    put(copy.to, copy.data.data(), uint32_t(copy.data.size()), copy.how);
     if (checker_) checker_->bulk_load_ends(copy, barrier.arriving);
     barrier.bytes -= int64_t(copy.data.size());
   }
   barrier.copies.clear();
-  events_++;
+  cluster_.note_event();
   complete_phase(barrier);
 }
 
 // --- waits that do not end ---
 
-// All threads wait. Those whose wait may time out get to do something else; false: they have had their chance.
-bool Worker::time_out_waits() {
-  time_outs_ = events_ == events_at_time_out_ ? time_outs_ + 1 : 0;
-  events_at_time_out_ = events_;
-  return time_outs_ < time_outs_of_a_deadlock && end_waits_that_may_time_out();
-}
-
+// Some threads wait, and nothing else can go on. Those whose wait may time out get to do something else.
 bool Worker::end_waits_that_may_time_out() {
   bool any = false;
   for (auto& [address, barrier] : mbarriers_) {
@@ -185,8 +210,9 @@ void Worker::report_mbarrier(uint64_t address, uint64_t pc, const char* what) {
   Finding found = finding(FindingKind::barrier);
   found.pc = launch_.relative(pc);
   found.space = uint32_t(Space::shared);
-  found.address = shared_offset(address);
+  found.address = owner_of(address).shared_offset(address);
   found.size = 8;
+  set_owner(found, owner_of(address));
   snprintf(found.text, sizeof found.text, "%s", what);
   launch_.report(found);
   abandon();
@@ -198,11 +224,11 @@ void Worker::describe_wait(Finding& found, uint64_t key, const Mbarrier& barrier
     snprintf(found.text, sizeof found.text, "waits for products (wgmma) that other warps of its warpgroup never issue");
     return;
   }
-  const char* cluster = "the cluster's barrier";
-  char name[32];
-  snprintf(name, sizeof name, "barrier %u", unsigned(key - first_named_barrier));
-  snprintf(found.text, sizeof found.text, "%s is waited for without end: %u of %u threads are missing",
-           key == cluster_barrier ? cluster : name, barrier.pending, barrier.expected);
+  const bool is_cluster = key == cluster_barrier;
+  char name[32] = "the cluster's barrier";
+  if (!is_cluster) snprintf(name, sizeof name, "barrier %u", unsigned(key - first_named_barrier));
+  snprintf(found.text, sizeof found.text, "%s is waited for without end: %u of %u threads are missing", name,
+           is_cluster ? cluster_.missing() : barrier.pending, is_cluster ? cluster_.alive() : barrier.expected);
 }
 
 // Each place where threads wait for an mbarrier whose phase cannot end, with what is missing.

@@ -7,6 +7,8 @@
 #include <map>
 #include <vector>
 
+#include "../include/opwright_simulator/runtime_calls.h"
+#include "abi.h"
 #include "vector_clock.h"
 
 namespace opwright_sim {
@@ -20,12 +22,20 @@ struct Bulk {
   uint32_t size, unit;
 };
 
+// How a copy's elements are combined with those that are there; by default they replace them.
+struct Combination {
+  Combine operation = Combine::replace;
+  Number type = Number::u32;
+};
+
 // A bulk copy into shared memory that has not arrived. Its data are those of its source when it was issued.
 struct BulkCopy {
   char* to;
   std::vector<char> data;
-  unsigned rank;  // of the thread that issued it
+  unsigned agent;  // the thread that issued it
+  bool from_shared;  // it reads shared memory
   uint64_t pc;
+  Combination how{};  // with what is there
 };
 
 struct Mbarrier {
@@ -41,8 +51,14 @@ struct Mbarrier {
 };
 
 // Barriers that are no objects in memory have keys below any address: those of warpgroups, PTX's 16 barriers of a block,
-// and that of a cluster, which is one block.
+// and the block's part of its cluster's.
 constexpr uint64_t first_named_barrier = 64, named_barriers = 16, cluster_barrier = 128, least_address = 256;
+
+// What a copy does where it arrives.
+inline uint32_t access_of(const Combination& how) {
+  return how.operation == Combine::replace ? access_write : access_read | access_write | access_atomic;
+}
+void put(char* to, const char* from, uint32_t size, const Combination& how);  // reductions.cpp
 
 using Mbarriers = std::map<uint64_t, Mbarrier>;
 

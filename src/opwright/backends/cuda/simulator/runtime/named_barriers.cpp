@@ -1,4 +1,4 @@
-// Barriers of some of a block's threads (bar.sync and bar.arrive with a number), and that of a cluster.
+// Barriers of some of a block's threads (bar.sync and bar.arrive with a number).
 
 #include <stdio.h>
 
@@ -28,7 +28,7 @@ uint64_t Worker::arrive_at(Mbarrier& barrier) {
   const uint64_t phase = barrier.phase;
   if (checker_) checker_->release_to(barrier.arriving);
   barrier.pending--;
-  events_++;
+  cluster_.note_event();
   complete_phase(barrier);
   return phase;
 }
@@ -37,7 +37,7 @@ void Worker::await_phase(Mbarrier& barrier, const PhaseWait& phase) {
   if (!phase.is_over(barrier)) {
     wait_for_phase(barrier, phase);
   } else if (checker_) {
-    checker_->acquire(rank(), barrier.completed);
+    checker_->acquire(agent(rank()), barrier.completed);
   }
 }
 
@@ -53,38 +53,8 @@ void Worker::named_barrier(uint32_t number, uint32_t threads, bool waits, Site s
   if (waits) await_phase(met, {key, phase, false, false, pc});
 }
 
-// Of all threads that have not ended.
-void Worker::cluster_arrive() {
-  uint32_t alive = 0;
-  for (const Warp& warp : warps_) alive += uint32_t(__builtin_popcount(warp.alive));
-  Mbarrier& barrier = mbarriers_.try_emplace(cluster_barrier, Mbarrier{alive, alive}).first->second;
-  if (barrier.pending == barrier.expected) barrier.pending = barrier.expected = alive;
-  current_->cluster_phase = arrive_at(barrier);
-}
-
-void Worker::leave_cluster(const Thread& thread) {
-  const auto found = mbarriers_.find(cluster_barrier);
-  if (found == mbarriers_.end() || found->second.pending == found->second.expected) return;
-  Mbarrier& barrier = found->second;
-  barrier.expected--;
-  if (thread.cluster_phase != barrier.phase) barrier.pending--;  // else it has arrived
-  complete_phase(barrier);
-}
-
-void Worker::cluster_wait(uint64_t pc) {
-  const auto found = mbarriers_.find(cluster_barrier);
-  if (found != mbarriers_.end()) await_phase(found->second, {cluster_barrier, current_->cluster_phase, false, false, pc});
-}
-
 void named_barrier(uint32_t number, uint32_t threads, bool waits, Site site) {
   current_worker()->named_barrier(number, threads, waits, site, reinterpret_cast<uint64_t>(__builtin_return_address(0)));
-}
-void cluster_arrive() { current_worker()->cluster_arrive(); }
-void cluster_wait() { current_worker()->cluster_wait(reinterpret_cast<uint64_t>(__builtin_return_address(0))); }
-uint64_t cluster_address(uint64_t address, uint32_t block) {
-  if (block == 0) return address;
-  current_worker()->report_trap(reinterpret_cast<uint64_t>(__builtin_return_address(0)),
-                                 "the shared memory of another block: the cluster has one block");
 }
 
 }  // namespace opwright_sim

@@ -15,6 +15,7 @@ __thread __attribute__((visibility("hidden"))) uint3 threadIdx;
 __thread __attribute__((visibility("hidden"))) uint3 blockIdx;
 __thread __attribute__((visibility("hidden"))) dim3 blockDim;
 __thread __attribute__((visibility("hidden"))) dim3 gridDim;
+__thread __attribute__((visibility("hidden"))) opwright_sim::ClusterPlace opwright_cluster;
 __thread __attribute__((visibility("hidden"), aligned(1024))) char
     opwright_dynamic_shared[opwright_sim::most_shared_bytes];
 // The kernel, in the text that Python appends to the source.
@@ -30,9 +31,11 @@ Worker* only_worker = nullptr;
 int64_t slot_in_attempt = 0;
 Worker* worker_here() { return worker_of_this_thread; }
 
-Worker::Worker(Launch& launch, Checker* checker)
+Worker::Worker(Launch& launch, Checker* checker, Cluster& cluster, unsigned number)
     : launch_(launch),
       checker_(checker),
+      cluster_(cluster),
+      number_(number),
       before_(worker_of_this_thread),
       thread_index_(&threadIdx),
       threads_(launch.threads_per_block),
@@ -52,6 +55,11 @@ Worker::Worker(Launch& launch, Checker* checker)
   set_guards();
   blockDim = {request.block[0], request.block[1], request.block[2]};
   gridDim = {request.grid[0], request.grid[1], request.grid[2]};
+  opwright_cluster.dims = {request.cluster[0], request.cluster[1], request.cluster[2]};
+  opwright_cluster.grid = {request.grid[0] / request.cluster[0], request.grid[1] / request.cluster[1],
+                           request.grid[2] / request.cluster[2]};
+  opwright_cluster.rank = number;
+  opwright_cluster.size = launch.cluster_size;
 }
 
 Worker::~Worker() {
@@ -63,14 +71,9 @@ Worker::~Worker() {
   }
 }
 
-void Worker::run() {
-  uint64_t linear;
-  while (!launch_.stopped() && launch_.next_block(linear)) run_block(linear);
-}
-
 // The place of an address in thread-local storage, as findings give it.
 uint64_t Worker::shared_offset(uint64_t address) const {
-  return address - reinterpret_cast<uint64_t>(thread_index_) + launch_.request.thread_index_offset;
+  return address - storage_begin();
 }
 
 // The constructor of a variable in shared memory does not run: a GPU has none either.
@@ -85,18 +88,16 @@ void Worker::set_guards() {
 
 void Worker::order_threads() {
   if (!launch_.request.permuted) return;
-  random_ = launch_.request.seed ^ (block_ + 1) * 0x9e3779b97f4a7c15ull;
+  const Request& request = launch_.request;
+  const uint64_t block = blockIdx.x + request.grid[0] * (blockIdx.y + uint64_t(request.grid[1]) * blockIdx.z);
+  random_ = request.seed ^ (block + 1) * 0x9e3779b97f4a7c15ull;
   shuffle_in_place(warp_order_.data(), warp_order_.size(), random_);
   for (size_t warp = 0; warp < warps_.size(); warp++) shuffle_in_place(&lane_order_[warp * 32], 32, random_);
 }
 
-void Worker::run_block(uint64_t linear) {
-  const Request& request = launch_.request;
-  block_ = linear;
+// Before any block of the cluster runs: others may arrive at this one's barriers before it starts.
+void Worker::prepare_block() {
   abandoned_ = false;
-  blockIdx = {unsigned(linear % request.grid[0]), unsigned(linear / request.grid[0] % request.grid[1]),
-              unsigned(linear / (uint64_t(request.grid[0]) * request.grid[1]))};
-  order_threads();
   for (unsigned warp = 0; warp < warps_.size(); warp++) {
     const unsigned lanes = std::min(32u, unsigned(threads_.size()) - warp * 32);
     const unsigned all = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1u;
@@ -104,9 +105,18 @@ void Worker::run_block(uint64_t linear) {
   }
   arrived_.operation = Operation::none;
   mbarriers_.clear();
-  time_outs_ = polls_ = 0;
-  if (checker_) checker_->begin_block(*this, unsigned(threads_.size()));
-  while (!abandoned_) {
+  polls_ = 0;
+}
+
+void Worker::run_block() {
+  const Request& request = launch_.request;
+  blockIdx = launch_.block_index(cluster_.unit(), number_);
+  opwright_cluster.index = {blockIdx.x / request.cluster[0], blockIdx.y / request.cluster[1],
+                            blockIdx.z / request.cluster[2]};
+  opwright_cluster.block = {blockIdx.x % request.cluster[0], blockIdx.y % request.cluster[1],
+                            blockIdx.z % request.cluster[2]};
+  order_threads();
+  while (!abandoned_ && !cluster_.is_abandoned()) {
     bool ran = false, alive = false, yielded = false;
     for (unsigned warp : warp_order_) {
       ran |= run_warp(warp);
@@ -119,15 +129,40 @@ void Worker::run_block(uint64_t linear) {
       warp.ready |= warp.yielded;
       warp.yielded = 0;
     }
-    if (!alive) return;
+    if (!alive) {
+      if (checker_) checker_->block_ended();
+      return;
+    }
     // Threads that poll may poll for what another does once its wait has timed out.
-    if (yielded && ++polls_ % polls_of_a_time_out == 0) end_waits_that_may_time_out();
-    if (deliver_bulk_copies() || yielded || ran || release_barrier() || time_out_waits()) continue;
-    report_deadlock();
-    abandoned_ = true;
+    if (yielded && ++polls_ % polls_of_a_time_out == 0) cluster_.end_waits_that_may_time_out();
+    if (!go_on(ran, yielded)) {
+      cluster_.report_deadlock();
+      break;
+    }
   }
   launch_.any_block_abandoned.store(true, std::memory_order_relaxed);
+  cluster_.abandon();
   drop_fibers();
+}
+
+// After each warp has run as far as it could. False: nothing can go on, in the whole cluster.
+bool Worker::go_on(bool ran, bool yielded) {
+  if (cluster_.size == 1) {
+    return deliver_bulk_copies() || yielded || ran || release_barrier() || cluster_.time_out_waits();
+  }
+  if (yielded) cluster_.deliver_bulk_copies();
+  if (yielded || ran || release_barrier()) {
+    cluster_.progressed();
+    if (yielded) cluster_.pass_turn(number_);  // it may be a thread of another block that they wait for
+    return true;
+  }
+  if (!cluster_.has_stalled()) {
+    cluster_.pass_turn(number_);
+    return true;
+  }
+  if (!cluster_.go_on()) return false;
+  cluster_.progressed();
+  return true;
 }
 
 // Runs the warp's lanes until each has finished, waits or has yielded. Returns whether any of them ran.
@@ -198,6 +233,7 @@ Thread* Worker::start_next() {
   thread.committed = 0;
   thread.copies.clear();
   thread.cluster_phase = ~uint64_t(0);
+  thread.awaits_cluster = false;
   enter(thread);
   return &thread;
 }
@@ -206,7 +242,7 @@ void Worker::enter(Thread& thread) {
   current_ = &thread;
   fiber_ = thread.fiber;
   *thread_index_ = thread.index;
-  if (checker_) checker_->running(thread.rank, fiber_->stack);
+  if (checker_) checker_->running(agent(thread.rank), fiber_->stack);
 }
 
 void Worker::finish(Thread& thread) {
@@ -215,9 +251,9 @@ void Worker::finish(Thread& thread) {
   const unsigned bit = 1u << (rank % 32);
   if (!thread.copies.empty()) complete_copies(thread, thread.committed + 1);
   warp.alive &= ~bit;
-  events_++;
-  if (!mbarriers_.empty()) leave_cluster(thread);
+  cluster_.note_event();
   if (!thread.returned_early) warp.fell_off |= bit;
+  leave_cluster(thread);
   if (warp.at_warp) complete_all_in_warp(rank / 32);  // the others may wait only for this one
   if (checker_) checker_->progressed();
 }

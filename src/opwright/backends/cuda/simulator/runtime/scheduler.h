@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +16,7 @@
 #define OPWRIGHT_RUNTIME
 #include "../include/opwright_simulator/runtime_calls.h"
 #include "abi.h"
+#include "cluster.h"
 #include "context.h"
 #include "mbarrier.h"
 #include "thread_slot.h"
@@ -65,7 +67,8 @@ struct alignas(64) Thread {  // what each switch needs is in one line of the pro
   Wait wait;
   bool returned_early;
   unsigned committed;  // groups of asynchronous copies
-  uint64_t cluster_phase;  // in which it arrived at the cluster's barrier
+  uint64_t cluster_phase;  // in which it last arrived at the cluster's barrier
+  bool awaits_cluster;     // it has arrived there, and has not waited yet
   std::vector<AsyncCopy> copies;
 };
 
@@ -86,6 +89,9 @@ struct Warp {
 
 using Clock = std::chrono::steady_clock;
 
+// The size of the thread-local storage of the kernel's module.
+uint64_t size_of_storage();
+
 // The state that all workers of one launch share.
 class Launch {
  public:
@@ -95,8 +101,11 @@ class Launch {
   bool past_deadline() const { return limited_ && Clock::now() > deadline(); }
   void stop() { stopped_.store(true, std::memory_order_relaxed); }
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
-  bool next_block(uint64_t& linear);
-  uint64_t blocks_left() const { return blocks - std::min(blocks, next_.load(std::memory_order_relaxed)); }
+  // A unit of work is a cluster: usually one block.
+  bool next_unit(uint64_t& unit);
+  uint64_t units_left() const { return units - std::min(units, next_.load(std::memory_order_relaxed)); }
+  // The place in the grid of a cluster's block.
+  uint3 block_index(uint64_t unit, unsigned member) const;
   // Ends the launch; Python raises an error.
   void out_of_memory();
   bool limited() const { return limited_; }
@@ -113,8 +122,10 @@ class Launch {
   uint64_t relative(uint64_t pc) const { return pc - module_base_; }
 
   Request& request;
-  const uint64_t blocks;
+  const unsigned cluster_size;
+  const uint64_t units;
   const unsigned threads_per_block;
+  const uint64_t storage_size;  // of the thread-local storage of the kernel's module
   std::atomic<bool> any_block_abandoned{false};
 
  private:
@@ -149,13 +160,25 @@ class Watchdog {
   std::thread thread_;
 };
 
+// The stack on which this OS thread handles a fault: the thread's own is full then.
+class FaultStack {
+ public:
+  FaultStack();
+  ~FaultStack();
+
+ private:
+  std::vector<char> memory_;
+  stack_t before_{};
+};
+
 class Worker {
  public:
-  // `checker`: of a checked launch, else null.
-  Worker(Launch& launch, Checker* checker);
+  // Runs the blocks with a number in their clusters. `checker`: of a checked launch, else null.
+  Worker(Launch& launch, Checker* checker, Cluster& cluster, unsigned number);
   ~Worker();
-  void run();
-  void run_block(uint64_t linear);
+  // The block of the cluster that runs.
+  void prepare_block();
+  void run_block();
 
   unsigned barrier(BarrierKind kind, bool predicate, Site site);
   // The wait of the running thread, of which the caller sets what this operation needs besides.
@@ -177,31 +200,62 @@ class Worker {
   void mbarrier_transaction(uint64_t address, int64_t bytes, uint64_t pc);
   bool mbarrier_wait(const PhaseWait& wait);
   void bulk_load(const Bulk& bulk, uint64_t mbarrier, uint64_t pc);
+  void send(BulkCopy copy, uint64_t mbarrier);
+  void send_to(uint32_t blocks, const BulkCopy& copy, uint64_t mbarrier);
 
   // Bulk copies to global memory, and of boxes of a tensor (bulk.cpp)
-  void bulk_store(const Bulk& bulk, uint64_t pc);
-  void tensor_load(char* to, const void* map, const BoxAt& box, uint64_t mbarrier, uint64_t pc);
+  void bulk_store(const Bulk& bulk, const Combination& how, uint64_t pc);
+  void tensor_load(char* to, const void* map, const BoxAt& box, uint64_t mbarrier, uint32_t blocks, uint64_t pc);
   void tensor_store(const void* map, const BoxAt& box, const char* from, uint64_t pc);
   void returned_early() { current_->returned_early = true; }
   unsigned rank() const { return current_->rank; }
   Checker* checker() const { return checker_; }
-  uint64_t block() const { return block_; }
   Launch& launch() { return launch_; }
+  const Cluster& cluster() const { return cluster_; }
+  unsigned number() const { return number_; }
+  // By which the checker knows a thread of this block.
+  unsigned agent(unsigned rank) const { return number_ * most_agents + rank; }
+  uint64_t storage_begin() const {
+    return reinterpret_cast<uint64_t>(thread_index_) - launch_.request.thread_index_offset;
+  }
 
   // Begins a finding about the running thread.
   Finding finding(FindingKind kind) const;
-  void describe(uint64_t block, unsigned rank, uint32_t out_block[3], uint32_t out_thread[3]) const;
+  void describe(uint64_t unit, unsigned agent, uint32_t out_block[3], uint32_t out_thread[3]) const;
+  void describe(unsigned rank, uint32_t out_block[3], uint32_t out_thread[3]) const {
+    describe(cluster_.unit(), agent(rank), out_block, out_thread);
+  }
   // The block cannot continue: its fibers are abandoned.
   [[noreturn]] void abandon();
   [[noreturn]] void abandon_without_memory();
   [[noreturn]] void refute_attempt();
   // The running thread's stack is full.
   [[noreturn]] void overflow(uint64_t pc);
-  // Barriers of some threads, and of a cluster (named_barriers.cpp)
+  // Barriers of some threads (named_barriers.cpp)
   void named_barrier(uint32_t number, uint32_t threads, bool waits, Site site, uint64_t pc);
-  void cluster_arrive();
-  void leave_cluster(const Thread& thread);
+
+  // From shared memory to that of another block (cluster_copies.cpp)
+  void bulk_send(const Bulk& bulk, const Combination& how, uint64_t mbarrier, uint64_t pc);
+  void bulk_multicast(const Bulk& bulk, uint64_t mbarrier, uint32_t blocks, uint64_t pc);
+  void store_async(char* to, const char* value, uint32_t size, const Combination& how, uint64_t mbarrier, uint64_t pc);
+
+  // Clusters (cluster_calls.cpp)
+  void cluster_arrive(bool releases, uint64_t pc);
   void cluster_wait(uint64_t pc);
+  void cluster_phase_completed(const VectorClock& known);
+  void report_late_in_cluster(const Cluster::Arrival& waiting);
+  void declare_cluster(uint32_t x, uint32_t y, uint32_t z);
+  // The same place in the shared memory of another block; `rank` counts blocks of the cluster.
+  uint64_t in_block(uint64_t address, uint32_t rank, uint64_t pc);
+  // Whose shared memory a finding is about, if it is another block's.
+  void set_owner(Finding& found, const Worker& owner) const;
+  // What is wrong with how blocks of a cluster meet: the block ends.
+  [[noreturn]] void report_cluster(FindingKind kind, uint64_t pc, const char* what);
+
+  // For the cluster
+  bool deliver_bulk_copies();
+  bool end_waits_that_may_time_out();
+  void report_deadlock();
 
   // wgmma (warpgroup.cpp)
   void warpgroup_multiply(WarpgroupProduct& mine, Site site);
@@ -223,6 +277,7 @@ class Worker {
  private:
   void order_threads();
   bool run_warp(unsigned warp);
+  bool go_on(bool ran, bool yielded);
   Mbarrier& mbarrier_at(uint64_t address, uint32_t access, uint64_t pc);
   const TensorMap& tensor_map_at(const void* address, uint32_t rank, const char* tile, uint64_t pc);
   Mbarrier& barrier_of(uint64_t key, uint32_t threads, uint64_t pc);
@@ -232,10 +287,10 @@ class Worker {
   bool wait_for_phase(Mbarrier& barrier, const PhaseWait& phase);
   void complete_phase(Mbarrier& barrier);
   void wake_waiting(Mbarrier& barrier);
-  bool deliver_bulk_copies();
   void deliver(Mbarrier& barrier);
-  bool time_out_waits();
-  bool end_waits_that_may_time_out();
+  Worker& owner_of(uint64_t address);
+  void leave_cluster(const Thread& thread);
+  Mbarrier& cluster_meeting();
   [[noreturn]] void report_mbarrier(uint64_t address, uint64_t pc, const char* what);
   uint64_t shared_offset(uint64_t address) const;
   bool report_endless_waits();
@@ -248,7 +303,6 @@ class Worker {
   void exchange_values(unsigned warp, unsigned lanes, const Wait& wait);
   void report_deaf_lanes(unsigned warp, unsigned deaf, const Wait& wait);
   void report_unheard_lanes(unsigned warp, const Wait& wait);
-  void report_deadlock();
   unsigned lane_of_next(unsigned lanes, unsigned warp) const;
   Thread* start_next();
   bool run_kernel();
@@ -265,6 +319,8 @@ class Worker {
 
   Launch& launch_;
   Checker* const checker_;
+  Cluster& cluster_;
+  const unsigned number_;
   Worker* const before_;  // of this OS thread
   uint3* const thread_index_;  // threadIdx of this OS thread
   Context scheduler_;
@@ -276,15 +332,12 @@ class Worker {
   Thread* current_ = nullptr;
   Fiber* fiber_ = nullptr;
   unsigned running_warp_ = 0;
-  uint64_t block_ = 0;
   uint64_t random_ = 0;
   bool abandoned_ = false;
   unsigned atomics_ = 0, started_ = 0;
   std::vector<uint64_t> scratch_;
   Mbarriers mbarriers_;  // of the running block, by address
-  // Steps that may let a waiting thread go on, and how often waits timed out since the last of them.
-  uint64_t events_ = 0, events_at_time_out_ = 0;
-  unsigned time_outs_ = 0, polls_ = 0;
+  unsigned polls_ = 0;
   // Of the threads that wait at the block's barrier: the place of the first that came, and whether all are there.
   Wait arrived_{};
   bool same_barrier_ = true;

@@ -1,43 +1,83 @@
 // Vector clocks: which accesses of the others a thread knows to have happened before. Barriers of a block and of a warp
-// need none; objects in shared memory on which threads arrive and wait (mbarriers, named barriers) do.
+// need none; objects in shared memory on which threads arrive and wait (mbarriers, named barriers) do, and the barrier of
+// a cluster.
 #pragma once
 
 #include <stdint.h>
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 namespace opwright_sim {
 
-// Whose accesses are told apart: the block's threads, and for each warp the units that work for it asynchronously.
+// Whose accesses are told apart in one block: its threads, and for each warp the units that work for it asynchronously.
+// The blocks of a cluster follow each other.
 constexpr unsigned most_threads = 1024, most_warps = 32;
 constexpr unsigned bulk_loads = most_threads;            // fill shared memory
 constexpr unsigned bulk_reads = bulk_loads + most_warps;  // read shared memory, to copy it to global memory
 constexpr unsigned bulk_stores = bulk_reads + most_warps;
 constexpr unsigned tensor_cores = bulk_stores + most_warps;
 constexpr unsigned most_agents = tensor_cores + most_warps;
+constexpr unsigned most_members = 16;  // blocks of a cluster
+
+inline unsigned member_of(unsigned agent) { return agent / most_agents; }
+inline unsigned first_of_block(unsigned agent) { return agent - agent % most_agents; }
+inline bool is_thread(unsigned agent) { return agent % most_agents < most_threads; }
 
 class VectorClock {
  public:
-  bool is_empty() const { return times_.empty(); }
+  bool is_empty() const { return !times_ && !members_; }
   // The agent's accesses before this time are known.
-  uint32_t at(unsigned agent) const { return times_.empty() ? 0 : times_[agent]; }
+  uint32_t at(unsigned agent) const { return times_ && agent < times_->size() ? (*times_)[agent] : 0; }
+  // Whether anything is known of a block of the cluster: that it has started.
+  bool knows(unsigned member) const { return members_ >> member & 1u; }
   void raise(unsigned agent, uint32_t time) {
-    if (times_.empty()) times_.assign(most_agents, 0);
-    times_[agent] = std::max(times_[agent], time);
+    note_start(member_of(agent));
+    if (at(agent) >= time) return;
+    std::vector<uint32_t>& mine = own(agent);
+    mine[agent] = time;
   }
+  void note_start(unsigned member) { members_ |= 1u << member; }
   void join(const VectorClock& other) {
-    if (other.times_.empty()) return;
-    if (times_.empty()) {
+    members_ |= other.members_;
+    if (!other.times_ || times_ == other.times_) return;
+    if (!times_ || covers(*other.times_, *times_)) {
       times_ = other.times_;
       return;
     }
-    for (unsigned i = 0; i < most_agents; i++) times_[i] = std::max(times_[i], other.times_[i]);
+    if (covers(*times_, *other.times_)) return;
+    std::vector<uint32_t>& mine = own(unsigned(other.times_->size()) - 1);
+    for (size_t i = 0; i < other.times_->size(); i++) mine[i] = std::max(mine[i], (*other.times_)[i]);
   }
-  void clear() { times_.clear(); }
+  void clear() {
+    times_.reset();
+    members_ = 0;
+  }
 
  private:
-  std::vector<uint32_t> times_;
+  using Times = std::vector<uint32_t>;
+  // Whether all times of the second are also in the first.
+  static bool covers(const Times& first, const Times& second) {
+    if (first.size() < second.size()) return false;
+    bool all = true;
+    for (size_t i = 0; i < second.size(); i++) all &= first[i] >= second[i];
+    return all;
+  }
+  // The times as no other clock's, with room for an agent.
+  Times& own(unsigned agent) {
+    const size_t size = std::max<size_t>(times_ ? times_->size() : 0, (member_of(agent) + 1) * most_agents);
+    if (!times_) {
+      times_ = std::make_shared<Times>();
+    } else if (times_.use_count() > 1) {
+      times_ = std::make_shared<Times>(*times_);
+    }
+    times_->resize(size);
+    return *times_;
+  }
+
+  std::shared_ptr<Times> times_;  // threads that waited for the same barrier have the same ones
+  uint32_t members_ = 0;
 };
 
 }  // namespace opwright_sim

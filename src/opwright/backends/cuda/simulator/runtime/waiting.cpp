@@ -58,7 +58,7 @@ bool Worker::release_barrier() {
     warps_[w].ready |= warps_[w].at_barrier;
     warps_[w].at_barrier = 0;
   }
-  events_++;
+  cluster_.note_event();
   if (checker_) checker_->barrier_passed();
   if (launch_.past_deadline()) {
     current_ = const_cast<Thread*>(first);
@@ -89,7 +89,7 @@ void Worker::report_late_threads(const Thread& waiting) {
   found.file = waiting.wait.site.file;
   found.line = waiting.wait.site.line;
   found.mask = late;
-  describe(block_, unsigned(one - threads_.data()), found.other_block, found.other_thread);
+  describe(unsigned(one - threads_.data()), found.other_block, found.other_thread);
   launch_.report(found);
 }
 
@@ -135,10 +135,10 @@ bool Worker::complete_in_warp(unsigned warp, const Wait& wait) {
   }
   if (checker_) report_unheard_lanes(warp, wait);
   exchange(warp, lanes, wait);
-  events_++;
+  cluster_.note_event();
   state.at_warp &= ~lanes;
   state.ready |= lanes;
-  if (checker_) checker_->lanes_joined(warp, lanes);
+  if (checker_) checker_->lanes_joined(agent(warp * 32), lanes);
   return true;
 }
 
@@ -291,19 +291,17 @@ void Worker::check_deadline(uint64_t pc) {
 
 // --- findings ---
 
-void Worker::describe(uint64_t block, unsigned rank, uint32_t out_block[3], uint32_t out_thread[3]) const {
-  const Request& request = launch_.request;
-  out_block[0] = uint32_t(block % request.grid[0]);
-  out_block[1] = uint32_t(block / request.grid[0] % request.grid[1]);
-  out_block[2] = uint32_t(block / (uint64_t(request.grid[0]) * request.grid[1]));
-  const uint3 index = threads_[rank].index;
+void Worker::describe(uint64_t unit, unsigned agent, uint32_t out_block[3], uint32_t out_thread[3]) const {
+  const uint3 block = launch_.block_index(unit, member_of(agent));
+  out_block[0] = block.x, out_block[1] = block.y, out_block[2] = block.z;
+  const uint3 index = threads_[agent % most_agents].index;
   out_thread[0] = index.x, out_thread[1] = index.y, out_thread[2] = index.z;
 }
 
 Finding Worker::finding(FindingKind kind) const {
   Finding found{};
   found.kind = uint32_t(kind);
-  if (current_) describe(block_, rank(), found.block, found.thread);
+  if (current_) describe(rank(), found.block, found.thread);
   return found;
 }
 
@@ -340,7 +338,7 @@ void Worker::report_deadlock() {
                         other.wait.operation == wait.operation && same_line(other.wait.site, wait.site);
       if (came) continue;
       if (!found.missing) {
-        describe(block_, rank / 32 * 32 + lane, found.other_block, found.other_thread);
+        describe(rank / 32 * 32 + lane, found.other_block, found.other_thread);
         found.other_file = other.wait.site.file;
         found.other_line = other.wait.site.line;
       }
@@ -355,7 +353,7 @@ void Worker::report_deadlock() {
   found.line = at_barrier->wait.site.line;
   found.mask = waiting;
   if (elsewhere) {
-    describe(block_, unsigned(elsewhere - threads_.data()), found.other_block, found.other_thread);
+    describe(unsigned(elsewhere - threads_.data()), found.other_block, found.other_thread);
     found.other_file = elsewhere->wait.site.file;
     found.other_line = elsewhere->wait.site.line;
   }

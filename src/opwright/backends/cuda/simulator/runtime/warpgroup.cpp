@@ -202,7 +202,7 @@ void Worker::meet_in_warpgroup(uint64_t pc) {
   Mbarrier& meeting = found->second;
   const PhaseWait phase{warpgroup, meeting.phase, false, false, pc};
   meeting.pending--;
-  events_++;
+  cluster_.note_event();
   complete_phase(meeting);
   if (!phase.is_over(meeting)) wait_for_phase(meeting, phase);
 }

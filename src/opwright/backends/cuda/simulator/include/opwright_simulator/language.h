@@ -18,8 +18,7 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __maxnreg__(...)
-// An attribute of no meaning: refusals look for the word in the preprocessed text.
-#define __cluster_dims__(...) __attribute__((opwright__cluster_dims__))
+#define __cluster_dims__(...)  // rewritten before compiling: a statement of the kernel says it
 #define __builtin_align__(n) __attribute__((aligned(n)))
 
 // Functions of the simulator's headers are inlined also in checked builds, so that what they read and write is

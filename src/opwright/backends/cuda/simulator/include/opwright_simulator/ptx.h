@@ -2,6 +2,7 @@
 #pragma once
 
 #include "atomics.h"
+#include "cluster.h"
 #include "matrix.h"
 #include "warpgroup.h"
 #include "memory.h"
@@ -41,15 +42,6 @@ OPWRIGHT_INLINE void assign(To& to, const From& from) {
   } else {
     to = as<To>(from);
   }
-}
-
-// Shared memory's own addresses count from dynamic shared memory, which is aligned as the whole of a GPU's is.
-OPWRIGHT_INLINE uint32_t shared_address(const void* pointer) {
-  return uint32_t(reinterpret_cast<uint64_t>(pointer) - reinterpret_cast<uint64_t>(opwright_dynamic_shared));
-}
-template <class Address>
-OPWRIGHT_INLINE uint64_t from_shared(Address address) {
-  return reinterpret_cast<uint64_t>(opwright_dynamic_shared) + uint64_t(int64_t(int32_t(uint32_t(address))));
 }
 
 OPWRIGHT_INLINE uint32_t lop3(uint32_t a, uint32_t b, uint32_t c, unsigned table) {

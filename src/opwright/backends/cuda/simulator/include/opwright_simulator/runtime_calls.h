@@ -18,6 +18,15 @@ OPWRIGHT_BUILTIN uint3 threadIdx;
 OPWRIGHT_BUILTIN uint3 blockIdx;
 OPWRIGHT_BUILTIN dim3 blockDim;
 OPWRIGHT_BUILTIN dim3 gridDim;
+namespace opwright_sim {
+// The running block's cluster: its blocks, the grid in clusters, and the place of the block and of the cluster.
+struct ClusterPlace {
+  dim3 dims, grid;
+  uint3 index{}, block{};
+  unsigned rank = 0, size = 1;
+};
+}  // namespace opwright_sim
+OPWRIGHT_BUILTIN opwright_sim::ClusterPlace opwright_cluster;
 #undef OPWRIGHT_CONST
 #undef OPWRIGHT_BUILTIN
 static constexpr int warpSize = 32;
@@ -80,8 +89,18 @@ void mbarrier_expect_bytes(uint64_t address, int64_t bytes);
 bool mbarrier_wait(uint64_t address, uint64_t phase, PhaseIs how, bool may_time_out);
 // A copy into shared memory, in units of 16 bytes, whose bytes complete on an mbarrier.
 void bulk_load(void* to, const void* from, uint32_t size, uint64_t mbarrier);
+// How a copy's elements are combined with those that are there.
+enum class Combine : uint32_t { replace, add, min, max, inc, dec, bit_and, bit_or, bit_xor };
+enum class Number : uint32_t { u32, s32, u64, s64, f16, bf16, f32, f64 };
 // A copy to global memory. It belongs to the group of bulk copies that the thread commits next.
-void bulk_store(void* to, const void* from, uint32_t size);
+void bulk_store(void* to, const void* from, uint32_t size, Combine how = Combine::replace, Number type = Number::u32);
+// Copies into shared memory of the cluster: from the block's own, from registers, and to several blocks at once, with a
+// bit for each. They complete on an mbarrier beside their target.
+void bulk_send(void* to, const void* from, uint32_t size, uint64_t mbarrier, Combine how = Combine::replace,
+               Number type = Number::u32);
+void store_async(void* to, const void* value, uint32_t size, uint64_t mbarrier, Combine how = Combine::replace,
+                 Number type = Number::u32);
+void bulk_multicast(void* to, const void* from, uint32_t size, uint64_t mbarrier, uint32_t blocks);
 void commit_bulk_stores();
 void wait_for_bulk_stores(uint32_t groups, bool only_reads);
 // The same for the box of a tensor map at coordinates, the innermost first.
@@ -89,7 +108,8 @@ struct BoxAt {
   uint32_t rank;
   int32_t coordinates[5];
 };
-void tensor_load(void* to, const void* map, const BoxAt& box, uint64_t mbarrier);
+// To several blocks, with a bit for each; 0: to the block in whose shared memory the addresses are.
+void tensor_load(void* to, const void* map, const BoxAt& box, uint64_t mbarrier, uint32_t blocks = 0);
 void tensor_store(const void* map, const BoxAt& box, const void* from);
 // Before a load that need not see what the same launch has written.
 void read_only_load(const void* address, unsigned size);
@@ -98,10 +118,19 @@ void fence_proxy();
 void mbarrier_copy(void* to, const void* from, uint32_t size, uint64_t mbarrier);
 // PTX's barriers of a block, by number: of some threads, or of all (0). A thread may arrive without waiting.
 void named_barrier(uint32_t number, uint32_t threads, bool waits, Site site);
-// The barrier of a cluster, and the address of a block's shared memory in it. A cluster has one block.
-void cluster_arrive();
+// The barrier of a cluster. An arrival that releases nothing makes visible what came before a fence only.
+void cluster_arrive(bool releases);
 void cluster_wait();
-uint64_t cluster_address(uint64_t address, uint32_t block);
+void fence_mbarrier_init();
+// The same place in the shared memory of another block of the cluster; and that as an address in shared memory. Those of
+// other blocks have the block's number in their upper bits.
+void* cluster_map(const void* pointer, uint32_t rank);
+uint32_t cluster_map_address(uint32_t address, uint32_t rank);
+uint64_t from_cluster_address(uint32_t address);
+uint32_t to_cluster_address(const void* pointer);
+uint32_t cluster_rank_of(const void* pointer);
+// The first statement of a kernel with __cluster_dims__.
+void declare_cluster(uint32_t x, uint32_t y = 1, uint32_t z = 1);
 // The address of a row that ldmatrix reads, which has to be a multiple of 16.
 const char* aligned_row(uint64_t address);
 // A finding if the address is no multiple; `what` names it.

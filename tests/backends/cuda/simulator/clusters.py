@@ -1,0 +1,140 @@
+"""The kernels for clusters, each launched with its arguments: its result, and the right one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import opwright as ow
+
+__all__ = ["ASYNC", "GROUPS", "LAUNCHES"]
+
+_FOLDER = Path(__file__).parent / "kernels"
+GROUPS = (_FOLDER / "clusters.cu").read_text()
+ASYNC = (_FOLDER / "clusters_async.cu").read_text()
+Result = tuple[torch.Tensor, torch.Tensor]
+
+
+def _reversed(text: str, device: str) -> Result:
+    x = torch.arange(256.0, device=device)
+    y = torch.zeros_like(x)
+    ow.cuda_module(text)["reversed"][4, 64, 0, 2](x, y)
+    return y, x.view(2, 2, 64).flip(1, 2).flatten()
+
+
+def _histogram(text: str, device: str) -> Result:
+    values = torch.randint(0, 96, (1000,), dtype=torch.int32, device=device)
+    bins = torch.zeros(96, dtype=torch.int32, device=device)
+    ow.cuda_module(text)["histogram"][6, 64, 32 * 4, 3](values, bins, 1000, 32)
+    return bins, torch.bincount(values, minlength=96).int()
+
+
+def _row_sums(text: str, device: str) -> Result:
+    x = torch.randint(-9, 9, (3, 500), device=device).float()
+    sums = torch.zeros(3, device=device)
+    ow.cuda_module(text)["row_sums"][(8, 3), 32, 0, (8, 1)](x, sums, 500)
+    return sums, x.sum(1)
+
+
+def _places(text: str, device: str) -> Result:
+    out = torch.zeros(4 * 6 * 2 * 8, 16, dtype=torch.int32, device=device)
+    ow.cuda_module(text)["places"][(4, 6, 2), 8](out)
+    wanted = [
+        [
+            x % 2 + 2 * (y % 2), 4, x % 2, y % 2, 0, 2, 2, 1, x % 2 * 8 + i, y % 2, 16, 2,
+            (x % 2 + 2 * (y % 2)) * 8 + i, 32, x // 2, 3,
+        ]
+        for _ in range(2) for y in range(6) for x in range(4) for i in range(8)
+    ]  # fmt: skip
+    return out, torch.tensor(wanted, dtype=torch.int32, device=device)
+
+
+def _ring(text: str, device: str) -> Result:
+    x = torch.arange(256.0, device=device)
+    y = torch.zeros_like(x)
+    ow.cuda_module(text)["ring"][8, 32, 0, 4](x, y, 3)
+    return y, x.view(2, 4, 32).roll(3, 1).flatten() + 3
+
+
+def _split(text: str, device: str) -> Result:
+    x = torch.arange(192.0, device=device)
+    y = torch.zeros_like(x)
+    ow.cuda_module(text)["split"][6, 32, 0, 3](x, y)
+    rows = x.view(2, 3, 32)
+    return y, (2 * rows.flip(2) + rows.roll(-1, 1)).flatten()
+
+
+def _through_global_memory(text: str, device: str) -> Result:
+    x = torch.arange(256.0, device=device)
+    wanted = x.view(4, 64).roll(-3, 0).flatten() + 3
+    ow.cuda_module(text)["through_global_memory<4>"][4, 64](x)
+    return x, wanted
+
+
+def _handed_on(text: str, device: str) -> Result:
+    x = torch.arange(128.0, device=device)
+    y = torch.zeros_like(x)
+    ow.cuda_module(text)["handed_on"][2, 64, 0, (2, 1, 1)](x, y)
+    other = torch.tensor([1.0, 0.0], device=device).repeat_interleave(64)
+    return y, x.view(2, 32, 2).flip(0, 2).flatten() + other + 2
+
+
+def _handshake(text: str, device: str) -> Result:
+    x = torch.arange(320.0, device=device).view(10, 32)
+    y = torch.zeros_like(x)
+    ow.cuda_module(text)["handshake"][2, 32](x, y, 10)
+    return y, x.flip(1)
+
+
+def _stores(text: str, device: str) -> Result:
+    x = torch.arange(3 * 32 * 4, dtype=torch.int32, device=device).view(3, 32, 4)
+    y = torch.zeros_like(x)
+    ow.cuda_module(text)["stores"][3, 32, 0, 3](x, y)
+    return y, x.roll(1, 0).flip(1)
+
+
+def _sends(text: str, device: str) -> Result:
+    x = torch.arange(256.0, device=device).view(4, 64)
+    y = torch.zeros_like(x)
+    ow.cuda_module(text)["sends"][4, 64, 0, 4](x, y)
+    return y, x.roll(1, 0).flip(1)
+
+
+def _multicast(text: str, device: str) -> Result:
+    x = torch.arange(128.0, device=device)
+    y = torch.zeros(4, 128, device=device)
+    ow.cuda_module(text)["multicast"][4, 32, 0, 4](x, y)
+    return y, x.expand(4, 128)
+
+
+def _reductions(text: str, device: str) -> Result:
+    x = torch.randint(-99, 99, (4, 64), dtype=torch.int32, device=device)
+    y, z = torch.zeros(64, dtype=torch.int32, device=device), torch.ones(64, device=device)
+    ow.cuda_module(text)["reductions"][4, 64, 0, 4](x, y, z)
+    wanted = x.sum(0)
+    return torch.stack([y.float(), z]), torch.stack([wanted.float(), 1 + wanted / 2])
+
+
+def _atomics(text: str, device: str) -> Result:
+    y = torch.zeros(64, 3, dtype=torch.int32, device=device)
+    ow.cuda_module(text)["atomics"][2, 32, 0, 2](y)
+    return y, torch.tensor([1, 64, 63], dtype=torch.int32, device=device).expand(64, 3)
+
+
+def _counts(text: str, device: str) -> Result:
+    y = torch.zeros(2, 32, dtype=torch.int32, device=device)
+    ow.cuda_module(text)["counts"][2, 32, 0, 2](y)
+    return y, torch.tensor([[992], [1056]], dtype=torch.int32, device=device).expand(2, 32)
+
+
+# By kernel: the text that has it, and its launch.
+LAUNCHES: dict[str, tuple[str, Callable[[str, str], Result]]] = {
+    "reversed": (GROUPS, _reversed), "histogram": (GROUPS, _histogram), "row_sums": (GROUPS, _row_sums),
+    "places": (GROUPS, _places), "ring": (GROUPS, _ring), "split": (GROUPS, _split),
+    "through_global_memory": (GROUPS, _through_global_memory), "handed_on": (GROUPS, _handed_on),
+    "handshake": (ASYNC, _handshake), "stores": (ASYNC, _stores), "sends": (ASYNC, _sends),
+    "multicast": (ASYNC, _multicast), "reductions": (ASYNC, _reductions), "atomics": (ASYNC, _atomics),
+    "counts": (ASYNC, _counts),
+}  # fmt: skip
