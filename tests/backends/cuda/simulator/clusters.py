@@ -129,6 +129,13 @@ def _counts(text: str, device: str) -> Result:
     return y, torch.tensor([[992], [1056]], dtype=torch.int32, device=device).expand(2, 32)
 
 
+def _boxes(text: str, device: str) -> Result:
+    x = torch.arange(32 * 64, dtype=torch.int16, device=device).view(32, 64)
+    y = torch.zeros(4, 2, 8, 64, dtype=torch.int16, device=device)
+    ow.cuda_module(text)["boxes"][4, 64, 0, 2](ow.tensor_map(x.view(torch.float16), (8, 64)), y)
+    return y, x.view(2, 1, 2, 8, 64).expand(2, 2, 2, 8, 64).reshape(4, 2, 8, 64)
+
+
 # By kernel: the text that has it, and its launch.
 LAUNCHES: dict[str, tuple[str, Callable[[str, str], Result]]] = {
     "reversed": (GROUPS, _reversed), "histogram": (GROUPS, _histogram), "row_sums": (GROUPS, _row_sums),
@@ -136,5 +143,5 @@ LAUNCHES: dict[str, tuple[str, Callable[[str, str], Result]]] = {
     "through_global_memory": (GROUPS, _through_global_memory), "handed_on": (GROUPS, _handed_on),
     "handshake": (ASYNC, _handshake), "stores": (ASYNC, _stores), "sends": (ASYNC, _sends),
     "multicast": (ASYNC, _multicast), "reductions": (ASYNC, _reductions), "atomics": (ASYNC, _atomics),
-    "counts": (ASYNC, _counts),
+    "counts": (ASYNC, _counts), "boxes": (ASYNC, _boxes),
 }  # fmt: skip

@@ -1,4 +1,5 @@
 // Copies and arrivals between the blocks of a cluster that complete on mbarriers, in PTX.
+#include <cuda.h>
 #include <stdint.h>
 
 __device__ uint32_t shared_address(const void* pointer) { return (uint32_t)__cvta_generic_to_shared(pointer); }
@@ -218,5 +219,28 @@ __global__ void counts(unsigned* y) {
   }
   wait(&full, 0);
   y[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+  sync_cluster();
+}
+
+// Both blocks of a pair get the boxes of both: each copies one of them to the two.
+__global__ void boxes(const __grid_constant__ CUtensorMap x, short* y) {
+  __shared__ alignas(128) short tile[2][8 * 64];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    init(&full, 1);
+    expect(&full, sizeof(tile));
+  }
+  publish_barriers();
+  if (threadIdx.x == 0) {
+    const int first_row = (blockIdx.x / 2 * 2 + rank()) * 8;
+    const uint16_t both = 3;
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(tile[rank()])),
+        "l"(&x), "r"(0), "r"(first_row), "r"(shared_address(&full)), "h"(both)
+        : "memory");
+  }
+  wait(&full, 0);
+  for (int i = threadIdx.x; i < 2 * 8 * 64; i += blockDim.x) y[blockIdx.x * 1024 + i] = tile[i / 512][i % 512];
   sync_cluster();
 }
