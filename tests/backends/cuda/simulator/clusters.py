@@ -8,12 +8,81 @@ from pathlib import Path
 import torch
 
 import opwright as ow
+from tests.backends.cuda.simulator.test_warpgroups import COMMON, wgmma
 
-__all__ = ["ASYNC", "GROUPS", "LAUNCHES"]
+__all__ = ["ASYNC", "GROUPS", "LAUNCHES", "MATMUL"]
 
 _FOLDER = Path(__file__).parent / "kernels"
 GROUPS = (_FOLDER / "clusters.cu").read_text()
 ASYNC = (_FOLDER / "clusters_async.cu").read_text()
+# 256 x 128 results of two blocks, each of which multiplies its rows of a by all of b: each copies its own tile of a and
+# one half of b's to both. A stage is given back to both blocks.
+MATMUL = (
+    COMMON
+    + """
+__device__ void load(const CUtensorMap* map, void* to, int column, int row, uint64_t* bar) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+               ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row), "r"(shared_address(bar)) : "memory");
+}
+__device__ void load_both(const CUtensorMap* map, void* to, int column, int row, uint64_t* bar) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+               " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)), "l"(map), "r"(column), "r"(row),
+               "r"(shared_address(bar)), "h"((uint16_t)3) : "memory");
+}
+__device__ void give_back(uint64_t* bar, uint32_t block) {
+  asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;"
+               " mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(bar)), "r"(block) : "memory");
+}
+__device__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int add) { WGMMA }
+__global__ void __cluster_dims__(2) __launch_bounds__(288) matmul(
+    const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map, float* c, int k) {
+  extern __shared__ __align__(1024) uint8_t tiles[];
+  __shared__ uint64_t full[2], empty[2];
+  constexpr int bytes = 128 * 64 * 2;
+  uint32_t block;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(block));
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < 2; s++) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&full[s])) : "memory");
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 4;" ::"r"(shared_address(&empty[s])) : "memory");
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  if (threadIdx.x >= 256) {
+    for (int step = 0; threadIdx.x == 256 && step < k / 64; step++) {
+      const int s = step % 2;
+      wait(&empty[s], (step / 2 & 1) ^ 1);
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&full[s])),
+                   "r"(2 * bytes) : "memory");
+      load(&a_map, tiles + s * 2 * bytes, step * 64, block * 128, &full[s]);
+      load_both(&b_map, tiles + s * 2 * bytes + bytes + block * bytes / 2, step * 64, block * 64, &full[s]);
+    }
+  } else {
+    const int group = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    float d[64];
+    for (int step = 0; step < k / 64; step++) {
+      const int s = step % 2;
+      wait(&full[s], step / 2 & 1);
+      const uint8_t* a = tiles + s * 2 * bytes + group * 64 * 128;
+      const uint8_t* b = tiles + s * 2 * bytes + bytes;
+      fence();
+      for (int i = 0; i < 4; i++) multiply(d, tile(a + 32 * i, 0, 1024, 1), tile(b + 32 * i, 0, 1024, 1), step + i > 0);
+      commit();
+      wait_for_all_but<0>();
+      if (threadIdx.x % 128 < 2) give_back(&empty[s], threadIdx.x % 128);
+    }
+    for (int i = 0; i < 64; i++) {
+      const int row = group * 64 + warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      c[(block * 128 + row) * 128 + column] = d[i];
+    }
+  }
+  asm volatile("barrier.cluster.arrive;" ::: "memory");
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+}
+""".replace("WGMMA", wgmma("bf16", 128, 16))
+)
 Result = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -136,6 +205,15 @@ def _boxes(text: str, device: str) -> Result:
     return y, x.view(2, 1, 2, 8, 64).expand(2, 2, 2, 8, 64).reshape(4, 2, 8, 64)
 
 
+def _matmul(text: str, device: str) -> Result:
+    generator, k = torch.Generator().manual_seed(0), 320
+    a, b = ((torch.randint(-8, 9, (n, k), generator=generator).bfloat16() / 4).to(device) for n in (256, 128))
+    c = torch.zeros(256, 128, device=device)
+    maps = [ow.tensor_map(t, (n, 64), swizzle=128) for t, n in ((a, 128), (b, 64))]
+    ow.cuda_module(text)["matmul"][2, 288, 4 * 128 * 64 * 2](*maps, c, k)
+    return c, torch.matmul(a.float(), b.float().T)
+
+
 # By kernel: the text that has it, and its launch.
 LAUNCHES: dict[str, tuple[str, Callable[[str, str], Result]]] = {
     "reversed": (GROUPS, _reversed), "histogram": (GROUPS, _histogram), "row_sums": (GROUPS, _row_sums),
@@ -144,4 +222,5 @@ LAUNCHES: dict[str, tuple[str, Callable[[str, str], Result]]] = {
     "handshake": (ASYNC, _handshake), "stores": (ASYNC, _stores), "sends": (ASYNC, _sends),
     "multicast": (ASYNC, _multicast), "reductions": (ASYNC, _reductions), "atomics": (ASYNC, _atomics),
     "counts": (ASYNC, _counts), "boxes": (ASYNC, _boxes),
+    "matmul": (MATMUL, _matmul),
 }  # fmt: skip

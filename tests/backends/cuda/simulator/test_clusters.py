@@ -13,7 +13,7 @@ import opwright as ow
 from opwright.backends.cuda.nvrtc import available
 from opwright.errors import LaunchError, SimulatorError
 from opwright.results import KernelFinding, Refused
-from tests.backends.cuda.simulator.clusters import ASYNC, GROUPS, LAUNCHES
+from tests.backends.cuda.simulator.clusters import ASYNC, GROUPS, LAUNCHES, MATMUL
 
 pytestmark = pytest.mark.compiler
 needs_nvrtc = pytest.mark.skipif(isinstance(available(), Refused), reason="there is no NVRTC")
@@ -42,7 +42,7 @@ def test_the_fast_build_gives_the_same(name: str) -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("text", [GROUPS, ASYNC], ids=["groups", "async"])
+@pytest.mark.parametrize("text", [GROUPS, ASYNC, MATMUL], ids=["groups", "async", "matmul"])
 def test_nvrtc_takes_them(text: str) -> None:
     assert ow.cuda_module(text).compile("sm_90a").entries
 
@@ -189,6 +189,14 @@ WRONG = {
         "reductions", "  sums[i] = 0;\n", "", "uninitialised", ASM, "atomically updates 256 bytes"),
     "sums that are read while they change": (
         "reductions", "    wait(&full, 0);\n", "", "race", "y[i] = sums[i];", "races with a"),
+    "a stage that is given back to its own block only": (
+        "matmul", "give_back(&empty[s], threadIdx.x % 128)", "give_back(&empty[s], block)", "race",
+        "load_both(&b_map, tiles + s * 2 * bytes + bytes + block * bytes / 2, step * 64, block * 64, &full[s]);",
+        "races with a"),
+    "blocks that end while others give stages back to them": (
+        "matmul", '  asm volatile("barrier.cluster.wait;" ::: "memory");\n', "", "cluster",
+        "if (threadIdx.x % 128 < 2) give_back(&empty[s], threadIdx.x % 128);",
+        f"atomically updates 8 bytes at .* of shared variable 'empty' .* of block .*{ENDED}"),
     "a count that is read while it changes": (
         "atomics", '"r"(mine) : "memory");\n  sync_cluster();', '"r"(mine) : "memory");', "race", ".*count.*",
         "races with an? "),

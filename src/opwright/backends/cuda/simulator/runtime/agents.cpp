@@ -26,8 +26,7 @@ void Checker::object_ends(uint64_t address) { memset(&shared_written_[address - 
 
 void Checker::release_to(VectorClock& clock) {
   if (is_cluster_) {  // elsewhere it is not known what all threads of this block know
-    const unsigned first = first_of_block(me_);
-    for (unsigned i = 0; i < threads_; i++) clock.raise(first + i, ordered_since_);
+    clock.raise_block(member_of(me_), ordered_since_);
     clock.join(here_->common);
   }
   for (unsigned lane = 0; lane < 32; lane++) clock.raise(me_ / 32 * 32 + lane, seen(me_, lane));

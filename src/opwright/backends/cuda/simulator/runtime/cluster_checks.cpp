@@ -70,8 +70,7 @@ void Checker::release_fenced_to(VectorClock& clock) {
   clock.note_start(member_of(me_));
   const uint32_t fenced = cluster_fences_[me_];
   if (!fenced) return;
-  const unsigned first = first_of_block(me_);
-  for (unsigned i = 0; i < threads_; i++) clock.raise(first + i, std::min(ordered_since_, fenced));
+  clock.raise_block(member_of(me_), std::min(ordered_since_, fenced));
   for (unsigned lane = 0; lane < 32; lane++) {
     clock.raise(me_ / 32 * 32 + lane, std::min(seen(me_, lane), fenced));
   }

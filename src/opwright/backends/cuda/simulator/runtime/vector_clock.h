@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -29,7 +30,10 @@ class VectorClock {
  public:
   bool is_empty() const { return !times_ && !members_; }
   // The agent's accesses before this time are known.
-  uint32_t at(unsigned agent) const { return times_ && agent < times_->size() ? (*times_)[agent] : 0; }
+  uint32_t at(unsigned agent) const {
+    const uint32_t own = times_ && agent < times_->size() ? (*times_)[agent] : 0;
+    return is_thread(agent) ? std::max(own, of_blocks_[member_of(agent)]) : own;
+  }
   // Whether anything is known of a block of the cluster: that it has started.
   bool knows(unsigned member) const { return members_ >> member & 1u; }
   void raise(unsigned agent, uint32_t time) {
@@ -38,9 +42,15 @@ class VectorClock {
     std::vector<uint32_t>& mine = own(agent);
     mine[agent] = time;
   }
+  // The same for all threads of a block of the cluster.
+  void raise_block(unsigned member, uint32_t time) {
+    note_start(member);
+    of_blocks_[member] = std::max(of_blocks_[member], time);
+  }
   void note_start(unsigned member) { members_ |= 1u << member; }
   void join(const VectorClock& other) {
     members_ |= other.members_;
+    for (unsigned i = 0; i < most_members; i++) of_blocks_[i] = std::max(of_blocks_[i], other.of_blocks_[i]);
     if (!other.times_ || times_ == other.times_) return;
     if (!times_ || covers(*other.times_, *times_)) {
       times_ = other.times_;
@@ -52,6 +62,7 @@ class VectorClock {
   }
   void clear() {
     times_.reset();
+    of_blocks_ = {};
     members_ = 0;
   }
 
@@ -77,6 +88,7 @@ class VectorClock {
   }
 
   std::shared_ptr<Times> times_;  // threads that waited for the same barrier have the same ones
+  std::array<uint32_t, most_members> of_blocks_{};
   uint32_t members_ = 0;
 };
 
