@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
 
-from opwright.sweep.executor import Here, run_units
+from opwright.machine import Gpu, this_machine
+from opwright.sweep.executor import Here, run_units, usual_slots
 from opwright.sweep.journal import Journal
 from opwright.sweep.unit import Done, Needs
 from tests.sweep.units import Square, Squared
@@ -60,3 +62,12 @@ def test_what_is_lost_is_not_written_and_runs_again(tmp_path):
         assert results([unit], journal=journal) == {0: 9}
     assert unit.ran == 1
     assert isinstance(unit.run(print), Squared)
+
+
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "expected"),
+    [(1, [], 1), (2, [], 2), (6, [], 4), (12, [], 6), (64, [], 8), (16, [80, 80], 8), (16, [80, 8], 4), (1, [8], 1)],
+)
+def test_units_at_a_time_follow_cores_and_the_memory_of_gpus(cores, gigabytes, expected):
+    gpus = tuple(Gpu("a GPU", (9, 0), n << 30) for n in gigabytes)
+    assert usual_slots(dataclasses.replace(this_machine(), cores=cores, gpus=gpus)) == expected

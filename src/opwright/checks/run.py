@@ -19,7 +19,7 @@ from opwright.results import CheckReport, Finding, Status, Verdict
 from opwright.runtime.languages import LANGUAGES, REFERENCE
 from opwright.runtime.op import Op
 from opwright.runtime.targets import load_target
-from opwright.sweep.executor import Executor, Here, run_units
+from opwright.sweep.executor import Executor, Here, run_units, usual_slots
 from opwright.sweep.journal import Journal, open_journal
 
 __all__ = ["LEVELS", "Interrupted", "check", "executor_for", "refuse_timeout"]
@@ -66,7 +66,8 @@ def check(
         checks: only these checks.
         require: backends whose refusal is a failure.
         timeout: seconds that one step of a kernel may take before it counts as hung.
-        jobs: the number of kernels checked at a time.
+        jobs: the number of kernels checked at a time; by default one for each core up to four, or for each two up to
+            eight.
         fail_fast: end a kernel's check at its first failure, which is then not made smaller.
         ranks: the number of processes in the group of an operator that communicates, each with a GPU of its own if
             kernels run on GPUs; by default 2. If it is given, DTensor's placements are also checked in so many.
@@ -123,14 +124,14 @@ def check(
 
 
 def executor_for(executor: Executor | None, jobs: int | None) -> Executor:
-    """Where units run that have processes of their own: by default this machine, ``jobs`` at a time, or at most four.
+    """Where units run that have processes of their own: by default this machine, ``jobs`` at a time, or as it can.
 
     Raises:
         CheckError: ``jobs`` is no positive number.
     """
     if jobs is not None and jobs < 1:
         raise CheckError(f"jobs={jobs} is no number of kernels", fix="use 1 or more")
-    return executor or Here(jobs or max(1, min(4, this_machine().cores)), end_workers)
+    return executor or Here(jobs or usual_slots(this_machine()), end_workers)
 
 
 class Interrupted(KeyboardInterrupt):

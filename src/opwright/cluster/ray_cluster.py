@@ -14,7 +14,7 @@ from opwright.cluster.shelf import Shelf
 from opwright.cluster.sweep import Sweep
 from opwright.errors import CheckError
 from opwright.machine import Machine, this_machine
-from opwright.sweep.executor import Results
+from opwright.sweep.executor import Results, usual_slots
 from opwright.sweep.unit import OnStep, Unit
 from opwright.sweep.versions import versions_of
 
@@ -36,7 +36,7 @@ class RayCluster:
 
     Args:
         address: as for ``ray.init``: ``"auto"``, ``"host:6379"``. Empty: a cluster is started on this machine.
-        jobs: the number of units at a time on that one; by default one for each core, at most four.
+        jobs: the number of units at a time on that one; by default as many as ``ow.check`` runs.
 
     Attributes:
         nodes: the machines, as they were found at the start.
@@ -54,7 +54,9 @@ class RayCluster:
                 self._ray.init(address=address, log_to_driver=False)
             else:
                 # Without "local", Ray would join a cluster that runs on this machine.
-                self._ray.init("local", num_cpus=jobs or _jobs_here(), log_to_driver=False, include_dashboard=False)
+                self._ray.init(
+                    "local", num_cpus=jobs or usual_slots(this_machine()), log_to_driver=False, include_dashboard=False
+                )
         except Exception as error:  # Ray raises several kinds, also of its own
             raise CheckError(
                 f"there is no cluster at {address!r}: {type(error).__name__}: {error}",
@@ -143,7 +145,3 @@ def _reach(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdigit():
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_REACH).close()
-
-
-def _jobs_here() -> int:
-    return max(1, min(4, this_machine().cores))

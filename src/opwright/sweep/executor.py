@@ -13,9 +13,13 @@ from opwright.machine import Machine, this_machine
 from opwright.sweep.journal import Journal
 from opwright.sweep.unit import Done, OnStep, Unit, no_step
 
-__all__ = ["Executor", "Here", "Results", "run_units"]
+__all__ = ["Executor", "Here", "Results", "run_units", "usual_slots"]
 
 Results = Generator[Done, None, None]
+
+
+# Of a GPU with less memory, each of eight kernels and its references could get too little.
+_MUCH_MEMORY = 32 << 30
 
 
 class Executor(Protocol):
@@ -34,6 +38,14 @@ class Executor(Protocol):
     def run(self, units: Sequence[Unit[Any]], on_step: OnStep) -> Results:
         """Run units, and yield each when it is over, in any order. Closing the iterator ends what runs."""
         ...
+
+
+def usual_slots(machine: Machine) -> int:
+    """How many units with processes of their own run at a time on a machine: one for each core up to four, and one for
+    each two cores up to eight, if no GPU has little memory."""
+    few, many = min(4, machine.cores), min(8, machine.cores // 2)
+    has_room = all(gpu.memory_bytes >= _MUCH_MEMORY for gpu in machine.gpus)
+    return max(1, few, many if has_room else 0)
 
 
 @dataclass

@@ -61,7 +61,7 @@ def test_what_may_run_there_runs_beside_the_kernel() -> None:
 
 
 def test_both_processes_call_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = ow.check(operator(tmp_path, monkeypatch))
+    report = ow.check(operator(tmp_path, monkeypatch), device="cpu")
     assert report.passed, report
     assert callers(tmp_path) == 2
     found = [f.check for f in report.verdicts[0].findings]
@@ -73,13 +73,13 @@ def test_both_processes_call_the_kernel(tmp_path: Path, monkeypatch: pytest.Monk
 def test_one_group_of_checks_has_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checks: list[str]
 ) -> None:
-    assert ow.check(operator(tmp_path, monkeypatch), checks=checks).passed
+    assert ow.check(operator(tmp_path, monkeypatch), checks=checks, device="cpu").passed
     assert callers(tmp_path) == 1
 
 
 def test_without_a_second_core_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit, "_cores", lambda: 1)
-    assert ow.check(operator(tmp_path, monkeypatch)).passed
+    assert ow.check(operator(tmp_path, monkeypatch), device="cpu").passed
     assert callers(tmp_path) == 1
 
 
@@ -87,7 +87,7 @@ def test_what_is_wrong_is_found_there(tmp_path: Path, monkeypatch: pytest.Monkey
     more = """
     double.register_vmap(lambda info, in_dims, x: (x + x + 1, in_dims[0]))
     """
-    (verdict,) = ow.check(operator(tmp_path, monkeypatch, more=more)).verdicts
+    (verdict,) = ow.check(operator(tmp_path, monkeypatch, more=more), device="cpu").verdicts
     assert [f.check for f in verdict.findings if f.status is Status.FAIL] == ["vmap"]
     assert "afterwards" in {f.check for f in verdict.findings}
 
@@ -96,7 +96,7 @@ def test_its_end_is_a_finding_of_the_check_that_it_ran(tmp_path: Path, monkeypat
     more = """
     double.register_vmap(lambda info, in_dims, x: end())
     """
-    (verdict,) = ow.check(operator(tmp_path, monkeypatch, more=more)).verdicts
+    (verdict,) = ow.check(operator(tmp_path, monkeypatch, more=more), device="cpu").verdicts
     (failure,) = [f for f in verdict.findings if f.status is Status.FAIL]
     assert failure.check == "vmap"
     assert f"crashed with {signal.SIGKILL.name}" in failure.message
@@ -119,7 +119,7 @@ def test_where_it_cannot_start_the_first_one_runs_all(
     if number == 3:
         {refusal}
     """
-    report = ow.check(operator(tmp_path, monkeypatch, at_import=at_import))
+    report = ow.check(operator(tmp_path, monkeypatch, at_import=at_import), device="cpu")
     assert report.passed, report
     assert (tmp_path / "import 3").exists()
     assert {"opcheck", "torch.compile"} <= {f.check for f in report.verdicts[0].findings}
@@ -131,6 +131,6 @@ def test_an_endless_loop_there_is_inconclusive(tmp_path: Path, monkeypatch: pyte
     more = """
     double.register_vmap(lambda info, in_dims, x: threading.Event().wait())
     """
-    (verdict,) = ow.check(operator(tmp_path, monkeypatch, more=more), timeout=2).verdicts
+    (verdict,) = ow.check(operator(tmp_path, monkeypatch, more=more), device="cpu", timeout=2).verdicts
     assert verdict.status is Status.INCONCLUSIVE
     assert verdict.findings[-1].check == "vmap"
