@@ -9,16 +9,18 @@ import hashlib
 import io
 import json
 import shutil
+import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from opwright.backends.build_tools import build_tools
 from opwright.errors import CheckError, CompileError
+from opwright.package import stable_abi, write
 from opwright.package import wheel as wheels
-from opwright.package import write
 from opwright.package.ci import TORCH_VERSIONS, write_workflow
 from opwright.package.kernels_hub import variants
 from opwright.package.project import setup_text
@@ -244,3 +246,52 @@ def test_a_package_on_aten_is_for_one_release_of_torch(tmp_path: Path, namespace
     assert [f.name.split("-cpu-")[0] for f in made.layout] == [f"torch{release.replace('.', '')}-cxx11"]
     script = "import torch, aten_ops\nprint(aten_ops.double(torch.ones(2)).tolist(), aten_ops.__version__)"
     assert python_with(tmp_path / "out")(script) == f"[2.0, 2.0] {made.version}\n"
+
+
+def abi_report(folder: Path, *unstable: str) -> str:
+    torch = {"uses_torch": True, "stable": not unstable, "unstable_symbols": unstable}
+    library = {"path": str(folder / "native" / "a.so"), "torch": torch}
+    return json.dumps({"name": "a", "extensions": [], "bundled_libs": [library]})
+
+
+@pytest.fixture
+def abi_tool(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes torch-abi-audit say something."""
+
+    def say(text: str, code: int = 0) -> None:
+        done = subprocess.CompletedProcess([], code, text, "")
+        monkeypatch.setattr(stable_abi.importlib.util, "find_spec", lambda name: object())
+        monkeypatch.setattr(stable_abi.importlib.metadata, "version", lambda name: "0.3.0")
+        monkeypatch.setattr(stable_abi.subprocess, "run", lambda *_, **__: done)
+
+    return say
+
+
+def test_a_library_beyond_the_stable_abi_needs_one_release_of_torch(
+    tmp_path: Path, abi_tool: Callable[..., None]
+) -> None:
+    abi_tool(abi_report(tmp_path, "at::empty"))
+    with pytest.raises(CompileError, match=r"0\.3\.0: these libraries use more(.|\n)*native/a\.so: at::empty"):
+        stable_abi.audit_abi(tmp_path, one_torch=False)
+    audit = stable_abi.audit_abi(tmp_path, one_torch=True)
+    assert audit.to_json() == {"tool": "torch-abi-audit 0.3.0", "unstable_symbols": {"native/a.so": 1}}
+
+
+def test_libraries_on_the_stable_abi_pass(tmp_path: Path, abi_tool: Callable[..., None]) -> None:
+    abi_tool(abi_report(tmp_path))
+    assert stable_abi.audit_abi(tmp_path, one_torch=False).unstable == {"native/a.so": ()}
+
+
+def test_an_audit_of_the_abi_that_does_not_end_well_is_a_failure(tmp_path: Path, abi_tool: Callable[..., None]) -> None:
+    abi_tool("error: inspection failed", 2)
+    with pytest.raises(CompileError, match=r"cannot read(.|\n)*inspection failed"):
+        stable_abi.audit_abi(tmp_path, one_torch=True)
+
+
+@pytest.mark.compiler
+def test_torch_abi_audit_reads_the_libraries_of_a_package(mixed: Path, trig: Path) -> None:
+    pytest.importorskip("torch_abi_audit")
+    for package in (mixed / "mixed_ops", trig / "my_ops"):
+        audit = stable_abi.audit_abi(package, one_torch=False)
+        assert len(audit.unstable) >= 2
+        assert not any(audit.unstable.values())

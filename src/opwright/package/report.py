@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from opwright.package.stable_abi import AbiAudit
 from opwright.package.wheel import Audit
 from opwright.package.write import Packaged
 
@@ -36,6 +37,8 @@ def show_packaged(made: Packaged) -> None:
         print(f"  for kernels.get_local_kernel: {folder}")
     if made.audited is not None:
         _show_audit(made.audited)
+    if made.abi is not None:
+        _show_abi(made.abi)
     what = made.wheel or made.folder
     # pip looks for a bare name in its index.
     print(f"pip install {what if len(what.parts) > 1 else f'./{what}'}")
@@ -47,3 +50,12 @@ def _show_audit(audit: Audit) -> None:
         return
     bundled = f"; copied into it: {', '.join(audit.bundled)}" if audit.bundled else ""
     print(f"  audited by {audit.tool}: {audit.tag}, torch's libraries excluded{bundled}")
+
+
+def _show_abi(audit: AbiAudit) -> None:
+    if audit.not_audited:
+        print(f"  torch's stable ABI: not audited: {audit.not_audited}")
+    if not audit.tool:
+        return
+    beyond = [f"{name} uses {len(found)} names of one release" for name, found in audit.unstable.items() if found]
+    print(f"  torch's stable ABI: {audit.tool}: {'; '.join(beyond) or 'the libraries use nothing else of torch'}")

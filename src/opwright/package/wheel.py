@@ -8,7 +8,6 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import io
-import json
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from opwright.errors import CompileError
 
@@ -43,10 +43,10 @@ class Audit:
     excluded: tuple[str, ...] = _OF_TORCH
     not_audited: str = ""
 
-    def to_json(self) -> str:
-        """The record in the wheel's metadata."""
+    def to_json(self) -> dict[str, Any]:
+        """The record in the wheel's metadata; empty if the wheel was not audited."""
         record = {"tool": self.tool, "tag": self.tag, "bundled": self.bundled, "excluded": self.excluded}
-        return json.dumps(record, indent=2) + "\n"
+        return record if self.tool else {}
 
 
 def build_wheel(out: Path, name: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import json
 import keyword
 import platform
 import re
@@ -34,6 +35,7 @@ from opwright.package.project import (
 )
 from opwright.package.sbom import sbom
 from opwright.package.sources import SHIM, SourceModule, UserModules, modules_needed, user_modules_of
+from opwright.package.stable_abi import AbiAudit, audit_abi
 from opwright.package.vendored import opwright_version, requirements, vendored_files, vendored_modules
 from opwright.package.wheel import Audit, add_metadata, audit, build_wheel
 from opwright.runtime.op import Op, defined_in
@@ -64,6 +66,7 @@ class Packaged:
     version: str = ""
     licence_files: tuple[str, ...] = ()
     audited: Audit | None = None
+    abi: AbiAudit | None = None
     layout: tuple[Path, ...] = ()
     tuned_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -137,10 +140,13 @@ def _with_wheel(made: Packaged, name: str, license: str, requirements: Sequence[
     libraries = {str(f.relative_to(made.folder)): f for f in sorted((package / "native").glob("*.so"))}
     built = build_wheel(made.folder, name)
     audited = audit(built) if libraries else Audit(built, not_audited="it has no libraries")
+    one_torch = any(kernel.holds_for_one_torch for kernel in made.shipped)
+    abi = audit_abi(package, one_torch=one_torch) if libraries else AbiAudit()
     bill = sbom(name, made.version, license, requirements, libraries, opwright_version())
-    record = {"opwright-audit.json": audited.to_json()} if audited.tool else {}
+    found = audited.to_json() | ({"torch_abi": abi.to_json()} if abi.tool else {})
+    record = {"opwright-audit.json": json.dumps(found, indent=2) + "\n"} if found else {}
     add_metadata(audited.wheel, {f"sboms/{name}.cdx.json": bill, **record})
-    return replace(made, wheel=audited.wheel, audited=audited)
+    return replace(made, wheel=audited.wheel, audited=audited, abi=abi)
 
 
 def _version_for_torch(version: str, shipped: Sequence[ShippedKernel]) -> str:
