@@ -2,8 +2,9 @@
 # All measurements and tests that need a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
 # Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order);
 # opinfo (of torch's functions OPINFO), corpus (of the checkouts CORPUS of public Triton kernels), cuda_corpus (of those in
-# the folder CUDA_CORPUS), ports (of those in PORTS), many (all GPUs), cluster (all GPUs, with Ray), selftest, offsets,
-# check_times (of OPERATORS). Each has its own time limit. BEFORE names a checkout of an earlier version, beside which calls are timed. With PACK=1 all files end in
+# the folder CUDA_CORPUS), ports and ports_tests (of those in PORTS), many (all GPUs), cluster (all GPUs, with Ray),
+# selftest, offsets, check_times (of OPERATORS). Each has its own time limit. BEFORE names a checkout of an earlier
+# version, beside which calls are timed. With PACK=1 all files end in
 # one archive, results.tar.gz.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -76,6 +77,10 @@ cuda_corpus() {
 ports() {
   timeout 250 python3 benchmarks/ports.py "$PORTS" "$out/ports.json" "extension-cpp cuda" fused-ssim > "$out/ports.log" 2>&1
   grep -E '^==|"status"|"identical"|"complete"|Error' "$out/ports.log" | cut -c1-200
+}
+ports_tests() {
+  timeout "${PORTS_LIMIT:-560}" python3 benchmarks/ports_tests.py "$PORTS" "$out/ports_tests.json" > "$out/ports_tests.log" 2>&1
+  grep -E '"(status|exit|passed|failed|skipped|wheel|error)"|Error' "$out/ports_tests.log" | cut -c1-250
 }
 many() {
   timeout 500 python3 -W ignore benchmarks/many_gpus.py "$out/many-gpus.json" --jobs 6 > "$out/many-gpus.log" 2>&1

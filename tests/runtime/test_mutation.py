@@ -563,3 +563,41 @@ def test_without_torchs_private_names_a_gradient_is_refused_and_never_lost(run_p
         """,
         env={"OPWRIGHT_WITHOUT_INTERNALS": "below_autograd,after_autograd,guards"},
     )
+
+
+@pytest.mark.parametrize("kernel", ["kernel", "reference"])
+def test_what_a_reference_writes_under_no_grad_autograd_does_not_see(namespace, kernel):
+    @ow.op(f"{namespace}::add_out")
+    @torch.no_grad()
+    def add_out(a: Float[Tensor, "n"], b: Float[Tensor, "n"], out: Annotated[Float[Tensor, "n"], ow.mutated]) -> None:
+        out.copy_(a + b)
+
+    @add_out.python(name="kernel")
+    def _(a, b, out):
+        torch.add(a, b, out=out)
+
+    a, b, out = (torch.ones(3, requires_grad=True) for _ in range(3))
+    with add_out.only(kernel):
+        for call in (add_out, add_out.overload, torch.compile(add_out.overload, backend="aot_eager", fullgraph=True)):
+            with torch.no_grad():
+                out.zero_()
+            version = out._version
+            call(a, b, out)
+            torch.testing.assert_close(out.detach(), torch.full((3,), 2.0))
+            assert out.is_leaf
+            assert out._version > version
+        torch.library.opcheck(add_out.overload, (a, b, out))
+
+
+def test_what_a_reference_writes_with_gradients_is_refused_for_a_leaf_as_in_torch(namespace):
+    @ow.op(f"{namespace}::add_out_with_gradients")
+    def add_out(a: Float[Tensor, "n"], b: Float[Tensor, "n"], out: Annotated[Float[Tensor, "n"], ow.mutated]) -> None:
+        out.copy_(a + b)
+
+    a, b, out = (torch.ones(3, requires_grad=True) for _ in range(3))
+    with pytest.raises(RuntimeError, match="leaf Variable"):
+        add_out(a, b, out)
+    written = out.clone()
+    add_out(a, b, written)
+    written.sum().backward()
+    assert torch.equal(a.grad, torch.ones(3))

@@ -11,7 +11,8 @@ from opwright.internals.dispatch import names_of, transforms_are_on
 from opwright.internals.lookup import all_found, find
 
 __all__ = [
-    "HAS_AUTOGRAD_KEYS", "any_requires_grad", "below_autograd", "is_functionalize", "redispatch_below_autograd",
+    "HAS_AUTOGRAD_KEYS", "any_requires_grad", "below_autograd", "is_functionalize", "is_under_no_grad",
+    "redispatch_below_autograd",
     "saved_tensors_hooks", "set_saved_tensors_hooks", "without_autocast", "without_enclosing_transforms",
 ]  # fmt: skip
 
@@ -61,6 +62,13 @@ def redispatch_below_autograd(overload: Any, keyset: Any, args: Any, keywords: d
     """Continue a call of an operator below its kernel for the key ``Autograd``."""
     with _guard():
         return overload.redispatch(keyset & _after_autograd, *args, **keywords)
+
+
+def is_under_no_grad(function: Any) -> bool:
+    """Whether a function is decorated with ``torch.no_grad()``. torch keeps the decorator's ``clone`` in the closure:
+    if it ever keeps something else, the function counts as not decorated."""
+    cells = getattr(function, "__closure__", None) or ()
+    return any(isinstance(getattr(cell.cell_contents, "__self__", None), torch.no_grad) for cell in cells)
 
 
 def is_functionalize() -> bool:

@@ -12,7 +12,7 @@ from opwright import tree
 from opwright.contract.contract import Contract
 from opwright.contract.overlap import overlap_check
 from opwright.errors import KernelRefusedError
-from opwright.internals.autograd import redispatch_below_autograd
+from opwright.internals.autograd import is_under_no_grad, redispatch_below_autograd
 from opwright.internals.dispatch import forward_mode_is_on
 from opwright.runtime.register.autograd_function import InOrder
 
@@ -25,10 +25,12 @@ Functional = Callable[[], Any]
 def autograd_in_place(
     contract: Contract, overload: Any, in_order: InOrder, functional: Functional
 ) -> Callable[..., Any]:
-    """The kernel for the dispatch key ``Autograd``, which also takes the key set."""
+    """The kernel for the dispatch key ``Autograd``, which also takes the key set. A reference under ``torch.no_grad()``
+    writes its arguments as autograd does not see, and so does the operator."""
+    tracks = not is_under_no_grad(contract.function)
 
     def autograd(keyset: Any, *args: Any, **keywords: Any) -> Any:
-        if _wants_gradients(args) or forward_mode_is_on():
+        if (tracks and _wants_gradients(args)) or forward_mode_is_on():
             return _by_functional_form(contract, functional, in_order(args, keywords))
         return redispatch_below_autograd(overload, keyset, args, keywords)
 
