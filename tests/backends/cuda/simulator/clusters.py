@@ -10,7 +10,7 @@ import torch
 import opwright as ow
 from tests.backends.cuda.simulator.test_warpgroups import COMMON, wgmma
 
-__all__ = ["ASYNC", "GROUPS", "LAUNCHES", "MATMUL"]
+__all__ = ["ASYNC", "GROUPS", "LAUNCHES", "MATMUL", "all_reductions", "reductions_text"]
 
 _FOLDER = Path(__file__).parent / "kernels"
 GROUPS = (_FOLDER / "clusters.cu").read_text()
@@ -150,6 +150,12 @@ def _handed_on(text: str, device: str) -> Result:
     return y, x.view(2, 32, 2).flip(0, 2).flatten() + other + 2
 
 
+def _flags(text: str, device: str) -> Result:
+    y = torch.zeros(3, dtype=torch.int32, device=device)
+    ow.cuda_module(text)["flags"][6, 64](y)
+    return y, torch.full_like(y, 7)
+
+
 def _handshake(text: str, device: str) -> Result:
     x = torch.arange(320.0, device=device).view(10, 32)
     y = torch.zeros_like(x)
@@ -214,11 +220,77 @@ def _matmul(text: str, device: str) -> Result:
     return c, torch.matmul(a.float(), b.float().T)
 
 
+_BITS = ("u32", "s32", "u64", "s64")
+_DTYPES = {
+    "u32": torch.int32, "s32": torch.int32, "u64": torch.int64, "s64": torch.int64, "b32": torch.int32,
+    "b64": torch.int64, "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+}  # fmt: skip
+_REDUCED = {
+    "add": ("u32", "s32", "u64", "f16", "bf16", "f32", "f64"), "min": (*_BITS, "f16", "bf16"),
+    "max": (*_BITS, "f16", "bf16"), "inc": ("u32",), "dec": ("u32",), "and": ("b32", "b64"), "or": ("b32", "b64"),
+    "xor": ("b32", "b64"),
+}  # fmt: skip
+_REDUCTIONS = [(operation, kind) for operation, kinds in _REDUCED.items() for kind in kinds]
+
+
+def reductions_text() -> str:
+    """A kernel that combines rows of 64 bytes of x with those of y, by each reduction of PTX in global memory."""
+    copies = "\n".join(
+        f'  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.{operation}'
+        f'{".noftz" if operation == "add" and "f16" in kind else ""}.{kind} [%0], [%1], 64;"'
+        f' ::"l"(y + {row} * 64), "r"(at + {row} * 64) : "memory");'
+        for row, (operation, kind) in enumerate(_REDUCTIONS)
+    )
+    return f"""
+    __global__ void all(const char* x, char* y) {{
+      __shared__ alignas(16) char rows[{len(_REDUCTIONS) * 64}];
+      for (int i = threadIdx.x; i < sizeof(rows); i += blockDim.x) rows[i] = x[i];
+      asm volatile("fence.proxy.async;" ::: "memory");
+      __syncthreads();
+      if (threadIdx.x) return;
+      const unsigned at = (unsigned)__cvta_generic_to_shared(rows);
+      {copies}
+      asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+      asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }}
+    """
+
+
+def _combined(operation: str, kind: str, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    if operation == "inc":
+        return torch.where(old >= new, 0, old + 1)
+    if operation == "dec":
+        return torch.where((old == 0) | (old > new), new, old - 1)
+    functions = {
+        "add": torch.add, "min": torch.minimum, "max": torch.maximum, "and": torch.bitwise_and,
+        "or": torch.bitwise_or, "xor": torch.bitwise_xor,
+    }  # fmt: skip
+    return functions[operation](old, new)
+
+
+def all_reductions(device: str) -> Result:
+    generator = torch.Generator().manual_seed(0)
+    x, y, wanted = [], [], []
+    for operation, kind in _REDUCTIONS:
+        low = 0 if kind.startswith("u") else -99
+        new, old = (
+            torch.randint(low, 99, (64 // _DTYPES[kind].itemsize,), generator=generator).to(_DTYPES[kind])
+            for _ in range(2)
+        )
+        x.append(new.view(torch.int8))
+        y.append(old.view(torch.int8))
+        wanted.append(_combined(operation, kind, new, old).view(torch.int8))
+    source, target = torch.cat(x).to(device), torch.cat(y).to(device)
+    ow.cuda_module(reductions_text())["all"][1, 64](source, target)
+    return target, torch.cat(wanted).to(device)
+
+
 # By kernel: the text that has it, and its launch.
 LAUNCHES: dict[str, tuple[str, Callable[[str, str], Result]]] = {
     "reversed": (GROUPS, _reversed), "histogram": (GROUPS, _histogram), "row_sums": (GROUPS, _row_sums),
     "places": (GROUPS, _places), "ring": (GROUPS, _ring), "split": (GROUPS, _split),
     "through_global_memory": (GROUPS, _through_global_memory), "handed_on": (GROUPS, _handed_on),
+    "flags": (GROUPS, _flags),
     "handshake": (ASYNC, _handshake), "stores": (ASYNC, _stores), "sends": (ASYNC, _sends),
     "multicast": (ASYNC, _multicast), "reductions": (ASYNC, _reductions), "atomics": (ASYNC, _atomics),
     "counts": (ASYNC, _counts), "boxes": (ASYNC, _boxes),

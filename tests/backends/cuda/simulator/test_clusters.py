@@ -13,7 +13,7 @@ import opwright as ow
 from opwright.backends.cuda.nvrtc import available
 from opwright.errors import LaunchError, SimulatorError
 from opwright.results import KernelFinding, Refused
-from tests.backends.cuda.simulator.clusters import ASYNC, GROUPS, LAUNCHES, MATMUL
+from tests.backends.cuda.simulator.clusters import ASYNC, GROUPS, LAUNCHES, MATMUL, all_reductions, reductions_text
 
 pytestmark = pytest.mark.compiler
 needs_nvrtc = pytest.mark.skipif(isinstance(available(), Refused), reason="there is no NVRTC")
@@ -42,9 +42,25 @@ def test_the_fast_build_gives_the_same(name: str) -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("text", [GROUPS, ASYNC, MATMUL], ids=["groups", "async", "matmul"])
+@pytest.mark.parametrize("text", [GROUPS, ASYNC, MATMUL, reductions_text()], ids=["groups", "async", "matmul", "all"])
 def test_nvrtc_takes_them(text: str) -> None:
     assert ow.cuda_module(text).compile("sm_90a").entries
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_each_reduction_into_global_memory(checked: bool) -> None:
+    with ow.simulator_options(checked=checked):
+        result, wanted = all_reductions("cpu")
+    assert torch.equal(result, wanted)
+
+
+@pytest.mark.parametrize("suffix", ["add.s64", "min.f32", "inc.s32", "and.u32", "add.f16"])
+def test_reductions_that_ptx_does_not_have_are_refused(suffix: str) -> None:
+    text = ASYNC.replace("bulk_group.add.f32", f"bulk_group.{suffix}")
+    with pytest.raises(
+        ow.KernelRefusedError, match=r"inline PTX cp\.reduce\.async\.bulk\.global\.shared::cta.*: (PTX|sums)"
+    ):
+        ow.cuda_module(text)["reductions"][4, 64, 0, 4](*(torch.zeros(256, dtype=torch.int32) for _ in range(3)))
 
 
 # --- what is wrong ---

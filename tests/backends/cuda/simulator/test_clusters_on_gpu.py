@@ -7,7 +7,7 @@ import torch
 
 import opwright as ow
 from opwright.errors import LaunchError
-from tests.backends.cuda.simulator.clusters import ASYNC, GROUPS, LAUNCHES
+from tests.backends.cuda.simulator.clusters import ASYNC, GROUPS, LAUNCHES, all_reductions
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,6 +24,11 @@ def test_a_kernel_gives_what_it_gives_in_the_simulator(name: str) -> None:
     for _ in range(3):  # the first launch, and those after it, take different paths
         result, wanted = launch(text, "cuda")
         assert torch.equal(result.cpu(), wanted.cpu())
+
+
+def test_each_reduction_into_global_memory() -> None:
+    result, wanted = all_reductions("cuda")
+    assert torch.equal(result.cpu(), wanted.cpu())
 
 
 def test_a_launch_with_other_clusters_than_the_kernels_own_is_refused() -> None:

@@ -112,7 +112,26 @@ __global__ void __cluster_dims__(Blocks) __launch_bounds__(64) through_global_me
   }
 }
 
-// The same by the functions that cooperative groups are made of.
+// One block waits for another by a flag in its own shared memory.
+__global__ void __cluster_dims__(2) flags(int* y) {
+  __shared__ int flag, data;
+  cg::cluster_group cluster = cg::this_cluster();
+  if (threadIdx.x == 0) flag = 0;
+  cluster.sync();
+  if (threadIdx.x == 0 && cluster.block_rank() == 0) {
+    *cluster.map_shared_rank(&data, 1) = 7;
+    __threadfence();
+    atomicExch(cluster.map_shared_rank(&flag, 1), 1);
+  } else if (threadIdx.x == 0) {
+    while (atomicAdd(&flag, 0) == 0) {
+    }
+    __threadfence();
+    y[blockIdx.x / 2] = data;
+  }
+  cluster.sync();
+}
+
+// The first kernel by the functions that cooperative groups are made of.
 __global__ void handed_on(const float* x, float* y) {
   __shared__ float tile[64];
   cg::cluster_group cluster = cg::this_cluster();

@@ -46,6 +46,7 @@ OPWRIGHT_INLINE T atomic_update(T* address, Update update) {
   W* word = reinterpret_cast<W*>(address);
   W before = load_word(word);
   while (!swap_word(word, &before, bits_as<W>(update(bits_as<T>(before))))) {
+    note_atomic(address, sizeof(T), AtomicKind::read_modify_write);  // others ran meanwhile: it sees what they wrote
   }
   return bits_as<T>(before);
 }
