@@ -10,11 +10,12 @@ import torch
 import opwright as ow
 from tests.backends.cuda.simulator.test_warpgroups import COMMON, wgmma
 
-__all__ = ["ASYNC", "GROUPS", "LAUNCHES", "MATMUL", "all_reductions", "reductions_text"]
+__all__ = ["ASYNC", "GROUPS", "LAUNCHES", "LIBCU", "MATMUL", "all_reductions", "reductions_text"]
 
 _FOLDER = Path(__file__).parent / "kernels"
 GROUPS = (_FOLDER / "clusters.cu").read_text()
 ASYNC = (_FOLDER / "clusters_async.cu").read_text()
+LIBCU = (_FOLDER / "libcu_ptx.cu").read_text()
 # 256 x 128 results of two blocks, each of which multiplies its rows of a by all of b: each copies its own tile of a and
 # one half of b's to both. A stage is given back to both blocks.
 MATMUL = (
@@ -211,6 +212,17 @@ def _boxes(text: str, device: str) -> Result:
     return y, x.view(2, 1, 2, 8, 64).expand(2, 2, 2, 8, 64).reshape(4, 2, 8, 64)
 
 
+def _passed(text: str, device: str) -> Result:
+    x = torch.randint(-99, 99, (4, 128), dtype=torch.int32, device=device)
+    y, sums = torch.zeros_like(x), torch.zeros(128, dtype=torch.int32, device=device)
+    ow.cuda_module(text)["passed"][4, 32, 0, 2](x, y, sums)
+    pairs = x.view(2, 2, 128)
+    added = torch.arange(32, dtype=torch.int32, device=device).repeat(4) + 496
+    wanted = 2 * pairs.flip(1) + pairs.sum(1, keepdim=True) + added
+    wanted[:, 0] += 1  # the rank of the other block
+    return torch.cat([y.flatten(), sums]), torch.cat([wanted.flatten(), 2 * x.sum(0)]).int()
+
+
 def _matmul(text: str, device: str) -> Result:
     generator, k = torch.Generator().manual_seed(0), 320
     a, b = ((torch.randint(-8, 9, (n, k), generator=generator).bfloat16() / 4).to(device) for n in (256, 128))
@@ -294,5 +306,5 @@ LAUNCHES: dict[str, tuple[str, Callable[[str, str], Result]]] = {
     "handshake": (ASYNC, _handshake), "stores": (ASYNC, _stores), "sends": (ASYNC, _sends),
     "multicast": (ASYNC, _multicast), "reductions": (ASYNC, _reductions), "atomics": (ASYNC, _atomics),
     "counts": (ASYNC, _counts), "boxes": (ASYNC, _boxes),
-    "matmul": (MATMUL, _matmul),
+    "matmul": (MATMUL, _matmul), "passed": (LIBCU, _passed),
 }  # fmt: skip

@@ -13,7 +13,15 @@ import opwright as ow
 from opwright.backends.cuda.nvrtc import available
 from opwright.errors import LaunchError, SimulatorError
 from opwright.results import KernelFinding, Refused
-from tests.backends.cuda.simulator.clusters import ASYNC, GROUPS, LAUNCHES, MATMUL, all_reductions, reductions_text
+from tests.backends.cuda.simulator.clusters import (
+    ASYNC,
+    GROUPS,
+    LAUNCHES,
+    LIBCU,
+    MATMUL,
+    all_reductions,
+    reductions_text,
+)
 
 pytestmark = pytest.mark.compiler
 needs_nvrtc = pytest.mark.skipif(isinstance(available(), Refused), reason="there is no NVRTC")
@@ -42,7 +50,9 @@ def test_the_fast_build_gives_the_same(name: str) -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("text", [GROUPS, ASYNC, MATMUL, reductions_text()], ids=["groups", "async", "matmul", "all"])
+@pytest.mark.parametrize(
+    "text", [GROUPS, ASYNC, MATMUL, LIBCU, reductions_text()], ids=["groups", "async", "matmul", "libcu", "all"]
+)
 def test_nvrtc_takes_them(text: str) -> None:
     assert ow.cuda_module(text).compile("sm_90a").entries
 
@@ -213,6 +223,10 @@ WRONG = {
         "matmul", '  asm volatile("barrier.cluster.wait;" ::: "memory");\n', "", "cluster",
         "if (threadIdx.x % 128 < 2) give_back(&empty[s], threadIdx.x % 128);",
         f"atomically updates 8 bytes at .* of shared variable 'empty' .* of block .*{ENDED}"),
+    "a copy by libcu++'s name of what the copying unit cannot see": (
+        "passed", "  ptx::fence_proxy_async(ptx::space_shared);\n", "", "race",
+        "ptx::cp_reduce_async_bulk(ptx::space_global, ptx::space_shared, ptx::op_add, sums, own, sizeof(own));",
+        "there is no fence.proxy.async between them"),
     "a count that is read while it changes": (
         "atomics", '"r"(mine) : "memory");\n  sync_cluster();', '"r"(mine) : "memory");', "race", ".*count.*",
         "races with an? "),

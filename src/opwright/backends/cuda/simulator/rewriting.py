@@ -44,7 +44,7 @@ _CODE = tuple(
         (r"\b__nv_cp_\w+", _NO_ASYNC),
         (r"\bcuTensorMap\w*\s*\(", _NO_HOST_API),
         (r"\b(?:this_grid|this_multi_grid|grid_group|multi_grid_group)\b", _NO_GRID),
-        (r"\bcuda\s*::\s*(?:atomic|atomic_ref|ptx|annotated_ptr)\b", "libcu++'s atomics and PTX are not simulated"),
+        (r"\bcuda\s*::\s*(?:atomic|atomic_ref|annotated_ptr)\b", "libcu++'s atomics are not simulated"),
         (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
         (r"\b(?:__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
         (r"\b(?:malloc|free)\s*\(|\bnew\b\s*[\w(:]|(?<![\w=])delete\b\s*(?:\[\s*\]\s*)?[\w(*]", _NO_HEAP),
@@ -58,7 +58,7 @@ _CUB = (
 _INCLUDES = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
-        (r"cuda/(?:atomic|ptx|std/(?:atomic|barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
+        (r"cuda/(?:atomic|std/(?:atomic|barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
         (rf"cub/(?!{_CUB}\.cuh).*", "of CUB, the collectives of blocks and warps are simulated, in part"),
         (r"(?:thrust|cutlass|cute)/.*|(?:curand|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
     )
