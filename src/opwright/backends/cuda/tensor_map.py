@@ -22,6 +22,11 @@ _TYPES = {
     torch.int32: "INT32", torch.int64: "INT64", torch.float16: "FLOAT16", torch.bfloat16: "BFLOAT16",
     torch.float32: "FLOAT32", torch.float64: "FLOAT64",
 }  # fmt: skip
+# ``Number`` of the simulator's runtime_calls.h, for reductions.
+_NUMBERS = {
+    torch.int32: 1, torch.int64: 3, torch.float16: 4, torch.bfloat16: 5, torch.float32: 6, torch.float64: 7,
+}  # fmt: skip
+_OTHER_NUMBER = 8
 _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 
 
@@ -59,8 +64,9 @@ class TensorMap:
         rank = self.tensor.dim()
         filled = [*([1] * (_MOST_DIMS - rank))]
         packed = struct.pack(
-            "<QQ3I5I5I4x5Q", _MARK, self.tensor.data_ptr(), rank, self.tensor.element_size(), self.swizzle,
-            *self._sizes, *filled, *reversed(self.box), *filled, *self._strides, *([0] * (_MOST_DIMS - rank)),
+            "<QQ3I5I5II5Q", _MARK, self.tensor.data_ptr(), rank, self.tensor.element_size(), self.swizzle,
+            *self._sizes, *filled, *reversed(self.box), *filled, _NUMBERS.get(self.tensor.dtype, _OTHER_NUMBER),
+            *self._strides, *([0] * (_MOST_DIMS - rank)),
         )  # fmt: skip
         return packed.ljust(_BYTES, b"\0")
 

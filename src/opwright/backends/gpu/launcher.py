@@ -278,6 +278,7 @@ class DeviceFunction:
             raise conflicting_cluster(self.name, given, declared)
         if declared is not None:
             check_cluster(self.name, declared, configuration.grid)
+            configuration.cluster = None  # the driver reads it from the kernel
         cluster = declared or given or (1, 1, 1)
         if cluster != (1, 1, 1) and torch.cuda.get_device_capability()[0] < 9:
             raise LaunchError(

@@ -212,6 +212,16 @@ def _boxes(text: str, device: str) -> Result:
     return y, x.view(2, 1, 2, 8, 64).expand(2, 2, 2, 8, 64).reshape(4, 2, 8, 64)
 
 
+def _added(text: str, device: str) -> Result:
+    sums, largest = (torch.full((10, 36), 9, dtype=torch.int32, device=device) for _ in range(2))
+    tile = torch.arange(256, dtype=torch.int32, device=device).view(8, 32)
+    wanted_sums, wanted_largest = sums.clone(), largest.clone()
+    wanted_sums[4:, 8:] += 3 * tile[:6, :28] + 3
+    wanted_largest[:8, :32] = torch.maximum(wanted_largest[:8, :32], tile + 2)
+    ow.cuda_module(text)["added"][3, 64](ow.tensor_map(sums, (8, 32)), ow.tensor_map(largest, (8, 32)))
+    return torch.stack([sums, largest]), torch.stack([wanted_sums, wanted_largest])
+
+
 def _passed(text: str, device: str) -> Result:
     x = torch.randint(-99, 99, (4, 128), dtype=torch.int32, device=device)
     y, sums = torch.zeros_like(x), torch.zeros(128, dtype=torch.int32, device=device)
@@ -306,5 +316,5 @@ LAUNCHES: dict[str, tuple[str, Callable[[str, str], Result]]] = {
     "handshake": (ASYNC, _handshake), "stores": (ASYNC, _stores), "sends": (ASYNC, _sends),
     "multicast": (ASYNC, _multicast), "reductions": (ASYNC, _reductions), "atomics": (ASYNC, _atomics),
     "counts": (ASYNC, _counts), "boxes": (ASYNC, _boxes),
-    "matmul": (MATMUL, _matmul), "passed": (LIBCU, _passed),
+    "matmul": (MATMUL, _matmul), "added": (ASYNC, _added), "passed": (LIBCU, _passed),
 }  # fmt: skip

@@ -64,6 +64,12 @@ def test_each_reduction_into_global_memory(checked: bool) -> None:
     assert torch.equal(result, wanted)
 
 
+def test_a_reduction_that_the_elements_do_not_have_is_a_finding() -> None:
+    maps = [ow.tensor_map(torch.zeros(10, 36), (8, 32)) for _ in range(2)]
+    with pytest.raises(SimulatorError, match="trap: a reduction that the hardware does not have for the elements"):
+        ow.cuda_module(ASYNC)["added"][1, 64](*maps)
+
+
 @pytest.mark.parametrize("suffix", ["add.s64", "min.f32", "inc.s32", "and.u32", "add.f16"])
 def test_reductions_that_ptx_does_not_have_are_refused(suffix: str) -> None:
     text = ASYNC.replace("bulk_group.add.f32", f"bulk_group.{suffix}")

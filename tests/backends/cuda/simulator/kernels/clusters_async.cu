@@ -222,6 +222,23 @@ __global__ void counts(unsigned* y) {
   sync_cluster();
 }
 
+// Boxes of a tensor are added to what is there, and compared with it, as far as they lie in the tensor.
+__global__ void added(const __grid_constant__ CUtensorMap sums, const __grid_constant__ CUtensorMap largest) {
+  __shared__ alignas(128) int tile[8 * 32];
+  for (int i = threadIdx.x; i < 8 * 32; i += blockDim.x) tile[i] = i + blockIdx.x;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x) return;
+  asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&sums), "r"(8),
+               "r"(4), "r"(shared_address(tile))
+               : "memory");
+  asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.max.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&largest),
+               "r"(0), "r"(0), "r"(shared_address(tile))
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 // Both blocks of a pair get the boxes of both: each copies one of them to the two.
 __global__ void boxes(const __grid_constant__ CUtensorMap x, short* y) {
   __shared__ alignas(128) short tile[2][8 * 64];

@@ -42,8 +42,6 @@ def bulk_copy(i: Instruction) -> str:
     if not (loads or i.has("bulk_group")):
         raise i.refused("copies that complete on an mbarrier or in a bulk_group are simulated")
     if i.has("tensor"):
-        if i.has("reduce"):
-            raise i.refused("reductions of a tensor map's boxes are not simulated")
         return _box(i, loads)
     if not loads:
         return _store(i)
@@ -114,7 +112,13 @@ def _box(i: Instruction, loads: bool) -> str:
     if loads:
         blocks = f", {i.value(3, 'uint16_t')}" if i.has("multicast_cluster") else ""
         return f"{_SIM}::tensor_load({_pointer(i.address(0))}, {tensor_map}, {box}, {i.address(2)}{blocks});"
-    return f"{_SIM}::tensor_store({tensor_map}, {box}, {_pointer(i.address(1))});"
+    how = ""
+    if i.has("reduce"):  # the map says of which type
+        operation = next((part for part in i.parts if part in _OPERATIONS), None)
+        if operation is None:
+            raise i.refused("PTX has no such reduction")
+        how = f", {_SIM}::Combine::{_OPERATIONS[operation]}"
+    return f"{_SIM}::tensor_store({tensor_map}, {box}, {_pointer(i.address(1))}{how});"
 
 
 def _pointer(address: str) -> str:

@@ -86,13 +86,15 @@ void Worker::tensor_load(char* to, const void* map_address, const BoxAt& box, ui
   send_to(blocks, copy, mbarrier);
 }
 
-void Worker::tensor_store(const void* map_address, const BoxAt& box, const char* from, uint64_t pc) {
+void Worker::tensor_store(const void* map_address, const BoxAt& box, const char* from, Combine operation, uint64_t pc) {
   const TensorMap& map = tensor_map_at(map_address, box.rank, from, pc);
+  const Combination how{operation, map.type};
+  if (!is_known(how)) report_trap(pc, "a reduction that the hardware does not have for the elements of the tensor map");
   if (checker_) checker_->bulk_store_reads(from, map.box_bytes(), pc);
   for_each_row(map, box.coordinates, [&](const Row& row) {
-    if (checker_) checker_->bulk_store_writes(row.at, row.bytes, access_write, pc);
+    if (checker_) checker_->bulk_store_writes(row.at, row.bytes, access_of(how), pc);
     in_swizzled_pieces(map, reinterpret_cast<uint64_t>(from), row, [&](uint64_t place, uint32_t at, uint32_t size) {
-      memcpy(row.at + at, from + place, size);
+      put(row.at + at, from + place, size, how);
     });
   });
 }

@@ -104,8 +104,8 @@ void tensor_load(void* to, const void* map, const BoxAt& box, uint64_t mbarrier,
   current_worker()->tensor_load(static_cast<char*>(to), map, box, mbarrier, blocks,
                                 reinterpret_cast<uint64_t>(__builtin_return_address(0)));
 }
-void tensor_store(const void* map, const BoxAt& box, const void* from) {
-  current_worker()->tensor_store(map, box, static_cast<const char*>(from),
+void tensor_store(const void* map, const BoxAt& box, const void* from, Combine how) {
+  current_worker()->tensor_store(map, box, static_cast<const char*>(from), how,
                                  reinterpret_cast<uint64_t>(__builtin_return_address(0)));
 }
 void read_only_load(const void* address, unsigned size) {

@@ -58,6 +58,7 @@ constexpr uint64_t first_named_barrier = 64, named_barriers = 16, cluster_barrie
 inline uint32_t access_of(const Combination& how) {
   return how.operation == Combine::replace ? access_write : access_read | access_write | access_atomic;
 }
+bool is_known(const Combination& how);  // whether PTX has such a reduction in global memory (reductions.cpp)
 void put(char* to, const char* from, uint32_t size, const Combination& how);  // reductions.cpp
 
 using Mbarriers = std::map<uint64_t, Mbarrier>;

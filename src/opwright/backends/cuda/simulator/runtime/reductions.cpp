@@ -62,6 +62,20 @@ void combine_all(char* to, const char* from, uint32_t size, Combine operation) {
 
 }  // namespace
 
+bool is_known(const Combination& how) {
+  const Number type = how.type;
+  const bool is_half = type == Number::f16 || type == Number::bf16, is_single = type == Number::f32 || type == Number::f64;
+  switch (how.operation) {
+    case Combine::replace: return true;
+    case Combine::add: return type != Number::other;
+    case Combine::inc:
+    case Combine::dec: return type == Number::u32;
+    case Combine::min:
+    case Combine::max: return type != Number::other && !is_single;
+    default: return type != Number::other && !is_half && !is_single;
+  }
+}
+
 void put(char* to, const char* from, uint32_t size, const Combination& how) {
   if (how.operation == Combine::replace) {
     memcpy(to, from, size);
@@ -76,6 +90,7 @@ void put(char* to, const char* from, uint32_t size, const Combination& how) {
     case Number::bf16: return combine_all<__nv_bfloat16>(to, from, size, how.operation);
     case Number::f32: return combine_all<float>(to, from, size, how.operation);
     case Number::f64: return combine_all<double>(to, from, size, how.operation);
+    case Number::other: return;
   }
 }
 

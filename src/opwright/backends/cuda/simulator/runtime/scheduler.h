@@ -206,7 +206,7 @@ class Worker {
   // Bulk copies to global memory, and of boxes of a tensor (bulk.cpp)
   void bulk_store(const Bulk& bulk, const Combination& how, uint64_t pc);
   void tensor_load(char* to, const void* map, const BoxAt& box, uint64_t mbarrier, uint32_t blocks, uint64_t pc);
-  void tensor_store(const void* map, const BoxAt& box, const char* from, uint64_t pc);
+  void tensor_store(const void* map, const BoxAt& box, const char* from, Combine operation, uint64_t pc);
   void returned_early() { current_->returned_early = true; }
   unsigned rank() const { return current_->rank; }
   Checker* checker() const { return checker_; }

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "../include/opwright_simulator/runtime_calls.h"
+
 namespace opwright_sim {
 
 constexpr uint64_t tensor_map_mark = 0x70616d726f736e74;  // "tnsormap"
@@ -13,6 +15,7 @@ struct TensorMap {
   uint32_t rank, element_bytes;
   uint32_t swizzle_bytes;  // 0, 32, 64 or 128
   uint32_t sizes[5], box[5];  // in elements, the innermost dimension first
+  Number type;                // of an element, for reductions
   uint64_t strides[5];        // in bytes
 
   uint32_t row_bytes() const { return box[0] * element_bytes; }

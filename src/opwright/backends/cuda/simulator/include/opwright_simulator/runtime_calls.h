@@ -91,7 +91,7 @@ bool mbarrier_wait(uint64_t address, uint64_t phase, PhaseIs how, bool may_time_
 void bulk_load(void* to, const void* from, uint32_t size, uint64_t mbarrier);
 // How a copy's elements are combined with those that are there.
 enum class Combine : uint32_t { replace, add, min, max, inc, dec, bit_and, bit_or, bit_xor };
-enum class Number : uint32_t { u32, s32, u64, s64, f16, bf16, f32, f64 };
+enum class Number : uint32_t { u32, s32, u64, s64, f16, bf16, f32, f64, other };
 // A copy to global memory. It belongs to the group of bulk copies that the thread commits next.
 void bulk_store(void* to, const void* from, uint32_t size, Combine how = Combine::replace, Number type = Number::u32);
 // Copies into shared memory of the cluster: from the block's own, from registers, and to several blocks at once, with a
@@ -110,7 +110,7 @@ struct BoxAt {
 };
 // To several blocks, with a bit for each; 0: to the block in whose shared memory the addresses are.
 void tensor_load(void* to, const void* map, const BoxAt& box, uint64_t mbarrier, uint32_t blocks = 0);
-void tensor_store(const void* map, const BoxAt& box, const void* from);
+void tensor_store(const void* map, const BoxAt& box, const void* from, Combine how = Combine::replace);
 // Before a load that need not see what the same launch has written.
 void read_only_load(const void* address, unsigned size);
 void fence_proxy();
