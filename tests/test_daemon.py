@@ -147,6 +147,17 @@ def test_a_check_has_the_same_findings(daemon: int, environment: dict[str, str],
         assert seen(folder)[:2] == ["True", "None"]
 
 
+def test_the_installed_script_starts_from_it(daemon: int, environment: dict[str, str], folder: Path) -> None:
+    """Its first line has another name of the same interpreter."""
+    script = Path(sys.executable).parent / "opwright"
+    if not script.exists():
+        pytest.skip("opwright's script is not installed")
+    command = [str(script), "check", "operators.py", "--kernel", "right", "--only", "values"]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert seen(folder)[0] == "True"
+
+
 def test_a_wrong_call_has_its_exit_code(daemon: int, environment: dict[str, str], folder: Path) -> None:
     code, output = ended(check(environment, folder, "right", "--jobs", "-3"))
     assert code == 2
@@ -293,6 +304,15 @@ def test_the_place_depends_on_what_a_new_process_would_read(monkeypatch: pytest.
             changed.setattr(place, name, lambda: [("changed", 1)])
             assert now() != first
     assert now() == first
+
+
+def test_an_interpreter_is_one_by_each_of_its_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = place.folder_of(place.parts({}))
+    (tmp_path / "python").symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert place.folder_of(place.parts({})) == first
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))  # of another virtual environment
+    assert place.folder_of(place.parts({})) != first
 
 
 def test_another_users_daemon_is_not_asked(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import stat
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,10 @@ def test_what_is_installed_is_looked_at_once_for_the_process(monkeypatch: pytest
 
     def version(name: str) -> str:
         if name not in installed:
-            raise machine_module.metadata.PackageNotFoundError(name)
+            raise metadata.PackageNotFoundError(name)
         return installed[name]
 
-    monkeypatch.setattr(machine_module.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     assert (fresh_machine().max, fresh_machine().mojo_lacks, fresh_machine().triton) == (
         "26.7.0",
         ("max-mojo-libs",),
@@ -114,3 +115,14 @@ def test_a_compiler_that_says_nothing_is_passed_over(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", str(tmp_path))
     fake_compiler(tmp_path, "g++", "exit 0")
     assert fresh_machine().cxx is None
+
+
+def test_a_compiler_is_asked_again_only_when_it_has_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    monkeypatch.setenv("CXX", str(tmp_path / "mycxx"))
+    for version, times in (("mycxx 1.2.3", 1), ("mycxx 1.10.0", 2)):
+        fake_compiler(tmp_path, "mycxx", f"echo x >> {asked}; echo {version}")
+        for _ in range(2):
+            found: Any = fresh_machine().cxx
+            assert found.version == version
+        assert len(asked.read_text().split()) == times

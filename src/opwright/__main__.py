@@ -1,5 +1,33 @@
-"""``python -m opwright`` is ``opwright``."""
+"""``opwright``, or ``python -m opwright``: in a fork of the daemon for this environment, if there is one, else here.
 
-from opwright.cli import main
+The command line is imported in the second case only: that takes longer than to ask the daemon.
+"""
 
-main()
+from __future__ import annotations
+
+import signal
+import sys
+from typing import NoReturn
+
+from opwright.daemon.client import COMMANDS, run_command
+
+__all__ = ["main"]
+
+
+def main() -> NoReturn:
+    """Run the command line, and exit with its code."""
+    code = run_command(sys.argv) if sys.argv[1:2] and sys.argv[1] in COMMANDS else None
+    if code is not None and code >= 0:
+        sys.exit(code)
+
+    from opwright.cli import run
+    from opwright.cli.common import FAILED
+
+    if code is None:
+        run()
+    print(f"opwright: ended by {signal.Signals(-code).name} before the command did", file=sys.stderr)
+    sys.exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()

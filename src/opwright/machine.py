@@ -15,13 +15,12 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from opwright.processor import processor
 
-__all__ = ["Compiler", "Gpu", "Machine", "cache_dir", "this_machine"]
+__all__ = ["Compiler", "Gpu", "Machine", "ask_compilers", "cache_dir", "this_machine"]
 
 
 @dataclass(frozen=True)
@@ -107,16 +106,28 @@ def this_machine() -> Machine:
         triton=_installed_version("triton"),
         triton_interpret=_is_on("TRITON_INTERPRET"),
         cuda_simulator=_is_on("OPWRIGHT_CUDA_SIMULATOR"),
-        cxx=_first_compiler(os.environ.get("CXX"), "g++", "clang++", "c++"),
-        nvcc=_first_compiler(os.environ.get("CUDACXX"), "nvcc", *_toolkit_nvcc()),
+        **_compilers(),
         cache_dir=cache_dir(),
-        # pip installs it beside Python, which is not on the PATH unless the environment is activated.
-        mojo=_first_compiler(os.environ.get("MOJO"), "mojo", str(Path(sys.executable).parent / "mojo")),
         mojo_lacks=tuple(name for name in ("max-core", "max-mojo-libs") if _installed_version(name) is None),
         max=_installed_version("max"),
         cc=shutil.which("cc") is not None,
         supplier=Path(socket) if (socket := os.environ.get("OPWRIGHT_SUPPLIER")) else None,
     )
+
+
+def ask_compilers() -> None:
+    """Ask the compilers for their versions, so that forks of this process need not."""
+    _compilers()
+
+
+def _compilers() -> dict[str, Compiler | None]:
+    # pip installs Mojo beside Python, which is not on the PATH unless the environment is activated.
+    beside_python = str(Path(sys.executable).parent / "mojo")
+    return {
+        "cxx": _first_compiler(os.environ.get("CXX"), "g++", "clang++", "c++"),
+        "nvcc": _first_compiler(os.environ.get("CUDACXX"), "nvcc", *_toolkit_nvcc()),
+        "mojo": _first_compiler(os.environ.get("MOJO"), "mojo", beside_python),
+    }
 
 
 def _is_on(variable: str) -> bool:
@@ -133,6 +144,8 @@ def _gpus() -> tuple[Gpu, ...]:
 
 
 def _installed_version(distribution: str) -> str | None:
+    from importlib import metadata  # slow, and a client of the daemon does not need it
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -146,12 +159,19 @@ def _first_compiler(*candidates: str | None) -> Compiler | None:
         if path is None:
             continue
         try:
-            done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True)
+            found = os.stat(path)
+            printed = _printed_version(path, found.st_mtime_ns, found.st_size)
         except (OSError, subprocess.SubprocessError):
             continue  # a compiler that cannot print its version cannot build either
-        if done.stdout.strip():
-            return Compiler(path, _version_line(done.stdout))
+        if printed.strip():
+            return Compiler(path, _version_line(printed))
     return None
+
+
+@functools.cache
+def _printed_version(path: str, changed_ns: int, size: int) -> str:
+    """What a command prints as its version; asked again only if its file has changed since."""
+    return subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
 
 
 def _version_line(text: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import io
-import signal
 import sys
 import traceback
 from typing import Annotated, NoReturn
@@ -18,7 +17,7 @@ import typer
 import opwright
 from opwright.cli.check import check
 from opwright.cli.common import FAILED, INTERRUPTED, PASSED, WRONG_CALL
-from opwright.cli.daemon import FROM_DAEMON, daemon
+from opwright.cli.daemon import daemon
 from opwright.cli.demo import demo
 from opwright.cli.package import package, prebuild
 from opwright.cli.port import port
@@ -27,10 +26,9 @@ from opwright.cli.show import doctor, report, show
 from opwright.cli.supervise import run_supervised
 from opwright.cli.sweep import Group
 from opwright.cli.timing import bench, tune
-from opwright.daemon.client import run_command
 from opwright.errors import OpwrightError
 
-__all__ = ["app", "main", "run"]
+__all__ = ["app", "read_arguments_once", "run"]
 
 app = typer.Typer(
     cls=Group,
@@ -63,14 +61,14 @@ def _main(
     pass
 
 
-def main() -> NoReturn:
-    """Run the command line in a fork of the daemon, if it is a command for that and there is one, else here."""
-    code = run_command(sys.argv) if sys.argv[1:2] and sys.argv[1] in FROM_DAEMON else None
-    if code is None:
-        run()
-    if code < 0:
-        print(f"opwright: ended by {signal.Signals(-code).name} before the command did", file=sys.stderr)
-    sys.exit(code if code >= 0 else FAILED)
+def read_arguments_once() -> None:
+    """Import what typer imports only when it reads arguments, for forks of this process."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, Group)  # as the app says
+    context = group.make_context("opwright", ["check"], resilient_parsing=True)
+    chosen = group.get_command(context, "check")
+    assert chosen is not None
+    chosen.make_context("check", ["a.py"], parent=context, resilient_parsing=True)
 
 
 def run() -> NoReturn:

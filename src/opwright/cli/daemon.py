@@ -16,10 +16,8 @@ import typer
 from opwright.cli.common import NOTHING_RAN, PASSED
 from opwright.errors import OpwrightError
 
-__all__ = ["FROM_DAEMON", "daemon"]
+__all__ = ["daemon"]
 
-# The commands that a daemon runs: those whose own time is not what they measure.
-FROM_DAEMON = frozenset({"check", "selftest"})
 # Seconds that torch and Triton may take to import.
 _LONGEST_START = 300.0
 _MOST_MINUTES = 7 * 24 * 60
@@ -64,7 +62,7 @@ def _start(minutes: float) -> int:
         place.make(folder, {"minutes": minutes, "parts": parts})
         pid = _spawn(folder)
     found = client.about(folder)
-    commands = " and ".join(sorted(FROM_DAEMON))
+    commands = " and ".join(sorted(client.COMMANDS))
     print(
         f"ready after {found.get('seconds', 0.0):.1f} s: process {pid}. The commands {commands} start from it in this "
         f"environment; it ends after {minutes:g} minutes without one"

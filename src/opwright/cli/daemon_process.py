@@ -32,6 +32,7 @@ from typing import Any, NoReturn, TextIO
 
 import numpy as np
 
+from opwright import cli
 from opwright.checks.process import forkserver
 from opwright.daemon import client, place
 from opwright.internals.compiler import set_by_imports
@@ -184,8 +185,6 @@ def _never_back(become: Callable[[], None]) -> NoReturn:
 
 def _become_command(request: dict[str, Any], files: Sequence[int], folder: Path) -> None:
     """Run ``opwright`` as the process that asked would."""
-    from opwright import cli
-
     os.setpgid(0, 0)  # signals of a terminal reach who asked, and are passed on
     _take_streams(files)
     os.umask(request["umask"])
@@ -245,6 +244,7 @@ def main(folder: str) -> None:
         for name in _IMPORTS:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+    cli.read_arguments_once()
     forkserver.import_once()
     if not forkserver.can_use_a_gpu_after_fork():
         sys.exit("an installed package asks the GPU's driver when it is imported, so that no fork could use the GPU")

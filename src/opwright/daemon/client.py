@@ -17,8 +17,10 @@ from typing import IO, Any
 
 from opwright.daemon.place import MESSAGE_BYTES, all_folders, connect, folder_of, parts, process_of
 
-__all__ = ["ForkedServer", "Origin", "about", "forked_server", "origin", "run_command", "stop"]
+__all__ = ["COMMANDS", "ForkedServer", "Origin", "about", "forked_server", "origin", "run_command", "stop"]
 
+# The commands that a daemon runs: those whose own time is not what they measure.
+COMMANDS = frozenset({"check", "selftest"})
 # Seconds for an answer to a request. A daemon that was stopped by a signal gives none.
 _PATIENCE = 5.0
 _LOOK_AFTER_DAEMON = 2.0

@@ -44,7 +44,8 @@ def parts(environment: Mapping[str, str]) -> dict[str, str]:
         if name not in _OF_A_TERMINAL and not name.startswith(_PREFIXES_OF_TERMINALS)
     }
     others = {
-        "the interpreter": [sys.executable, sys.version, list(sys.flags)],
+        # By any of its names: "python" and "python3.11" are one.
+        "the interpreter": [sys.prefix, os.path.realpath(sys.executable), sys.version, list(sys.flags)],
         "opwright's sources": list(_stamps_of_sources()),
         "installed packages": list(_stamps_of_packages()),
         "limits": [_limits(), sorted(os.sched_getaffinity(0)), os.geteuid(), os.getegid()],

@@ -30,6 +30,7 @@ import torch
 from opwright.checks.relatives import adopt_orphans, children, end_with_parent, let_go_on
 from opwright.internals.cuda import gpus_counted_by_nvml, may_use_gpus
 from opwright.internals.names import SLOW_IMPORTS
+from opwright.machine import ask_compilers
 
 __all__ = ["MESSAGE_BYTES", "Role", "can_use_a_gpu_after_fork", "import_once", "main", "serve"]
 
@@ -53,6 +54,7 @@ class Role(StrEnum):
 
 def import_once(slow_imports: Sequence[str] = SLOW_IMPORTS) -> None:
     """Import what every worker would import. None of these may use a device or start a thread."""
+    ask_compilers()
     with gpus_counted_by_nvml():
         for name in slow_imports:
             with contextlib.suppress(ImportError):  # another version of torch
