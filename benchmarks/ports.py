@@ -1,10 +1,11 @@
 """Moves eight public extensions: attaches their sources as they are, rewrites them for torch's stable ABI, and checks.
 
-Usage: python benchmarks/ports.py CHECKOUTS RESULT.json [NAME...]
+Usage: python benchmarks/ports.py CHECKOUTS RESULT.json [--builds] [NAME...]
 
 CHECKOUTS is a folder with the repositories, each under its own name. Nothing of them is stored here; the sources are
 copied to a temporary folder, in which ``opwright port`` writes. CUDA sources are compiled where there is no GPU, and
-compared and checked where there is one.
+compared and checked where there is one. With ``--builds``, only the builds of sources for the CPU as they are are timed:
+the first one, and one after an edit.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 # ruff: noqa: E501, F821  # one line for each extension; names of dims
 import dataclasses
 import json
+import os
 import platform
 import shutil
 import sys
@@ -212,12 +214,34 @@ EXTENSIONS = {
 }  # fmt: skip
 
 
-def move(name: str, extension: Extension, checkouts: Path, folder: Path) -> dict[str, Any]:
-    """What moving one extension takes, and what the checks say."""
+def copy_of(extension: Extension, checkouts: Path, folder: Path) -> tuple[Path, Path]:
+    """A copy of an extension's source, and its folder of headers."""
     copied = folder / extension.repository
     if not copied.exists():
         shutil.copytree(checkouts / extension.repository / extension.folder, copied)
-    source, include = copied / extension.source, copied / extension.include
+    return copied / extension.source, copied / extension.include
+
+
+def build(extension: Extension, checkouts: Path, folder: Path) -> dict[str, Any]:
+    """The seconds of a first build of a source as it is, and of one after an edit; and those of the processor, which other
+    work does not lengthen."""
+    source, include = copy_of(extension, checkouts, folder)
+    seconds: dict[str, Any] = {}
+    for name in ("first", "edited"):
+        options = [f"-I{include}"]
+        kernel = extension.operator.cpp(source, name=name, entry=extension.entry, abi="aten", options=options)
+        before = os.times()
+        seconds[name] = _timed(kernel.load)
+        after = os.times()
+        processor = [after[i] - before[i] for i in range(4)]  # of this process, and of the compiler's
+        seconds[f"{name}, of the processor"] = round(sum(processor), 1)
+        source.write_text(source.read_text() + "\n// edited\n")
+    return {"source": extension.source, "seconds": seconds}
+
+
+def move(name: str, extension: Extension, checkouts: Path, folder: Path) -> dict[str, Any]:
+    """What moving one extension takes, and what the checks say."""
+    source, include = copy_of(extension, checkouts, folder)
     record: dict[str, Any] = {"source": extension.source, "cuda": source.suffix == ".cu"}
     record["lines"] = sum(bool(line.strip()) for line in source.read_text(errors="replace").splitlines())
     can_run = not record["cuda"] or this_machine().has_gpu
@@ -275,15 +299,19 @@ def _verdicts(report: CheckReport) -> dict[str, Any]:
 
 
 def main() -> None:
-    checkouts, result, *chosen = sys.argv[1:]
+    only_builds = "--builds" in sys.argv
+    checkouts, result, *chosen = [argument for argument in sys.argv[1:] if argument != "--builds"]
     records: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, extension in EXTENSIONS.items():
-            if chosen and name not in chosen:
+            if (chosen and name not in chosen) or (only_builds and extension.source.endswith(".cu")):
                 continue
             print(f"== {name}", flush=True)
             try:
-                records[name] = move(name, extension, Path(checkouts), Path(folder))
+                if only_builds:
+                    records[name] = build(extension, Path(checkouts), Path(folder))
+                else:
+                    records[name] = move(name, extension, Path(checkouts), Path(folder))
             except Exception as error:  # one that cannot be moved is a result
                 records[name] = {"error": f"{type(error).__name__}: {str(error)[:500]}"}
             print(json.dumps(records[name], indent=1)[:3000], flush=True)
