@@ -222,6 +222,13 @@ def _added(text: str, device: str) -> Result:
     return torch.stack([sums, largest]), torch.stack([wanted_sums, wanted_largest])
 
 
+def _flag(text: str, device: str) -> Result:
+    x = torch.arange(32, dtype=torch.int32, device=device)
+    y = torch.zeros_like(x)
+    ow.cuda_module(text)["flag"][2, 32, 0, 2](x, y)
+    return y, x.flip(0)
+
+
 def _passed(text: str, device: str) -> Result:
     x = torch.randint(-99, 99, (4, 128), dtype=torch.int32, device=device)
     y, sums = torch.zeros_like(x), torch.zeros(128, dtype=torch.int32, device=device)
@@ -316,5 +323,5 @@ LAUNCHES: dict[str, tuple[str, Callable[[str, str], Result]]] = {
     "handshake": (ASYNC, _handshake), "stores": (ASYNC, _stores), "sends": (ASYNC, _sends),
     "multicast": (ASYNC, _multicast), "reductions": (ASYNC, _reductions), "atomics": (ASYNC, _atomics),
     "counts": (ASYNC, _counts), "boxes": (ASYNC, _boxes),
-    "matmul": (MATMUL, _matmul), "added": (ASYNC, _added), "passed": (LIBCU, _passed),
+    "matmul": (MATMUL, _matmul), "added": (ASYNC, _added), "flag": (ASYNC, _flag), "passed": (LIBCU, _passed),
 }  # fmt: skip

@@ -233,6 +233,11 @@ WRONG = {
         "passed", "  ptx::fence_proxy_async(ptx::space_shared);\n", "", "race",
         "ptx::cp_reduce_async_bulk(ptx::space_global, ptx::space_shared, ptx::op_add, sums, own, sizeof(own));",
         "there is no fence.proxy.async between them"),
+    "a flag that releases nothing": (
+        "flag", "st.release.cluster.shared::cluster.s32", "st.relaxed.cluster.shared::cluster.s32", "race",
+        "y[threadIdx.x] = data[31 - threadIdx.x];", NOT_BETWEEN),
+    "a flag that is read by a plain load": (
+        "flag", "ld.acquire.cluster.shared::cta.s32", "ld.volatile.shared::cta.s32", "race", ".*", NOT_BETWEEN),
     "a count that is read while it changes": (
         "atomics", '"r"(mine) : "memory");\n  sync_cluster();', '"r"(mine) : "memory");', "race", ".*count.*",
         "races with an? "),

@@ -201,6 +201,27 @@ __global__ void atomics(int* y) {
   sync_cluster();
 }
 
+// The second block waits for a flag that the first one sets in its shared memory.
+__global__ void flag(const int* x, int* y) {
+  __shared__ int data[32], ready;
+  if (threadIdx.x == 0) ready = 0;
+  sync_cluster();
+  if (rank() == 0) {
+    asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(in_block(&data[threadIdx.x], 1)), "r"(x[threadIdx.x]) : "memory");
+    __syncwarp();
+    if (threadIdx.x == 0) {
+      asm volatile("st.release.cluster.shared::cluster.s32 [%0], %1;" ::"r"(in_block(&ready, 1)), "r"(1) : "memory");
+    }
+  } else {
+    int is_ready = 0;
+    while (!is_ready) {
+      asm volatile("ld.acquire.cluster.shared::cta.s32 %0, [%1];" : "=r"(is_ready) : "r"(shared_address(&ready)) : "memory");
+    }
+    y[threadIdx.x] = data[31 - threadIdx.x];
+  }
+  sync_cluster();
+}
+
 // Counts that arrive by themselves.
 __global__ void counts(unsigned* y) {
   __shared__ unsigned sum;

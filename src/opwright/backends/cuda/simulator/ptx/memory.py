@@ -19,8 +19,17 @@ def _access_type(i: Instruction, lanes: int) -> str:
     return {1: f"{volatile}{kind}", 2: f"{PTX}::Pair<{kind}>", 4: f"{PTX}::Quad<{kind}>"}[lanes]
 
 
+def _is_atomic(i: Instruction, lanes: int) -> bool:
+    """Whether an access to shared memory orders threads. (In global memory a volatile one does here.)"""
+    whole = i.type.endswith(("32_t", "64_t")) or i.type in ("float", "double")
+    return i.in_shared and lanes == 1 and whole and i.has("relaxed", "acquire", "release")
+
+
 def load(i: Instruction) -> str:
     lanes = _lanes(i)
+    if _is_atomic(i, lanes):
+        after = " opwright_sim::fence();" if i.has("acquire") else ""
+        return i.write(0, f"opwright_sim::atomic_load(reinterpret_cast<const {i.type}*>({i.address(1)}))") + after
     kind = _access_type(i, lanes)
     fence = " opwright_sim::fence();" if i.has("acquire") else ""
     place = f"*reinterpret_cast<const {kind}*>({i.address(1)})"
@@ -39,6 +48,9 @@ def store(i: Instruction) -> str:
     lanes = _lanes(i)
     kind = _access_type(i, lanes)
     fence = "opwright_sim::fence(); " if i.has("release") else ""
+    if _is_atomic(i, lanes):
+        place = f"reinterpret_cast<{i.type}*>({i.address(0)})"
+        return f"{fence}opwright_sim::atomic_store({place}, {i.value(1)});"
     values = ", ".join(i.read(r, i.type) for r in i.vector(1))
     place = f"*reinterpret_cast<{kind}*>({i.address(0)})"
     return f"{fence}{place} = {kind}{{{{{values}}}}};" if lanes > 1 else f"{fence}{place} = {values};"

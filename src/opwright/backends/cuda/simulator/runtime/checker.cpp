@@ -563,13 +563,14 @@ void Checker::ran_for_long(uint64_t pc) {
   if (++spins_ % clock_checks_before_yield == 0) worker_->yield(pc);
 }
 
-// In a checked launch the operation counts as one read and one write, at the line that called it.
-void note_atomic(const volatile void* address, unsigned size, AtomicKind) {
+// In a checked launch an update counts as one read and one write, at the line that called it.
+void note_atomic(const volatile void* address, unsigned size, AtomicKind kind) {
   if (Checker* checker = running_checker()) {
     const auto at = reinterpret_cast<uint64_t>(address);
     const auto pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
     if (at % size) checker->fault(FindingKind::misaligned, pc, at, size, "an atomic access");
-    checker->access(at, size, access_read | access_write | access_atomic, pc);
+    const uint32_t reads = kind == AtomicKind::write ? 0 : access_read, writes = kind == AtomicKind::read ? 0 : access_write;
+    checker->access(at, size, reads | writes | access_atomic, pc);
   } else {
     current_worker()->note_atomic(reinterpret_cast<uint64_t>(__builtin_return_address(0)));
   }

@@ -37,7 +37,6 @@ template <class W>
 OPWRIGHT_UNCHECKED bool swap_word(W* address, W* expected, W desired) {
   return __atomic_compare_exchange_n(address, expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
-#undef OPWRIGHT_UNCHECKED
 
 template <class T, class Update>
 OPWRIGHT_INLINE T atomic_update(T* address, Update update) {
@@ -50,6 +49,23 @@ OPWRIGHT_INLINE T atomic_update(T* address, Update update) {
   }
   return bits_as<T>(before);
 }
+
+// A load and a store that are atomic: PTX's .relaxed, .acquire and .release.
+template <class W>
+OPWRIGHT_UNCHECKED void store_word(W* address, W value) {
+  __atomic_store_n(address, value, __ATOMIC_RELAXED);
+}
+template <class T>
+OPWRIGHT_INLINE T atomic_load(const T* address) {
+  note_atomic(address, sizeof(T), AtomicKind::read);
+  return bits_as<T>(load_word(reinterpret_cast<const typename Word<sizeof(T)>::type*>(address)));
+}
+template <class T>
+OPWRIGHT_INLINE void atomic_store(T* address, T value) {
+  note_atomic(address, sizeof(T), AtomicKind::write);
+  store_word(reinterpret_cast<typename Word<sizeof(T)>::type*>(address), bits_as<typename Word<sizeof(T)>::type>(value));
+}
+#undef OPWRIGHT_UNCHECKED
 
 }  // namespace opwright_sim
 
