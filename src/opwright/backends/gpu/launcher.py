@@ -17,26 +17,28 @@ from typing import Any
 import torch
 
 from opwright.backends.gpu.arguments import Packer
+from opwright.backends.gpu.clusters import (
+    Extent,
+    allow_cluster,
+    check_cluster,
+    check_launched_cluster,
+    declared_cluster,
+    launch_with_cluster,
+)
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint
 from opwright.backends.gpu.recording import Recorder
 from opwright.backends.native.native_call import ArgumentSource, GpuKernel, KernelArgument, NativeCall, NativeCalls
 from opwright.errors import KernelRefusedError, LaunchError
 from opwright.internals.cuda import current_device, current_stream
 
-__all__ = [
-    "Configuration", "DeviceFunction", "Extent", "as_extent", "check_cluster", "conflicting_cluster",
-    "copy_from_variable", "copy_to_variable",
-]  # fmt: skip
+__all__ = ["Configuration", "DeviceFunction", "Extent", "as_extent", "copy_from_variable", "copy_to_variable"]
 
-Extent = tuple[int, int, int]
 # Limits of every GPU so far (CUDA C++ Programming Guide, technical specifications per compute capability).
 _LARGEST_GRID = (2**31 - 1, 65535, 65535)
 _LARGEST_BLOCK = (1024, 1024, 64)
 _MOST_THREADS = 1024
 # The shared memory of a block for which the kernel's attribute need not be raised.
 _DEFAULT_SHARED_BYTES = 48 * 1024
-# The blocks of a cluster: on every GPU that has clusters, and where a kernel allows sizes that are not portable.
-_PORTABLE_CLUSTER, _LARGEST_CLUSTER = 8, 16
 
 
 def as_extent(extent: int | Sequence[int], what: str, kernel: str) -> Extent:
@@ -97,29 +99,10 @@ class Configuration:
         """The threads of one block."""
         return self.block[0] * self.block[1] * self.block[2]
 
-
-def check_cluster(kernel: str, cluster: Extent, grid: Extent) -> None:
-    """Raise a LaunchError if no GPU has such a cluster, or if the grid is not a whole number of them."""
-    blocks = cluster[0] * cluster[1] * cluster[2]
-    if not 1 <= blocks <= _LARGEST_CLUSTER:
-        raise LaunchError(
-            f"{kernel}: a cluster of {cluster} has {blocks} blocks",
-            fix=f"a cluster has 1 to {_PORTABLE_CLUSTER} blocks, and up to {_LARGEST_CLUSTER} on some GPUs (an H100)",
-        )
-    if any(g % c for g, c in zip(grid, cluster, strict=True)):
-        raise LaunchError(
-            f"{kernel}: a grid of {grid} blocks is no whole number of clusters of {cluster} blocks",
-            fix="round the grid up to a multiple of the cluster in each direction, and let the blocks beyond the data "
-            "do nothing (they still take part in the cluster's barriers)",
-        )
-
-
-def conflicting_cluster(kernel: str, given: Extent, declared: Extent) -> LaunchError:
-    """The error for a launch with another cluster than the kernel's ``__cluster_dims__``."""
-    return LaunchError(
-        f"{kernel} is launched with clusters of {given} blocks, and its __cluster_dims__ are {declared}",
-        fix="leave the cluster out at the launch, or __cluster_dims__ out of the source",
-    )
+    @property
+    def names_cluster(self) -> bool:
+        """Whether the launch names a cluster of several blocks, for which the driver's plain call has no parameter."""
+        return self.cluster is not None and self.cluster != (1, 1, 1)
 
 
 def _exceeds(extent: Extent, limit: Extent) -> bool:
@@ -193,7 +176,7 @@ class DeviceFunction:
     def prepared(self, configuration: Configuration, device: int) -> GpuKernel | None:
         """The kernel for the native launcher; None before the first launch, for large structs as parameters, and for
         a cluster that the launch names."""
-        if device not in configuration.checked_devices or self._has_large_struct or _takes_attributes(configuration):
+        if device not in configuration.checked_devices or self._has_large_struct or configuration.names_cluster:
             return None
         handle = int(self._kernel.handle)
         shape = configuration.grid, configuration.block, configuration.shared_bytes
@@ -253,52 +236,17 @@ class DeviceFunction:
             before = _driver(driver.cuKernelGetAttribute(dynamic_limit, handle, number))
             if configuration.shared_bytes > before:
                 _driver(driver.cuKernelSetAttribute(dynamic_limit, configuration.shared_bytes, handle, number))
-        self._check_cluster(configuration, handle, number)
+        declared = declared_cluster(handle, number)
+        check_launched_cluster(self.name, configuration.cluster, declared, configuration.grid, device)
+        allow_cluster(declared or configuration.cluster or (1, 1, 1), handle, number)
+        if declared is not None:
+            configuration.cluster = None  # the driver reads it from the kernel
         shape: dict[str, Any] = {"grid": configuration.grid}
-        if _takes_attributes(configuration):  # cuda-core counts the grid in clusters then
-            shape = {"grid": _in_clusters(configuration), "cluster": configuration.cluster}
+        if configuration.names_cluster:  # cuda-core counts the grid in clusters then
+            clusters = tuple(g // c for g, c in zip(configuration.grid, configuration.cluster or (), strict=True))
+            shape = {"grid": clusters, "cluster": configuration.cluster}
         configuration.native = LaunchConfig(**shape, block=configuration.block, shmem_size=configuration.shared_bytes)
         configuration.checked_devices.add(device)
-
-    def _check_cluster(self, configuration: Configuration, handle: Any, device: Any) -> None:
-        """Compare the cluster with the kernel's own, and allow one of a size that is not portable."""
-        from cuda.bindings import driver
-
-        attribute, given = driver.CUfunction_attribute, configuration.cluster
-        width, height, depth = (
-            int(_driver(driver.cuKernelGetAttribute(one, handle, device)))
-            for one in (
-                attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
-                attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
-                attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
-            )
-        )
-        declared = (width, max(height, 1), max(depth, 1)) if width else None
-        if declared is not None and given is not None and given != declared:
-            raise conflicting_cluster(self.name, given, declared)
-        if declared is not None:
-            check_cluster(self.name, declared, configuration.grid)
-            configuration.cluster = None  # the driver reads it from the kernel
-        cluster = declared or given or (1, 1, 1)
-        if cluster != (1, 1, 1) and torch.cuda.get_device_capability()[0] < 9:
-            raise LaunchError(
-                f"{self.name}: clusters of {cluster} blocks are asked for, and this GPU has none",
-                fix="clusters need compute capability 9.0 (Hopper) or higher",
-            )
-        if cluster[0] * cluster[1] * cluster[2] > _PORTABLE_CLUSTER:
-            allowed = attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            _driver(driver.cuKernelSetAttribute(allowed, 1, handle, device))
-
-
-def _takes_attributes(configuration: Configuration) -> bool:
-    """Whether the launch names a cluster of several blocks, for which the driver's plain call has no parameter."""
-    return configuration.cluster is not None and configuration.cluster != (1, 1, 1)
-
-
-def _in_clusters(configuration: Configuration) -> Extent:
-    assert configuration.cluster is not None  # asked by the caller
-    x, y, z = (g // c for g, c in zip(configuration.grid, configuration.cluster, strict=True))
-    return x, y, z
 
 
 @functools.cache
@@ -409,25 +357,16 @@ def _launch_with_structs(kernel: Any, configuration: Configuration, packed: Sequ
     # Each parameter's bytes; a parameter of fewer than eight reads the low ones.
     held = [ctypes.create_string_buffer(w, len(w)) if isinstance(w, bytes) else ctypes.c_int64(w) for w in packed]
     addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(h) for h in held))
-    function = driver.CUfunction(int(kernel.handle))
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = configuration.grid
-    config.blockDimX, config.blockDimY, config.blockDimZ = configuration.block
-    config.sharedMemBytes, config.hStream = configuration.shared_bytes, driver.CUstream(raw_stream)
-    if _takes_attributes(configuration):
-        config.attrs, config.numAttrs = [_cluster_attribute(configuration)], 1
-    _driver(driver.cuLaunchKernelEx(config, function, ctypes.addressof(addresses), 0))
-
-
-def _cluster_attribute(configuration: Configuration) -> Any:
-    from cuda.bindings import driver
-
-    assert configuration.cluster is not None  # asked by the caller
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-    dim = attribute.value.clusterDim
-    dim.x, dim.y, dim.z = configuration.cluster
-    return attribute
+    function, parameters = driver.CUfunction(int(kernel.handle)), ctypes.addressof(addresses)
+    if configuration.names_cluster:
+        shape = configuration.grid, configuration.block, configuration.cluster or (1, 1, 1), configuration.shared_bytes
+        _driver(driver.cuLaunchKernelEx(launch_with_cluster(*shape, raw_stream), function, parameters, 0))
+        return
+    _driver(
+        driver.cuLaunchKernel(
+            function, *configuration.grid, *configuration.block, configuration.shared_bytes, raw_stream, parameters, 0
+        )
+    )
 
 
 def _driver(outcome: tuple[Any, ...]) -> Any:

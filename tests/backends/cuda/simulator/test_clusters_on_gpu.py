@@ -53,6 +53,9 @@ def test_clusters_of_sixteen_blocks() -> None:
     y = torch.zeros_like(x)
     ow.cuda_module(GROUPS)["ring"][32, 32, 0, 16](x, y, 5)
     assert torch.equal(y, x.view(2, 16, 32).roll(5, 1).flatten() + 5)
+    handed = torch.arange(16 * 64.0, device="cuda")
+    ow.cuda_module(GROUPS)["through_global_memory<16>"][16, 64](handed)
+    assert torch.equal(handed.cpu(), torch.arange(16 * 64.0).view(16, 64).roll(-3, 0).flatten() + 3)
 
 
 def test_launches_are_captured_in_a_graph() -> None:

@@ -30,8 +30,9 @@ from opwright.backends.cuda.simulator.abi import (
 from opwright.backends.cuda.simulator.compilation import Built
 from opwright.backends.cuda.simulator.findings import MemoryRange, describe
 from opwright.backends.gpu.arguments import KernelStruct, Packer
+from opwright.backends.gpu.clusters import conflicting_cluster
 from opwright.backends.gpu.device_code import Parameter, ParameterKind, typed_parameter
-from opwright.backends.gpu.launcher import Configuration, conflicting_cluster
+from opwright.backends.gpu.launcher import Configuration
 from opwright.errors import KernelError, LaunchError, SimulatorError
 
 __all__ = ["SimulatedKernel", "SimulatedVariable", "Unwritten", "load"]

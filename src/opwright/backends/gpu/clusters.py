@@ -1,0 +1,116 @@
+"""Clusters of thread blocks: what a launch may ask for, and how the driver is asked for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from opwright.errors import LaunchError
+
+__all__ = [
+    "Extent",
+    "allow_cluster",
+    "check_cluster",
+    "check_launched_cluster",
+    "conflicting_cluster",
+    "declared_cluster",
+    "launch_with_cluster",
+]
+
+Extent = tuple[int, int, int]
+# The blocks of a cluster: on every GPU that has clusters, and where a kernel allows sizes that are not portable.
+_PORTABLE, _LARGEST = 8, 16
+_FIRST_CAPABILITY = 9  # Hopper
+
+
+def check_cluster(kernel: str, cluster: Extent, grid: Extent) -> None:
+    """Raise a LaunchError if no GPU has such a cluster, or if the grid is not a whole number of them."""
+    blocks = cluster[0] * cluster[1] * cluster[2]
+    if not 1 <= blocks <= _LARGEST:
+        raise LaunchError(
+            f"{kernel}: a cluster of {cluster} has {blocks} blocks",
+            fix=f"a cluster has 1 to {_PORTABLE} blocks, and up to {_LARGEST} on some GPUs (an H100)",
+        )
+    if any(g % c for g, c in zip(grid, cluster, strict=True)):
+        raise LaunchError(
+            f"{kernel}: a grid of {grid} blocks is no whole number of clusters of {cluster} blocks",
+            fix="round the grid up to a multiple of the cluster in each direction, and let the blocks beyond the data "
+            "do nothing (they still take part in the cluster's barriers)",
+        )
+
+
+def conflicting_cluster(kernel: str, given: Extent, declared: Extent) -> LaunchError:
+    """The error for a launch with another cluster than the kernel's ``__cluster_dims__``."""
+    return LaunchError(
+        f"{kernel} is launched with clusters of {given} blocks, and its __cluster_dims__ are {declared}",
+        fix="leave the cluster out at the launch, or __cluster_dims__ out of the source",
+    )
+
+
+def check_launched_cluster(
+    kernel: str, given: Extent | None, declared: Extent | None, grid: Extent, device: int
+) -> None:
+    """Compare the cluster of a launch with the kernel's own and with the GPU.
+
+    Raises:
+        LaunchError: they differ, the grid is no whole number of clusters, or the GPU has none.
+    """
+    if declared is not None and given is not None and given != declared:
+        raise conflicting_cluster(kernel, given, declared)
+    if declared is not None:
+        check_cluster(kernel, declared, grid)
+    cluster = declared or given or (1, 1, 1)
+    if cluster != (1, 1, 1) and torch.cuda.get_device_capability(device)[0] < _FIRST_CAPABILITY:
+        raise LaunchError(
+            f"{kernel}: clusters of {cluster} blocks are asked for, and this GPU has none",
+            fix="clusters need compute capability 9.0 (Hopper) or higher",
+        )
+
+
+def declared_cluster(kernel: Any, device: Any) -> Extent | None:
+    """The ``__cluster_dims__`` of a kernel that is loaded, by the driver's handles."""
+    from cuda.bindings import driver
+
+    names = driver.CUfunction_attribute
+    width, height, depth = (
+        _value(driver.cuKernelGetAttribute(one, kernel, device))
+        for one in (
+            names.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
+            names.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+            names.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
+        )
+    )
+    return (width, max(height, 1), max(depth, 1)) if width else None
+
+
+def allow_cluster(cluster: Extent, kernel: Any, device: Any) -> None:
+    """Let a kernel be launched with a cluster of a size that is not portable."""
+    from cuda.bindings import driver
+
+    if cluster[0] * cluster[1] * cluster[2] > _PORTABLE:
+        allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        _value(driver.cuKernelSetAttribute(allowed, 1, kernel, device))
+
+
+def launch_with_cluster(grid: Extent, block: Extent, cluster: Extent, shared_bytes: int, stream: int) -> Any:
+    """The driver's form of a launch; its grid is in blocks."""
+    from cuda.bindings import driver
+
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    dim = attribute.value.clusterDim
+    dim.x, dim.y, dim.z = cluster
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = block
+    config.sharedMemBytes, config.hStream = shared_bytes, driver.CUstream(stream)
+    config.attrs, config.numAttrs = [attribute], 1
+    return config
+
+
+def _value(outcome: tuple[Any, ...]) -> int:
+    status, *values = outcome
+    if int(status) != 0:
+        raise LaunchError(f"a CUDA driver call failed: {status.name}")
+    return int(values[0]) if values else 0
