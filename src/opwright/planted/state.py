@@ -241,11 +241,12 @@ def _(x: Tensor, a: float) -> Tensor:
         return a * scratch
 
 
-@scale.python(name="has scratch memory for each thread")
+@scale.python(name="has scratch memory for each thread and device")
 def _(x: Tensor, a: float) -> Tensor:
-    if not hasattr(_own, "scratch"):
-        _own.scratch = torch.empty(1 << 23, dtype=torch.uint8, device=x.device)
-    scratch = _own.scratch[: x.nbytes].view(x.dtype)
+    kept = _own.__dict__.setdefault("scratch", {})
+    if x.device not in kept:
+        kept[x.device] = torch.empty(1 << 23, dtype=torch.uint8, device=x.device)
+    scratch = kept[x.device][: x.nbytes].view(x.dtype)
     scratch.copy_(x)
     return a * scratch
 

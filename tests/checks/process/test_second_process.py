@@ -69,6 +69,16 @@ def test_both_processes_call_the_kernel(tmp_path: Path, monkeypatch: pytest.Monk
     assert {"values", "opcheck", "torch.compile", "afterwards"} <= {*found}
 
 
+def test_the_reference_is_checked_in_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = """
+    double.register_vmap(lambda info, in_dims, x: (x + x, in_dims[0]))
+    """
+    report = ow.check(operator(tmp_path, monkeypatch, more=more), kernels=["reference"], device="cpu")
+    assert report.passed, report
+    assert {"vmap", "opcheck", "torch.compile"} <= {f.check for f in report.verdicts[0].findings}
+    assert callers(tmp_path) == 0
+
+
 @pytest.mark.parametrize("checks", [["opcheck", "torch.compile"], ["values", "two threads"]])
 def test_one_group_of_checks_has_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checks: list[str]

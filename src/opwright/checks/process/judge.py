@@ -121,7 +121,8 @@ def _judge(pipe: _Pipe, link: Connection, job: Job, others: Sequence[socket.sock
 
 
 def _started_second(pipe: _Pipe, link: Connection, operator: Op, job: Job) -> SecondProcess:
-    second = SecondProcess(link, RemoteCalls(link, operator.contract.signature, pipe.send))
+    calls = RemoteCalls(link, operator.contract.signature, pipe.send)
+    second = SecondProcess(link, calls, builds=job.kernel != REFERENCE)
     second.start(write_job(dataclasses.replace(job, temporary=job.second_temporary)))
     return second
 

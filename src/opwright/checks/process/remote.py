@@ -164,10 +164,13 @@ class SecondProcess:
 
     The first one runs them where this one cannot: as if a GPU were for one process only, or a kernel's file for one
     import.
+
+    Args:
+        builds: whether there is a kernel to be built and loaded, or the reference runs.
     """
 
-    def __init__(self, link: Connection, calls: RemoteCalls) -> None:
-        self._link, self._calls = link, calls
+    def __init__(self, link: Connection, calls: RemoteCalls, *, builds: bool) -> None:
+        self._link, self._calls, self._builds = link, calls, builds
         self._names: list[str] = []
         self._is_ready: bool | None = None
 
@@ -193,7 +196,7 @@ class SecondProcess:
     def _has_begun(self) -> bool:
         calls = self._calls
         try:
-            if calls.why_unavailable() or calls.what_went_wrong() or calls.what_went_wrong():
+            if calls.why_unavailable() or (self._builds and (calls.what_went_wrong() or calls.what_went_wrong())):
                 return False
             return "cannot" not in calls.answer()[0]
         except Ended:
