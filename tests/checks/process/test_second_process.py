@@ -102,7 +102,7 @@ def test_what_is_wrong_is_found_there(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "afterwards" in {f.check for f in verdict.findings}
 
 
-def test_its_end_is_a_finding_of_the_check_that_it_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_end_is_found_by_the_first_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     more = """
     double.register_vmap(lambda info, in_dims, x: end())
     """
@@ -111,7 +111,33 @@ def test_its_end_is_a_finding_of_the_check_that_it_ran(tmp_path: Path, monkeypat
     assert failure.check == "vmap"
     assert f"crashed with {signal.SIGKILL.name}" in failure.message
     assert {"values", "gradients"} <= {f.check for f in verdict.findings}, "what ran before is kept"
-    assert len([*tmp_path.glob("ended *")]) == 1
+    assert len([*tmp_path.glob("ended *")]) == 2
+
+
+@pytest.mark.parametrize("what", ["raise OSError('it is taken')", "os._exit(3)"])
+@pytest.mark.parametrize("fail_fast", [False, True])
+def test_what_is_for_one_process_only_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, fail_fast: bool
+) -> None:
+    more = f"""
+    @double.python(name="of one process")
+    def _(x):
+        try:
+            (here / "taken").touch(exist_ok=False)
+            (here / "by").write_text(str(os.getpid()))
+        except FileExistsError:
+            (here / "refused").touch()
+            while not (here / "by").exists():
+                pass
+            if (here / "by").read_text() != str(os.getpid()):
+                {what}
+        return x + x
+    """
+    checked = operator(tmp_path, monkeypatch, more=more)
+    report = ow.check(checked, kernels=["of one process"], device="cpu", fail_fast=fail_fast)
+    assert report.passed, report
+    assert (tmp_path / "refused").exists()
+    assert {"opcheck", "torch.compile"} <= {f.check for f in report.verdicts[0].findings}
 
 
 @pytest.mark.parametrize("refusal", ["raise OSError('one process only')", "os._exit(3)"])

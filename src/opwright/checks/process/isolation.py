@@ -137,12 +137,9 @@ def run_job(server: ForkServer, job: Job, timeout: float, on_message: Callable[[
                 kill(pid)
             raise
     gives_up = hung or bool(conversation.broken)
-    codes = {
-        name: _end(server, pid, at_once=gives_up or (name == "second" != conversation.ended))
-        for name, pid in pids.items()
-    }
+    codes = {name: _end(server, pid, at_once=gives_up or name == "second") for name, pid in pids.items()}
     return Ending(
-        exit_code=codes[conversation.ended],
+        exit_code=codes["kernel" if conversation.kernel_ended else "judge"],
         hung=hung,
         doing=conversation.doing,
         case=conversation.case,
@@ -260,8 +257,7 @@ class _Conversation:
         self._partial = b""
         self.output = b""
         self.doing, self.case, self.who, self.at = "start", "", KERNEL, ""
-        self.finished, self.broken = False, ""
-        self.ended = "judge"  # the process whose end has ended the check
+        self.finished, self.kernel_ended, self.broken = False, False, ""
         self._received = 0
         self._step_began = self._check_began = time.monotonic()
 
@@ -318,7 +314,7 @@ class _Conversation:
             if isinstance(message, RankEnded):
                 self.send(json.dumps(self._how_rank_ended(message.number)).encode() + b"\n")
             if isinstance(message, KernelEnded):
-                self.ended, self.broken = "second" if message.second else "kernel", message.broken
+                self.kernel_ended, self.broken = True, message.broken
             self.finished = self.finished or isinstance(message, Done | Unavailable)
             self._on_message(message)
         return bool(data)

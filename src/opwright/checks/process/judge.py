@@ -11,6 +11,7 @@ import socket
 import traceback
 from collections.abc import Iterator, Sequence
 
+from opwright.checks import meaning
 from opwright.checks.context import Context
 from opwright.checks.process.ahead import longest_dim
 from opwright.checks.process.messages import (
@@ -30,7 +31,7 @@ from opwright.checks.process.messages import (
     write_message,
 )
 from opwright.checks.process.ranks import RemoteRanks
-from opwright.checks.process.remote import NotSimulated, RemoteCalls, SecondEnded, SecondProcess
+from opwright.checks.process.remote import NotSimulated, RemoteCalls, SecondProcess
 from opwright.checks.process.setup import enter, error_of_check, hide_memory, join_alone, load_operator, prepare_torch
 from opwright.checks.process.wire import BrokenAnswer, Connection, Ended
 from opwright.checks.state import in_simulator
@@ -86,8 +87,8 @@ def main(messages: socket.socket, kernel: socket.socket, *others: socket.socket)
     except NotSimulated as refused:
         pipe.send(NotRunnable(str(refused)))
         pipe.send(Done())
-    except Ended as ended:
-        pipe.send(KernelEnded(second=isinstance(ended, SecondEnded)))
+    except Ended:
+        pipe.send(KernelEnded())
     except BrokenAnswer as broken:
         pipe.send(KernelEnded(str(broken)))
 
@@ -121,7 +122,12 @@ def _judge(pipe: _Pipe, link: Connection, job: Job, others: Sequence[socket.sock
 
 
 def _started_second(pipe: _Pipe, link: Connection, operator: Op, job: Job) -> SecondProcess:
-    calls = RemoteCalls(link, operator.contract.signature, pipe.send)
+
+    def relay(message: Message) -> None:
+        if not isinstance(message, Suspected):
+            pipe.send(message)
+
+    calls = RemoteCalls(link, operator.contract.signature, relay)
     second = SecondProcess(link, calls, builds=job.kernel != REFERENCE)
     second.start(write_job(dataclasses.replace(job, temporary=job.second_temporary)))
     return second
@@ -192,19 +198,21 @@ def _run_checks(
     context: Context, calls: RemoteCalls, job: Job, second: SecondProcess | None
 ) -> Iterator[Finding | NotChecked]:
     chosen = [name for name in CHECKS if not job.checks or name in job.checks]
-    if second is not None:
-        second.begin([name for name in chosen if name in OF_REGISTRATION], context)
     for name in chosen:
         context.progress(name, "")
         try:
-            if second is not None and second.runs(name):
-                yield from second.check(name)
+            passed = None if second is None else second.passed(name)
+            if passed is not None:
+                yield from passed
             elif name in BESIDE_THE_KERNEL:
                 yield from calls.check(name, context)
             else:
                 yield from CHECKS[name](context)
         except Exception:  # an error in a check is never a pass
             yield error_of_check(name, traceback.format_exc(limit=-4))
+        if second is not None and not second.has_begun and name != meaning.NAME:
+            # The first one has called the kernel, and has what only one process can have.
+            second.begin([name for name in chosen if name in OF_REGISTRATION], context)
 
 
 def _choose_cases(context: Context, job: Job) -> tuple[list[Case], list[NotChecked]]:

@@ -164,14 +164,9 @@ class Unavailable:
 
 @dataclass(frozen=True)
 class KernelEnded:
-    """The process of the kernel has ended before the checks have; or it was given up, as ``broken`` says.
-
-    Attributes:
-        second: whether it is the second one.
-    """
+    """The process of the kernel has ended before the checks have; or it was given up, as ``broken`` says."""
 
     broken: str = ""
-    second: bool = False
 
 
 @dataclass(frozen=True)

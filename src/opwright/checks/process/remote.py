@@ -16,9 +16,9 @@ from opwright.checks.process.wire import BrokenAnswer, Connection, Ended, dtype_
 from opwright.checks.state import in_simulator
 from opwright.contract.signature import Signature
 from opwright.errors import CheckError
-from opwright.results import Finding, NotChecked
+from opwright.results import Finding, NotChecked, Status
 
-__all__ = ["NotSimulated", "RemoteCalls", "SecondEnded", "SecondProcess", "raised_from"]
+__all__ = ["NotSimulated", "RemoteCalls", "SecondProcess", "raised_from"]
 
 # The findings of a check that is run there.
 _MOST_RESULTS = 200
@@ -162,8 +162,8 @@ class RemoteCalls:
 class SecondProcess:
     """A process of the kernel that runs some checks while the first one answers the judge's questions.
 
-    The first one runs them where this one cannot: as if a GPU were for one process only, or a kernel's file for one
-    import.
+    It only saves time: what it does not pass, the first one runs, whose word counts. So nothing is found because there
+    are two, as where a GPU, a port or a file is for one process only.
 
     Args:
         builds: whether there is a kernel to be built and loaded, or the reference runs.
@@ -173,6 +173,10 @@ class SecondProcess:
         self._link, self._calls, self._builds = link, calls, builds
         self._names: list[str] = []
         self._is_ready: bool | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._names)
 
     def start(self, job: bytes) -> None:
         """Let it load the kernel, which the first one has compiled."""
@@ -185,37 +189,25 @@ class SecondProcess:
         with contextlib.suppress(Ended):
             self._link.ask("checks", {"names": names, **_known_by(context)})
 
-    def runs(self, name: str) -> bool:
-        """Whether a check runs there."""
-        if name not in self._names:
-            return False
-        if self._is_ready is None:
-            self._is_ready = self._has_begun()
-        return self._is_ready
+    def passed(self, name: str) -> list[Finding | NotChecked] | None:
+        """The results of the next check, if it runs there and passes, or has nothing to check; else None."""
+        if name not in self._names or self._is_ready is False:
+            return None
+        try:
+            self._is_ready = self._is_ready or self._is_able()
+            results = [*self._calls.results_of(name)] if self._is_ready else []
+        except (Ended, BrokenAnswer, CheckError, torch.OutOfMemoryError):
+            self._is_ready = False
+        if not self._is_ready:
+            return None
+        statuses = {r.status for r in results if isinstance(r, Finding)}
+        return results if statuses == {Status.PASS} or not results else None
 
-    def _has_begun(self) -> bool:
+    def _is_able(self) -> bool:
         calls = self._calls
-        try:
-            if calls.why_unavailable() or (self._builds and (calls.what_went_wrong() or calls.what_went_wrong())):
-                return False
-            return "cannot" not in calls.answer()[0]
-        except Ended:
+        if calls.why_unavailable() or (self._builds and (calls.what_went_wrong() or calls.what_went_wrong())):
             return False
-
-    def check(self, name: str) -> Iterator[Finding | NotChecked]:
-        """What a check finds there.
-
-        Raises:
-            SecondEnded: the process has ended.
-        """
-        try:
-            yield from self._calls.results_of(name)
-        except Ended as ended:
-            raise SecondEnded from ended
-
-
-class SecondEnded(Ended):
-    """It is the second process of the kernel that has ended."""
+        return "cannot" not in calls.answer()[0]
 
 
 def _known_by(context: Context) -> dict[str, Any]:
