@@ -49,6 +49,11 @@ from opwright.runtime.op import Op
 __all__ = ["main"]
 
 
+# The share of a step's time for which the second process of a kernel may say nothing. It may wait for what the first
+# one has, which then runs the check in the rest of that time.
+_PATIENCE = 0.4
+
+
 class _Pipe:
     """The connection to the process that checks, which first sends the job."""
 
@@ -114,14 +119,20 @@ def _judge(pipe: _Pipe, link: Connection, job: Job, others: Sequence[socket.sock
         pipe.send(Unavailable(unavailable))
         return
     if _is_built(pipe, calls, operator, job):
-        second = _started_second(pipe, Connection(others[0]), operator, job) if job.has_second else None
-        remote = RemoteRanks(job, others, operator.contract.signature, pipe.send, lambda i: pipe.ask(RankEnded(i)))
-        for result in _results(pipe, calls, operator, job, remote if job.ranks else job.why_no_ranks, second):
+        second = _started_second(pipe, others[0], operator, job) if job.has_second else None
+        ranks = _ranks(pipe, others, operator, job) if job.ranks else job.why_no_ranks
+        for result in _results(pipe, calls, operator, job, ranks, second):
             pipe.send_result(result)
     pipe.send(Done())
 
 
-def _started_second(pipe: _Pipe, link: Connection, operator: Op, job: Job) -> SecondProcess:
+def _ranks(pipe: _Pipe, sockets: Sequence[socket.socket], operator: Op, job: Job) -> RemoteRanks:
+    return RemoteRanks(job, sockets, operator.contract.signature, pipe.send, lambda i: pipe.ask(RankEnded(i)))
+
+
+def _started_second(pipe: _Pipe, connection: socket.socket, operator: Op, job: Job) -> SecondProcess:
+    connection.settimeout(_PATIENCE * job.timeout)
+    link = Connection(connection)
 
     def relay(message: Message) -> None:
         if not isinstance(message, Suspected):
