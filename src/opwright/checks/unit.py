@@ -152,8 +152,21 @@ class _FirstFailure(Exception):
     """Ends a worker whose kernel has failed, where no more is asked."""
 
 
+# One for each unit that is checked in this process at the moment.
+_running: list[object] = []
+
+
 def check_unit(unit: CheckUnit, progress: Progress) -> Verdict:
     """Check one kernel on this machine; ``progress`` is called with each step."""
+    this = object()
+    _running.append(this)
+    try:
+        return _check_unit(unit, progress)
+    finally:
+        _running.remove(this)
+
+
+def _check_unit(unit: CheckUnit, progress: Progress) -> Verdict:
     started = time.monotonic()
     task, settings = unit.task, unit.settings
     if task.refused is not None:
@@ -161,7 +174,7 @@ def check_unit(unit: CheckUnit, progress: Progress) -> Verdict:
     report, ending = _run_in_worker(unit, progress)
     if report.refused and task.else_interpret:
         progress(task, f"it is interpreted: {report.refused}")
-        return check_unit(CheckUnit.of(task.interpreted(report.refused), settings), progress)
+        return _check_unit(CheckUnit.of(task.interpreted(report.refused), settings), progress)
     if report.refused:
         return _refusal(task, report.refused, settings)
     if report.unavailable:
@@ -286,7 +299,8 @@ def _has_second(settings: Settings, ranks: Mapping[str, Any]) -> bool:
     chosen = set(settings.checks or CHECKS)
     is_short = bool(settings.case) or settings.level == "smoke"
     both = chosen & OF_REGISTRATION and chosen - OF_REGISTRATION
-    return bool(both) and not is_short and "ranks" not in ranks and _cores() > 1
+    has_room = _cores() >= 2 * max(1, len(_running))
+    return bool(both) and not is_short and "ranks" not in ranks and has_room
 
 
 def _cores() -> int:

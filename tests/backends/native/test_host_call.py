@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import opwright as ow
-from opwright.backends.native import host_call, host_function, tensor_access
+from opwright.backends.native import host_function, python_function, tensor_access
 from opwright.backends.native.host_call import HostFunction
 
 pytestmark = pytest.mark.compiler
@@ -183,7 +183,7 @@ def test_without_pythons_headers_or_on_another_torch_there_is_the_dispatcher(nam
     monkeypatch.undo()
     same.cpp(tmp_path / "same.cpp", name="native")
     assert direct_of(same) is not None
-    monkeypatch.setattr(host_call, "access_to_tensors", lambda: None)
+    monkeypatch.setattr(python_function, "access_to_tensors", lambda: None)
     same.cpp(tmp_path / "same.cpp", name="native")
     assert direct_of(same) is None
     assert torch.equal(same(x), x)

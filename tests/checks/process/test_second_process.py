@@ -93,6 +93,13 @@ def test_without_a_second_core_there_is_one(tmp_path: Path, monkeypatch: pytest.
     assert callers(tmp_path) == 1
 
 
+def test_while_every_core_has_a_kernel_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others: list[object] = [object()] * (len(os.sched_getaffinity(0)) // 2)
+    monkeypatch.setattr(unit, "_running", others)
+    assert ow.check(operator(tmp_path, monkeypatch), device="cpu").passed
+    assert callers(tmp_path) == 1
+
+
 def test_what_is_wrong_is_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     more = """
     double.register_vmap(lambda info, in_dims, x: (x + x + 1, in_dims[0]))
