@@ -601,3 +601,23 @@ def test_what_a_reference_writes_with_gradients_is_refused_for_a_leaf_as_in_torc
     add_out(a, b, written)
     written.sum().backward()
     assert torch.equal(a.grad, torch.ones(3))
+
+
+@pytest.mark.parametrize("kind", ["tracked", "under no_grad"])
+def test_a_reference_may_use_a_name_that_is_defined_later(namespace, kind):
+    def double(x: Annotated[Float[Tensor, "n"], ow.mutated]) -> None:
+        by_two(x)
+
+    function = double if kind == "tracked" else torch.no_grad()(double)
+    operator = ow.op(f"{namespace}::double_later")(function)
+
+    def by_two(x):
+        x.mul_(2)
+
+    x = torch.ones(3, requires_grad=True)
+    if kind == "tracked":
+        with pytest.raises(RuntimeError, match="leaf Variable"):
+            operator(x)
+    else:
+        operator(x)
+        assert x.tolist() == [2, 2, 2]

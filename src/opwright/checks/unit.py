@@ -299,8 +299,7 @@ def _has_second(settings: Settings, ranks: Mapping[str, Any]) -> bool:
     chosen = set(settings.checks or CHECKS)
     is_short = bool(settings.case) or settings.level == "smoke"
     both = chosen & OF_REGISTRATION and chosen - OF_REGISTRATION
-    has_room = _cores() >= 2 * max(1, len(_running))
-    return bool(both) and not is_short and "ranks" not in ranks and has_room
+    return bool(both) and not is_short and "ranks" not in ranks and _cores() >= 2 * len(_running)
 
 
 def _cores() -> int:

@@ -67,8 +67,11 @@ def redispatch_below_autograd(overload: Any, keyset: Any, args: Any, keywords: d
 def is_under_no_grad(function: Any) -> bool:
     """Whether a function is decorated with ``torch.no_grad()``. torch keeps the decorator's ``clone`` in the closure:
     if it ever keeps something else, the function counts as not decorated."""
-    cells = getattr(function, "__closure__", None) or ()
-    return any(isinstance(getattr(cell.cell_contents, "__self__", None), torch.no_grad) for cell in cells)
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # the cell of a name that is defined later is empty
+            if isinstance(getattr(cell.cell_contents, "__self__", None), torch.no_grad):
+                return True
+    return False
 
 
 def is_functionalize() -> bool:
