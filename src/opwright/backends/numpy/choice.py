@@ -75,6 +75,11 @@ class Choices:
                 self._quick.clear()
             self._quick[key] = way
 
+    def send_to_numpy(self, form: Form) -> None:
+        """Let NumPy run calls of this form."""
+        self._ways[form] = NUMPY
+        self._quick.clear()
+
     def choose(self, form: Form, arguments: str, seconds: dict[str, float]) -> MeasuredWays:
         """Choose the fastest way; NumPy unless another is clearly faster, since times vary."""
         chosen = min(seconds, key=lambda way: seconds[way] * (_CLEARLY if way == NUMPY else 1.0))

@@ -15,7 +15,7 @@ from opwright.backends.build_tools import build_tools
 from opwright.backends.numpy import tracing
 from opwright.backends.numpy.choice import NUMPY, Choices, Form, MeasuredWays, form_of, quick_key, shown
 from opwright.backends.numpy.finishing import Finishing, finish
-from opwright.backends.numpy.numba_compiled import NumbaCompiled, has_numba
+from opwright.backends.numpy.numba_compiled import NumbaCompiled, Stopped, has_numba
 from opwright.backends.numpy.state import State, refuse_subclasses
 from opwright.backends.numpy.statements import first_difference
 from opwright.backends.numpy.torch_compiled import Compilation, TorchCompiled
@@ -215,12 +215,15 @@ class CompiledNumpy:
 
     def _run_quickly(self, key: Any, way: str, args: Any) -> Any:
         """Run what an earlier call with the same types, dtypes and shapes has run; NotImplemented if it cannot."""
+        guard = self._guard(way, args, {})
         token = _running.set(_Arguments(args) if self._verify != "never" else None)
         try:
             result = self._ways[way].quickly(key, args)
             call = _running.get()
         except ArgumentError:
             raise
+        except Stopped as stopped:
+            return self._stopped(stopped, way, guard or Call(self._function, args, {}, single=False))
         except Exception as error:
             call = Call(self._function, args, {}, single=self._default_float_dtype == "float32")
             return self._or_numpys(call, functools.partial(after_failure, call, error))
@@ -233,9 +236,12 @@ class CompiledNumpy:
 
     def _run(self, call: Call, form: Form, way: str) -> Any:
         """Run compiled code; if something is compiled in the meantime, NumPy runs besides."""
+        guard = self._guard(way, call.args, call.keywords)
         token = _running.set(call if self._verify != "never" else None)
         try:
             came = call.run(self._ways[way])
+        except Stopped as stopped:
+            return self._stopped(stopped, way, guard or call)
         except ArgumentError:
             call.undo()
             raise
@@ -246,6 +252,22 @@ class CompiledNumpy:
         if call.before is None:
             return finish(self._finishing.get((form.kind, way)), came)
         return self._or_numpys(call, lambda: self._compared(call, against_numpy(call, came)).result)
+
+    def _guard(self, way: str, args: Any, keywords: dict[str, Any]) -> Call | None:
+        """A call with what it may change saved, where compiled code may stop after it has written."""
+        if not self._ways[way].may_stop:
+            return None
+        call = Call(self._function, args, keywords, single=False)
+        call.save()
+        return call
+
+    def _stopped(self, stopped: Stopped, way: str, call: Call) -> Any:
+        """NumPy's result of a call that compiled code could not end; it runs calls of this size from now on."""
+        self.refused[way] = stopped.message.removeprefix(f"{self._name}: ")
+        call.undo()
+        arguments = (call.args, call.keywords)
+        self._choices.send_to_numpy(form_of(arguments, tree.leaves(arguments))[0])
+        return call.in_numpy()
 
     def _first_call(self, call: Call, form: Form, measure: bool) -> Any:
         """Run every way, compare each with NumPy, and measure them."""
@@ -261,6 +283,9 @@ class CompiledNumpy:
                 self.refused[name] = error.message.removeprefix(f"{self._name}: ")
         if both is None:
             assert refusal is not None  # there is at least one way, and it was refused
+            if isinstance(refusal, Stopped):
+                self._choices.send_to_numpy(form)
+                return refusal.result
             return self._or_numpys(call, functools.partial(_raise, refusal))
         if measure and not self._only_numpy:
             arguments = ", ".join(f"{name}: {shown(value)}" for name, value in call.bound().items())
@@ -273,6 +298,7 @@ class CompiledNumpy:
 
     def _run_short(self, way: str, *args: Any, **kwargs: Any) -> Any:
         """Run compiled code as later calls do."""
+        self._guard(way, args, kwargs)
         key = None if kwargs else quick_key(args)
         if key is not None:
             self._ways[way].remember(key, args)

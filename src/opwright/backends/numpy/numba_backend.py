@@ -103,7 +103,7 @@ class _Compiled:
         if hasattr(self._spec.source, "py_func"):
             return self._spec.source
         if _check_indices not in self._jitted:
-            options = {key: bool(self._spec.options.get(key)) for key in ("parallel", "fastmath")}
+            options: dict[str, Any] = {key: bool(self._spec.options.get(key)) for key in ("parallel", "fastmath")}
             assert callable(self._spec.source)  # ``takes`` has callables only
             self._jitted[_check_indices] = with_numba(
                 self._spec.source, self._who, check_indices=_check_indices, **options

@@ -7,7 +7,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from opwright.backends.numpy.torch_compiled import Compilation
 from opwright.contract.reference import replace_globals
 from opwright.errors import CompileError
 
-__all__ = ["INSTALL", "NumbaCompiled", "first_line", "has_numba", "with_numba"]
+__all__ = ["INSTALL", "NumbaCompiled", "Stopped", "first_line", "has_numba", "with_numba"]
 
+Integers = Literal["numba", "refused", "numpy"]
 INSTALL = "pip install 'opwright[numba]'"
 
 
@@ -35,10 +36,12 @@ def with_numba(
     check_indices: bool = True,
     parallel: bool = False,
     fastmath: bool = False,
+    integers: Integers = "numba",
 ) -> Any:
     """Numba's form of a function and of those of its file that it calls; it compiles at the first call.
 
-    Divisions by zero give what NumPy gives.
+    Divisions by zero give what NumPy gives. ``integers`` tells how to compute with those narrower than 64 bits: as
+    Numba does, not at all ("refused"), or as NumPy does.
 
     Raises:
         CompileError: Numba is not installed, or this is not a Python function.
@@ -49,17 +52,26 @@ def with_numba(
         raise CompileError(f"{who}: Numba compiles Python functions only", fix="pass a function that is defined by def")
     import numba
 
-    def jit(each: types.FunctionType) -> Any:
-        return numba.njit(
-            each, error_model="numpy", boundscheck=check_indices, parallel=parallel, fastmath=fastmath, nogil=True
-        )
+    def jit(each: types.FunctionType, is_helper: bool = True) -> Any:
+        options: dict[str, Any] = {"parallel": parallel, "fastmath": fastmath, "boundscheck": check_indices}
+        if integers != "numba":
+            options["pipeline_class"] = _pipeline(integers, is_helper)
+        return numba.njit(each, error_model="numpy", nogil=True, **options)
 
     helpers = {
         id(value): jit(replace_globals(value, {}))  # type: ignore[arg-type]
         for value in _names_read(function)
         if isinstance(value, types.FunctionType) and value.__module__ == function.__module__ and value is not function
     }
-    return jit(replace_globals(function, helpers))  # type: ignore[arg-type]
+    return jit(replace_globals(function, helpers), is_helper=False)  # type: ignore[arg-type]
+
+
+def _pipeline(integers: Integers, is_helper: bool) -> type:
+    from opwright.backends.numpy.numba_pipeline import AsNumba, OfCaller, OfHelper
+
+    if integers == "refused":
+        return AsNumba
+    return OfHelper if is_helper else OfCaller
 
 
 def _names_read(function: types.FunctionType) -> list[Any]:
@@ -67,35 +79,62 @@ def _names_read(function: types.FunctionType) -> list[Any]:
     return [*cells, *(function.__globals__.get(name) for name in function.__code__.co_names)]
 
 
+class Stopped(CompileError):
+    """Compiled code cannot go on with these values; what it has written is not undone."""
+
+
 class NumbaCompiled:
-    """Runs a NumPy function compiled by Numba, on arrays and numbers."""
+    """Runs a NumPy function compiled by Numba, on arrays and numbers.
+
+    Attributes:
+        may_stop: whether it may stop with :class:`Stopped` after it has written to what it was given.
+    """
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._function = function
         self._name = name
         self._jitted: Any = None
+        self._integers: Integers = "refused"
         self._known = 0
         self._quick: dict[Any, list[bool]] = {}
+        self.may_stop = False
         self.compilations: list[Compilation] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._jitted is None:
             self._refuse(tree.leaves((args, kwargs)))
-            self._jitted = with_numba(self._function, self._name)
+            self._jitted = with_numba(self._function, self._name, integers=self._integers)
+        if self._integers == "numpy":
+            self._refuse_numbers(tree.leaves((args, kwargs)))
         signatures = self._jitted.signatures
         if len(signatures) != self._known or not signatures:
             return self._first(args, kwargs)
-        result = self._jitted(*args, **kwargs)
+        result = self._run(args, kwargs)
         if len(self._jitted.signatures) != self._known:
             self._note(args, 0.0)
         return result
+
+    def _run(self, args: Any, kwargs: Any) -> Any:
+        try:
+            return self._jitted(*args, **kwargs)
+        except OverflowError as error:
+            raise self._stopped(error) from error
+
+    def _stopped(self, error: OverflowError) -> Exception:
+        """What to raise for an integer that does not fit: another error if the function has raised it itself."""
+        if type(error).__name__ != "DoesNotFit":
+            return error
+        return Stopped(
+            f"{self._name}: compiled by Numba, it met an integer that does not fit into the dtype of NumPy's result",
+            fix='pass wider integers, or use compiler="torch"',
+        )
 
     def quickly(self, key: Any, args: Any) -> Any:
         """The result of a call like an earlier one; NotImplemented for arrays of another layout."""
         layouts = self._quick.get(key)
         if layouts is None or layouts != [a.flags.c_contiguous for a in args if type(a) is np.ndarray]:
             return NotImplemented
-        return self._jitted(*args)
+        return self._run(args, {})
 
     def remember(self, key: Any, args: Any) -> None:
         """Remember a call on plain arrays and numbers, for ``quickly``."""
@@ -103,23 +142,36 @@ class NumbaCompiled:
             self._quick[key] = [a.flags.c_contiguous for a in args if type(a) is np.ndarray]
 
     def _first(self, args: Any, kwargs: Any) -> Any:
+        from opwright.backends.numpy.numba_integers import noting
+
         self._refuse(tree.leaves((args, kwargs)))
         start = time.perf_counter()
         build_tools().notify(f"compiling {self._name} (numba); this call waits for it")
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), noting() as found:
             warnings.simplefilter("ignore")
             try:
-                result = self._jitted(*args, **kwargs)
+                result = self._run(args, kwargs)
             except Exception as error:
-                if type(error).__module__.startswith("numba"):
-                    raise CompileError(
-                        f"{self._name}: Numba cannot compile it: {first_line(error)}",
-                        log=str(error),
-                        fix='write it with what Numba supports, or use compiler="torch"',
-                    ) from error
-                raise
+                if not type(error).__module__.startswith("numba") and not found.reasons:
+                    raise
+                has_narrow = found.reasons or any(map(_is_narrow, tree.leaves((args, kwargs))))
+                if self._integers == "numpy" or not has_narrow:
+                    raise self._not_compiled((found.reasons or [first_line(error)])[0], str(error)) from error
+                self._integers = "numpy"
+                self._jitted, self._known = None, 0
+                self._quick.clear()
+                return self(*args, **kwargs)
+            finally:
+                self.may_stop |= found.stops and found.writes
         self._note(args, time.perf_counter() - start)
         return result
+
+    def _not_compiled(self, why: str, log: str) -> CompileError:
+        return CompileError(
+            f"{self._name}: Numba cannot compile it: {why}",
+            log=log,
+            fix='write it with what Numba supports, or use compiler="torch"',
+        )
 
     def _note(self, args: Any, seconds: float) -> None:
         self._known = len(self._jitted.signatures)
@@ -127,15 +179,23 @@ class NumbaCompiled:
 
     def _refuse(self, leaves: list[Any]) -> None:
         for leaf in leaves:
-            if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "iu" and leaf.dtype.itemsize < 8:
-                raise CompileError(
-                    f"{self._name}: Numba computes numbers of {leaf.dtype} as int64, which NumPy does not",
-                    fix='pass int64, or use compiler="torch"',
-                )
             if hasattr(leaf, "__dlpack__") and not isinstance(leaf, np.ndarray):
                 raise CompileError(
                     f"{self._name}: Numba takes arrays, not {type(leaf).__name__}", fix='use compiler="torch"'
                 )
+
+    def _refuse_numbers(self, leaves: list[Any]) -> None:
+        """Refuse numbers of NumPy that Numba takes for Python integers, where it makes a difference."""
+        for leaf in leaves:
+            if isinstance(leaf, np.integer) and leaf.dtype.itemsize == 8:
+                raise CompileError(
+                    f"{self._name}: Numba takes {leaf!r} for a Python integer, which has no dtype of its own",
+                    fix="pass int(…), or an array",
+                )
+
+
+def _is_narrow(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "iu" and value.dtype != np.int64
 
 
 def first_line(error: Exception) -> str:

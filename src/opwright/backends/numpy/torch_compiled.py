@@ -49,6 +49,8 @@ class TorchCompiled:
         on_compile: called before something is compiled, and before the code runs for the first time.
     """
 
+    may_stop = False  # it ends each call that it begins
+
     def __init__(
         self,
         function: Callable[..., Any],

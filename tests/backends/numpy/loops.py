@@ -1,0 +1,148 @@
+# ruff: noqa: E501  # tables of statements
+"""Programs of loops over elements of integer arrays, drawn by Hypothesis, for Numba.
+
+``python -m tests.backends.numpy.loops 300`` draws so many and counts those that are compiled and the same as NumPy on
+three calls, refused, or silently different.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import copy
+import json
+import warnings
+from typing import Any
+
+import hypothesis
+import numpy as np
+from hypothesis import strategies as st
+
+import opwright as ow
+from opwright.contract.numpy.comparison import copied, difference
+from opwright.errors import OpwrightError
+from tests.backends.numpy.programs import function_of
+
+_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+# x, y: arrays of 6 integers; n: a Python integer; i: a loop's index; s: numbers made so far.
+_NUMBERS = (
+    "x[i]", "y[i]", "x[i - 1]", "x[-1]", "n", "i", "2", "3", "100", "len(x)", "{s} + {s}", "{s} - {s}", "{s} * {s}", "{s} // 3",
+    "{s} % 7", "{s} & {s}", "{s} | 5", "{s} ^ {s}", "{s} << 1", "{s} >> {s}", "-{s}", "~{s}", "abs({s})", "max({s}, {s})",
+    "min({s}, 9)", "int({s})", "{s} ** 2", "(1 if {s} > {s} else 0)", "x.sum()", "np.int32(7)", "helper({s}, {s})", "x.max()",
+    "np.sum(y)", "({s} > 3)", "x.shape[0]", "y.size",
+)  # fmt: skip
+_STATEMENTS = (
+    "x[i] = {s}", "x[i] += {s}", "y[i] = {s} + y[i]", "x[i] -= 1", "x[i] = x[i] * 3", "x += 1", "y *= 2", "x[:] = y", "x[1:] = x[:-1]",
+    "x[i] ^= y[i]", "if {s} > {s}:\n            x[i] = y[i]", "for q in range(3):\n            x[q] = x[q] + y[i]", "x[i] >>= 1",
+    "y[i] //= 2", "x[i] = -x[i]",
+)  # fmt: skip
+
+
+@st.composite
+def loops(draw: Any) -> tuple[str, str, str]:
+    """The text of a function of ``x, y, n``, and the dtypes of ``x`` and ``y``."""
+    names: list[str] = []
+
+    def number(depth: int) -> str:
+        if names and draw(st.integers(0, 2)) == 0:
+            return str(draw(st.sampled_from(names)))
+        simple = tuple(each for each in _NUMBERS if "{" not in each)
+        text = str(draw(st.sampled_from(simple if depth > 2 else _NUMBERS)))
+        return filled(text, depth)
+
+    def filled(text: str, depth: int) -> str:
+        while "{s}" in text:
+            text = text.replace("{s}", f"({number(depth + 1)})", 1)
+        return text
+
+    lines = []
+    for k in range(draw(st.integers(1, 5))):
+        if draw(st.booleans()):
+            lines.append(filled(str(draw(st.sampled_from(_STATEMENTS))), 0))
+        else:
+            lines.append(f"s{k} = {number(0)}")
+            names.append(f"s{k}")
+    made = "".join(f"np.full(1, {name}), " for name in names)
+    body = "\n        ".join(lines)
+    text = (
+        "def helper(a, b):\n    return 1 if a + b > 3 else 0\n\n\n"
+        f"def program(x, y, n):\n    for i in range(1, 6):\n        {body}\n    return {made}x + y, x[2]\n"
+    )
+    return text, draw(st.sampled_from(_DTYPES)), draw(st.sampled_from(_DTYPES))
+
+
+def _arguments(call: int, left: str, right: str) -> tuple[Any, ...]:
+    def array(dtype: str, seed: int) -> Any:
+        generator, limits = np.random.default_rng(seed), np.iinfo(dtype)
+        if call == 0:
+            return generator.integers(0, 4, 6).astype(dtype)
+        values = generator.integers(limits.min, limits.max, 6, dtype=dtype, endpoint=True)
+        values[generator.integers(6)] = limits.max
+        return values
+
+    too_large = int(np.iinfo(left).max) + 1
+    return array(left, 10 + call), array(right, 20 + call), (3, 0, too_large if too_large < 2**40 else -5)[call]
+
+
+def _outcome(function: Any, values: tuple[Any, ...]) -> Any:
+    try:
+        with np.errstate(all="ignore"):
+            return copied(function(*values)), copied(list(values))
+    except OpwrightError:
+        raise
+    except Exception as error:
+        return error
+
+
+def verdict_of_a_loop(text: str, left: str, right: str) -> str:
+    """``same``, ``raises as NumPy``, ``refused``, or ``silently different: …``."""
+    function = function_of(text)
+    compiled = ow.compile_numpy(compiler="numba", mode="compiled")(function)
+    found = "same"
+    for call in range(3):
+        values = _arguments(call, left, right)
+        expected = _outcome(function, copy.deepcopy(values))
+        try:
+            came = _outcome(compiled, values)
+        except OpwrightError as error:
+            return "refused by comparison" if "gives something else" in str(error) else "refused"
+        if isinstance(expected, Exception) or isinstance(came, Exception):
+            if type(expected) is not type(came):
+                return f"silently different: {came!r}, NumPy {expected!r}"
+            found = "raises as NumPy"
+        elif what := difference(list(expected), list(came)):
+            return f"silently different: call {call}: {what}"
+    return found
+
+
+def count(number: int) -> dict[str, Any]:
+    """The verdicts of so many programs, and the programs that are silently different."""
+    verdicts: collections.Counter[str] = collections.Counter()
+    different: list[dict[str, str]] = []
+
+    @hypothesis.settings(
+        max_examples=number, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+    )
+    @hypothesis.seed(21)
+    @hypothesis.given(loops())
+    def run(drawn: tuple[str, str, str]) -> None:
+        found = verdict_of_a_loop(*drawn)
+        verdicts[found.partition(":")[0]] += 1
+        if not found.startswith(("same", "raises", "refused")) or found == "refused by comparison":
+            different.append({"program": "\n".join(drawn), "how": found})
+
+    run()
+    return {"programs": sum(verdicts.values()), "verdicts": dict(verdicts), "silently_different": different}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("number", type=int)
+    parser.add_argument("-o", "--output", help="write the counts to this file")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    text = json.dumps(count(options.number) | {"numpy": np.__version__}, indent=2)
+    print(text)
+    if options.output:
+        with open(options.output, "w") as file:
+            file.write(text + "\n")
