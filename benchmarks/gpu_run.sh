@@ -3,7 +3,7 @@
 # Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order);
 # opinfo (of torch's functions OPINFO), corpus (of the checkouts CORPUS of public Triton kernels), cuda_corpus (of those in
 # the folder CUDA_CORPUS), ports and ports_tests (of those in PORTS), many (all GPUs), cluster (all GPUs, with Ray),
-# selftest, offsets, check_times (of OPERATORS). Each has its own time limit. BEFORE names a checkout of an earlier
+# selftest, offsets, check_times (of OPERATORS), npbench (of the checkout NPBENCH). Each has its own time limit. BEFORE names a checkout of an earlier
 # version, beside which calls are timed. With PACK=1 all files end in
 # one archive, results.tar.gz.
 set -uo pipefail
@@ -43,6 +43,11 @@ gallery() {
   tail -12 "$out/gallery.log"
 }
 numpy() { timeout 120 python3 benchmarks/numpy_bench.py --points 20000000 --threads 1 16 2>&1 | grep -v '^opwright: compiling' | tee "$out/numpy.txt"; }
+npbench() {
+  timeout 540 python3 benchmarks/npbench.py "$NPBENCH" --device cuda --preset "${PRESET:-L}" --limit 60 -o "$out/npbench.json" \
+    --only arc_distance azimint_hist compute conv2d_bias doitgen gemm gemver gesummv hdiff k2mm k3mm atax \
+    bicg mvt mlp softmax
+}
 train() {
   for options in "--kernel cuda" "--kernel triton" "--cuda-graph" "--kernel cuda --bfloat16" "--kernel cuda --compile"; do
     echo "-- $options"

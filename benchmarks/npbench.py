@@ -2,15 +2,18 @@
 
     git clone https://github.com/spcl/npbench
     python benchmarks/npbench.py npbench -o benchmarks/results/DATE-MACHINE-npbench.json
+    python benchmarks/npbench.py npbench --device cuda --preset L --only softmax hdiff …
 
 Each kernel runs in a process of its own, unchanged, with ``compiler="auto", allow_breaks=True``. Its results and the
 arrays that it writes are compared with NumPy's, of calls after the first one. Times are the shortest of several calls.
+With ``--device cuda``, arguments are tensors on a GPU, torch.compile alone compiles, and a time ends when the GPU has.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import importlib
 import json
 import math
@@ -20,6 +23,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +43,9 @@ def load(checkout: Path, name: str, preset: str) -> tuple[Any, list[Any]]:
     return getattr(module, info["func_name"]), [data[n] for n in info["input_args"]]
 
 
-def take_turns(functions: list[Any], arguments: list[Any], budget: float = 4.0) -> list[tuple[float, Any, list[Any]]]:
+def take_turns(
+    functions: list[Any], arguments: list[Any], budget: float = 4.0, finished: Callable[[], None] = lambda: None
+) -> list[tuple[float, Any, list[Any]]]:
     """The shortest of several calls of each function on fresh arguments; its last result and arguments.
 
     The functions take turns of up to four calls, so that what else the machine does counts for all of them. Each turn
@@ -53,6 +59,7 @@ def take_turns(functions: list[Any], arguments: list[Any], budget: float = 4.0) 
             turn = time.perf_counter()
             for _ in range(4):
                 given = copy.deepcopy(arguments)
+                finished()  # copies to arguments on a GPU
                 begin = time.perf_counter()
                 result = function(*given)
                 best[i] = min(best[i], time.perf_counter() - begin)
@@ -62,6 +69,50 @@ def take_turns(functions: list[Any], arguments: list[Any], budget: float = 4.0) 
         if time.perf_counter() - start > budget and count >= 1:
             break
     return [(seconds, *outcome) for seconds, outcome in zip(best, last, strict=True)]
+
+
+def measure_on(device: str, checkout: Path, name: str, preset: str) -> dict[str, Any]:
+    """One kernel on tensors on a device, and NumPy on arrays, in this process."""
+    import numpy as np
+    import torch
+
+    import opwright as ow
+    from opwright import tree
+    from opwright.contract.numpy.comparison import copied, difference
+
+    def moved(value: Any) -> Any:
+        return torch.from_numpy(value).to(device) if isinstance(value, np.ndarray) else value
+
+    def brought_back(value: Any) -> Any:
+        return value.cpu().numpy() if isinstance(value, torch.Tensor) else value
+
+    sys.path.insert(0, str(checkout))
+    warnings.simplefilter("ignore")
+    np.seterr(all="ignore")
+    function, arguments = load(checkout, name, preset)
+    on_device = tree.map_leaves(moved, arguments)
+    compiled = ow.compile_numpy(mode="compiled")(function)
+    finished = torch.cuda.synchronize if device == "cuda" else lambda: None
+
+    def call(*given: Any) -> Any:
+        result = compiled(*given)
+        finished()
+        return result
+
+    start = time.perf_counter()
+    call(*copy.deepcopy(on_device))
+    first = time.perf_counter() - start
+    ((numpys, expected, written),) = take_turns([function], arguments)
+    ((took, came, ours),) = take_turns([call], on_device, finished=finished)
+    found = difference(
+        [copied(expected), copied(written)],
+        [copied(tree.map_leaves(brought_back, came)), copied(tree.map_leaves(brought_back, ours))],
+        classes=False,
+    )
+    return {
+        "numpy_ms": numpys * 1e3, "auto_ms": took * 1e3, "chosen": device, "right": not found, "first_call_s": first,
+        **({"difference": found} if found else {}),
+    }  # fmt: skip
 
 
 def measure(checkout: Path, name: str, preset: str) -> dict[str, Any]:
@@ -97,9 +148,10 @@ def measure(checkout: Path, name: str, preset: str) -> dict[str, Any]:
     return record | ({"difference": found} if found else {})
 
 
-def in_a_process(checkout: Path, name: str, preset: str, limit: float) -> dict[str, Any]:
+def in_a_process(checkout: Path, name: str, preset: str, limit: float, device: str) -> dict[str, Any]:
     """The same in a process of its own, which ends after ``limit`` seconds."""
     command = [sys.executable, "-W", "ignore", __file__, str(checkout), "--only", name, "--preset", preset, "--here"]
+    command += ["--device", device]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
@@ -137,7 +189,7 @@ def summary(records: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def versions() -> dict[str, Any]:
+def versions(device: str) -> dict[str, Any]:
     import numpy
     import torch
 
@@ -148,6 +200,8 @@ def versions() -> dict[str, Any]:
         found["numba"] = numba.__version__
     except ImportError:
         pass
+    if device == "cuda":
+        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     return found | {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
 
 
@@ -156,12 +210,14 @@ def main() -> None:
     parser.add_argument("checkout", type=Path, help="a checkout of NPBench")
     parser.add_argument("--preset", default="S", choices=["S", "M", "L", "paper"])
     parser.add_argument("--only", nargs="+", help="kernels by name")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--limit", type=float, default=240, help="seconds for one kernel")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     if options.here:
-        print(json.dumps(measure(options.checkout.resolve(), options.only[0], options.preset)))
+        way = measure if options.device == "cpu" else functools.partial(measure_on, options.device)
+        print(json.dumps(way(options.checkout.resolve(), options.only[0], options.preset)))
         return
     from records import write
 
@@ -169,10 +225,16 @@ def main() -> None:
     print(f"{'ms':<28}{'NumPy':>11}{'torch':>11}{'numba':>11}{'auto':>11}{'NumPy/auto':>11}  chosen        first call")
     records = {}
     for name in names:
-        records[name] = in_a_process(options.checkout.resolve(), name, options.preset, options.limit)
+        records[name] = in_a_process(options.checkout.resolve(), name, options.preset, options.limit, options.device)
         print(row(name, records[name]), flush=True)
         if options.output:
-            record = {"preset": options.preset, **versions(), "summary": summary(records), "kernels": records}
+            record = {
+                "preset": options.preset,
+                "device": options.device,
+                **versions(options.device),
+                "summary": summary(records),
+                "kernels": records,
+            }
             write(options.output, record)
     print(summary(records))
 
