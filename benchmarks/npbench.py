@@ -157,7 +157,9 @@ def in_a_process(checkout: Path, name: str, preset: str, limit: float, device: s
     except subprocess.TimeoutExpired:
         return {"failed": f"no result within {limit:g} s"}
     if done.returncode:
-        return {"failed": (done.stderr.strip().splitlines() or ["no message"])[-1][:200]}
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        told = [line for line in lines if line.startswith("opwright.errors.")]
+        return {"failed": (told or lines)[-1][:300]}
     return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
 
 

@@ -79,6 +79,38 @@ def test_each_way_of_verifying() -> None:
         ow.compile_numpy(verify="sometimes")(square)  # type: ignore[call-overload]
 
 
+def writes_twice(a, b):  # type: ignore[no-untyped-def]
+    a[1:] *= 2
+    b += a
+    return a + b
+
+
+def test_writes_to_tensors_that_numpy_takes_as_copies_go_back() -> None:
+    """A tensor with a pending conjugation, as one on a GPU, lies in memory that NumPy does not take."""
+    given = torch.tensor([1 + 2j, 3 - 1j, 2j]).conj(), torch.ones(3, dtype=torch.complex64)
+    untouched = torch.ones(3, dtype=torch.complex64).conj()
+    versions = untouched._version
+    arrays = [t.resolve_conj().numpy().copy() for t in given]
+    expected = writes_twice(*arrays) + 1
+    call = verification.Call(lambda a, b, c: writes_twice(a, b) + c, (*given, untouched), {}, single=False)
+    np.testing.assert_allclose(call.in_numpy(), expected)
+    for tensor, array in zip(given, arrays, strict=True):
+        np.testing.assert_allclose(tensor.resolve_conj().numpy(), array)
+    assert untouched._version == versions
+
+
+@pytest.mark.gpu
+def test_writes_to_tensors_on_a_gpu_are_compared_and_stay() -> None:
+    compiled = ow.compile_numpy(mode="compiled")(writes_twice)
+    for _ in range(3):
+        given = torch.arange(3.0, device="cuda"), torch.ones(3, device="cuda")
+        arrays = [t.cpu().numpy().copy() for t in given]
+        expected = writes_twice(*arrays)
+        np.testing.assert_allclose(compiled(*given).cpu().numpy(), expected)
+        for tensor, array in zip(given, arrays, strict=True):
+            np.testing.assert_allclose(tensor.cpu().numpy(), array)
+
+
 @pytest.mark.usefixtures("wrong_squares")
 def test_another_graph_is_compared_too() -> None:
     """A value that torch.compile guards changes; what it compiles then has not been compared."""

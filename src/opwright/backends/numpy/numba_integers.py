@@ -328,24 +328,18 @@ def unary(symbol: Any, origin: Origin) -> Callable[..., Any]:
     return operation
 
 
-@functools.cache
-def stored(origin: Origin) -> Callable[..., Any]:
-    """A number as it is stored into an array: NumPy refuses Python integers that do not fit."""
+def stored(target: Any, value: Any) -> Any:
+    """A number as it is stored into an array; one that does not fit is NumPy's to refuse or to cut off."""
+    return value
 
-    def as_stored(target: Any, value: Any) -> Any:
-        return value
 
-    @overload(as_stored, prefer_literal=True)
-    @_bare
-    def typed(target: Any, value: Any) -> Any:
-        kind = types.unliteral(value)
-        if not (isinstance(target, types.Array) and _are_integers(target, kind)) or kind == element(target):
-            return lambda target, value: value
-        # Others wrap around, but NumPy has two rules for uint64.
-        is_cast = origin is Origin.NUMPY or (is_narrow(kind) and not is_python(kind, origin))
-        if isinstance(kind, types.Array) or (is_cast and types.uint64 not in (kind, element(target))):
-            return lambda target, value: value
-        fit = _fitted(element(target))
-        return lambda target, value: fit(value)
-
-    return as_stored
+@overload(stored, prefer_literal=True)
+@_bare
+def _typed_stored(target: Any, value: Any) -> Any:
+    kind = types.unliteral(value)
+    if not (isinstance(target, types.Array) and _are_integers(target, kind)) or kind == element(target):
+        return lambda target, value: value
+    if isinstance(kind, types.Array):
+        return lambda target, value: value
+    fit = _fitted(element(target))
+    return lambda target, value: fit(value)

@@ -96,7 +96,7 @@ def _replaced(statement: Any, origins: Origins, scope: Any) -> list[Any]:
     if isinstance(statement, ir.SetItem | ir.StaticSetItem):
         value = scope.redefine("$opwright_stored", statement.loc)
         first = ir.Assign(ir.Const(0, statement.loc), value, statement.loc)
-        called = _called(stored(origins.of(statement.value)), [statement.target, statement.value], first, scope)
+        called = _called(stored, [statement.target, statement.value], first, scope)
         statement.value = value
         return [*called, statement]
     return [statement]

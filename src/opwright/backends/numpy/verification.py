@@ -18,6 +18,7 @@ from opwright import tree
 from opwright.backends.numpy.choice import NUMPY
 from opwright.backends.numpy.finishing import Finishing, finish, learn
 from opwright.backends.numpy.state import State, outer_values
+from opwright.contract.dtypes import element_bytes
 from opwright.contract.numpy.comparison import Outcome, copied, difference, is_foreign_array, tolerance_of
 from opwright.errors import CompileError, OpwrightError
 
@@ -69,15 +70,19 @@ class Call:
         return way(*self.args, **self.keywords)
 
     def in_numpy(self) -> Any:
-        """Run it in NumPy, on the memory of tensors that are on a CPU."""
+        """Run it in NumPy: on the memory of tensors that are on a CPU, else on a copy, from which changes go back."""
         args, keywords = self.args, self.keywords
+        copies: list[tuple[torch.Tensor, np.ndarray[Any, Any]]] = []
         if self.has_tensors:
-            args, keywords = tree.map_leaves(_as_array, (tuple(args), keywords))
+            arrays = functools.partial(_as_array, copies=copies)
+            args, keywords = tree.map_leaves(arrays, (tuple(args), keywords))
         token = runs_in_numpy.set(True)
         try:
             return self.function(*args, **keywords)
         finally:
             runs_in_numpy.reset(token)
+            for tensor, array in copies:
+                _write_back(tensor, array)
 
     def bound(self) -> dict[str, Any]:
         """The arguments by name."""
@@ -107,10 +112,26 @@ class Both:
     difference: str
 
 
-def _as_array(value: Any) -> Any:
+def _as_array(value: Any, copies: list[tuple[torch.Tensor, np.ndarray[Any, Any]]]) -> Any:
+    """A tensor as an array; one of other memory is added to ``copies``."""
     if is_foreign_array(value):
         return np.from_dlpack(value)
-    return value if not isinstance(value, torch.Tensor) else value.detach().cpu().resolve_conj().resolve_neg().numpy()
+    if not isinstance(value, torch.Tensor):
+        return value
+    tensor = value.detach()
+    if tensor.is_cpu and not (tensor.is_conj() or tensor.is_neg()):
+        return tensor.numpy()
+    known = next((array for other, array in copies if other is value), None)
+    array = tensor.cpu().resolve_conj().resolve_neg().numpy() if known is None else known
+    if known is None:
+        copies.append((value, array))
+    return array
+
+
+def _write_back(tensor: torch.Tensor, array: np.ndarray[Any, Any]) -> None:
+    """Write a changed copy into its tensor; one that has not changed must not count as written for autograd."""
+    if not torch.equal(element_bytes(torch.from_numpy(array)), element_bytes(tensor.cpu())):
+        tensor.detach().copy_(torch.from_numpy(array))
 
 
 def run_both(call: Call, way: Callable[..., Any]) -> Both:
