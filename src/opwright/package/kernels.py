@@ -10,7 +10,7 @@ from typing import Any
 from opwright.backends.base import KernelSpec
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.native.abi import ATEN, abi_of
-from opwright.backends.native.aten_headers import needs_all_headers
+from opwright.backends.native.aten_headers import includes_python, needs_all_headers
 from opwright.backends.native.host_function import Member
 from opwright.backends.native.registrations import without_registrations
 from opwright.backends.reachable import values_reached
@@ -58,7 +58,8 @@ class ShippedKernel:
         source = self.spec.source
         if not self.holds_for_one_torch or not isinstance(source, Path):
             return False
-        return needs_all_headers(without_registrations(source.read_text(errors="replace"), source))
+        text = without_registrations(source.read_text(errors="replace"), source)
+        return includes_python(text) or needs_all_headers(text)
 
 
 @dataclass(frozen=True)

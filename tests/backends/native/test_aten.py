@@ -144,6 +144,10 @@ def test_sources_without_atens_tensors_are_left_alone(text: str) -> None:
         ("at::Tensor f(py::object x);", True),
         ("torch::nn::Linear layer(1, 2);", True),
         ("struct F : torch::autograd::Function<F> {};", True),
+        ("#include <torch/extension.h>\nPyObject* f();", True),
+        ("#include <Python.h>\n#include <torch/all.h>\nPyObject* f();", False),
+        ("// #include <Python.h>\n#include <torch/all.h>\nPyObject* f();", True),
+        ("#include <Python.h>\n#include <torch/extension.h>\nat::Tensor f(py::object x);", True),
     ],
 )
 def test_the_whole_of_the_headers_is_read_where_it_is_needed(text: str, all_of_them: bool) -> None:

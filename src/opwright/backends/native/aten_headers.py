@@ -19,30 +19,45 @@ from opwright.cache import ArtifactKey
 from opwright.errors import CacheError, CompileError
 from opwright.machine import Compiler
 
-__all__ = ["needs_all_headers", "precompiled", "prefer_few_headers", "used"]
+__all__ = ["includes_python", "needs_all_headers", "precompiled", "prefer_few_headers", "used"]
 
 # Folders with opwright's short forms of <torch/extension.h> and the like, which come before torch's.
 _FEW = Path(__file__).parent / "aten"
 _PREFIX = "opwright/aten.h"
 # What only the whole of <torch/extension.h> has.
 _WHOLE = re.compile(
-    r"\b(?:py|pybind11)\s*::|\btorch\s*::\s*(?:nn|optim|jit|data|autograd|serialize|python|load|save)\b|\bPy[A-Z]\w+"
+    r"\b(?:py|pybind11)\s*::|\btorch\s*::\s*(?:nn|optim|jit|data|autograd|serialize|python|load|save)\b"
 )
+# Python's own interface, of which <Python.h> is enough.
+_PYTHON = re.compile(r"\bPy[A-Z]\w+")
 _HEADER = re.compile(r"ATen/|torch/(?:extension|all|torch|script|types|library|python|csrc/autograd/.*)\.h|c10/cuda/")
 _TENSOR = re.compile(r"\b(?:at|torch)\s*::\s*Tensor\b")
 
 
 def used(text: str) -> str:
     """The header of ATen whose tensors a source uses, by its name; "" if it uses none."""
-    code = blank_out(text)
-    headers = [line[2] for line in INCLUDE_LINE.finditer(text) if code[line.start() : line.end(1)].strip()]
-    found = [header for header in headers if _HEADER.match(header)]
-    return found[0] if found and _TENSOR.search(code) else ""
+    found = [header for header in _included(text) if _HEADER.match(header)]
+    return found[0] if found and _TENSOR.search(blank_out(text)) else ""
 
 
 def needs_all_headers(text: str) -> bool:
-    """Whether a source, without its registrations, uses Python or torch's C++ frontend."""
-    return bool(_WHOLE.search(blank_out(text)))
+    """Whether a source, without its registrations, uses pybind11 or torch's C++ frontend.
+
+    Or Python, which it gets from <torch/extension.h> unless it includes <Python.h> itself.
+    """
+    code = blank_out(text)
+    return bool(_WHOLE.search(code)) or (bool(_PYTHON.search(code)) and not includes_python(text))
+
+
+def includes_python(text: str) -> bool:
+    """Whether a source includes <Python.h>."""
+    return "Python.h" in _included(text)
+
+
+def _included(text: str) -> list[str]:
+    """The headers that a source includes, but for those in comments."""
+    code = blank_out(text)
+    return [line[2] for line in INCLUDE_LINE.finditer(text) if code[line.start() : line.end(1)].strip()]
 
 
 def prefer_few_headers() -> list[str]:

@@ -215,9 +215,10 @@ def _stable_flags(toolchain: Toolchain) -> list[str]:
 def _aten_flags(spec: KernelSpec) -> list[str]:
     text = without_registrations(_source(spec).read_text(errors="replace"), _source(spec))
     frontend = f"-I{TORCH / 'include' / 'torch' / 'csrc' / 'api' / 'include'}"
-    if not aten_headers.needs_all_headers(text):
-        return [*aten_headers.prefer_few_headers(), frontend]
-    return [frontend, *(f"-I{folder}" for folder in [python_headers()] if folder), "-DTORCH_EXTENSION_NAME=opwright"]
+    python = [f"-I{folder}" for folder in [python_headers()] if folder]
+    if aten_headers.needs_all_headers(text):
+        return [frontend, *python, "-DTORCH_EXTENSION_NAME=opwright"]
+    return [*aten_headers.prefer_few_headers(), frontend, *(python if aten_headers.includes_python(text) else [])]
 
 
 def _precompiled(spec: KernelSpec, toolchain: Toolchain, tools: BuildTools) -> list[str]:
