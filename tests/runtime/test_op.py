@@ -219,6 +219,19 @@ def test_a_kernel_may_take_whatever_comes_or_be_written_in_c(namespace: str) -> 
     assert sub.kernels["any"](torch.ones(1), torch.ones(1)).item() == 0
 
 
+def test_sources_are_found_beside_a_reference_that_is_decorated(namespace: str) -> None:
+    @ow.op(f"{namespace}::plain")
+    def plain(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return x + 1
+
+    @ow.op(f"{namespace}::decorated")
+    @torch.no_grad()  # a function of torch's own file
+    def decorated(x: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+        return x + 1
+
+    assert decorated.contract.file == plain.contract.file == __file__
+
+
 def test_mistakes_in_attaching_are_refused_with_a_remedy(namespace: str, tmp_path: Any) -> None:
     op = double(namespace)
     (tmp_path / "kernel.py").write_text("")

@@ -72,7 +72,7 @@ def make_contract(
         function=function,
         schema=infer_schema(qualname, signature),
         module=function.__module__,
-        file=inspect.getsourcefile(function),
+        file=inspect.getsourcefile(inspect.unwrap(function)),
         doc=inspect.getdoc(function) or "",
         autocast=autocast,
         random=_checked_random(qualname, signature, random),
