@@ -8,12 +8,15 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,6 +170,76 @@ def test_the_workflow_builds_tests_and_publishes(tmp_path: Path, one_torch: bool
         write_workflow(tmp_path, "", "my_ops", holds_for_one_torch=False, has_libraries=True, force=False)
 
 
+@pytest.mark.parametrize("one_python", [False, True])
+def test_each_python_of_the_workflow_finds_a_wheel_that_was_built_for_it(tmp_path: Path, one_python: bool) -> None:
+    yaml = pytest.importorskip("yaml")
+    file = write_workflow(
+        tmp_path, "'my ops.py' --name my_ops --out build", "my_ops", holds_for_one_torch=True, has_libraries=True,
+        force=False, holds_for_one_python=one_python,
+    )  # fmt: skip
+    jobs = yaml.safe_load(file.read_text())["jobs"]
+    built, tested = (jobs[name]["strategy"]["matrix"]["python"] for name in ("build", "test"))
+    assert (set(tested) <= set(built)) is one_python  # else one wheel is for every Python
+    names = [
+        step["with"]["name"]
+        for job in ("build", "test")
+        for step in jobs[job]["steps"]
+        if "name" in step.get("with", {})
+    ]
+    assert len(set(names)) == 1
+    assert ("matrix.python" in names[0]) is one_python  # no two builds upload under one name
+    assert {"run": "opwright check 'my ops.py'"} in jobs["build"]["steps"]
+
+
+WORKFLOW_STEP = re.compile(r"\$\{\{ *matrix\.(\w+) *\}\}")
+
+
+def run_steps(job: dict[str, Any], folder: Path, commands: Path) -> subprocess.CompletedProcess[str]:
+    """Run a job's shell commands one after the other, as GitHub does: each with ``bash -e``, in the repository."""
+    first = {name: str(values[0]) for name, values in job["strategy"]["matrix"].items()}
+    steps = [WORKFLOW_STEP.sub(lambda found: first[found[1]], step["run"]) for step in job["steps"] if "run" in step]
+    for number, step in enumerate(steps):
+        (folder / f"step{number}.sh").write_text(step)
+    script = "; ".join(
+        f"bash --noprofile --norc -eo pipefail step{number}.sh || exit 1" for number in range(len(steps))
+    )
+    environment = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_workflows_commands_run(plain: str, tmp_path: Path, works: bool) -> None:
+    """But for pip, which would install what is here; for a package that works, and for one whose tests fail."""
+    yaml = pytest.importorskip("yaml")
+    repository, commands = tmp_path / "repository", tmp_path / "commands"
+    for folder in (repository / "tests", commands):
+        folder.mkdir(parents=True)
+    shutil.copy(plain, repository / "ops.py")
+    (repository / "tests" / "test_it.py").write_text(f"def test_it():\n    assert {works}\n")
+    installed = 'for a in "$@"; do case $a in *.whl) exec python -m zipfile -e $a installed;; esac; done'
+    for name, text in {
+        "pip": f'echo pip "$@" >> pip.log; {installed}',
+        "opwright": 'exec python -m opwright "$@"',
+        "python": f'exec {sys.executable} "$@"',
+        "pytest": 'exec python -m pytest -p no:cacheprovider "$@"',
+    }.items():
+        (commands / name).write_text(f"#!/bin/bash\nPYTHONPATH=$PWD/installed:$PYTHONPATH; export PYTHONPATH\n{text}\n")
+        (commands / name).chmod(0o755)
+    file = write_workflow(
+        repository, "ops.py --name its_ops --out build", "its_ops", holds_for_one_torch=False, has_libraries=False,
+        force=False,
+    )  # fmt: skip
+    jobs = yaml.safe_load(file.read_text())["jobs"]
+    built = run_steps(jobs["build"], repository, commands)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = repository.glob("**/dist/*.whl")  # what the step after it uploads
+    shutil.copytree(wheel.parent, repository / "wheels")
+    tested = run_steps(jobs["test"], repository, commands)
+    assert "its_ops" not in tested.stderr, tested.stderr  # it was imported
+    assert (tested.returncode == 0) is works, tested.stdout + tested.stderr
+    assert "1 passed" in tested.stdout if works else "1 failed" in tested.stdout
+
+
 def test_the_command_writes_the_workflow_here(plain: str, tmp_path: Path) -> None:
     options = ["--name", "ci_ops", "--out", tmp_path / "out", "--ci", "github", "--license", "MIT"]
     output = opwright("package", plain, *options, cwd=tmp_path)
@@ -180,6 +253,7 @@ def test_the_command_writes_the_workflow_here(plain: str, tmp_path: Path) -> Non
 LOAD = """
 import sys
 from pathlib import Path
+from typing import Any
 import torch
 from kernels import get_local_kernel
 ops = get_local_kernel(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("FOLDER"), backend="cpu")

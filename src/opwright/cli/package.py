@@ -96,5 +96,8 @@ def package(
                   for part in (option, value)]  # fmt: skip
         native = any(k.library for k in made.shipped)
         one = any(k.holds_for_one_torch for k in made.shipped)
-        command = shlex.join(map(str, given))
-        print(write_workflow(Path.cwd(), command, name, holds_for_one_torch=one, has_libraries=native, force=force))
+        file = write_workflow(
+            Path.cwd(), shlex.join(map(str, given)), name, has_libraries=native, force=force, holds_for_one_torch=one,
+            holds_for_one_python=any(k.holds_for_one_python for k in made.shipped),
+        )  # fmt: skip
+        print(file)

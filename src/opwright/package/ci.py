@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from opwright.errors import CheckError
@@ -10,17 +11,27 @@ __all__ = ["TORCH_VERSIONS", "write_workflow"]
 
 # The releases of torch with which a package is tested; of a package on ATen, for each of which a wheel is built.
 TORCH_VERSIONS = ("2.11", "2.12", "2.13", "2.14", "2.15")
+# Those with which it is tested; and for each of which a wheel is built, if a source uses Python's own interface.
+_TESTED_PYTHONS, _PYTHONS = ("3.11", "3.13"), ("3.11", "3.12", "3.13")
 _FILE = Path(".github", "workflows", "package.yml")
 
 
 def write_workflow(
-    folder: Path, command: str, name: str, *, holds_for_one_torch: bool, has_libraries: bool, force: bool
+    folder: Path,
+    command: str,
+    name: str,
+    *,
+    holds_for_one_torch: bool,
+    has_libraries: bool,
+    force: bool,
+    holds_for_one_python: bool = False,
 ) -> Path:
     """Write the workflow into a repository's folder.
 
     Args:
         command: how ``opwright package`` was called, without its program.
         holds_for_one_torch: build a wheel for each release of torch.
+        holds_for_one_python: build a wheel for each Python.
 
     Raises:
         CheckError: there is such a file.
@@ -29,15 +40,21 @@ def write_workflow(
     if file.exists() and not force:
         raise CheckError(f"{file} exists", fix="move it away, or replace it with --force")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(_workflow(command, name, holds_for_one_torch=holds_for_one_torch, has_libraries=has_libraries))
+    machines = ["ubuntu-24.04", "ubuntu-24.04-arm"] if has_libraries else ["ubuntu-24.04"]
+    file.write_text(_workflow(command, name, machines, holds_for_one_torch, holds_for_one_python))
     return file
 
 
-def _workflow(command: str, name: str, *, holds_for_one_torch: bool, has_libraries: bool) -> str:
-    machines = ["ubuntu-24.04", "ubuntu-24.04-arm"] if has_libraries else ["ubuntu-24.04"]
+def _workflow(
+    command: str, name: str, machines: list[str], holds_for_one_torch: bool, holds_for_one_python: bool
+) -> str:
     builds = TORCH_VERSIONS if holds_for_one_torch else TORCH_VERSIONS[-1:]
+    pythons = _PYTHONS if holds_for_one_python else ("3.12",)
+    tested_pythons = _PYTHONS if holds_for_one_python else _TESTED_PYTHONS
     tested = TORCH_VERSIONS if holds_for_one_torch else (TORCH_VERSIONS[0], TORCH_VERSIONS[-1])
     artifact = "wheel-${{ matrix.machine }}" + "-torch${{ matrix.torch }}" * holds_for_one_torch
+    artifact += "-python${{ matrix.python }}" * holds_for_one_python
+    module = shlex.quote(shlex.split(command)[0])
     publish = _publish(holds_for_one_torch)
     return f"""\
 # Written by opwright package --ci github. It builds {name} for each kind of machine, tests the wheels with the oldest
@@ -57,14 +74,15 @@ jobs:
       matrix:
         machine: [{", ".join(machines)}]
         torch: [{", ".join(f'"{v}"' for v in builds)}]
+        python: [{", ".join(f'"{v}"' for v in pythons)}]
     steps:
       - uses: actions/checkout@v4
       - uses: actions/setup-python@v5
         with:
-          python-version: "3.12"
+          python-version: ${{{{ matrix.python }}}}
       - run: pip install "torch==${{{{ matrix.torch }}}}.*" --index-url https://download.pytorch.org/whl/cpu
       - run: pip install "opwright[package]"
-      - run: opwright check {command.split()[0]}
+      - run: opwright check {module}
       - run: opwright package {command} --wheel --force
       - uses: actions/upload-artifact@v4
         with:
@@ -77,7 +95,7 @@ jobs:
       matrix:
         machine: [{", ".join(machines)}]
         torch: [{", ".join(f'"{v}"' for v in tested)}]
-        python: ["3.11", "3.13"]
+        python: [{", ".join(f'"{v}"' for v in tested_pythons)}]
     steps:
       - uses: actions/checkout@v4
       - uses: actions/setup-python@v5
