@@ -1,11 +1,12 @@
 """Public extensions with CUDA, moved: checked, packaged, and their own tests run from the package without opwright.
 
-Usage: python benchmarks/ports_tests.py FETCHED FILE [NAME...]
+Usage: python benchmarks/ports_tests.py FETCHED FILE [NAME...] [--without-checks]
 
-FETCHED is a folder with the repositories extension-cpp, fused-ssim and pytorch-msssim (which fused-ssim's tests need),
-each under its own name. Nothing of them is stored here: ``moved/`` has what an author writes in place of registrations,
-gradients, fakes and builds. Sources and tests are used as they are. Without a GPU, kernels for CUDA are compiled into
-the package if there is nvcc, and what needs a GPU is skipped.
+FETCHED is a folder with the repositories of ``EXTENSIONS``, and pytorch-msssim (which fused-ssim's tests need), each
+under its own name. What else tests import has to be installed: torchvision, cv2 and what detectron2 and pytorch3d need.
+Nothing of them is stored here: ``moved/`` has what an author writes in place of registrations, gradients, fakes and
+builds. Sources and tests are used as they are. Without a GPU, kernels for CUDA are compiled into the package if there
+is nvcc, and what needs a GPU is skipped.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ class Moved:
         package: its name in ``import``.
         tests: its own tests; with pytest, or as scripts that raise.
         beside: folders of the fetched repositories that the tests import as they are.
+        written: files of these that load or make the operators, and the file in ``moved`` in place of each.
+        shims: files of ``moved`` beside ``ops.py``.
+        ported: sources that ``opwright port`` rewrites first.
         replaced: files of the repository that ``ops.py`` replaces.
         needs_gpu: whether none of the tests runs without one.
     """
@@ -64,6 +68,9 @@ class Moved:
     pytest: bool
     replaced: tuple[str, ...]
     beside: tuple[str, ...] = ()
+    written: tuple[tuple[str, str], ...] = ()
+    shims: tuple[str, ...] = ()
+    ported: tuple[str, ...] = ()
     needs_gpu: bool = False
 
 
@@ -77,6 +84,50 @@ EXTENSIONS = (
         ("tests/test.py", "tests/test_3D.py"), pytest=False, replaced=("setup.py", "ext.cpp"),
         beside=("fused-ssim/fused_ssim", "pytorch-msssim/pytorch_msssim"), needs_gpu=True,
     ),
+    Moved(
+        "pytorch_spline_conv", "spline_conv.py", "torch_spline_conv_kernels", ("csrc",),
+        ("test/test_basis.py", "test/test_conv.py", "test/test_weighting.py"), pytest=True,
+        replaced=("setup.py", "csrc/basis.cpp", "csrc/weighting.cpp", "torch_spline_conv/__init__.py"),
+        beside=("pytorch_spline_conv/torch_spline_conv",),
+        written=(("torch_spline_conv/__init__.py", "torch_spline_conv.py"),),
+    ),
+    Moved(
+        "pytorch_cluster", "cluster.py", "torch_cluster_kernels", ("csrc",), ("test/test_grid.py",), pytest=True,
+        replaced=("setup.py", "csrc/grid.cpp", "torch_cluster/__init__.py"), beside=("pytorch_cluster/torch_cluster",),
+        written=(("torch_cluster/__init__.py", "torch_cluster.py"),),
+    ),
+    Moved(
+        "pytorch_scatter", "scatter.py", "torch_scatter_kernels", ("csrc",), ("test/test_gather.py",), pytest=True,
+        replaced=("setup.py", "torch_scatter/__init__.py", "csrc/segment_csr.cpp", "csrc/segment_coo.cpp"),
+        beside=("pytorch_scatter/torch_scatter",), shims=("scatter.cpp", "scatter.cu"),
+        written=(("torch_scatter/__init__.py", "torch_scatter.py"),),
+    ),
+    Moved(
+        "pytorch3d", "pytorch3d.py", "pytorch3d_kernels", ("pytorch3d/csrc",),
+        ("tests/test_face_areas_normals.py", "tests/test_packed_to_padded.py"), pytest=True,
+        replaced=(
+            "pytorch3d/csrc/face_areas_normals/face_areas_normals.h",
+            "pytorch3d/csrc/packed_to_padded_tensor/packed_to_padded_tensor.h",
+        ),
+        beside=("pytorch3d/pytorch3d",), written=(("pytorch3d/_C.py", "pytorch3d_C.py"),),
+    ),
+    Moved(
+        "detectron2", "detectron2.py", "detectron2_kernels", ("detectron2/layers/csrc",),
+        (
+            "tests/layers/test_nms_rotated.py", "tests/layers/test_roi_align_rotated.py",
+            "tests/structures/test_rotated_boxes.py",
+        ),
+        pytest=True,
+        replaced=tuple(
+            f"detectron2/layers/csrc/{name}/{name}.h" for name in ("ROIAlignRotated", "box_iou_rotated", "nms_rotated")
+        ),
+        beside=("detectron2/detectron2",), written=(("detectron2/_C.py", "detectron2_C.py"),),
+    ),
+    Moved(
+        "Deformable-DETR/models/ops", "deformable_detr.py", "MultiScaleDeformableAttention", ("src",), ("test.py",),
+        pytest=False, replaced=("setup.py", "src/vision.cpp", "src/ms_deform_attn.h"),
+        beside=("Deformable-DETR/models/ops/functions",), ported=("src/cuda/ms_deform_attn_cuda.cu",), needs_gpu=True,
+    ),
 )  # fmt: skip
 
 
@@ -89,6 +140,10 @@ def prepare(extension: Moved, fetched: Path, folder: Path) -> Path:
         copy = shutil.copytree if (fetched / extension.repository / part).is_dir() else shutil.copy
         copy(fetched / extension.repository / part, project / part)
     shutil.copy(HERE / "moved" / extension.operators, project / "ops.py")
+    for shim in extension.shims:
+        shutil.copy(HERE / "moved" / shim, project / shim)
+    for source in extension.ported:
+        _run(["-m", "opwright", "port", source, "-I", extension.sources[0]], project)
     return project
 
 
@@ -99,10 +154,12 @@ def package_and_test(extension: Moved, fetched: Path, project: Path) -> dict[str
     if site is None or (extension.needs_gpu and not has_gpu):
         return {"package": record, "tests": "need a GPU" if site is not None else "there is no package"}
     for part in extension.beside:
-        shutil.copytree(fetched / part, site / Path(part).name)
+        shutil.copytree(fetched / part, site / Path(part).name, ignore=shutil.ignore_patterns("csrc"))
+    for place, ours in extension.written:
+        shutil.copy(HERE / "moved" / ours, site / place)
     return {
         "package": record,
-        "tests": {test: run_test(source / test, site, extension.pytest) for test in extension.tests},
+        "tests": {test: run_test(source, test, site, extension.pytest) for test in extension.tests},
     }
 
 
@@ -135,15 +192,19 @@ def package(extension: Moved, project: Path, has_gpu: bool) -> tuple[Path | None
     return site, record | {"wheel": wheels[0].name}
 
 
-def run_test(test: Path, site: Path, with_pytest: bool) -> dict[str, Any]:
-    """Run a file of tests, unedited, in a process that finds the package and cannot import opwright."""
+def run_test(source: Path, test: str, site: Path, with_pytest: bool) -> dict[str, Any]:
+    """Run a file of tests, unedited, in a process that finds the package and cannot import opwright.
+
+    It runs as a copy, away from the repository: what is imported from there would be the extension as it was.
+    """
     what = (
-        f"import pytest; raise SystemExit(pytest.main(['-q', '-p', 'no:cacheprovider', {str(test)!r}]))"
+        f"import pytest; raise SystemExit(pytest.main(['-q', '-p', 'no:cacheprovider', {test!r}]))"
         if with_pytest
-        else f"import runpy; runpy.run_path({str(test)!r}, run_name='__main__')"
+        else f"import runpy; runpy.run_path({test!r}, run_name='__main__')"
     )
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as elsewhere:
+        copy_tests(source, test, Path(elsewhere))
         done = _run(["-c", _WITHOUT_OPWRIGHT + what], Path(elsewhere), site, 240)
     record: dict[str, Any] = {"exit": done.returncode, "seconds": round(time.perf_counter() - start, 1)}
     if with_pytest:
@@ -152,6 +213,20 @@ def run_test(test: Path, site: Path, with_pytest: bool) -> dict[str, Any]:
     elif done.returncode == 0:
         record["printed"] = done.stdout.strip().splitlines()
     return record if done.returncode == 0 else record | {"end": _end(done)}
+
+
+def copy_tests(source: Path, test: str, folder: Path) -> None:
+    """A file of tests, with the others of its folder, which it may import."""
+    first = Path(test).parts[0]
+    if (source / first).is_file():
+        shutil.copy(source / first, folder / first)
+    else:
+        shutil.copytree(source / first, folder / first, ignore=lambda at, names: _others(Path(at), names))
+
+
+def _others(folder: Path, names: Sequence[str]) -> list[str]:
+    """Neither folders nor Python: pictures, and whole data sets."""
+    return [name for name in names if (folder / name).is_file() and not name.endswith(".py")]
 
 
 def check(project: Path, device: str) -> dict[str, Any]:
@@ -207,18 +282,21 @@ def main() -> None:
     parser.add_argument("fetched", type=Path)
     parser.add_argument("file", type=Path)
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--without-checks", action="store_true", help="packages and their tests only")
     options = parser.parse_args()
     fetched = options.fetched.resolve()
     chosen = [e for e in EXTENSIONS if not options.names or e.repository in options.names]
     found: dict[str, dict[str, Any]] = {e.repository: {} for e in chosen}
     machine = {"torch": torch.__version__, "python": platform.python_version(), "machine": this_machine().to_json()}
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool, ThreadPoolExecutor(1) as one:
+    at_once = max(1, (os.cpu_count() or 1) // 4)  # a package is built by several compilers
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(at_once) as pool, ThreadPoolExecutor(1) as one:
         parts: dict[Future[dict[str, Any]], Moved] = {}
         for extension in chosen:
             project = prepare(extension, fetched, Path(folder))
             found[extension.repository]["lines"] = _lines_of(extension, fetched, project)
             parts[pool.submit(package_and_test, extension, fetched, project)] = extension
-            parts[one.submit(checks, extension, project)] = extension  # one after the other, beside the packages
+            if not options.without_checks:
+                parts[one.submit(checks, extension, project)] = extension  # one after the other, beside the packages
         for part in as_completed(parts):  # a record of what is done, should time run out
             found[parts[part].repository] |= part.result()
             records.write(options.file, machine | {"extensions": found})
