@@ -183,6 +183,7 @@ def run(case: Case, folder: Path, quick: bool, known: dict[Any, Outcome]) -> Cas
 def parse(source: CudaSource, instance: str) -> None:
     """What decides whether the simulator takes a kernel, without the code."""
     build = compilation._Build(source, instance, build_tools(), checked=False)
+    build.precompiled = build.precompiled_header()
     build.watch = BuildWatch(build.compiler)
     with tempfile.TemporaryDirectory() as folder:
         build.write_sources(Path(folder))

@@ -27,6 +27,7 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.c_text import blank_out, opening_bracket, split_commas
 from opwright.backends.compiler import compile_error
 from opwright.backends.compiler_inputs import SearchFolders, key_parts, read_by_build
+from opwright.backends.cuda.curand_headers import curand_folder
 from opwright.backends.cuda.nvrtc_headers import PRELUDE, header_texts, missing_headers
 from opwright.backends.cuda.nvrtc_process import NvrtcDiedError, NvrtcResult, run_nvrtc
 from opwright.backends.cuda.options import parse_options
@@ -92,7 +93,8 @@ def cuda_include_folders() -> tuple[Path, ...]:
         if any((f / "crt" / "mma.h").is_file() for f in chosen)
         else [f for f in found if (f / "crt" / "mma.h").is_file()]
     )
-    return tuple(dict.fromkeys(chosen + cccl[:1] + crt[:1]))
+    curand = [folder] if (folder := curand_folder()) is not None else []
+    return tuple(dict.fromkeys(chosen + cccl[:1] + crt[:1] + curand))
 
 
 def _candidate_folders() -> Iterator[Path]:

@@ -17,6 +17,7 @@ from opwright.backends.build_tools import BuildTools
 from opwright.backends.c_text import blank_out
 from opwright.backends.compiler import run_compiler
 from opwright.backends.compiler_inputs import BuildWatch, key_parts
+from opwright.backends.cuda.curand_headers import CURAND_HEADER, curand_folder
 from opwright.backends.cuda.options import CudaOptions, parse_options
 from opwright.backends.cuda.simulator.precompiled_header import included_by, precompiled_header
 from opwright.backends.cuda.simulator.rewriting import NO_PTX, Refusal, refusals, rewrite, without_includes
@@ -161,6 +162,7 @@ class _Build:
         self.headers = self.files.headers
         texts = [self.files.text, *(header.text for header in self.headers)]
         self.uses_torch_names = any(uses_torch_names(blank_out(text)) for text in texts)
+        self.uses_curand = any(CURAND_HEADER in text for text in texts)
 
     def key(self) -> ArtifactKey:
         """The cache key: what the shared object depends on besides the headers that its build reads."""
@@ -285,6 +287,8 @@ class _Build:
         places += [f"-I{made}" for made in self.precompiled]
         here = [f"-iquote{self.source.path.parent}"] if self.source.path is not None else []
         include = [f"-I{_INCLUDE}", *here, *(f"-I{path.absolute()}" for path in self.options.include_folders)]
+        curand = curand_folder() if self.uses_curand else None
+        include += [f"-idirafter{curand}"] if curand is not None else []
         before = ["-include", _HEADER]
         if self.uses_torch_names:
             before += ["-include", str(HEADERS / TORCH_NAMES)]

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from opwright.backends.c_text import INCLUDE, blank_out, closing_bracket, is_within_function
+from opwright.backends.cuda.curand_headers import CURAND_HEADER, curand_folder
 from opwright.backends.cuda.simulator.ptx.assembly import assemblies
 
 __all__ = ["NO_PTX", "Refusal", "refusals", "rewrite", "without_includes"]
@@ -32,6 +33,7 @@ _NO_GRID = "groups beyond a cluster are not simulated: clusters run one after an
 _NO_HOST_API = "this is host code: the simulator compiles device code only, as NVRTC does"
 _NO_HEAP = "the device's heap is not simulated"
 _NO_TEXTURES = "textures and surfaces are not simulated"
+_NO_CURAND = "NVIDIA's headers of cuRAND are not installed (pip install nvidia-curand)"
 _NO_LIBRARY = "this library's device code relies on parts of CUDA that are not simulated"
 
 _CODE = tuple(
@@ -60,7 +62,8 @@ _INCLUDES = tuple(
     for pattern, why in (
         (r"cuda/(?:atomic|std/(?:atomic|barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
         (rf"cub/(?!{_CUB}\.cuh).*", "of CUB, the collectives of blocks and warps are simulated, in part"),
-        (r"(?:thrust|cutlass|cute)/.*|(?:curand|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
+        (r"thrust/(?!(?:tuple|pair)\.h).*|(?:cutlass|cute)/.*", _NO_LIBRARY),
+        (r"(?:curand(?!_kernel\.h)|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
     )
 )  # fmt: skip
 
@@ -85,6 +88,8 @@ def refusals(text: str) -> list[Refusal]:
                 for pattern, why in _INCLUDES
                 if pattern.fullmatch(match[2])
             ]
+            if match[2] == CURAND_HEADER and curand_folder() is None:
+                found.append(Refusal(_line(text, match.start()), f"#include <{match[2]}>", _NO_CURAND))
     return sorted(found, key=lambda refusal: refusal.line)
 
 

@@ -254,6 +254,28 @@ inline double sinpi_double(double v) { return sin(M_PI * (v - 2.0 * rint(v / 2.0
 inline double cospi_double(double v) { return cos(M_PI * (v - 2.0 * rint(v / 2.0))); }
 inline float sinpi_float(float v) { return float(sinpi_double(v)); }
 inline float cospi_float(float v) { return float(cospi_double(v)); }
+inline void sincospi_double(double v, double* s, double* c) { *s = sinpi_double(v), *c = cospi_double(v); }
+inline void sincospi_float(float v, float* s, float* c) { *s = sinpi_float(v), *c = cospi_float(v); }
+
+// The inverses of erfc and erf: an approximation (Abramowitz and Stegun, 26.2.23), then Halley's and Newton's method.
+constexpr double erf_slope = 1.12837916709551257390;  // of erf at 0
+inline double inverse_erfc(double y) {
+  if (!(y >= 0 && y <= 2)) return __builtin_nan("");
+  if (y == 0 || y == 2) return y == 0 ? __builtin_inf() : -__builtin_inf();
+  const double tail = y <= 1 ? y : 2 - y, t = sqrt(-2 * log(tail / 2));
+  double x = (t - (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)))) * M_SQRT1_2;
+  for (int i = 0; i < 3; i++) {
+    const double error = erfc(x) - tail;
+    x += error / (erf_slope * exp(-x * x) - x * error);
+  }
+  return y <= 1 ? x : -x;
+}
+inline double inverse_erf(double y) {
+  if (!(fabs(y) < 1)) return fabs(y) == 1 ? y * __builtin_inf() : __builtin_nan("");
+  double x = fabs(y) < 0.5 ? y / erf_slope : inverse_erfc(1 - y);
+  for (int i = 0; i < 4; i++) x -= (erf(x) - y) / (erf_slope * exp(-x * x));
+  return x;
+}
 inline double exp10_double(double v) { return pow(10.0, v); }
 inline float exp10_float(float v) { return float(pow(10.0, double(v))); }
 }  // namespace opwright_sim
@@ -275,10 +297,18 @@ inline float exp10_float(float v) { return float(pow(10.0, double(v))); }
 #define cospi opwright_sim::cospi_double
 #define sinpif opwright_sim::sinpi_float
 #define cospif opwright_sim::cospi_float
+#define sincospi opwright_sim::sincospi_double
+#define sincospif opwright_sim::sincospi_float
 #define exp10 opwright_sim::exp10_double
 #define exp10f opwright_sim::exp10_float
 inline float normcdff(float v) { return float(0.5 * erfc(double(v) * -M_SQRT1_2)); }
 inline double normcdf(double v) { return 0.5 * erfc(v * -M_SQRT1_2); }
+inline double erfcinv(double v) { return opwright_sim::inverse_erfc(v); }
+inline float erfcinvf(float v) { return float(opwright_sim::inverse_erfc(v)); }
+inline double erfinv(double v) { return opwright_sim::inverse_erf(v); }
+inline float erfinvf(float v) { return float(opwright_sim::inverse_erf(v)); }
+inline double normcdfinv(double v) { return -M_SQRT2 * opwright_sim::inverse_erfc(2 * v); }
+inline float normcdfinvf(float v) { return float(normcdfinv(v)); }
 inline float rcbrtf(float v) { return float(1.0 / cbrt(double(v))); }
 inline double rcbrt(double v) { return 1.0 / cbrt(v); }
 inline float rhypotf(float a, float b) { return float(1.0 / hypot(double(a), double(b))); }

@@ -27,6 +27,8 @@ template <class Key, class Value>
 struct KeyValuePair {
   Key key;
   Value value;
+  OPWRIGHT_INLINE KeyValuePair() {}
+  OPWRIGHT_INLINE KeyValuePair(const Key& key, const Value& value) : key(key), value(value) {}
 };
 // Of pairs of an index and a value: the largest or smallest value, the first of equal ones.
 struct ArgMax {
