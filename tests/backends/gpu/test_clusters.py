@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from opwright.backends.gpu.clusters import check_cluster, check_launched_cluster, launch_with_cluster
+from opwright.backends.gpu.clusters import check_cluster, check_launched_cluster, launch_with_attributes
 from opwright.errors import LaunchError
 
 
@@ -32,8 +32,16 @@ def test_a_launch_and_its_kernel_name_the_same_cluster() -> None:
 
 def test_the_driver_gets_the_cluster_as_an_attribute() -> None:
     pytest.importorskip("cuda.bindings", reason="there are no bindings of CUDA's driver")
-    config = launch_with_cluster((8, 6, 4), (32, 2, 1), (4, 3, 2), 512, 7)
+    config = launch_with_attributes((8, 6, 4), (32, 2, 1), 512, 7, cluster=(4, 3, 2), cooperative=False)
     assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (8, 6, 4)
     assert (config.blockDimX, config.blockDimY, config.blockDimZ) == (32, 2, 1)
     dim = config.attrs[0].value.clusterDim
     assert (dim.x, dim.y, dim.z, config.numAttrs, config.sharedMemBytes) == (4, 3, 2, 1, 512)
+
+
+def test_the_driver_gets_a_cooperative_launch_as_an_attribute() -> None:
+    driver = pytest.importorskip("cuda.bindings.driver", reason="there are no bindings of CUDA's driver")
+    config = launch_with_attributes((8, 6, 4), (32, 2, 1), 512, 7, cluster=None, cooperative=True)
+    assert config.numAttrs == 1
+    assert config.attrs[0].id == driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    assert config.attrs[0].value.cooperative == 1

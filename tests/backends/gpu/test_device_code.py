@@ -64,3 +64,38 @@ def test_scalars_keep_the_size_that_the_binary_has():
     integer, half = typed_parameters(entry, ["int", "__half"])
     assert (integer.kind, integer.size) == ("integer", 4)
     assert (half.kind, half.size, half.dtypes) == ("floating", 2, (torch.float16,))
+
+
+WITH_A_GRID = """
+.func  (.param .b32 func_retval0) workspace(
+)
+{
+	mov.u32 	%r1, %envreg2;
+}
+.visible .entry through_a_function(
+	.param .u64 p
+)
+{
+	call.uni (retval0), workspace, ();
+}
+.visible .entry plain(
+	.param .u64 p
+)
+{
+	ret;
+}
+.visible .entry direct(
+	.param .u64 p
+)
+{
+	mov.u32 	%r1, %envreg1;
+}
+"""
+
+
+def test_a_kernel_that_waits_for_its_grid_is_known_by_its_registers() -> None:
+    assert {e.symbol: e.cooperative for e in entries_in_ptx(WITH_A_GRID)} == {
+        "through_a_function": True,
+        "plain": False,
+        "direct": True,
+    }

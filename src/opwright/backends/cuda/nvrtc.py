@@ -222,6 +222,7 @@ def _key(source: CudaSource, files: DeviceFiles, instances: Sequence[str], flags
             ("flags", " ".join(f for f in flags if not f.startswith("-I"))),
             *key_parts(None, source.options),
             ("compiler", f"NVRTC {'.'.join(map(str, _version()))}"),
+            ("record", "cooperative"),  # what is kept of each kernel besides its parameters
             ("torch", torch.__version__),  # which brings the headers
             ("prelude", "\n".join(f"{name}\n{text}" for name, text in header_texts().items())),
             ("device text", _all_text(files)),
@@ -286,7 +287,9 @@ def _compile(job: _Job, instances: Sequence[str]) -> _Compiled:
         instance = next((i for i in instances if first.symbols[i] == entry.symbol), None)
         name = instance or (entry.symbol if entry.symbol in probes else _bare_name(declared))
         parameters = with_types(entry, _parameter_types(declared))
-        entries.append(EntryPoint(entry.symbol, name, parameters, read_resources(first.log, entry.symbol)))
+        entries.append(
+            EntryPoint(entry.symbol, name, parameters, read_resources(first.log, entry.symbol), entry.cooperative)
+        )
     return _Compiled(first.cubin, first.ptx, tuple(entries), headers)
 
 
@@ -385,4 +388,4 @@ def _from_json(record: dict[str, Any]) -> EntryPoint:
         Parameter(**{**p, "dtypes": tuple(getattr(torch, d) for d in p["dtypes"])}) for p in record["parameters"]
     )
     resources = Resources(**record["resources"]) if record["resources"] else None
-    return EntryPoint(record["symbol"], record["name"], parameters, resources)
+    return EntryPoint(record["symbol"], record["name"], parameters, resources, record["cooperative"])

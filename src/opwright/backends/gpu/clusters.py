@@ -12,10 +12,11 @@ __all__ = [
     "Extent",
     "allow_cluster",
     "check_cluster",
+    "check_cooperative",
     "check_launched_cluster",
     "conflicting_cluster",
     "declared_cluster",
-    "launch_with_cluster",
+    "launch_with_attributes",
 ]
 
 Extent = tuple[int, int, int]
@@ -93,19 +94,43 @@ def allow_cluster(cluster: Extent, kernel: Any, device: Any) -> None:
         _value(driver.cuKernelSetAttribute(allowed, 1, kernel, device))
 
 
-def launch_with_cluster(grid: Extent, block: Extent, cluster: Extent, shared_bytes: int, stream: int) -> Any:
+def check_cooperative(kernel: str, handle: Any, grid: Extent, threads: int, shared_bytes: int, device: Any) -> None:
+    """Raise a LaunchError if the GPU cannot run all blocks of a grid at once, as a barrier of the grid needs."""
+    from cuda.bindings import driver
+
+    function, attribute = driver.CUfunction(int(handle)), driver.CUdevice_attribute
+    each = _value(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared_bytes))
+    fitting = each * _value(driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device))
+    blocks = grid[0] * grid[1] * grid[2]
+    if blocks > fitting:
+        raise LaunchError(
+            f"{kernel} waits for its whole grid (grid.sync()), and {blocks} blocks of {threads} threads do not fit",
+            fix=f"this GPU runs at most {fitting} of them at once; launch fewer blocks, and let each thread step over "
+            "the data by the size of the grid",
+        )
+
+
+def launch_with_attributes(
+    grid: Extent, block: Extent, shared_bytes: int, stream: int, *, cluster: Extent | None, cooperative: bool
+) -> Any:
     """The driver's form of a launch; its grid is in blocks."""
     from cuda.bindings import driver
 
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-    dim = attribute.value.clusterDim
-    dim.x, dim.y, dim.z = cluster
+    attributes = []
+    if cluster is not None:
+        attributes.append(driver.CUlaunchAttribute())
+        attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        dim = attributes[-1].value.clusterDim
+        dim.x, dim.y, dim.z = cluster
+    if cooperative:
+        attributes.append(driver.CUlaunchAttribute())
+        attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        attributes[-1].value.cooperative = 1
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid
     config.blockDimX, config.blockDimY, config.blockDimZ = block
     config.sharedMemBytes, config.hStream = shared_bytes, driver.CUstream(stream)
-    config.attrs, config.numAttrs = [attribute], 1
+    config.attrs, config.numAttrs = attributes, len(attributes)
     return config
 
 

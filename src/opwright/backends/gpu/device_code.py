@@ -72,12 +72,17 @@ class Resources:
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """One kernel of a binary: its symbol, its name as a user writes it, and its parameters."""
+    """One kernel of a binary: its symbol, its name as a user writes it, and its parameters.
+
+    Attributes:
+        cooperative: whether it waits for its whole grid, whose blocks then have to run at once.
+    """
 
     symbol: str
     name: str
     parameters: tuple[Parameter, ...]
     resources: Resources | None = None
+    cooperative: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,14 +129,33 @@ _PTX_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)[^,\[]*?(?
 
 def entries_in_ptx(ptx: str) -> tuple[EntryPoint, ...]:
     """The kernels of a PTX text, with the sizes and kinds of PTX, in which pointers are ``u64``."""
-    found = []
+    found, cooperative = [], _cooperative_functions(ptx)
     for symbol, declared in _PTX_ENTRY.findall(ptx):
         parameters = tuple(
             _ptx_parameter(kind, int(count) if count else None)
             for _, kind, count in _PTX_PARAMETER.findall(declared.strip())
         )
-        found.append(EntryPoint(symbol, symbol, parameters))
+        found.append(EntryPoint(symbol, symbol, parameters, cooperative=symbol in cooperative))
     return tuple(found)
+
+
+# The registers in which the driver passes the workspace of a cooperative launch.
+_GRID_WORKSPACE = "%envreg"
+_PTX_FUNCTION = re.compile(
+    r"^\s*(?:\.(?:visible|weak)\s+)?\.(?:entry|func)\b(?:\s*\([^)]*\))?\s+([\w$]+)", re.MULTILINE
+)
+
+
+def _cooperative_functions(ptx: str) -> set[str]:
+    """The functions of a PTX text that have a barrier of the grid, or call one that has."""
+    if _GRID_WORKSPACE not in ptx:
+        return set()
+    parts = _PTX_FUNCTION.split(ptx)[1:]
+    bodies = dict(zip(parts[::2], parts[1::2], strict=True))
+    found = {name for name, body in bodies.items() if _GRID_WORKSPACE in body}
+    while more := {name for name, body in bodies.items() if found.intersection(re.findall(r"[\w$]+", body))} - found:
+        found |= more
+    return found
 
 
 def _ptx_parameter(kind: str, count: int | None) -> Parameter:

@@ -21,9 +21,10 @@ from opwright.backends.gpu.clusters import (
     Extent,
     allow_cluster,
     check_cluster,
+    check_cooperative,
     check_launched_cluster,
     declared_cluster,
-    launch_with_cluster,
+    launch_with_attributes,
 )
 from opwright.backends.gpu.device_code import DeviceCode, EntryPoint
 from opwright.backends.gpu.recording import Recorder
@@ -139,7 +140,7 @@ class DeviceFunction:
         raw = current_stream(device)
         _ensure_context(device)
         if self._has_large_struct:
-            _launch_with_structs(self._kernel, configuration, packed, raw)
+            _launch_with_structs(self._kernel, configuration, packed, raw, cooperative=self.entry.cooperative)
         else:
             _native_launch()(_streams(device)[raw], configuration.native, self._kernel, *packed)
 
@@ -175,8 +176,10 @@ class DeviceFunction:
 
     def prepared(self, configuration: Configuration, device: int) -> GpuKernel | None:
         """The kernel for the native launcher; None before the first launch, for large structs as parameters, and for
-        a cluster that the launch names."""
-        if device not in configuration.checked_devices or self._has_large_struct or configuration.names_cluster:
+        what the driver's plain call has no parameter for: a cluster that the launch names, a cooperative launch."""
+        if device not in configuration.checked_devices or self._has_large_struct:
+            return None
+        if configuration.names_cluster or self.entry.cooperative:
             return None
         handle = int(self._kernel.handle)
         shape = configuration.grid, configuration.block, configuration.shared_bytes
@@ -245,6 +248,11 @@ class DeviceFunction:
         if configuration.names_cluster:  # cuda-core counts the grid in clusters then
             clusters = tuple(g // c for g, c in zip(configuration.grid, configuration.cluster or (), strict=True))
             shape = {"grid": clusters, "cluster": configuration.cluster}
+        if self.entry.cooperative:
+            check_cooperative(
+                self.name, kernel.handle, configuration.grid, configuration.threads, configuration.shared_bytes, number
+            )
+            shape["is_cooperative"] = True
         configuration.native = LaunchConfig(**shape, block=configuration.block, shmem_size=configuration.shared_bytes)
         configuration.checked_devices.add(device)
 
@@ -350,7 +358,9 @@ def _outside_capture() -> Iterator[None]:
         _driver(driver.cuThreadExchangeStreamCaptureMode(before))
 
 
-def _launch_with_structs(kernel: Any, configuration: Configuration, packed: Sequence[Any], raw_stream: int) -> None:
+def _launch_with_structs(
+    kernel: Any, configuration: Configuration, packed: Sequence[Any], raw_stream: int, *, cooperative: bool
+) -> None:
     """Launch through the driver, for by-value parameters over eight bytes, which cuda-core 1.2 does not pass."""
     from cuda.bindings import driver
 
@@ -358,9 +368,11 @@ def _launch_with_structs(kernel: Any, configuration: Configuration, packed: Sequ
     held = [ctypes.create_string_buffer(w, len(w)) if isinstance(w, bytes) else ctypes.c_int64(w) for w in packed]
     addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(h) for h in held))
     function, parameters = driver.CUfunction(int(kernel.handle)), ctypes.addressof(addresses)
-    if configuration.names_cluster:
-        shape = configuration.grid, configuration.block, configuration.cluster or (1, 1, 1), configuration.shared_bytes
-        _driver(driver.cuLaunchKernelEx(launch_with_cluster(*shape, raw_stream), function, parameters, 0))
+    if configuration.names_cluster or cooperative:
+        cluster = configuration.cluster if configuration.names_cluster else None
+        shape = configuration.grid, configuration.block, configuration.shared_bytes, raw_stream
+        config = launch_with_attributes(*shape, cluster=cluster, cooperative=cooperative)
+        _driver(driver.cuLaunchKernelEx(config, function, parameters, 0))
         return
     _driver(
         driver.cuLaunchKernel(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -41,6 +42,10 @@ Dim3 = tuple[int, int, int]
 
 _DEFAULT_SHARED_BYTES = 48 * 1024
 _MOST_SHARED_BYTES = 227 * 1024
+# The blocks of a cooperative launch, whose threads the runtime tells apart by 16 bits (runtime/vector_clock.h), and the
+# stacks for them (runtime/abi.h).
+_MOST_BLOCKS_TOGETHER, _MOST_THREADS_TOGETHER = 56, 16 * 1024
+_GRID_BARRIER = "grid_arrive"
 _READ_ONLY, _SHARED, _GUARD = 0, 1, 2  # ``StorageKind`` of abi.h
 _DYNAMIC = "opwright_dynamic_shared"
 _RUNTIME_VARIABLES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim", "opwright_cluster"})
@@ -126,6 +131,9 @@ class SimulatedKernel:
         """
         blocks = cluster or self._declared_cluster or (1, 1, 1)
         configuration = Configuration(self.name, grid, block, smem_bytes, blocks)
+        if self._is_cooperative:
+            _check_cooperative(self.name, grid, block, blocks)
+            blocks = grid
         _check_shared(self.name, smem_bytes, self._static_shared_bytes)
         holders = [_held(word) for word in self._packer.pack(arguments, _CPU)]
         tensors = [(i, t) for i, a in enumerate(arguments) for t in _within(a)]
@@ -142,6 +150,7 @@ class SimulatedKernel:
             workers=_cores(),
             checked=self.checked,
             permuted=seed is not None,
+            cooperative=self._is_cooperative,
             seed=(seed or 0) % 2**64,
             time_limit_s=time_limit_s or 0.0,
             take_stack=self._take_stack,
@@ -163,6 +172,8 @@ class SimulatedKernel:
             )
         x, y, z = (int(n) for n in request.declared_cluster)
         if x:  # nothing ran
+            if self._is_cooperative:
+                raise _both_barriers(self.name)
             if cluster is not None:
                 raise conflicting_cluster(self.name, cluster, (x, y, z))
             self._declared_cluster = x, y, z
@@ -186,6 +197,11 @@ class SimulatedKernel:
     @functools.cached_property
     def _symbols(self) -> tuple[Symbol, ...]:
         return read_symbols(self._file)
+
+    @functools.cached_property
+    def _is_cooperative(self) -> bool:
+        """Whether it has a barrier of the grid: the linker keeps the runtime's only where the kernel calls it."""
+        return any(s.kind == "function" and _GRID_BARRIER in s.name for s in self._symbols)
 
     @functools.cached_property
     def _prints(self) -> bool:
@@ -329,6 +345,25 @@ def _check_shared(kernel: str, smem_bytes: int, static_bytes: int) -> None:
             f"{kernel}: {static_bytes} + {smem_bytes} bytes of shared memory; a block has {_MOST_SHARED_BYTES}",
             fix="use a smaller tile",
         )
+
+
+def _check_cooperative(kernel: str, grid: Dim3, block: Dim3, cluster: Dim3) -> None:
+    if cluster != (1, 1, 1):
+        raise _both_barriers(kernel)
+    blocks, threads = math.prod(grid), math.prod(block)
+    if blocks > _MOST_BLOCKS_TOGETHER or blocks * threads > _MOST_THREADS_TOGETHER:
+        raise LaunchError(
+            f"{kernel} waits for its whole grid (grid.sync()), and {blocks} blocks of {threads} threads do not fit",
+            fix=f"the simulator runs at most {_MOST_BLOCKS_TOGETHER} blocks and {_MOST_THREADS_TOGETHER:,} threads at "
+            "once; launch fewer blocks, and let each thread step over the data by the size of the grid",
+        )
+
+
+def _both_barriers(kernel: str) -> LaunchError:
+    return LaunchError(
+        f"{kernel} waits for its whole grid (grid.sync()) and has clusters; the simulator has one or the other",
+        fix="launch it without clusters, or check it on a GPU",
+    )
 
 
 # --- memory ---

@@ -29,10 +29,13 @@ class Refusal:
 NO_PTX = "OPWRIGHT_NO_PTX_"
 _NO_TENSOR_CORES = "this tensor-core operation is not simulated"
 _NO_ASYNC = "this form of asynchronous copies is not simulated"
-_NO_GRID = "groups beyond a cluster are not simulated: clusters run one after another"
+_NO_GRID = "groups of several grids are not simulated, and CUDA 13 has none"
 _NO_HOST_API = "this is host code: the simulator compiles device code only, as NVRTC does"
 _NO_HEAP = "the device's heap is not simulated"
-_NO_TEXTURES = "textures and surfaces are not simulated"
+_NO_TEXTURES = (
+    "textures and surfaces are not simulated, and ow.cuda_module has no argument for them; read from a const pointer "
+    "(__ldg) instead"
+)
 _NO_CURAND = "NVIDIA's headers of cuRAND are not installed (pip install nvidia-curand)"
 _NO_LIBRARY = "this library's device code relies on parts of CUDA that are not simulated"
 
@@ -45,7 +48,7 @@ _CODE = tuple(
         (r"\b__pipeline_arrive_on\b|\bpipeline_role\b", _NO_ASYNC),
         (r"\b__nv_cp_\w+", _NO_ASYNC),
         (r"\bcuTensorMap\w*\s*\(", _NO_HOST_API),
-        (r"\b(?:this_grid|this_multi_grid|grid_group|multi_grid_group)\b", _NO_GRID),
+        (r"\b(?:this_multi_grid|multi_grid_group)\b", _NO_GRID),
         (r"\bcuda\s*::\s*(?:atomic|atomic_ref|annotated_ptr)\b", "libcu++'s atomics are not simulated"),
         (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
         (r"\b(?:__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),

@@ -1,4 +1,4 @@
-// Clusters, thread blocks, tiles of a warp, and coalesced groups. Grid-wide groups are refused before compiling.
+// Grids, clusters, thread blocks, tiles of a warp, and coalesced groups. Groups of several grids are refused before compiling.
 #pragma once
 #include "opwright_simulator.h"
 
@@ -62,6 +62,40 @@ class cluster_group {
   OPWRIGHT_INLINE static unsigned size() { return num_threads(); }
 };
 OPWRIGHT_INLINE cluster_group this_cluster() { return {}; }
+
+class grid_group {
+ public:
+  struct arrival_token {};
+  OPWRIGHT_INLINE static bool is_valid() { return true; }
+  OPWRIGHT_INLINE static void sync() {
+    opwright_sim::grid_arrive();
+    opwright_sim::grid_wait();
+  }
+  OPWRIGHT_INLINE static arrival_token barrier_arrive() {
+    opwright_sim::grid_arrive();
+    return {};
+  }
+  OPWRIGHT_INLINE static void barrier_wait(arrival_token&&) { opwright_sim::grid_wait(); }
+  OPWRIGHT_INLINE static dim3 block_index() { return blockIdx; }
+  OPWRIGHT_INLINE static dim3 group_dim() { return gridDim; }
+  OPWRIGHT_INLINE static dim3 dim_blocks() { return gridDim; }
+  OPWRIGHT_INLINE static unsigned long long num_blocks() {
+    return static_cast<unsigned long long>(gridDim.x) * gridDim.y * gridDim.z;
+  }
+  OPWRIGHT_INLINE static unsigned long long block_rank() {
+    return blockIdx.x + static_cast<unsigned long long>(gridDim.x) * (blockIdx.y + gridDim.y * blockIdx.z);
+  }
+  OPWRIGHT_INLINE static dim3 thread_index() {
+    return {blockIdx.x * blockDim.x + threadIdx.x, blockIdx.y * blockDim.y + threadIdx.y,
+            blockIdx.z * blockDim.z + threadIdx.z};
+  }
+  OPWRIGHT_INLINE static unsigned long long thread_rank() {
+    return block_rank() * details::block_size() + details::block_rank();
+  }
+  OPWRIGHT_INLINE static unsigned long long num_threads() { return num_blocks() * details::block_size(); }
+  OPWRIGHT_INLINE static unsigned long long size() { return num_threads(); }
+};
+OPWRIGHT_INLINE grid_group this_grid() { return {}; }
 
 // Some lanes of a warp; ranks count them from the lowest. All of CUDA's groups within a warp are this class here.
 class warp_group {
@@ -179,6 +213,7 @@ OPWRIGHT_INLINE void sync(const Group& group, OPWRIGHT_GROUP_SITE) {
   group.sync(site);
 }
 OPWRIGHT_INLINE void sync(const cluster_group& group) { group.sync(); }
+OPWRIGHT_INLINE void sync(const grid_group& group) { group.sync(); }
 
 template <class T>
 struct plus {

@@ -6,7 +6,7 @@
 
 namespace opwright_sim {
 
-constexpr uint32_t abi_version = 4;
+constexpr uint32_t abi_version = 5;
 constexpr uint32_t most_findings = 64;
 constexpr uint64_t stack_bytes = 768 * 1024;  // CUDA allows 512 KiB of local memory; pages cost nothing until used
 constexpr uint64_t most_stacks = 16 * 1024;   // of all launches of a process together
@@ -95,6 +95,7 @@ struct Request {
   uint32_t workers;
   uint32_t checked;
   uint32_t permuted;
+  uint32_t cooperative;  // the blocks of the grid wait for each other: the cluster is the whole grid, and no kernel's
   uint64_t seed;
   double time_limit_s;  // 0: none
   void** arguments;

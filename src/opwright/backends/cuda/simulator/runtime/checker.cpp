@@ -413,7 +413,9 @@ void Checker::report_race(const Record& clash, uint64_t address, uint32_t size, 
   found.other_pc = clash.pc;
   found.other_access = clash.access;
   const bool in_cluster = clash.time >= block_time_ && member_of(clash.thread) != member_of(me_);
-  if (in_cluster && !*why) why = "no barrier of the cluster is between them";
+  if (in_cluster && !*why) {
+    why = worker_->launch().is_cooperative() ? "no barrier of the grid is between them" : "no barrier of the cluster is between them";
+  }
   snprintf(found.text, sizeof found.text, "%s", why);
   worker_->describe(unit_at(clash.time) - 1, thread_of(clash.thread), found.other_block, found.other_thread);
   worker_->launch().report(found);

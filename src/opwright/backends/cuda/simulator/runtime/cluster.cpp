@@ -46,7 +46,7 @@ bool Cluster::is_complete() {
 void Cluster::begin(uint64_t unit) {
   unit_ = unit;
   abandoned_ = false;
-  running_ = (1u << size) - 1u;
+  running_ = (uint64_t(1) << size) - 1;
   stalled_ = time_outs_ = 0;
   phase_ = 0;
   alive_ = size * launch_.threads_per_block;
@@ -87,7 +87,7 @@ void Cluster::pass_turn(unsigned number) {
 }
 
 void Cluster::end_block(unsigned number) {
-  running_ &= ~(1u << number);
+  running_ &= ~(uint64_t(1) << number);
   stalled_ = 0;
   if (size == 1) return;
   const std::lock_guard<std::mutex> lock(mutex_);

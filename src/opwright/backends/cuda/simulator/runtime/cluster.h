@@ -47,7 +47,7 @@ class Cluster {
   void note_event() { events_++; }
   void progressed() { stalled_ = 0; }
   // The member cannot go on. True if no other can either.
-  bool has_stalled() { return ++stalled_ >= unsigned(__builtin_popcount(running_)); }
+  bool has_stalled() { return ++stalled_ >= unsigned(__builtin_popcountll(running_)); }
   // Copies that threads wait for arrive, or else waits time out; false if nothing can go on.
   bool go_on();
   bool time_out_waits();
@@ -80,7 +80,7 @@ class Cluster {
   std::array<unsigned, most_members> order_{};
   uint64_t unit_ = 0;
   bool abandoned_ = false;
-  uint32_t running_ = 0;  // a bit for each member whose block has not ended
+  uint64_t running_ = 0;  // a bit for each member whose block has not ended
   unsigned stalled_ = 0;  // so many members in a row could not go on
   // How often waits timed out since the last event.
   uint64_t events_ = 0, events_at_time_out_ = 0;

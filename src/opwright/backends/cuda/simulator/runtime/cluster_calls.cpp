@@ -8,7 +8,7 @@ namespace opwright_sim {
 
 void Worker::cluster_arrive(bool releases, uint64_t pc) {
   if (current_->awaits_cluster) {
-    report_cluster(FindingKind::barrier, pc, "arrives at the cluster's barrier again, without having waited for its last arrival");
+    report_cluster(FindingKind::barrier, pc, "arrives at the barrier of its blocks again, without having waited for its last arrival");
   }
   current_->awaits_cluster = true;
   current_->cluster_phase = cluster_.phase();
@@ -21,7 +21,7 @@ void Worker::cluster_arrive(bool releases, uint64_t pc) {
 
 void Worker::cluster_wait(uint64_t pc) {
   if (!current_->awaits_cluster) {
-    report_cluster(FindingKind::barrier, pc, "waits for the cluster's barrier without having arrived at it");
+    report_cluster(FindingKind::barrier, pc, "waits for the barrier of its blocks without having arrived at it");
   }
   current_->awaits_cluster = false;
   await_phase(cluster_meeting(), {cluster_barrier, current_->cluster_phase, false, false, pc});
@@ -42,12 +42,14 @@ void Worker::leave_cluster(const Thread& thread) {
   cluster_.leave(thread.awaits_cluster && thread.cluster_phase == cluster_.phase());
 }
 
-// Threads of this block that reached the kernel's end without the barrier where all others wait.
+// Threads of this block that reached the kernel's end without the barrier where all others wait. A barrier of the grid
+// counts those that returned, too.
 void Worker::report_late_in_cluster(const Cluster::Arrival& waiting) {
   unsigned late = 0;
   const Thread* one = nullptr;
   for (size_t w = 0; w < warps_.size(); w++) {
-    for (unsigned lanes = warps_[w].fell_off & ~warps_[w].reported_off; lanes; lanes &= lanes - 1) {
+    const unsigned ended = launch_.is_cooperative() ? lanes_of(unsigned(w)) & ~warps_[w].alive : warps_[w].fell_off;
+    for (unsigned lanes = ended & ~warps_[w].reported_off; lanes; lanes &= lanes - 1) {
       const Thread& thread = threads_[w * 32 + unsigned(__builtin_ctz(lanes))];
       if (thread.awaits_cluster && thread.cluster_phase == cluster_.phase()) continue;  // it did arrive
       warps_[w].reported_off |= 1u << (thread.rank % 32);
@@ -62,8 +64,9 @@ void Worker::report_late_in_cluster(const Cluster::Arrival& waiting) {
   found.mask = late;
   describe(cluster_.unit(), waiting.agent, found.block, found.thread);
   describe(one->rank, found.other_block, found.other_thread);
-  snprintf(found.text, sizeof found.text, "%u thread%s of a block reached the end of the kernel without this barrier of the cluster",
-           late, late == 1 ? "" : "s");
+  const char* what = launch_.is_cooperative() ? "ended without this barrier of the grid"
+                                              : "reached the end of the kernel without this barrier of the cluster";
+  snprintf(found.text, sizeof found.text, "%u thread%s of a block %s", late, late == 1 ? "" : "s", what);
   launch_.report(found);
 }
 
@@ -82,11 +85,17 @@ void Worker::report_cluster(FindingKind kind, uint64_t pc, const char* what) {
   abandon();
 }
 
+void Worker::refuse_in_grid(uint64_t pc) {
+  if (!launch_.is_cooperative()) return;
+  report_cluster(FindingKind::trap, pc, "a cluster's barrier, in a kernel that also has a barrier of the grid, is not simulated");
+}
+
 uint64_t Worker::in_block(uint64_t address, uint32_t rank, uint64_t pc) {
-  if (rank < cluster_.size) return address - storage_begin() + cluster_.member(rank).storage_begin();
+  if (launch_.is_cooperative() && rank == 0) return address;
+  if (rank < cluster_.size && !launch_.is_cooperative()) return address - storage_begin() + cluster_.member(rank).storage_begin();
   char text[sizeof(Finding::text)];
-  snprintf(text, sizeof text, "the shared memory of block %u of the cluster, which has %u%s", rank, cluster_.size,
-           cluster_.size == 1 ? ": the kernel was launched without a cluster" : "");
+  snprintf(text, sizeof text, "the shared memory of block %u of the cluster, which has %u%s", rank,
+           opwright_cluster.size, opwright_cluster.size == 1 ? ": the kernel was launched without a cluster" : "");
   report_cluster(FindingKind::cluster, pc, text);
 }
 
@@ -111,9 +120,17 @@ uint64_t here() { return reinterpret_cast<uint64_t>(opwright_dynamic_shared); }
 }  // namespace
 
 void cluster_arrive(bool releases) {
-  current_worker()->cluster_arrive(releases, reinterpret_cast<uint64_t>(__builtin_return_address(0)));
+  const auto pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+  current_worker()->refuse_in_grid(pc);
+  current_worker()->cluster_arrive(releases, pc);
 }
-void cluster_wait() { current_worker()->cluster_wait(reinterpret_cast<uint64_t>(__builtin_return_address(0))); }
+void cluster_wait() {
+  const auto pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+  current_worker()->refuse_in_grid(pc);
+  current_worker()->cluster_wait(pc);
+}
+void grid_arrive() { current_worker()->cluster_arrive(true, reinterpret_cast<uint64_t>(__builtin_return_address(0))); }
+void grid_wait() { current_worker()->cluster_wait(reinterpret_cast<uint64_t>(__builtin_return_address(0))); }
 void declare_cluster(uint32_t x, uint32_t y, uint32_t z) { current_worker()->declare_cluster(x, y, z); }
 void fence_mbarrier_init() {
   if (Checker* checker = running_checker()) checker->fenced_for_cluster();
@@ -147,7 +164,9 @@ uint32_t to_cluster_address(const void* pointer) {
 
 uint32_t cluster_rank_of(const void* pointer) {
   const Worker* owner = current_worker()->cluster().owner_of(reinterpret_cast<uint64_t>(pointer));
-  return owner ? owner->number() : current_worker()->number();
+  const Worker& worker = *current_worker();
+  if (worker.launch().is_cooperative()) return 0;
+  return owner ? owner->number() : worker.number();
 }
 
 }  // namespace opwright_sim

@@ -9,7 +9,7 @@ namespace opwright_sim {
 
 BlockOfCluster* Checker::block_with(uint64_t address) {
   if (address - here_->storage_begin < storage_size_) return here_;
-  if (!is_cluster_) return nullptr;
+  if (!is_cluster_ || worker_->launch().is_cooperative()) return nullptr;  // blocks of a grid have none of each other's
   const unsigned size = here_->worker->cluster().size;
   for (unsigned i = 0; i < size; i++) {
     if (address - members_[i]->storage_begin < storage_size_) return members_[i].get();

@@ -226,6 +226,7 @@ void Worker::describe_wait(Finding& found, uint64_t key, const Mbarrier& barrier
   }
   const bool is_cluster = key == cluster_barrier;
   char name[32] = "the cluster's barrier";
+  if (launch_.is_cooperative()) snprintf(name, sizeof name, "the grid's barrier");
   if (!is_cluster) snprintf(name, sizeof name, "barrier %u", unsigned(key - first_named_barrier));
   snprintf(found.text, sizeof found.text, "%s is waited for without end: %u of %u threads are missing", name,
            is_cluster ? cluster_.missing() : barrier.pending, is_cluster ? cluster_.alive() : barrier.expected);

@@ -55,6 +55,10 @@ Worker::Worker(Launch& launch, Checker* checker, Cluster& cluster, unsigned numb
   set_guards();
   blockDim = {request.block[0], request.block[1], request.block[2]};
   gridDim = {request.grid[0], request.grid[1], request.grid[2]};
+  if (launch.is_cooperative()) {  // the kernel's own clusters have one block
+    opwright_cluster.grid = gridDim;
+    return;
+  }
   opwright_cluster.dims = {request.cluster[0], request.cluster[1], request.cluster[2]};
   opwright_cluster.grid = {request.grid[0] / request.cluster[0], request.grid[1] / request.cluster[1],
                            request.grid[2] / request.cluster[2]};
@@ -95,12 +99,16 @@ void Worker::order_threads() {
   for (size_t warp = 0; warp < warps_.size(); warp++) shuffle_in_place(&lane_order_[warp * 32], 32, random_);
 }
 
+unsigned Worker::lanes_of(unsigned warp) const {
+  const unsigned lanes = std::min(32u, unsigned(threads_.size()) - warp * 32);
+  return lanes == 32 ? 0xffffffffu : (1u << lanes) - 1u;
+}
+
 // Before any block of the cluster runs: others may arrive at this one's barriers before it starts.
 void Worker::prepare_block() {
   abandoned_ = false;
   for (unsigned warp = 0; warp < warps_.size(); warp++) {
-    const unsigned lanes = std::min(32u, unsigned(threads_.size()) - warp * 32);
-    const unsigned all = lanes == 32 ? 0xffffffffu : (1u << lanes) - 1u;
+    const unsigned all = lanes_of(warp);
     warps_[warp] = {all, all, 0, 0, 0, 0, 0, 0, 0, 0};
   }
   arrived_.operation = Operation::none;
@@ -111,10 +119,9 @@ void Worker::prepare_block() {
 void Worker::run_block() {
   const Request& request = launch_.request;
   blockIdx = launch_.block_index(cluster_.unit(), number_);
-  opwright_cluster.index = {blockIdx.x / request.cluster[0], blockIdx.y / request.cluster[1],
-                            blockIdx.z / request.cluster[2]};
-  opwright_cluster.block = {blockIdx.x % request.cluster[0], blockIdx.y % request.cluster[1],
-                            blockIdx.z % request.cluster[2]};
+  const dim3 cluster = opwright_cluster.dims;
+  opwright_cluster.index = {blockIdx.x / cluster.x, blockIdx.y / cluster.y, blockIdx.z / cluster.z};
+  opwright_cluster.block = {blockIdx.x % cluster.x, blockIdx.y % cluster.y, blockIdx.z % cluster.z};
   order_threads();
   while (!abandoned_ && !cluster_.is_abandoned()) {
     bool ran = false, alive = false, yielded = false;

@@ -109,6 +109,7 @@ class Launch {
   // Ends the launch; Python raises an error.
   void out_of_memory();
   bool limited() const { return limited_; }
+  bool is_cooperative() const { return request.cooperative != 0; }
   Clock::time_point deadline() const { return deadline_.load(std::memory_order_relaxed); }
 
   // An attempt to run the blocks that are left on several OS threads. It is refuted by whatever could depend on their
@@ -211,6 +212,7 @@ class Worker {
   unsigned rank() const { return current_->rank; }
   Checker* checker() const { return checker_; }
   Launch& launch() { return launch_; }
+  const Launch& launch() const { return launch_; }
   const Cluster& cluster() const { return cluster_; }
   unsigned number() const { return number_; }
   // By which the checker knows a thread of this block.
@@ -242,6 +244,8 @@ class Worker {
   // Clusters (cluster_calls.cpp)
   void cluster_arrive(bool releases, uint64_t pc);
   void cluster_wait(uint64_t pc);
+  // What only the barriers of a cluster may do: the block ends if the blocks that run together are a grid.
+  void refuse_in_grid(uint64_t pc);
   void cluster_phase_completed(const VectorClock& known);
   void report_late_in_cluster(const Cluster::Arrival& waiting);
   void declare_cluster(uint32_t x, uint32_t y, uint32_t z);
@@ -290,6 +294,7 @@ class Worker {
   void deliver(Mbarrier& barrier);
   Worker& owner_of(uint64_t address);
   void leave_cluster(const Thread& thread);
+  unsigned lanes_of(unsigned warp) const;  // that there are
   Mbarrier& cluster_meeting();
   [[noreturn]] void report_mbarrier(uint64_t address, uint64_t pc, const char* what);
   uint64_t shared_offset(uint64_t address) const;

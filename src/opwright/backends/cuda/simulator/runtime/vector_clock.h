@@ -20,7 +20,8 @@ constexpr unsigned bulk_reads = bulk_loads + most_warps;  // read shared memory,
 constexpr unsigned bulk_stores = bulk_reads + most_warps;
 constexpr unsigned tensor_cores = bulk_stores + most_warps;
 constexpr unsigned most_agents = tensor_cores + most_warps;
-constexpr unsigned most_members = 16;  // blocks of a cluster
+// Blocks that run together: a cluster, or the grid of a cooperative launch. As many as 16 bits can tell apart.
+constexpr unsigned most_members = 65536 / most_agents;
 
 inline unsigned member_of(unsigned agent) { return agent / most_agents; }
 inline unsigned first_of_block(unsigned agent) { return agent - agent % most_agents; }
@@ -47,7 +48,7 @@ class VectorClock {
     note_start(member);
     of_blocks_[member] = std::max(of_blocks_[member], time);
   }
-  void note_start(unsigned member) { members_ |= 1u << member; }
+  void note_start(unsigned member) { members_ |= uint64_t(1) << member; }
   void join(const VectorClock& other) {
     members_ |= other.members_;
     for (unsigned i = 0; i < most_members; i++) of_blocks_[i] = std::max(of_blocks_[i], other.of_blocks_[i]);
@@ -89,7 +90,7 @@ class VectorClock {
 
   std::shared_ptr<Times> times_;  // threads that waited for the same barrier have the same ones
   std::array<uint32_t, most_members> of_blocks_{};
-  uint32_t members_ = 0;
+  uint64_t members_ = 0;
 };
 
 }  // namespace opwright_sim

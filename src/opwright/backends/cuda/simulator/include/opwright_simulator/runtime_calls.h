@@ -121,6 +121,9 @@ void named_barrier(uint32_t number, uint32_t threads, bool waits, Site site);
 // The barrier of a cluster. An arrival that releases nothing makes visible what came before a fence only.
 void cluster_arrive(bool releases);
 void cluster_wait();
+// The barrier of the grid. A kernel that calls these is launched with all of its blocks at once.
+void grid_arrive();
+void grid_wait();
 void fence_mbarrier_init();
 // The same place in the shared memory of another block of the cluster; and that as an address in shared memory. Those of
 // other blocks have the block's number in their upper bits.
