@@ -38,6 +38,10 @@ HEADER_FOLDERS = ("include", "includes", "csrc", "src", "Common", "kernels", "ll
 TYPES = {"half", "__half", "float", "double", "int", "unsigned", "bool", "char", "int8_t", "uint8_t", "short", "float4"}
 TYPES |= {"long", "int64_t", "uint32_t", "size_t", "float2", "half2", "__nv_bfloat16", "int32_t", "float3", "double2"}
 
+NUMBER = re.compile(
+    r"(?:std::)?(?:u?int(?:\d+_t)?|unsigned|long|short|char|size_t|uint|int64|bool|auto|[A-Z]\w?|\w*[Ii]nd(?:e)?x\w*)"
+)
+
 
 @dataclass
 class Outcome:
@@ -153,10 +157,13 @@ def plain_argument(written: str, code: str) -> str | None:
 
 
 def guessed_argument(parameter: str) -> str:
-    """``float`` for a type; false, or 16, for a number."""
+    """``float`` for a type; false, 16 for a number, or the first of an enumeration."""
     if re.match(r"(?:typename|class)\b", parameter):
         return "int" if re.search(r"[Ii](?:nd|d)x|[Ii]ndex|Int", parameter) else "float"
-    return "false" if parameter.startswith("bool") else "16"
+    if parameter.startswith("bool"):
+        return "false"
+    kind = re.match(r"(?:const\s+)?([\w:]+)\s+\w+\s*$", parameter)
+    return "16" if kind is None or NUMBER.fullmatch(kind[1]) else f"static_cast<{kind[1]}>(0)"
 
 
 # --- compiling ---
@@ -166,18 +173,20 @@ def run(case: Case, folder: Path, quick: bool, known: dict[Any, Outcome]) -> Cas
     """Compile a case. ``known`` has what NVRTC said of a file, all of whose plain kernels it compiles at once."""
     checkout = folder / case.repository
     source = source_of(checkout / case.file, checkout)
-    case.simulator = outcome(
-        lambda: (
-            parse(source, case.instance)
-            if quick
-            else compile_kernel(source, case.instance, build_tools(), checked=True)
-        )
-    )
+    case.simulator = outcome(lambda: in_simulator(source, case.instance, quick))
     key = case.repository, case.file, case.instance if "<" in case.instance else ""
     if key not in known or known[key].status == "ok":
         known[key] = outcome(lambda: CudaModule(source).entry(ARCH, case.instance))
     case.nvrtc = known[key]
     return case
+
+
+def in_simulator(source: CudaSource, instance: str, quick: bool) -> None:
+    name = CudaModule(source)[instance].name  # with its namespace
+    if quick:
+        parse(source, name)
+    else:
+        compile_kernel(source, name, build_tools(), checked=True)
 
 
 def parse(source: CudaSource, instance: str) -> None:

@@ -75,6 +75,11 @@ NAMES = {
         "at::acc_type<c10::Half, true> a = c10::Half(3); out[0] = a * sizeof(at::opmath_type<at::BFloat16>);",
         12.0,
     ),
+    "tuple": (
+        "#include <tuple>\n__device__ std::tuple<int, float> pair() { return std::make_tuple(3, 0.5f); }",
+        "int a; float b; std::tie(a, b) = pair(); out[0] = a + b + std::get<0>(pair());",
+        6.5,
+    ),
     "wmma": (
         "#include <mma.h>\nusing namespace nvcuda;",
         "wmma::fragment<wmma::accumulator, 16, 16, 16, float> f; wmma::fill_fragment(f, 2.0f);"

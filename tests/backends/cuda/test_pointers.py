@@ -86,3 +86,52 @@ def test_packed_accessors_take_tensors(cpp: str, dtype: torch.dtype) -> None:
         kernel[1, 32](x[0], y)
     with pytest.raises(LaunchError, match="got float64 elements"):
         kernel[1, 32](x.double(), y)
+
+
+INFO = """
+#include <ATen/cuda/detail/TensorInfo.cuh>
+using Info = at::cuda::detail::TensorInfo<float, int>;
+__global__ void gather(const Info x, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = x.data[at::cuda::detail::IndexToOffset<float, int, -1>::get(i, x)];
+}
+"""
+
+
+class Info(ctypes.Structure):
+    """torch's own order of members."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("sizes", ctypes.c_int * 25),
+        ("strides", ctypes.c_int * 25),
+        ("dims", ctypes.c_int),
+    )
+
+
+def info_of(x: torch.Tensor) -> Info:
+    numbers = ctypes.c_int * 25
+    return Info(x.data_ptr(), numbers(*x.shape), numbers(*x.stride()), x.dim())
+
+
+def test_a_strided_tensor_as_torchs_tensor_info() -> None:
+    x = torch.arange(24.0).view(2, 3, 4).transpose(0, 2)
+    out = torch.zeros(24)
+    with ow.simulator_options(reachable=[x]):
+        ow.cuda_module(INFO)["gather"][1, 32](info_of(x), out, 24)
+    assert torch.equal(out, x.flatten())
+
+
+def test_an_element_past_a_tensor_info_is_reported() -> None:
+    x = torch.arange(24.0)
+    with ow.simulator_options(reachable=[x]), pytest.raises(SimulatorError, match="out-of-bounds: reads 4 bytes"):
+        ow.cuda_module(INFO)["gather"][1, 32](info_of(x), torch.zeros(32), 32)
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+def test_a_tensor_info_on_a_gpu() -> None:
+    x = torch.arange(24.0, device="cuda").view(2, 3, 4).transpose(0, 2)
+    out = torch.zeros(24, device="cuda")
+    ow.cuda_module(INFO)["gather"][1, 32](info_of(x), out, 24)
+    assert torch.equal(out, x.flatten())

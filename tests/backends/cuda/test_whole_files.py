@@ -223,3 +223,35 @@ def test_types_that_only_an_instance_of_a_template_names_stay() -> None:
 @pytest.mark.skipif(isinstance(available(), Refused), reason="there is no NVRTC")
 def test_nvrtc_keeps_them_as_well() -> None:
     assert ow.cuda_module(OF_TRAITS).compile("sm_90", "fill_kernel<Traits<3, float>>").entries
+
+
+BRANCHES = """
+#include <vector>
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define FOR_BOTH __host__ __device__
+#define FOR_BOTH_INLINE FOR_BOTH __forceinline__
+#else
+#define FOR_BOTH
+#define FOR_BOTH_INLINE inline
+#endif
+template <typename T, typename R = T>
+FOR_BOTH_INLINE R twice(T v) { return R(v) + R(v); }
+FOR_BOTH_INLINE float row(std::vector<float>& v, int i) { return v[i]; }
+FOR_BOTH_INLINE float row(const float* v, int i) { return v[i]; }
+__global__ void k(const float* x, float* out) { out[0] = twice<float>(row(x, 1)); }
+void host(std::vector<float>& v) { k<<<1, 1>>>(v.data(), v.data()); }
+"""
+
+
+def test_a_macro_of_several_branches_is_the_devices_if_one_of_them_is() -> None:
+    text = device_text(BRANCHES, ["k"])
+    assert "R twice(T v)" in text
+    assert "row(const float* v" in text
+    assert "std::vector" not in text
+
+
+@pytest.mark.compiler
+def test_such_a_file_runs_on_the_simulator() -> None:
+    out = torch.zeros(1)
+    ow.cuda_module(BRANCHES)["k"][1, 1](torch.tensor([1.0, 2.0]), out)
+    assert out.item() == 4

@@ -22,23 +22,26 @@ _REPLACED = (
     *("math_functions.h", "device_functions.h", "vector_functions.h", "builtin_types.h"),
     *("host_defines.h", "sm_30_intrinsics.h", "device_atomic_functions.h"),
 )
-# Types that the simulator has without their header.
-_HALF_TYPES = (
+_TUPLE = "opwright_tuple.h"
+# Names that the simulator has without their header.
+_WITHOUT_HEADER = (
     ("cuda_fp16.h", re.compile(r"\b__half2?\b")),
     ("cuda_bf16.h", re.compile(r"\b__nv_bfloat162?\b")),
+    (_TUPLE, re.compile(r"\bstd\s*::\s*(?:tuple|make_tuple|tie)\b")),  # <tuple>, which libcu++ declares
 )
 
 
 def header_texts() -> dict[str, str]:
     """The texts of headers that are no files, by name."""
     names = {TORCH_NAMES: (HEADERS / TORCH_NAMES).read_text()}
+    names[_TUPLE] = (HEADERS / "nvrtc_tuple.h").read_text()
     driver = dict.fromkeys(("cuda.h", "cudaTypedefs.h"), (HEADERS / "nvrtc_driver.h").read_text())
     return {PRELUDE: (HEADERS / "nvrtc_prelude.h").read_text(), **names, **dict.fromkeys(_REPLACED, ""), **driver}
 
 
 def missing_headers(text: str) -> tuple[str, ...]:
-    """The headers of half types, and of torch's names, that a source uses without including any header for them."""
+    """The headers of half types, tuples and torch's names that a source uses without including any header for them."""
     included = {found[2] for found in INCLUDE.finditer(text)}
     code = blank_out(text)
-    halves = tuple(name for name, types in _HALF_TYPES if name not in included and types.search(code))
-    return (*halves, TORCH_NAMES) if uses_torch_names(code) else halves
+    found = tuple(name for name, types in _WITHOUT_HEADER if name not in included and types.search(code))
+    return (*found, TORCH_NAMES) if uses_torch_names(code) else found

@@ -132,7 +132,45 @@ using PackedTensorAccessor64 = GenericPackedTensorAccessor<T, N, Traits, long>;
 template <class T, size_t N, template <class> class Traits = DefaultPtrTraits, class Index = long>
 using PackedTensorAccessor = GenericPackedTensorAccessor<T, N, Traits, Index>;
 
-namespace cuda {}
+namespace cuda {
+
+template <class T>
+__host__ __device__ constexpr T ATenCeilDiv(T a, T b) {
+  return (a + b - 1) / b;
+}
+
+namespace detail {
+
+// A tensor of a number of dimensions that is known when the kernel runs, as a kernel's parameter. The order of its
+// members is that of torch, whose host code may have made it.
+template <class T, class Index>
+struct TensorInfo {
+  static constexpr int most_dimensions = 25;
+  __host__ __device__ bool isContiguous() const { return dims == 1 && strides[0] == 1; }
+
+  T* data;
+  Index sizes[most_dimensions];
+  Index strides[most_dimensions];
+  int dims;
+};
+
+// Where in memory an element is, by its number in the order of dimensions. Dims: -1 if only the tensor says how many; -2
+// if it is contiguous.
+template <class T, class Index, int Dims>
+struct IndexToOffset {
+  __host__ __device__ static Index get(Index number, const TensorInfo<T, Index>& info) {
+    if (Dims == -2) return number;
+    Index offset = 0;
+    for (int i = (Dims > 0 ? Dims : info.dims) - 1; i > 0; i--) {
+      offset += number % info.sizes[i] * info.strides[i];
+      number /= info.sizes[i];
+    }
+    return offset + number * info.strides[0];
+  }
+};
+
+}  // namespace detail
+}  // namespace cuda
 namespace native {}
 }  // namespace at
 

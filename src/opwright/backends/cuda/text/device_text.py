@@ -39,13 +39,20 @@ _STD_OF_DEVICES = (
     r"|lgamma\w?|ldexp|frexp|modf|nextafter|memcpy|memset|byte|integer_sequence|make_index_sequence|index_sequence\w*|nullptr_t"
     r"|pair|array|tuple|get|complex|bit_cast|underlying_type\w*|rank|extent|alignment_of|alignment_storage|aligned_storage\w*)"
 )
+# What of at::cuda device code uses.
+_OF_AT_CUDA = r"\s*::\s*(?:ATenCeilDiv|detail\s*::\s*(?:TensorInfo|IndexToOffset))\b"
 # Words that no device code contains.
 _HOST_WORDS = re.compile(
-    rf"<<<|\b(?:torch|c10|at)\s*::\s*(?:Tensor|optional|IntArrayRef|Device|cuda|kernel|library|nn|autograd|tensor|empty\w*|zeros\w*)\b"
+    rf"<<<|\b(?:torch|c10|at)\s*::\s*(?:Tensor|optional|IntArrayRef|Device|cuda(?!{_OF_AT_CUDA})|kernel|library|nn|autograd|tensor|empty\w*|zeros\w*)\b"
     rf"|\b(?:pybind11|py)\s*::|\bstd\s*::\s*(?!{_STD_OF_DEVICES}\b)\w+"
     r"|\b(?:cuda|cublas|cudnn|curand)(?:Malloc|Free|Mem|Device(?:Synchronize|Prop|Get)|Stream|Event|Get|Set|Launch|Func|Check|Create"
     r"|Destroy|Error|Status|Handle|Peek)\w*|\b(?:TORCH|AT)_[A-Z_]+\s*\(|\b(?:AT|C10)_(?:DISPATCH|CUDA|PRIVATE|ERROR|ASSERT)\w*\s*\("
     r"|\bcheckCudaErrors\b"
+)
+# Types of parameters with which no device function is called.
+_HOST_PARAMETER = re.compile(
+    r"\bstd\s*::\s*(?:vector|list|deque|(?:unordered_)?(?:map|set)|string|function|\w*stream|(?:unique|shared)_ptr)\b"
+    r"|\b(?:torch|at)\s*::\s*Tensor\b"
 )
 _BINDING = re.compile(r"^[ \t]*(?:PYBIND11_MODULE|TORCH_LIBRARY\w*|STABLE_TORCH_LIBRARY\w*)\s*\(", re.MULTILINE)
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\r?\n|[^\n])*)", re.MULTILINE)
@@ -75,7 +82,7 @@ def device_texts(texts: tuple[str, ...], kernels: tuple[str, ...]) -> tuple[str,
     codes = [blank_out(text) for text in texts]
     if not any(map(_is_whole_file, texts, codes)) or sum(map(len, texts)) > _MOST_TEXT:
         return texts
-    macros = {found[1]: found[2] for code in codes for found in _MACRO.finditer(code)}
+    macros = _macros(codes)
     kept = [_without_bindings(text, macros) for text in texts]
     items = [items_of(blank_out(text)) for text in kept]
     needed = _needed([item for of in items for item in of], [blank_out(text) for text in kept], kernels, macros)
@@ -86,6 +93,15 @@ def device_texts(texts: tuple[str, ...], kernels: tuple[str, ...]) -> tuple[str,
     named = [INCLUDE.sub("", blank_out(text)) for text in left]
     used = {library for library, names in _LIBRARIES.items() if any(map(names.search, named))}
     return tuple(_without(text, _includes_of(text, _LIBRARIES.keys() - used)) for text in left)
+
+
+def _macros(codes: Sequence[str]) -> dict[str, str]:
+    """The macros by name. One that several branches define, such as one for the host, has all their bodies."""
+    bodies: dict[str, str] = {}
+    for code in codes:
+        for found in _MACRO.finditer(code):
+            bodies[found[1]] = f"{bodies[found[1]]} {found[2]}" if found[1] in bodies else found[2]
+    return bodies
 
 
 def device_text(text: str, kernels: Sequence[str] | None = None) -> str:
@@ -215,10 +231,19 @@ def _is_for_host(item: Item, macros: dict[str, str]) -> bool:
         return True
     if item.kind == "statement" and _NO_VARIABLE.search(item.head):
         return re.search(r"\bconst\b", item.head) is not None and _HOST_WORDS.search(item.head) is not None
+    if item.kind == "function" and _HOST_PARAMETER.search(item.head):
+        return True  # an overload for both, with a parameter that only the host has
     head = item.head
-    for name in IDENTIFIER.findall(re.split(r"[(=]", item.head)[0]):
+    before = r"\(" if item.kind == "function" else r"[(=]"  # its parameters, or its value
+    waiting, seen = IDENTIFIER.findall(re.split(before, item.head)[0]), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
         if name in macros:
             head += macros[name]
+            waiting += IDENTIFIER.findall(macros[name])
         elif re.fullmatch(r"[A-Z][A-Z0-9_]{2,}", name):
             return False  # a macro of a header: it may be __device__
     return not _OF_THE_DEVICE.search(head)

@@ -14,6 +14,7 @@
 // Published sources rely on nvcc, whose own headers include <algorithm>.
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <type_traits>
 
 #include "opwright_simulator/language.h"

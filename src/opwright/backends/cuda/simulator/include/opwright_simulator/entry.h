@@ -38,7 +38,9 @@ struct Signature;
 
 template <class... Parameters>
 struct Signature<void (*)(Parameters...)> {
-  static_assert((std::is_trivially_copyable<Parameters>::value && ...), "a kernel's parameters are copied as bytes");
+  // As nvcc does, from the bytes of the launch: also a class whose copy constructor is its author's.
+  static_assert((std::is_copy_constructible<std::remove_reference_t<Parameters>>::value && ...),
+                "a kernel's parameters are copied");
 
   // Not instrumented: it may be called while the kernel runs in another thread.
   OPWRIGHT_PLAIN static const Parameter* describe(uint32_t* count) {
