@@ -10,6 +10,10 @@ namespace opwright_sim {
 template <unsigned size>
 struct Word;
 template <>
+struct Word<1> {
+  using type = uint8_t;
+};
+template <>
 struct Word<2> {
   using type = uint16_t;
 };

@@ -1,0 +1,141 @@
+"""``cuda::atomic`` and ``cuda::atomic_ref``: right and wrong kernels in the simulator, and the same on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import opwright as ow
+from opwright.backends.cuda.nvrtc import available
+from opwright.errors import KernelRefusedError, SimulatorError
+from opwright.results import Refused
+
+pytestmark = pytest.mark.compiler
+needs_nvrtc = pytest.mark.skipif(isinstance(available(), Refused), reason="there is no NVRTC")
+
+TEXT = """
+#include <cuda/atomic>
+using Counter = cuda::atomic<int, cuda::thread_scope_block>;
+__global__ void counts(const int* x, int* out, int n) {
+  __shared__ Counter count;
+  if (threadIdx.x == 0) count.store(0, cuda::memory_order_relaxed);
+  __syncthreads();
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n && x[i] > 0) count.fetch_add(1, cuda::memory_order_relaxed);
+  __syncthreads();
+  cuda::atomic_ref<int, cuda::thread_scope_device> total(out[0]), most(out[1]), bits(out[2]);
+  if (threadIdx.x == 0) {
+    total += count.load();
+    most.fetch_max(count);
+    bits.fetch_or(1 << blockIdx.x);
+  }
+}
+__global__ void handed_on(float* data, int* flag, float* out) {
+  cuda::atomic_ref<int, cuda::thread_scope_device> ready(*flag);
+  if (blockIdx.x == 0) {
+    data[threadIdx.x] = threadIdx.x + 1.0f;
+    __syncthreads();
+    if (threadIdx.x == 0) ready.store(1, cuda::memory_order_release);
+  } else {
+    if (threadIdx.x == 0) {
+      while (ready.load(cuda::memory_order_acquire) == 0) {}
+    }
+    __syncthreads();
+    out[threadIdx.x] = data[threadIdx.x];
+  }
+}
+__global__ void locked(int* lock, float* sum) {
+  cuda::atomic_ref<int, cuda::thread_scope_device> taken(*lock);
+  if (threadIdx.x != 0) return;
+  int free = 0;
+  while (!taken.compare_exchange_weak(free, 1, cuda::memory_order_acquire, cuda::memory_order_relaxed)) free = 0;
+  *sum += blockIdx.x;
+  taken.store(0, cuda::memory_order_release);
+}
+__global__ void of_floats(float* sum, const float* x, int n) {
+  cuda::atomic_ref<float, cuda::thread_scope_device> all(*sum);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) all.fetch_add(x[i], cuda::memory_order_relaxed);
+}
+"""
+
+
+def run(text: str, name: str, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    module = ow.cuda_module(text)
+    if name == "counts":
+        x = torch.randint(-3, 3, (200,), generator=torch.Generator().manual_seed(0), dtype=torch.int32).to(device)
+        out = torch.zeros(3, dtype=torch.int32, device=device)
+        module[name][4, 64](x, out, 200)
+        each = [int((part > 0).sum()) for part in x.split(64)]
+        return out, torch.tensor([sum(each), max(each), 15], dtype=torch.int32)
+    if name == "handed_on":
+        data, out = torch.zeros(32, device=device), torch.zeros(32, device=device)
+        module[name][2, 32](data, torch.zeros(1, dtype=torch.int32, device=device), out)
+        return out, torch.arange(1.0, 33)
+    total = torch.zeros(1, device=device)
+    if name == "locked":
+        module[name][8, 32](torch.zeros(1, dtype=torch.int32, device=device), total)
+        return total, torch.tensor([28.0])
+    module[name][1, 64](total, torch.ones(100, device=device), 100)
+    return total, torch.tensor([100.0])
+
+
+NAMES = ("counts", "handed_on", "locked", "of_floats")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_right_kernel_is_left_alone(name: str, checked: bool) -> None:
+    with ow.simulator_options(checked=checked, time_limit_s=60):
+        result, wanted = run(TEXT, name, "cpu")
+    assert torch.equal(result, wanted)
+
+
+def findings(text: str, name: str) -> str:
+    with pytest.raises(SimulatorError) as raised, ow.simulator_options(time_limit_s=60):
+        run(text, name, "cpu")
+    return str(raised.value)
+
+
+def test_a_flag_that_releases_nothing_is_a_race() -> None:
+    found = findings(
+        TEXT.replace("ready.store(1, cuda::memory_order_release)", "ready.store(1, cuda::memory_order_relaxed)"),
+        "handed_on",
+    )
+    assert "race: read of 4 bytes" in found
+    assert "out[threadIdx.x] = data[threadIdx.x];" in found
+
+
+def test_a_plain_access_beside_an_atomic_one_is_a_race() -> None:
+    assert "race" in findings(TEXT.replace("total += count.load();", "out[0] += count.load();"), "counts")
+
+
+def test_a_counter_without_a_value_is_reported() -> None:
+    wrong = TEXT.replace("if (threadIdx.x == 0) count.store(0, cuda::memory_order_relaxed);", "")
+    assert "uninitialised" in findings(wrong, "counts")
+
+
+def test_an_atomic_out_of_bounds_is_reported_where_it_is_used() -> None:
+    found = findings(TEXT.replace("bits(out[2])", "bits(out[3])"), "counts")
+    assert "out-of-bounds" in found
+    assert "bits.fetch_or(1 << blockIdx.x);" in found
+
+
+def test_the_standard_librarys_names_are_refused_with_the_remedy() -> None:
+    text = TEXT.replace(
+        "using Counter = cuda::atomic<int, cuda::thread_scope_block>", "using Counter = cuda::std::atomic<int>"
+    )
+    with pytest.raises(KernelRefusedError, match=r":2: cuda::std::atomic: of libcu\+\+'s atomics, cuda::atomic and"):
+        run(text, "counts", "cpu")
+
+
+@needs_nvrtc
+def test_nvrtc_takes_them() -> None:
+    assert len(ow.cuda_module(TEXT).compile("sm_90").entries) == len(NAMES)
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gpu_gives_the_same(name: str) -> None:
+    result, wanted = run(TEXT, name, "cuda")
+    assert torch.equal(result.cpu(), wanted)
