@@ -17,6 +17,7 @@ from opwright import tree
 from opwright.backends.build_tools import build_tools
 from opwright.backends.numpy import tracing
 from opwright.backends.numpy.arrays import as_numpy, borrow, refuse_shared_writes
+from opwright.backends.numpy.equivalents import Traced
 from opwright.backends.numpy.placement import arrays_made_on, numpy_steps, place_of_arrays
 from opwright.contract.dtypes import short
 from opwright.contract.numpy.rules import DefaultFloatDtype
@@ -62,6 +63,7 @@ class TorchCompiled:
         on_compile: Callable[[], None],
     ) -> None:
         self._function = function
+        self._traced = Traced(function)
         self._name = name
         self._device = device
         self._default_float_dtype = default_float_dtype
@@ -94,7 +96,7 @@ class TorchCompiled:
             key: dtypes, shapes and types of the arguments.
         """
         compiled = self._quick.get((key, torch.is_grad_enabled()))
-        if compiled is None or default_device_is_chosen():
+        if compiled is None or default_device_is_chosen() or not self._traced.is_current():
             return NotImplemented
         values, tensors = [], []
         for value in args:
@@ -158,10 +160,13 @@ class TorchCompiled:
         return result
 
     def _compiled_for(self, key: Any) -> Callable[..., Any]:
+        if not self._traced.is_current():
+            self._traced = Traced(self._function)
+            self._compiled.clear()
         if key not in self._compiled:
             make = tracing.on_tensors if self._fullgraph else tracing.on_tensors_in_pieces
             self._compiled[key] = make(
-                self._function,
+                self._traced.function,
                 self._name,
                 functools.partial(
                     tracing.compile_whole,

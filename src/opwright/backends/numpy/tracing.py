@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from opwright import tree
+from opwright.backends.numpy.equivalents import HAS_EQUIVALENT
 from opwright.backends.numpy.placement import place_of_arrays, run_call
 from opwright.contract.numpy.facts import NotLikeNumpyError
 from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
@@ -46,6 +47,8 @@ def refuse_lacking(function: Callable[..., Any], who: str) -> None:
         CompileError: with the function, file and line, and what to write instead.
     """
     for name in lacking(function):
+        if name.path in HAS_EQUIVALENT:
+            continue
         raise CompileError(
             f"{who}: {name}, used in {name.function} at {name.where}, {what_is_wrong(name.path)}",
             fix=what_to_write(name.path),
