@@ -235,7 +235,9 @@ def check(project: Path, device: str) -> dict[str, Any]:
     jobs = str(min(8, os.cpu_count() or 1))
     start = time.perf_counter()
     done = _run(
-        ["-m", "opwright", "check", "ops.py", "--device", device, "--jobs", jobs, "--json", str(report)], project
+        ["-m", "opwright", "check", "ops.py", "--device", device, "--jobs", jobs, "--json", str(report)],
+        project,
+        timeout=1500,
     )
     seconds = round(time.perf_counter() - start, 1)
     if not report.is_file():

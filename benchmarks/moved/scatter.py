@@ -31,8 +31,8 @@ def starts(shape, generator):
 
 def row_of_each(indptr: Tensor) -> Tensor:
     """The row of each element, in each batch."""
-    elements = torch.arange(int(indptr[0, -1]), device=indptr.device)
-    return (indptr[:, 1:-1, None] <= elements).sum(1)
+    elements = torch.arange(int(indptr[0, -1]), device=indptr.device).repeat(indptr.shape[0], 1)
+    return torch.searchsorted(indptr[:, 1:].contiguous(), elements, right=True)
 
 
 def taken(src: Tensor, index: Tensor) -> Tensor:
@@ -90,12 +90,12 @@ gather_coo.register_autograd(
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64)
 
 
-def is_written_in_place(*arguments):
-    return arguments[2].is_contiguous()  # the sources write into a contiguous copy, and drop it
+def is_safe(src, places, *others):
+    """The sources divide by the number of elements, and write into a contiguous copy of ``out``, which they drop."""
+    return places.numel() > 0 and all(out.is_contiguous() for out in others if isinstance(out, Tensor))
 
 
 for operator in (gather_csr, gather_csr_out, segment_sum_csr, gather_coo, gather_coo_out, segment_sum_coo):
     entry = operator.contract.name.removesuffix("_of")
-    when = is_written_in_place if entry.endswith("_out") else None
-    operator.cpp("scatter.cpp", entry=entry, abi="aten", dtypes=DTYPES, when=when)
-    operator.cuda("scatter.cu", entry=entry, abi="aten", dtypes=DTYPES, when=when)
+    operator.cpp("scatter.cpp", entry=entry, abi="aten", dtypes=DTYPES, when=is_safe)
+    operator.cuda("scatter.cu", entry=entry, abi="aten", dtypes=DTYPES, when=is_safe)
