@@ -57,6 +57,7 @@ class Moved:
         shims: files of ``moved`` beside ``ops.py``.
         ported: sources that ``opwright port`` rewrites first.
         replaced: files of the repository that ``ops.py`` replaces.
+        without_gpu: pytest's expression for the tests that run without one, if others do not skip themselves.
         needs_gpu: whether none of the tests runs without one.
     """
 
@@ -71,6 +72,7 @@ class Moved:
     written: tuple[tuple[str, str], ...] = ()
     shims: tuple[str, ...] = ()
     ported: tuple[str, ...] = ()
+    without_gpu: str = ""
     needs_gpu: bool = False
 
 
@@ -110,6 +112,7 @@ EXTENSIONS = (
             "pytorch3d/csrc/packed_to_padded_tensor/packed_to_padded_tensor.h",
         ),
         beside=("pytorch3d/pytorch3d",), written=(("pytorch3d/_C.py", "pytorch3d_C.py"),),
+        without_gpu="not cuda",
     ),
     Moved(
         "detectron2", "detectron2.py", "detectron2_kernels", ("detectron2/layers/csrc",),
@@ -157,9 +160,11 @@ def package_and_test(extension: Moved, fetched: Path, project: Path) -> dict[str
         shutil.copytree(fetched / part, site / Path(part).name, ignore=shutil.ignore_patterns("csrc"))
     for place, ours in extension.written:
         shutil.copy(HERE / "moved" / ours, site / place)
+    chosen = ["-k", extension.without_gpu] if extension.without_gpu and not has_gpu else []
+    options = chosen if extension.pytest else None
     return {
         "package": record,
-        "tests": {test: run_test(source, test, site, extension.pytest) for test in extension.tests},
+        "tests": {test: run_test(source, test, site, options) for test in extension.tests},
     }
 
 
@@ -192,14 +197,17 @@ def package(extension: Moved, project: Path, has_gpu: bool) -> tuple[Path | None
     return site, record | {"wheel": wheels[0].name}
 
 
-def run_test(source: Path, test: str, site: Path, with_pytest: bool) -> dict[str, Any]:
+def run_test(source: Path, test: str, site: Path, options: Sequence[str] | None) -> dict[str, Any]:
     """Run a file of tests, unedited, in a process that finds the package and cannot import opwright.
 
     It runs as a copy, away from the repository: what is imported from there would be the extension as it was.
+
+    Args:
+        options: of pytest; None for a script.
     """
     what = (
-        f"import pytest; raise SystemExit(pytest.main(['-q', '-p', 'no:cacheprovider', {test!r}]))"
-        if with_pytest
+        f"import pytest; raise SystemExit(pytest.main(['-q', '-p', 'no:cacheprovider', {test!r}, *{options!r}]))"
+        if options is not None
         else f"import runpy; runpy.run_path({test!r}, run_name='__main__')"
     )
     start = time.perf_counter()
@@ -207,8 +215,8 @@ def run_test(source: Path, test: str, site: Path, with_pytest: bool) -> dict[str
         copy_tests(source, test, Path(elsewhere))
         done = _run(["-c", _WITHOUT_OPWRIGHT + what], Path(elsewhere), site, 240)
     record: dict[str, Any] = {"exit": done.returncode, "seconds": round(time.perf_counter() - start, 1)}
-    if with_pytest:
-        counts = re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout)
+    if options is not None:
+        counts = re.findall(r"(\d+) (passed|failed|skipped|deselected|error)", done.stdout)
         record |= {outcome: int(count) for count, outcome in counts}
     elif done.returncode == 0:
         record["printed"] = done.stdout.strip().splitlines()
