@@ -75,6 +75,12 @@ NAMES = {
         "at::acc_type<c10::Half, true> a = c10::Half(3); out[0] = a * sizeof(at::opmath_type<at::BFloat16>);",
         12.0,
     ),
+    "storage, tags, modf": (
+        "#include <type_traits>\n#include <iterator>\n#include <cmath>\nusing Tag = std::forward_iterator_tag;",
+        "using Bytes = std::aligned_storage<12, 4>::type; Tag tag; (void)tag; double whole; double part ="
+        " std::modf(2.5, &whole); out[0] = sizeof(Bytes) + alignof(Bytes) + std::bool_constant<true>::value + whole + part;",
+        19.5,
+    ),
     "tuple": (
         "#include <tuple>\n__device__ std::tuple<int, float> pair() { return std::make_tuple(3, 0.5f); }",
         "int a; float b; std::tie(a, b) = pair(); out[0] = a + b + std::get<0>(pair());",

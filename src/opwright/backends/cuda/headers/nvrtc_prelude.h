@@ -141,6 +141,7 @@ template <class T, T Value> struct integral_constant {
   typedef integral_constant type;
   __device__ constexpr operator T() const { return Value; }
 };
+template <bool Value> using bool_constant = integral_constant<bool, Value>;
 typedef integral_constant<bool, true> true_type;
 typedef integral_constant<bool, false> false_type;
 template <bool, class T = void> struct enable_if {};
@@ -167,6 +168,17 @@ template <class T> struct remove_pointer { typedef T type; };
 template <class T> struct remove_pointer<T*> { typedef T type; };
 template <class T> using remove_pointer_t = typename remove_pointer<T>::type;
 template <class T> using decay_t = remove_cv_t<remove_reference_t<T>>;
+
+template <size_t Size, size_t Alignment = 16> struct aligned_storage {
+  struct type { alignas(Alignment) unsigned char bytes[Size]; };
+};
+template <size_t Size, size_t Alignment = 16>
+using aligned_storage_t = typename aligned_storage<Size, Alignment>::type;
+struct input_iterator_tag {};
+struct output_iterator_tag {};
+struct forward_iterator_tag : input_iterator_tag {};
+struct bidirectional_iterator_tag : forward_iterator_tag {};
+struct random_access_iterator_tag : bidirectional_iterator_tag {};
 
 template <class T> __device__ void swap(T& a, T& b) {
   T before = move(a);
@@ -232,7 +244,7 @@ using ::intptr_t; using ::uintptr_t;
 using ::abs; using ::fabs; using ::floor; using ::ceil; using ::round; using ::trunc; using ::rint; using ::fmod;
 using ::sqrt; using ::cbrt; using ::hypot; using ::pow; using ::exp; using ::exp2; using ::expm1; using ::log;
 using ::log2; using ::log10; using ::log1p; using ::sin; using ::cos; using ::tan; using ::asin; using ::acos;
-using ::atan; using ::atan2; using ::sinh; using ::cosh; using ::tanh; using ::erf; using ::erfc; using ::fma;
+using ::atan; using ::atan2; using ::sinh; using ::cosh; using ::tanh; using ::erf; using ::erfc; using ::fma; using ::modf; using ::frexp; using ::ldexp;
 using ::fmin; using ::fmax; using ::fminf; using ::fmaxf; using ::fabsf; using ::sqrtf; using ::expf; using ::logf;
 using ::powf; using ::floorf; using ::ceilf; using ::roundf; using ::lround; using ::lroundf; using ::lrint; using ::isnan; using ::isinf; using ::isfinite; using ::signbit; using ::copysign;
 
