@@ -78,7 +78,8 @@ NAMES = {
     "storage, tags, modf": (
         "#include <type_traits>\n#include <iterator>\n#include <cmath>\nusing Tag = std::forward_iterator_tag;",
         "using Bytes = std::aligned_storage<12, 4>::type; Tag tag; (void)tag; double whole; double part ="
-        " std::modf(2.5, &whole); out[0] = sizeof(Bytes) + alignof(Bytes) + std::bool_constant<true>::value + whole + part;",
+        " std::modf(2.5, &whole);"
+        " out[0] = sizeof(Bytes) + alignof(Bytes) + std::bool_constant<true>::value + whole + part;",
         19.5,
     ),
     "tuple": (
