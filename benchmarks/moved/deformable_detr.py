@@ -5,6 +5,7 @@ source is for an older ATen and does not compile with the present one, so ``opwr
 from __future__ import annotations
 
 # ruff: noqa: F821  # names of dims
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -61,6 +62,7 @@ for operator in (ms_deform_attn_forward, ms_deform_attn_backward):
     operator.cuda(
         "src/cuda/ms_deform_attn_cuda.stable.cu",
         entry=f"ms_deform_attn_cuda_{direction}_stable",
+        options=(f"-I{Path(__file__).parent / 'src'}",),
         dtypes=(torch.float32, torch.float64),
         when=lambda *arguments: all(x.is_contiguous() for x in arguments if isinstance(x, Tensor)),
     )

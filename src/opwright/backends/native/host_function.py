@@ -197,7 +197,7 @@ def _without_registrations(source: Path, folder: Path, tools: BuildTools) -> Pat
 
 
 def _flags(spec: KernelSpec, toolchain: Toolchain) -> list[str]:
-    specific = _aten_flags(spec) if abi_of(spec) is ATEN else _stable_flags(toolchain)
+    specific = _aten_flags(spec, toolchain) if abi_of(spec) is ATEN else _stable_flags(toolchain)
     own = [f"-I{_source(spec).parent}", f"-I{INCLUDE}"]
     last = [part for folder in toolchain.more_headers for part in ("-Xcompiler", f"-idirafter,{folder}")]
     return [*toolchain.flags, *own, *specific, f"-I{TORCH / 'include'}", *last, *spec.options.get("options", ())]
@@ -212,13 +212,23 @@ def _stable_flags(toolchain: Toolchain) -> list[str]:
     return [f"-DTORCH_TARGET_VERSION={TARGET_VERSION}", *direct]
 
 
-def _aten_flags(spec: KernelSpec) -> list[str]:
+# With which torch builds extensions (COMMON_NVCC_FLAGS of its cpp_extension): CUDA's operators on __half make those on
+# c10::Half ambiguous, and device code calls constexpr functions of ATen.
+_TORCHS_NVCC_FLAGS = (
+    "-D__CUDA_NO_HALF_OPERATORS__", "-D__CUDA_NO_HALF_CONVERSIONS__", "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
+    "-D__CUDA_NO_HALF2_OPERATORS__", "--expt-relaxed-constexpr",
+)  # fmt: skip
+
+
+def _aten_flags(spec: KernelSpec, toolchain: Toolchain) -> list[str]:
+    nvccs = list(_TORCHS_NVCC_FLAGS) if toolchain.suffix == ".cu" else []
     text = without_registrations(_source(spec).read_text(errors="replace"), _source(spec))
     frontend = f"-I{TORCH / 'include' / 'torch' / 'csrc' / 'api' / 'include'}"
     python = [f"-I{folder}" for folder in [python_headers()] if folder]
     if aten_headers.needs_all_headers(text):
-        return [frontend, *python, "-DTORCH_EXTENSION_NAME=opwright"]
-    return [*aten_headers.prefer_few_headers(), frontend, *(python if aten_headers.includes_python(text) else [])]
+        return [*nvccs, frontend, *python, "-DTORCH_EXTENSION_NAME=opwright"]
+    few = [*aten_headers.prefer_few_headers(), frontend]
+    return [*nvccs, *few, *(python if aten_headers.includes_python(text) else [])]
 
 
 def _precompiled(spec: KernelSpec, toolchain: Toolchain, tools: BuildTools) -> list[str]:
