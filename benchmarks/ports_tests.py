@@ -218,7 +218,7 @@ def run_test(source: Path, test: str, site: Path, options: Sequence[str] | None)
     if options is not None:
         counts = re.findall(r"(\d+) (passed|failed|skipped|deselected|error)", done.stdout)
         record |= {outcome: int(count) for count, outcome in counts}
-    elif done.returncode == 0:
+    else:
         record["printed"] = done.stdout.strip().splitlines()
     return record if done.returncode == 0 else record | {"end": _end(done)}
 

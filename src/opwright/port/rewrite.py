@@ -19,8 +19,6 @@ __all__ = ["Rewriter", "Rewritten", "parse"]
 
 _ATEN_HEADER = re.compile(r"(?:ATen|torch|c10|caffe2|pybind11|THC|TH)/")
 _ATOMICS = re.compile(r"(?:THC/THCAtomics|ATen/cuda/Atomic)\.cuh")
-# Torch 2.11 has it in ATen's folder only, which needs no library of ATen's either.
-_STABLE_ATOMICS = "torch/headeronly/cuda/Atomic.h"
 _STABLE_HEADER = re.compile(r"torch/(?:csrc/(?:stable|inductor)|headeronly)/")
 _PYTHON = re.compile(r"\bPy(?:Init_|Object|Module|MODINIT)\w*")
 
@@ -115,11 +113,7 @@ class Rewriter:
         if path in self._headers:
             return f'#include "{self._replace(node, path, self._headers[path])}"\n'
         if _ATOMICS.fullmatch(path):
-            self._replace(node, path, _STABLE_ATOMICS)
-            return (
-                f"#if __has_include(<{_STABLE_ATOMICS}>)\n#include <{_STABLE_ATOMICS}>\n#else  // an older torch\n"
-                "#include <ATen/cuda/Atomic.cuh>\n#endif\n"
-            )
+            return f"#include <{self._replace(node, path, 'opwright/atomics.cuh')}>\n"
         if path == "Python.h" or (_ATEN_HEADER.match(path) and not _STABLE_HEADER.match(path)):
             self._replace(node, f"<{path}>", "<opwright/ops.h>")
             return f"{self.INCLUDE}\n"

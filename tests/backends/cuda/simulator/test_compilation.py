@@ -118,7 +118,6 @@ def test_comments_and_literals_are_blanked() -> None:
         ("child<<<1, 32>>>(x);", "<<<", "dynamic parallelism"),
         ("wmma::bmma_sync(d, a, b, c);", "wmma::bmma_sync", "tensor-core"),
         ("__mbarrier_init(&bar, 1);", "__mbarrier_init", "asynchronous copies"),
-        ("cg::this_grid().sync();", "this_grid", "one after another"),
         ("float v = tex2D<float>(t, x, y);", "tex2D<", "textures"),
         ("int* p = new int[4];", "new i", "heap"),
         ("int* p = (int*)malloc(4);", "malloc", "heap"),
@@ -154,10 +153,10 @@ def test_a_refusal_reads_well() -> None:
 
 @pytest.mark.compiler
 def test_refused_headers_and_dead_branches() -> None:
-    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: #include <cuda/atomic>: this part of"):
-        compiled("// first\n#include <cuda/atomic>\n" + FILL, "fill")
+    with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: #include <cuda/std/barrier>: this part of"):
+        compiled("// first\n#include <cuda/std/barrier>\n" + FILL, "fill")
     dead = (
-        '#ifndef __OPWRIGHT_SIMULATOR__\n#include <cuda/atomic>\n__device__ void f() { asm("tcgen05;"); }\n#endif\n'
+        '#ifndef __OPWRIGHT_SIMULATOR__\n#include <cuda/std/barrier>\n__device__ void f() { asm("tcgen05;"); }\n#endif\n'
         + FILL
     )
     assert filled(dead) == 1
