@@ -202,4 +202,7 @@ for operator, (name, function) in FUNCTIONS.items():
     source, entry = f"detectron2/layers/csrc/{name}/{name}", f"detectron2::{function}"
     dtypes = None if operator is box_iou_rotated else FLOATS
     operator.cpp(f"{source}_cpu.cpp", entry=f"{entry}_cpu", abi="aten", dtypes=dtypes, when=are_contiguous)
-    operator.cuda(f"{source}_cuda.cu", entry=f"{entry}_cuda", abi="aten", dtypes=dtypes, when=are_contiguous)
+    operator.cuda(
+        f"{source}_cuda.cu", entry=f"{entry}_cuda", abi="aten", options=("-DWITH_CUDA",), dtypes=dtypes,
+        when=are_contiguous,
+    )  # fmt: skip
