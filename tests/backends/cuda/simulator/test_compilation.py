@@ -155,10 +155,8 @@ def test_a_refusal_reads_well() -> None:
 def test_refused_headers_and_dead_branches() -> None:
     with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: #include <cuda/std/barrier>: this part of"):
         compiled("// first\n#include <cuda/std/barrier>\n" + FILL, "fill")
-    dead = (
-        '#ifndef __OPWRIGHT_SIMULATOR__\n#include <cuda/std/barrier>\n__device__ void f() { asm("tcgen05;"); }\n#endif\n'
-        + FILL
-    )
+    refused = '#include <cuda/std/barrier>\n__device__ void f() { asm("tcgen05;"); }\n'
+    dead = f"#ifndef __OPWRIGHT_SIMULATOR__\n{refused}#endif\n{FILL}"
     assert filled(dead) == 1
     for_hopper = '#if __CUDA_ARCH__ >= 900\n__device__ void f() { asm("tcgen05;"); }\n#endif\n' + FILL
     assert filled(for_hopper, "-arch=sm_80") == 1

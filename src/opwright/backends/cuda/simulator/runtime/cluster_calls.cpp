@@ -8,7 +8,9 @@ namespace opwright_sim {
 
 void Worker::cluster_arrive(bool releases, uint64_t pc) {
   if (current_->awaits_cluster) {
-    report_cluster(FindingKind::barrier, pc, "arrives at the barrier of its blocks again, without having waited for its last arrival");
+    report_cluster(FindingKind::barrier, pc,
+                   launch_.is_cooperative() ? "arrives at the grid's barrier again, without having waited for its last arrival"
+                                            : "arrives at the cluster's barrier again, without having waited for its last arrival");
   }
   current_->awaits_cluster = true;
   current_->cluster_phase = cluster_.phase();
@@ -21,7 +23,9 @@ void Worker::cluster_arrive(bool releases, uint64_t pc) {
 
 void Worker::cluster_wait(uint64_t pc) {
   if (!current_->awaits_cluster) {
-    report_cluster(FindingKind::barrier, pc, "waits for the barrier of its blocks without having arrived at it");
+    report_cluster(FindingKind::barrier, pc,
+                   launch_.is_cooperative() ? "waits for the grid's barrier without having arrived at it"
+                                            : "waits for the cluster's barrier without having arrived at it");
   }
   current_->awaits_cluster = false;
   await_phase(cluster_meeting(), {cluster_barrier, current_->cluster_phase, false, false, pc});
