@@ -34,7 +34,7 @@ _NUMBERS = (
 _STATEMENTS = (
     "x[i] = {s}", "x[i] += {s}", "y[i] = {s} + y[i]", "x[i] -= 1", "x[i] = x[i] * 3", "x += 1", "y *= 2", "x[:] = y", "x[1:] = x[:-1]",
     "x[i] ^= y[i]", "if {s} > {s}:\n            x[i] = y[i]", "for q in range(3):\n            x[q] = x[q] + y[i]", "x[i] >>= 1",
-    "y[i] //= 2", "x[i] = -x[i]",
+    "y[i] //= 2", "x[i] = -x[i]", "for e in y:\n            x[i] = x[i] + e", "np.add(x, y, x)",
 )  # fmt: skip
 
 

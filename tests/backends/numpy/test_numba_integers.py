@@ -124,6 +124,42 @@ def test_what_was_written_before_a_number_did_not_fit_is_undone() -> None:
         np.testing.assert_array_equal(out, expected)
 
 
+def adds_and_stops(x: Any, n: Any) -> Any:
+    x += 1
+    return x[0] + n
+
+
+def writes_by_a_function_and_stops(x: Any, n: Any) -> Any:
+    np.add(x, x, x)
+    return x[0] + n
+
+
+def add_to_the_first(x: Any) -> None:
+    x[0] += 1
+
+
+def writes_in_a_helper_and_stops(x: Any, n: Any) -> Any:
+    add_to_the_first(x)
+    return x[0] + n
+
+
+@pytest.mark.parametrize(
+    "function", [adds_and_stops, writes_by_a_function_and_stops, writes_in_a_helper_and_stops], ids=lambda f: f.__name__
+)
+def test_writes_of_each_kind_are_undone(function: Any) -> None:
+    ours = compiled(function)
+    for n in (1, 2, 1000):
+        x, expected = np.ones(2, np.int8), np.ones(2, np.int8)
+        if n == 1000:
+            with pytest.raises(OverflowError):
+                function(expected, n)
+            with pytest.raises(OverflowError):
+                ours(x, n)
+        else:
+            assert ours(x, n) == function(expected, n)
+        np.testing.assert_array_equal(x, expected)
+
+
 def wide_sum(x: Any) -> Any:
     return x.sum(), x.max(), x.mean(), np.sum(x), np.minimum(x, x), np.abs(x), max(x[0], x[1]), x.astype(np.int64) + 1
 
@@ -199,6 +235,17 @@ def converts(x: Any, n: Any) -> Any:
     return np.uint8(n) + x[0]
 
 
+def meets_the_elements_of_a_loop(x: Any, y: Any) -> Any:
+    out = np.zeros(1, np.int64)
+    for value in y:  # of int64, and no Python integer
+        out[0] = x[0] + value
+    return out
+
+
+def takes_an_integer_of_64_bits(x: Any) -> Any:
+    return int(x[0]) + 1
+
+
 def powers(x: Any, n: Any) -> Any:
     return x[0] ** n
 
@@ -214,6 +261,8 @@ def negates_a_truth_value(x: Any, y: Any) -> Any:
 REFUSED = [
     (accumulates, (np.full(3, 100, np.int8),), "may be a Python integer"),
     (meets_a_wide_element, (np.ones(1, np.int8), np.ones(1, np.int64)), "may be a Python integer"),
+    (meets_the_elements_of_a_loop, (np.full(1, 100, np.int8), np.full(2, 100)), "may be a Python integer"),
+    (takes_an_integer_of_64_bits, (np.full(1, 5, np.uint64),), "more than 64 bits"),
     (either, (np.ones(1, np.int8), True), "which Numba makes int64"),
     (converts, (np.ones(1, np.uint8), 3), "does not fit into uint8"),
     (powers, (np.ones(1, np.int32), 3), "a power that may be negative"),

@@ -290,7 +290,7 @@ def test_ways_whose_times_are_close_are_measured_longer(monkeypatch: pytest.Monk
         counts[other] = turns.called.count("NumPy")
     assert counts[0.01] >= 10
     assert counts[0.011] >= 10
-    assert counts[0.1] < counts[0.01]
+    assert counts[0.1] <= verification._FEWEST_ROUNDS * verification._MOST_CALLS < counts[0.01]
 
 
 def test_quick_keys_are_for_plain_arguments() -> None:

@@ -81,7 +81,7 @@ def compile_numpy(
             sizes are constants, and those that change become symbols.
         verify: compare with NumPy at the "first" call of each compiled form, "always", or "never".
         mode: "auto": calls on arrays go to NumPy where it was faster, which the first call of each size measures;
-            "compiled": they never do.
+            "compiled": they never do, unless compiled code has stopped at an integer that does not fit into its dtype.
         compiler: "torch" (torch.compile), "numba", which suits loops and takes arrays only, or "auto": both, of which
             the faster one is used (torch.compile alone where Numba is not installed).
 

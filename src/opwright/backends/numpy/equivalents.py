@@ -82,17 +82,16 @@ class Traced:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._original = function
         found = _equivalents_of(function)
-        self._read = _values_read(function) if found else {}
+        self._scope, self._read = _read(function) if found else ({}, {})
+        self._cells = [(cell, _contents(cell)) for cell in _cells(function)] if found else []
         self.function = _with(function, found) if found else function
 
     def is_current(self) -> bool:
         """Whether the names that the copy reads still have the values that it was made with."""
-        if not self._read:
-            return True
-        now = _values_read(self._original)
-        return now.keys() == self._read.keys() and all(now[name] is value for name, value in self._read.items())
+        return all(self._scope.get(name) is value for name, value in self._read.items()) and all(
+            _contents(cell) is value for cell, value in self._cells
+        )
 
 
 def _with(function: Callable[..., Any], found: dict[str, Any]) -> Callable[..., Any]:
@@ -126,14 +125,14 @@ def _rebinds(function: types.FunctionType) -> bool:
     )
 
 
-def _values_read(function: Any) -> dict[str, Any]:
-    """The values of the global and closed-over names that a function and its helpers read."""
-    names = {name for code in codes_of(function) for name in code.co_names}
-    read = {name: function.__globals__[name] for name in names if name in function.__globals__}
-    for value in outer_values(function):
-        if isinstance(value, types.CellType):
-            read[f"cell {id(value)}"] = _contents(value)
-    return read
+def _read(function: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The global names of a function's file, and those of them that it and its helpers read, with their values."""
+    scope = function.__globals__
+    return scope, {name: scope.get(name) for code in codes_of(function) for name in code.co_names}
+
+
+def _cells(function: Callable[..., Any]) -> list[types.CellType]:
+    return [value for value in outer_values(function) if isinstance(value, types.CellType)]
 
 
 def _contents(cell: types.CellType) -> Any:

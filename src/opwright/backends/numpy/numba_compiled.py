@@ -122,7 +122,9 @@ class NumbaCompiled:
 
     def _stopped(self, error: OverflowError) -> Exception:
         """What to raise for an integer that does not fit: another error if the function has raised it itself."""
-        if type(error).__name__ != "DoesNotFit":
+        from opwright.backends.numpy.numba_integers import DoesNotFit
+
+        if not isinstance(error, DoesNotFit):
             return error
         return Stopped(
             f"{self._name}: compiled by Numba, it met an integer that does not fit into the dtype of NumPy's result",
@@ -162,7 +164,7 @@ class NumbaCompiled:
                 self._quick.clear()
                 return self(*args, **kwargs)
             finally:
-                self.may_stop |= found.stops and found.writes
+                self.may_stop |= found.writes
         self._note(args, time.perf_counter() - start)
         return result
 

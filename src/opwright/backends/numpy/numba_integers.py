@@ -28,7 +28,7 @@ from opwright.backends.numpy.numba_origins import Origin
 
 __all__ = [
     "CHECKED", "IN_PLACE", "SHIFTS", "TRUTH_VALUES", "UFUNCS", "DoesNotFit", "Found", "binary", "element",
-    "is_concerned", "is_narrow", "is_python", "is_unclear", "note", "noting", "refused", "stored", "unary",
+    "is_concerned", "is_narrow", "is_python", "is_unclear", "note_write", "noting", "refused", "stored", "unary",
 ]  # fmt: skip
 
 
@@ -49,12 +49,10 @@ class Found:
 
     Attributes:
         reasons: where narrow integers are used otherwise than in NumPy, each with its line.
-        stops: whether compiled code may raise :class:`DoesNotFit`.
-        writes: whether it may write to what it was given.
+        writes: whether operations were replaced, which may stop, in one that may write to what it was given.
     """
 
     reasons: list[str]
-    stops: bool = False
     writes: bool = False
 
 
@@ -80,12 +78,11 @@ def refused(reason: str) -> _Refused:
     return _Refused(reason)
 
 
-def note(**what: bool) -> None:
-    """Note that compiled code ``stops`` or ``writes``."""
+def note_write() -> None:
+    """Note that compiled code may write to what it was given."""
     found = _found.get()
     if found is not None:
-        for name, value in what.items():
-            setattr(found, name, getattr(found, name) or value)
+        found.writes = True
 
 
 UFUNCS: dict[Any, np.ufunc] = {
@@ -199,7 +196,6 @@ def _division(plain: Any, is_numpys: bool) -> Any:
             raise DoesNotFit
         return plain(types.int64(a), types.int64(b))
 
-    note(stops=not is_numpys)
     return _bare(divided)
 
 
@@ -252,7 +248,6 @@ def _shift(plain: Any, result: Any, is_numpys: bool = True) -> Any:
     """A shift by any number of bits: NumPy's is 0 or -1 past the width. Python's may need more bits, or be refused."""
     fit, bits = _fitted(result), result.bitwidth
     wide = types.int64 if result.signed else types.uint64
-    note(stops=not is_numpys)
     if plain is operator.lshift:
 
         def shifted(a: Any, b: Any) -> Any:
@@ -293,7 +288,6 @@ def _fitted(dtype: Any) -> Callable[..., Any]:
         kind = types.unliteral(value)
         if low <= kind.minval and kind.maxval <= high:
             return lambda value: dtype(value)
-        note(stops=True)
         low = max(low, int(kind.minval))
         high = min(high, int(kind.maxval))
 

@@ -13,7 +13,7 @@ from numba.core.compiler import run_frontend
 from numba.core.dispatcher import Dispatcher
 from numba.core.ir_utils import build_definitions
 
-__all__ = ["Origin", "Origins"]
+__all__ = ["NEW_ARRAYS", "Origin", "Origins"]
 
 
 class Origin(enum.Enum):
@@ -27,8 +27,8 @@ class Origin(enum.Enum):
 
 _KNOWN_CALLS = {len: Origin.PYTHON, int: Origin.PYTHON, range: Origin.PYTHON}
 _COUNTS = frozenset({"shape", "size", "ndim", "itemsize", "nbytes"})
-_PASSED_ON = frozenset({"getiter", "iternext", "pair_first", "exhaust_iter", "cast"})
-_NEW_ARRAYS: frozenset[Any] = frozenset(
+_PASSED_ON = frozenset({"iternext", "pair_first", "cast"})
+NEW_ARRAYS: frozenset[Any] = frozenset(
     {np.empty, np.zeros, np.ones, np.full, np.empty_like, np.zeros_like, np.ones_like, np.full_like, np.arange,
      np.linspace, np.eye}
 )  # fmt: skip
@@ -75,6 +75,10 @@ class Origins:
             return _common(self._of.get(v.name) for v in (expression.lhs, expression.rhs))
         if expression.op in _PASSED_ON or expression.op == "unary":
             return self._of.get(expression.value.name)
+        if expression.op in ("getiter", "exhaust_iter"):  # of an array, elements come; of a range or a shape, integers
+            of = self._of.get(expression.value.name)
+            is_python = self._is_shape(expression.value) if expression.op == "exhaust_iter" else of is Origin.PYTHON
+            return None if of is None else Origin.PYTHON if is_python else Origin.UNKNOWN
         if expression.op == "phi":
             return _common(self._of.get(v.name) for v in expression.incoming_values if isinstance(v, ir.Var))
         if expression.op == "getattr" and expression.attr in _COUNTS:
@@ -119,7 +123,7 @@ class Origins:
             return isinstance(value, ir.Const)
         if value.op in ("getitem", "static_getitem"):
             return self.is_new(value.value)
-        return value.op == "call" and _is_one_of(self.value_of(value.func), _NEW_ARRAYS)
+        return value.op == "call" and _is_one_of(self.value_of(value.func), NEW_ARRAYS)
 
 
 def _is_one_of(value: Any, functions: frozenset[Any]) -> bool:

@@ -16,6 +16,7 @@ from numba import types
 from numba.core import ir
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import FunctionPass, register_pass
+from numba.core.dispatcher import Dispatcher
 from numba.core.ir_utils import build_definitions
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import ReconstructSSA
@@ -33,12 +34,12 @@ from opwright.backends.numpy.numba_integers import (
     is_narrow,
     is_python,
     is_unclear,
-    note,
+    note_write,
     refused,
     stored,
     unary,
 )
-from opwright.backends.numpy.numba_origins import Origin, Origins
+from opwright.backends.numpy.numba_origins import NEW_ARRAYS, Origin, Origins
 
 __all__ = ["AsNumba", "OfCaller", "OfHelper"]
 
@@ -58,7 +59,8 @@ class _Replace(FunctionPass):
         for block in function.blocks.values():
             replaced: list[Any] = []
             for statement in block.body:
-                _note_write(statement, origins)
+                if _writes(statement, origins):
+                    note_write()
                 replaced += _replaced(statement, origins, block.scope)
             block.body = replaced
         state.metadata["opwright_origins"] = origins.all()
@@ -68,17 +70,27 @@ class _Replace(FunctionPass):
         return True
 
 
-def _note_write(statement: Any, origins: Origins) -> None:
-    """Note a statement that may write to what the function was given."""
+def _writes(statement: Any, origins: Origins) -> bool:
+    """Whether a statement may write to what the function was given."""
     if isinstance(statement, ir.SetItem | ir.StaticSetItem | ir.DelItem | ir.SetAttr):
-        note(writes=not origins.is_new(statement.target))
-    elif isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Expr):
-        expression = statement.value
-        if expression.op == "inplace_binop":
-            note(writes=not origins.is_new(expression.lhs) and origins.of(expression.lhs) is Origin.UNKNOWN)
-        elif expression.op == "call":
-            function = origins.value_of(expression.func)
-            note(writes=function is None)  # a method may write to its array
+        return not origins.is_new(statement.target)
+    if not (isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Expr)):
+        return False
+    expression = statement.value
+    if expression.op == "inplace_binop":
+        is_number = origins.of(expression.lhs) in (Origin.PYTHON, Origin.NUMPY)
+        return not is_number and not origins.is_new(expression.lhs)
+    return expression.op == "call" and _may_write(origins.value_of(expression.func), expression)
+
+
+def _may_write(function: Any, call: ir.Expr) -> bool:
+    """Whether a call may write to its arguments, or a method to its array. Functions that are compiled by these rules
+    note that themselves."""
+    if isinstance(function, np.ufunc):
+        return bool(call.kws) or len(call.args) > function.nin
+    if isinstance(function, Dispatcher) or (isinstance(function, type) and issubclass(function, np.generic)):
+        return False
+    return not any(function is one for one in (*_ANY_NUMBER, *NEW_ARRAYS, abs, max, min))
 
 
 def _replaced(statement: Any, origins: Origins, scope: Any) -> list[Any]:
@@ -239,6 +251,8 @@ class _Examined:
         if not concerned and (this is None or not is_narrow(this)):
             return self._of_conversion(function, call)
         called = _python_function(function)
+        if called is int and element(self._types[arguments[0].name]) == types.uint64:
+            return "int of a uint64 may need more than 64 bits"
         if called is None or called in _ANY_NUMBER:
             return ""
         try:
@@ -266,7 +280,7 @@ class _Examined:
             return ""
         return f"a Python integer that does not fit into {function.dtype} is refused by NumPy, and not by Numba"
 
-    def _examples(self, variables: list[ir.Var]) -> Iterator[list[Any]]:
+    def _examples(self, variables: list[ir.Var]) -> Iterator[tuple[Any, ...]]:
         """Small values of the types of these variables; both kinds of integers where the kind is not known."""
         yield from itertools.product(*(_example(self._types[v.name], self._origin(v)) for v in variables))
 
@@ -310,10 +324,8 @@ def _example(kind: Any, origin: Origin) -> list[Any]:
 
 
 def _example_result(called: Any, this: Any, call: ir.Expr, values: Any) -> Any:
-    positional, keywords = (
-        values[: len(call.args)],
-        dict(zip((n for n, _ in call.kws), values[len(call.args) :], strict=True)),
-    )
+    positional, named = values[: len(call.args)], values[len(call.args) :]
+    keywords = dict(zip((name for name, _ in call.kws), named, strict=True))
     if this is not None:
         return getattr(_example(this, Origin.NUMPY)[0], called)(*positional, **keywords)
     if called in (max, min):  # gives one of its arguments: all must have the same type
