@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import copy
 import json
 import warnings
 from typing import Any
@@ -19,9 +18,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import opwright as ow
-from opwright.contract.numpy.comparison import copied, difference
-from opwright.errors import OpwrightError
-from tests.backends.numpy.programs import function_of
+from tests.backends.numpy.programs import function_of, verdict_of_calls
 
 _DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 # x, y: arrays of 6 integers; n: a Python integer; i: a loop's index; s: numbers made so far.
@@ -84,35 +81,11 @@ def _arguments(call: int, left: str, right: str) -> tuple[Any, ...]:
     return array(left, 10 + call), array(right, 20 + call), (3, 0, too_large if too_large < 2**40 else -5)[call]
 
 
-def _outcome(function: Any, values: tuple[Any, ...]) -> Any:
-    try:
-        with np.errstate(all="ignore"):
-            return copied(function(*values)), copied(list(values))
-    except OpwrightError:
-        raise
-    except Exception as error:
-        return error
-
-
 def verdict_of_a_loop(text: str, left: str, right: str) -> str:
     """``same``, ``raises as NumPy``, ``refused``, or ``silently different: …``."""
     function = function_of(text)
     compiled = ow.compile_numpy(compiler="numba", mode="compiled")(function)
-    found = "same"
-    for call in range(3):
-        values = _arguments(call, left, right)
-        expected = _outcome(function, copy.deepcopy(values))
-        try:
-            came = _outcome(compiled, values)
-        except OpwrightError as error:
-            return "refused by comparison" if "gives something else" in str(error) else "refused"
-        if isinstance(expected, Exception) or isinstance(came, Exception):
-            if type(expected) is not type(came):
-                return f"silently different: {came!r}, NumPy {expected!r}"
-            found = "raises as NumPy"
-        elif what := difference(list(expected), list(came)):
-            return f"silently different: call {call}: {what}"
-    return found
+    return verdict_of_calls(function, compiled, [_arguments(call, left, right) for call in range(3)])
 
 
 def count(number: int) -> dict[str, Any]:

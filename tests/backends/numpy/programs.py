@@ -156,10 +156,13 @@ def verdict(program: str) -> str:
     The first call compares and may refuse; the second is compiled code alone, on other values.
     """
     function = function_of(program)
-    compiled = ow.compile_numpy(mode="compiled")(function)
+    return verdict_of_calls(function, ow.compile_numpy(mode="compiled")(function), [arguments(0), arguments(1)])
+
+
+def verdict_of_calls(function: Any, compiled: Any, calls: list[tuple[Any, ...]]) -> str:
+    """The same of one compiled function, for calls with these arguments one after the other."""
     found = "same"
-    for call in (0, 1):
-        values = arguments(call)
+    for number, values in enumerate(calls):
         expected = _outcome(function, copy.deepcopy(values))
         try:
             came = _outcome(compiled, values)
@@ -171,7 +174,7 @@ def verdict(program: str) -> str:
             found = "raises as NumPy"
         elif what := difference(list(expected), list(came)):
             if difference(list(expected), list(came), coarsest=tolerance_of(values)):
-                return f"silently different: call {call}: {what}"
+                return f"silently different: call {number}: {what}"
             found = "same but for rounding"
     return found
 
