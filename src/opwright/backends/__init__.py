@@ -22,7 +22,7 @@ BACKENDS: dict[str, str] = {
     "mojo": "opwright.backends.mojo.backend:MojoBackend",
     "max": "opwright.backends.mojo.max:MaxBackend",
     "numpy": "opwright.backends.numpy.backend:NumpyBackend",
-    "numba": "opwright.backends.numpy.numba_backend:NumbaBackend",
+    "numba": "opwright.backends.numba.backend:NumbaBackend",
 }
 
 

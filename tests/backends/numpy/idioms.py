@@ -476,7 +476,7 @@ def write_of_a_list(a):
     return a
 
 
-@idiom(_integers, "refused")
+@idiom(_integers)
 def ufunc_at(a):
     b = np.zeros(10)
     np.add.at(b, np.abs(a), 1)

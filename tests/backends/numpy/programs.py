@@ -54,8 +54,10 @@ _MATRICES = (
     "np.outer({v}[:4], {v})", "np.where({m} > 1, {m}, 0)", "{m}.copy()", "np.stack([{v}, {v}, {v}, {v}])", "np.cumsum({m}, axis=1)",
     "{m} - {m}.mean(axis=1, keepdims=True)", "np.sort({m}, axis=0)", "np.roll({m}, 1, axis=1)", "{m}.astype({d})", "np.flipud({m})",
     "{m}[:, {x}]", "np.maximum({m}, {v})", "{m}.T.T", "np.swapaxes(np.swapaxes({m}, 0, 1), 0, 1)", "{m} @ np.eye(6)",
+    "np.subtract.outer({v}[:4], {v})", "{m} - np.add.reduce({m})",
 )  # fmt: skip
 _STATEMENTS = (
+    "np.add.at({V}, [0, {i}, 0], {v}[:3])", "np.maximum.at({V}, {x}, {s})", "np.multiply.at({M}, (slice(None), {i}), 2)",
     "{V}[{i}] = {s}", "{V}[{i}] = {v}[{i}]", "{V}[{i}] += {s}", "{V}[:3] = {h}", "{V}[3:] = {V}[:3]", "{V}[1:] = {V}[:-1]",
     "{V} += {v}", "{V} *= 2", "{V} -= {s}", "{V} += {V}[::-1]", "{V}[::2] += {h}", "{V}[::-1] = {v}", "{V}[:] = {v}", "{V}[...] = {s}",
     "{V}[{b}] = {s}", "{V}[{b}] += 1", "{V}[{x}] = {v}", "{V}[[0, 1]] = {V}[[1, 0]]", "{V}[0], {V}[1] = {V}[1], {V}[0]",

@@ -32,6 +32,32 @@ def sums_of_pairs(a: Any) -> Any:
     return np.add.outer(a, a[:2]), np.multiply.outer(a.reshape(2, 3), a), np.subtract(a, 1)
 
 
+def reductions(a: Any) -> Any:
+    m = a.reshape(2, 3)
+    return (
+        np.add.reduce(m), np.multiply.reduce(m, axis=1, keepdims=True), np.maximum.reduce(m, axis=None),
+        np.logical_or.reduce(a > 1), np.add.reduce(m.astype(np.int8), axis=None), np.add.accumulate(m),
+        np.multiply.accumulate(m.astype(np.int16), axis=1),
+    )  # fmt: skip
+
+
+def counts_repeated_indices(a: Any) -> Any:
+    order = np.argsort(a)
+    i = np.array([0, 2, -1, 2])
+    out, largest, whole, bytes_ = np.zeros(6), a.copy(), a.astype(np.int64), np.arange(6, dtype=np.uint8)
+    np.add.at(out, i, a[:4])
+    np.add.at(out, (order % 3,), 2)
+    np.subtract.at(whole, i, 3)
+    np.maximum.at(largest, i, a[2:])
+    np.multiply.at(bytes_, i, 20)
+    m = np.zeros((3, 4), np.float32)
+    np.add.at(m, (slice(None), i), a[:3, None].astype(np.float32))
+    np.minimum.at(m, (order % 3, order % 4), -1)
+    np.add.at(m[::2], 1, 5)
+    np.add.at(largest, a > 0, a[0])
+    return out, largest, whole, bytes_, m
+
+
 def covariances(a: Any) -> Any:
     m = a.reshape(2, 3)
     return np.cov(m), np.cov(m, rowvar=False), np.cov(m, bias=True), np.cov(a), np.cov(a[:3], a[3:]), np.cov(m, ddof=0)
@@ -51,7 +77,12 @@ def calls_a_helper(a: Any) -> Any:
     return helper(a) * SCALE
 
 
-@pytest.mark.parametrize("function", [grids, sums_of_pairs, covariances, allocates, calls_a_helper])
+FUNCTIONS = [
+    grids, sums_of_pairs, reductions, counts_repeated_indices, covariances, allocates, calls_a_helper,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_they_give_what_numpy_gives(function: Any) -> None:
     compiled = ow.compile_numpy(mode="compiled")(function)
     for seed in range(3):
@@ -92,3 +123,61 @@ def test_a_function_that_assigns_globals_is_not_copied() -> None:
     with pytest.raises(CompileError):
         ow.compile_numpy(mode="compiled")(assigns)(np.ones(2))
     assert written == 1.0  # NumPy ran it
+
+
+@pytest.mark.slow  # generates code
+@pytest.mark.compiler
+def test_generated_code_counts_repeated_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    compiled = ow.compile_numpy(mode="compiled", verify="always")(counts_repeated_indices)
+    for seed in range(3):
+        compiled(np.random.default_rng(seed).standard_normal(6))
+
+
+def into_bits(a: Any) -> None:
+    np.add.at(a > 0, [0, 0], True)
+
+
+def into_single(a: Any) -> Any:
+    out = np.zeros(6, np.float32)
+    np.add.at(out, [0, 0], a[:2])
+    return out
+
+
+def of_other_kind(a: Any) -> None:
+    np.add.at(a.astype(np.int64), [0, 1], 1.5)
+
+
+def by_powers(a: Any) -> None:
+    np.power.at(a, [0, 0], 2.0)
+
+
+def running_maximum(a: Any) -> Any:
+    return np.maximum.accumulate(a)
+
+
+def through_a_reversed_view(a: Any) -> Any:
+    np.add.at(a[::-1], [0, 0], 1.0)
+    return a
+
+
+REFUSED = [into_bits, into_single, of_other_kind, by_powers, running_maximum, through_a_reversed_view]
+
+
+@pytest.mark.parametrize("function", REFUSED)
+def test_what_could_be_other_than_numpy_is_refused(function: Any) -> None:
+    with pytest.raises(CompileError, match=rf"(?s)in {function.__name__} at .*test_equivalents.py:\d+") as refused:
+        ow.compile_numpy(mode="compiled")(function)(np.ones(6))
+    assert refused.value.fix
+
+
+def test_errors_are_numpys() -> None:
+    def adds(a: Any, i: Any, b: Any) -> None:
+        np.add.at(a, i, b)
+
+    compiled = ow.compile_numpy(mode="compiled")(adds)
+    with pytest.raises(ValueError, match="broadcast"):
+        compiled(np.ones(3), np.array([0, 1]), np.ones(3))
+    compiled(np.ones(3), np.array([0, 1, 1]), np.ones(3))
+    with pytest.raises(IndexError):
+        compiled(np.ones(3), np.array([0, 1, 3]), np.ones(3))

@@ -12,10 +12,11 @@ import torch
 
 from opwright import tree
 from opwright.backends.build_tools import build_tools
+from opwright.backends.numba.jit import has_numba
 from opwright.backends.numpy import tracing
 from opwright.backends.numpy.choice import NUMPY, Choices, Form, MeasuredWays, form_of, quick_key, shown
 from opwright.backends.numpy.finishing import Finishing, finish
-from opwright.backends.numpy.numba_compiled import NumbaCompiled, Stopped, has_numba
+from opwright.backends.numpy.numba_compiled import NumbaCompiled, Stopped
 from opwright.backends.numpy.state import State, refuse_subclasses
 from opwright.backends.numpy.statements import first_difference
 from opwright.backends.numpy.torch_compiled import Compilation, TorchCompiled

@@ -1,7 +1,7 @@
 """Names of NumPy that torch.compile does not trace, written with those that it does.
 
-``np.mgrid``, ``np.ogrid``, ``np.ndarray(shape, dtype)``, ``np.cov``, and ``outer`` of ufuncs. A function that uses one
-of them is compiled with a namespace in NumPy's place that has these, and everything else as it is.
+``np.mgrid``, ``np.ogrid``, ``np.ndarray(shape, dtype)``, ``np.cov``, and methods of ufuncs (``np.add.at``). A function
+that uses one of them is compiled with a namespace in NumPy's place that has these, and everything else as it is.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 from opwright.backends.numpy.state import codes_of, outer_values
+from opwright.contract.numpy.ufunc_methods import ACCUMULATIONS, METHODS, REDUCTIONS, at
 from opwright.contract.reference import replace_globals
 
 __all__ = ["HAS_EQUIVALENT", "Traced"]
@@ -40,10 +42,13 @@ def _ticks(key: slice) -> Any:
 
 
 class _Ufunc:
-    """A ufunc of two arguments with ``outer``."""
+    """A ufunc of two arguments with its methods."""
 
     def __init__(self, ufunc: np.ufunc) -> None:
         self._ufunc = ufunc
+        self._name = ufunc.__name__
+        self._reduce = getattr(np, REDUCTIONS.get(self._name, ""), _lacks(f"np.{self._name}.reduce"))
+        self._accumulate = getattr(np, ACCUMULATIONS.get(self._name, ""), _lacks(f"np.{self._name}.accumulate"))
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         return self._ufunc(*args, **keywords)
@@ -51,6 +56,37 @@ class _Ufunc:
     def outer(self, a: Any, b: Any) -> Any:
         a, b = np.asarray(a), np.asarray(b)
         return self._ufunc(a.reshape(a.shape + (1,) * b.ndim), b)
+
+    def at(self, a: Any, indices: Any, b: Any) -> None:
+        if isinstance(indices, np.ndarray) and indices.dtype == np.bool_:  # each element is indexed once
+            a[indices] = self._ufunc(a[indices], b)
+            return
+        if isinstance(indices, tuple):
+            indices = tuple([_as_tensor(each) for each in indices])
+        _at(self._name, torch.as_tensor(a), _as_tensor(indices), _as_tensor(b))
+
+    def reduce(self, array: Any, axis: Any = 0, **keywords: Any) -> Any:
+        return self._reduce(array, axis=axis, **keywords)
+
+    def accumulate(self, array: Any, axis: Any = 0, **keywords: Any) -> Any:
+        return self._accumulate(array, axis=axis, **keywords)
+
+
+def _lacks(method: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **keywords: Any) -> Any:
+        raise NotImplementedError(f"{method} has no equivalent")
+
+    return refuse
+
+
+def _as_tensor(value: Any) -> Any:
+    return torch.as_tensor(value) if isinstance(value, np.ndarray) else value
+
+
+def _at(name: str, array: torch.Tensor, indices: Any, values: Any) -> torch.Tensor:
+    """``ufunc.at`` as one step of a graph (see ``_equivalents_of``)."""
+    at(getattr(np, name), array, indices, values)
+    return array
 
 
 def _cov(m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None) -> Any:
@@ -109,7 +145,9 @@ def _equivalents_of(function: Callable[..., Any]) -> dict[str, Any]:
     found = {name: value for name, value in _EQUIVALENTS.items() if name in names}
     if "ndarray" in names and "isinstance" not in names:
         found["ndarray"] = _array
-    if "outer" in names:
+    if "at" in names:
+        torch.compiler.allow_in_graph(_at)
+    if METHODS & names:
         ufuncs = {name: getattr(np, name, None) for name in names}
         found |= {n: _Ufunc(u) for n, u in ufuncs.items() if isinstance(u, np.ufunc) and u.nin == 2}
     return found

@@ -2,81 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
-import types
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from opwright import tree
 from opwright.backends.build_tools import build_tools
+from opwright.backends.numba.jit import Integers, first_line, with_numba
 from opwright.backends.numpy.choice import shown
 from opwright.backends.numpy.torch_compiled import Compilation
-from opwright.contract.reference import replace_globals
 from opwright.errors import CompileError
 
-__all__ = ["INSTALL", "NumbaCompiled", "Stopped", "first_line", "has_numba", "with_numba"]
-
-Integers = Literal["numba", "refused", "numpy"]
-INSTALL = "pip install 'opwright[numba]'"
-
-
-def has_numba() -> bool:
-    """Whether Numba is installed."""
-    return importlib.util.find_spec("numba") is not None
-
-
-def with_numba(
-    function: Callable[..., Any],
-    who: str,
-    *,
-    check_indices: bool = True,
-    parallel: bool = False,
-    fastmath: bool = False,
-    integers: Integers = "numba",
-) -> Any:
-    """Numba's form of a function and of those of its file that it calls; it compiles at the first call.
-
-    Divisions by zero give what NumPy gives. ``integers`` tells how to compute with those narrower than 64 bits: as
-    Numba does, not at all ("refused"), or as NumPy does.
-
-    Raises:
-        CompileError: Numba is not installed, or this is not a Python function.
-    """
-    if not has_numba():
-        raise CompileError(f"{who}: Numba is not installed", fix=INSTALL)
-    if not isinstance(function, types.FunctionType):
-        raise CompileError(f"{who}: Numba compiles Python functions only", fix="pass a function that is defined by def")
-    import numba
-
-    def jit(each: types.FunctionType, is_helper: bool = True) -> Any:
-        options: dict[str, Any] = {"parallel": parallel, "fastmath": fastmath, "boundscheck": check_indices}
-        if integers != "numba":
-            options["pipeline_class"] = _pipeline(integers, is_helper)
-        return numba.njit(each, error_model="numpy", nogil=True, **options)
-
-    helpers = {
-        id(value): jit(replace_globals(value, {}))  # type: ignore[arg-type]
-        for value in _names_read(function)
-        if isinstance(value, types.FunctionType) and value.__module__ == function.__module__ and value is not function
-    }
-    return jit(replace_globals(function, helpers), is_helper=False)  # type: ignore[arg-type]
-
-
-def _pipeline(integers: Integers, is_helper: bool) -> type:
-    from opwright.backends.numpy.numba_pipeline import AsNumba, OfCaller, OfHelper
-
-    if integers == "refused":
-        return AsNumba
-    return OfHelper if is_helper else OfCaller
-
-
-def _names_read(function: types.FunctionType) -> list[Any]:
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return [*cells, *(function.__globals__.get(name) for name in function.__code__.co_names)]
+__all__ = ["NumbaCompiled", "Stopped"]
 
 
 class Stopped(CompileError):
@@ -122,7 +62,7 @@ class NumbaCompiled:
 
     def _stopped(self, error: OverflowError) -> Exception:
         """What to raise for an integer that does not fit: another error if the function has raised it itself."""
-        from opwright.backends.numpy.numba_integers import DoesNotFit
+        from opwright.backends.numba.integers import DoesNotFit
 
         if not isinstance(error, DoesNotFit):
             return error
@@ -144,7 +84,7 @@ class NumbaCompiled:
             self._quick[key] = [a.flags.c_contiguous for a in args if type(a) is np.ndarray]
 
     def _first(self, args: Any, kwargs: Any) -> Any:
-        from opwright.backends.numpy.numba_integers import noting
+        from opwright.backends.numba.integers import noting
 
         self._refuse(tree.leaves((args, kwargs)))
         start = time.perf_counter()
@@ -198,10 +138,3 @@ class NumbaCompiled:
 
 def _is_narrow(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "iu" and value.dtype != np.int64
-
-
-def first_line(error: Exception) -> str:
-    """The line of one of Numba's messages that tells what is wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(("Failed in", "File", "-", "During"))]
-    return (telling or lines or [type(error).__name__])[0]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from opwright import tree
-from opwright.backends.numpy.equivalents import HAS_EQUIVALENT
+from opwright.backends.numpy import equivalents
 from opwright.backends.numpy.placement import place_of_arrays, run_call
 from opwright.contract.numpy.facts import NotLikeNumpyError
 from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
@@ -47,7 +47,7 @@ def refuse_lacking(function: Callable[..., Any], who: str) -> None:
         CompileError: with the function, file and line, and what to write instead.
     """
     for name in lacking(function):
-        if name.path in HAS_EQUIVALENT:
+        if name.path in equivalents.HAS_EQUIVALENT:
             continue
         raise CompileError(
             f"{who}: {name}, used in {name.function} at {name.where}, {what_is_wrong(name.path)}",
@@ -220,7 +220,8 @@ def cause_of(text: str) -> str:
 def _place(error: Exception, text: str) -> str:
     frames = [(f.filename, f.lineno, f.name) for f in getattr(error, "real_stack", None) or ()]
     frames = frames or [(f, int(n), name) for f, n, name in re.findall(r'File "(.+?)", line (\d+), in (\S+)', text)]
-    own = [f for f in frames if Path(f[0]) != Path(__file__) and "/torch/" not in f[0]]
+    ours = (Path(__file__), Path(equivalents.__file__))
+    own = [f for f in frames if Path(f[0]) not in ours and "/torch/" not in f[0]]
     if not own:
         return ""
     file, line, name = own[-1]

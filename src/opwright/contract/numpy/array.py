@@ -15,7 +15,8 @@ import torch
 from opwright import tree
 from opwright.contract.dtypes import short
 from opwright.contract.numpy.calls import attribute, run_function, run_method, run_operator
-from opwright.contract.numpy.facts import is_scalar, mark
+from opwright.contract.numpy.facts import NotLikeNumpyError, is_scalar, mark
+from opwright.contract.numpy.ufunc_methods import ACCUMULATIONS, REDUCTIONS, at, outer
 from opwright.internals import numpy_layer
 
 __all__ = ["Array", "numpy_on_tensors"]
@@ -197,6 +198,8 @@ class _Module:
             made = value
         else:
             made = _function(f"{self._prefix}{name}", value, getattr(self._layers, name))
+            if isinstance(value, np.ufunc):
+                _give_methods(made, value, self)
         setattr(self, name, made)
         return made
 
@@ -216,6 +219,25 @@ def _function(path: str, numpys: Callable[..., Any], layers: Callable[..., Any])
 
     call.__name__ = path.rpartition(".")[2]
     return call
+
+
+def _give_methods(call: Any, ufunc: np.ufunc, module: _Module) -> None:
+    """Give a ufunc on such arrays its methods."""
+
+    def other(names: dict[str, str], method: str) -> Callable[..., Any]:
+        def run(array: Any, axis: Any = 0, *args: Any, **keywords: Any) -> Any:
+            if ufunc.__name__ not in names:
+                raise NotLikeNumpyError(f"np.{ufunc.__name__}.{method}", f"np.{', np.'.join(sorted(names))} have it")
+            return getattr(module, names[ufunc.__name__])(array, axis, *args, **keywords)
+
+        return run
+
+    def at_(array: Array, indices: Any, value: Any = None) -> None:
+        at(ufunc, array.tensor, _unwrap(indices), _unwrap(value))
+
+    call.at = at_
+    call.outer = lambda a, b, **keywords: _wrap(outer(ufunc, _unwrap(a), _unwrap(b), _unwrap(keywords)))
+    call.reduce, call.accumulate = other(REDUCTIONS, "reduce"), other(ACCUMULATIONS, "accumulate")
 
 
 # Answered by NumPy itself, from dtypes alone.

@@ -342,7 +342,7 @@ def test_numbers_are_stored_as_numpy_stores_them(dtypes: Any) -> None:
 
 @pytest.mark.slow  # Numba compiles each program for seconds
 def test_drawn_loops_are_the_same_or_refused() -> None:
-    from tests.backends.numpy.loops import loops, verdict_of_a_loop
+    from tests.backends.numba.loops import loops, verdict_of_a_loop
 
     @hypothesis.settings(
         max_examples=25,
@@ -359,7 +359,7 @@ def test_drawn_loops_are_the_same_or_refused() -> None:
 
 
 def test_a_loop_that_is_different_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.backends.numpy.loops import verdict_of_a_loop
+    from tests.backends.numba.loops import verdict_of_a_loop
 
     text = (
         "def program(x, y, n):\n    for i in range(1, 6):\n        x[i] = (x[i] * y[i]) >> 9\n    return x + y, x[2]\n"

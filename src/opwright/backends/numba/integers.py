@@ -24,7 +24,7 @@ from numba.core.registry import cpu_target
 from numba.extending import overload
 from numba.np.numpy_support import as_dtype, from_dtype
 
-from opwright.backends.numpy.numba_origins import Origin
+from opwright.backends.numba.origins import Origin
 
 __all__ = [
     "CHECKED", "IN_PLACE", "SHIFTS", "TRUTH_VALUES", "UFUNCS", "DoesNotFit", "Found", "binary", "element",

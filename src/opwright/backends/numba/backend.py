@@ -13,7 +13,7 @@ import torch
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.numpy.numba_compiled import INSTALL, first_line, has_numba, with_numba
+from opwright.backends.numba.jit import INSTALL, first_line, has_numba, with_numba
 from opwright.contract.contract import Contract
 from opwright.errors import CompileError, KernelError
 from opwright.machine import Machine

@@ -1,7 +1,7 @@
 # ruff: noqa: E501  # tables of statements
 """Programs of loops over elements of integer arrays, drawn by Hypothesis, for Numba.
 
-``python -m tests.backends.numpy.loops 300`` draws so many and counts those that are compiled and the same as NumPy on
+``python -m tests.backends.numba.loops 300`` draws so many and counts those that are compiled and the same as NumPy on
 three calls, refused, or silently different.
 """
 

@@ -22,7 +22,7 @@ from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import ReconstructSSA
 from numba.np.numpy_support import as_dtype, from_dtype
 
-from opwright.backends.numpy.numba_integers import (
+from opwright.backends.numba.integers import (
     CHECKED,
     IN_PLACE,
     SHIFTS,
@@ -39,7 +39,7 @@ from opwright.backends.numpy.numba_integers import (
     stored,
     unary,
 )
-from opwright.backends.numpy.numba_origins import NEW_ARRAYS, Origin, Origins
+from opwright.backends.numba.origins import NEW_ARRAYS, Origin, Origins
 
 __all__ = ["AsNumba", "OfCaller", "OfHelper"]
 

@@ -1,0 +1,1 @@
+"""Numba: compiled loops over NumPy arrays, and launchers around kernels of ``numba.cuda``."""

@@ -1,0 +1,45 @@
+"""Methods of ufuncs in references in NumPy, from whose steps on tensors gradients are derived."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Float, Int
+
+import opwright as ow
+from opwright.contract.numpy.facts import NotLikeNumpyError
+
+
+def test_a_scatter_has_the_gradient_of_its_gather(namespace: str) -> None:
+    @ow.op(f"{namespace}::scatter")
+    def scatter(x: Float[np.ndarray, "n k"], i: Int[np.ndarray, " n"], m: int = 5) -> Float[np.ndarray, "m k"]:
+        out = np.zeros((m, x.shape[1]), x.dtype)
+        np.add.at(out, i, x)
+        return out
+
+    x, i = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.tensor([0, 4, 4, -2])
+    expected = torch.zeros(5, 3, dtype=torch.float64).index_add(0, i % 5, x)
+    torch.testing.assert_close(scatter(x, i), expected)
+    assert torch.autograd.gradcheck(lambda t: scatter(t, i), x)
+
+
+def test_outer_reduce_and_accumulate(namespace: str) -> None:
+    @ow.op(f"{namespace}::table")
+    def table(x: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n n"]:
+        pairs = np.subtract.outer(x, np.add.accumulate(x))
+        return pairs / np.maximum.reduce(np.abs(pairs)) + np.add.reduce(np.multiply.outer(x, x), axis=1)
+
+    x = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(table(x).detach(), table(x.detach()))  # on tensors, and NumPy itself
+    assert torch.autograd.gradcheck(table, x)
+
+
+def test_a_method_that_is_not_known_is_refused(namespace: str) -> None:
+    @ow.op(f"{namespace}::running_max")
+    def running_max(x: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        return np.maximum.accumulate(x)
+
+    assert running_max(np.array([1.0, 3.0, 2.0])).tolist() == [1, 3, 3]
+    with pytest.raises(NotLikeNumpyError, match=r"np\.maximum\.accumulate; np\.add, np\.multiply have it"):
+        running_max(torch.ones(3, requires_grad=True))
