@@ -363,7 +363,9 @@ class Languages:
     ) -> Any:
         """Attach a function on NumPy arrays, which Numba compiles: loops over elements and time steps; a decorator.
 
-        ``opwright check`` runs it with its indices checked.
+        ``opwright check`` runs it with its indices checked. With ``devices=["cuda"]``, a launcher on tensors around
+        functions that ``numba.cuda.jit`` decorates; ``kernel[grid, block](...)`` takes tensors for arrays, and runs on
+        torch's current stream.
 
         Args:
             source: the function; one that ``numba.njit`` decorates keeps its own options.

@@ -33,7 +33,8 @@ _HARMLESS = frozenset(
         "cdiv", "next_power_of_2", "append", "extend", "prod", "get_device_properties", "multi_processor_count", "cuda",
         "float16", "bfloat16", "float32", "float64", "half", "float", "double", "int8", "int16", "int32", "int64",
         "uint8", "bool", "constexpr", "math", "ceil", "floor", "log2", "sqrt", "finfo", "iinfo", "min", "max", "get",
-        "Tensor", "int1", "language", "runtime", "contiguous_format", "dtypes", "jit", "name",
+        "Tensor", "int1", "language", "runtime", "contiguous_format", "dtypes", "jit", "name", "forall",
+        "launches_are_ours",
     }
 )  # fmt: skip
 _BUILTINS = frozenset(
@@ -89,7 +90,7 @@ def _is_known(value: Any) -> bool:
 
 
 def _is_cuda(value: Any) -> bool:
-    return type(value).__module__ == "opwright.backends.cuda.module"
+    return type(value).__module__ in ("opwright.backends.cuda.module", "numba.cuda.dispatcher")
 
 
 def is_triton_kernel(value: Any) -> bool:

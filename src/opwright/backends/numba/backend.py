@@ -1,11 +1,13 @@
-"""Kernels that Numba compiles: NumPy arrays, and loops over their elements. For CPUs."""
+"""Kernels that Numba compiles: loops over NumPy arrays for a CPU, launchers around ``numba.cuda`` kernels for a GPU."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,9 @@ import torch
 
 from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
-from opwright.backends.numba.jit import INSTALL, first_line, has_numba, with_numba
+from opwright.backends.gpu.recording import recordable
+from opwright.backends.numba.gpu_kernel import DTYPES, is_gpu_function, launches_are_ours
+from opwright.backends.numba.jit import INSTALL, INSTALL_CUDA, first_line, has_numba, with_numba
 from opwright.contract.contract import Contract
 from opwright.errors import CompileError, KernelError
 from opwright.machine import Machine
@@ -23,9 +27,10 @@ __all__ = ["NumbaBackend"]
 
 
 class NumbaBackend(Backend):
-    """A function on arrays, as Numba takes it; it may write arguments that the contract marks as mutated.
-
+    """For a CPU, a function on arrays, as Numba takes it; it may write arguments that the contract marks as mutated.
     ``parallel=True`` runs ``numba.prange`` on as many threads as torch uses, ``fastmath=True`` reorders sums.
+
+    With ``devices=["cuda"]``, a launcher on tensors around functions that ``numba.cuda.jit`` decorates.
     """
 
     name = "numba"
@@ -39,17 +44,41 @@ class NumbaBackend(Backend):
         }
     )  # fmt: skip
     mutates = True
+    has_barriers = True
 
     def available(self, machine: Machine) -> Probe:
         if not has_numba():
             return Refused("Numba is not installed", INSTALL)
         import numba
 
-        return Accepted(f"compiled by Numba {numba.__version__}")
+        return Accepted(f"compiled by Numba {numba.__version__}" + ("" if _has_numba_cuda() else "; CPU kernels only"))
+
+    def tools_for(self, spec: KernelSpec, machine: Machine) -> Probe:
+        if _is_for_gpu(spec) and has_numba() and not _has_numba_cuda():
+            return Refused("Numba's kernels for GPUs need numba-cuda, which is not installed", INSTALL_CUDA)
+        return super().tools_for(spec, machine)
+
+    def dtypes_here(self, spec: KernelSpec, device: str, machine: Machine) -> Collection[torch.dtype] | None:
+        return spec.dtypes if spec.dtypes is not None else DTYPES if _is_for_gpu(spec) else self.dtypes
 
     def validate(self, spec: KernelSpec, contract: Contract) -> None:
         super().validate(spec, contract)
+        who = f"{contract.qualname}:{spec.name}"
+        if len(spec.devices) != 1:
+            raise KernelError(
+                f"{who}: devices={list(spec.devices)}, but a function is for a CPU or a launcher for a GPU",
+                fix='attach two kernels, the second with devices=["cuda"]',
+            )
+        if is_gpu_function(spec.source) or (_is_for_gpu(spec) and hasattr(spec.source, "py_func")):
+            raise KernelError(
+                f"{who} is a kernel itself, which needs a grid and its outputs",
+                fix='attach, with devices=["cuda"], a launcher that allocates and launches kernel[grid, block](…)',
+            )
         for option in ("parallel", "fastmath"):
+            if _is_for_gpu(spec) and spec.options.get(option):
+                raise KernelError(
+                    f"{who}: {option}= is for CPU kernels", fix=f"write cuda.jit({option}=…) if it has it"
+                )
             if not isinstance(spec.options.get(option, False), bool):
                 raise KernelError(
                     f"{contract.qualname}:{spec.name}: {option}={spec.options[option]!r} is no bool",
@@ -60,11 +89,32 @@ class NumbaBackend(Backend):
         return _indices_checked()
 
     def compile(self, spec: KernelSpec, contract: Contract, tools: BuildTools) -> Artifact:
+        if _is_for_gpu(spec):
+            return Artifact(spec.entry, payload=spec.source)
         return Artifact(spec.entry, payload=_Compiled(spec, contract, tools.notify))
 
     def load(self, artifact: Artifact, spec: KernelSpec, contract: Contract) -> Launch:
+        if _is_for_gpu(spec):
+            return contract.signature.flat(recordable(_launcher(artifact.payload)))
         launch: Launch = artifact.payload
         return launch
+
+
+def _is_for_gpu(spec: KernelSpec) -> bool:
+    return spec.devices == ("cuda",)
+
+
+def _has_numba_cuda() -> bool:
+    return importlib.util.find_spec("numba_cuda") is not None
+
+
+def _launcher(function: Any) -> Launch:
+    @functools.wraps(function)
+    def launch(*arguments: Any, **keywords: Any) -> Any:
+        with launches_are_ours():
+            return function(*arguments, **keywords)
+
+    return launch
 
 
 # Within a check, indices are compared with the sizes.

@@ -10,10 +10,11 @@ from typing import Any, Literal
 from opwright.contract.reference import replace_globals
 from opwright.errors import CompileError
 
-__all__ = ["INSTALL", "Integers", "first_line", "has_numba", "with_numba"]
+__all__ = ["INSTALL", "INSTALL_CUDA", "Integers", "first_line", "has_numba", "with_numba"]
 
 Integers = Literal["numba", "refused", "numpy"]
 INSTALL = "pip install 'opwright[numba]'"
+INSTALL_CUDA = "pip install 'opwright[numba-cuda]'"
 
 
 def has_numba() -> bool:
