@@ -146,16 +146,22 @@ def _all_plain_cpu(arguments: Sequence[Any]) -> bool:
     )
 
 
-def replace_globals(function: Callable[..., Any], replacement: dict[int, Any]) -> Callable[..., Any]:
+def replace_globals(
+    function: Callable[..., Any], replacement: dict[int, Any], *, in_a_module: bool = True
+) -> Callable[..., Any]:
     """A copy of a function in which some global or closed-over objects are replaced.
 
     ``replacement`` maps ``id(object)`` to its replacement. Functions of the same file that the
     function calls are copied in the same way.
+
+    Args:
+        in_a_module: leave ``__name__`` in its globals, by which torch.compile of torch 2.11 finds the module's instead of
+            the replaced ones.
     """
-    return _replace(function, replacement, {})  # type: ignore[no-any-return]
+    return _replace(function, replacement, {}, in_a_module)  # type: ignore[no-any-return]
 
 
-def _replace(value: Any, replacement: dict[int, Any], done: dict[int, Any]) -> Any:
+def _replace(value: Any, replacement: dict[int, Any], done: dict[int, Any], in_a_module: bool) -> Any:
     if id(value) in replacement:
         return replacement[id(value)]
     if id(value) in done:
@@ -163,18 +169,21 @@ def _replace(value: Any, replacement: dict[int, Any], done: dict[int, Any]) -> A
     if not isinstance(value, types.FunctionType):
         return value
     scope = dict(value.__globals__)
+    if not in_a_module:
+        scope.pop("__name__", None)
     cells = tuple(types.CellType() for _ in value.__closure__ or ())
     copy = types.FunctionType(value.__code__, scope, value.__name__, value.__defaults__, cells or None)
+    copy.__module__ = value.__module__
     done[id(value)] = copy  # before the cells are filled: a function inside a function may refer to itself
     for cell, original in zip(cells, value.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # empty: a name that is not assigned yet
-            cell.cell_contents = _replace(original.cell_contents, replacement, done)
+            cell.cell_contents = _replace(original.cell_contents, replacement, done, in_a_module)
     copy.__kwdefaults__ = value.__kwdefaults__
     for name, held in value.__globals__.items():
         if id(held) in replacement:
             scope[name] = replacement[id(held)]
         elif isinstance(held, types.FunctionType) and held.__globals__ is value.__globals__:
-            scope[name] = _replace(held, replacement, done)
+            scope[name] = _replace(held, replacement, done, in_a_module)
     return copy
 
 

@@ -134,7 +134,7 @@ def _with(function: Callable[..., Any], found: dict[str, Any]) -> Callable[..., 
     namespace = types.ModuleType("numpy")
     namespace.__dict__.update({**vars(np), **found})
     replaced = {id(getattr(np, name)): value for name, value in found.items()}
-    return replace_globals(function, {id(np): namespace, **replaced})
+    return replace_globals(function, {id(np): namespace, **replaced}, in_a_module=False)
 
 
 def _equivalents_of(function: Callable[..., Any]) -> dict[str, Any]:
