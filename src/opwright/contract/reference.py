@@ -155,8 +155,8 @@ def replace_globals(
     function calls are copied in the same way.
 
     Args:
-        in_a_module: leave ``__name__`` in its globals, by which torch.compile of torch 2.11 finds the module's instead of
-            the replaced ones.
+        in_a_module: leave ``__name__`` in its globals, by which torch.compile of torch 2.11 finds the module's instead
+            of the replaced ones.
     """
     return _replace(function, replacement, {}, in_a_module)  # type: ignore[no-any-return]
 
