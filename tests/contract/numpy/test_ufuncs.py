@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from opwright.contract.numpy import ufuncs
 from opwright.contract.numpy.array import Array, numpy_on_tensors
+from opwright.contract.numpy.calls import run_operator
 from opwright.contract.numpy.comparison import values_differ
 from opwright.contract.numpy.facts import NotLikeNumpyError, facts_of, is_scalar
 
@@ -150,3 +152,14 @@ def test_views_that_torch_lacks_are_read_until_their_source_is_written() -> None
     a[0] = 10
     assert (copy + 0).tensor.tolist() == [3, 2, 1, 9]
     assert facts_of(a[1:].tensor).memory is facts_of(a.tensor).memory
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.int32, np.float16, np.float32, np.complex64])
+@pytest.mark.parametrize("dims", [0, 1])
+def test_powers_with_numbers_have_the_operators_dtype(dtype: Any, dims: int) -> None:
+    array = np.ones((3,) * dims, dtype)
+    for exponent in (0, 1, 2, 3, 0.5, 2.0):
+        came = run_operator(operator.pow, (torch.as_tensor(array), exponent))
+        assert str(came.dtype).removeprefix("torch.") == np.asarray(array**exponent).dtype.name, exponent
+    added = run_operator(operator.add, (torch.as_tensor(array), True))
+    assert str(added.dtype).removeprefix("torch.") == np.asarray(array + True).dtype.name

@@ -138,6 +138,7 @@ class CompiledNumpy:
             self._ways["numba"] = NumbaCompiled(function, self._name)
         self._choices = Choices()
         self._finishing: dict[Any, Finishing | None] = {}
+        self._quick_finishing: dict[Any, Finishing | None] = {}  # by the keys of quick calls
         self.refused: dict[str, str] = {}
         self._only_numpy = ""
 
@@ -190,7 +191,7 @@ class CompiledNumpy:
                 return self._function(*args)
             result = self._run_quickly(key, way, args)
             if result is not NotImplemented:
-                return result
+                return finish(self._quick_finishing.get(key), result)
         if self._only_numpy:
             return self._function(*args, **kwargs)
         leaves = tree.leaves((args, kwargs))
@@ -209,14 +210,15 @@ class CompiledNumpy:
         if measure or is_new or self._verify == "always":
             return self._first_call(call, form, measure)
         result = self._run(call, form, way)
-        if key is not None and self._finishing.get((form.kind, way)) is None:
+        if key is not None:
             self._choices.remember(key, way)
+            self._quick_finishing[key] = self._finishing.get((form.kind, way))
             self._ways[way].remember(key, args)
         return result
 
     def _run_quickly(self, key: Any, way: str, args: Any) -> Any:
         """Run what an earlier call with the same types, dtypes and shapes has run; NotImplemented if it cannot."""
-        guard = self._guard(way, args, {})
+        saved = self._saved(way, args, {})
         token = _running.set(_Arguments(args) if self._verify != "never" else None)
         try:
             result = self._ways[way].quickly(key, args)
@@ -224,7 +226,7 @@ class CompiledNumpy:
         except ArgumentError:
             raise
         except Stopped as stopped:
-            return self._stopped(stopped, way, guard or Call(self._function, args, {}, single=False))
+            return self._stopped(stopped, way, Call(self._function, args, {}, single=False), saved)
         except Exception as error:
             call = Call(self._function, args, {}, single=self._default_float_dtype == "float32")
             return self._or_numpys(call, functools.partial(after_failure, call, error))
@@ -237,12 +239,12 @@ class CompiledNumpy:
 
     def _run(self, call: Call, form: Form, way: str) -> Any:
         """Run compiled code; if something is compiled in the meantime, NumPy runs besides."""
-        guard = self._guard(way, call.args, call.keywords)
+        saved = self._saved(way, call.args, call.keywords)
         token = _running.set(call if self._verify != "never" else None)
         try:
             came = call.run(self._ways[way])
         except Stopped as stopped:
-            return self._stopped(stopped, way, guard or call)
+            return self._stopped(stopped, way, call, saved)
         except ArgumentError:
             call.undo()
             raise
@@ -254,18 +256,17 @@ class CompiledNumpy:
             return finish(self._finishing.get((form.kind, way)), came)
         return self._or_numpys(call, lambda: self._compared(call, against_numpy(call, came)).result)
 
-    def _guard(self, way: str, args: Any, keywords: dict[str, Any]) -> Call | None:
-        """A call with what it may change saved, where compiled code may stop after it has written."""
-        if not self._ways[way].may_stop:
-            return None
-        call = Call(self._function, args, keywords, single=False)
-        call.save()
-        return call
+    def _saved(self, way: str, args: Any, keywords: dict[str, Any]) -> State | None:
+        """What compiled code may have written when it stops. Numba writes to arguments only."""
+        return State(args, keywords) if self._ways[way].may_stop else None
 
-    def _stopped(self, stopped: Stopped, way: str, call: Call) -> Any:
+    def _stopped(self, stopped: Stopped, way: str, call: Call, saved: State | None) -> Any:
         """NumPy's result of a call that compiled code could not end; it runs calls of this size from now on."""
         self.refused[way] = stopped.message.removeprefix(f"{self._name}: ")
-        call.undo()
+        if saved is not None:
+            saved.restore()
+        else:
+            call.undo()
         arguments = (call.args, call.keywords)
         self._choices.send_to_numpy(form_of(arguments, tree.leaves(arguments))[0])
         return call.in_numpy()
@@ -299,7 +300,7 @@ class CompiledNumpy:
 
     def _run_short(self, way: str, *args: Any, **kwargs: Any) -> Any:
         """Run compiled code as later calls do."""
-        self._guard(way, args, kwargs)
+        self._saved(way, args, kwargs)
         key = None if kwargs else quick_key(args)
         if key is not None:
             self._ways[way].remember(key, args)

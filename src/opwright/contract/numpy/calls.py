@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from opwright import tree
@@ -70,11 +71,20 @@ def run_operator(op: Callable[..., Any], args: tuple[Any, ...], default_float: D
         ufunc = ufunc_of(plain)
         if writes and isinstance(first, torch.Tensor) and not is_scalar(first):
             return in_place(ufunc, first, args[1], default_float)
+        if plain == "power" and _squares_bits(args):
+            return call_ufunc(ufunc_of("square"), (first,), {}, default_float)
         return call_ufunc(ufunc, args, {}, default_float)
     if name == "divmod":
         return run_function("divmod", op, args, {}, default_float)
     with numpy_rules(default_float):
         return _on_layer(op, args, {})
+
+
+def _squares_bits(args: tuple[Any, ...]) -> bool:
+    """Whether this is ``bits ** 2``, for which NumPy's operator takes the square: int8, where np.power gives int64."""
+    bits, exponent = args
+    is_array = isinstance(bits, torch.Tensor) and bits.dtype is torch.bool and not is_scalar(bits)
+    return is_array and type(exponent) is int and exponent == 2 and (np.zeros(0, bool) ** 2).dtype == np.int8
 
 
 _IN_PLACE = {name.rstrip("_"): ufunc for name, ufunc in _OPERATORS.items()}

@@ -293,9 +293,10 @@ def _resolve(ufunc: Any, kinds: tuple[Any, ...], dtype: Any) -> tuple[np.dtype[A
     return tuple(np.dtype(d) for d in resolved)
 
 
-def _python_kind(number: Any) -> type:
+def _python_kind(number: Any) -> type | np.dtype[Any]:
+    """How NumPy takes a number of Python: one without a dtype, but for truth values."""
     if isinstance(number, bool | torch.SymBool):
-        return bool
+        return np.dtype(bool)
     if isinstance(number, int | torch.SymInt):
         return int
     if isinstance(number, float | torch.SymFloat):
