@@ -35,6 +35,8 @@ from opwright.errors import OpwrightError
 ARCH = "sm_90"
 # Folders of headers that the repositories' own builds pass to the compiler.
 HEADER_FOLDERS = ("include", "includes", "csrc", "src", "Common", "kernels", "llmc", "dev/cuda")
+# What the repositories' own builds define.
+DEFINED = ("WITH_CUDA", "MMCV_WITH_CUDA")
 TYPES = {"half", "__half", "float", "double", "int", "unsigned", "bool", "char", "int8_t", "uint8_t", "short", "float4"}
 TYPES |= {"long", "int64_t", "uint32_t", "size_t", "float2", "half2", "__nv_bfloat16", "int32_t", "float3", "double2"}
 
@@ -100,13 +102,19 @@ def cases_of(checkout: Path, most: int) -> list[Case]:
 def source_of(path: Path, checkout: Path) -> CudaSource:
     folders = [checkout, *(checkout / name for name in HEADER_FOLDERS), *_folders_above(path, checkout)]
     options = [part for folder in folders if folder.is_dir() for part in ("-I", str(folder))]
+    options += [f"-D{name}" for name in DEFINED]
     return CudaSource(path.read_text(errors="replace"), path, tuple(options))
 
 
 def _folders_above(path: Path, checkout: Path) -> list[Path]:
     """The folders above the file, and those called ``include`` and the like beside it or above."""
     above = [folder for folder in path.parents if folder.is_relative_to(checkout)]
-    return [f for folder in above for name in ("", "include", "common/cuda", "common") if (f := folder / name).is_dir()]
+    return [
+        f
+        for folder in above
+        for name in ("", "include", "common/cuda", "common", "utils")
+        if (f := folder / name).is_dir()
+    ]
 
 
 def instance_of(code: str, kernel: str, elsewhere: str) -> str:
@@ -176,7 +184,8 @@ def run(case: Case, folder: Path, quick: bool, known: dict[Any, Outcome]) -> Cas
     case.simulator = outcome(lambda: in_simulator(source, case.instance, quick))
     key = case.repository, case.file, case.instance if "<" in case.instance else ""
     if key not in known or known[key].status == "ok":
-        known[key] = outcome(lambda: CudaModule(source).entry(ARCH, case.instance))
+        instances = (case.instance,) if "<" in case.instance else ()  # named from the start: it may have variables
+        known[key] = outcome(lambda: CudaModule(source, instances).entry(ARCH, case.instance))
     case.nvrtc = known[key]
     return case
 

@@ -69,6 +69,20 @@ NAMES = {
         " out[0] = Reduce(memory).Sum(most({3, 5, 4}));",
         5.0,
     ),
+    "all of cub": (
+        "#include <cub/cub.cuh>",
+        "using Reduce = cub::BlockReduce<float, 1>; using Scan = cub::BlockScan<int, 1>; __shared__ union {"
+        " typename Reduce::TempStorage reduce; typename Scan::TempStorage scan; } memory; int before;"
+        " Scan(memory.scan).ExclusiveScan(3, before, 2, cub::Sum()); __syncthreads();"
+        " out[0] = Reduce(memory.reduce).Reduce(4.0f, cub::Max()) + before;",
+        6.0,
+    ),
+    "torch's warps": (
+        "#include <ATen/cuda/DeviceUtils.cuh>",
+        "out[0] = WARP_SHFL_XOR(3.0f, 0, 32, 1u) + WARP_SHFL(2, 0, 32, 1) + WARP_BALLOT(1, 1u);",
+        6.0,
+    ),
+    "linux": ("#ifndef __linux__\n#error an unsupported system\n#endif", "out[0] = CLOCKS_PER_SEC > 0;", 1.0),
     "clock": ("#include <time.h>", "clock_t begin = clock(); out[0] = clock() >= begin;", 1.0),
     "torch's names": (
         "#include <ATen/ATen.h>",

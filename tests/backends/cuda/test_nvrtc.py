@@ -88,7 +88,7 @@ def test_cccl_headers_are_found():
 
 
 def test_a_compile_error_shows_file_line_source_and_caret(tmp_path: Path):
-    text = "__global__ void f() {\n  int x = y;\n}\n" + "".join(f"void g{i}() {{ z; }}\n" for i in range(5))
+    text = "__global__ void f() {\n  int x = y;\n}\n" + "".join(f"__device__ void g{i}() {{ z; }}\n" for i in range(5))
     source = CudaSource(text, tmp_path / "broken.cu")
     with pytest.raises(CompileError) as caught:
         nvrtc.compile_device_code(source, (), "sm_90", build_tools())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,8 +13,8 @@ from opwright.backends.c_text import blank_out
 from opwright.backends.cuda.nvrtc import available
 from opwright.backends.cuda.text.device_text import device_text
 from opwright.backends.cuda.text.parsing import declarations
-from opwright.errors import SimulatorError
-from opwright.results import Refused
+from opwright.errors import CompileError, SimulatorError
+from opwright.results import Accepted, Refused
 
 WHOLE = """
 #include <algorithm>
@@ -99,7 +100,7 @@ DEVICE_ONLY = """
 // PYBIND11_MODULE(name, m) {}
 __device__ int shift(int a, int b) { return a << b; }
 float unannotated(float v) { return v; }
-__global__ void k(float* x) { const char* text = "k<<<1, 2>>>(torch::Tensor)"; x[0] = text != nullptr; }
+__global__ void k(float* x) { const char* text = "k<<<1, 2>>>(torch::Tensor)"; x[0] = unannotated(text != nullptr); }
 """
 
 
@@ -197,6 +198,66 @@ int main() { k<<<1, 1>>>(nullptr); for (int i = 0; i < 3; i++) { std::cout << i;
     other = kept(text, "sums")
     assert "#include <cub/cub.cuh>" in other
     assert "thrust" not in other
+
+
+# Without a word that only host code has: declarations, functions and members that no kernel names.
+PLAIN_HOST_CODE = """
+extern "C" void launch(uchar4* to, const float* from, int n);
+template <class T> int chosen(const T& kernels, int n);
+int verbose = 1;
+typedef int& (Domain::* Member)(Index) const;
+class Domain { double* x; void allocate(int n); };
+template <class T> inline void release(T*& p) { delete p; p = nullptr; }
+using Index = int;
+class Seed {
+ public:
+  Seed() : at(0) {}
+  explicit Seed(int first);
+  __device__ int next() const { return at + 1; }
+ private:
+  int at; void reset() { at = 0; } };
+__constant__ float table[2];
+__device__ float declared(float x);
+__device__ float declared(float x) { return 2 * x; }
+__global__ void k(float* x, Seed seed, Index n) { x[0] = declared(seed.next()) + table[0] + n; }
+"""
+
+
+def test_host_code_that_no_kernel_names_is_left_out() -> None:
+    left = kept(PLAIN_HOST_CODE, "k")
+    for name in ("launch", "chosen", "verbose", "Domain", "release", "Seed()", "explicit", "reset"):
+        assert name not in left, name
+    for name in (
+        "public:",
+        "private:",
+        "int at;",
+        "next() const",
+        "table[2]",
+        "float declared(float x);",
+        "Index = int",
+    ):
+        assert name in left, name
+    assert left.count("{") == left.count("}")
+
+
+@pytest.mark.compiler
+def test_both_compilers_take_what_is_left() -> None:
+    module = ow.cuda_module(PLAIN_HOST_CODE)
+    if isinstance(available(), Accepted):
+        assert [entry.name for entry in module.compile("sm_90").entries] == ["k"]
+    x = torch.zeros(1)
+    module.variable("table", "cpu").set([0.5, 0.0])
+    module["k"][1, 1](x, np.array([(4,)], dtype=[("at", "i4")])[0], 3)
+    assert x.item() == 2 * 5 + 0.5 + 3
+
+
+@pytest.mark.compiler
+def test_a_function_without_device_that_a_kernel_calls_is_an_error_for_a_gpu() -> None:
+    text = "float helper(float x) { return x; }\n__global__ void k(float* x) { x[0] = helper(x[0]); }\n"
+    assert device_text(text) == text
+    if isinstance(available(), Accepted):
+        with pytest.raises(CompileError, match=r"\(1\): error: A function without execution space annotations"):
+            ow.cuda_module(text).compile("sm_90")
 
 
 OF_TRAITS = """

@@ -1,4 +1,4 @@
-"""What NVRTC gets besides a source: a prelude in place of the standard headers, and the half types' headers.
+"""What NVRTC gets besides a source: a prelude in place of the standard headers, the half types' headers, and CUB whole.
 
 The simulator's compiler has these headers itself. So both take the same sources.
 """
@@ -23,11 +23,15 @@ _REPLACED = (
     *("host_defines.h", "sm_30_intrinsics.h", "device_atomic_functions.h"),
 )
 _TUPLE = "opwright_tuple.h"
+_WARPS_OF_TORCH = "ATen/cuda/DeviceUtils.cuh"  # the simulator has the same file
+_CUB = "cub/cub.cuh"
+_CUB_NAMES = "opwright_cub_names.h"
 # Names that the simulator has without their header.
 _WITHOUT_HEADER = (
     ("cuda_fp16.h", re.compile(r"\b__half2?\b")),
     ("cuda_bf16.h", re.compile(r"\b__nv_bfloat162?\b")),
     (_TUPLE, re.compile(r"\bstd\s*::\s*(?:tuple|make_tuple|tie)\b")),  # <tuple>, which libcu++ declares
+    (_CUB_NAMES, re.compile(r"\bcub\s*::\s*(?:Sum|Max|Min|Difference|Division|Equality|Inequality)\b")),
 )
 
 
@@ -35,12 +39,15 @@ def header_texts() -> dict[str, str]:
     """The texts of headers that are no files, by name."""
     names = {TORCH_NAMES: (HEADERS / TORCH_NAMES).read_text()}
     names[_TUPLE] = (HEADERS / "nvrtc_tuple.h").read_text()
+    names[_WARPS_OF_TORCH] = (HEADERS.parent / "simulator" / "include" / _WARPS_OF_TORCH).read_text()
+    names[_CUB] = (HEADERS / "nvrtc_cub.h").read_text()
+    names[_CUB_NAMES] = (HEADERS / "nvrtc_cub_names.h").read_text()
     driver = dict.fromkeys(("cuda.h", "cudaTypedefs.h"), (HEADERS / "nvrtc_driver.h").read_text())
     return {PRELUDE: (HEADERS / "nvrtc_prelude.h").read_text(), **names, **dict.fromkeys(_REPLACED, ""), **driver}
 
 
 def missing_headers(text: str) -> tuple[str, ...]:
-    """The headers of half types, tuples and torch's names that a source uses without including any header for them."""
+    """The headers of half types, tuples, CUB's old names and torch's that a source uses without including any."""
     included = {found[2] for found in INCLUDE.finditer(text)}
     code = blank_out(text)
     found = tuple(name for name, types in _WITHOUT_HEADER if name not in included and types.search(code))

@@ -7,7 +7,7 @@ import torch
 
 import opwright as ow
 from opwright.backends.cuda.nvrtc import available
-from opwright.errors import KernelRefusedError, SimulatorError
+from opwright.errors import CompileError, KernelRefusedError, SimulatorError
 from opwright.results import Refused
 
 pytestmark = pytest.mark.compiler
@@ -203,3 +203,17 @@ def test_what_is_of_the_host_or_the_whole_device_is_refused() -> None:
 @pytest.mark.parametrize("name", list(SOURCES))
 def test_nvrtc_compiles_the_same_with_cub_itself(name: str) -> None:
     assert ow.cuda_module(INCLUDES + SOURCES[name]).compile("sm_90").entries
+
+
+@pytest.mark.parametrize("header", ["cub/cub.cuh", "cub/block/block_reduce.cuh"])
+def test_algorithms_of_a_whole_device_are_refused_with_their_line(header: str) -> None:
+    text = f"#include <{header}>\n__global__ void k(float* x) {{\n  cub::DeviceReduce::Sum(nullptr, *x, x, x, 1);\n}}\n"
+    with pytest.raises(KernelRefusedError, match=r":3: cub::DeviceReduce: CUB's algorithms of a whole device"):
+        ow.cuda_module(text)["k"][1, 1](torch.zeros(1))
+
+
+@needs_nvrtc
+def test_they_are_an_error_with_their_line_for_a_gpu() -> None:
+    text = "#include <cub/cub.cuh>\n__global__ void k(float* x) {\n  cub::DeviceReduce::Sum(nullptr, *x, x, x, 1);\n}\n"
+    with pytest.raises(CompileError, match=r"\(3\): error: .*DeviceReduce"):
+        ow.cuda_module(text).compile("sm_90")

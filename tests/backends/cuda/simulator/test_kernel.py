@@ -102,6 +102,7 @@ DEFECTS: dict[str, Callable[[], dict[str, Any]]] = {
     "traps": lambda: {"arguments": [64], "block": 1},
     "divides_by_zero": lambda: {"arguments": [torch.zeros(64, dtype=torch.int32), 64]},
     "tile_leaves_lanes_out": lambda: {"arguments": [f(64)]},
+    "unlocks_before_a_fence": lambda: {"arguments": [torch.zeros(1, dtype=torch.int32), f(1)], "grid": 4},
 }
 
 

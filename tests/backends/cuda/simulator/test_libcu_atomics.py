@@ -1,13 +1,16 @@
-"""``cuda::atomic`` and ``cuda::atomic_ref``: right and wrong kernels in the simulator, and the same on a GPU."""
+"""``cuda::atomic``, ``cuda::atomic_ref`` and those of ``cuda::std``: right and wrong kernels in the simulator, and on a
+GPU."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 import torch
 
 import opwright as ow
 from opwright.backends.cuda.nvrtc import available
-from opwright.errors import KernelRefusedError, SimulatorError
+from opwright.errors import CompileError, SimulatorError
 from opwright.results import Refused
 
 pytestmark = pytest.mark.compiler
@@ -58,6 +61,46 @@ __global__ void of_floats(float* sum, const float* x, int n) {
 }
 """
 
+# The same with the names of cuda::std, of which only those of cuda have fetch_max.
+STANDARD = re.sub(r"cuda::(atomic\w*<\w+), cuda::\w+>", r"cuda::std::\1>", TEXT)
+STANDARD = STANDARD.replace("cuda::memory_order", "cuda::std::memory_order").replace(
+    "<cuda/atomic>", "<cuda/std/atomic>"
+)
+STANDARD = STANDARD.replace(
+    "most.fetch_max(count);",
+    "for (int old = most.load(), mine = count; old < mine && !most.compare_exchange_weak(old, mine);) {}",
+)
+TEXTS = {"cuda": TEXT, "cuda::std": STANDARD}
+
+# The functions on atomics, the names of types, and a flag as a lock.
+FUNCTIONS = """
+#include <cuda/std/atomic>
+__global__ void functions(float* sum, int* out) {
+  __shared__ cuda::std::atomic_flag taken;
+  __shared__ cuda::std::atomic_int count;
+  __shared__ float all;
+  if (threadIdx.x == 0) {
+    taken.clear();
+    cuda::std::atomic_store_explicit(&count, 0, cuda::std::memory_order_relaxed);
+    all = 0;
+  }
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) {
+    while (taken.test_and_set(cuda::std::memory_order_acquire)) {}
+    all += threadIdx.x;
+    taken.clear(cuda::std::memory_order_release);
+  }
+  cuda::std::atomic_fetch_add(&count, 2);
+  __syncthreads();
+  int expected = 2 * blockDim.x;
+  if (threadIdx.x == 0) {
+    out[0] = cuda::std::atomic_compare_exchange_strong(&count, &expected, 7);
+    out[1] = cuda::std::atomic_load(&count);
+    sum[0] = all;
+  }
+}
+"""
+
 
 def run(text: str, name: str, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     module = ow.cuda_module(text)
@@ -84,10 +127,31 @@ NAMES = ("counts", "handed_on", "locked", "of_floats")
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("checked", [True, False])
-def test_a_right_kernel_is_left_alone(name: str, checked: bool) -> None:
+@pytest.mark.parametrize("names", TEXTS)
+def test_a_right_kernel_is_left_alone(name: str, checked: bool, names: str) -> None:
     with ow.simulator_options(checked=checked, time_limit_s=60):
-        result, wanted = run(TEXT, name, "cpu")
+        result, wanted = run(TEXTS[names], name, "cpu")
     assert torch.equal(result, wanted)
+
+
+def functions(device: str, text: str = FUNCTIONS) -> list[float]:
+    total, out = torch.zeros(1, device=device), torch.zeros(2, dtype=torch.int32, device=device)
+    ow.cuda_module(text)["functions"][1, 128](total, out)
+    return [total.item(), *out.tolist()]
+
+
+def test_functions_on_atomics_and_a_flag() -> None:
+    with ow.simulator_options(time_limit_s=60):
+        assert functions("cpu") == [0 + 32 + 64 + 96, 1, 7]
+
+
+def test_a_flag_that_is_cleared_without_a_release_guards_nothing() -> None:
+    wrong = FUNCTIONS.replace(
+        "taken.clear(cuda::std::memory_order_release)", "taken.clear(cuda::std::memory_order_relaxed)"
+    )
+    with pytest.raises(SimulatorError, match="race") as raised, ow.simulator_options(time_limit_s=60):
+        functions("cpu", wrong)
+    assert "all += threadIdx.x;" in str(raised.value)
 
 
 def findings(text: str, name: str) -> str:
@@ -96,17 +160,21 @@ def findings(text: str, name: str) -> str:
     return str(raised.value)
 
 
-def test_a_flag_that_releases_nothing_is_a_race() -> None:
+@pytest.mark.parametrize("names", TEXTS)
+def test_a_flag_that_releases_nothing_is_a_race(names: str) -> None:
     found = findings(
-        TEXT.replace("ready.store(1, cuda::memory_order_release)", "ready.store(1, cuda::memory_order_relaxed)"),
+        TEXTS[names].replace(
+            f"ready.store(1, {names}::memory_order_release)", f"ready.store(1, {names}::memory_order_relaxed)"
+        ),
         "handed_on",
     )
     assert "race: read of 4 bytes" in found
     assert "out[threadIdx.x] = data[threadIdx.x];" in found
 
 
-def test_a_plain_access_beside_an_atomic_one_is_a_race() -> None:
-    assert "race" in findings(TEXT.replace("total += count.load();", "out[0] += count.load();"), "counts")
+@pytest.mark.parametrize("names", TEXTS)
+def test_a_plain_access_beside_an_atomic_one_is_a_race(names: str) -> None:
+    assert "race" in findings(TEXTS[names].replace("total += count.load();", "out[0] += count.load();"), "counts")
 
 
 def test_a_counter_without_a_value_is_reported() -> None:
@@ -120,22 +188,36 @@ def test_an_atomic_out_of_bounds_is_reported_where_it_is_used() -> None:
     assert "bits.fetch_or(1 << blockIdx.x);" in found
 
 
-def test_the_standard_librarys_names_are_refused_with_the_remedy() -> None:
-    text = TEXT.replace(
-        "using Counter = cuda::atomic<int, cuda::thread_scope_block>", "using Counter = cuda::std::atomic<int>"
-    )
-    with pytest.raises(KernelRefusedError, match=r":2: cuda::std::atomic: of libcu\+\+'s atomics, cuda::atomic and"):
-        run(text, "counts", "cpu")
+@needs_nvrtc
+@pytest.mark.parametrize("names", TEXTS)
+def test_nvrtc_takes_them(names: str) -> None:
+    assert len(ow.cuda_module(TEXTS[names]).compile("sm_90").entries) == len(NAMES)
 
 
 @needs_nvrtc
-def test_nvrtc_takes_them() -> None:
-    assert len(ow.cuda_module(TEXT).compile("sm_90").entries) == len(NAMES)
+def test_nvrtc_takes_the_functions() -> None:
+    assert ow.cuda_module(FUNCTIONS).compile("sm_90").entries
+
+
+@needs_nvrtc
+def test_what_only_cuda_has_is_an_error_in_both() -> None:
+    wrong = ow.cuda_module(STANDARD.replace("bits.fetch_or(", "bits.fetch_max("))
+    with pytest.raises(CompileError, match="fetch_max"):
+        wrong.compile("sm_90")
+    with pytest.raises(CompileError, match="fetch_max"):
+        wrong["counts"][1, 32](torch.zeros(1, dtype=torch.int32), torch.zeros(3, dtype=torch.int32), 1)
 
 
 @pytest.mark.gpu
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("name", NAMES)
-def test_a_gpu_gives_the_same(name: str) -> None:
-    result, wanted = run(TEXT, name, "cuda")
+@pytest.mark.parametrize("names", TEXTS)
+def test_a_gpu_gives_the_same(name: str, names: str) -> None:
+    result, wanted = run(TEXTS[names], name, "cuda")
     assert torch.equal(result.cpu(), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.nvrtc
+def test_a_gpu_gives_the_same_of_the_functions() -> None:
+    assert functions("cuda") == [0 + 32 + 64 + 96, 1, 7]

@@ -3,6 +3,10 @@
 // types, so a source may include that too.
 #pragma once
 
+#ifndef __linux__  // which sources ask for; NVRTC does not say it
+#define __linux__ 1
+#endif
+
 // --- <stdint.h>, <stddef.h>, <sys/types.h> ---
 typedef signed char int8_t;
 typedef signed short int16_t;
@@ -59,6 +63,11 @@ typedef unsigned long ulong;
 #define UINT32_MAX UINT_MAX
 #define UINT64_MAX ULLONG_MAX
 #define SIZE_MAX UINT64_MAX
+#endif
+
+// --- <time.h>: NVRTC has clock() ---
+#ifndef CLOCKS_PER_SEC
+#define CLOCKS_PER_SEC 1000000l
 #endif
 
 // --- <float.h> ---

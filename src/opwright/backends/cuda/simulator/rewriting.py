@@ -32,12 +32,14 @@ _NO_ASYNC = "this form of asynchronous copies is not simulated"
 _NO_GRID = "groups of several grids are not simulated, and CUDA 13 has none"
 _NO_HOST_API = "this is host code: the simulator compiles device code only, as NVRTC does"
 _NO_HEAP = "the device's heap is not simulated"
-_NO_STD_ATOMIC = "of libcu++'s atomics, cuda::atomic and cuda::atomic_ref are simulated: use these"
 _NO_TEXTURES = (
     "textures and surfaces are not simulated, and ow.cuda_module has no argument for them; read from a const pointer "
     "(__ldg) instead"
 )
 _NO_CURAND = "NVIDIA's headers of cuRAND are not installed (pip install nvidia-curand)"
+_NO_DEVICE_WIDE = (
+    "CUB's algorithms of a whole device are launched by host code; a kernel has its blocks' and warps' collectives"
+)
 _NO_LIBRARY = "this library's device code relies on parts of CUDA that are not simulated"
 
 _CODE = tuple(
@@ -50,8 +52,8 @@ _CODE = tuple(
         (r"\b__nv_cp_\w+", _NO_ASYNC),
         (r"\bcuTensorMap\w*\s*\(", _NO_HOST_API),
         (r"\b(?:this_multi_grid|multi_grid_group)\b", _NO_GRID),
+        (r"\bcub\s*::\s*Device[A-Z]\w+", _NO_DEVICE_WIDE),
         (r"\bcuda\s*::\s*annotated_ptr\b", "libcu++'s annotated pointers are not simulated"),
-        (r"\bcuda\s*::\s*std\s*::\s*atomic\w*", _NO_STD_ATOMIC),
         (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
         (r"\b(?:__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
         (r"\b(?:malloc|free)\s*\(|\bnew\b\s*[\w(:]|(?<![\w=])delete\b\s*(?:\[\s*\]\s*)?[\w(*]", _NO_HEAP),
@@ -65,7 +67,7 @@ _CUB = (
 _INCLUDES = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
-        (r"cuda/(?:std/(?:atomic|barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
+        (r"cuda/(?:std/(?:barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
         (rf"cub/(?!{_CUB}\.cuh).*", "of CUB, the collectives of blocks and warps are simulated, in part"),
         (r"thrust/(?!(?:tuple|pair)\.h).*|(?:cutlass|cute)/.*", _NO_LIBRARY),
         (r"(?:curand(?!_kernel\.h)|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),

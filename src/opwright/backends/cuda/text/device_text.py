@@ -18,7 +18,7 @@ __all__ = ["device_text", "device_texts"]
 
 # Headers that only host code needs, and that neither compiler of kernels has.
 _HOST_HEADER = re.compile(
-    r"(?:torch|ATen|TH|THC|c10|caffe2|pybind11|Python|cublas|cusolver|cusparse|cudnn|cufft|curand(?!_kernel)|nccl|nvml|npp|mpi"
+    r"(?:torch|ATen(?!/cuda/DeviceUtils\.cuh)|TH|THC|c10|caffe2|pybind11|Python|cublas|cusolver|cusparse|cudnn|cufft|curand(?!_kernel)|nccl|nvml|npp|mpi"
     r"|omp|nvToolsExt|nvtx3|arpa/|netinet/|X11/|helper_|cuda_profiler_api|cudaEGL|EGL|GL|GLES\d?|Eigen|opencv2?|glog|gtest|nvrtc|cuda_gl_interop"
     r"|thrust(?=/(?:host|device)_vector))[\w/.+-]*"
     r"|(?:any|array(?=$)|bitset|charconv|chrono|codecvt|complex(?=$)|condition_variable|deque|exception|execution|filesystem"
@@ -41,6 +41,10 @@ _STD_OF_DEVICES = (
 )
 # What of at::cuda device code uses.
 _OF_AT_CUDA = r"\s*::\s*(?:ATenCeilDiv|detail\s*::\s*(?:TensorInfo|IndexToOffset))\b"
+# Namespaces of host headers, which are left out.
+_HOST_NAMESPACES = (
+    r"(?:(?:std\s*::\s*)?(?:chrono|filesystem|literals|chrono_literals|string_literals|placeholders|this_thread))"
+)
 # Words that no device code contains.
 _HOST_WORDS = re.compile(
     rf"<<<|\b(?:torch|c10|at)\s*::\s*(?:Tensor|optional|IntArrayRef|Device|cuda(?!{_OF_AT_CUDA})|kernel|library|nn|autograd|tensor|empty\w*|zeros\w*)\b"
@@ -61,14 +65,18 @@ _OF_THE_DEVICE = re.compile(r"\b(?:__device__|__global__|constexpr)\b")
 _NO_VARIABLE = re.compile(
     r"\b(?:using|typedef|namespace|class|struct|enum|union|friend|static_assert|const|__constant__|__shared__|__managed__)\b"
 )
+# What stands before a member of a class, and counts for those after it too.
+_ACCESS = re.compile(r"(?:\s*(?:public|private|protected)\s*:)*")
 # Libraries of device code, whose headers go with the code that names them.
 _LIBRARIES = {
     "thrust": re.compile(r"\bthrust\b"),
     "cub": re.compile(r"\bcub\b"),
     "curand": re.compile(r"\bcurand\w*"),
 }
-# More than this is a library, all of which is for kernels.
+# More than this is a library, all of which is for kernels; without host code, more than the second one.
 _MOST_TEXT = 4_000_000
+_MOST_TEXT_OF_ONE = 500_000
+_EXPLICIT_INSTANCE = re.compile(r"\s*(?:extern\s+)?template\b(?!\s*<)")
 
 
 @functools.lru_cache(maxsize=256)
@@ -80,12 +88,14 @@ def device_texts(texts: tuple[str, ...], kernels: tuple[str, ...]) -> tuple[str,
         kernels: those that are wanted, by name or as an instance of a template.
     """
     codes = [blank_out(text) for text in texts]
-    if not any(map(_is_whole_file, texts, codes)) or sum(map(len, texts)) > _MOST_TEXT:
+    if sum(map(len, texts)) > _MOST_TEXT:
         return texts
     macros = _macros(codes)
+    if not any(map(_is_whole_file, texts, codes)) and not _has_host_items(codes, kernels, macros):
+        return texts
     kept = [_without_bindings(text, macros) for text in texts]
     items = [items_of(blank_out(text)) for text in kept]
-    needed = _needed([item for of in items for item in of], [blank_out(text) for text in kept], kernels, macros)
+    needed, _ = _needed([item for of in items for item in of], [blank_out(text) for text in kept], kernels, macros)
     left = [
         _without(text, [span for item in of for span in _unneeded(item, item in needed, text, macros)])
         for text, of in zip(kept, items, strict=True)
@@ -113,6 +123,19 @@ def device_text(text: str, kernels: Sequence[str] | None = None) -> str:
 
 def _is_whole_file(text: str, code: str) -> bool:
     return bool(_HOST_WORDS.search(code) or _BINDING.search(code) or _includes_for_host(text, code))
+
+
+def _has_host_items(codes: Sequence[str], kernels: Sequence[str], macros: dict[str, str]) -> bool:
+    """Whether there are functions, their declarations or variables for the host, which no kernel names. (One that a
+    kernel names is a mistake, of which the compiler tells more than that there is no such name.)"""
+    if sum(map(len, codes)) > _MOST_TEXT_OF_ONE:
+        return False
+    items = [item for code in codes for item in items_of(code)]
+    for_host = [item for item in items if _is_for_host(item, macros) and not _EXPLICIT_INSTANCE.match(item.head)]
+    if not for_host:
+        return False
+    _, named = _needed(items, codes, kernels, macros)
+    return any(item.names.isdisjoint(named) for item in for_host)
 
 
 def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
@@ -179,8 +202,10 @@ def _bindings(code: str, macros: dict[str, str]) -> list[tuple[int, int]]:
 # --- what the kernels need ---
 
 
-def _needed(items: Sequence[Item], codes: Sequence[str], kernels: Sequence[str], macros: dict[str, str]) -> set[Item]:
-    """The items that the kernels name, directly or through other items and macros."""
+def _needed(
+    items: Sequence[Item], codes: Sequence[str], kernels: Sequence[str], macros: dict[str, str]
+) -> tuple[set[Item], set[str]]:
+    """The items that the kernels name, directly or through other items and macros; and every name that was met."""
     by_name: dict[str, list[Item]] = {}
     for item in items:
         for name in item.names:
@@ -207,7 +232,7 @@ def _needed(items: Sequence[Item], codes: Sequence[str], kernels: Sequence[str],
             if item not in needed and not _is_for_host(item, macros):
                 needed.add(item)
                 waiting += item.mentions
-    return needed
+    return needed, seen
 
 
 def _is_always_kept(item: Item, macros: dict[str, str]) -> bool:
@@ -216,7 +241,7 @@ def _is_always_kept(item: Item, macros: dict[str, str]) -> bool:
         return any(name in macros and not _HOST_WORDS.search(macros[name]) for name in list(_first_name(item)))
     if item.kind == "function":
         return re.search(r"\boperator\b", item.head) is not None and _OF_THE_DEVICE.search(item.head) is not None
-    return re.match(r"\s*using\s+namespace\b", item.head) is not None
+    return re.match(rf"\s*using\s+namespace\b(?!\s+{_HOST_NAMESPACES}\s*$)", item.head) is not None
 
 
 def _first_name(item: Item) -> list[str]:
@@ -227,14 +252,15 @@ def _is_for_host(item: Item, macros: dict[str, str]) -> bool:
     """Whether a function has no execution space, also not in a macro, or a variable no memory space."""
     if item.kind not in ("function", "statement"):
         return False
-    if re.match(r"\s*(?:extern\s+)?template\b(?!\s*<)", item.head):  # an explicit instance
+    if _EXPLICIT_INSTANCE.match(item.head):
         return True
-    if item.kind == "statement" and _NO_VARIABLE.search(item.head):
+    if item.kind == "statement" and not item.declares_function and _NO_VARIABLE.search(item.head):
         return re.search(r"\bconst\b", item.head) is not None and _HOST_WORDS.search(item.head) is not None
-    if item.kind == "function" and _HOST_PARAMETER.search(item.head):
+    is_function = item.kind == "function" or item.declares_function
+    if is_function and _HOST_PARAMETER.search(item.head):
         return True  # an overload for both, with a parameter that only the host has
     head = item.head
-    before = r"\(" if item.kind == "function" else r"[(=]"  # its parameters, or its value
+    before = r"\(" if is_function else r"[(=]"  # its parameters, or its value
     waiting, seen = IDENTIFIER.findall(re.split(before, item.head)[0]), set[str]()
     while waiting:
         name = waiting.pop()
@@ -259,11 +285,12 @@ def _unneeded(item: Item, needed: bool, text: str, macros: dict[str, str]) -> li
     opening = code.find("{", item.begin, item.end)
     if opening < 0:
         return []
-    inside = items_of(code[opening + 1 : item.end - 1].rstrip("; \n}"))
+    closing = closing_bracket(code, opening)
+    inside = items_of(code[opening + 1 : closing]) if closing is not None else []
     return [
-        (member.begin + opening + 1, member.end + opening + 1)
+        (member.begin + opening + 1 + len(_ACCESS.match(member.head)[0]), member.end + opening + 1)  # type: ignore[index]
         for member in inside
-        if member.kind == "function"
-        and not _OF_THE_DEVICE.search(member.head)
-        and _HOST_WORDS.search(code[opening + 1 + member.begin : opening + 1 + member.end])
+        if (member.kind == "function" or member.declares_function)
+        and _is_for_host(member, macros)
+        and not re.search(r"\bvirtual\b|=\s*(?:default|delete)\s*$", member.head)  # these change what the class is
     ]

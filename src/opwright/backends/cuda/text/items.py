@@ -71,6 +71,12 @@ _KEYWORDS = frozenset(
         "__forceinline__",
     ]
 )
+# A function's declaration: after a name, parentheses that are empty or begin with a type.
+_DECLARATION = re.compile(
+    r"(?!\s*(?:using|typedef|namespace|friend|static_assert|template\b(?!\s*<))\b)(?:(?!\b__(?:constant|shared|managed)__\b)[^=(])*?~?\w\s*"
+    r"\(\s*(?:(?:void\s*)?\)|(?:(?:const|volatile|struct|unsigned|typename)\s+)*[A-Za-z_][\w:]*(?:\s*<.*>)?\s*(?:[*&,)]|\b[A-Za-z_])).*",
+    re.DOTALL,
+)
 # Names before parentheses, and the classes that members are defined in.
 _FUNCTION_NAME = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>\s*)?\(|\b(\w+)\s*(?:<[^<>;]*>\s*)?::")
 
@@ -93,6 +99,11 @@ class Item:
     head: str
     begin: int
     end: int
+
+    @property
+    def declares_function(self) -> bool:
+        """Whether it declares a function without its body."""
+        return self.kind == "statement" and _DECLARATION.fullmatch(self.head) is not None
 
 
 def items_of(code: str) -> list[Item]:
@@ -237,6 +248,9 @@ def _names(kind: str, head: str, text: str, mentions: frozenset[str]) -> frozens
         return frozenset(name for pair in _FUNCTION_NAME.findall(head) for name in pair if name) | frozenset(classes)
     if found := re.match(r"\s*(?:template\s*<.*?>\s*)?using\s+(\w+)\s*=", head, re.DOTALL):
         return frozenset({found[1]})
+    if _DECLARATION.fullmatch(head):
+        return frozenset(re.findall(r"(\w+)\s*\(", head)[:1])
     if re.match(r"\s*(?:typedef|using)\b", head):
-        return frozenset(IDENTIFIER.findall(text)[-1:]) | frozenset(re.findall(r"\(\s*\*\s*(\w+)\s*\)", head))
+        pointers = re.findall(r"\(\s*(?:\w+\s*::\s*)*\*\s*(\w+)\s*\)", head)  # to functions, or members of a class
+        return frozenset(pointers or IDENTIFIER.findall(text)[-1:])
     return frozenset(re.findall(r"\b([A-Za-z_]\w*)\s*(?=[=\[;,({:]|$)", text))

@@ -235,3 +235,12 @@ __global__ void tile_leaves_lanes_out(float* out) {
   }
   out[threadIdx.x] = v;
 }
+
+__global__ void unlocks_before_a_fence(int* lock, float* sum) {
+  if (threadIdx.x != 0) return;
+  while (atomicCAS(lock, 0, 1) != 0) {
+  }
+  __threadfence();
+  sum[0] += 1.0f;  // ! race
+  atomicExch(lock, 0);
+}

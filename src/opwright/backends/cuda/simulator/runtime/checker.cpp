@@ -187,8 +187,8 @@ uint32_t Checker::seen(unsigned thread, unsigned lane) const {
 
 void Checker::fenced() {
   needs_order();
-  fenced_[me_] = true;
   fenced_for_cluster();
+  fenced_[me_] = time_;
 }
 
 // The blocks of a launch that depend on their order run one after another, in that order.
@@ -472,7 +472,7 @@ bool Checker::reaches(const SyncObject& object, uint32_t count, const Record& ea
 }
 
 bool Checker::covers(const Release& release, const Record& earlier) const {
-  if (release.thread == earlier.thread) return earlier.time <= release.time;
+  if (release.thread == earlier.thread) return earlier.time < release.time;
   if (earlier.time < release.known.at(earlier.thread)) return true;
   if (member_of(release.thread) == member_of(earlier.thread) && earlier.time < release.barrier_time) return true;
   return release.thread / 32 == earlier.thread / 32 && earlier.time < release.seen[earlier.thread % 32];
@@ -490,7 +490,8 @@ void Checker::synchronise(uint64_t address, uint32_t what) {
   auto& object = objects_[address];
   if (!object) object = std::make_unique<SyncObject>();
   const uint32_t block = units_.back().second;
-  Release release{object->count++, block, time_, ordered_since_, uint16_t(me), {}, uint32_t(logs_[block].size()), {}};
+  // What the thread itself did after its fence may reach others later than the atomic access does.
+  Release release{object->count++, block, fenced_[me], ordered_since_, uint16_t(me), {}, uint32_t(logs_[block].size()), {}};
   if (is_cluster_) release_to(release.known);
   for (unsigned lane = 0; lane < 32; lane++) release.seen[lane] = seen(me, lane);
   object->by_block[block].push_back(std::move(release));

@@ -32,10 +32,10 @@ struct Acquired {
   uint32_t time;
 };
 
-// A thread that had fenced made an atomic access: its earlier accesses are visible to threads that see it.
+// A thread that had fenced made an atomic access: what it did before the fence is visible to threads that see it.
 struct Release {
   uint32_t index;
-  uint32_t block, time, barrier_time;
+  uint32_t block, time, barrier_time;  // time: of the fence
   uint16_t thread;
   uint32_t seen[32];
   uint32_t acquired;  // so many of what the block's threads have acquired came before
@@ -288,7 +288,7 @@ class Checker {
   std::vector<std::pair<uint32_t, uint32_t>> units_;  // the time at which each cluster began, and its number plus one
   std::vector<uint32_t> warp_joined_;  // when all lanes of a warp last synchronised
   std::vector<uint32_t> seen_;  // [thread][lane]: when this thread last synchronised with that lane; empty: never alone
-  std::vector<uint8_t> fenced_;
+  std::vector<uint32_t> fenced_;  // by thread: its last fence; 0: none
   std::unordered_map<uint64_t, std::unique_ptr<SyncObject>> objects_;
   std::unordered_map<uint32_t, std::vector<Acquired>> logs_;  // by cluster: all that its threads have acquired, in order
   std::vector<Acquired> acquired_;  // what counts of that in this block

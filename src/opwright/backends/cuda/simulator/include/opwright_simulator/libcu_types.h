@@ -5,7 +5,13 @@
 
 #include "language.h"
 
+namespace std {}
 namespace cuda {
+
+// The host's standard library, but for what is declared here: its atomics would not be simulated.
+namespace std {
+using namespace ::std;
+}
 
 enum thread_scope { thread_scope_system, thread_scope_device, thread_scope_block, thread_scope_thread };
 
