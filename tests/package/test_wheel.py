@@ -6,6 +6,7 @@ import base64
 import csv
 import dataclasses
 import hashlib
+import importlib.resources
 import io
 import json
 import os
@@ -189,6 +190,57 @@ def test_each_python_of_the_workflow_finds_a_wheel_that_was_built_for_it(tmp_pat
     assert len(set(names)) == 1
     assert ("matrix.python" in names[0]) is one_python  # no two builds upload under one name
     assert {"run": "opwright check 'my ops.py'"} in jobs["build"]["steps"]
+
+
+@pytest.fixture(scope="module")
+def complaints() -> Callable[[str], list[str]]:
+    """What the published schema of GitHub's workflows says of one; check-jsonschema brings it."""
+    yaml, jsonschema = pytest.importorskip("yaml"), pytest.importorskip("jsonschema")
+    schemas = importlib.resources.files(pytest.importorskip("check_jsonschema")) / "builtin_schemas" / "vendor"
+    validator = jsonschema.Draft7Validator(json.loads((schemas / "github-workflows.json").read_text()))
+
+    def read(text: str) -> list[str]:
+        workflow = yaml.safe_load(text)
+        workflow["on"] = workflow.pop(True)  # YAML reads `on` as a truth value, GitHub as a name
+        return [error.message for error in validator.iter_errors(workflow)]
+
+    return read
+
+
+@pytest.mark.parametrize("one_torch", [False, True])
+@pytest.mark.parametrize("one_python", [False, True])
+@pytest.mark.parametrize("command", ["src/ops.py --name my_ops", "'my: ops #1.py' --name my_ops", "ops.py --name a:"])
+def test_the_workflow_is_one_by_githubs_schema(
+    tmp_path: Path, complaints: Callable[[str], list[str]], command: str, one_torch: bool, one_python: bool
+) -> None:
+    file = write_workflow(
+        tmp_path, command, "my_ops", holds_for_one_torch=one_torch, has_libraries=one_python, force=False,
+        holds_for_one_python=one_python,
+    )  # fmt: skip
+    text = file.read_text()
+    assert complaints(text) == []
+    steps = pytest.importorskip("yaml").safe_load(text)["jobs"]["build"]["steps"]
+    assert {"run": f"opwright package {command} --wheel --force"} in steps
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("runs-on:", "run-on:"),  # a name that GitHub does not know
+        ("      - run: pip", "      - runs: pip"),
+        ("    needs: build\n", "    needs: {of: build}\n"),
+        ("contents: read", "contents: readable"),
+        ("  pull_request:\n", "  pull_requested:\n"),
+    ],
+)
+def test_what_is_no_workflow_is_noticed(
+    tmp_path: Path, complaints: Callable[[str], list[str]], right: str, wrong: str
+) -> None:
+    file = write_workflow(
+        tmp_path, "ops.py --name my_ops", "my_ops", holds_for_one_torch=False, has_libraries=True, force=False
+    )
+    assert right in file.read_text()
+    assert complaints(file.read_text().replace(right, wrong))
 
 
 WORKFLOW_STEP = re.compile(r"\$\{\{ *matrix\.(\w+) *\}\}")

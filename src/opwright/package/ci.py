@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 
@@ -82,8 +83,8 @@ jobs:
           python-version: ${{{{ matrix.python }}}}
       - run: pip install "torch==${{{{ matrix.torch }}}}.*" --index-url https://download.pytorch.org/whl/cpu
       - run: pip install "opwright[package]"
-      - run: opwright check {module}
-      - run: opwright package {command} --wheel --force
+      - run: {_yaml(f"opwright check {module}")}
+      - run: {_yaml(f"opwright package {command} --wheel --force")}
       - uses: actions/upload-artifact@v4
         with:
           name: {artifact}
@@ -110,6 +111,11 @@ jobs:
       - run: python -c "import {name}; print({name}.__version__, {name}.__all__)"
       - run: if [ -d tests ]; then pytest tests; fi
 {publish}"""
+
+
+def _yaml(text: str) -> str:
+    """A text as it may stand in YAML: in quotes, where what the author typed would end it or begin a comment."""
+    return json.dumps(text) if ": " in text or " #" in text or text.endswith(":") else text
 
 
 def _publish(holds_for_one_torch: bool) -> str:
