@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import opwright as ow
 from opwright.backends import get_backend
 from opwright.backends.build_tools import build_tools
 from opwright.backends.native import aten_headers
+from opwright.backends.native.abi import INCLUDE
+from opwright.backends.native.host_function import TORCH
 from opwright.backends.native.tensor_access import LIBRARIES
 from opwright.errors import KernelError
 
@@ -155,3 +158,41 @@ def test_sources_without_atens_tensors_are_left_alone(text: str) -> None:
 )
 def test_the_whole_of_the_headers_is_read_where_it_is_needed(text: str, all_of_them: bool) -> None:
     assert aten_headers.needs_all_headers(text) is all_of_them
+
+
+def test_the_few_headers_have_all_of_torchs_frontend_but_the_parts_that_are_looked_for() -> None:
+    frontend = TORCH / "include" / "torch" / "csrc" / "api" / "include" / "torch" / "all.h"
+    parts = re.findall(r"#include <torch/(\w+)\.h>", frontend.read_text())
+    few = re.findall(r"#include <torch/(\w+)\.h>", (INCLUDE / "opwright" / "aten.h").read_text())
+    missing = {part for part in parts if part not in few}
+    assert {part for part in missing if not aten_headers.needs_all_headers(f"torch::{part}::f();")} == set()
+    assert {"nn", "optim", "data"} <= missing  # those take longest to read
+
+
+# Each name is from another header than ATen/ATen.h; an extension that had it failed to compile.
+FRONTEND = """\
+#include <torch/script.h>
+at::Tensor filled(const at::Tensor& x, double value) {
+  auto out = torch::zeros_like(x);
+  float* data = out.mutable_data_ptr<float>();
+  at::parallel_for(0, x.numel(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) data[i] = value;
+  });
+  torch::NoGradGuard guard;
+  return torch::cuda::device_count() < 0 ? torch::fft::fft(x) : torch::special::expit(out);
+}
+"""
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.slow  # reads all of ATen's headers once: a minute and more on two cores
+@pytest.mark.compiler
+def test_functions_of_torchs_frontend_are_found(tmp_path: Path) -> None:
+    (tmp_path / "filled.cpp").write_text(FRONTEND)
+
+    @ow.op(f"aten_{uuid.uuid4().hex[:8]}::filled")
+    def filled(x: Float32[Tensor, "n"], value: float) -> Float32[Tensor, "n"]:
+        return torch.full_like(x, value).sigmoid()
+
+    kernel = filled.cpp(tmp_path / "filled.cpp", abi="aten")
+    torch.testing.assert_close(kernel(torch.ones(9), 0.5), torch.full((9,), 0.5).sigmoid())

@@ -3,8 +3,20 @@
 #ifndef OPWRIGHT_ATEN_H  // guarded by name: there is a copy beside the precompiled form
 #define OPWRIGHT_ATEN_H
 #include <ATen/ATen.h>
+// What <torch/all.h> has besides torch::nn and the like: names such as at::parallel_for and torch::kMean come from here.
+#include <torch/cuda.h>
+#include <torch/enum.h>
+#include <torch/fft.h>
 #include <torch/library.h>
+#include <torch/mps.h>
+#include <torch/nested.h>
+#include <torch/print.h>
+#include <torch/sparse.h>
+#include <torch/special.h>
 #include <torch/types.h>
+#include <torch/utils.h>
+#include <torch/version.h>
+#include <torch/xpu.h>
 
 #include <array>
 #include <cstdint>
