@@ -49,3 +49,16 @@ def test_which_arguments_are_floats_is_known_by_position() -> None:
         return x
 
     assert make_contract("demo::f", f, globals()).floats == (2, 3, 4)
+
+
+def test_sizes_that_an_int_argument_states_match_where_the_reference_is_tried_on_its_definition() -> None:
+    seen = []
+
+    def padded(
+        x: Float[Tensor, "n (k+1)**2"], y: Float[Tensor, "n*m"], w: Float[Tensor, "..."], k: int, m: int = 3, j: int = 5
+    ) -> Float[Tensor, "n"]:
+        seen.append((x.shape, y.shape, k, m, j))
+        return x.sum(1)
+
+    make_contract("demo::padded", padded, globals())
+    assert ((4, 25), (12,), 4, 3, 5) in seen

@@ -113,6 +113,21 @@ def test_compiled_with_symbolic_sizes(namespace):
         torch.testing.assert_close(compiled(q, k), operator(q, k))
 
 
+def test_compiled_with_a_symbolic_power_of_a_symbol(namespace):
+    """torch cannot decide a condition on such a size, and the call was refused."""
+
+    @ow.op(f"{namespace}::knots", where="(degree+1)**d <= 1024")
+    def knots(x: Float[Tensor, "n d"], degree: int) -> Float[Tensor, "n (degree+1)**d"]:
+        return x.sum(1, keepdim=True).expand(-1, (degree + 1) ** x.shape[1]).clone()
+
+    compiled = torch.compile(knots, dynamic=True, fullgraph=True, backend="aot_eager")
+    for d, degree in ((3, 2), (3, 3), (5, 2)):
+        x = torch.randn(4, d)
+        torch.testing.assert_close(compiled(x, degree), knots(x, degree))
+    with pytest.raises(RuntimeError, match="should hold, but d=7"):  # torch's error, with ours in its text
+        compiled(torch.randn(4, 7), 2)
+
+
 @pytest.mark.parametrize("level", ["smoke", "quick", pytest.param("full", marks=pytest.mark.slow)])
 def test_every_case_satisfies_them_and_they_still_vary(level):
     of = contract(attention, *ATTENTION)

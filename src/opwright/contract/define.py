@@ -16,7 +16,7 @@ from opwright.contract.contract import Contract, checked_name, infer_schema
 from opwright.contract.numpy.names import lacking, what_is_wrong, what_to_write
 from opwright.contract.randomness import RandomOperations
 from opwright.contract.reference import run_traceable
-from opwright.contract.shapes.dims import VariadicDim, evaluate, names_in
+from opwright.contract.shapes.dims import Dim, VariadicDim, evaluate, names_in
 from opwright.contract.shapes.relations import Relation, nearest, parse_relation
 from opwright.contract.signature import Argument, Kind, Signature
 from opwright.errors import ContractError
@@ -150,7 +150,8 @@ def _compare_mutation(contract: Contract) -> None:
     where, signature = contract.qualname, contract.signature
     completed, outputs = False, None
     with fake_tensors(data_dependent=bool(signature.data_dependent)), RandomOperations() as drawn:
-        arguments = [_fake_argument(a) for a in signature.arguments]
+        integers = _fake_integers(signature)
+        arguments = [_fake_argument(a, integers) for a in signature.arguments]
         versions = [_versions(a) for a in arguments]
         # An exception is not a mutation (sizes that do not match, a reference that reads values), and the
         # version counters below show a mutation that came before it.
@@ -207,23 +208,45 @@ def _versions(argument: Any) -> list[int | None]:
     return [version_of(t) for t in tree.tensors(argument)]
 
 
-def _fake_argument(argument: Argument) -> Any:
+def _fake_integers(signature: Signature) -> dict[str, int]:
+    """The int arguments from which sizes of tensors are computed: their defaults, or 4 as dims."""
+    dims = [_text_of(dim) for a in signature.arguments if a.tensor for dim in a.tensor.dims]
+    names = {name for dim in dims if dim for name in names_in(dim)}
+    found = {}
+    for a in signature.arguments:
+        value = _fake_scalar(a) if a.has_default or a.choices else 4
+        if a.schema_type is int and a.name in names and isinstance(value, int):
+            found[a.name] = value
+    return found
+
+
+def _fake_argument(argument: Argument, integers: dict[str, int]) -> Any:
     if argument.kind is Kind.SCALAR:
-        plain: dict[Any, Any] = {int: 1, float: 1.0, bool: False, str: "", Sequence[int]: 1, Sequence[float]: 1.0}
-        if argument.has_default or argument.optional:
-            return argument.default if argument.has_default else None
-        if argument.choices:
-            return argument.choices[0]
-        value = plain.get(argument.schema_type)
-        return [value] * (argument.length or 1) if isinstance(argument.schema_type, types.GenericAlias) else value
+        return integers.get(argument.name, _fake_scalar(argument))
     assert argument.tensor is not None  # every argument that is not a scalar has one
-    shape = [_fake_size(str(dim).lstrip("*#?")) for dim in argument.tensor.dims if str(dim) != "..."]
+    shape = [_fake_size(_text_of(dim), integers) for dim in argument.tensor.dims if _text_of(dim)]
     dtypes = argument.tensor.dtypes
     dtype = next((d for d in (torch.float32, torch.int64, torch.complex64) if d in dtypes), dtypes[0])
     fake = torch.empty(shape, dtype=dtype)
     return [fake, fake.clone()] if argument.kind is Kind.TENSOR_LIST else fake
 
 
-def _fake_size(dim: str) -> int:
+def _fake_scalar(argument: Argument) -> Any:
+    plain: dict[Any, Any] = {int: 1, float: 1.0, bool: False, str: "", Sequence[int]: 1, Sequence[float]: 1.0}
+    if argument.has_default or argument.optional:
+        return argument.default if argument.has_default else None
+    if argument.choices:
+        return argument.choices[0]
+    value = plain.get(argument.schema_type)
+    return [value] * (argument.length or 1) if isinstance(argument.schema_type, types.GenericAlias) else value
+
+
+def _text_of(dim: Dim) -> str:
+    """A dim as an expression; of any number of axes, with or without a name, as one or none."""
+    text = str(dim).lstrip("*#?")
+    return "" if text == "..." else text
+
+
+def _fake_size(dim: str, integers: dict[str, int]) -> int:
     """Every name is 4, also in expressions, so that sizes match (torch 2.15 logs an error if they do not)."""
-    return int(evaluate(dim, dict.fromkeys(names_in(dim), 4)))
+    return int(evaluate(dim, dict.fromkeys(names_in(dim), 4) | integers))

@@ -30,13 +30,20 @@ __all__ = [
 Size = Any
 Env = dict[str, Any]
 
+
+def _power(base: Any, exponent: Any) -> Any:
+    """torch knows no range of a symbol to the power of a symbol, and decides no condition on it: the exponent becomes a
+    number, and code that was compiled holds for it."""
+    return base ** (exponent if isinstance(base, int) else int(exponent))
+
+
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
+    ast.Pow: _power,
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs}
 
