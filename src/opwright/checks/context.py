@@ -7,21 +7,21 @@ import functools
 import itertools
 import math
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from opwright import tree
+from opwright.checks.comparison.terms import reduction_length
 from opwright.checks.comparison.tolerance import Computation
 from opwright.checks.copies import WITHOUT_SHORTAGE, is_shortage, on_cpu
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import Calls, CallsHere
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
-from opwright.contract import derive
-from opwright.contract.contract import Contract
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case, Size
 from opwright.contract.inputs.layouts import FAR
@@ -38,6 +38,11 @@ __all__ = [
 
 # Who runs.
 KERNEL, REFERENCE = "the kernel", "the reference"
+# A step of a check calls the reference about so many times: in float64, traced, with errors in what it computes. A case
+# for which a step is too short is left out, as it would end the whole check; the author's own cases are not.
+_CALLS_IN_A_STEP = 20
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 # A checker examines one observation and returns a description of the error, or None; or why it cannot.
@@ -76,6 +81,8 @@ class Context:
     # The processes of a group, for an operator that communicates; or why there are none.
     ranks: Any = ""
     arguments_on: str = ""
+    # The seconds that one step may take.
+    timeout: float = 60.0
     # Cases for which the reference is known to be defined; and whether the kernel returned results on them.
     admitted: set[Case] = field(default_factory=set)
     known: dict[Case, bool] = field(default_factory=dict)
@@ -139,7 +146,13 @@ class Context:
         """Arguments of the sizes of a case, and what the reference gives for them."""
         prepared = self._prepared(case, arguments)
         try:
-            _ = prepared.expected
+            is_asked_for = case.sample is not None or not self.shrinks
+            limit = math.inf if is_asked_for else max(1.0, self.timeout / _CALLS_IN_A_STEP)
+            took = _seconds(lambda: prepared.expected)
+            if took > limit:  # the first call may have compiled
+                took = _seconds(lambda: self._compute(arguments))
+            if took > limit:
+                return SkippedCase(f"the reference takes {took:.0f} s, too long with --timeout {self.timeout:g}")
         except Exception as error:  # the reference refuses arguments by any exception
             return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
         return prepared
@@ -150,8 +163,12 @@ class Context:
     def _compute(self, arguments: Sequence[Any]) -> Computation:
         """The reference on the CPU; in float32, where torch lacks an operation in a narrow dtype."""
         copies = tree.map_tensors(on_cpu, tuple(arguments))
-        terms = functools.cache(lambda: reduction_length(self.op.contract, copies, reference.rounded))
         own = self.as_reference(self.op.contract.reference)
+
+        @functools.cache
+        def terms() -> int:
+            return self.as_reference(reduction_length)(self.op.contract, copies, reference.rounded)
+
         reference = Computation(own, copies, lambda i: terms())
         try:
             _ = reference.rounded
@@ -165,13 +182,13 @@ class Context:
                 raise error from None
         return reference
 
-    def as_reference(self, run: Callable[[Any], Sequence[torch.Tensor]]) -> Callable[[Any], Sequence[torch.Tensor]]:
-        """A function that is not the kernel's: if it ends the process, the kernel is not to blame."""
+    def as_reference(self, run: Callable[P, R]) -> Callable[P, R]:
+        """A function that is not the kernel's: if it ends the process, or does not end, the kernel is not to blame."""
 
-        def named(arguments: Any) -> Sequence[torch.Tensor]:
+        def named(*arguments: P.args, **keywords: P.kwargs) -> R:
             self.runs(REFERENCE)
             try:
-                return run(arguments)
+                return run(*arguments, **keywords)
             finally:
                 self.runs(KERNEL)
 
@@ -446,15 +463,10 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def reduction_length(contract: Contract, arguments: Sequence[Any], results: Sequence[torch.Tensor]) -> int:
-    """The approximate number of terms in one output element: FLOPs of the reference per output element, or its
-    longest sum; all elements, if the reference cannot be traced (NumPy functions that torch lacks)."""
-    outputs = sum(result.numel() for result in results)
-    try:
-        work, longest = derive.work(contract, arguments)
-    except Exception:  # the reference may raise anything on meta tensors
-        return max(1, *(t.numel() for t in tree.tensors(list(arguments))))
-    return max(1, longest, math.ceil(work / max(outputs, 1)))
+def _seconds(run: Callable[[], object]) -> float:
+    began = time.monotonic()
+    run()
+    return time.monotonic() - began
 
 
 def _kind(why: str) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from opwright import tree
+from opwright.checks.comparison.terms import reduction_length
 from opwright.checks.comparison.tolerance import Computation
-from opwright.checks.context import reduction_length
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case
 from opwright.contract.inputs.cases import cases

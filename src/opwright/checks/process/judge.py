@@ -194,6 +194,7 @@ def _results(
         calls=calls,
         arguments_on="cpu",
         ranks=ranks,
+        timeout=job.timeout,
     )
     with operator.only(job.kernel), under_check():
         try:

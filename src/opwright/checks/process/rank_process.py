@@ -26,7 +26,7 @@ import torch
 
 from opwright import tree
 from opwright.checks.comparison.rounding import Operations, exactly, perturbed, recorded, to_double
-from opwright.checks.context import reduction_length
+from opwright.checks.comparison.terms import reduction_length
 from opwright.checks.exceptions import place_of
 from opwright.checks.kernel_calls import CallsHere
 from opwright.checks.process.kernel_process import chosen_kernel, give_back, on_device, record_of_exception
