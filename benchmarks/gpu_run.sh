@@ -2,7 +2,7 @@
 # All measurements and tests that need a GPU, in one run. Usage: benchmarks/gpu_run.sh OUTPUT_FOLDER [STEP...]
 # Steps: doctor tests calls graphs cuda conv self gallery check others numpy lltm train demo timing table (default: all, in this order);
 # opinfo (of torch's functions OPINFO), corpus (of the checkouts CORPUS of public Triton kernels), cuda_corpus (of those in
-# the folder CUDA_CORPUS), ports and ports_tests (of those in PORTS), many (all GPUs), cluster (all GPUs, with Ray),
+# the folder CUDA_CORPUS), ports, ports_tests and ports_checks (of those in PORTS), many (all GPUs), cluster (all GPUs, with Ray),
 # selftest, offsets, check_times (of OPERATORS), npbench (of the checkout NPBENCH). Each has its own time limit. BEFORE names a checkout of an earlier
 # version, beside which calls are timed. With PACK=1 all files end in
 # one archive, results.tar.gz.
@@ -86,6 +86,11 @@ ports() {
 ports_tests() {
   timeout "${PORTS_LIMIT:-560}" python3 benchmarks/ports_tests.py "$PORTS" "$out/ports_tests.json" > "$out/ports_tests.log" 2>&1
   grep -E '"(status|exit|passed|failed|skipped|wheel|error)"|Error' "$out/ports_tests.log" | cut -c1-250
+}
+ports_checks() {
+  timeout 395 python3 benchmarks/ports_tests.py "$PORTS" "$out/ports_checks.json" ${EXTENSIONS:-pytorch_spline_conv detectron2 Deformable-DETR/models/ops} \
+    --only-checks --device cuda --limit 330 > "$out/ports_checks.log" 2>&1
+  grep -E '"(status|seconds|interrupted|error)"|^ +"[a-z]+: |::|Error' "$out/ports_checks.log" | cut -c1-250
 }
 many() {
   timeout 500 python3 -W ignore benchmarks/many_gpus.py "$out/many-gpus.json" --jobs 6 > "$out/many-gpus.log" 2>&1

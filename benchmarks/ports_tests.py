@@ -1,6 +1,6 @@
 """Public extensions with CUDA, moved: checked, packaged, and their own tests run from the package without opwright.
 
-Usage: python benchmarks/ports_tests.py FETCHED FILE [NAME...] [--without-checks]
+Usage: python benchmarks/ports_tests.py FETCHED FILE [NAME...] [--without-checks | --only-checks] [--device DEVICE...]
 
 FETCHED is a folder with the repositories of ``EXTENSIONS``, and pytorch-msssim (which fused-ssim's tests need), each
 under its own name. What else tests import has to be installed: torchvision, cv2 and what detectron2 and pytorch3d need.
@@ -17,6 +17,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -168,11 +169,15 @@ def package_and_test(extension: Moved, fetched: Path, project: Path) -> dict[str
     }
 
 
-def checks(extension: Moved, project: Path) -> dict[str, Any]:
-    """The verdicts on each device that is here."""
-    devices = [] if extension.needs_gpu else ["cpu"]
-    devices += ["cuda"] * this_machine().has_gpu
-    return {"check": {device: check(project, device) for device in devices}}
+def checks(extension: Moved, project: Path, jobs: int, limit: float, devices: Sequence[str] = ()) -> dict[str, Any]:
+    """The verdicts on some devices, or on each that is here.
+
+    Args:
+        limit: seconds for each device; what was found until then counts.
+    """
+    here = [] if extension.needs_gpu else ["cpu"]
+    here += ["cuda"] * this_machine().has_gpu
+    return {"check": {device: check(project, device, jobs, limit) for device in devices or here}}
 
 
 def package(extension: Moved, project: Path, has_gpu: bool) -> tuple[Path | None, dict[str, Any]]:
@@ -181,7 +186,7 @@ def package(extension: Moved, project: Path, has_gpu: bool) -> tuple[Path | None
     if this_machine().nvcc is None and not has_gpu:
         command += ["--allow-missing", "cuda"]
     start = time.perf_counter()
-    done = _run([*command, "--wheel"], project)
+    done = _run([*command, "--wheel"], project, timeout=1200)
     record: dict[str, Any] = {"seconds": round(time.perf_counter() - start, 1)}
     wheels = [*(project / "build" / "dist").glob("*.whl")]
     if not wheels and (project / "build" / extension.package / "manifest.json").is_file():
@@ -213,7 +218,7 @@ def run_test(source: Path, test: str, site: Path, options: Sequence[str] | None)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as elsewhere:
         copy_tests(source, test, Path(elsewhere))
-        done = _run(["-c", _WITHOUT_OPWRIGHT + what], Path(elsewhere), site, 240)
+        done = _run(["-c", _WITHOUT_OPWRIGHT + what], Path(elsewhere), site)
     record: dict[str, Any] = {"exit": done.returncode, "seconds": round(time.perf_counter() - start, 1)}
     if options is not None:
         counts = re.findall(r"(\d+) (passed|failed|skipped|deselected|error)", done.stdout)
@@ -237,15 +242,14 @@ def _others(folder: Path, names: Sequence[str]) -> list[str]:
     return [name for name in names if (folder / name).is_file() and not name.endswith(".py")]
 
 
-def check(project: Path, device: str) -> dict[str, Any]:
+def check(project: Path, device: str, jobs: int, limit: float) -> dict[str, Any]:
     """The verdicts of the kernels for a device."""
     report = project / f"check-{device}.json"
-    jobs = str(min(8, os.cpu_count() or 1))
     start = time.perf_counter()
     done = _run(
-        ["-m", "opwright", "check", "ops.py", "--device", device, "--jobs", jobs, "--json", str(report)],
+        ["-m", "opwright", "check", "ops.py", "--device", device, "--jobs", str(jobs), "--json", str(report)],
         project,
-        timeout=1500,
+        timeout=limit,
     )
     seconds = round(time.perf_counter() - start, 1)
     if not report.is_file():
@@ -257,20 +261,35 @@ def check(project: Path, device: str) -> dict[str, Any]:
         wrong = [f for f in verdict["findings"] if f["status"] != "pass"]
         texts = [f"{f['check']}: {f['case']}: {f['message']}"[:500] for f in wrong]
         found[f"{verdict['op']} {verdict['kernel']}"] = {"status": verdict["status"], "findings": texts}
-    return {"seconds": seconds, "verdicts": found}
+    ended = {"interrupted": _end(done)[-200:]} if done.returncode == _TOO_LONG else {}
+    return {"seconds": seconds, "verdicts": found} | ended
+
+
+# As of the command timeout.
+_TOO_LONG = 124
 
 
 def _run(
-    arguments: Sequence[str], folder: Path, path: Path = HERE.parent / "src", timeout: int = 400
+    arguments: Sequence[str], folder: Path, path: Path = HERE.parent / "src", timeout: float = 400
 ) -> subprocess.CompletedProcess[str]:
+    """Run Python. What takes too long is asked to end, and has half a minute to write what it has found."""
     paths = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
-    try:
-        return subprocess.run(
-            [sys.executable, *arguments], cwd=folder, env={**os.environ, "PYTHONPATH": paths}, capture_output=True,
-            text=True, check=False, timeout=timeout,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess([*arguments], 124, "", f"it ran for more than {timeout} s")
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(
+        command, cwd=folder, env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=timeout)
+            return subprocess.CompletedProcess(command, process.returncode, out, err)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        try:
+            out, err = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+        return subprocess.CompletedProcess(command, _TOO_LONG, out, f"{err}\nit ran for more than {timeout:g} s")
 
 
 def _end(done: subprocess.CompletedProcess[str]) -> str:
@@ -292,21 +311,31 @@ def main() -> None:
     parser.add_argument("fetched", type=Path)
     parser.add_argument("file", type=Path)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--without-checks", action="store_true", help="packages and their tests only")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--without-checks", action="store_true", help="packages and their tests only")
+    only.add_argument("--only-checks", action="store_true", help="verdicts only, of all extensions at the same time")
+    parser.add_argument("--device", action="append", default=[], help="check there; by default, on all that are here")
+    parser.add_argument("--limit", type=float, default=1500, help="seconds for an extension's check on a device")
     options = parser.parse_args()
     fetched = options.fetched.resolve()
     chosen = [e for e in EXTENSIONS if not options.names or e.repository in options.names]
     found: dict[str, dict[str, Any]] = {e.repository: {} for e in chosen}
     machine = {"torch": torch.__version__, "python": platform.python_version(), "machine": this_machine().to_json()}
-    at_once = max(1, (os.cpu_count() or 1) // 4)  # a package is built by several compilers
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(at_once) as pool, ThreadPoolExecutor(1) as one:
+    cores = os.cpu_count() or 1
+    at_once = max(1, cores // 4)  # a package is built by several compilers
+    checked = len(chosen) if options.only_checks else 1  # one after the other, beside the packages
+    jobs = max(1, min(8, cores // checked))
+    packing, judging = ThreadPoolExecutor(at_once), ThreadPoolExecutor(checked)
+    with tempfile.TemporaryDirectory() as folder, packing, judging:
         parts: dict[Future[dict[str, Any]], Moved] = {}
         for extension in chosen:
             project = prepare(extension, fetched, Path(folder))
             found[extension.repository]["lines"] = _lines_of(extension, fetched, project)
-            parts[pool.submit(package_and_test, extension, fetched, project)] = extension
+            if not options.only_checks:
+                parts[packing.submit(package_and_test, extension, fetched, project)] = extension
             if not options.without_checks:
-                parts[one.submit(checks, extension, project)] = extension  # one after the other, beside the packages
+                done = judging.submit(checks, extension, project, jobs, options.limit, options.device)
+                parts[done] = extension
         for part in as_completed(parts):  # a record of what is done, should time run out
             found[parts[part].repository] |= part.result()
             records.write(options.file, machine | {"extensions": found})

@@ -96,13 +96,12 @@ def nms_rotated(
     iou_threshold: Annotated[float, ow.values(0.1, 0.9)],
 ) -> Int64[Tensor, "kept"]:
     """The boxes, best score first, that overlap with none before them."""
-    order = scores.argsort(descending=True)
-    covers = ious(dets[order], dets[order]) >= iou_threshold
-    kept: list[int] = []
-    for i in range(len(order)):
-        if not covers[kept, i].any():
-            kept.append(i)
-    return order[torch.tensor(kept, dtype=torch.long, device=dets.device)]
+    left, kept = scores.argsort(descending=True), []
+    while len(left):
+        kept.append(left[0])
+        covered = ious(dets[left[:1]], dets[left[1:]])[0] >= iou_threshold
+        left = left[1:][~covered]
+    return torch.stack(kept) if kept else left
 
 
 # -- regions: the image of a batch, and a box --------------------------------------------------------------------------

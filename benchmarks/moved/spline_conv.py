@@ -5,7 +5,6 @@ dispatch, gradients and registrations) and ``setup.py``. It stands beside the fo
 from __future__ import annotations
 
 # ruff: noqa: F821  # names of dims
-import itertools
 from typing import Annotated
 
 import torch
@@ -42,32 +41,31 @@ def slopes(v: Tensor, degree: int) -> list[Tensor]:
     return [before[k] - before[k + 1] for k in range(degree + 1)]
 
 
-def knots(degree: int, dims: int) -> list[tuple[int, ...]]:
-    """Which spline is taken in each dim; the first dim counts fastest."""
-    return [indices[::-1] for indices in itertools.product(range(degree + 1), repeat=dims)]
-
-
-def product(columns: list[Tensor], like: Tensor) -> Tensor:
-    result = torch.ones_like(like)
-    for column in columns:
-        result = result * column
+def of_all_knots(columns: list[Tensor]) -> Tensor:
+    """For each choice of a spline in each dim, the product of their columns; the first dim counts fastest."""
+    result = columns[0]
+    for column in columns[1:]:
+        result = (column[:, :, None] * result[:, None, :]).flatten(1)
     return result
+
+
+def within(pseudo: Tensor, scale: Tensor) -> list[Tensor]:
+    """In each dim, where in their interval the places lie, from 0 to 1."""
+    return [v - v.floor() for v in (pseudo * scale).unbind(1)]
 
 
 @ow.op("torch_spline_conv::spline_basis", where=NOT_MANY)
 def spline_basis(
     pseudo: Pseudo, kernel_size: Sizes, is_open_spline: IsOpen, degree: Degree
 ) -> tuple[Float[Tensor, "e (degree+1)**d"], Int64[Tensor, "e (degree+1)**d"]]:
-    dims = pseudo.shape[1]
-    places = pseudo * (kernel_size - degree * is_open_spline.long())
-    splines = [pieces(v - v.floor(), degree) for v in places.unbind(1)]
-    before = torch.cat([torch.ones_like(kernel_size[:1]), kernel_size.cumprod(0)])[:dims]
-    basis, index = [], []
-    for taken in knots(degree, dims):
-        basis.append(product([splines[d][k] for d, k in enumerate(taken)], pseudo[:, :1].sum(1)))
-        at = places.long() + torch.tensor(taken, dtype=torch.long, device=pseudo.device)
-        index.append((at % kernel_size * before).sum(1))
-    return torch.stack(basis, 1), torch.stack(index, 1)
+    scale = kernel_size - degree * is_open_spline.long()
+    basis = of_all_knots([torch.stack(pieces(v, degree), 1) for v in within(pseudo, scale)])
+    taken = torch.arange(degree + 1, device=pseudo.device)
+    index, before = pseudo.new_zeros(len(pseudo), 1, dtype=torch.long), torch.ones_like(kernel_size[0])
+    for at, size in zip((pseudo * scale).long().unbind(1), kernel_size, strict=True):
+        rows = (at[:, None] + taken) % size * before
+        index, before = (rows[:, :, None] + index[:, None, :]).flatten(1), before * size
+    return basis, index
 
 
 @ow.op("torch_spline_conv::spline_basis_backward", where=NOT_MANY)
@@ -78,23 +76,18 @@ def spline_basis_backward(
     is_open_spline: IsOpen,
     degree: Degree,
 ) -> Float[Tensor, "e d"]:
-    dims = pseudo.shape[1]
-    scale = (kernel_size - degree * is_open_spline.long()).to(pseudo.dtype)
-    within = [v - v.floor() for v in (pseudo * scale).unbind(1)]
-    splines, steep = [pieces(v, degree) for v in within], [slopes(v, degree) for v in within]
-    grads = torch.zeros_like(pseudo)
-    for s, taken in enumerate(knots(degree, dims)):
-        for d in range(dims):
-            others = [splines[e][k] for e, k in enumerate(taken) if e != d]
-            grads[:, d] += product(others, steep[d][taken[d]]) * steep[d][taken[d]] * grad_basis[:, s]
-    return grads * scale
+    scale = kernel_size - degree * is_open_spline.long()
+    splines = [torch.stack(pieces(v, degree), 1) for v in within(pseudo, scale)]
+    steep = [torch.stack(slopes(v, degree), 1) for v in within(pseudo, scale)]
+    by_dim = [of_all_knots([*splines[:d], steep[d], *splines[d + 1 :]]) for d in range(len(splines))]
+    return torch.stack([(grad_basis * slope).sum(1) for slope in by_dim], 1) * scale
 
 
 @ow.op("torch_spline_conv::spline_weighting")
 def spline_weighting(
     x: Float[Tensor, "e i"], weight: Float[Tensor, "k i o"], basis: Float[Tensor, "e s"], weight_index: Rows
 ) -> Float[Tensor, "e o"]:
-    return torch.einsum("es,esio,ei->eo", basis, weight[weight_index], x)
+    return torch.einsum("eso,es->eo", torch.einsum("esio,ei->eso", weight[weight_index], x), basis)
 
 
 @ow.op("torch_spline_conv::spline_weighting_backward_x")
