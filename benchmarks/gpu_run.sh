@@ -30,7 +30,7 @@ conv() {
     --kernel mojo_gpu --kernel cuda --kernel triton --json "$out/conv1d.json" > "$out/conv1d.log" 2>&1
   grep -v '^opwright: compiling' "$out/conv1d.log" | tail -40
 }
-lltm() { timeout 150 python3 benchmarks/lltm_bench.py "$out" 2>&1 | grep -v '^opwright: compiling' | tail -60; }
+lltm() { timeout 150 python3 benchmarks/lltm_bench.py "$out" ${LLTM:-} 2>&1 | grep -v '^opwright: compiling' | tail -60; }
 others() {
   timeout 200 python3 -m opwright check opwright.gallery.lltm opwright.gallery.conv1d opwright.gallery.kmeans opwright.gallery.outer_sum \
     --device cuda --json "$out/check-others.json" > "$out/check-others.log" 2>&1

@@ -8,6 +8,11 @@ candidate's time for both as a share of torch.compile's in the same round, as th
 to the next; medians again. ``memory`` is the peak allocation of one forward and backward beyond inputs and
 parameters (on a GPU, with graphs). Every candidate's results are compared with the plain module's before it is
 timed.
+
+With ``--in-compile`` the candidates are modules within torch.compile, on a GPU also with CUDA graphs of its own
+(``mode="reduce-overhead"``); of those with graphs, which may keep one step's results only, both directions are timed.
+"least" is a module with the same inputs, parameters and gradients that multiplies two numbers an output: what
+torch.compile itself takes for a step, whatever is in it.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from typing import Any
 
 import records
 import torch
+from torch import Tensor
 
 from opwright.gallery.lltm.module import LLTM, ReferenceLLTM
 from opwright.machine import this_machine
@@ -47,26 +53,54 @@ SECONDS_OF_A_CASE = 15  # rounds stop then
 STATES_KEPT = 10  # forwards whose backwards are timed together
 DIRECTIONS = ("forward", "backward", "both")
 COMPILED = "torch.compile"
+WITH_GRAPHS = "reduce-overhead"
+LEAST = "least"
 
 
-def candidates(device: str, i: int, s: int) -> dict[str, torch.nn.Module]:
+class LeastLLTM(ReferenceLLTM):
+    """The arguments, outputs and gradients of the cell, and next to no work."""
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        h, c = state
+        return h * (self.weights[0, 0] + x[0, 0]), c * self.bias[0]
+
+
+def candidates(device: str, i: int, s: int, in_compile: bool) -> dict[str, torch.nn.Module]:
     """The candidates, all with the same parameters."""
     plain = ReferenceLLTM(i, s).to(device)
-    made: dict[str, torch.nn.Module] = {"reference": plain}
-    for name, options in OURS[device].items():
-        made[name] = LLTM(i, s, **options).to(device)
-        made[name].load_state_dict(plain.state_dict())
-    compiled = ReferenceLLTM(i, s).to(device)
-    compiled.load_state_dict(plain.state_dict())
+
+    def copy(options: dict[str, Any] | None = None) -> torch.nn.Module:
+        module = (ReferenceLLTM(i, s) if options is None else LLTM(i, s, **options)).to(device)
+        module.load_state_dict(plain.state_dict())
+        return module
+
     torch.compiler.reset()
-    made[COMPILED] = torch.compile(compiled, dynamic=False)  # type: ignore[assignment]
+    made: dict[str, Any] = {"reference": plain}
+    if not in_compile:
+        made |= {name: copy(options) for name, options in OURS[device].items()}
+    made[COMPILED] = torch.compile(copy(), dynamic=False)
+    if in_compile:
+        ours = {name: options for name, options in OURS[device].items() if "cuda_graph" not in options}
+        made |= {f"{name} in it": torch.compile(copy(options), dynamic=False) for name, options in ours.items()}
+        least = LeastLLTM(i, s).to(device)
+        made[LEAST] = torch.compile(least, dynamic=False)
+        if device == "cuda":
+            made[f"{LEAST}, graphs"] = torch.compile(least, dynamic=False, mode="reduce-overhead")
+            made[WITH_GRAPHS] = torch.compile(copy(), dynamic=False, mode="reduce-overhead")
+            for name, options in ours.items():
+                made[f"{name}, graphs"] = torch.compile(copy(options), dynamic=False, mode="reduce-overhead")
     return made
+
+
+def has_own_graphs(name: str) -> bool:
+    return name == WITH_GRAPHS or name.endswith(", graphs")
 
 
 class Step:
     """One candidate at one size."""
 
-    def __init__(self, module: torch.nn.Module, b: int, i: int, s: int, device: str) -> None:
+    def __init__(self, module: torch.nn.Module, b: int, i: int, s: int, device: str, graphs: bool = False) -> None:
+        self.graphs = graphs
         generator = torch.Generator().manual_seed(0)
         self.module = module
         self.x, self.h, self.c = (torch.randn(b, n, generator=generator).to(device).requires_grad_() for n in (i, s, s))
@@ -80,6 +114,8 @@ class Step:
         return torch.autograd.grad(outputs, self.wanted, self.grads)
 
     def both(self) -> Any:
+        if self.graphs:
+            torch.compiler.cudagraph_mark_step_begin()
         outputs = self.forward()
         return *outputs, *self.backward(outputs)
 
@@ -130,24 +166,25 @@ def samples_of(step: Step, device: str) -> dict[str, Callable[[], float]]:
         states = [step.forward() for _ in range(STATES_KEPT)]
         return seconds(lambda: [step.backward(state) for state in states], device) / STATES_KEPT * 1e6
 
-    found: dict[str, Callable[[], float]] = {"backward": backwards}
-    for name, call in (("forward", step.forward), ("both", step.both)):
+    found: dict[str, Callable[[], float]] = {} if step.graphs else {"backward": backwards}
+    for name, call in (("both", step.both),) if step.graphs else (("forward", step.forward), ("both", step.both)):
         repeat(call, 5)
         times = max(1, min(500, int(SAMPLE_US / sample(call, 5))))
         found[name] = functools.partial(sample, call, times)
-    backwards()
+    if not step.graphs:
+        backwards()
     return found
 
 
-def case(b: int, i: int, s: int, device: str) -> dict[str, Any]:
+def case(b: int, i: int, s: int, device: str, in_compile: bool) -> dict[str, Any]:
     steps, memory, failed = {}, {}, {}
     expected = None
-    for name, module in candidates(device, i, s).items():
+    for name, module in candidates(device, i, s, in_compile).items():
         try:
-            step = Step(module, b, i, s, device)
+            step = Step(module, b, i, s, device, has_own_graphs(name))
             memory[name] = memory_of(step, device)
             expected = step.both() if expected is None else expected
-            if error_of(step, expected) > 1e-3:
+            if not name.startswith(LEAST) and error_of(step, expected) > 1e-3:
                 raise AssertionError(f"{name} differs from the plain module by {error_of(step, expected):.1e}")
             steps[name] = samples_of(step, device)
         except Exception:
@@ -158,7 +195,8 @@ def case(b: int, i: int, s: int, device: str) -> dict[str, Any]:
     for _ in range(ROUNDS):
         for direction in DIRECTIONS:
             for name, found in steps.items():
-                times[name][direction].append(found[direction]())
+                if direction in found:
+                    times[name][direction].append(found[direction]())
         if time.perf_counter() > until:
             break
     medians = {n: {d: statistics.median(all_) for d, all_ in found.items()} for n, found in times.items()}
@@ -178,19 +216,20 @@ def shares_of(times: dict[str, dict[str, list[float]]], whose: str) -> dict[str,
 
 def show(found: dict[str, Any]) -> None:
     print(f"\nbatch {found['batch']}, input {found['input']}, state {found['state']}   (µs a step)")
-    print(f"{'':>16} {'forward':>10} {'backward':>10} {'both':>10} {'of compile':>11} {'memory':>10}")
+    print(f"{'':>22} {'forward':>10} {'backward':>10} {'both':>10} {'of compile':>11} {'memory':>10}")
     for name, us in found["us"].items():
         share = f"{found['of_compile'][name]:.2f} ×" if found["of_compile"] else "-"
-        memory = found["memory"][name]
+        memory = None if has_own_graphs(name) else found["memory"][name]  # theirs is in a pool that stays
         shown = "-" if memory is None else f"{memory / 2**20:.2f} MiB"
-        row = f"{us['forward']:>10.1f} {us['backward']:>10.1f} {us['both']:>10.1f} {share:>11} {shown:>10}"
-        print(f"{name:>16} {row}", flush=True)
+        each = " ".join(f"{us[d]:>10.1f}" if d in us else f"{'-':>10}" for d in DIRECTIONS)
+        print(f"{name:>22} {each} {share:>11} {shown:>10}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--in-compile", action="store_true", help="modules within torch.compile")
     parser.add_argument("--one-thread", action="store_true", help="no thread of autograd's own for the GPU")
     options = parser.parse_args()
     torch.autograd.set_multithreading_enabled(not options.one_thread)
@@ -202,19 +241,22 @@ def main() -> None:
     record |= {"autograd_threads": not options.one_thread, "cases": []}
     start = time.perf_counter()
     for size in SIZES[options.device]:
-        found = case(*size, options.device)
+        found = case(*size, options.device, options.in_compile)
         show(found)
         record["cases"].append(
             {k: v for k, v in found.items() if k != "samples"} | {"quartiles_us": quartiles(found["samples"])}
         )
         record["seconds"] = time.perf_counter() - start
-        records.write(options.folder / "lltm.json", record)
+        records.write(options.folder / ("lltm-in-compile.json" if options.in_compile else "lltm.json"), record)
     print(f"\n{record['seconds']:.0f} s")
 
 
 def quartiles(samples: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, list[float]]]:
     """The lower and the upper one."""
-    return {n: {d: statistics.quantiles(us, n=4)[::2] for d, us in found.items()} for n, found in samples.items()}
+    return {
+        name: {d: statistics.quantiles(us, n=4)[::2] for d, us in found.items() if len(us) > 1}
+        for name, found in samples.items()
+    }
 
 
 if __name__ == "__main__":
