@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import opwright as ow
 from opwright.backends.build_tools import build_tools
 from opwright.backends.cuda.simulator import compilation
 from opwright.backends.cuda.simulator import kernel as simulator
@@ -267,3 +268,48 @@ def test_the_search_through_atomics_is_not_exponential() -> None:
     assert torch.equal(out, torch.arange(192.0))
     flags.zero_()
     assert "race" in report(MANY_RELEASES, "passed_on", [x, flags, out, 0], grid=3)
+
+
+SHARED_ATOMICS = """
+__global__ void counts(const int* x, TYPE* out) {
+  __shared__ TYPE bins[8];
+  if (threadIdx.x < 8) bins[threadIdx.x] = 0;
+  __syncthreads();
+  atomicAdd(&bins[x[threadIdx.x]], (TYPE)1);
+  __syncthreads();
+  if (threadIdx.x < 8) out[threadIdx.x] = bins[threadIdx.x];
+}
+"""
+# What is taken away, and what is then found.
+WRONG_ATOMICS = {
+    "no barrier before": ("= 0;\n  __syncthreads();", "= 0;", {"race", "uninitialised"}),
+    "no barrier after": ("(TYPE)1);\n  __syncthreads();", "(TYPE)1);", {"race"}),
+    "a plain update": ("atomicAdd(&bins[x[threadIdx.x]], (TYPE)1)", "bins[x[threadIdx.x]] += 1", {"race"}),
+    "a plain read between": ("(TYPE)1);", "(TYPE)1); if (threadIdx.x == 9) out[0] = bins[0];", {"race"}),
+    "an index too far": ("&bins[x[threadIdx.x]]", "bins + x[threadIdx.x] + 4", {"out-of-bounds"}),
+    "no values": ("if (threadIdx.x < 8) bins[threadIdx.x] = 0;", "", {"uninitialised"}),
+}
+
+
+def counted(text: str, dtype: str, seed: int | None) -> torch.Tensor:
+    x = (torch.arange(128) * 5 % 8).int()
+    out = torch.zeros(8, dtype=torch.int32 if dtype == "int" else torch.int64)
+    with ow.simulator_options(seed=seed):
+        ow.cuda_module(text.replace("TYPE", dtype))["counts"][1, 128](x, out)
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["int", "unsigned long long"])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_atomics_of_shared_memory_are_left_alone(dtype: str, seed: int | None) -> None:
+    assert counted(SHARED_ATOMICS, dtype, seed).tolist() == [16] * 8
+
+
+@pytest.mark.parametrize("dtype", ["int", "unsigned long long"])
+@pytest.mark.parametrize("name", WRONG_ATOMICS)
+def test_wrong_atomics_of_shared_memory_are_found(name: str, dtype: str) -> None:
+    before, after, kinds = WRONG_ATOMICS[name]
+    assert before in SHARED_ATOMICS
+    with pytest.raises(SimulatorError) as raised:
+        counted(SHARED_ATOMICS.replace(before, after), dtype, 3)
+    assert {finding.kind for finding in raised.value.findings} & kinds, str(raised.value)

@@ -74,7 +74,7 @@ _KEYWORDS = frozenset(
 # A function's declaration: after a name, parentheses that are empty or begin with a type.
 _DECLARATION = re.compile(
     r"(?!\s*(?:using|typedef|namespace|friend|static_assert|template\b(?!\s*<))\b)(?:(?!\b__(?:constant|shared|managed)__\b)[^=(])*?~?\w\s*"
-    r"\(\s*(?:(?:void\s*)?\)|(?:(?:const|volatile|struct|unsigned|typename)\s+)*[A-Za-z_][\w:]*(?:\s*<.*>)?\s*(?:[*&,)]|\b[A-Za-z_])).*",
+    r"\(\s*(?:(?:void\s*)?\)|(?:(?:const|volatile|struct|unsigned|typename)\s+)*[A-Za-z_][\w:]*(?:\s*<.*>)?\s*(?:[*&,)]|\b[A-Za-z_]))[^{}]*",
     re.DOTALL,
 )
 # Names before parentheses, and the classes that members are defined in.
@@ -91,6 +91,7 @@ class Item:
         mentions: every identifier in it.
         head: the code before its body, or all of it.
         begin: the place of its first character that is not blank.
+        has_body: whether there are braces in it.
     """
 
     kind: str
@@ -99,11 +100,12 @@ class Item:
     head: str
     begin: int
     end: int
+    has_body: bool
 
     @property
     def declares_function(self) -> bool:
         """Whether it declares a function without its body."""
-        return self.kind == "statement" and _DECLARATION.fullmatch(self.head) is not None
+        return self.kind == "statement" and not self.has_body and _DECLARATION.fullmatch(self.head) is not None
 
 
 def items_of(code: str) -> list[Item]:
@@ -233,7 +235,7 @@ def _is_function(head: str) -> bool:
 def _item(kind: str, code: str, begin: int, end: int, head: str) -> Item:
     text = code[begin:end]
     mentions = frozenset(IDENTIFIER.findall(text)) - _KEYWORDS
-    return Item(kind, _names(kind, head, text, mentions), mentions, head, begin, end)
+    return Item(kind, _names(kind, head, text, mentions), mentions, head, begin, end, "{" in text)
 
 
 def _names(kind: str, head: str, text: str, mentions: frozenset[str]) -> frozenset[str]:
@@ -248,7 +250,7 @@ def _names(kind: str, head: str, text: str, mentions: frozenset[str]) -> frozens
         return frozenset(name for pair in _FUNCTION_NAME.findall(head) for name in pair if name) | frozenset(classes)
     if found := re.match(r"\s*(?:template\s*<.*?>\s*)?using\s+(\w+)\s*=", head, re.DOTALL):
         return frozenset({found[1]})
-    if _DECLARATION.fullmatch(head):
+    if "{" not in text and _DECLARATION.fullmatch(head):
         return frozenset(re.findall(r"(\w+)\s*\(", head)[:1])
     if re.match(r"\s*(?:typedef|using)\b", head):
         pointers = re.findall(r"\(\s*(?:\w+\s*::\s*)*\*\s*(\w+)\s*\)", head)  # to functions, or members of a class

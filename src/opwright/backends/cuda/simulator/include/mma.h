@@ -83,8 +83,9 @@ template <class Fragment, class T, class Move>
 OPWRIGHT_INLINE void each_element(Fragment& f, T* p, unsigned stride, bool by_rows, Move move, opwright_sim::Site site) {
   opwright_sim::warp_sync(0xffffffffu, site);
   opwright_sim::check_alignment(p, 32, "the address of a wmma fragment");
+  const unsigned lane = opwright_sim::lane_id();
   for (int e = 0; e < Fragment::num_elements; e++) {
-    const unsigned number = unsigned(e) * 32 + opwright_sim::lane_id();
+    const unsigned number = unsigned(e) * 32 + lane;
     const unsigned row = number / Fragment::columns, column = number % Fragment::columns;
     move(f.x[e], p[by_rows ? row * stride + column : column * stride + row]);
   }
@@ -99,7 +100,11 @@ template <int m, int n, int k, class A, class B, class C, class D>
 __attribute__((noinline, no_sanitize("thread"), no_sanitize("undefined"), no_sanitize_coverage)) void multiply(
     void* const* lanes) {
   constexpr bool tf32 = std::is_same<typename A::element_type, precision::tf32>::value;
-  static thread_local double a[m * k], b[k * n];
+  // Pieces of a row, which the processor computes at once. Each result is still the sum in the order of k.
+  constexpr int width = 4;
+  typedef double Piece __attribute__((vector_size(width * sizeof(double)), aligned(8), may_alias));
+  static_assert(n % width == 0, "a row consists of pieces");
+  double a[m * k], b[k * n], sums[m * n];
   for (int lane = 0; lane < 32; lane++) {
     if (!lanes[lane]) return;
     const auto& mine = *static_cast<const Operands*>(lanes[lane]);
@@ -112,14 +117,20 @@ __attribute__((noinline, no_sanitize("thread"), no_sanitize("undefined"), no_san
       b[e * 32 + lane] = tf32 ? tf32_number(float(number(v))) : number(v);
     }
   }
+  for (int row = 0; row < m; row++) {
+    Piece sum[n / width] = {};
+    for (int i = 0; i < k; i++) {
+      const double left = a[row * k + i];
+      const auto* right = reinterpret_cast<const Piece*>(&b[i * n]);
+      for (int piece = 0; piece < n / width; piece++) sum[piece] += left * right[piece];
+    }
+    __builtin_memcpy(&sums[row * n], sum, sizeof sum);
+  }
   for (int lane = 0; lane < 32; lane++) {
     const auto& mine = *static_cast<const Operands*>(lanes[lane]);
     for (int e = 0; e < D::num_elements; e++) {
-      const int row = (e * 32 + lane) / n, column = (e * 32 + lane) % n;
-      double sum = 0;
-      for (int i = 0; i < k; i++) sum += a[row * k + i] * b[i * n + column];
       using T = typename D::element_type;
-      static_cast<D*>(mine.d)->x[e] = rounded<T>(sum + number(static_cast<const C*>(mine.c)->x[e]));
+      static_cast<D*>(mine.d)->x[e] = rounded<T>(sums[e * 32 + lane] + number(static_cast<const C*>(mine.c)->x[e]));
     }
   }
 }

@@ -573,7 +573,10 @@ void note_atomic(const volatile void* address, unsigned size, AtomicKind kind) {
     const auto pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
     if (at % size) checker->fault(FindingKind::misaligned, pc, at, size, "an atomic access");
     const uint32_t reads = kind == AtomicKind::write ? 0 : access_read, writes = kind == AtomicKind::read ? 0 : access_write;
-    checker->access(at, size, reads | writes | access_atomic, pc);
+    const uint32_t what = reads | writes | access_atomic;
+    if (size == 4 && checker->atomic_at_once<4>(at, what, pc)) return;
+    if (size == 8 && checker->atomic_at_once<8>(at, what, pc)) return;
+    checker->access(at, size, what, pc);
   } else {
     current_worker()->note_atomic(reinterpret_cast<uint64_t>(__builtin_return_address(0)));
   }

@@ -98,6 +98,9 @@ class Checker {
   void lanes_joined(unsigned first, unsigned lanes);  // of the warp with this first thread
   void fenced();
   void access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
+  // An atomic write or update, usual as well: of shared memory, while no thread has released anything through an atomic.
+  template <uint32_t size>
+  bool atomic_at_once(uint64_t address, uint32_t what, uint64_t pc);
   void read_only_load(uint64_t address, uint32_t size, uint64_t pc);
   // The same for the access that is usual: to one whole cell, to bytes that contain a value, and in order or a mere read.
   // False: the access has to be examined further, and nothing was done.
@@ -367,6 +370,22 @@ OPWRIGHT_INLINED bool Checker::record_at_once(Shadow& shadow, uint64_t offset, u
     Reads& reads = shadow.reads(cell);
     (is_simply_ordered<space>(reads.first) ? reads.first : reads.last) = mine;
   }
+  return true;
+}
+
+template <uint32_t size>
+inline bool Checker::atomic_at_once(uint64_t address, uint32_t what, uint64_t pc) {
+  const uint64_t offset = address - storage_begin_;
+  if (offset >= storage_size_ || !(what & access_write) || !is_simple_ || !objects_.empty() || fenced_[me_]) return false;
+  Shadow& shadow = *shared_;
+  if (!all_are(value, &shared_written_[offset], size) || !shadow.fits_one(offset, size) || !shadow.any_write) return false;
+  const auto cannot_race = [this](const Record& earlier) {
+    return (earlier.access & (access_atomic | access_volatile)) || is_simply_ordered<Space::shared>(earlier);
+  };
+  const uint64_t cell = offset / size;
+  if (!cannot_race(shadow.write(cell))) return false;
+  if (shadow.any_read && !(cannot_race(shadow.reads(cell).first) && cannot_race(shadow.reads(cell).last))) return false;
+  shadow.write(cell) = {time_, uint32_t(pc - module_base_), me_, whole_cell, uint8_t(what)};
   return true;
 }
 
