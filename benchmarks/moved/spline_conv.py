@@ -105,9 +105,8 @@ def backward_weight(
     weight_index: Annotated[Int64[Tensor, "e s"], ow.values(0, "kernel_size-1")],
     kernel_size: Annotated[int, ow.values(1, 9)],
 ) -> Float[Tensor, "kernel_size i o"]:
-    terms = torch.einsum("eo,es,ei->esio", grad_out, basis, x)
-    zeros = x.new_zeros(kernel_size, x.shape[1], grad_out.shape[1])
-    return zeros.index_add(0, weight_index.flatten(), terms.flatten(0, 1))
+    taken = x.new_zeros(x.shape[0], kernel_size).scatter_add(1, weight_index, basis)
+    return torch.einsum("ek,ei,eo->kio", taken, x, grad_out)
 
 
 @ow.op("torch_spline_conv::spline_weighting_backward_basis")

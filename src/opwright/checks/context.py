@@ -7,7 +7,6 @@ import functools
 import itertools
 import math
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,6 +21,7 @@ from opwright.checks.copies import WITHOUT_SHORTAGE, is_shortage, on_cpu
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import Calls, CallsHere
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
+from opwright.checks.time_limit import time_of
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case, Size
 from opwright.contract.inputs.layouts import FAR
@@ -38,9 +38,9 @@ __all__ = [
 
 # Who runs.
 KERNEL, REFERENCE = "the kernel", "the reference"
-# A step of a check calls the reference about so many times: in float64, traced, with errors in what it computes. A case
+# A step of a check takes up to so many times as long as the reference: to count its operations, say. A case
 # for which a step is too short is left out, as it would end the whole check; the author's own cases are not.
-_CALLS_IN_A_STEP = 20
+_CALLS_IN_A_STEP = 40
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -148,11 +148,12 @@ class Context:
         try:
             is_asked_for = case.sample is not None or not self.shrinks
             limit = math.inf if is_asked_for else max(1.0, self.timeout / _CALLS_IN_A_STEP)
-            took = _seconds(lambda: prepared.expected)
-            if took > limit:  # the first call may have compiled
-                took = _seconds(lambda: self._compute(arguments))
+            took = time_of(lambda: prepared.expected, None if is_asked_for else self.timeout / 2)
+            if limit < took < math.inf:  # the first call may have compiled
+                took = time_of(lambda: self._compute(arguments), self.timeout / 2)
             if took > limit:
-                return SkippedCase(f"the reference takes {took:.0f} s, too long with --timeout {self.timeout:g}")
+                seconds = f"{took:.0f} s" if took < math.inf else f"more than {self.timeout / 2:g} s"
+                return SkippedCase(f"the reference takes {seconds}, too long with --timeout {self.timeout:g}")
         except Exception as error:  # the reference refuses arguments by any exception
             return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
         return prepared
@@ -461,12 +462,6 @@ def _in_float32(
 
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    began = time.monotonic()
-    run()
-    return time.monotonic() - began
 
 
 def _kind(why: str) -> str:
