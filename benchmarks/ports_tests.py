@@ -132,6 +132,11 @@ EXTENSIONS = (
         pytest=False, replaced=("setup.py", "src/vision.cpp", "src/ms_deform_attn.h"),
         beside=("Deformable-DETR/models/ops/functions",), ported=("src/cuda/ms_deform_attn_cuda.cu",), needs_gpu=True,
     ),
+    Moved(
+        "torchlpc", "torchlpc.py", "torchlpc_kernels", ("torchlpc/csrc",),
+        ("tests/test_extension.py", "tests/test_grad.py", "tests/test_vmap.py"), pytest=True, replaced=("setup.py",),
+        beside=("torchlpc/torchlpc",), written=(("torchlpc/_C.py", "torchlpc_C.py"),),
+    ),
 )  # fmt: skip
 
 
