@@ -148,11 +148,12 @@ class Context:
         try:
             is_asked_for = case.sample is not None or not self.shrinks
             limit = math.inf if is_asked_for else max(1.0, self.timeout / _CALLS_IN_A_STEP)
-            took = time_of(lambda: prepared.expected, None if is_asked_for else self.timeout / 2)
+            stop = max(10.0, self.timeout / 2)  # before the step ends
+            took = time_of(lambda: prepared.expected, None if is_asked_for else stop)
             if limit < took < math.inf:  # the first call may have compiled
-                took = time_of(lambda: self._compute(arguments), self.timeout / 2)
+                took = time_of(lambda: self._compute(arguments), stop)
             if took > limit:
-                seconds = f"{took:.0f} s" if took < math.inf else f"more than {self.timeout / 2:g} s"
+                seconds = f"{took:.0f} s" if took < math.inf else f"more than {stop:g} s"
                 return SkippedCase(f"the reference takes {seconds}, too long with --timeout {self.timeout:g}")
         except Exception as error:  # the reference refuses arguments by any exception
             return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
