@@ -10,13 +10,15 @@
 #include <torch/library.h>
 #include <torch/mps.h>
 #include <torch/nested.h>
-#include <torch/print.h>
 #include <torch/sparse.h>
 #include <torch/special.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 #include <torch/version.h>
 #include <torch/xpu.h>
+#if __has_include(<torch/print.h>)  // torch 2.11 has none
+#include <torch/print.h>
+#endif
 
 #include <array>
 #include <cstdint>
