@@ -17,6 +17,9 @@ __all__ = ["findings"]
 _LEAST, _SECONDS = 8, 2.0
 # What an allocator may keep for later, in bytes.
 _NOISE = 4 << 20
+# Threads that are ending, such as those of a pool whose thread has ended, are waited for: until so long none has ended,
+# and no longer than that.
+_QUIET_SECONDS, _MOST_SECONDS = 0.5, 5.0
 # What is counted, and what to do if each call leaves one.
 _FILES, _THREADS, _ADDRESS_SPACE = "files more are open", "threads more are there", "address space"
 _REMEDIES = {
@@ -39,7 +42,7 @@ def findings(
     held: list[dict[str, int]] = []
     for _ in range(3):  # what an allocator keeps for later grows once
         gc.collect()  # a cycle of objects is given back in time
-        held.append(_held(context.device))
+        held.append(_settled(context.device, held[0][_THREADS]) if held else _held(context.device))
         started = time.monotonic()
         for made in range(1, calls + 1):
             context.progress(check, str(case))
@@ -62,6 +65,21 @@ def findings(
                 remedy="give back what a call allocates, and keep no tensors in globals",
             )  # fmt: skip
             return  # memory takes address space
+
+
+def _settled(device: str, threads_before: int) -> dict[str, int]:
+    """What this process holds when threads that are ending have ended."""
+    held = _held(device)
+    began = changed = time.monotonic()
+    while held[_THREADS] > threads_before and (now := time.monotonic()) < began + _MOST_SECONDS:
+        if now > changed + _QUIET_SECONDS:
+            break
+        time.sleep(0.02)
+        later = _held(device)
+        if later[_THREADS] != held[_THREADS]:
+            changed = now
+        held = later
+    return held
 
 
 def _held(device: str) -> dict[str, int]:

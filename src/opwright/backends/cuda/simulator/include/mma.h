@@ -102,9 +102,10 @@ __attribute__((noinline, no_sanitize("thread"), no_sanitize("undefined"), no_san
   constexpr bool tf32 = std::is_same<typename A::element_type, precision::tf32>::value;
   // Pieces of a row, which the processor computes at once. Each result is still the sum in the order of k.
   constexpr int width = 4;
-  typedef double Piece __attribute__((vector_size(width * sizeof(double)), aligned(8), may_alias));
+  typedef double Piece __attribute__((vector_size(width * sizeof(double)), may_alias));
   static_assert(n % width == 0, "a row consists of pieces");
-  double a[m * k], b[k * n], sums[m * n];
+  double a[m * k], sums[m * n];
+  alignas(Piece) double b[k * n];
   for (int lane = 0; lane < 32; lane++) {
     if (!lanes[lane]) return;
     const auto& mine = *static_cast<const Operands*>(lanes[lane]);

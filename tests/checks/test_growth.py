@@ -1,0 +1,30 @@
+"""What grows from call to call: threads that are ending are no leak, those that stay are."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from opwright.checks.calls import growth
+
+
+def found(call: Any) -> list[str]:
+    context: Any = SimpleNamespace(device="cpu", progress=lambda *a: None, synchronize=lambda: None)
+    case: Any = "n=8"
+    return [f.message for f in growth.findings(context, "repeated calls", case, call, 10, 64)]
+
+
+def test_threads_that_end_a_moment_after_the_call_are_no_leak() -> None:
+    assert found(lambda: threading.Timer(0.2, lambda: None).start()) == []
+
+
+def test_threads_that_stay_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "_QUIET_SECONDS", 0.05)
+    end = threading.Event()
+    try:
+        assert found(lambda: threading.Thread(target=end.wait).start()) == ["10 threads more are there after 10 calls"]
+    finally:
+        end.set()
