@@ -70,11 +70,13 @@ def _copies_to_compare(function: Callable[..., Any], arguments: Sequence[Any]) -
     tensors = tree.tensors(list(arguments))
     if is_intercepted() or not all(_has_values(t) for t in tensors):
         return None
-    kinds = tuple((t.dtype, t.dim()) for t in tensors)
-    if kinds in _compared.setdefault(function, set()):
+    if _kinds(tensors) in _compared.setdefault(function, set()):
         return None
-    _compared[function].add(kinds)
     return tree.map_tensors(lambda t: t.detach().clone(), list(arguments))  # type: ignore[no-any-return]
+
+
+def _kinds(tensors: Sequence[torch.Tensor]) -> Any:
+    return tuple((t.dtype, t.dim()) for t in tensors)
 
 
 def _has_values(tensor: torch.Tensor) -> bool:
@@ -103,6 +105,7 @@ def _compare_with_numpy(
             f"reference in NumPy gives something else: {found}",
             fix="write it with other functions of NumPy, or in torch, or register its gradient",
         )
+    _compared[function].add(_kinds(tree.tensors(before)))
 
 
 def _refuse_without_numpy_on_tensors() -> None:

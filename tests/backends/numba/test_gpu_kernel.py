@@ -91,6 +91,20 @@ def test_what_numba_cannot_compile_is_told() -> None:
     assert refused.value.log
 
 
+def test_options_that_would_be_lost_are_refused() -> None:
+    kinds = ((torch.float32, 2, "C"), float, (torch.float32, 2, "C"))
+    for options in ({"debug": True, "opt": False}, {"link": ["x.o"]}, {"max_registers": 32}):
+        with pytest.raises(KernelError, match=r"cuda\.jit\(.*\) is not taken"):
+            compile_for(cuda.jit(**options)(scale_kernel.py_func), kinds, (9, 0), build_tools())
+    compile_for(cuda.jit(fastmath=True, lineinfo=True)(scale_kernel.py_func), kinds, (9, 0), build_tools())
+
+
+def test_a_tuple_without_items_is_no_parameter() -> None:
+    array = (torch.float32, 1, "C")
+    (entry,) = compile_for(cuda.jit(lambda x, rest: None), (array, ()), (9, 0), build_tools()).entries
+    assert len(entry.parameters) == 7
+
+
 @pytest.mark.parametrize(
     ("attach", "message"),
     [
@@ -115,8 +129,12 @@ def test_mistakes_are_found_when_a_kernel_is_attached(
         (lambda x: scale_kernel[1, 32](1.0), "scale_kernel got no tensor"),
         (lambda x: scale_kernel[1](x), "scale_kernel.1. is not a launch configuration"),
         (lambda x: scale_kernel[1, 32, 7](x), "a stream of its own, 7"),
+        (lambda x: scale_kernel.configure(1, 32, 7)(x), "a stream of its own, 7"),
+        (lambda x: scale_kernel.forall(-1)(x), "forall"),
+        (lambda x: scale_kernel.forall(ntasks=1)(x, ()), "a tensor on cpu"),
+        (lambda x: cuda.jit(scale_kernel.py_func)[[2], [32]](x), "a tensor on cpu"),  # nobody else holds the kernel
     ],
-    ids=["a CPU tensor", "no tensor", "no block", "a stream"],
+    ids=["a CPU tensor", "no tensor", "no block", "a stream", "configured", "negative", "for all", "lists"],
 )
 def test_mistakes_of_launches_are_told(launch: Callable[[Tensor], Any], message: str) -> None:
     with launches_are_ours(), pytest.raises(LaunchError, match=message) as refused:

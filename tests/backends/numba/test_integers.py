@@ -368,3 +368,33 @@ def test_a_loop_that_is_different_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     plain = functools.partial(numba_compiled.with_numba, integers="numba")
     monkeypatch.setattr(numba_compiled, "with_numba", lambda *a, **k: plain(*a))
     assert verdict_of_a_loop(text, "int8", "int8").startswith("silently different")
+
+
+def test_powers_of_truth_values_are_refused() -> None:
+    compiled = ow.compile_numpy(compiler="numba", mode="compiled")(lambda b, n: b**n)
+    for n in (3, 2):
+        with pytest.raises(CompileError, match="Numba cannot compile it"):
+            compiled(np.array([True, False]), n)
+
+
+def test_the_order_of_types_does_not_matter() -> None:
+    def divide(x, y):
+        for i in range(len(x)):
+            x[i] = x[i] // y[i]
+        return x
+
+    compiled = ow.compile_numpy(compiler="numba", mode="compiled")(divide)
+    for kind in (float, np.int32, float, np.int32):
+        x, y = np.array([7, -7], kind), np.array([2, 2], kind)
+        assert compiled(x.copy(), y).tolist() == divide(x.copy(), y).tolist()
+
+
+def test_objects_of_numbas_own_are_refused() -> None:
+    from numba.typed import List
+
+    def first(x, values):
+        values[0] += 1
+        return x[0] + values[0]
+
+    with pytest.raises(CompileError, match="an object of Numba's"):
+        ow.compile_numpy(compiler="numba", mode="compiled")(first)(np.ones(2), List([1, 2]))

@@ -181,3 +181,25 @@ def test_errors_are_numpys() -> None:
     compiled(np.ones(3), np.array([0, 1, 1]), np.ones(3))
     with pytest.raises(IndexError):
         compiled(np.ones(3), np.array([0, 1, 3]), np.ones(3))
+
+
+def test_numbers_are_taken_as_numpy_takes_them_there() -> None:
+    def each(a: Any, n: int) -> Any:
+        np.add.at(a, [0, 0], n)
+        np.multiply.at(a, [1, 1], n)
+        np.subtract.at(a, a > 100, n)
+        return a
+
+    def largest(a: Any, n: int) -> Any:
+        np.maximum.at(a, [0, 1], n)
+        return a
+
+    compiled = ow.compile_numpy(mode="compiled")(each)
+    for n in (1, 7, -3, 300, 2):
+        a = np.array([250, 2, 3], np.uint8)
+        assert compiled(a.copy(), n).tolist() == each(a.copy(), n).tolist()
+    compiled = ow.compile_numpy(mode="compiled")(largest)
+    assert compiled(np.array([1, 5], np.uint8), 3).tolist() == [3, 5]
+    for _ in range(2):
+        with pytest.raises(CompileError, match="with which NumPy computes in another dtype"):
+            compiled(np.array([250, 2], np.uint8), -1)

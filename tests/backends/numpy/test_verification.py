@@ -339,3 +339,59 @@ def test_without_numba_its_absence_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("opwright.backends.numba.jit.has_numba", lambda: False)
     with pytest.raises(CompileError, match=r"(?s)Numba is not installed.*pip install 'opwright\[numba\]'"):
         ow.compile_numpy(compiler="numba")(smooth)(np.ones(3), 1)
+
+
+# -- integers that torch.compile keeps open, and forms that are compiled later ----------------------------------------
+
+
+def below(a, n):
+    return (np.sqrt(a + 0.5) * (a < n)).sum()
+
+
+def test_integers_beyond_an_arrays_dtype_are_compared_as_in_numpy(quick):
+    for kind in (np.uint8, np.int8, np.int32):
+        compiled = ow.compile_numpy(mode="compiled")(below)
+        a = np.array([0, 1, 100, np.iinfo(kind).max], kind)
+        for n in (5, 7, -3, 300, 2**31, 90):
+            assert compiled(a, n) == pytest.approx(below(a, n))
+
+
+@pytest.mark.parametrize("statement", ["a + n", "np.maximum(a, n)", "np.clip(a, 0, n)", "a // n", "a << n"])
+def test_integers_that_a_dtype_does_not_hold_are_numpys_error_in_every_call(quick, statement):
+    function = eval(f"lambda a, n: {statement}", {"np": np})
+    compiled = ow.compile_numpy(mode="compiled")(function)
+    a = np.array([1, 2, 3], np.uint8)
+    for n in (1, 2, 3):
+        assert compiled(a, n).tolist() == function(a, n).tolist()
+    for n in (-1, 300) * 3:
+        # NumPy clips at 300, where the two steps that stand for it do not go.
+        with pytest.raises(CompileError if "clip" in statement and n > 0 else OverflowError):
+            compiled(a, n)
+    assert compiled(a, 4).tolist() == function(a, 4).tolist()
+
+
+def test_results_of_forms_that_are_finished_in_different_ways_are_each_numpys(quick):
+    def total(x, n):
+        return np.zeros(()) if n == 0 else x.sum()
+
+    compiled = ow.compile_numpy(mode="compiled")(total)
+    x = np.arange(4.0)
+    for n in (0, 0, 1, 1, 0, 0, 1, 1):
+        assert type(compiled(x, n)) is type(total(x, n))
+
+
+def test_a_form_that_was_refuted_is_never_taken_without_a_comparison(quick, monkeypatch):
+    from opwright.contract.numpy import ufuncs
+
+    def scaled(x, n):
+        return x * (2 if n < 5 else 3)
+
+    wrong = {**ufuncs.UFUNCS, "multiply": lambda a, b: a * (b + (b == 3))}
+    monkeypatch.setattr(ufuncs, "UFUNCS", wrong)
+    compiled = ow.compile_numpy(mode="compiled")(scaled)
+    x = np.arange(4.0)
+    for n in (1, 1, 2):
+        assert compiled(x, n).tolist() == scaled(x, n).tolist()
+    for _ in range(3):
+        with pytest.raises(CompileError, match="something else than NumPy"):
+            compiled(x, 7)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import operator
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -36,8 +36,12 @@ DTYPES = frozenset(
 )  # fmt: skip
 _INTEGER = Parameter("integer", 8, "long long")
 _THREADS = 256  # of a block that ``kernel.forall`` chooses
-# Options of ``cuda.jit`` that change what a kernel does, and that compiling to PTX does not take.
-_NOT_TAKEN = ("link", "extensions")
+# Options of ``cuda.jit`` that compiling to PTX takes, and those that change nothing in it. Any other that is not at its
+# default is refused.
+_TAKEN = ("lineinfo", "fastmath", "opt", "launch_bounds")
+_WITHOUT_EFFECT = ("device", "lto")
+_DEFAULTS = (None, False, 0, (), "never")
+_KERNEL = "_opwright_kernel"  # an attribute of Numba's function
 
 
 def is_gpu_function(value: Any) -> bool:
@@ -76,16 +80,15 @@ def _divert() -> None:
         return launch
 
     numbas.__getitem__ = diverted(numbas.__getitem__, lambda kernel: kernel.__getitem__)
+    numbas.configure = diverted(numbas.configure, lambda kernel: kernel.configure)
     numbas.forall = diverted(numbas.forall, lambda kernel: kernel.forall)
 
 
-_kernels: weakref.WeakKeyDictionary[Any, GpuKernel] = weakref.WeakKeyDictionary()
-
-
 def _kernel_of(function: Any) -> GpuKernel:
-    found = _kernels.get(function)
+    found: GpuKernel | None = getattr(function, _KERNEL, None)
     if found is None:
-        found = _kernels[function] = GpuKernel(weakref.proxy(function))
+        found = GpuKernel(function)
+        setattr(function, _KERNEL, found)
     return found
 
 
@@ -107,18 +110,24 @@ class GpuKernel:
                 f"{self.name}[{launch!r}] is not a launch configuration",
                 fix=f"write {self.name}[grid, block](...), or {self.name}[grid, block, 0, shared_bytes](...)",
             )
-        grid, block, stream, shared_bytes = (*launch, 0, 0)[:4]
+        return self.configure(*launch)
+
+    def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> Callable[..., None]:
+        """The same by Numba's names."""
         if stream:
             raise LaunchError(
                 f"{self.name} is launched on a stream of its own, {stream!r}",
                 fix=f"leave it out, as in {self.name}[grid, block](...): it is torch's current stream",
             )
-        return functools.partial(self._launch, (grid, block, shared_bytes))
+        grid, block = (as_extent(_plain(e), w, self.name) for e, w in ((griddim, "grid"), (blockdim, "block")))
+        return functools.partial(self._launch, (grid, block, sharedmem))
 
-    def forall(self, threads: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Callable[..., None]:
-        """Bind so many blocks that there are at least so many threads."""
+    def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Callable[..., None]:
+        """Bind so many blocks that there is a thread for each task."""
+        if ntasks < 0:
+            raise LaunchError(f"{self.name}.forall({ntasks!r})", fix="give a number of tasks that is not negative")
         block = tpb or _THREADS
-        return self[-(-threads // block), block, stream, sharedmem]
+        return self.configure(-(-ntasks // block), block, stream, sharedmem)
 
     def _launch(self, launch: Any, *arguments: Any) -> None:
         device = self._device_of(arguments)
@@ -147,10 +156,7 @@ class GpuKernel:
         key = (launch, kinds, device)
         found = self._configurations.get(key)
         if found is None:
-            grid, block, shared_bytes = launch
-            found = Configuration(
-                self.name, as_extent(grid, "grid", self.name), as_extent(block, "block", self.name), shared_bytes
-            )
+            found = Configuration(self.name, *launch)
             if len(self._configurations) >= 1024:  # a bound, should sizes change with every call
                 self._configurations.clear()
             self._configurations[key] = found
@@ -163,6 +169,13 @@ class GpuKernel:
                 code = compile_for(self._function, kinds, torch.cuda.get_device_capability(device), build_tools())
                 function = self._compiled[kinds, device] = DeviceFunction(self.name, code, code.entries[0])
             return function
+
+
+def _plain(extent: Any) -> Any:
+    """Numba takes sizes of NumPy and of torch as well."""
+    if isinstance(extent, Sequence):
+        return tuple(map(_plain, extent))
+    return operator.index(extent) if hasattr(extent, "__index__") else extent
 
 
 # -- arguments --------------------------------------------------------------------------------------------------------
@@ -206,7 +219,7 @@ def _parameters(kind: Kind) -> Iterator[Parameter]:
         yield _INTEGER
     elif kind is float:
         yield Parameter("floating", 8, "double", (torch.float64,))
-    elif isinstance(kind[0], torch.dtype):
+    elif kind and isinstance(kind[0], torch.dtype):
         dtype, dims, _ = kind
         yield from (_INTEGER,) * 4
         yield Parameter("pointer", 8, f"{short(dtype)}[]", (dtype,), dtype.itemsize)
@@ -241,9 +254,7 @@ def compile_for(function: Any, kinds: Sequence[Kind], capability: tuple[int, int
         KernelError: it was decorated with an option that is not taken.
     """
     name = str(function.py_func.__name__)
-    for option in _NOT_TAKEN:
-        if function.targetoptions.get(option):
-            raise KernelError(f"{name}: cuda.jit({option}=…) is not taken", fix="leave it out")
+    _refuse_options(function, name)
     ptx = _ptx(function, name, kinds, capability)
     (found,) = entries_in_ptx(ptx)
     parameters = tuple(p for kind in kinds for p in _parameters(kind))
@@ -263,9 +274,20 @@ def compile_for(function: Any, kinds: Sequence[Kind], capability: tuple[int, int
     return DeviceCode(folder / "kernel.ptx", arch, (entry,), ptx=folder / "kernel.ptx")
 
 
+def _refuse_options(function: Any, name: str) -> None:
+    for option, value in function.targetoptions.items():
+        if option not in (*_TAKEN, *_WITHOUT_EFFECT) and value not in _DEFAULTS and value != []:
+            raise KernelError(f"{name}: cuda.jit({option}={value!r}) is not taken", fix="leave it out")
+    if not getattr(function, "_can_compile", True):
+        raise KernelError(
+            f"{name}: cuda.jit has a signature, and kernels are compiled for the arguments of each launch",
+            fix="leave the signature out",
+        )
+
+
 def _ptx(function: Any, name: str, kinds: Sequence[Kind], capability: tuple[int, int]) -> str:
     cuda: Any = importlib.import_module("numba.cuda")  # its names are not those that type checkers see
-    options = {key: function.targetoptions.get(key) for key in ("lineinfo", "fastmath", "opt", "launch_bounds")}
+    options = {key: function.targetoptions.get(key) for key in _TAKEN}
     try:
         ptx, _ = cuda.compile(
             function.py_func, tuple(map(_numba_type, kinds)), device=False, abi="numba", cc=capability, output="ptx",

@@ -155,6 +155,8 @@ def binary(symbol: Any, left: Origin, right: Origin) -> Callable[..., Any]:
             return lambda a, b: symbol(a, b)
         if isinstance(a, types.Boolean) and isinstance(b, types.Boolean) and plain not in _OF_TRUTH_VALUES:
             raise refused(TRUTH_VALUES)
+        if plain is operator.pow and isinstance(element(a), types.Boolean):
+            raise refused(TRUTH_VALUES)  # bits ** 2 is of another dtype than bits ** n
         if not (is_concerned(a, left) or is_concerned(b, right)):
             if not (_are_integers(a, b) and plain in CHECKED):
                 return lambda a, b: symbol(a, b)

@@ -8,6 +8,7 @@ of NumPy, a function whose dtype is another one in Numba, sums of truth values.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -212,6 +213,8 @@ class _Examined:
             if self._is_concerned(variable):
                 return f"Numba computes with {kind} in another dtype than NumPy"
         if all(isinstance(kind, types.Boolean) for kind in kinds) and not isinstance(element(target), types.Boolean):
+            return TRUTH_VALUES
+        if IN_PLACE.get(expression.fn, expression.fn) is operator.pow and isinstance(kinds[0], types.Boolean):
             return TRUTH_VALUES
         if IN_PLACE.get(expression.fn, expression.fn) in CHECKED and all(isinstance(k, types.Integer) for k in kinds):
             return self._of_checked(expression, self._types[operands[1].name])

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from opwright import tree
+from opwright.backends.numpy.finishing import Finishing
 from opwright.contract.dtypes import short
 from opwright.contract.numpy.comparison import is_foreign_array
 
-__all__ = ["NUMPY", "Choices", "Form", "MeasuredWays", "form_of", "quick_key", "shown"]
+__all__ = ["NUMPY", "Choices", "Form", "MeasuredWays", "QuickWay", "form_of", "quick_key", "shown"]
 
 NUMPY = "NumPy"
 _MOST_KEYS = 4096
@@ -52,28 +53,39 @@ class Form:
     sizes: Any
 
 
+class QuickWay(NamedTuple):
+    """The way of calls with the same types, dtypes and shapes."""
+
+    way: str
+    finishing: Finishing | None
+
+
 class Choices:
     """The way of each form of call, once it was measured."""
 
     def __init__(self) -> None:
         self.made: list[MeasuredWays] = []
         self._ways: dict[Form, str] = {}
-        self._quick: dict[Any, str] = {}
+        self._quick: dict[Any, QuickWay] = {}
 
     def way(self, form: Form) -> str | None:
         """The way that was chosen."""
         return self._ways.get(form)
 
-    def quick_way(self, key: Any) -> str | None:
+    def quick_way(self, key: Any) -> QuickWay | None:
         """The way that was remembered for exactly these shapes."""
         return self._quick.get(key)
 
-    def remember(self, key: Any, way: str) -> None:
-        """Remember the way of calls with exactly these shapes."""
+    def remember(self, key: Any, way: str, finishing: Finishing | None = None) -> None:
+        """Remember the way of calls with exactly these shapes, and what is to be changed in its results."""
         if key is not None:
             if len(self._quick) >= _MOST_KEYS:
                 self._quick.clear()
-            self._quick[key] = way
+            self._quick[key] = QuickWay(way, finishing)
+
+    def forget_quick_ways(self) -> None:
+        """Let the next call of each shape be looked at anew."""
+        self._quick.clear()
 
     def send_to_numpy(self, form: Form) -> None:
         """Let NumPy run calls of this form."""

@@ -14,7 +14,7 @@ from opwright import tree
 from opwright.backends.build_tools import build_tools
 from opwright.backends.numba.jit import has_numba
 from opwright.backends.numpy import tracing
-from opwright.backends.numpy.choice import NUMPY, Choices, Form, MeasuredWays, form_of, quick_key, shown
+from opwright.backends.numpy.choice import NUMPY, Choices, Form, MeasuredWays, QuickWay, form_of, quick_key, shown
 from opwright.backends.numpy.finishing import Finishing, finish
 from opwright.backends.numpy.numba_compiled import NumbaCompiled, Stopped
 from opwright.backends.numpy.state import State, refuse_subclasses
@@ -138,7 +138,8 @@ class CompiledNumpy:
             self._ways["numba"] = NumbaCompiled(function, self._name)
         self._choices = Choices()
         self._finishing: dict[Any, Finishing | None] = {}
-        self._quick_finishing: dict[Any, Finishing | None] = {}  # by the keys of quick calls
+        # Kinds of calls of which several forms are compiled, whose results are finished in different ways.
+        self._varying: set[Any] = set()
         self.refused: dict[str, str] = {}
         self._only_numpy = ""
 
@@ -186,12 +187,12 @@ class CompiledNumpy:
         if torch.compiler.is_compiling() or runs_in_numpy.get():
             return self._function(*args, **kwargs)  # part of an outer graph, or of its comparison with NumPy
         key = None if kwargs else quick_key(args)
-        if key is not None and (way := self._choices.quick_way(key)) is not None:
-            if way is NUMPY:
+        if key is not None and (quick := self._choices.quick_way(key)) is not None:
+            if quick.way is NUMPY:
                 return self._function(*args)
-            result = self._run_quickly(key, way, args)
+            result = self._run_quickly(key, quick, args)
             if result is not NotImplemented:
-                return finish(self._quick_finishing.get(key), result)
+                return result
         if self._only_numpy:
             return self._function(*args, **kwargs)
         leaves = tree.leaves((args, kwargs))
@@ -204,20 +205,24 @@ class CompiledNumpy:
         call = Call(self._function, args, kwargs, single=self._default_float_dtype == "float32")
         measure = on_arrays and way is None and (self._mode == "auto" or len(self._ways) > 1)
         way = way or next(iter(self._ways))
-        is_new = self._verify != "never" and (form.kind, way) not in self._finishing
+        is_new = self._verify != "never" and not self._is_verified(form, way)
         if not call.has_values:
             return call.run(self._ways[way])
         if measure or is_new or self._verify == "always":
             return self._first_call(call, form, measure)
         result = self._run(call, form, way)
-        if key is not None:
-            self._choices.remember(key, way)
-            self._quick_finishing[key] = self._finishing.get((form.kind, way))
+        if key is not None and (self._verify == "never" or self._is_verified(form, way)):
+            self._choices.remember(key, way, self._finishing.get((form.kind, way)))
             self._ways[way].remember(key, args)
         return result
 
-    def _run_quickly(self, key: Any, way: str, args: Any) -> Any:
+    def _is_verified(self, form: Form, way: str) -> bool:
+        """Whether what is compiled for such calls has given NumPy's results, and how these are finished is known."""
+        return (form.kind, way) in self._finishing and (form.kind, way) not in self._varying
+
+    def _run_quickly(self, key: Any, quick: QuickWay, args: Any) -> Any:
         """Run what an earlier call with the same types, dtypes and shapes has run; NotImplemented if it cannot."""
+        way = quick.way
         saved = self._saved(way, args, {})
         token = _running.set(_Arguments(args) if self._verify != "never" else None)
         try:
@@ -233,9 +238,8 @@ class CompiledNumpy:
         finally:
             _running.reset(token)
         if isinstance(call, Call) and call.before is not None:  # something was compiled
-            both = against_numpy(call, result)
-            return self._or_numpys(call, lambda: self._compared(call, both).result)
-        return result
+            return self._or_numpys(call, functools.partial(self._verified, call, result, way))
+        return result if result is NotImplemented else finish(quick.finishing, result)
 
     def _run(self, call: Call, form: Form, way: str) -> Any:
         """Run compiled code; if something is compiled in the meantime, NumPy runs besides."""
@@ -254,7 +258,28 @@ class CompiledNumpy:
             _running.reset(token)
         if call.before is None:
             return finish(self._finishing.get((form.kind, way)), came)
-        return self._or_numpys(call, lambda: self._compared(call, against_numpy(call, came)).result)
+        return self._or_numpys(call, functools.partial(self._verified, call, came, way))
+
+    def _verified(self, call: Call, came: Any, way: str) -> Any:
+        """NumPy's result of a call for which something was compiled, if it is the same. If not, or if NumPy raises an
+        exception, such calls are compared until they are."""
+        arguments = (call.args, call.keywords)
+        kind = form_of(arguments, tree.leaves(arguments))[0].kind
+        try:
+            both = self._compared(call, against_numpy(call, came))
+        except BaseException:
+            self._finishing.pop((kind, way), None)
+            self._choices.forget_quick_ways()
+            raise
+        self._learn(kind, way, both.finishing)
+        return both.result
+
+    def _learn(self, kind: Any, way: str, finishing: Finishing | None) -> None:
+        """Note how results are finished. What differs among the forms compiled for one kind is always compared."""
+        if self._finishing.get((kind, way), finishing) != finishing:
+            self._varying.add((kind, way))
+            self._choices.forget_quick_ways()
+        self._finishing[kind, way] = finishing
 
     def _saved(self, way: str, args: Any, keywords: dict[str, Any]) -> State | None:
         """What compiled code may have written when it stops. Numba writes to arguments only."""
@@ -279,7 +304,7 @@ class CompiledNumpy:
             try:
                 both = self._compared(call, run_both(call, way))
                 right[name] = way
-                self._finishing[form.kind, name] = both.finishing
+                self._learn(form.kind, name, both.finishing)
             except CompileError as error:
                 refusal = refusal or error
                 self.refused[name] = error.message.removeprefix(f"{self._name}: ")

@@ -59,7 +59,7 @@ class _Ufunc:
 
     def at(self, a: Any, indices: Any, b: Any) -> None:
         if isinstance(indices, np.ndarray) and indices.dtype == np.bool_:  # each element is indexed once
-            a[indices] = self._ufunc(a[indices], b)
+            a[indices] = self._ufunc(a[indices], np.asarray(b))  # a number counts as int64 or float64 here
             return
         if isinstance(indices, tuple):
             indices = tuple([_as_tensor(each) for each in indices])

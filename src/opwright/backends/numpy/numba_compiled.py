@@ -49,7 +49,12 @@ class NumbaCompiled:
         signatures = self._jitted.signatures
         if len(signatures) != self._known or not signatures:
             return self._first(args, kwargs)
-        result = self._run(args, kwargs)
+        try:
+            result = self._run(args, kwargs)
+        except Exception as error:
+            if self._integers == "numpy" or not _is_numbas(error):
+                raise
+            return self._first(args, kwargs)  # other types, which may need NumPy's integers
         if len(self._jitted.signatures) != self._known:
             self._note(args, 0.0)
         return result
@@ -94,7 +99,7 @@ class NumbaCompiled:
             try:
                 result = self._run(args, kwargs)
             except Exception as error:
-                if not type(error).__module__.startswith("numba") and not found.reasons:
+                if not _is_numbas(error) and not found.reasons:
                     raise
                 has_narrow = found.reasons or any(map(_is_narrow, tree.leaves((args, kwargs))))
                 if self._integers == "numpy" or not has_narrow:
@@ -120,7 +125,16 @@ class NumbaCompiled:
         self.compilations.append(Compilation(", ".join(map(shown, args)), "by Numba", seconds))
 
     def _refuse(self, leaves: list[Any]) -> None:
+        if "objmode" in self._function.__code__.co_names:
+            raise CompileError(
+                f"{self._name}: numba.objmode runs Python, whose effects are not known", fix="leave it out"
+            )
         for leaf in leaves:
+            if type(leaf).__module__.partition(".")[0] == "numba":
+                raise CompileError(
+                    f"{self._name}: {type(leaf).__name__} is an object of Numba's, which NumPy's run would share",
+                    fix="pass arrays and numbers, or decorate the function with numba.njit itself",
+                )
             if hasattr(leaf, "__dlpack__") and not isinstance(leaf, np.ndarray):
                 raise CompileError(
                     f"{self._name}: Numba takes arrays, not {type(leaf).__name__}", fix='use compiler="torch"'
@@ -134,6 +148,11 @@ class NumbaCompiled:
                     f"{self._name}: Numba takes {leaf!r} for a Python integer, which has no dtype of its own",
                     fix="pass int(…), or an array",
                 )
+
+
+def _is_numbas(error: Exception) -> bool:
+    """Whether it is of a class of Numba's, or derived from one."""
+    return any(kind.__module__.partition(".")[0] == "numba" for kind in type(error).__mro__)
 
 
 def _is_narrow(value: Any) -> bool:

@@ -225,10 +225,11 @@ def _give_methods(call: Any, ufunc: np.ufunc, module: _Module) -> None:
     """Give a ufunc on such arrays its methods."""
 
     def other(names: dict[str, str], method: str) -> Callable[..., Any]:
-        def run(array: Any, axis: Any = 0, *args: Any, **keywords: Any) -> Any:
+        def run(array: Any, axis: Any = 0, dtype: Any = None, out: Any = None, **keywords: Any) -> Any:
             if ufunc.__name__ not in names:
                 raise NotLikeNumpyError(f"np.{ufunc.__name__}.{method}", f"np.{', np.'.join(sorted(names))} have it")
-            return getattr(module, names[ufunc.__name__])(array, axis, *args, **keywords)
+            given = {name: value for name, value in (("dtype", dtype), ("out", out)) if value is not None}
+            return getattr(module, names[ufunc.__name__])(array, axis=axis, **given, **keywords)
 
         return run
 

@@ -44,7 +44,7 @@ def set_item(layer: Any, tensor: torch.Tensor, index: Any, value: Any) -> None:
             raise TypeError("float() argument must be a string or a real number, not 'complex'")
         if facts_of(value).memory is facts_of(tensor).memory:
             value = value.clone()
-    elif type(value) is int:
+    elif type(value) is int or isinstance(value, torch.SymInt):
         check_python_int(value, tensor.dtype)
     if flips:
         target, reversed_dims = _forward_view(tensor, index)
@@ -128,8 +128,9 @@ def layer_array(layer: Any, value: Any) -> torch.Tensor:
     return torch.as_tensor(list(value), dtype=getattr(torch, np.asarray(value).dtype.name))
 
 
-def check_python_int(value: int, dtype: torch.dtype) -> None:
-    """Raise NumPy's OverflowError for a Python integer that a dtype cannot hold."""
+def check_python_int(value: int | torch.SymInt, dtype: torch.dtype) -> None:
+    """Raise NumPy's OverflowError for a Python integer that a dtype cannot hold. What is compiled for one that
+    torch.compile keeps open holds for those within the dtype's range."""
     if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
         return
     limits = torch.iinfo(dtype)

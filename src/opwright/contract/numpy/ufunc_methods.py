@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -53,10 +54,10 @@ def at(ufunc: Any, target: Tensor, index: Any, value: Any, default_float: str = 
     if scatter is None:
         raise NotLikeNumpyError(f"np.{ufunc.__name__}.at", f"np.{', np.'.join(sorted(_SCATTER))} have it")
     note_write(target)
-    flat = target.reshape(-1)
+    flat = target.reshape(-1).clone()  # as the gradient may need it, and the target is written
     places = mark(torch.arange(flat.numel(), device=target.device).reshape(target.shape))
     positions = get_item(numpy_layer.Array, places, index)
-    values = _value(value, target)
+    values = _values(ufunc.__name__, value, target)
     combined = call_ufunc(ufunc, (mark(flat[positions.reshape(-1)]), mark(values.reshape(-1)[:1])), {}, default_float)
     if combined.dtype != target.dtype or target.dtype not in _SCATTERED:
         raise NotLikeNumpyError(
@@ -69,19 +70,37 @@ def at(ufunc: Any, target: Tensor, index: Any, value: Any, default_float: str = 
     target.copy_(scatter(flat, positions.reshape(-1), values).reshape(target.shape))
 
 
-def _value(value: Any, target: Tensor) -> Tensor:
+def _values(ufunc: str, value: Any, target: Tensor) -> Tensor:
     if isinstance(value, list | tuple):
         value = layer_array(None, value)
     if isinstance(value, np.ndarray | np.generic):
         value = torch.as_tensor(value, device=target.device)
     if not isinstance(value, Tensor):
-        return constant(value, _dtype_beside(value, target), target.device)
+        return constant(_number(ufunc, value, target), target.dtype, target.device)
     return value.clone() if facts_of(value).memory is facts_of(target).memory else value
 
 
-def _dtype_beside(number: Any, target: Tensor) -> torch.dtype:
-    """The dtype that NumPy gives a Python number beside an array."""
-    return getattr(torch, np.result_type(np.empty(0, _name(target)), number).name)  # type: ignore[no-any-return]
+def _number(ufunc: str, value: Any, target: Tensor) -> Any:
+    """A Python number in the target's dtype, if NumPy's result is the same: it computes in int64 or float64, and casts
+    what it stores."""
+    dtype = target.dtype
+    is_float = isinstance(value, float | torch.SymFloat)
+    number = float(value) if is_float else int(value)
+    if dtype in _SCATTERED and dtype.is_floating_point:
+        with np.errstate(over="ignore"):
+            held = float(np.dtype(_name(target)).type(number))
+        if math.isnan(number) or held == number:
+            return number
+    elif dtype in _SCATTERED and not is_float:
+        limits = torch.iinfo(dtype)
+        if limits.min <= number <= limits.max:
+            return number
+        if ufunc not in ("maximum", "minimum"):  # sums and products modulo two to the power of the bits
+            return (int(number) - limits.min) % (limits.max - limits.min + 1) + limits.min
+    raise NotLikeNumpyError(
+        f"np.{ufunc}.at of {_name(target)} and {number!r}, with which NumPy computes in another dtype",
+        "use a number that the array's dtype holds, or an array of more bits",
+    )
 
 
 def _name(tensor: Tensor) -> str:

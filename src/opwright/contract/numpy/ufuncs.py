@@ -174,6 +174,7 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 _TAKE_NUMBERS = frozenset({
     "add", "subtract", "multiply", "divide", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
 })  # fmt: skip
+_COMPARE = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 _OF_REAL = frozenset({
     "less", "less_equal", "greater", "greater_equal", "maximum", "minimum", "fmax", "fmin", "float_power",
 })  # fmt: skip
@@ -313,9 +314,13 @@ def _cast(ufunc: Any, operands: Sequence[Any], loop: Sequence[np.dtype[Any]]) ->
     for operand, dtype in zip(operands, loop, strict=False):
         to = _torch_dtype(dtype)
         if isinstance(operand, Tensor):
+            if ufunc.__name__ in _COMPARE and _is_integer(to) and any(map(_is_python_int, operands)):
+                to = torch.int64
             cast.append(operand if operand.dtype == to else operand.to(to))
             continue
-        if type(operand) is int:
+        if ufunc.__name__ in _COMPARE and _is_integer(to) and _is_python_int(operand):
+            to = torch.int64  # numbers beyond the array's dtype are compared, too
+        elif _is_python_int(operand):
             check_python_int(operand, to)
         others = [o for o in operands if isinstance(o, Tensor)]
         if ufunc.__name__ in _TAKE_NUMBERS and others and type(operand) in (int, float):
@@ -323,6 +328,15 @@ def _cast(ufunc: Any, operands: Sequence[Any], loop: Sequence[np.dtype[Any]]) ->
         else:
             cast.append(constant(operand, to, device))
     return cast
+
+
+def _is_python_int(operand: Any) -> bool:
+    """Whether it is an integer of Python, also one that torch.compile keeps open."""
+    return type(operand) is int or isinstance(operand, torch.SymInt)
+
+
+def _is_integer(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
 
 
 def constant(value: Any, dtype: torch.dtype, device: torch.device | None) -> Tensor:
