@@ -78,9 +78,10 @@ NAMES = {
         6.0,
     ),
     "torch's warps": (
-        "#include <ATen/cuda/DeviceUtils.cuh>",
-        "out[0] = WARP_SHFL_XOR(3.0f, 0, 32, 1u) + WARP_SHFL(2, 0, 32, 1) + WARP_BALLOT(1, 1u);",
-        6.0,
+        "#include <ATen/cuda/DeviceUtils.cuh>\n__device__ const float two = 2.0f;",
+        "static_assert(sizeof(WARP_BALLOT(1, 1u)) == 4, \"\"); out[0] = doLdg(&two) + (ACTIVE_MASK() & 1u)"
+        " + WARP_SHFL_XOR(3.0f, 0, 32, 1u) + WARP_SHFL(2, 0, 32, 1) + WARP_BALLOT(1, 1u);",
+        9.0,
     ),
     "linux": ("#ifndef __linux__\n#error an unsupported system\n#endif", "out[0] = CLOCKS_PER_SEC > 0;", 1.0),
     "clock": ("#include <time.h>", "clock_t begin = clock(); out[0] = clock() >= begin;", 1.0),

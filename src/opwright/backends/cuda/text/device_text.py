@@ -7,11 +7,12 @@ name, directly or through others; of these, functions without an execution space
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Sequence
 
-from opwright.backends.c_text import INCLUDE, blank_out, closing_bracket
+from opwright.backends.c_text import INCLUDE, blank_out, closing_bracket, split_commas
 from opwright.backends.cuda.text.items import IDENTIFIER, Item, items_of, macros_of
 
 __all__ = ["device_text", "device_texts"]
@@ -60,13 +61,15 @@ _HOST_PARAMETER = re.compile(
 )
 _BINDING = re.compile(r"^[ \t]*(?:PYBIND11_MODULE|TORCH_LIBRARY\w*|STABLE_TORCH_LIBRARY\w*)\s*\(", re.MULTILINE)
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\r?\n|[^\n])*)", re.MULTILINE)
-_OF_THE_DEVICE = re.compile(r"\b(?:__device__|__global__|constexpr)\b")
+_OF_THE_DEVICE = re.compile(r"\b(?:__device__|__global__|constexpr|consteval)\b")
 # Declarations that are no variable, or one that kernels can read.
 _NO_VARIABLE = re.compile(
     r"\b(?:using|typedef|namespace|class|struct|enum|union|friend|static_assert|const|__constant__|__shared__|__managed__)\b"
 )
 # What stands before a member of a class, and counts for those after it too.
 _ACCESS = re.compile(r"(?:\s*(?:public|private|protected)\s*:)*")
+# Member functions that change what their class is.
+_CHANGES_CLASS = re.compile(r"\b(?:virtual|override|final)\b|=\s*(?:default|delete)\s*$")
 # Libraries of device code, whose headers go with the code that names them.
 _LIBRARIES = {
     "thrust": re.compile(r"\bthrust\b"),
@@ -91,11 +94,14 @@ def device_texts(texts: tuple[str, ...], kernels: tuple[str, ...]) -> tuple[str,
     if sum(map(len, texts)) > _MOST_TEXT:
         return texts
     macros = _macros(codes)
-    if not any(map(_is_whole_file, texts, codes)) and not _has_host_items(codes, kernels, macros):
+    is_whole = any(map(_is_whole_file, texts, codes))
+    if not is_whole and not _has_host_items(codes, kernels, macros):
         return texts
     kept = [_without_bindings(text, macros) for text in texts]
-    items = [items_of(blank_out(text)) for text in kept]
-    needed, _ = _needed([item for of in items for item in of], [blank_out(text) for text in kept], kernels, macros)
+    codes = [blank_out(text) for text in kept]
+    items = _items(codes, macros)
+    # Without a word of the host, what a kernel names may be for it by an option, or is a mistake that NVRTC reports.
+    needed = _needed([item for of in items for item in of], codes, kernels, macros, hosts_too=not is_whole)
     left = [
         _without(text, [span for item in of for span in _unneeded(item, item in needed, text, macros)])
         for text, of in zip(kept, items, strict=True)
@@ -126,16 +132,12 @@ def _is_whole_file(text: str, code: str) -> bool:
 
 
 def _has_host_items(codes: Sequence[str], kernels: Sequence[str], macros: dict[str, str]) -> bool:
-    """Whether there are functions, their declarations or variables for the host, which no kernel names. (One that a
-    kernel names is a mistake, of which the compiler tells more than that there is no such name.)"""
+    """Whether there are functions, their declarations or variables for the host, which no kernel needs."""
     if sum(map(len, codes)) > _MOST_TEXT_OF_ONE:
         return False
-    items = [item for code in codes for item in items_of(code)]
+    items = [item for of in _items(codes, macros) for item in of]
     for_host = [item for item in items if _is_for_host(item, macros) and not _EXPLICIT_INSTANCE.match(item.head)]
-    if not for_host:
-        return False
-    _, named = _needed(items, codes, kernels, macros)
-    return any(item.names.isdisjoint(named) for item in for_host)
+    return bool(for_host) and not _needed(items, codes, kernels, macros, hosts_too=True).issuperset(for_host)
 
 
 def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
@@ -202,10 +204,57 @@ def _bindings(code: str, macros: dict[str, str]) -> list[tuple[int, int]]:
 # --- what the kernels need ---
 
 
+def _items(codes: Sequence[str], macros: dict[str, str]) -> list[list[Item]]:
+    """The items of each source. A function's definition is for the device if its declaration is."""
+    found = [items_of(code) for code in codes]
+    without = {key for of in found for item in of if item.kind == "function" and (key := _key(item))}
+    declared = without & _declared_for_device(found, codes, macros)
+    return [[_for_device(item) if _key(item) in declared else item for item in of] for of in found]
+
+
+def _for_device(item: Item) -> Item:
+    return dataclasses.replace(item, head=f"__device__ {item.head}") if item.kind == "function" else item
+
+
+def _key(item: Item) -> tuple[str, int] | None:
+    """A function's name and the number of its parameters."""
+    names = IDENTIFIER.findall(item.signature.before) if item.signature is not None else []
+    return (names[-1], len(split_commas(item.signature.parameters))) if names and item.signature is not None else None
+
+
+def _declared_for_device(
+    items: Sequence[Sequence[Item]], codes: Sequence[str], macros: dict[str, str]
+) -> set[tuple[str, int]]:
+    """The functions that are declared for the device, also in classes, and not defined so: others are overloads."""
+    functions = [item for of in items for item in of if item.kind == "function" or item.declares_function]
+    if any("::" in item.signature.before for item in functions if item.signature is not None):
+        of_classes = [_members(item, code)[0] for of, code in zip(items, codes, strict=True) for item in of]
+        functions += [member for members in of_classes for member in members if member.kind == "statement"]
+    for_device = [item for item in functions if not _is_for_host(item, macros)]
+    defined = {_key(item) for item in for_device if item.kind == "function"}
+    return {key for item in for_device if (key := _key(item)) and key not in defined}
+
+
+def _members(item: Item, code: str) -> tuple[list[Item], int]:
+    """The members of a class, and the place in the source that theirs count from."""
+    opening = code.find("{", item.begin, item.end) if item.kind == "class" else -1
+    closing = closing_bracket(code, opening) if opening >= 0 else None
+    return (items_of(code[opening + 1 : closing]) if closing is not None else [], opening + 1)
+
+
 def _needed(
-    items: Sequence[Item], codes: Sequence[str], kernels: Sequence[str], macros: dict[str, str]
-) -> tuple[set[Item], set[str]]:
-    """The items that the kernels name, directly or through other items and macros; and every name that was met."""
+    items: Sequence[Item],
+    codes: Sequence[str],
+    kernels: Sequence[str],
+    macros: dict[str, str],
+    *,
+    hosts_too: bool = False,
+) -> set[Item]:
+    """The items that the kernels name, directly or through other items and macros.
+
+    Args:
+        hosts_too: whether what has no execution space is needed, too, if nothing else has its name.
+    """
     by_name: dict[str, list[Item]] = {}
     for item in items:
         for name in item.names:
@@ -228,18 +277,22 @@ def _needed(
             continue
         seen.add(name)
         waiting += bodies.get(name, ())
-        for item in by_name.get(name, ()):
-            if item not in needed and not _is_for_host(item, macros):
+        of_name = by_name.get(name, [])
+        chosen = [item for item in of_name if not _is_for_host(item, macros)]
+        if not chosen and hosts_too:
+            chosen = [item for item in of_name if not _EXPLICIT_INSTANCE.match(item.head)]
+        for item in chosen:
+            if item not in needed:
                 needed.add(item)
                 waiting += item.mentions
-    return needed, seen
+    return needed
 
 
 def _is_always_kept(item: Item, macros: dict[str, str]) -> bool:
     """Operators, which are called without their name; uses of macros, which may define anything."""
     if item.kind == "macro use":
         return any(name in macros and not _HOST_WORDS.search(macros[name]) for name in list(_first_name(item)))
-    if item.kind == "function":
+    if item.kind == "function" or item.declares_function:
         return re.search(r"\boperator\b", item.head) is not None and _OF_THE_DEVICE.search(item.head) is not None
     return re.match(rf"\s*using\s+namespace\b(?!\s+{_HOST_NAMESPACES}\s*$)", item.head) is not None
 
@@ -254,14 +307,15 @@ def _is_for_host(item: Item, macros: dict[str, str]) -> bool:
         return False
     if _EXPLICIT_INSTANCE.match(item.head):
         return True
+    if item.signature is not None and item.signature.is_deduction_guide:
+        return False
     if item.kind == "statement" and not item.declares_function and _NO_VARIABLE.search(item.head):
         return re.search(r"\bconst\b", item.head) is not None and _HOST_WORDS.search(item.head) is not None
     is_function = item.kind == "function" or item.declares_function
     if is_function and _HOST_PARAMETER.search(item.head):
         return True  # an overload for both, with a parameter that only the host has
     head = item.head
-    before = r"\(" if is_function else r"[(=]"  # its parameters, or its value
-    waiting, seen = IDENTIFIER.findall(re.split(before, item.head)[0]), set[str]()
+    waiting, seen = _before_parameters(item, is_function), set[str]()
     while waiting:
         name = waiting.pop()
         if name in seen:
@@ -275,22 +329,26 @@ def _is_for_host(item: Item, macros: dict[str, str]) -> bool:
     return not _OF_THE_DEVICE.search(head)
 
 
+def _before_parameters(item: Item, is_function: bool) -> list[str]:
+    """The identifiers before the parameters of a function, or the value of a variable: its execution space is one."""
+    if not is_function:
+        return IDENTIFIER.findall(re.split(r"[(=]", item.head)[0])
+    if item.signature is None or re.search(r"\brequires\b", item.head):
+        return IDENTIFIER.findall(item.head)
+    return IDENTIFIER.findall(f"{item.head.split('(')[0]} {item.signature.before}")
+
+
 def _unneeded(item: Item, needed: bool, text: str, macros: dict[str, str]) -> list[tuple[int, int]]:
     """The parts of an item to leave out: all of one that is not needed, and of a class the host's member functions."""
     if not needed:
         return _without_directives(text, item.begin, item.end)
     if item.kind != "class":
         return []
-    code = blank_out(text)
-    opening = code.find("{", item.begin, item.end)
-    if opening < 0:
-        return []
-    closing = closing_bracket(code, opening)
-    inside = items_of(code[opening + 1 : closing]) if closing is not None else []
+    inside, offset = _members(item, blank_out(text))
     return [
-        (member.begin + opening + 1 + len(_ACCESS.match(member.head)[0]), member.end + opening + 1)  # type: ignore[index]
+        (member.begin + offset + len(_ACCESS.match(member.head)[0]), member.end + offset)  # type: ignore[index]
         for member in inside
         if (member.kind == "function" or member.declares_function)
         and _is_for_host(member, macros)
-        and not re.search(r"\bvirtual\b|=\s*(?:default|delete)\s*$", member.head)  # these change what the class is
+        and not _CHANGES_CLASS.search(member.head)
     ]

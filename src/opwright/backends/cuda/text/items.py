@@ -71,14 +71,62 @@ _KEYWORDS = frozenset(
         "__forceinline__",
     ]
 )
-# A function's declaration: after a name, parentheses that are empty or begin with a type.
-_DECLARATION = re.compile(
-    r"(?!\s*(?:using|typedef|namespace|friend|static_assert|template\b(?!\s*<))\b)(?:(?!\b__(?:constant|shared|managed)__\b)[^=(])*?~?\w\s*"
-    r"\(\s*(?:(?:void\s*)?\)|(?:(?:const|volatile|struct|unsigned|typename)\s+)*[A-Za-z_][\w:]*(?:\s*<.*>)?\s*(?:[*&,)]|\b[A-Za-z_]))[^{}]*",
+# Words before parentheses or brackets that are no parameters; operators, whose names may be parentheses.
+_NO_PARAMETERS = re.compile(
+    r"\b(?:alignas|__align__|alignof|sizeof|decltype|typeof|explicit|noexcept|__launch_bounds__|__attribute__"
+    r"|__declspec)\s*(?=\()|\[(?=\[)"
+)
+_OPERATOR = re.compile(r"\boperator\b\s*(?:\(\s*\)|\[\s*\]|[^\w\s(]+)?")
+# Declarations that are no function's, and variables of the device.
+_NO_FUNCTION = re.compile(
+    r"\b(?:using|typedef|namespace|friend|static_assert|template|__constant__|__shared__|__managed__)\b"
+)
+_ACCESS = r"(?:\s*(?:public|private|protected)\s*:)*"
+# Parameters that are surely some: none, or the first one begins with a type; "A * b" may be a product.
+_TYPE = r"(?:bool|char|short|int|long|float|double|unsigned|signed|auto|const|volatile|struct|typename)\b(?!\s*\()"
+_NAMED_TYPE = r"[A-Za-z_]\w*(?:\s*::\s*\w+)*(?:\s*<.*>)?"
+_PARAMETERS = re.compile(
+    rf"\s*(?:(?:void\s*)?$|{_TYPE}|{_NAMED_TYPE}(?:\s+|\s*\.\.\.\s*)[A-Za-z_]|{_NAMED_TYPE}\s*[*&]+\s*(?:,|$))",
+    re.DOTALL,
+)
+_PARAMETERS_OR_PRODUCT = re.compile(rf"\s*{_NAMED_TYPE}\s*[*&]+\s*\w", re.DOTALL)
+# What follows the parameters of a function, and of no macro before a variable.
+_NESTED = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+_AFTER_PARAMETERS = re.compile(
+    rf"(?:\s*(?:const|volatile|override|final|&&?|=\s*(?:0|default|delete)|(?:noexcept|throw|__attribute__)\s*(?:{_NESTED})?))*"
+    r"\s*(?:(?:->|requires\b).*)?",
     re.DOTALL,
 )
 # Names before parentheses, and the classes that members are defined in.
 _FUNCTION_NAME = re.compile(r"\b(\w+)\s*(?:<[^<>;]*>\s*)?\(|\b(\w+)\s*(?:<[^<>;]*>\s*)?::")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parts of what may be a function's declaration: before its parameters, they, and what follows them. Without
+    the parameters of templates, their arguments, and other parentheses before the parameters."""
+
+    before: str
+    parameters: str
+    after: str
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is surely a function's, rather than a variable's with a value in parentheses, or of a macro."""
+        before = re.sub(_ACCESS, "", self.before, count=1)
+        if re.fullmatch(r"\s*\w+\s*", before) or re.search(r"(?<!:):(?!:)", before):  # may be a macro's; a bit field
+            return False
+        if _NO_FUNCTION.search(before) or not _AFTER_PARAMETERS.fullmatch(self.after):
+            return False
+        is_const = re.search(r"\bconst\b", self.before) is not None
+        return bool(
+            _PARAMETERS.match(self.parameters) or (not is_const and _PARAMETERS_OR_PRODUCT.match(self.parameters))
+        )
+
+    @property
+    def is_deduction_guide(self) -> bool:
+        """Whether it says which class template's instance its arguments make."""
+        return re.fullmatch(r"\s*\w+\s*", self.before) is not None and self.after.lstrip().startswith("->")
 
 
 @dataclass(frozen=True)
@@ -92,6 +140,7 @@ class Item:
         head: the code before its body, or all of it.
         begin: the place of its first character that is not blank.
         has_body: whether there are braces in it.
+        signature: of what has parameters.
     """
 
     kind: str
@@ -101,11 +150,13 @@ class Item:
     begin: int
     end: int
     has_body: bool
+    signature: Signature | None
 
     @property
     def declares_function(self) -> bool:
-        """Whether it declares a function without its body."""
-        return self.kind == "statement" and not self.has_body and _DECLARATION.fullmatch(self.head) is not None
+        """Whether it surely declares a function without its body."""
+        is_statement = self.kind == "statement" and not self.has_body
+        return is_statement and self.signature is not None and self.signature.is_function
 
 
 def items_of(code: str) -> list[Item]:
@@ -187,15 +238,23 @@ def _with_body(code: str, begin: int, opening: int, end: int) -> Item:
     after = end if closing is None else closing + 1
     head = code[begin:opening]
     if _is_function(head):
-        while (more := re.compile(r"\s*(?=\{)").match(code, after)) and closing is not None:  # a constructor's list
-            closing = closing_bracket(code, more.end())
-            after = end if closing is None else closing + 1
-        return _item("function", code, begin, min(after, end), head)
+        return _item("function", code, begin, min(_end_of_function(code, after, end), end), head)
     stop = _end_of_head(code, after, end)
     while code[stop : stop + 1] == "{":
         stop = _end_of_head(code, (closing_bracket(code, stop) or end) + 1, end)
     kind = "class" if _CLASS.search(head) and "=" not in _bare(head) else "statement"
     return _item(kind, code, begin, min(stop + 1, end), head)
+
+
+def _end_of_function(code: str, after: int, end: int) -> int:
+    """The end of a function, after the end of its first braces: those of a constructor may initialise a member."""
+    while re.compile(r"\s*[{,.]").match(code, after, end):
+        opening = _end_of_head(code, after, end)
+        closing = closing_bracket(code, opening) if code[opening : opening + 1] == "{" else None
+        if closing is None:
+            return after
+        after = closing + 1
+    return after
 
 
 def _named_class(head: str) -> str:
@@ -208,8 +267,7 @@ def _named_class(head: str) -> str:
 
 def _bare(head: str) -> str:
     """The head without template parameters and without what stands in parentheses."""
-    while found := re.search(r"\btemplate\s*<", head):
-        head = f"{head[: found.start()]} {head[_after_angles(head, found.end()) :]}"
+    head = _without_template_parameters(head)
     while (shorter := re.sub(r"\([^()]+\)", "()", head)) != head:
         head = shorter
     return re.sub(r"\b(?:__align__|alignas|__attribute__|__launch_bounds__)\s*\(\)", "", head)
@@ -227,15 +285,47 @@ def _after_angles(head: str, position: int) -> int:
     return position
 
 
+def _signature(head: str) -> Signature | None:
+    """The parts of a declaration; None if it has no parentheses that can be a function's parameters."""
+    code = _without_template_parameters(head)
+    before, position = "", 0
+    while position < len(code):
+        if skipped := _NO_PARAMETERS.match(code, position):
+            position = (closing_bracket(code, skipped.end()) or len(code)) + (2 if skipped[0] == "[" else 1)
+            before += " "
+        elif name := _OPERATOR.match(code, position):
+            before, position = before + name[0], name.end()
+        elif code[position] == "<":
+            before, position = before + " ", _after_angles(code, position + 1)
+        elif code[position] == "(":
+            closing = closing_bracket(code, position)
+            return Signature(before, code[position + 1 : closing], code[closing + 1 :]) if closing is not None else None
+        elif code[position] in "=[":  # a variable's value or size
+            return None
+        else:
+            before, position = before + code[position], position + 1
+    return None
+
+
+def _without_template_parameters(head: str) -> str:
+    while found := re.search(r"\btemplate\s*<", head):
+        head = f"{head[: found.start()]} {head[_after_angles(head, found.end()) :]}"
+    return head
+
+
 def _is_function(head: str) -> bool:
     bare = re.sub(r"\boperator\s*[=!<>+*/%&|^-]+", "operator ", _bare(head))
-    return "()" in bare and "=" not in bare
+    return "()" in bare and "=" not in re.sub(r"[=!<>]=", "", bare)  # comparisons in a template's arguments
 
 
 def _item(kind: str, code: str, begin: int, end: int, head: str) -> Item:
     text = code[begin:end]
     mentions = frozenset(IDENTIFIER.findall(text)) - _KEYWORDS
-    return Item(kind, _names(kind, head, text, mentions), mentions, head, begin, end, "{" in text)
+    signature = _signature(head) if kind in ("function", "statement") else None
+    names = _names(kind, head, text, mentions)
+    if kind == "statement" and "{" not in text and signature is not None and signature.is_function:
+        names = frozenset(IDENTIFIER.findall(signature.before)[-1:])
+    return Item(kind, names, mentions, head, begin, end, "{" in text, signature)
 
 
 def _names(kind: str, head: str, text: str, mentions: frozenset[str]) -> frozenset[str]:
@@ -250,8 +340,6 @@ def _names(kind: str, head: str, text: str, mentions: frozenset[str]) -> frozens
         return frozenset(name for pair in _FUNCTION_NAME.findall(head) for name in pair if name) | frozenset(classes)
     if found := re.match(r"\s*(?:template\s*<.*?>\s*)?using\s+(\w+)\s*=", head, re.DOTALL):
         return frozenset({found[1]})
-    if "{" not in text and _DECLARATION.fullmatch(head):
-        return frozenset(re.findall(r"(\w+)\s*\(", head)[:1])
     if re.match(r"\s*(?:typedef|using)\b", head):
         pointers = re.findall(r"\(\s*(?:\w+\s*::\s*)*\*\s*(\w+)\s*\)", head)  # to functions, or members of a class
         return frozenset(pointers or IDENTIFIER.findall(text)[-1:])
