@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
+import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -27,6 +29,9 @@ __all__ = ["make_contract"]
 
 # The policies under torch.autocast (described in ``runtime/register/autocast.py``).
 AUTOCAST = ("lower", "float32", "promote")
+# Where a reference is tried on fake tensors: the largest size that is computed from an int argument's default, and how
+# many combinations of such arguments are tried to find sizes.
+_LARGEST_FAKE, _MOST_FAKE = 1 << 16, 256
 
 
 def make_contract(
@@ -209,25 +214,38 @@ def _versions(argument: Any) -> list[int | None]:
 
 
 def _fake_integers(signature: Signature) -> dict[str, int]:
-    """The int arguments from which sizes of tensors are computed: their defaults, or 4 as dims."""
-    dims = [_text_of(dim) for a in signature.arguments if a.tensor for dim in a.tensor.dims]
-    names = {name for dim in dims if dim for name in names_in(dim)}
-    found = {}
-    for a in signature.arguments:
-        value = _fake_scalar(a) if a.has_default or a.choices else 4
-        if a.schema_type is int and a.name in names and isinstance(value, int):
-            found[a.name] = value
-    return found
+    """The int arguments from which sizes of tensors are computed: their defaults, or 4 as dims, where these sizes are
+    small then; else another choice, or 4."""
+    dims = {_text_of(dim) for a in signature.arguments if a.tensor for dim in a.tensor.dims} - {""}
+    named = {name for dim in dims for name in names_in(dim)}
+    candidates = {a.name: _fake_candidates(a) for a in signature.arguments if a.schema_type is int and a.name in named}
+    computed = sorted(dim for dim in dims if names_in(dim) & candidates.keys())
+
+    def unfit(values: Sequence[int]) -> int:
+        integers = dict(zip(candidates, values, strict=True))
+        return sum(not 0 <= _evaluated(dim, integers) <= _LARGEST_FAKE for dim in computed)
+
+    tried = [*itertools.islice(itertools.product(*candidates.values()), _MOST_FAKE), (4,) * len(candidates)]
+    best = min(tried, key=unfit)  # the first of those that are as good
+    return dict(zip(candidates, best, strict=True))
 
 
-def _fake_argument(argument: Argument, integers: dict[str, int]) -> Any:
+def _fake_candidates(argument: Argument) -> list[int]:
+    default = [argument.default] if argument.has_default else []
+    return [*(v for v in [*default, *argument.choices] if isinstance(v, int)), 4]
+
+
+def _fake_argument(argument: Argument, integers: Mapping[str, int]) -> Any:
     if argument.kind is Kind.SCALAR:
         return integers.get(argument.name, _fake_scalar(argument))
     assert argument.tensor is not None  # every argument that is not a scalar has one
     shape = [_fake_size(_text_of(dim), integers) for dim in argument.tensor.dims if _text_of(dim)]
     dtypes = argument.tensor.dtypes
     dtype = next((d for d in (torch.float32, torch.int64, torch.complex64) if d in dtypes), dtypes[0])
-    fake = torch.empty(shape, dtype=dtype)
+    try:
+        fake = torch.empty(shape, dtype=dtype)
+    except RuntimeError:  # there is no such memory, even for a fake tensor
+        fake = torch.empty([4] * len(shape), dtype=dtype)
     return [fake, fake.clone()] if argument.kind is Kind.TENSOR_LIST else fake
 
 
@@ -247,6 +265,18 @@ def _text_of(dim: Dim) -> str:
     return "" if text == "..." else text
 
 
-def _fake_size(dim: str, integers: dict[str, int]) -> int:
-    """Every name is 4, also in expressions, so that sizes match (torch 2.15 logs an error if they do not)."""
-    return int(evaluate(dim, dict.fromkeys(names_in(dim), 4) | integers))
+def _fake_size(dim: str, integers: Mapping[str, int]) -> int:
+    """Every name is 4, also in expressions, so that sizes match (torch 2.15 logs an error if they do not). Any size, if
+    there is no such one: the reference is tried all the same."""
+    size = _evaluated(dim, integers)
+    return int(size) if 0 <= size < 2**53 else 4
+
+
+def _evaluated(dim: str, integers: Mapping[str, int]) -> float:
+    """The size that an expression gives, NaN if none. It is computed in floats, whose powers end at once, however large
+    they are; up to 2**53 they are exact."""
+    try:
+        values = {name: float(integers.get(name, 4)) for name in names_in(dim)}
+        return float(evaluate(dim, values))
+    except (ArithmeticError, TypeError):  # a division by zero, a power that is too large or complex
+        return math.nan
