@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from opwright.checks.copies import WITHOUT_SHORTAGE, is_shortage, on_cpu
 from opwright.checks.exceptions import Raised
 from opwright.checks.kernel_calls import Calls, CallsHere
 from opwright.checks.observation import Observation, Prepared, SkippedCase, copy_of
-from opwright.checks.time_limit import time_of
+from opwright.checks.time_limit import takes_too_long
 from opwright.contract.inputs.arguments import arguments_of
 from opwright.contract.inputs.case import Case, Size
 from opwright.contract.inputs.layouts import FAR
@@ -38,9 +37,6 @@ __all__ = [
 
 # Who runs.
 KERNEL, REFERENCE = "the kernel", "the reference"
-# A step of a check takes up to so many times as long as the reference: to count its operations, say. A case
-# for which a step is too short is left out, as it would end the whole check; the author's own cases are not.
-_CALLS_IN_A_STEP = 40
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -83,8 +79,10 @@ class Context:
     arguments_on: str = ""
     # The seconds that one step may take.
     timeout: float = 60.0
-    # Cases for which the reference is known to be defined; and whether the kernel returned results on them.
+    # Cases for which the reference is known to be defined; those left out as it takes too long, with the reason; and
+    # whether the kernel returned results on a case.
     admitted: set[Case] = field(default_factory=set)
+    slow: dict[Case, str] = field(default_factory=dict)
     known: dict[Case, bool] = field(default_factory=dict)
     _observed: dict[Case, Observation | SkippedCase] = field(default_factory=dict)
     _weights: dict[Case, int] = field(default_factory=dict)
@@ -126,6 +124,8 @@ class Context:
 
     def prepare(self, case: Case, *, draw: int = 0) -> Prepared | SkippedCase:
         """The arguments of a case, with one of several draws of values, and what the reference gives."""
+        if case in self.slow:
+            return SkippedCase(self.slow[case])
         try:
             arguments = arguments_of(self.op.contract, case, self.arguments_on, draw=draw)
             applicable = self.calls.chosen(arguments)
@@ -143,18 +143,19 @@ class Context:
         return prepared
 
     def prepare_with(self, case: Case, arguments: Sequence[Any]) -> Prepared | SkippedCase:
-        """Arguments of the sizes of a case, and what the reference gives for them."""
+        """Arguments of the sizes of a case, and what the reference gives for them.
+
+        A case for which a step is too short is left out, as it would end the whole check; the author's own cases are
+        not. That is found out once, so that all checks leave out the same cases, and none waits for them again.
+        """
         prepared = self._prepared(case, arguments)
         try:
-            is_asked_for = case.sample is not None or not self.shrinks
-            limit = math.inf if is_asked_for else max(1.0, self.timeout / _CALLS_IN_A_STEP)
-            stop = max(10.0, self.timeout / 2)  # before the step ends
-            took = time_of(lambda: prepared.expected, None if is_asked_for else stop)
-            if limit < took < math.inf:  # the first call may have compiled
-                took = time_of(lambda: self._compute(arguments), stop)
-            if took > limit:
-                seconds = f"{took:.0f} s" if took < math.inf else f"more than {stop:g} s"
-                return SkippedCase(f"the reference takes {seconds}, too long with --timeout {self.timeout:g}")
+            if case in self.admitted or case.sample is not None or not self.shrinks:
+                _ = prepared.expected
+            elif took := takes_too_long(lambda: prepared.expected, lambda: self._compute(arguments), self.timeout):
+                self.runs(KERNEL)  # the reference may have been stopped as it was about to say so
+                self.slow[case] = f"the reference takes {took}, too long with --timeout {self.timeout:g}"
+                return SkippedCase(self.slow[case])
         except Exception as error:  # the reference refuses arguments by any exception
             return SkippedCase(f"the reference raises {type(error).__name__}: {_first_line(error)}")
         return prepared

@@ -150,6 +150,7 @@ class _Server:
             reproduce=job.reproduce,
             selected=job.checks,
             shrinks=not job.case,
+            timeout=job.timeout,
         )
 
     def serve(self) -> None:
@@ -233,11 +234,14 @@ class _Server:
         described, payload = write_tensors([*found.of_inputs, *again])
         self._link.answer({**header, "gradients": described, "raised again": raised}, payload)
 
-    def _answer_check(self, name: str, cases: list[Case], admitted: set[Case], known: dict[Case, bool]) -> None:
+    def _answer_check(
+        self, name: str, cases: list[Case], admitted: set[Case], slow: dict[Case, str], known: dict[Case, bool]
+    ) -> None:
         """Run a check in this process."""
         context = self._context
         context.cases = cases
         context.admitted |= admitted
+        context.slow |= slow
         context.known |= known
         try:
             for result in CHECKS[name](context):

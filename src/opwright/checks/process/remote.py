@@ -212,7 +212,7 @@ class SecondProcess:
 
 def _known_by(context: Context) -> dict[str, Any]:
     """What checks in another process need to know."""
-    return {"cases": context.cases, "admitted": context.admitted, "known": context.known}
+    return {"cases": context.cases, "admitted": context.admitted, "slow": context.slow, "known": context.known}
 
 
 def _raise_failure(header: Mapping[str, Any]) -> None:
