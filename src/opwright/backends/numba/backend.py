@@ -77,7 +77,8 @@ class NumbaBackend(Backend):
         for option in ("parallel", "fastmath"):
             if _is_for_gpu(spec) and spec.options.get(option):
                 raise KernelError(
-                    f"{who}: {option}= is for CPU kernels", fix=f"write cuda.jit({option}=…) if it has it"
+                    f"{who}: {option}= is for CPU kernels",
+                    fix="leave it out: a launcher's kernels have the options of cuda.jit",
                 )
             if not isinstance(spec.options.get(option, False), bool):
                 raise KernelError(

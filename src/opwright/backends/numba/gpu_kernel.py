@@ -1,5 +1,5 @@
 """Kernels of ``numba.cuda``, launched as those of every other language are: on torch's current stream of the tensors'
-device, with tensors for arrays. Numba compiles them to PTX; no GPU is needed for that."""
+device, with tensors for arrays. Numba compiles them to PTX, most of them without a GPU."""
 
 from __future__ import annotations
 
