@@ -7,17 +7,13 @@ three calls, refused, or silently different.
 
 from __future__ import annotations
 
-import argparse
-import collections
-import json
-import warnings
 from typing import Any
 
-import hypothesis
 import numpy as np
 from hypothesis import strategies as st
 
 import opwright as ow
+from tests.backends.numba.counting import main
 from tests.backends.numpy.programs import function_of, verdict_of_calls
 
 _DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
@@ -88,34 +84,5 @@ def verdict_of_a_loop(text: str, left: str, right: str) -> str:
     return verdict_of_calls(function, compiled, [_arguments(call, left, right) for call in range(3)])
 
 
-def count(number: int) -> dict[str, Any]:
-    """The verdicts of so many programs, and the programs that are silently different."""
-    verdicts: collections.Counter[str] = collections.Counter()
-    different: list[dict[str, str]] = []
-
-    @hypothesis.settings(
-        max_examples=number, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
-    )
-    @hypothesis.seed(21)
-    @hypothesis.given(loops())
-    def run(drawn: tuple[str, str, str]) -> None:
-        found = verdict_of_a_loop(*drawn)
-        verdicts[found.partition(":")[0]] += 1
-        if not found.startswith(("same", "raises", "refused")) or found == "refused by comparison":
-            different.append({"program": "\n".join(drawn), "how": found})
-
-    run()
-    return {"programs": sum(verdicts.values()), "verdicts": dict(verdicts), "silently_different": different}
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("number", type=int)
-    parser.add_argument("-o", "--output", help="write the counts to this file")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    text = json.dumps(count(options.number) | {"numpy": np.__version__}, indent=2)
-    print(text)
-    if options.output:
-        with open(options.output, "w") as file:
-            file.write(text + "\n")
+    main(__doc__, loops(), lambda drawn: verdict_of_a_loop(*drawn))

@@ -231,19 +231,11 @@ def either(x: Any, wide: Any) -> Any:
     return np.full(1, value)
 
 
-def converts(x: Any, n: Any) -> Any:
-    return np.uint8(n) + x[0]
-
-
 def meets_the_elements_of_a_loop(x: Any, y: Any) -> Any:
     out = np.zeros(1, np.int64)
     for value in y:  # of int64, and no Python integer
         out[0] = x[0] + value
     return out
-
-
-def takes_an_integer_of_64_bits(x: Any) -> Any:
-    return int(x[0]) + 1
 
 
 def powers(x: Any, n: Any) -> Any:
@@ -262,9 +254,7 @@ REFUSED = [
     (accumulates, (np.full(3, 100, np.int8),), "may be a Python integer"),
     (meets_a_wide_element, (np.ones(1, np.int8), np.ones(1, np.int64)), "may be a Python integer"),
     (meets_the_elements_of_a_loop, (np.full(1, 100, np.int8), np.full(2, 100)), "may be a Python integer"),
-    (takes_an_integer_of_64_bits, (np.full(1, 5, np.uint64),), "more than 64 bits"),
     (either, (np.ones(1, np.int8), True), "which Numba makes int64"),
-    (converts, (np.ones(1, np.uint8), 3), "does not fit into uint8"),
     (powers, (np.ones(1, np.int32), 3), "a power that may be negative"),
     (adds_truth_values, (np.zeros(2, bool),), "truth values as with integers"),
     (negates_a_truth_value, (np.ones(1), np.ones(1, np.int8)), "truth values as with integers"),
@@ -275,6 +265,24 @@ REFUSED = [
 def test_what_may_differ_is_refused(function: Any, arguments: Any, why: str) -> None:
     with pytest.raises(CompileError, match=why):
         compiled(function)(*arguments)
+
+
+def converts(x: Any, n: Any) -> Any:
+    return np.uint8(n) + x[0]
+
+
+def takes_an_integer_of_64_bits(x: Any) -> Any:
+    return int(x[0]) + 1
+
+
+def test_numbers_are_converted_where_they_fit_and_numpy_runs_the_others() -> None:
+    x, y = np.full(1, 5, np.uint8), np.full(1, 5, np.uint64)
+    ours, theirs = compiled(converts), compiled(takes_an_integer_of_64_bits)
+    assert [ours(x, 3), ours(x, 3).dtype] == [8, np.uint8]
+    assert [theirs(y), theirs.refused] == [6, {}]
+    with pytest.raises(OverflowError):
+        ours(x, 300)
+    assert theirs(np.full(1, 2**64 - 1, np.uint64)) == 2**64
 
 
 def test_a_number_of_numpy_as_an_argument_is_not_taken_for_pythons() -> None:

@@ -9,82 +9,28 @@ A number that does not fit where NumPy would raise an error or wrap around makes
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
 import operator
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba import types
-from numba.core import errors
 from numba.core.registry import cpu_target
 from numba.extending import overload
 from numba.np.numpy_support import as_dtype, from_dtype
 
 from opwright.backends.numba.origins import Origin
+from opwright.backends.numba.python_numbers import Facts, as_python, between, fitted, may_differ
+from opwright.backends.numba.refusals import DoesNotFit, bare, refused
 
 __all__ = [
-    "CHECKED", "IN_PLACE", "SHIFTS", "TRUTH_VALUES", "UFUNCS", "DoesNotFit", "Found", "binary", "element",
-    "is_concerned", "is_narrow", "is_python", "is_unclear", "note_write", "noting", "refused", "stored", "unary",
+    "CHECKED", "IN_PLACE", "SHIFTS", "TRUTH_VALUES", "UFUNCS", "binary", "element", "is_concerned", "is_narrow",
+    "is_python", "is_unclear", "store_may_differ", "stored", "unary",
 ]  # fmt: skip
 
 
-class DoesNotFit(OverflowError):
-    """Compiled code met an integer that does not fit into the dtype that NumPy computes with."""
-
-
 TRUTH_VALUES = "Numba computes with truth values as with integers"
-
-
-class _Refused(errors.NumbaError):
-    """Narrow integers are used in a way that Numba computes otherwise than NumPy."""
-
-
-@dataclass
-class Found:
-    """What the passes have noticed in a function and those that it calls.
-
-    Attributes:
-        reasons: where narrow integers are used otherwise than in NumPy, each with its line.
-        writes: whether operations were replaced, which may stop, in one that may write to what it was given.
-    """
-
-    reasons: list[str]
-    writes: bool = False
-
-
-_found: contextvars.ContextVar[Found | None] = contextvars.ContextVar("opwright_narrow_integers", default=None)
-
-
-@contextlib.contextmanager
-def noting() -> Iterator[Found]:
-    """Note what functions that are compiled in this thread do with narrow integers."""
-    found = Found([])
-    token = _found.set(found)
-    try:
-        yield found
-    finally:
-        _found.reset(token)
-
-
-def refused(reason: str) -> _Refused:
-    """The error of a use of narrow integers that differs in Numba, which is noted."""
-    found = _found.get()
-    if found is not None:
-        found.reasons.append(reason)
-    return _Refused(reason)
-
-
-def note_write() -> None:
-    """Note that compiled code may write to what it was given."""
-    found = _found.get()
-    if found is not None:
-        found.writes = True
-
-
 UFUNCS: dict[Any, np.ufunc] = {
     operator.add: np.add, operator.sub: np.subtract, operator.mul: np.multiply, operator.floordiv: np.floor_divide,
     operator.mod: np.remainder, operator.truediv: np.true_divide, operator.and_: np.bitwise_and,
@@ -134,22 +80,17 @@ def _numpys(kind: Any, origin: Origin) -> Any:
     return int if is_python(kind, origin) else as_dtype(element(kind))
 
 
-def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function without annotations: Numba compares those of an overload and of what implements it."""
-    function.__annotations__ = {}
-    return function
-
-
 @functools.cache
-def binary(symbol: Any, left: Origin, right: Origin) -> Callable[..., Any]:
+def binary(symbol: Any, facts: Facts) -> Callable[..., Any]:
     """An operation of two values with NumPy's dtypes, for code that Numba compiles."""
     plain = IN_PLACE.get(symbol, symbol)
+    left, right = facts.origins
 
     def operation(a: Any, b: Any) -> Any:
         return symbol(a, b)
 
     @overload(operation, prefer_literal=True)
-    @_bare
+    @bare
     def typed(a: Any, b: Any) -> Any:
         if not _are_numbers(a, b):
             return lambda a, b: symbol(a, b)
@@ -158,15 +99,7 @@ def binary(symbol: Any, left: Origin, right: Origin) -> Callable[..., Any]:
         if plain is operator.pow and isinstance(element(a), types.Boolean):
             raise refused(TRUTH_VALUES)  # bits ** 2 is of another dtype than bits ** n
         if not (is_concerned(a, left) or is_concerned(b, right)):
-            if not (_are_integers(a, b) and plain in CHECKED):
-                return lambda a, b: symbol(a, b)
-            if isinstance(a, types.Array) or isinstance(b, types.Array):
-                return _on_integers(symbol, plain, a, b, types.int64)
-            is_numpys = left is right is Origin.NUMPY
-            return _shift(plain, types.int64, is_numpys) if plain in SHIFTS else _division(plain, is_numpys)
-        if is_python(a, left) and is_python(b, right):
-            as_int = types.int64
-            return lambda a, b: plain(as_int(a), as_int(b))
+            return _on_int64_or_floats(symbol, plain, a, b, facts)
         if is_unclear(a, left) or is_unclear(b, right):
             raise refused("it meets a number that may be a Python integer or one of NumPy")
         taken = UFUNCS[plain].resolve_dtypes((_numpys(a, left), _numpys(b, right), None))
@@ -175,6 +108,22 @@ def binary(symbol: Any, left: Origin, right: Origin) -> Callable[..., Any]:
         return _on_integers(symbol, plain, a, b, from_dtype(taken[-1]))
 
     return operation
+
+
+def _on_int64_or_floats(symbol: Any, plain: Any, a: Any, b: Any, facts: Facts) -> Any:
+    """An operation of numbers whose dtype is NumPy's in Numba, as Python or NumPy computes it."""
+    if may_differ(plain, (a, b), facts):
+        return as_python(plain, (a, b))
+    if not _are_integers(a, b):
+        return lambda a, b: symbol(a, b)
+    if isinstance(a, types.Array) or isinstance(b, types.Array):
+        return _on_integers(symbol, plain, a, b, types.int64) if plain in CHECKED else lambda a, b: symbol(a, b)
+    if types.uint64 in (types.unliteral(a), types.unliteral(b)):
+        raise refused("a Python integer has more than 63 bits")
+    if plain in SHIFTS:
+        return _shift(plain, types.int64, Origin.NUMPY in facts.origins)
+    as_int = types.int64
+    return lambda a, b: plain(as_int(a), as_int(b))
 
 
 def is_concerned(kind: Any, origin: Origin) -> bool:
@@ -190,17 +139,6 @@ def _are_integers(*kinds: Any) -> bool:
     return all(isinstance(element(kind), types.Integer) for kind in kinds)
 
 
-def _division(plain: Any, is_numpys: bool) -> Any:
-    """A division of int64; Python's integers are not divided by zero."""
-
-    def divided(a: Any, b: Any) -> Any:
-        if b == 0 and not is_numpys:
-            raise DoesNotFit
-        return plain(types.int64(a), types.int64(b))
-
-    return _bare(divided)
-
-
 def _into_floats(symbol: Any, plain: Any, a: Any, b: Any, taken: Any) -> Any:
     """An operation whose result is no integer, which is Numba's if the dtype is NumPy's."""
     _require_result(symbol if isinstance(a, types.Array) else plain, a, b, taken[-1])
@@ -211,7 +149,7 @@ def _on_integers(symbol: Any, plain: Any, a: Any, b: Any, result: Any) -> Any:
     """An operation on integers in NumPy's dtype ``result``; Python integers must fit into it."""
     if plain is operator.pow and not _cannot_be_negative(b):
         raise refused("it is raised to a power that may be negative, which NumPy refuses")
-    fit = _fitted(result)
+    fit = fitted(result)
     if not (isinstance(a, types.Array) or isinstance(b, types.Array)):
         if plain in SHIFTS:
             return _shift(plain, result)
@@ -248,7 +186,7 @@ def _cannot_be_negative(kind: Any) -> bool:
 
 def _shift(plain: Any, result: Any, is_numpys: bool = True) -> Any:
     """A shift by any number of bits: NumPy's is 0 or -1 past the width. Python's may need more bits, or be refused."""
-    fit, bits = _fitted(result), result.bitwidth
+    fit, bits = fitted(result), result.bitwidth
     wide = types.int64 if result.signed else types.uint64
     if plain is operator.lshift:
 
@@ -269,38 +207,7 @@ def _shift(plain: Any, result: Any, is_numpys: bool = True) -> Any:
                 raise DoesNotFit
             return result(-1 if value < 0 else 0)
 
-    return _bare(shifted)
-
-
-@functools.cache
-def _fitted(dtype: Any) -> Callable[..., Any]:
-    """A number as one of ``dtype``, for code that Numba compiles; what does not fit stops it."""
-
-    def fitted(value: Any) -> Any:
-        return value
-
-    @overload(fitted, prefer_literal=True)
-    @_bare
-    def typed(value: Any) -> Any:
-        if isinstance(value, types.Array | types.Boolean | types.Float | types.Complex):
-            return lambda value: value if isinstance(value, types.Array) else dtype(value)
-        low, high = int(dtype.minval), int(dtype.maxval)
-        if isinstance(value, types.IntegerLiteral) and low <= value.literal_value <= high:
-            return lambda value: dtype(value)
-        kind = types.unliteral(value)
-        if low <= kind.minval and kind.maxval <= high:
-            return lambda value: dtype(value)
-        low = max(low, int(kind.minval))
-        high = min(high, int(kind.maxval))
-
-        def checked(value: Any) -> Any:
-            if value < low or value > high:
-                raise DoesNotFit
-            return dtype(value)
-
-        return _bare(checked)
-
-    return fitted
+    return bare(shifted)
 
 
 @functools.cache
@@ -311,7 +218,7 @@ def unary(symbol: Any, origin: Origin) -> Callable[..., Any]:
         return symbol(a)
 
     @overload(operation)
-    @_bare
+    @bare
     def typed(a: Any) -> Any:
         if isinstance(a, types.Boolean):
             raise refused(TRUTH_VALUES)
@@ -330,12 +237,26 @@ def stored(target: Any, value: Any) -> Any:
 
 
 @overload(stored, prefer_literal=True)
-@_bare
+@bare
 def _typed_stored(target: Any, value: Any) -> Any:
     kind = types.unliteral(value)
+    if store_may_differ(target, kind):
+        low, high = between(element(target))
+
+        def checked(target: Any, value: Any) -> Any:
+            if not low < value < high:
+                raise DoesNotFit
+            return value
+
+        return bare(checked)
     if not (isinstance(target, types.Array) and _are_integers(target, kind)) or kind == element(target):
         return lambda target, value: value
     if isinstance(kind, types.Array):
         return lambda target, value: value
-    fit = _fitted(element(target))
+    fit = fitted(element(target))
     return lambda target, value: fit(value)
+
+
+def store_may_differ(target: Any, value: Any) -> bool:
+    """Whether it is a float stored among integers, into which it may not fit."""
+    return _are_integers(target) and isinstance(types.unliteral(value), types.Float)

@@ -30,11 +30,16 @@ def with_numba(
     parallel: bool = False,
     fastmath: bool = False,
     integers: Integers = "numba",
+    argument_limit: int = 1 << 63,
 ) -> Any:
     """Numba's form of a function and of those of its file that it calls; it compiles at the first call.
 
-    Divisions by zero give what NumPy gives. ``integers`` tells how to compute with those narrower than 64 bits: as
-    Numba does, not at all ("refused"), or as NumPy does.
+    Divisions by zero give what NumPy gives.
+
+    Args:
+        integers: how to compute with integers other than int64, and with Python's numbers for which 64 bits may not
+            suffice: as Numba does, not at all ("refused"), or as Python and NumPy do ("numpy").
+        argument_limit: integers among the arguments, and sizes of arrays, will be below it.
 
     Raises:
         CompileError: Numba is not installed, or this is not a Python function.
@@ -48,7 +53,7 @@ def with_numba(
     def jit(each: types.FunctionType, is_helper: bool = True) -> Any:
         options: dict[str, Any] = {"parallel": parallel, "fastmath": fastmath, "boundscheck": check_indices}
         if integers != "numba":
-            options["pipeline_class"] = _pipeline(integers, is_helper)
+            options["pipeline_class"] = _compiler(integers == "numpy", is_helper, argument_limit)
         return numba.njit(each, error_model="numpy", nogil=True, **options)
 
     helpers = {
@@ -59,12 +64,10 @@ def with_numba(
     return jit(replace_globals(function, helpers), is_helper=False)  # type: ignore[arg-type]
 
 
-def _pipeline(integers: Integers, is_helper: bool) -> type:
-    from opwright.backends.numba.pipeline import AsNumba, OfCaller, OfHelper
+def _compiler(replaces: bool, is_helper: bool, argument_limit: int) -> type:
+    from opwright.backends.numba.pipeline import compiler
 
-    if integers == "refused":
-        return AsNumba
-    return OfHelper if is_helper else OfCaller
+    return compiler(replaces, is_helper, argument_limit)
 
 
 def _names_read(function: types.FunctionType) -> list[Any]:

@@ -1,31 +1,41 @@
-"""Which integers of a function are Python's in NumPy, and which are numbers of NumPy; Numba has int64 for both."""
+"""Which numbers of a function are Python's in NumPy, and which are NumPy's; Numba has int64 and float64 for both."""
 
 from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numba import types
 from numba.core import ir
 from numba.core.compiler import run_frontend
 from numba.core.dispatcher import Dispatcher
 from numba.core.ir_utils import build_definitions
 
-__all__ = ["NEW_ARRAYS", "Origin", "Origins"]
+__all__ = ["ANY_NUMBER", "NEW_ARRAYS", "REDUCTIONS", "Origin", "Origins"]
 
 
 class Origin(enum.Enum):
-    """Where an integer of Numba comes from in NumPy."""
+    """Where a number of Numba comes from in NumPy."""
 
-    PYTHON = "a Python integer"
-    ARGUMENT = "an argument"  # a Python integer if it has 64 bits
+    PYTHON = "a Python number"
+    ARGUMENT = "an argument"  # a Python integer if it has 64 bits; a float of either
     NUMPY = "a number of NumPy"
     UNKNOWN = "either"
 
 
-_KNOWN_CALLS = {len: Origin.PYTHON, int: Origin.PYTHON, range: Origin.PYTHON}
+# What they do with an integer does not depend on its width.
+ANY_NUMBER = (range, slice, len, bool, print, int, float, complex, isinstance, tuple, enumerate, zip)
+_PYTHONS = frozenset({len, int, float, complex, bool, round, range})
+_GIVE_ARGUMENTS = frozenset({abs, max, min})
+# Functions whose numbers are NumPy's. (Others, such as np.ndim, give Python's.)
+REDUCTIONS: frozenset[Any] = frozenset(
+    {np.sum, np.prod, np.mean, np.std, np.var, np.min, np.max, np.argmin, np.argmax, np.dot, np.vdot, np.median,
+     np.trace, np.linalg.norm, np.linalg.det}
+)  # fmt: skip
 _COUNTS = frozenset({"shape", "size", "ndim", "itemsize", "nbytes"})
 _PASSED_ON = frozenset({"iternext", "pair_first", "cast"})
 NEW_ARRAYS: frozenset[Any] = frozenset(
@@ -35,10 +45,15 @@ NEW_ARRAYS: frozenset[Any] = frozenset(
 
 
 class Origins:
-    """The origins of the variables of a function in Numba's form, before its types are known."""
+    """The origins of the variables of a function in Numba's form.
 
-    def __init__(self, function: ir.FunctionIR, is_helper: bool) -> None:
+    Args:
+        types_of: the types of variables, once they are known; then an array's elements are numbers of NumPy.
+    """
+
+    def __init__(self, function: ir.FunctionIR, is_helper: bool, types_of: Mapping[str, Any] | None = None) -> None:
         self._function = function
+        self._types: Mapping[str, Any] = types_of or {}
         self._argument = Origin.UNKNOWN if is_helper else Origin.ARGUMENT
         self._of: dict[str, Origin | None] = {}
         definitions = function._definitions
@@ -54,10 +69,6 @@ class Origins:
         """The origin of a variable's value."""
         return self._of.get(variable.name) or Origin.UNKNOWN
 
-    def all(self) -> dict[str, Origin]:
-        """The origin of each variable."""
-        return {name: origin or Origin.UNKNOWN for name, origin in self._of.items()}
-
     def _of_value(self, value: Any) -> Origin | None:
         """The origin of a value; None if what it depends on was not looked at yet."""
         if isinstance(value, ir.Var):
@@ -72,30 +83,55 @@ class Origins:
 
     def _of_expression(self, expression: ir.Expr) -> Origin | None:
         if expression.op in ("binop", "inplace_binop"):
-            return _common(self._of.get(v.name) for v in (expression.lhs, expression.rhs))
+            return _of_operation(self._of.get(expression.lhs.name), self._of.get(expression.rhs.name))
         if expression.op in _PASSED_ON or expression.op == "unary":
             return self._of.get(expression.value.name)
         if expression.op in ("getiter", "exhaust_iter"):  # of an array, elements come; of a range or a shape, integers
             of = self._of.get(expression.value.name)
-            is_python = self._is_shape(expression.value) if expression.op == "exhaust_iter" else of is Origin.PYTHON
+            if self._is_array(expression.value):
+                return Origin.NUMPY
+            is_python = self.is_shape(expression.value) if expression.op == "exhaust_iter" else of is Origin.PYTHON
             return None if of is None else Origin.PYTHON if is_python else Origin.UNKNOWN
         if expression.op == "phi":
             return _common(self._of.get(v.name) for v in expression.incoming_values if isinstance(v, ir.Var))
         if expression.op == "getattr" and expression.attr in _COUNTS:
             return Origin.PYTHON
         if expression.op in ("getitem", "static_getitem"):
-            return Origin.PYTHON if self._is_shape(expression.value) else Origin.UNKNOWN
+            is_numpys = self._is_array(expression.value)
+            return Origin.NUMPY if is_numpys else Origin.PYTHON if self.is_shape(expression.value) else Origin.UNKNOWN
         if expression.op == "call":
-            return _of_call(self.value_of(expression.func))
+            return self._of_call(expression)
         return Origin.UNKNOWN
 
-    def _is_shape(self, variable: ir.Var) -> bool:
+    def _of_call(self, call: ir.Expr) -> Origin | None:
+        function = self.value_of(call.func)
+        if _is_one_of(function, _GIVE_ARGUMENTS):
+            return _common(self._of.get(v.name) for v in call.args)
+        if isinstance(function, Dispatcher):
+            return _of_results(function.py_func)
+        if isinstance(function, np.ufunc) or _is_one_of(function, REDUCTIONS) or _is_class_of_numpy(function):
+            return Origin.NUMPY
+        is_python = _is_one_of(function, _PYTHONS) or getattr(function, "__module__", "") == math.__name__
+        return Origin.PYTHON if is_python else Origin.UNKNOWN
+
+    def _is_array(self, variable: ir.Var) -> bool:
+        return isinstance(self._types.get(variable.name), types.Array)
+
+    def is_shape(self, variable: ir.Var) -> bool:
+        """Whether it is surely the shape of an array."""
         values = self._function._definitions.get(variable.name, [])
         return bool(values) and all(
             isinstance(v, ir.Expr) and ((v.op == "getattr" and v.attr == "shape")
-                                        or (v.op == "exhaust_iter" and self._is_shape(v.value)))
+                                        or (v.op == "exhaust_iter" and self.is_shape(v.value)))
             for v in values
         )  # fmt: skip
+
+    def is_argument(self, variable: ir.Var) -> bool:
+        """Whether it is surely an argument, as it came."""
+        values = self._function._definitions.get(variable.name, [])
+        return bool(values) and all(
+            isinstance(v, ir.Arg) or (isinstance(v, ir.Var) and self.is_argument(v)) for v in values
+        )
 
     def value_of(self, variable: ir.Var) -> Any:
         """The function, module or constant that a name stands for; None if it is not known."""
@@ -137,18 +173,22 @@ def _common(origins: Iterator[Origin | None]) -> Origin | None:
     return found.pop() if len(found) == 1 else Origin.UNKNOWN if found else None
 
 
+def _of_operation(left: Origin | None, right: Origin | None) -> Origin | None:
+    """The origin of a result: a number of NumPy decides."""
+    for decisive in (Origin.NUMPY, Origin.UNKNOWN):
+        if decisive in (left, right):
+            return decisive
+    return _common(iter((left, right)))
+
+
 def _of_constant(value: Any) -> Origin:
     if isinstance(value, np.generic | np.ndarray):
         return Origin.NUMPY
-    return Origin.PYTHON if isinstance(value, int) else Origin.UNKNOWN
+    return Origin.PYTHON if isinstance(value, int | float | complex) else Origin.UNKNOWN
 
 
-def _of_call(function: Any) -> Origin:
-    if isinstance(function, Dispatcher):
-        return _of_results(function.py_func)
-    if isinstance(function, type) and issubclass(function, np.generic):
-        return Origin.NUMPY
-    return next((origin for known, origin in _KNOWN_CALLS.items() if function is known), Origin.UNKNOWN)
+def _is_class_of_numpy(function: Any) -> bool:
+    return isinstance(function, type) and issubclass(function, np.generic)
 
 
 @functools.lru_cache(maxsize=256)

@@ -14,9 +14,13 @@ from opwright.backends.numpy.finishing import Finishing
 from opwright.contract.dtypes import short
 from opwright.contract.numpy.comparison import is_foreign_array
 
-__all__ = ["NUMPY", "Choices", "Form", "MeasuredWays", "QuickWay", "form_of", "quick_key", "shown"]
+__all__ = [
+    "NUMPY", "SMALL", "Choices", "Form", "MeasuredWays", "QuickWay", "form_of", "is_small", "quick_key", "shown",
+]  # fmt: skip
 
 NUMPY = "NumPy"
+# Products of two integers below this fit into 64 bits. Calls with larger arguments are of other forms.
+SMALL = 1 << 31
 _MOST_KEYS = 4096
 _CLEARLY = 0.9
 
@@ -108,11 +112,20 @@ def quick_key(args: Sequence[Any]) -> Any:
         kind = type(value)
         if kind is np.ndarray:
             key += (value.dtype, value.shape)
-        elif kind is float or kind is int:
+        elif kind is int:
+            key.append(kind if -SMALL < value < SMALL else "large")
+        elif kind is float:
             key.append(kind)
         else:
             return None
     return tuple(key)
+
+
+def is_small(value: Any) -> bool:
+    """Whether an argument is no integer of :data:`SMALL` or more, and no array of so many elements."""
+    if isinstance(value, np.ndarray):
+        return value.size < SMALL
+    return not isinstance(value, int) or -SMALL < value < SMALL
 
 
 def form_of(like: Any, leaves: Sequence[Any]) -> tuple[Form, bool]:
@@ -121,12 +134,13 @@ def form_of(like: Any, leaves: Sequence[Any]) -> tuple[Form, bool]:
     sizes: list[int] = []
     for leaf in leaves:
         if isinstance(leaf, np.ndarray):
-            kinds.append((leaf.dtype, leaf.ndim, leaf.flags.c_contiguous))
+            kinds.append((leaf.dtype, leaf.ndim, leaf.flags.c_contiguous, is_small(leaf)))
             sizes.append(leaf.size.bit_length() // 2)
         elif isinstance(leaf, torch.Tensor):
             kinds.append((leaf.dtype, leaf.device, leaf.requires_grad, leaf.dim()))
         else:
-            kinds.append(type(leaf) if isinstance(leaf, int | float | np.generic) else _hashable(leaf))
+            is_number = isinstance(leaf, int | float | np.generic)
+            kinds.append((type(leaf), is_small(leaf)) if is_number else _hashable(leaf))
     on_arrays = not any(isinstance(leaf, torch.Tensor) or is_foreign_array(leaf) for leaf in leaves)
     return Form((tree.form(like), tuple(kinds)), tuple(sizes)), on_arrays
 

@@ -17,7 +17,7 @@ from opwright.backends.numpy import tracing
 from opwright.backends.numpy.choice import NUMPY, Choices, Form, MeasuredWays, QuickWay, form_of, quick_key, shown
 from opwright.backends.numpy.finishing import Finishing, finish
 from opwright.backends.numpy.numba_compiled import NumbaCompiled, Stopped
-from opwright.backends.numpy.state import State, refuse_subclasses
+from opwright.backends.numpy.state import Copies, State, refuse_subclasses
 from opwright.backends.numpy.statements import first_difference
 from opwright.backends.numpy.torch_compiled import Compilation, TorchCompiled
 from opwright.backends.numpy.verification import (
@@ -223,7 +223,7 @@ class CompiledNumpy:
     def _run_quickly(self, key: Any, quick: QuickWay, args: Any) -> Any:
         """Run what an earlier call with the same types, dtypes and shapes has run; NotImplemented if it cannot."""
         way = quick.way
-        saved = self._saved(way, args, {})
+        saved = self._saved(way, args, {}, are_plain=True)
         token = _running.set(_Arguments(args) if self._verify != "never" else None)
         try:
             result = self._ways[way].quickly(key, args)
@@ -281,11 +281,13 @@ class CompiledNumpy:
             self._choices.forget_quick_ways()
         self._finishing[kind, way] = finishing
 
-    def _saved(self, way: str, args: Any, keywords: dict[str, Any]) -> State | None:
+    def _saved(self, way: str, args: Any, keywords: dict[str, Any], are_plain: bool = False) -> State | Copies | None:
         """What compiled code may have written when it stops. Numba writes to arguments only."""
-        return State(args, keywords) if self._ways[way].may_stop else None
+        if not self._ways[way].may_stop:
+            return None
+        return Copies(args) if are_plain else State(args, keywords)
 
-    def _stopped(self, stopped: Stopped, way: str, call: Call, saved: State | None) -> Any:
+    def _stopped(self, stopped: Stopped, way: str, call: Call, saved: State | Copies | None) -> Any:
         """NumPy's result of a call that compiled code could not end; it runs calls of this size from now on."""
         self.refused[way] = stopped.message.removeprefix(f"{self._name}: ")
         if saved is not None:
@@ -325,8 +327,8 @@ class CompiledNumpy:
 
     def _run_short(self, way: str, *args: Any, **kwargs: Any) -> Any:
         """Run compiled code as later calls do."""
-        self._saved(way, args, kwargs)
         key = None if kwargs else quick_key(args)
+        self._saved(way, args, kwargs, are_plain=key is not None)
         if key is not None:
             self._ways[way].remember(key, args)
             result = self._ways[way].quickly(key, args)

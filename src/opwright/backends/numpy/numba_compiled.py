@@ -12,7 +12,7 @@ import numpy as np
 from opwright import tree
 from opwright.backends.build_tools import build_tools
 from opwright.backends.numba.jit import Integers, first_line, with_numba
-from opwright.backends.numpy.choice import shown
+from opwright.backends.numpy.choice import SMALL, is_small, shown
 from opwright.backends.numpy.torch_compiled import Compilation
 from opwright.errors import CompileError
 
@@ -35,17 +35,26 @@ class NumbaCompiled:
         self._name = name
         self._jitted: Any = None
         self._integers: Integers = "refused"
+        self._argument_limit = SMALL
         self._known = 0
         self._quick: dict[Any, list[bool]] = {}
         self.may_stop = False
         self.compilations: list[Compilation] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = tree.leaves((args, kwargs))
+        if any(isinstance(leaf, int) and not -(2**63) <= leaf < 2**63 for leaf in leaves):
+            raise Stopped(f"{self._name}: an integer of more than 64 bits", fix="let NumPy run it, as it does now")
+        if not all(map(is_small, leaves)) and self._argument_limit == SMALL:
+            self._argument_limit = 1 << 63
+            self._forget()
         if self._jitted is None:
-            self._refuse(tree.leaves((args, kwargs)))
-            self._jitted = with_numba(self._function, self._name, integers=self._integers)
+            self._refuse(leaves)
+            self._jitted = with_numba(
+                self._function, self._name, integers=self._integers, argument_limit=self._argument_limit
+            )
         if self._integers == "numpy":
-            self._refuse_numbers(tree.leaves((args, kwargs)))
+            self._refuse_numbers(leaves)
         signatures = self._jitted.signatures
         if len(signatures) != self._known or not signatures:
             return self._first(args, kwargs)
@@ -67,14 +76,20 @@ class NumbaCompiled:
 
     def _stopped(self, error: OverflowError) -> Exception:
         """What to raise for an integer that does not fit: another error if the function has raised it itself."""
-        from opwright.backends.numba.integers import DoesNotFit
+        from opwright.backends.numba.refusals import DoesNotFit
 
         if not isinstance(error, DoesNotFit):
             return error
         return Stopped(
-            f"{self._name}: compiled by Numba, it met an integer that does not fit into the dtype of NumPy's result",
-            fix='pass wider integers, or use compiler="torch"',
+            f"{self._name}: compiled by Numba, it met a number that does not fit, a division by zero or the like, "
+            "which Python or NumPy may treat otherwise",
+            fix="let NumPy run such calls, as it does now",
         )
+
+    def _forget(self) -> None:
+        """Compile anew at the next call."""
+        self._jitted, self._known = None, 0
+        self._quick.clear()
 
     def quickly(self, key: Any, args: Any) -> Any:
         """The result of a call like an earlier one; NotImplemented for arrays of another layout."""
@@ -89,7 +104,7 @@ class NumbaCompiled:
             self._quick[key] = [a.flags.c_contiguous for a in args if type(a) is np.ndarray]
 
     def _first(self, args: Any, kwargs: Any) -> Any:
-        from opwright.backends.numba.integers import noting
+        from opwright.backends.numba.refusals import noting
 
         self._refuse(tree.leaves((args, kwargs)))
         start = time.perf_counter()
@@ -105,8 +120,7 @@ class NumbaCompiled:
                 if self._integers == "numpy" or not has_narrow:
                     raise self._not_compiled((found.reasons or [first_line(error)])[0], str(error)) from error
                 self._integers = "numpy"
-                self._jitted, self._known = None, 0
-                self._quick.clear()
+                self._forget()
                 return self(*args, **kwargs)
             finally:
                 self.may_stop |= found.writes

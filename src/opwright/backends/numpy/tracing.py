@@ -231,7 +231,11 @@ def _place(error: Exception, text: str) -> str:
 # Fixes by a pattern in torch's message; the first match counts.
 _FIXES = (
     (r"numpy function.*unsupported|in torch\.\w*numpy", "write it with functions that docs/numpy.md lists as working"),
-    (r"[Dd]ata-dependent (branching|jump|control)", "choose by np.where instead of `if`: both sides are computed"),
+    (
+        r"[Dd]ata-dependent (branching|jump|control)",
+        "choose by np.where instead of `if` (both sides are computed), or let Numba compile it: "
+        'compile_numpy(compiler="auto"), @op.numba',
+    ),
     (r"two (different )?devices", "pass every array as an argument, or make it within the function"),
     (r"ndarray\.dtype", "take the dtype outside and pass it as an argument, or write it out (np.float32)"),
     (r"`print`|builtin operator 'print'|builtin print", "print outside of the compiled function"),

@@ -1,0 +1,44 @@
+"""What is known of a function's numbers before they have types: where they come from, and how large they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numba.core import ir
+
+from opwright.backends.numba.bounds import Bounds
+from opwright.backends.numba.origins import Origin, Origins
+from opwright.backends.numba.python_numbers import Facts
+
+__all__ = ["Analysis"]
+
+
+class Analysis:
+    """A function in Numba's form.
+
+    Args:
+        is_helper: it is called by a compiled one, with numbers of any kind.
+        argument_limit: the largest magnitude of an argument, and of the size of an array that is one.
+        types_of: the types of variables, where they are known.
+    """
+
+    def __init__(
+        self,
+        function: ir.FunctionIR,
+        is_helper: bool,
+        argument_limit: int,
+        types_of: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.origins = Origins(function, is_helper, types_of)
+        self._bounds = Bounds(function, self.origins, argument_limit)
+
+    def of(self, variable: ir.Var) -> Origin:
+        """The origin of a variable's value."""
+        return self.origins.of(variable)
+
+    def facts(self, plain: Any, left: ir.Var, right: ir.Var) -> Facts:
+        """What is known of an operation."""
+        divisor = self.origins.value_of(right)
+        divides = isinstance(divisor, int | float | complex) and divisor != 0
+        return Facts((self.of(left), self.of(right)), self._bounds.fits(plain, [left, right]), divides)

@@ -1,0 +1,220 @@
+"""Where a function, as Numba has typed it, gives other numbers than Python and NumPy."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numba import types
+from numba.core import ir
+from numba.np.numpy_support import as_dtype, from_dtype
+
+from opwright.backends.numba.analysis import Analysis
+from opwright.backends.numba.integers import (
+    CHECKED,
+    IN_PLACE,
+    SHIFTS,
+    TRUTH_VALUES,
+    UFUNCS,
+    element,
+    is_concerned,
+    is_narrow,
+    is_python,
+    is_unclear,
+    store_may_differ,
+)
+from opwright.backends.numba.origins import ANY_NUMBER, Origin
+from opwright.backends.numba.python_numbers import DIVISIONS, call_may_differ, may_differ
+
+__all__ = ["Examined"]
+
+# Modules whose functions replace others, and follow NumPy's rules.
+_OURS = frozenset({may_differ.__module__, is_narrow.__module__})
+
+
+class Examined:
+    """One function with its types."""
+
+    def __init__(self, types_of: Mapping[str, Any], analysis: Analysis, returned: Any, is_replaced: bool) -> None:
+        self._types = types_of
+        self._analysis = analysis
+        self._returned = returned
+        self._is_replaced = is_replaced
+
+    def reason(self, statement: Any) -> str:
+        """Why a statement gives another number than Python and NumPy, "" if it does not."""
+        if isinstance(statement, ir.SetItem | ir.StaticSetItem):
+            return self._of_store(statement)
+        if not isinstance(statement, ir.Assign):
+            return ""
+        value, target = statement.value, self._types[statement.target.name]
+        if isinstance(value, ir.Var):
+            return self._merged([value], target)
+        if not isinstance(value, ir.Expr):
+            return ""
+        if value.op == "phi":
+            return self._merged([v for v in value.incoming_values if isinstance(v, ir.Var)], target)
+        if value.op == "cast":
+            return self._merged([value.value], self._returned)
+        if value.op in ("binop", "inplace_binop", "unary") and (value.fn in UFUNCS or value.fn in IN_PLACE):
+            return self._of_operation(value, target)
+        if value.op == "build_list":
+            return self._merged(value.items, target.dtype)
+        return self._of_call(value, target) if value.op == "call" else ""
+
+    def _of_operation(self, expression: ir.Expr, target: Any) -> str:
+        """Why an operation that was not replaced may differ."""
+        operands = [expression.value] if expression.op == "unary" else [expression.lhs, expression.rhs]
+        kinds = [element(self._types[v.name]) for v in operands]
+        for variable, kind in zip(operands, kinds, strict=True):
+            if self._is_concerned(variable):
+                return f"Numba computes with {kind} in another dtype than NumPy"
+        if all(isinstance(kind, types.Boolean) for kind in kinds) and not isinstance(element(target), types.Boolean):
+            return TRUTH_VALUES
+        if expression.op == "unary":
+            return ""
+        plain = IN_PLACE.get(expression.fn, expression.fn)
+        if plain is operator.pow and isinstance(kinds[0], types.Boolean):
+            return TRUTH_VALUES
+        if all(isinstance(kind, types.Integer) for kind in kinds) and plain in CHECKED:
+            return self._of_checked(plain, expression)
+        return self._of_pythons(plain, expression)
+
+    def _of_checked(self, plain: Any, expression: ir.Expr) -> str:
+        """Why a shift or division of integers may differ: by numbers that only Python, or nobody, accepts."""
+        right = self._types[expression.rhs.name]
+        if plain in SHIFTS:
+            is_usual = isinstance(right, types.IntegerLiteral) and 0 <= right.literal_value < 64
+            return "" if is_usual else "Numba shifts by less than 64 bits only"
+        return self._of_pythons(plain, expression)
+
+    def _of_pythons(self, plain: Any, expression: ir.Expr) -> str:
+        """Why an operation of numbers that may be Python's may differ."""
+        kinds = self._types[expression.lhs.name], self._types[expression.rhs.name]
+        if not may_differ(plain, kinds, self._analysis.facts(plain, expression.lhs, expression.rhs)):
+            return ""
+        if plain in DIVISIONS:
+            return "Numba divides by zero as NumPy does, not as Python"
+        return "Python's numbers may need more than 64 bits"
+
+    def _of_store(self, statement: ir.SetItem | ir.StaticSetItem) -> str:
+        if self._is_replaced:
+            return ""
+        differs = store_may_differ(self._types[statement.target.name], self._types[statement.value.name])
+        return "a float that does not fit into an integer is refused by NumPy, and not by Numba" if differs else ""
+
+    def _origin(self, variable: ir.Var) -> Origin:
+        return self._analysis.of(variable)
+
+    def _is_concerned(self, variable: ir.Var) -> bool:
+        return is_concerned(self._types[variable.name], self._origin(variable))
+
+    def _merged(self, variables: list[ir.Var], target: Any) -> str:
+        """Why a name that has these values is not what it is in NumPy."""
+        for variable in variables:
+            kind = types.unliteral(self._types[variable.name])
+            if self._is_concerned(variable) and kind != types.unliteral(target):
+                return f"a name has numbers of {kind} and others, which Numba makes {types.unliteral(target)}"
+        return ""
+
+    def _of_call(self, call: ir.Expr, target: Any) -> str:
+        function = self._types[call.func.name]
+        arguments = [*call.args, *(variable for _, variable in call.kws)]
+        reason = self._of_python_function(_python_function(function), arguments, target)
+        if reason:
+            return reason
+        this = function.this if isinstance(function, types.BoundFunction) else None
+        concerned = [v for v in arguments if self._is_concerned(v)]
+        if not concerned and (this is None or not is_narrow(this)):
+            return self._of_conversion(function, call)
+        called = _python_function(function)
+        if called is None or called in ANY_NUMBER:
+            return ""
+        try:
+            results = [
+                np.result_type(_example_result(called, this, call, values)) for values in self._examples(arguments)
+            ]
+        except Exception as error:
+            return f"{_name(called)} of a narrow integer is not known: {error}"
+        theirs = [from_dtype(dtype) for dtype in results]
+        if any(t != theirs[0] for t in theirs):
+            return f"{_name(called)} may give a Python integer or a number of NumPy"
+        if theirs[0] != element(target):
+            return f"{_name(called)} gives {theirs[0]} in NumPy and {element(target)} in Numba"
+        return ""
+
+    def _of_python_function(self, called: Any, arguments: list[ir.Var], target: Any) -> str:
+        """Why a call of one of Python's functions may differ."""
+        kinds = tuple(self._types[v.name] for v in arguments)
+        if called is sum and isinstance(target, types.Integer) and not isinstance(kinds[0], types.Array):
+            return "a sum of Python's integers may need more than 64 bits"
+        if isinstance(called, str) or called is None:
+            return ""
+        if called in UFUNCS or called in IN_PLACE:
+            return f"operator.{_name(called)} is not written as an operator"
+        return f"{_name(called)} gives what NumPy gives, not what Python does" if call_may_differ(called, kinds) else ""
+
+    def _of_conversion(self, function: Any, call: ir.Expr) -> str:
+        """Why ``np.uint8(x)`` and the like may differ: NumPy refuses a Python integer that does not fit."""
+        if not isinstance(function, types.NumberClass) or not is_narrow(function.dtype) or len(call.args) != 1:
+            return ""
+        kind = self._types[call.args[0].name]
+        if not isinstance(types.unliteral(kind), types.Integer) or self._origin(call.args[0]) is Origin.NUMPY:
+            return ""
+        literal = kind.literal_value if isinstance(kind, types.IntegerLiteral) else None
+        if literal is not None and function.dtype.minval <= literal <= function.dtype.maxval:
+            return ""
+        return f"a Python integer that does not fit into {function.dtype} is refused by NumPy, and not by Numba"
+
+    def _examples(self, variables: list[ir.Var]) -> Iterator[tuple[Any, ...]]:
+        """Small values of the types of these variables; both kinds of integers where the kind is not known."""
+        yield from itertools.product(*(_example(self._types[v.name], self._origin(v)) for v in variables))
+
+
+def _python_function(function: Any) -> Any:
+    """The Python function that a call of this type runs; None for one that is compiled by these rules, too."""
+    if isinstance(function, types.Dispatcher):
+        return None
+    if isinstance(function, types.BoundFunction):
+        key: Any = function.template.key  # type: ignore[attr-defined]  # "array.sum", or the type and "sum"
+        return key[-1] if isinstance(key, tuple) else str(key).rpartition(".")[2]
+    if isinstance(function, types.NumberClass):
+        return as_dtype(function.dtype).type
+    key = getattr(function, "typing_key", None)
+    if getattr(key, "__module__", None) in _OURS:
+        return None
+    return key
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", function))
+
+
+def _example(kind: Any, origin: Origin) -> list[Any]:
+    if isinstance(kind, types.Array):
+        return [np.ones((2,) * kind.ndim, as_dtype(element(kind)))]
+    if isinstance(kind, types.NumberClass | types.DType):
+        return [as_dtype(kind.dtype)]
+    if isinstance(kind, types.Literal) and not isinstance(kind, types.IntegerLiteral):
+        return [kind.literal_value]
+    if isinstance(kind, types.NoneType):
+        return [None]
+    number = as_dtype(types.unliteral(kind)).type(1)
+    if is_python(kind, origin):
+        return [1]
+    return [1, number] if is_unclear(kind, origin) else [number]
+
+
+def _example_result(called: Any, this: Any, call: ir.Expr, values: Any) -> Any:
+    positional, named = values[: len(call.args)], values[len(call.args) :]
+    keywords = dict(zip((name for name, _ in call.kws), named, strict=True))
+    if this is not None:
+        return getattr(_example(this, Origin.NUMPY)[0], called)(*positional, **keywords)
+    if called in (max, min):  # gives one of its arguments: all must have the same type
+        kinds = {type(value) for value in positional}
+        if len(kinds) > 1:
+            raise TypeError(f"its arguments are {' and '.join(sorted(k.__name__ for k in kinds))}")
+    return called(*positional, **keywords)
