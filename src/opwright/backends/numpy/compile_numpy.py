@@ -135,7 +135,7 @@ class CompiledNumpy:
             options = (chosen, default_float_dtype, fullgraph, dynamic)
             self._ways["torch.compile"] = TorchCompiled(function, self._name, *options, self._about_to_compile)
         if compiler == "numba" or (compiler == "auto" and has_numba()):
-            self._ways["numba"] = NumbaCompiled(function, self._name)
+            self._ways["numba"] = NumbaCompiled(function, self._name, self._about_to_compile)
         self._choices = Choices()
         self._finishing: dict[Any, Finishing | None] = {}
         # Kinds of calls of which several forms are compiled, whose results are finished in different ways.

@@ -11,12 +11,17 @@ import numpy as np
 
 from opwright import tree
 from opwright.backends.build_tools import build_tools
+from opwright.backends.numba.constants import Constants
 from opwright.backends.numba.jit import Integers, first_line, with_numba
 from opwright.backends.numpy.choice import SMALL, is_small, shown
 from opwright.backends.numpy.torch_compiled import Compilation
 from opwright.errors import CompileError
 
 __all__ = ["NumbaCompiled", "Stopped"]
+
+
+# How often compiled code follows what it takes for constants.
+_MOST_CHANGES = 8
 
 
 class Stopped(CompileError):
@@ -30,9 +35,12 @@ class NumbaCompiled:
         may_stop: whether it may stop with :class:`Stopped` after it has written to what it was given.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, about_to_compile: Callable[[], None]) -> None:
         self._function = function
         self._name = name
+        self._about_to_compile = about_to_compile
+        self._constants = Constants(function)
+        self._changes = 0
         self._jitted: Any = None
         self._integers: Integers = "refused"
         self._argument_limit = SMALL
@@ -48,6 +56,8 @@ class NumbaCompiled:
         if not all(map(is_small, leaves)) and self._argument_limit == SMALL:
             self._argument_limit = 1 << 63
             self._forget()
+        if not self._constants.are_current():
+            self._take_constants()
         if self._jitted is None:
             self._refuse(leaves)
             self._jitted = with_numba(
@@ -91,10 +101,23 @@ class NumbaCompiled:
         self._jitted, self._known = None, 0
         self._quick.clear()
 
+    def _take_constants(self) -> None:
+        """Take what names outside of the function have now for constants."""
+        self._changes += 1
+        if self._changes > _MOST_CHANGES:
+            why = f"{self._name}: what it reads from outside has changed {self._changes} times"
+            raise Stopped(why, fix="pass it as an argument, or let NumPy run such calls, as it does now")
+        self._forget()
+        self._constants = Constants(self._function)
+
     def quickly(self, key: Any, args: Any) -> Any:
-        """The result of a call like an earlier one; NotImplemented for arrays of another layout."""
+        """The result of a call like an earlier one; NotImplemented if layouts or constants are others."""
         layouts = self._quick.get(key)
-        if layouts is None or layouts != [a.flags.c_contiguous for a in args if type(a) is np.ndarray]:
+        if (
+            layouts is None
+            or not self._constants.are_current()
+            or layouts != [a.flags.c_contiguous for a in args if type(a) is np.ndarray]
+        ):
             return NotImplemented
         return self._run(args, {})
 
@@ -107,6 +130,7 @@ class NumbaCompiled:
         from opwright.backends.numba.refusals import noting
 
         self._refuse(tree.leaves((args, kwargs)))
+        self._about_to_compile()
         start = time.perf_counter()
         build_tools().notify(f"compiling {self._name} (numba); this call waits for it")
         with warnings.catch_warnings(), noting() as found:
