@@ -204,3 +204,22 @@ def test_a_program_that_is_different_is_found(monkeypatch: pytest.MonkeyPatch) -
     plain = functools.partial(numba_compiled.with_numba, integers="numba")
     monkeypatch.setattr(numba_compiled, "with_numba", lambda *a, **k: plain(*a))
     assert verdict_of_numbers(text).startswith("silently different")
+
+
+def of_a_helper(n: Any) -> Any:
+    return calls_a_helper(n) + multiplied(n, n)
+
+
+def calls_itself(n: Any) -> Any:
+    return 1 if n < 2 else n * calls_itself(n - 1)
+
+
+def test_helpers_of_helpers_are_compiled() -> None:
+    ours = compiled(of_a_helper)
+    assert [ours(4), ours(5)] == [28, 40]
+    assert ours(2**40) == of_a_helper(2**40)
+
+
+def test_a_function_that_calls_itself_is_refused() -> None:
+    with pytest.raises(CompileError, match="calls_itself"):
+        compiled(calls_itself)(4)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+from opwright.backends.names_in_code import captured, used_globals
 from opwright.contract.reference import replace_globals
 from opwright.errors import CompileError
 
@@ -50,18 +51,25 @@ def with_numba(
         raise CompileError(f"{who}: Numba compiles Python functions only", fix="pass a function that is defined by def")
     import numba
 
-    def jit(each: types.FunctionType, is_helper: bool = True) -> Any:
+    def jit(each: types.FunctionType, is_helper: bool) -> Any:
         options: dict[str, Any] = {"parallel": parallel, "fastmath": fastmath, "boundscheck": check_indices}
         if integers != "numba":
             options["pipeline_class"] = _compiler(integers == "numpy", is_helper, argument_limit)
         return numba.njit(each, error_model="numpy", nogil=True, **options)
 
-    helpers = {
-        id(value): jit(replace_globals(value, {}))  # type: ignore[arg-type]
-        for value in _names_read(function)
-        if isinstance(value, types.FunctionType) and value.__module__ == function.__module__ and value is not function
-    }
-    return jit(replace_globals(function, helpers), is_helper=False)  # type: ignore[arg-type]
+    made: dict[int, Any] = {}
+
+    def compiled(each: types.FunctionType, callers: tuple[types.FunctionType, ...]) -> Any:
+        """The function with those that it calls; one that calls itself, however indirectly, is left to Numba."""
+        helpers = {}
+        for helper in _helpers_of(each):
+            if helper is not each and helper not in callers:
+                if id(helper) not in made:
+                    made[id(helper)] = compiled(helper, (*callers, each))
+                helpers[id(helper)] = made[id(helper)]
+        return jit(replace_globals(each, helpers), is_helper=bool(callers))  # type: ignore[arg-type]
+
+    return compiled(function, ())
 
 
 def _compiler(replaces: bool, is_helper: bool, argument_limit: int) -> type:
@@ -70,9 +78,11 @@ def _compiler(replaces: bool, is_helper: bool, argument_limit: int) -> type:
     return compiler(replaces, is_helper, argument_limit)
 
 
-def _names_read(function: types.FunctionType) -> list[Any]:
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return [*cells, *(function.__globals__.get(name) for name in function.__code__.co_names)]
+def _helpers_of(function: types.FunctionType) -> Iterator[types.FunctionType]:
+    """The functions of its file that a function names."""
+    for watched in (*used_globals(function), *captured(function)):
+        if isinstance(watched.value, types.FunctionType) and watched.value.__module__ == function.__module__:
+            yield watched.value
 
 
 def first_line(error: Exception) -> str:
