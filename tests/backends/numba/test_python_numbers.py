@@ -187,6 +187,52 @@ def test_sums_of_integers_are_refused() -> None:
         compiled(lambda a, b: sum((a, b)))(1, 2)
 
 
+def total(x: Any) -> Any:
+    result = 0
+    for value in x:
+        result += value
+    return result
+
+
+def clamped(x: Any) -> Any:
+    return max(0, x)
+
+
+def ratio(x: Any, y: Any) -> Any:
+    if y == 0:
+        return 0
+    return x / y
+
+
+def both(x: Any) -> Any:
+    result = 0
+    for value in x:
+        result += value
+    return result, 1
+
+
+@pytest.mark.parametrize(
+    ("function", "usual", "integer"),
+    [
+        (total, (np.array([0.5, 0.2]),), (np.zeros(0),)),
+        (clamped, (0.5,), (-1.5,)),
+        (ratio, (1.0, 3.0), (1.0, 0)),
+        (lambda x: x if x < 1 else True, (0.5,), (2.5,)),
+    ],
+)
+def test_a_result_that_is_an_integer_on_one_way_is_one(function: Any, usual: Any, integer: Any) -> None:
+    ours = compiled(function)
+    assert outcome(ours, usual) == outcome(function, usual)
+    assert outcome(ours, usual) == outcome(function, usual)
+    assert not ours.refused
+    assert outcome(ours, integer) == outcome(function, integer)
+
+
+def test_a_tuple_of_what_is_an_integer_on_one_way_is_refused() -> None:
+    with pytest.raises(CompileError, match="an integer on one way and a float on another"):
+        compiled(both)(np.array([0.5]))
+
+
 @pytest.mark.slow  # Numba compiles each program for seconds
 def test_drawn_numbers_are_the_same_or_refused() -> None:
     from tests.backends.numba.counting import count

@@ -16,6 +16,7 @@ from opwright.backends.numba.analysis import Analysis
 from opwright.backends.numba.integers import (
     CHECKED,
     IN_PLACE,
+    POWERS,
     SHIFTS,
     TRUTH_VALUES,
     UFUNCS,
@@ -26,8 +27,11 @@ from opwright.backends.numba.integers import (
     is_unclear,
     store_may_differ,
 )
+from opwright.backends.numba.mixed import Mixed
+from opwright.backends.numba.numpy_functions import numpys_call_may_differ, refuses_powers
 from opwright.backends.numba.origins import ANY_NUMBER, Origin
 from opwright.backends.numba.python_numbers import DIVISIONS, call_may_differ, may_differ
+from opwright.backends.numba.refusals import note_mixture
 
 __all__ = ["Examined"]
 
@@ -38,8 +42,19 @@ _OURS = frozenset({may_differ.__module__, is_narrow.__module__})
 class Examined:
     """One function with its types."""
 
-    def __init__(self, types_of: Mapping[str, Any], analysis: Analysis, returned: Any, is_replaced: bool) -> None:
+    def __init__(
+        self,
+        types_of: Mapping[str, Any],
+        analysis: Analysis,
+        returned: Any,
+        mixed: Mixed,
+        *,
+        is_replaced: bool,
+        stops_at_integers: bool,
+    ) -> None:
         self._types = types_of
+        self._mixed = mixed
+        self._stops_at_integers = stops_at_integers
         self._analysis = analysis
         self._returned = returned
         self._is_replaced = is_replaced
@@ -58,7 +73,7 @@ class Examined:
         if value.op == "phi":
             return self._merged([v for v in value.incoming_values if isinstance(v, ir.Var)], target)
         if value.op == "cast":
-            return self._merged([value.value], self._returned)
+            return self._merged([value.value], self._returned) or self._of_return(value.value)
         if value.op in ("binop", "inplace_binop", "unary") and (value.fn in UFUNCS or value.fn in IN_PLACE):
             return self._of_operation(value, target)
         if value.op == "build_list":
@@ -79,6 +94,8 @@ class Examined:
         plain = IN_PLACE.get(expression.fn, expression.fn)
         if plain is operator.pow and isinstance(kinds[0], types.Boolean):
             return TRUTH_VALUES
+        if plain is operator.pow and refuses_powers(*(self._types[v.name] for v in operands)):
+            return POWERS
         if all(isinstance(kind, types.Integer) for kind in kinds) and plain in CHECKED:
             return self._of_checked(plain, expression)
         return self._of_pythons(plain, expression)
@@ -99,6 +116,16 @@ class Examined:
         if plain in DIVISIONS:
             return "Numba divides by zero as NumPy does, not as Python"
         return "Python's numbers may need more than 64 bits"
+
+    def _of_return(self, returned: ir.Var) -> str:
+        """Why what is returned may be of another class than in Python."""
+        if self._mixed.holds_mixed(returned):
+            return "a result is an integer on one way and a float on another; write 0.0 for 0"
+        is_float = isinstance(types.unliteral(self._returned), types.Float)
+        if self._stops_at_integers or not (is_float and self._mixed.may_return_integer(returned)):
+            return ""
+        note_mixture()
+        return "the result is an integer on one way and a float on another; write 0.0 for 0"
 
     def _of_store(self, statement: ir.SetItem | ir.StaticSetItem) -> str:
         if self._is_replaced:
@@ -155,6 +182,8 @@ class Examined:
             return ""
         if called in UFUNCS or called in IN_PLACE:
             return f"operator.{_name(called)} is not written as an operator"
+        if numpys_call_may_differ(called, kinds):
+            return f"{_name(called)} gives something else than NumPy for some values"
         return f"{_name(called)} gives what NumPy gives, not what Python does" if call_may_differ(called, kinds) else ""
 
     def _of_conversion(self, function: Any, call: ir.Expr) -> str:

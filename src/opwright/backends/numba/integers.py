@@ -20,16 +20,18 @@ from numba.core.registry import cpu_target
 from numba.extending import overload
 from numba.np.numpy_support import as_dtype, from_dtype
 
+from opwright.backends.numba.numpy_functions import refuses_powers
 from opwright.backends.numba.origins import Origin
 from opwright.backends.numba.python_numbers import Facts, as_python, between, fitted, may_differ
 from opwright.backends.numba.refusals import DoesNotFit, bare, refused
 
 __all__ = [
-    "CHECKED", "IN_PLACE", "SHIFTS", "TRUTH_VALUES", "UFUNCS", "binary", "element", "is_concerned", "is_narrow",
-    "is_python", "is_unclear", "store_may_differ", "stored", "unary",
+    "CHECKED", "IN_PLACE", "POWERS", "SHIFTS", "TRUTH_VALUES", "UFUNCS", "binary", "element", "is_concerned",
+    "is_narrow", "is_python", "is_unclear", "store_may_differ", "stored", "unary",
 ]  # fmt: skip
 
 
+POWERS = "Numba computes powers of integers in float64"
 TRUTH_VALUES = "Numba computes with truth values as with integers"
 UFUNCS: dict[Any, np.ufunc] = {
     operator.add: np.add, operator.sub: np.subtract, operator.mul: np.multiply, operator.floordiv: np.floor_divide,
@@ -98,6 +100,8 @@ def binary(symbol: Any, facts: Facts) -> Callable[..., Any]:
             raise refused(TRUTH_VALUES)
         if plain is operator.pow and isinstance(element(a), types.Boolean):
             raise refused(TRUTH_VALUES)  # bits ** 2 is of another dtype than bits ** n
+        if plain is operator.pow and refuses_powers(a, b):
+            raise refused(POWERS)
         if not (is_concerned(a, left) or is_concerned(b, right)):
             return _on_int64_or_floats(symbol, plain, a, b, facts)
         if is_unclear(a, left) or is_unclear(b, right):

@@ -32,6 +32,7 @@ def with_numba(
     fastmath: bool = False,
     integers: Integers = "numba",
     argument_limit: int = 1 << 63,
+    stops_at_integers: bool = False,
 ) -> Any:
     """Numba's form of a function and of those of its file that it calls; it compiles at the first call.
 
@@ -41,6 +42,8 @@ def with_numba(
         integers: how to compute with integers other than int64, and with Python's numbers for which 64 bits may not
             suffice: as Numba does, not at all ("refused"), or as Python and NumPy do ("numpy").
         argument_limit: integers among the arguments, and sizes of arrays, will be below it.
+
+        stops_at_integers: it returns a float, and stops where Python may return an integer ("numpy" only).
 
     Raises:
         CompileError: Numba is not installed, or this is not a Python function.
@@ -54,7 +57,7 @@ def with_numba(
     def jit(each: types.FunctionType, is_helper: bool) -> Any:
         options: dict[str, Any] = {"parallel": parallel, "fastmath": fastmath, "boundscheck": check_indices}
         if integers != "numba":
-            options["pipeline_class"] = _compiler(integers == "numpy", is_helper, argument_limit)
+            options["pipeline_class"] = _compiler(integers == "numpy", is_helper, argument_limit, stops_at_integers)
         return numba.njit(each, error_model="numpy", nogil=True, **options)
 
     made: dict[int, Any] = {}
@@ -72,10 +75,10 @@ def with_numba(
     return compiled(function, ())
 
 
-def _compiler(replaces: bool, is_helper: bool, argument_limit: int) -> type:
+def _compiler(replaces: bool, is_helper: bool, argument_limit: int, stops_at_integers: bool) -> type:
     from opwright.backends.numba.pipeline import compiler
 
-    return compiler(replaces, is_helper, argument_limit)
+    return compiler(replaces, is_helper, argument_limit, stops_at_integers)
 
 
 def _helpers_of(function: types.FunctionType) -> Iterator[types.FunctionType]:

@@ -24,8 +24,10 @@ from numba.core.untyped_passes import ReconstructSSA
 from opwright.backends.numba.analysis import Analysis
 from opwright.backends.numba.examination import Examined
 from opwright.backends.numba.integers import IN_PLACE, UFUNCS, binary, stored, unary
+from opwright.backends.numba.mixed import Mixed
+from opwright.backends.numba.numpy_functions import in_place_of_numpys
 from opwright.backends.numba.origins import ANY_NUMBER, NEW_ARRAYS, REDUCTIONS, Origin, Origins
-from opwright.backends.numba.python_numbers import in_place_of
+from opwright.backends.numba.python_numbers import in_place_of, returned
 from opwright.backends.numba.refusals import note_write, refused
 
 __all__ = ["compiler"]
@@ -42,12 +44,13 @@ class _Replace(FunctionPass):
     def run_pass(self, state: Any) -> bool:
         function = state.func_ir
         analysis = Analysis(function, **state.metadata[_OPTIONS])
+        stops = state.metadata[_STOPS]
         for block in function.blocks.values():
             replaced: list[Any] = []
             for statement in block.body:
                 if _writes(statement, analysis.origins):
                     note_write()
-                replaced += _replaced(statement, analysis, block.scope)
+                replaced += _replaced(statement, analysis, block.scope, stops)
             block.body = replaced
         state.metadata[_ANALYSIS] = analysis
         function._definitions = build_definitions(function.blocks)
@@ -56,7 +59,7 @@ class _Replace(FunctionPass):
         return True
 
 
-_ANALYSIS, _OPTIONS = "opwright_analysis", "opwright_options"
+_ANALYSIS, _OPTIONS, _STOPS = "opwright_analysis", "opwright_options", "opwright_stops_at_integers"
 
 
 def _writes(statement: Any, origins: Origins) -> bool:
@@ -84,7 +87,7 @@ def _may_write(function: Any, call: ir.Expr) -> bool:
     return not any(function is one for one in (*ANY_NUMBER, *NEW_ARRAYS, *REDUCTIONS, abs, max, min, round, divmod))
 
 
-def _replaced(statement: Any, analysis: Analysis, scope: Any) -> list[Any]:
+def _replaced(statement: Any, analysis: Analysis, scope: Any, stops_at_integers: bool) -> list[Any]:
     """The statements that stand for one statement."""
     if isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Expr):
         expression = statement.value
@@ -93,8 +96,14 @@ def _replaced(statement: Any, analysis: Analysis, scope: Any) -> list[Any]:
             return _called(binary(expression.fn, facts), [expression.lhs, expression.rhs], statement, scope)
         if expression.op == "unary" and expression.fn in UFUNCS:
             return _called(unary(expression.fn, analysis.of(expression.value)), [expression.value], statement, scope)
+        if expression.op == "cast" and stops_at_integers:
+            value = scope.redefine("$opwright_returned", statement.loc)
+            called = _called(returned, [expression.value], ir.Assign(expression, value, statement.loc), scope)
+            expression.value = value
+            return [*called, statement]
         if expression.op == "call" and not expression.kws and expression.vararg is None:
-            ours = in_place_of(analysis.origins.value_of(expression.func), len(expression.args))
+            function, count = analysis.origins.value_of(expression.func), len(expression.args)
+            ours = in_place_of(function, count) or in_place_of_numpys(function, count)
             return _called(ours, expression.args, statement, scope) if ours is not None else [statement]
     if isinstance(statement, ir.SetItem | ir.StaticSetItem):
         value = scope.redefine("$opwright_stored", statement.loc)
@@ -155,7 +164,14 @@ class _Examine(FunctionPass):
         if not is_replaced:
             state.func_ir._definitions = build_definitions(state.func_ir.blocks)
             analysis = Analysis(state.func_ir, **state.metadata[_OPTIONS], types_of=state.typemap)
-        examined = Examined(state.typemap, analysis, state.return_type, is_replaced)
+        examined = Examined(
+            state.typemap,
+            analysis,
+            state.return_type,
+            Mixed(state.func_ir, state.typemap),
+            is_replaced=is_replaced,
+            stops_at_integers=state.metadata[_STOPS],
+        )
         for block in state.func_ir.blocks.values():
             for statement in block.body:
                 reason = examined.reason(statement)
@@ -173,10 +189,12 @@ class _Compiler(CompilerBase):
     replaces: bool
     is_helper: bool
     argument_limit: int
+    stops_at_integers: bool
 
     def define_pipelines(self) -> list[Any]:
         options = {"is_helper": self.is_helper, "argument_limit": self.argument_limit}
         self.state.metadata[_OPTIONS] = options
+        self.state.metadata[_STOPS] = self.stops_at_integers
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
         passes.add_pass_after(_Equivalents, ReconstructSSA)
         if self.replaces:
@@ -187,14 +205,19 @@ class _Compiler(CompilerBase):
 
 
 @functools.cache
-def compiler(replaces: bool, is_helper: bool, argument_limit: int) -> type[CompilerBase]:
+def compiler(replaces: bool, is_helper: bool, argument_limit: int, stops_at_integers: bool) -> type[CompilerBase]:
     """Compiles a function with the numbers of Python and NumPy, or refuses it.
 
     Args:
         replaces: replace operations by those with NumPy's dtypes; without, a function that needs them is refused.
         is_helper: a compiled function calls it.
         argument_limit: what a caller's integer arguments, and the sizes of its arrays, are below.
+        stops_at_integers: its results are floats, and it stops where Python may return an integer.
     """
-    limit = 1 << 63 if is_helper else argument_limit
-    options = {"replaces": replaces, "is_helper": is_helper, "argument_limit": limit}
+    options = {
+        "replaces": replaces,
+        "is_helper": is_helper,
+        "argument_limit": 1 << 63 if is_helper else argument_limit,
+        "stops_at_integers": stops_at_integers,
+    }
     return type("Compiler", (_Compiler,), options)

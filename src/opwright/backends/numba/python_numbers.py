@@ -23,7 +23,17 @@ from numba.np.numpy_support import from_dtype
 from opwright.backends.numba.origins import Origin
 from opwright.backends.numba.refusals import DoesNotFit, bare, refused
 
-__all__ = ["DIVISIONS", "Facts", "as_python", "between", "call_may_differ", "fitted", "in_place_of", "may_differ"]
+__all__ = [
+    "DIVISIONS",
+    "Facts",
+    "as_python",
+    "between",
+    "call_may_differ",
+    "fitted",
+    "in_place_of",
+    "may_differ",
+    "returned",
+]
 
 DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 # Numbers of these types do not come from Python.
@@ -304,3 +314,30 @@ def _is_error(result: Any, a: Any, b: Any) -> Any:
     if result != result:
         return a == a and b == b
     return result - result != 0 and a - a == 0 and b - b == 0
+
+
+def returned(value: Any) -> Any:
+    """A result that is a float where Python may return an integer, which stops compiled code."""
+    return value
+
+
+@overload(returned)
+@bare
+def _typed_returned(value: Any) -> Any:
+    if isinstance(value, types.Integer | types.Boolean):
+
+        def stops(value: Any) -> Any:
+            if value == value:
+                raise DoesNotFit
+            return types.float64(value)
+
+        return bare(stops)
+    if not isinstance(value, types.Float):
+        return lambda value: value
+
+    def checked(value: Any) -> Any:
+        if value == math.floor(value):
+            raise DoesNotFit
+        return value
+
+    return bare(checked)

@@ -10,7 +10,7 @@ from typing import Any
 
 from numba.core import errors
 
-__all__ = ["DoesNotFit", "Found", "bare", "note_write", "noting", "refused"]
+__all__ = ["DoesNotFit", "Found", "bare", "note_mixture", "note_write", "noting", "refused"]
 
 
 class DoesNotFit(OverflowError):
@@ -28,10 +28,12 @@ class Found:
     Attributes:
         reasons: where narrow integers are used otherwise than in NumPy, each with its line.
         writes: whether operations were replaced, which may stop, in one that may write to what it was given.
+        mixes: whether one returns an integer on one way and a float on another.
     """
 
     reasons: list[str]
     writes: bool = False
+    mixes: bool = False
 
 
 _found: contextvars.ContextVar[Found | None] = contextvars.ContextVar("opwright_narrow_integers", default=None)
@@ -54,6 +56,13 @@ def refused(reason: str) -> _Refused:
     if found is not None:
         found.reasons.append(reason)
     return _Refused(reason)
+
+
+def note_mixture() -> None:
+    """Note that a function returns an integer on one way and a float on another."""
+    found = _found.get()
+    if found is not None:
+        found.mixes = True
 
 
 def note_write() -> None:

@@ -44,6 +44,7 @@ class NumbaCompiled:
         self._jitted: Any = None
         self._integers: Integers = "refused"
         self._argument_limit = SMALL
+        self._mixes = False
         self._known = 0
         self._quick: dict[Any, list[bool]] = {}
         self.may_stop = False
@@ -61,7 +62,11 @@ class NumbaCompiled:
         if self._jitted is None:
             self._refuse(leaves)
             self._jitted = with_numba(
-                self._function, self._name, integers=self._integers, argument_limit=self._argument_limit
+                self._function,
+                self._name,
+                integers=self._integers,
+                argument_limit=self._argument_limit,
+                stops_at_integers=self._mixes,
             )
         if self._integers == "numpy":
             self._refuse_numbers(leaves)
@@ -141,9 +146,10 @@ class NumbaCompiled:
                 if not _is_numbas(error) and not found.reasons:
                     raise
                 has_narrow = found.reasons or any(map(_is_narrow, tree.leaves((args, kwargs))))
-                if self._integers == "numpy" or not has_narrow:
+                if (self._integers == "numpy" and found.mixes == self._mixes) or not has_narrow:
                     raise self._not_compiled((found.reasons or [first_line(error)])[0], str(error)) from error
                 self._integers = "numpy"
+                self._mixes |= found.mixes
                 self._forget()
                 return self(*args, **kwargs)
             finally:

@@ -1,0 +1,49 @@
+"""Functions of NumPy for which Numba gives something else than NumPy for some values."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opwright as ow
+from opwright.backends.numpy import numba_compiled
+from opwright.errors import CompileError
+from tests.backends.numba.numpy_calls import verdict_of
+
+pytest.importorskip("numba", reason="Numba is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+DIFFERENT = [
+    "np.median(x)", "np.floor_divide(x, 0.3)", "np.power(x, 0.5)", "np.histogram(x, 3)", "np.bincount(k)",
+    "np.arange(0.0, x[0], 0.25)", "np.linalg.norm(x)", "sum(x)", "k[0] ** 2",
+]  # fmt: skip
+SAME = ["np.max(x)", "np.histogram(x, 3, (0.0, 1.0))", "np.argsort(x)", "round(x[0], 2)", "np.sum(k)", "k ** 2"]
+
+
+# Numba compiles each for seconds.
+@pytest.mark.parametrize("expression", [*DIFFERENT, *SAME])
+def test_unusual_values_give_what_numpy_gives(expression: str) -> None:
+    assert verdict_of(expression) == "same"
+
+
+@pytest.mark.parametrize("expression", ["np.bincount(k)", "np.median(x)"])
+def test_without_these_rules_they_are_different(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = functools.partial(numba_compiled.with_numba, integers="numba")
+    monkeypatch.setattr(numba_compiled, "with_numba", lambda *a, **k: plain(*a))
+    assert verdict_of(expression) not in ("same", "refused")
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x, k: np.power(k, 2), "np.power computes integers in float64"),
+        (lambda x, k: k**k, "powers of integers in float64"),
+        (lambda x, k: np.partition(x, 1), "partition gives something else"),
+    ],
+)
+def test_some_are_refused(function: Any, why: str) -> None:
+    with pytest.raises(CompileError, match=why):
+        ow.compile_numpy(compiler="numba", mode="compiled")(function)(np.array([0.3, 0.7]), np.array([3, 2]))
