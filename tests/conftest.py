@@ -31,6 +31,10 @@ os.environ["OPWRIGHT_CACHE_DIR"] = str(_SESSION / "opwright")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_SESSION / "inductor")
 os.environ["TRITON_CACHE_DIR"] = str(_SESSION / "triton")
 os.environ.pop("TRITON_INTERPRET", None)
+# Hundreds of processes import opwright. Without its bytecode, which containers often switch off, each of them compiles
+# all that it imports, for half a second to a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Several tests run at a time; OpenMP's threads should not spin on cores that the others need.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -81,6 +81,18 @@ def test_what_a_switch_between_kernels_costs_is_not_counted():
     assert set(found["20 b"].all) == {20.0}
 
 
+def test_a_candidate_that_has_enough_samples_before_a_slow_one_gives_one_in_each_further_round():
+    rule = StopRule(min_seconds=0, min_samples=7, max_samples=7)
+    found = in_turn(FakeTimer(), ["10 a", "60000 slow"], rule)
+    assert [len(samples) for samples in found["60000 slow"].rounds] == [1] * 7
+    assert [len(samples) for samples in found["10 a"].rounds] == [5, 2, 1, 1, 1, 1, 1]
+    assert compare(found["10 a"].rounds, found["60000 slow"].rounds).verdict is ComparisonVerdict.FASTER
+    alike = in_turn(FakeTimer(), ["10 a", "10 b"], rule)
+    assert [len(samples) for samples in alike["10 a"].rounds] == [5, 2]
+    fewest = in_turn(FakeTimer(), ["10 a"], StopRule(min_seconds=0, min_samples=1, max_samples=1))
+    assert len(fewest["10 a"].all) == 2, "a time needs two"
+
+
 def test_samples_taken_while_the_gpu_throttled_are_dropped_and_said_so():
     class Hot(ClockWatch):
         answers = iter(["hardware thermal slowdown"] * 3)

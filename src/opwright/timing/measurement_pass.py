@@ -46,6 +46,10 @@ def measure_in_turn(
         how: ``cold``, ``warm`` or ``call``.
         watch: a round during which the device throttled is dropped, and counted.
 
+    Returns:
+        As many rounds for each candidate, with one sample or more in each. A candidate may have more samples than the
+        rule's ``max_samples``, while one beside it is so slow that it gives one in a round.
+
     Every second round is in reverse order, so that no candidate always follows the same other one.
     """
     take = {"cold": timer.cold_times, "warm": timer.warm_times, "call": timer.host_times}[how]
@@ -60,7 +64,9 @@ def measure_in_turn(
                 # The first sample includes the cost of the switch, and is dropped.
                 (first,) = take(candidate, sets[candidate.name], 1)
                 left = rule.max_samples - len(found[candidate.name].all)
-                count = min(_PER_ROUND, left) if first < _SLOW_US else 1
+                # One at least, also of a candidate that has enough while another, slower one has not: comparisons
+                # are made round by round.
+                count = max(1, min(_PER_ROUND, left)) if first < _SLOW_US else 1
                 round_[candidate.name] = take(candidate, sets[candidate.name], count)
         spent = (time.perf_counter() - started) / len(candidates)
         if (reason := watch.throttled()) and dropped < 20:

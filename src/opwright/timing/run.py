@@ -68,7 +68,7 @@ def bench(
         directions: ``forward`` and ``backward`` are timed separately.
         baselines: some of ``reference``, ``torch.compile`` and the operators' own; by default all.
         quick: one size, fewer samples, and torch.compile only if it is among ``baselines``.
-        iters: the exact number of samples of each, instead of the stop rule.
+        iters: the number of samples of each (at least two), instead of the stop rule; more only beside a slow one.
         executor: where operators are timed, such as ``opwright.cluster.RayCluster``: each as a whole on one machine,
             with a GPU for itself, or on the CPU with the machine. By default, in this process.
         resume, on_resume: as for ``ow.check``; each operator's times are written when it is finished.

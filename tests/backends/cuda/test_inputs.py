@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from opwright.backends import get_backend
-from opwright.backends.build_tools import BuildTools
+from opwright.backends.build_tools import BuildTools, build_tools
 from opwright.backends.cuda import nvrtc
 from opwright.backends.cuda.simulator import compilation
 from opwright.backends.cuda.simulator import kernel as simulator
@@ -42,13 +42,16 @@ NEW = ("a new file", "a new file in an earlier folder")
 
 
 class Tools:
-    """Build tools with a cache of their own, as each process has, and the messages of compilations."""
+    """Build tools that have looked at nothing yet, as each process has, and the messages of compilations.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.messages = folder, list[str]()
+    They share the session's cache, in which the simulator's runtime is.
+    """
+
+    def __init__(self) -> None:
+        self.messages = list[str]()
 
     def make(self) -> BuildTools:
-        return BuildTools(this_machine(), ArtifactCache(self.folder / "cache"), self.messages.append)
+        return BuildTools(this_machine(), ArtifactCache(build_tools().cache.root), self.messages.append)
 
     def builds(self) -> int:
         return len([m for m in self.messages if "k.cu" in m])
@@ -69,7 +72,8 @@ def by_simulator(source: CudaSource, tools: Tools) -> int:
 
 def follow(way: str, folder: Path, value: Callable[[CudaSource, Tools], int]) -> None:
     text, options, name, others = WAYS[way]
-    source, tools = CudaSource(text, folder / "k.cu", tuple(option.format(folder) for option in options)), Tools(folder)
+    text += f"// {folder}\n"  # nothing else has compiled this
+    source, tools = CudaSource(text, folder / "k.cu", tuple(option.format(folder) for option in options)), Tools()
     (folder / "k.cu").write_text(text)
 
     def write(path: str, content: str) -> None:
@@ -98,11 +102,11 @@ def test_an_nvrtc_that_lists_no_headers_keeps_only_what_includes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvrtc, "_TRACES", (99, 0))
-    tools = Tools(tmp_path)
+    tools = Tools()
     (tmp_path / "value.h").write_text("#define VALUE 1\n")
     for text, builds in ((INCLUDE, 2), ("#define VALUE 1\n" + KERNEL, 3)):
         for _ in range(2):
-            assert by_nvrtc(CudaSource(text, tmp_path / "k.cu"), tools) == 1
+            assert by_nvrtc(CudaSource(f"{text}// {tmp_path}\n", tmp_path / "k.cu"), tools) == 1
         assert tools.builds() == builds
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,29 +34,15 @@ __all__ = ["SIMULATOR_HEADERS", "Built", "available", "compile_kernel"]
 
 _FOLDER = Path(__file__).parent
 _INCLUDE = _FOLDER / "include"
-_RUNTIME = (
-    "launch.cpp",
-    "attempt.cpp",
-    "shadow.cpp",
-    "scheduler.cpp",
-    "waiting.cpp",
-    "calls.cpp",
-    "checker.cpp",
-    "hooks.cpp",
-    "copies.cpp",
-    "mbarrier.cpp",
-    "agents.cpp",
-    "bulk.cpp",
-    "named_barriers.cpp",
-    "cluster.cpp",
-    "cluster_calls.cpp",
-    "cluster_checks.cpp",
-    "cluster_copies.cpp",
-    "reductions.cpp",
-    "warpgroup.cpp",
-    "accumulators.cpp",
-    "matrix.cpp",
-)
+# Compiled as a few units, not file by file: most of a file's time goes into headers that the others read too.
+_RUNTIME = {
+    "launching": ("launch", "attempt", "shadow", "scheduler", "waiting", "calls", "copies"),
+    "checking": ("checker", "hooks", "cluster", "cluster_calls", "cluster_checks"),
+    "asynchronous": (
+        *("mbarrier", "agents", "bulk", "named_barriers", "cluster_copies"),
+        *("reductions", "warpgroup", "accumulators", "matrix"),
+    ),
+}
 _STACKS, _SLOT = "stack_pool", "thread_slot"  # libraries of their own: one for all kernels of a process
 _HEADER = "opwright_simulator.h"
 _ENTRY = "<kernel>"  # the file name of the generated entry point, in the compiler's messages
@@ -207,7 +194,7 @@ class _Build:
     def run(self, folder: Path) -> ReadFiles:
         """Write kernel.so and its source into ``folder``."""
         runtime = _runtime(self.compiler, self.tools)
-        objects = [str(runtime / f"{Path(name).stem}.o") for name in _RUNTIME]
+        objects = [str(runtime / f"{unit}.o") for unit in _RUNTIME]
         self.precompiled = self.precompiled_header()
         self.watch = BuildWatch(self.compiler)
         self.write_sources(folder)
@@ -382,14 +369,19 @@ def _runtime(compiler: Compiler, tools: BuildTools) -> Path:
     def build(folder: Path) -> None:
         flags = ["-std=c++17", "-O2", _UNGUARDED, "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{_INCLUDE}"]
         flags += ["-ffunction-sections", "-fdata-sections", f"-ffile-prefix-map={_FOLDER}={SIMULATOR_HEADERS}"]
+        runtime = _FOLDER / "runtime"
 
-        def compile_(name: str) -> None:
-            made = [f"{Path(name).stem}.o", "-c"] if name in _RUNTIME else [f"{Path(name).stem}.so", "-shared"]
-            source = str(_FOLDER / "runtime" / name)
-            run_compiler([compiler.path, *flags, source, "-o", *made], f"the simulator's {name}", folder=folder)
+        def compile_(source: str, made: Sequence[str]) -> None:
+            run_compiler(
+                [compiler.path, *flags, source, "-o", *made], f"the simulator's {Path(source).name}", folder=folder
+            )
 
+        for unit, names in _RUNTIME.items():
+            (folder / f"{unit}.cpp").write_text("".join(f'#include "{runtime / name}.cpp"\n' for name in names))
+        objects = [(f"{unit}.cpp", (f"{unit}.o", "-c")) for unit in _RUNTIME]
+        libraries = [(f"{runtime / name}.cpp", (f"{name}.so", "-shared")) for name in (_STACKS, _SLOT)]
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            list(pool.map(compile_, (*_RUNTIME, f"{_STACKS}.cpp", f"{_SLOT}.cpp")))
+            list(pool.map(compile_, *zip(*objects, *libraries, strict=True)))
 
     key = ArtifactKey("simulator.runtime", (*key_parts(compiler, ()), *_runtime_texts()))
     return tools.cache.get_or_build(key, build, on_build=lambda: tools.notify("compiling the simulator's runtime"))
