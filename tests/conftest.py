@@ -45,6 +45,12 @@ hypothesis.settings.load_profile("tests")
 _numbers = itertools.count()
 
 
+def pytest_sessionstart() -> None:
+    from opwright.checks.process import starting
+
+    starting._MODULE = "tests.fork_server"
+
+
 def pytest_unconfigure() -> None:
     if not _WORKER:
         shutil.rmtree(_SESSION, ignore_errors=True)

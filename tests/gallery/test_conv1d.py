@@ -18,10 +18,9 @@ from opwright.gallery.conv1d import FLOATS, conv1d, conv1d_15_4, conv1d_taps, de
 from opwright.machine import Gpu
 from opwright.results import Accepted, Refused
 
-# Mojo compiles a kernel for a dtype in four seconds: a wide and a narrow one by default, the others with slow tests.
+# Mojo compiles a kernel for a dtype in four seconds: a narrow one by default, the others with slow tests.
 MOJO_DTYPES = [
-    pytest.param(dtype, marks=[pytest.mark.mojo] + [pytest.mark.slow] * (dtype not in (torch.float32, torch.bfloat16)))
-    for dtype in FLOATS
+    pytest.param(dtype, marks=[pytest.mark.mojo] + [pytest.mark.slow] * (dtype != torch.bfloat16)) for dtype in FLOATS
 ]
 TILED = pytest.param("mojo_gpu_tiled", marks=pytest.mark.mojo)
 GPU = ["mojo_gpu", TILED, "cuda", pytest.param("triton", marks=pytest.mark.triton)]

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import AbstractDtype
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, OpInfo, UnaryUfuncInfo
 
 import opwright as ow
@@ -73,6 +72,8 @@ class Made:
 
 def infos() -> dict[str, OpInfo]:
     """All of torch's definitions by name."""
+    from torch.testing._internal.common_methods_invocations import op_db  # takes seconds, also where no test needs it
+
     return {full_name(info): info for info in op_db}
 
 

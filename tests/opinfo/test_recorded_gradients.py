@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.testing._internal.common_methods_invocations import op_db
 
 from opwright import tree
 from opwright.backends.build_tools import build_tools
@@ -27,6 +26,8 @@ class NoGradientError(Exception):
 
 def _samples() -> Iterator[tuple[str, Callable[..., Any], list[Any]]]:
     """A name, a function and its arguments."""
+    from torch.testing._internal.common_methods_invocations import op_db  # takes seconds, also where no test needs it
+
     for op in op_db:
         if not op.supports_autograd or torch.float32 not in op.supported_backward_dtypes("cpu"):
             continue

@@ -218,7 +218,12 @@ def test_a_dtype_that_mojo_lacks_keeps_the_kernel_out(namespace, write):
 
 
 @pytest.mark.mojo
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype",
+    # Mojo compiles each for three seconds; other tests here use float32.
+    [pytest.param(dtype, marks=pytest.mark.slow) for dtype in (torch.float32, torch.float16)]
+    + [torch.float64, torch.bfloat16],
+)
 def test_one_source_serves_every_dtype(dtype, scale, write):
     scale.mojo(write(SCALE))
     x = torch.randn(100).to(dtype)

@@ -31,6 +31,8 @@ class Started:
     environment: dict[str, str]
 
 
+# What a new Python runs to become a fork server.
+_MODULE = "opwright.checks.process"
 _lock = threading.Lock()
 _ahead: list[Started] = []
 
@@ -99,7 +101,7 @@ def _from_daemon(environment: dict[str, str], requests: socket.socket) -> Forked
 def _new_process(environment: dict[str, str], requests: socket.socket) -> subprocess.Popen[bytes]:
     path = os.pathsep.join(p for p in sys.path if p)  # for its own imports; each worker gets the path of its job
     return subprocess.Popen(
-        [sys.executable, "-m", "opwright.checks.process", str(requests.fileno())],
+        [sys.executable, "-m", _MODULE, str(requests.fileno())],
         pass_fds=[requests.fileno()],
         env={**environment, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
