@@ -22,7 +22,7 @@ CHECKS = ["memory", "protected memory"]
 
 
 @ow.op("memory_checks::twice")
-def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+def twice(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
     return 2 * x
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import pytest
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from torch import Tensor
 
 import opwright as ow
@@ -15,8 +15,8 @@ import opwright as ow
 def shift_with(namespace, kernel, name="kernel"):
     @ow.op(f"{namespace}::shift")
     def shift(
-        x: Annotated[Float[Tensor, "n m"], ow.mutated], y: Float[Tensor, "n m"], a: float
-    ) -> Float[Tensor, "n m"]:
+        x: Annotated[Float32[Tensor, "n m"], ow.mutated], y: Float32[Tensor, "n m"], a: float
+    ) -> Float32[Tensor, "n m"]:
         old = x.clone()
         x.add_(y, alpha=a)
         return old * y
@@ -157,7 +157,7 @@ def test_an_optional_argument_that_is_not_written_is_found(namespace):
 TRITON = """
 from typing import Annotated
 import torch, triton, triton.language as tl
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from torch import Tensor
 import opwright as ow
 

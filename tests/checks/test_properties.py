@@ -6,7 +6,7 @@ from typing import Annotated
 
 import pytest
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 import opwright as ow
@@ -16,8 +16,8 @@ import opwright as ow
 def topk(namespace):
     @ow.op(f"{namespace}::topk", where="1 <= k <= n")
     def topk(
-        x: Annotated[Float[Tensor, "m n"], ow.values(one_of=(0, 1, 2, 3))], k: int
-    ) -> tuple[Float[Tensor, "m k"], Annotated[Int64[Tensor, "m k"], ow.by_property]]:
+        x: Annotated[Float32[Tensor, "m n"], ow.values(one_of=(0, 1, 2, 3))], k: int
+    ) -> tuple[Float32[Tensor, "m k"], Annotated[Int64[Tensor, "m k"], ow.by_property]]:
         return tuple(x.topk(k))
 
     @topk.property

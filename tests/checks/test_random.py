@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from jaxtyping import Bool, Complex, Float, Float64
+from jaxtyping import Bool, Complex, Float, Float32, Float64
 from torch import Tensor
 
 import opwright as ow
@@ -18,7 +18,7 @@ from opwright.checks.comparison.statistics import first_difference
 @pytest.fixture
 def dropout(namespace):
     @ow.op(f"{namespace}::dropout", random=True)
-    def dropout(x: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
+    def dropout(x: Float32[Tensor, "n m"]) -> Float32[Tensor, "n m"]:
         return torch.nn.functional.dropout(x, 0.25)
 
     return dropout
@@ -27,7 +27,7 @@ def dropout(namespace):
 @pytest.fixture
 def seeded(namespace):
     @ow.op(f"{namespace}::seeded", random="seed")
-    def seeded(x: Float[Tensor, "n m"], seed: int) -> tuple[Float[Tensor, "n m"], Bool[Tensor, "n m"]]:
+    def seeded(x: Float32[Tensor, "n m"], seed: int) -> tuple[Float32[Tensor, "n m"], Bool[Tensor, "n m"]]:
         keep = torch.rand(x.shape, generator=torch.Generator().manual_seed(seed)).to(x.device) >= 0.25
         return torch.where(keep, x / 0.75, 0), keep
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from torch import Tensor
 
 import opwright as ow
@@ -63,7 +63,7 @@ def keeps_one_file(x):
 )
 def test_files_that_are_never_closed_are_a_warning(namespace, kernel, grows):
     @ow.op(f"{namespace}::twice")
-    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def twice(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
         return 2 * x
 
     twice.python(kernel, name="kernel")
@@ -108,7 +108,7 @@ def makes_a_cycle(ctx, g):
 )
 def test_what_backwards_do_not_give_back_is_a_warning(namespace, backward, grows):
     @ow.op(f"{namespace}::twice")
-    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def twice(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
         return 2 * x
 
     twice.python(lambda x: x + x, name="kernel")

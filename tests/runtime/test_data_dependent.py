@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from jaxtyping import Bool, Float, Int64, Shaped
+from jaxtyping import Bool, Float, Float32, Int64, Shaped
 from torch import Tensor
 
 import opwright as ow
@@ -24,7 +24,9 @@ def nonzero(namespace):
 @pytest.fixture
 def compact(namespace):
     @ow.op(f"{namespace}::compact")
-    def compact(x: Float[Tensor, "n d"], keep: Bool[Tensor, "n"]) -> tuple[Float[Tensor, "m d"], Int64[Tensor, "m"]]:
+    def compact(
+        x: Float32[Tensor, "n d"], keep: Bool[Tensor, "n"]
+    ) -> tuple[Float32[Tensor, "m d"], Int64[Tensor, "m"]]:
         return x[keep], keep.nonzero()[:, 0]
 
     return compact

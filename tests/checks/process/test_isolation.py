@@ -15,7 +15,7 @@ import time
 
 import pytest
 import torch
-from jaxtyping import Float
+from jaxtyping import Float32
 from torch import Tensor
 
 import opwright as ow
@@ -28,7 +28,7 @@ from opwright.runtime.targets import find_import_path, load_target, name_target
 
 def make(namespace="isolation"):
     @ow.op(f"{namespace}::twice")
-    def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def twice(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
         return 2 * x
 
     return twice
@@ -53,11 +53,11 @@ def test_a_local_operator_travels_by_value_with_its_kernels_and_parts():
 
 def test_operators_that_refer_to_each_other_travel():
     @ow.op("travel::left")
-    def left(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def left(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
         return x.sin()
 
     @ow.op("travel::right")
-    def right(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    def right(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
         return x.cos()
 
     left.register_autograd(lambda ctx, grad: grad * right(ctx.saved_tensors[0]), setup_context=save)
@@ -73,12 +73,12 @@ def save(ctx, inputs, output):
 def test_a_kernel_attached_from_elsewhere_is_checked_and_not_the_one_in_the_file(tmp_path):
     (tmp_path / "elsewhere_op.py").write_text(
         textwrap.dedent("""
-        from jaxtyping import Float
+        from jaxtyping import Float32
         from torch import Tensor
         import opwright as ow
 
         @ow.op("elsewhere::twice")
-        def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        def twice(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
             return 2 * x
 
         @twice.python(name="k")
@@ -160,14 +160,14 @@ def test_what_a_crashing_kernel_printed_last_is_shown():
 def test_a_check_works_from_a_script_without_a_main_guard(tmp_path):
     (tmp_path / "script.py").write_text(
         textwrap.dedent("""
-        from jaxtyping import Float
+        from jaxtyping import Float32
         from torch import Tensor
         import opwright as ow
 
         print("imported")
 
         @ow.op("script::twice")
-        def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        def twice(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
             return 2 * x
 
         @twice.python(name="k")
@@ -197,12 +197,12 @@ def test_workers_end_with_their_parent(tmp_path):
     (tmp_path / "parent.py").write_text(
         textwrap.dedent("""
         import os, time, threading
-        from jaxtyping import Float
+        from jaxtyping import Float32
         from torch import Tensor
         import opwright as ow
 
         @ow.op("orphan::twice")
-        def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        def twice(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
             return 2 * x
 
         @twice.python(name="k")
@@ -228,8 +228,8 @@ def test_workers_end_with_their_parent(tmp_path):
 def test_a_target_is_named_as_the_command_line_takes_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "named_op.py").write_text(
-        "from jaxtyping import Float\nfrom torch import Tensor\nimport opwright as ow\n"
-        '@ow.op("named::twice")\ndef twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:\n    return 2 * x\n'
+        "from jaxtyping import Float32\nfrom torch import Tensor\nimport opwright as ow\n"
+        '@ow.op("named::twice")\ndef twice(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:\n    return 2 * x\n'
     )
     (twice,) = load_target("named_op.py")
     assert name_target(twice) == "named_op.py:twice"
@@ -244,12 +244,12 @@ def test_ctrl_c_ends_a_check_at_once_though_a_kernel_hangs(tmp_path):
         textwrap.dedent(
             """
             import time
-            from jaxtyping import Float
+            from jaxtyping import Float32
             from torch import Tensor
             import opwright as ow
 
             @ow.op("interrupted::hang")
-            def hang(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+            def hang(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
                 return x
 
             @hang.python

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from jaxtyping import Float
+from jaxtyping import Float32
 from torch import Tensor
 
 import opwright as ow
@@ -24,7 +24,7 @@ CHECKS = ["values", "gradients", "afterwards"]
 
 
 @ow.op("judged::twice")
-def twice(x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+def twice(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
     return 2 * x
 
 
