@@ -182,4 +182,7 @@ def test_results_that_always_have_nan(namespace):
     assert failing(verdict) == {}
     assert [n for n in verdict.not_checked if n.check == "opcheck" and "NaN" in n.reason]
     undefined.register_fake(lambda x: x.new_empty(x.numel() + 1))
-    assert "test_faketensor" in failing(verdict_of(undefined, ["opcheck"]))["opcheck"]
+    wrong = failing(verdict_of(undefined, ["opcheck"]))["opcheck"]
+    assert "test_faketensor" in wrong
+    assert "hape" in wrong  # the cause, in the text itself
+    assert "scroll up" not in wrong
