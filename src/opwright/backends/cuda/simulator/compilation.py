@@ -37,7 +37,7 @@ _INCLUDE = _FOLDER / "include"
 # Compiled as a few units, not file by file: most of a file's time goes into headers that the others read too.
 _RUNTIME = {
     "launching": ("launch", "attempt", "shadow", "scheduler", "waiting", "calls", "copies"),
-    "checking": ("checker", "hooks", "cluster", "cluster_calls", "cluster_checks"),
+    "checking": ("checker", "releases", "hooks", "cluster", "cluster_calls", "cluster_checks"),
     "asynchronous": (
         *("mbarrier", "agents", "bulk", "named_barriers", "cluster_copies"),
         *("reductions", "warpgroup", "accumulators", "matrix"),

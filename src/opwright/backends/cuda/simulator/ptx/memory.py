@@ -14,24 +14,23 @@ def _lanes(i: Instruction) -> int:
 
 
 def _access_type(i: Instruction, lanes: int) -> str:
-    volatile = "volatile " if i.has("volatile", "relaxed", "acquire", "release") and lanes == 1 else ""
+    volatile = "volatile " if i.has("volatile") and lanes == 1 else ""
     kind = i.type
     return {1: f"{volatile}{kind}", 2: f"{PTX}::Pair<{kind}>", 4: f"{PTX}::Quad<{kind}>"}[lanes]
 
 
-def _is_atomic(i: Instruction, lanes: int) -> bool:
-    """Whether an access to shared memory orders threads. (In global memory a volatile one does here.)"""
-    whole = i.type.endswith(("32_t", "64_t")) or i.type in ("float", "double")
-    return i.in_shared and lanes == 1 and whole and i.has("relaxed", "acquire", "release")
+def _order(i: Instruction) -> str | None:
+    """The order that an access states, as the simulator calls it."""
+    stated = next((part for part in i.parts if part in ("relaxed", "acquire", "release", "acq_rel")), None)
+    return stated and f"opwright_sim::Order::{stated}"
 
 
 def load(i: Instruction) -> str:
-    lanes = _lanes(i)
-    if _is_atomic(i, lanes):
-        after = " opwright_sim::fence();" if i.has("acquire") else ""
-        return i.write(0, f"opwright_sim::atomic_load(reinterpret_cast<const {i.type}*>({i.address(1)}))") + after
+    lanes, order = _lanes(i), _order(i)
+    if order and lanes == 1:
+        return i.write(0, f"opwright_sim::atomic_load(reinterpret_cast<const {i.type}*>({i.address(1)}), {order})")
     kind = _access_type(i, lanes)
-    fence = " opwright_sim::fence();" if i.has("acquire") else ""
+    fence = " opwright_sim::fence(true, false);" if i.has("acquire") else ""
     place = f"*reinterpret_cast<const {kind}*>({i.address(1)})"
     if i.has("nc"):
         fence += f" opwright_sim::read_only_load(&{place}, sizeof({kind}));"
@@ -45,12 +44,12 @@ def load(i: Instruction) -> str:
 def store(i: Instruction) -> str:
     if i.has("async"):
         return store_async(i)
-    lanes = _lanes(i)
-    kind = _access_type(i, lanes)
-    fence = "opwright_sim::fence(); " if i.has("release") else ""
-    if _is_atomic(i, lanes):
+    lanes, order = _lanes(i), _order(i)
+    if order and lanes == 1:
         place = f"reinterpret_cast<{i.type}*>({i.address(0)})"
-        return f"{fence}opwright_sim::atomic_store({place}, {i.value(1)});"
+        return f"opwright_sim::atomic_store({place}, {i.value(1)}, {order});"
+    kind = _access_type(i, lanes)
+    fence = "opwright_sim::fence(false, true); " if i.has("release") else ""
     values = ", ".join(i.read(r, i.type) for r in i.vector(1))
     place = f"*reinterpret_cast<{kind}*>({i.address(0)})"
     return f"{fence}{place} = {kind}{{{{{values}}}}};" if lanes > 1 else f"{fence}{place} = {values};"
@@ -73,11 +72,9 @@ def atomic(i: Instruction) -> str:
         i.type, i.type
     )
     values = [i.value(n, i.type) for n in range(1 + returns, len(i.operands))]
-    arguments = ", ".join(f"{kind}({value})" for value in values)
+    arguments = ", ".join([*(f"{kind}({value})" for value in values), *filter(None, [_order(i)])])
     call = f"{_ATOMICS[operation]}(reinterpret_cast<{kind}*>({i.address(int(returns))}), {arguments})"
-    before = "opwright_sim::fence(); " if i.has("release", "acq_rel") else ""
-    after = " opwright_sim::fence();" if i.has("acquire", "acq_rel") else ""
-    return before + (i.write(0, call) if returns else f"{call};") + after
+    return i.write(0, call) if returns else f"{call};"
 
 
 def asynchronous(i: Instruction) -> str:

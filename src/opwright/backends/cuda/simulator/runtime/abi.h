@@ -32,7 +32,17 @@ enum class FindingKind : uint32_t {
 enum class Space : uint32_t { none, global, shared, local };
 
 // The kind of an access, as bits of `access`.
-enum Access : uint32_t { access_read = 1, access_write = 2, access_atomic = 4, access_volatile = 8 };
+// `ordered`: the source states the order of an atomic access, which then acquires and releases as it says.
+enum Access : uint32_t {
+  access_read = 1,
+  access_write = 2,
+  access_atomic = 4,
+  access_volatile = 8,
+  access_ordered = 16,
+  access_acquires = 32,
+  access_releases = 64
+};
+constexpr bool is_atomic(uint32_t access) { return access & (access_atomic | access_volatile); }
 
 struct Finding {
   uint32_t kind;

@@ -104,7 +104,8 @@ void Checker::begin_unit(const Cluster& cluster, unsigned threads) {
   warp_joined_.assign((agents + 31) / 32, 0);
   seen_.clear();
   is_simple_ = !is_cluster_;  // a barrier of one block orders nothing of another's
-  fenced_.assign(agents, 0);
+  fenced_.assign(agents, {});
+  read_.clear();
   acquired_.clear();
   acquired_at_.clear();
   known_.clear();
@@ -183,12 +184,6 @@ void Checker::lanes_joined(unsigned first, unsigned lanes) {
 uint32_t Checker::seen(unsigned thread, unsigned lane) const {
   const uint32_t whole = warp_joined_[thread / 32];
   return seen_.empty() ? whole : std::max(whole, seen_[thread * 32ull + lane]);
-}
-
-void Checker::fenced() {
-  needs_order();
-  fenced_for_cluster();
-  fenced_[me_] = time_;
 }
 
 // The blocks of a launch that depend on their order run one after another, in that order.
@@ -277,7 +272,7 @@ bool Checker::examine_shared(uint64_t offset, uint32_t size, uint32_t what, uint
     if (at_->worker->is_being_copied(storage_begin_ + offset, size)) return false;  // reported already
   }
   if (what & access_write) memset(&shared_written_[offset], 1, size);
-  if (what & access_atomic) synchronise(storage_begin_ + offset, what);
+  if (what & access_atomic) synchronise({storage_begin_ + offset, units_.back().second}, what);
   return true;
 }
 
@@ -307,7 +302,7 @@ bool Checker::examine_global(Range& range, uint64_t offset, uint32_t size, uint3
   }
   if (what & (access_atomic | access_volatile)) {
     needs_order();
-    synchronise(address, what);
+    synchronise({address, 0}, what);
   }
   return true;
 }
@@ -358,12 +353,12 @@ void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t
                           uint64_t address) {
   const Record* clash = nullptr;
   const auto compare = [&](const Record& earlier) {
-    constexpr uint32_t atomic = access_atomic | access_volatile;
-    const bool are_atomic = (earlier.access & atomic) && (what & atomic);
+    const bool are_atomic = is_atomic(earlier.access) && is_atomic(what);
     // Their order is asked for last: it may take a search through the releases of all blocks.
     if (!are_atomic && (earlier.bytes & bytes) && !is_ordered<space>(earlier)) clash = &earlier;
   };
   if (shadow.any_write) compare(shadow.write(cell));
+  if (shadow.any_plain && is_atomic(what)) compare(shadow.plain(cell));
   if ((what & access_write) && shadow.any_read) {
     compare(shadow.reads(cell).first);
     compare(shadow.reads(cell).last);
@@ -377,13 +372,26 @@ void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t
   if (clash && finds_races_) report_race<space>(*clash, address, size, what, pc, why);
   const Record mine{time_, uint32_t(pc - module_base_), agent_, bytes, uint8_t(what)};
   if (what & access_write) {
+    if (is_atomic(what) && shadow.any_write && may_race_with_atomics<space>(shadow.write(cell))) {
+      shadow.any_plain = true;
+      shadow.plain(cell) = shadow.write(cell);
+    }
     shadow.any_write = true;
     shadow.write(cell) = mine;
   } else {
     shadow.any_read = true;
     Reads& reads = shadow.reads(cell);
-    (is_ordered<space>(reads.first) ? reads.first : reads.last) = mine;
+    Record& usual = is_ordered<space>(reads.first) ? reads.first : reads.last;
+    (is_atomic(what) && may_race_with_atomics<space>(usual) ? reads.last : usual) = mine;
   }
+}
+
+// Whether an atomic access that took the record's place would hide that it is not atomic: others may not be ordered
+// after it, even if the running thread is.
+template <Space space>
+bool Checker::may_race_with_atomics(const Record& earlier) const {
+  if (!earlier.time || is_atomic(earlier.access)) return false;
+  return space == Space::global || is_cluster_ || earlier.time >= ordered_since_;
 }
 
 // Whether an earlier access happened before the running thread's, by CUDA's rules: by the same thread, before a barrier
@@ -426,101 +434,6 @@ uint32_t Checker::unit_at(uint32_t time) const {
   const auto after = std::upper_bound(units_.begin(), units_.end(), time,
                                       [](uint32_t t, const auto& unit) { return t < unit.first; });
   return std::prev(after)->second;
-}
-
-bool Checker::is_ordered_through_atomics(const Record& earlier) const {
-  searched_.clear();
-  for (const Acquired& seen : acquired_) {
-    if (earlier.time > seen.time) continue;  // it came after all releases that were seen: there is nothing to search
-    if (is_ordered_in_block(seen.thread, seen.time) && reaches(*seen.object, seen.count, earlier, most_links)) return true;
-  }
-  return false;
-}
-
-bool Checker::reaches(const SyncObject& object, uint32_t count, const Record& earlier, int depth) const {
-  // What was searched in vain, or is being searched, from as many releases over as many links, need not be again: else
-  // the time would be exponential in the links.
-  auto& searched = searched_[&object];
-  for (int d = depth; d <= most_links; d++) {
-    if (searched[d] >= count) return false;
-  }
-  searched[depth] = count;
-  // The latest first: it covers most, and what was searched from it need not be searched from those before.
-  const auto newest_of = [count](const std::vector<Release>& releases) {
-    const auto after = std::partition_point(releases.begin(), releases.end(),
-                                            [count](const Release& release) { return release.index < count; });
-    return std::make_reverse_iterator(after);
-  };
-  const auto found = object.by_block.find(unit_at(earlier.time));
-  if (found != object.by_block.end()) {
-    const std::vector<Release>& releases = found->second;
-    const auto covers_it = [&](const Release& release) { return covers(release, earlier); };
-    if (std::any_of(newest_of(releases), releases.rend(), covers_it)) return true;
-  }
-  if (depth == 0) return false;
-  for (const auto& [block, releases] : object.by_block) {
-    const auto newest = newest_of(releases);
-    if (newest == releases.rend()) continue;
-    const std::vector<Acquired>& log = logs_.at(block);
-    for (uint32_t i = newest->acquired; i--;) {  // these are what those before have acquired, and more
-      const Acquired& seen = log[i];
-      if (seen.object == &object || earlier.time > seen.time) continue;
-      if (reaches(*seen.object, seen.count, earlier, depth - 1)) return true;
-    }
-  }
-  return false;
-}
-
-bool Checker::covers(const Release& release, const Record& earlier) const {
-  if (release.thread == earlier.thread) return earlier.time < release.time;
-  if (earlier.time < release.known.at(earlier.thread)) return true;
-  if (member_of(release.thread) == member_of(earlier.thread) && earlier.time < release.barrier_time) return true;
-  return release.thread / 32 == earlier.thread / 32 && earlier.time < release.seen[earlier.thread % 32];
-}
-
-// An atomic access acquires the releases of others there, and releases its thread's accesses if that has fenced.
-void Checker::synchronise(uint64_t address, uint32_t what) {
-  const unsigned me = me_;
-  const auto known = objects_.find(address);
-  if (known != objects_.end() && (what & access_read)) {
-    const SyncObject* object = known->second.get();
-    is_simple_ &= !acquire({object, object->count, uint16_t(me), time_});
-  }
-  if (!(what & access_write) || !fenced_[me]) return;
-  auto& object = objects_[address];
-  if (!object) object = std::make_unique<SyncObject>();
-  const uint32_t block = units_.back().second;
-  // What the thread itself did after its fence may reach others later than the atomic access does.
-  Release release{object->count++, block, fenced_[me], ordered_since_, uint16_t(me), {}, uint32_t(logs_[block].size()), {}};
-  if (is_cluster_) release_to(release.known);
-  for (unsigned lane = 0; lane < 32; lane++) release.seen[lane] = seen(me, lane);
-  object->by_block[block].push_back(std::move(release));
-  time_++;
-}
-
-// Adds to what the block's threads have seen, if it is new. A thread that takes work from a counter, again and again, sees
-// ever more of its releases: what it saw there before is left out, unless another thread knows of it.
-bool Checker::acquire(const Acquired& now) {
-  const uint64_t key = reinterpret_cast<uint64_t>(now.object) << 16 | now.thread;
-  const auto [at, is_first] = acquired_at_.try_emplace(key, uint32_t(acquired_.size()));
-  if (!is_first && acquired_[at->second].count == now.count) return false;
-  logs_[units_.back().second].push_back(now);
-  if (!is_first && is_known_to_me_only(acquired_[at->second].time)) {
-    acquired_[at->second] = now;
-  } else {
-    at->second = uint32_t(acquired_.size());
-    acquired_.push_back(now);
-  }
-  return true;
-}
-
-// Whether this thread has synchronised with no other one of its block since a time.
-bool Checker::is_known_to_me_only(uint32_t time) const {
-  if (time < ordered_since_ || !known_.empty()) return false;
-  for (unsigned lane = 0; lane < 32; lane++) {
-    if (time < seen(me_, lane)) return false;
-  }
-  return true;
 }
 
 // --- findings ---
@@ -567,13 +480,13 @@ void Checker::ran_for_long(uint64_t pc) {
 }
 
 // In a checked launch an update counts as one read and one write, at the line that called it.
-void note_atomic(const volatile void* address, unsigned size, AtomicKind kind) {
+void note_atomic(const volatile void* address, unsigned size, AtomicKind kind, Order order) {
   if (Checker* checker = running_checker()) {
     const auto at = reinterpret_cast<uint64_t>(address);
     const auto pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
     if (at % size) checker->fault(FindingKind::misaligned, pc, at, size, "an atomic access");
     const uint32_t reads = kind == AtomicKind::write ? 0 : access_read, writes = kind == AtomicKind::read ? 0 : access_write;
-    const uint32_t what = reads | writes | access_atomic;
+    const uint32_t what = reads | writes | access_atomic | uint32_t(order);
     if (size == 4 && checker->atomic_at_once<4>(at, what, pc)) return;
     if (size == 8 && checker->atomic_at_once<8>(at, what, pc)) return;
     checker->access(at, size, what, pc);

@@ -10,9 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "vector_clock.h"
+#include "releases.h"
 #include "scheduler.h"
 #include "shadow.h"
+#include "vector_clock.h"
 
 namespace opwright_sim {
 
@@ -21,31 +22,7 @@ namespace opwright_sim {
 
 constexpr uint64_t reserved_stack = 32 * 1024;
 
-struct SyncObject;
 struct Module;
-
-// A thread has seen the first `count` releases of an object.
-struct Acquired {
-  const SyncObject* object;
-  uint32_t count;
-  uint16_t thread;
-  uint32_t time;
-};
-
-// A thread that had fenced made an atomic access: what it did before the fence is visible to threads that see it.
-struct Release {
-  uint32_t index;
-  uint32_t block, time, barrier_time;  // time: of the fence
-  uint16_t thread;
-  uint32_t seen[32];
-  uint32_t acquired;  // so many of what the block's threads have acquired came before
-  VectorClock known;
-};
-
-struct SyncObject {
-  uint32_t count = 0;
-  std::unordered_map<uint32_t, std::vector<Release>> by_block;
-};
 
 // Registers that a wgmma accumulates in, by their place on the thread's stack.
 struct Accumulators {
@@ -96,7 +73,7 @@ class Checker {
   }
   void barrier_passed();
   void lanes_joined(unsigned first, unsigned lanes);  // of the warp with this first thread
-  void fenced();
+  void fenced(bool acquires, bool releases);
   void access(uint64_t address, uint32_t size, uint32_t what, uint64_t pc);
   // An atomic write or update, usual as well: of shared memory, while no thread has released anything through an atomic.
   template <uint32_t size>
@@ -184,12 +161,17 @@ class Checker {
                    uint64_t address);
   template <Space space>
   bool is_ordered(const Record& earlier) const;
+  template <Space space>
+  bool may_race_with_atomics(const Record& earlier) const;
   bool is_ordered_in_block(uint16_t agent, uint32_t time) const;
   bool is_ordered_through_atomics(const Record& earlier) const;
   bool covers(const Release& release, const Record& earlier) const;
   static constexpr int most_links = 4;  // from one object of atomics to another
   bool reaches(const SyncObject& object, uint32_t count, const Record& earlier, int depth) const;
-  void synchronise(uint64_t address, uint32_t what);
+  void synchronise(const Location& at, uint32_t what);
+  void release_at(const Location& at, const LastFence& fence);
+  void note_read(const Acquired& now);
+  void acquire_what_was_read();
   bool acquire(const Acquired& now);
   bool is_known_to_me_only(uint32_t time) const;
   void needs_order();
@@ -291,8 +273,10 @@ class Checker {
   std::vector<std::pair<uint32_t, uint32_t>> units_;  // the time at which each cluster began, and its number plus one
   std::vector<uint32_t> warp_joined_;  // when all lanes of a warp last synchronised
   std::vector<uint32_t> seen_;  // [thread][lane]: when this thread last synchronised with that lane; empty: never alone
-  std::vector<uint32_t> fenced_;  // by thread: its last fence; 0: none
-  std::unordered_map<uint64_t, std::unique_ptr<SyncObject>> objects_;
+  std::vector<LastFence> fenced_;  // by thread
+  std::unordered_map<uint32_t, Fences> fences_;  // by cluster
+  std::unordered_map<Location, std::unique_ptr<SyncObject>, HashOfLocation> objects_;
+  std::vector<Acquired> read_;  // by relaxed reads of this cluster's threads: acquired at a fence
   std::unordered_map<uint32_t, std::vector<Acquired>> logs_;  // by cluster: all that its threads have acquired, in order
   std::vector<Acquired> acquired_;  // what counts of that in this block
   std::unordered_map<uint64_t, uint32_t> acquired_at_;  // the last place there of an object and a thread
@@ -376,14 +360,17 @@ OPWRIGHT_INLINED bool Checker::record_at_once(Shadow& shadow, uint64_t offset, u
 template <uint32_t size>
 inline bool Checker::atomic_at_once(uint64_t address, uint32_t what, uint64_t pc) {
   const uint64_t offset = address - storage_begin_;
-  if (offset >= storage_size_ || !(what & access_write) || !is_simple_ || !objects_.empty() || fenced_[me_]) return false;
+  if (offset >= storage_size_ || !(what & access_write) || !is_simple_ || !objects_.empty()) return false;
+  if (fenced_[me_].time || (what & access_releases)) return false;
   Shadow& shadow = *shared_;
   if (!all_are(value, &shared_written_[offset], size) || !shadow.fits_one(offset, size) || !shadow.any_write) return false;
   const auto cannot_race = [this](const Record& earlier) {
-    return (earlier.access & (access_atomic | access_volatile)) || is_simply_ordered<Space::shared>(earlier);
+    return is_atomic(earlier.access) || is_simply_ordered<Space::shared>(earlier);
   };
   const uint64_t cell = offset / size;
-  if (!cannot_race(shadow.write(cell))) return false;
+  const Record& written = shadow.write(cell);
+  if (!is_atomic(written.access) && written.time >= ordered_since_) return false;  // it must not be hidden
+  if (shadow.any_plain && !cannot_race(shadow.plain(cell))) return false;
   if (shadow.any_read && !(cannot_race(shadow.reads(cell).first) && cannot_race(shadow.reads(cell).last))) return false;
   shadow.write(cell) = {time_, uint32_t(pc - module_base_), me_, whole_cell, uint8_t(what)};
   return true;

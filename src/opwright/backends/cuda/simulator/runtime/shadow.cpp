@@ -29,31 +29,34 @@ Shadow::~Shadow() { unmap(); }
 Shadow::Shadow(Shadow&& other) noexcept
     : any_write(other.any_write),
       any_read(other.any_read),
+      any_plain(other.any_plain),
       bytes_(other.bytes_),
       granule_(other.granule_),
       finest_(other.finest_),
       coarsest_(other.coarsest_),
       shift_(other.shift_),
       writes_(std::exchange(other.writes_, nullptr)),
+      plain_(other.plain_),
       reads_(std::exchange(other.reads_, nullptr)) {}
 
 // Zeroed pages that cost nothing until they are touched.
 bool Shadow::map(unsigned shift) {
-  const uint64_t count = (bytes_ >> shift) + 2, size = count * (sizeof(Record) + sizeof(Reads));
+  const uint64_t count = (bytes_ >> shift) + 2, size = count * bytes_per_cell;
   void* memory =
       mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return false;
   // Fewer page faults; not where few of many cells may be needed.
   if (size <= most_in_huge_pages) madvise(memory, size, MADV_HUGEPAGE);
   writes_ = static_cast<Record*>(memory);
-  reads_ = reinterpret_cast<Reads*>(writes_ + count);
+  plain_ = writes_ + count;
+  reads_ = reinterpret_cast<Reads*>(plain_ + count);
   shift_ = shift;
   granule_ = uint64_t(1) << shift;
   return true;
 }
 
 void Shadow::unmap() {
-  if (writes_) munmap(writes_, cells() * (sizeof(Record) + sizeof(Reads)));
+  if (writes_) munmap(writes_, cells() * bytes_per_cell);
   writes_ = nullptr;
 }
 
@@ -67,12 +70,14 @@ bool Shadow::split(unsigned shift) {
   Shadow old(std::move(*this));
   if (!map(shift)) {
     writes_ = std::exchange(old.writes_, nullptr);
+    plain_ = old.plain_;
     reads_ = old.reads_;
     return false;
   }
   const uint64_t parts = uint64_t(1) << (old.shift_ - shift);
   for (uint64_t cell = 0; cell < old.cells() && cell * parts + parts <= cells(); cell++) {
     if (any_write && old.write(cell).time) spread(old.write(cell), &write(cell * parts), parts);
+    if (any_plain && old.plain(cell).time) spread(old.plain(cell), &plain(cell * parts), parts);
     if (any_read && old.reads(cell).first.time) spread(old.reads(cell), &reads(cell * parts), parts);
   }
   return true;

@@ -21,6 +21,7 @@ struct Reads {
 };
 
 constexpr uint8_t whole_cell = 0xff;
+constexpr uint64_t bytes_per_cell = 2 * sizeof(Record) + sizeof(Reads);
 
 // Cells of a power of two of bytes. As long as all accesses are to whole cells, one cell stands for several elements
 // without a loss: each would have the same records. At the first smaller access every cell is split.
@@ -43,9 +44,11 @@ class Shadow {
   uint64_t cells() const { return (bytes_ >> shift_) + 2; }
   Record& write(uint64_t cell) { return writes_[cell]; }
   Reads& reads(uint64_t cell) { return reads_[cell]; }
+  // The last write that was not atomic, where an atomic one has come after it.
+  Record& plain(uint64_t cell) { return plain_[cell]; }
 
   // The pages of records that no access needed are never touched.
-  bool any_write = false, any_read = false;
+  bool any_write = false, any_read = false, any_plain = false;
 
  private:
   bool map(unsigned shift);
@@ -55,6 +58,7 @@ class Shadow {
   uint64_t bytes_, granule_ = 0;
   unsigned finest_, coarsest_, shift_ = 0;
   Record* writes_ = nullptr;
+  Record* plain_ = nullptr;
   Reads* reads_ = nullptr;
 };
 

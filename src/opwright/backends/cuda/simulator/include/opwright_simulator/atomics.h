@@ -43,13 +43,13 @@ OPWRIGHT_UNCHECKED bool swap_word(W* address, W* expected, W desired) {
 }
 
 template <class T, class Update>
-OPWRIGHT_INLINE T atomic_update(T* address, Update update) {
+OPWRIGHT_INLINE T atomic_update(T* address, Update update, Order order = Order::unstated) {
   using W = typename Word<sizeof(T)>::type;
-  note_atomic(address, sizeof(T), AtomicKind::read_modify_write);
+  note_atomic(address, sizeof(T), AtomicKind::read_modify_write, order);
   W* word = reinterpret_cast<W*>(address);
   W before = load_word(word);
   while (!swap_word(word, &before, bits_as<W>(update(bits_as<T>(before))))) {
-    note_atomic(address, sizeof(T), AtomicKind::read_modify_write);  // others ran meanwhile: it sees what they wrote
+    note_atomic(address, sizeof(T), AtomicKind::read_modify_write, order);  // others ran meanwhile: it sees what they wrote
   }
   return bits_as<T>(before);
 }
@@ -60,22 +60,39 @@ OPWRIGHT_UNCHECKED void store_word(W* address, W value) {
   __atomic_store_n(address, value, __ATOMIC_RELAXED);
 }
 template <class T>
-OPWRIGHT_INLINE T atomic_load(const T* address) {
-  note_atomic(address, sizeof(T), AtomicKind::read);
+OPWRIGHT_INLINE T atomic_load(const T* address, Order order) {
+  note_atomic(address, sizeof(T), AtomicKind::read, order);
   return bits_as<T>(load_word(reinterpret_cast<const typename Word<sizeof(T)>::type*>(address)));
 }
 template <class T>
-OPWRIGHT_INLINE void atomic_store(T* address, T value) {
-  note_atomic(address, sizeof(T), AtomicKind::write);
+OPWRIGHT_INLINE void atomic_store(T* address, T value, Order order) {
+  note_atomic(address, sizeof(T), AtomicKind::write, order);
   store_word(reinterpret_cast<typename Word<sizeof(T)>::type*>(address), bits_as<typename Word<sizeof(T)>::type>(value));
+}
+// A comparison that fails is a load, in the order that is stated for it.
+template <class T>
+OPWRIGHT_INLINE bool atomic_compare(T* address, T& expected, T value, Order success, Order failure) {
+  using W = typename Word<sizeof(T)>::type;
+  W* word = reinterpret_cast<W*>(address);
+  W before = load_word(word);
+  const W wanted = bits_as<W>(expected);  // by its bits, as the hardware compares
+  do {
+    const bool is_same = before == wanted;
+    note_atomic(address, sizeof(T), is_same ? AtomicKind::read_modify_write : AtomicKind::read, is_same ? success : failure);
+    if (is_same && swap_word(word, &before, bits_as<W>(value))) return true;
+  } while (before == wanted);
+  expected = bits_as<T>(before);
+  return false;
 }
 #undef OPWRIGHT_UNCHECKED
 
 }  // namespace opwright_sim
 
+// Inline PTX states an order; CUDA's functions do not.
+#define OPWRIGHT_ORDER opwright_sim::Order order = opwright_sim::Order::unstated
 #define OPWRIGHT_ATOMIC_ONE(NAME, T, EXPRESSION)                                                  \
-  OPWRIGHT_INLINE T NAME(T* address, T value) {                                                   \
-    return opwright_sim::atomic_update(address, [value](T old) -> T { return EXPRESSION; });      \
+  OPWRIGHT_INLINE T NAME(T* address, T value, OPWRIGHT_ORDER) {                                   \
+    return opwright_sim::atomic_update(address, [value](T old) -> T { return EXPRESSION; }, order); \
   }
 // The scopes of a block and of the system behave here like the device's.
 #define OPWRIGHT_ATOMIC(NAME, T, EXPRESSION)            \
@@ -108,10 +125,10 @@ OPWRIGHT_ATOMIC(atomicAdd, __nv_bfloat16, opwright_sim::sum(old, value))
 
 // A pair is two atomic operations, as on the GPU, which promises no more.
 #define OPWRIGHT_ATOMIC_PAIR(T)                                  \
-  OPWRIGHT_INLINE T atomicAdd(T* address, T value) {             \
+  OPWRIGHT_INLINE T atomicAdd(T* address, T value, OPWRIGHT_ORDER) { \
     T old;                                                       \
-    old.x = atomicAdd(&address->x, value.x);                     \
-    old.y = atomicAdd(&address->y, value.y);                     \
+    old.x = atomicAdd(&address->x, value.x, order);              \
+    old.y = atomicAdd(&address->y, value.y, order);              \
     return old;                                                  \
   }
 OPWRIGHT_ATOMIC_PAIR(__half2)
@@ -119,8 +136,8 @@ OPWRIGHT_ATOMIC_PAIR(__nv_bfloat162)
 OPWRIGHT_ATOMIC_PAIR(float2)
 
 #define OPWRIGHT_CAS_ONE(NAME, T)                                                                              \
-  OPWRIGHT_INLINE T NAME(T* address, T compare, T value) {                                                     \
-    const T old = opwright_sim::atomic_update(address, [=](T now) { return now == compare ? value : now; });   \
+  OPWRIGHT_INLINE T NAME(T* address, T compare, T value, OPWRIGHT_ORDER) {                                     \
+    const T old = opwright_sim::atomic_update(address, [=](T now) { return now == compare ? value : now; }, order); \
     if (!(old == compare)) opwright_sim::yield_to_others(); /* it may be a lock that another thread holds */   \
     return old;                                                                                                \
   }
@@ -140,3 +157,4 @@ OPWRIGHT_CAS(unsigned short)
 #undef OPWRIGHT_ATOMIC_ONE
 #undef OPWRIGHT_ATOMIC_INTEGER
 #undef OPWRIGHT_ATOMIC_PAIR
+#undef OPWRIGHT_ORDER

@@ -55,6 +55,9 @@ struct Site {
 
 enum class BarrierKind : uint32_t { plain, count, all, any };
 enum class AtomicKind : uint32_t { read_modify_write, read, write };
+// What an atomic access orders, as bits of the runtime's Access. `unstated`: by CUDA's own functions, which count as
+// relaxed for releases, and as acquires, as published kernels rely on.
+enum class Order : uint32_t { unstated = 0, relaxed = 16, acquire = 16 + 32, release = 16 + 64, acq_rel = 16 + 32 + 64 };
 
 // Each returns when all threads that it waits for have arrived.
 unsigned block_barrier(BarrierKind kind, bool predicate, Site site);
@@ -141,14 +144,14 @@ void check_alignment(const void* address, unsigned multiple, const char* what);
 
 // A thread that may be waiting for another one lets it run.
 void yield_to_others();
-void fence();
+void fence(bool acquires = true, bool releases = true);
 long long ticks();
 [[noreturn]] void assertion_failed(const char* condition, Site site);
 [[noreturn]] void trapped(Site site);
 [[noreturn]] void exceeded_launch_bounds(unsigned most, Site site);
 
 // Called before every atomic access. Checked builds check it here; the operation itself is not instrumented.
-void note_atomic(const volatile void* address, unsigned size, AtomicKind kind);
+void note_atomic(const volatile void* address, unsigned size, AtomicKind kind, Order order = Order::unstated);
 uint32_t lane_id();
 // The first statement of a kernel with __launch_bounds__: a GPU refuses to launch larger blocks.
 template <class... Others>
