@@ -77,6 +77,19 @@ NAMES = {
         " out[0] = Reduce(memory.reduce).Reduce(4.0f, cub::Max()) + before;",
         6.0,
     ),
+    "cub without its name": (
+        "#include <cub/cub.cuh>\n#include <cub/block/block_discontinuity.cuh>\nusing namespace cub;",
+        "using Reduce = BlockReduce<float, 1>; __shared__ Reduce::TempStorage memory; Max most;"
+        " const float a = Reduce(memory).Reduce(4.0f, Sum()); __syncthreads();"
+        " out[0] = Reduce(memory).Reduce(a, most) + most(1, 2);",
+        6.0,
+    ),
+    "another name for cub": (
+        "#include <cub/util_type.cuh>\n#include <cub/block/block_reduce.cuh>\nnamespace c = cub;",
+        "__shared__ c::BlockReduce<float, 1>::TempStorage memory;"
+        " out[0] = c::BlockReduce<float, 1>(memory).Reduce(4.0f, c::Max());",
+        4.0,
+    ),
     "torch's warps": (
         "#include <ATen/cuda/DeviceUtils.cuh>\n__device__ const float two = 2.0f;",
         "static_assert(sizeof(WARP_BALLOT(1, 1u)) == 4, \"\"); out[0] = doLdg(&two) + (ACTIVE_MASK() & 1u)"

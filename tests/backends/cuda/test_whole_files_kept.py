@@ -177,3 +177,157 @@ def test_a_helper_whose_name_a_function_for_the_device_has_is_left_out() -> None
     text += "__global__ void k(float* out) { out[0] = dev::f(1.f); }\n"
     assert not is_left("return x;", text)
     assert is_left("return x + 1;", text)
+
+
+# Host code in classes only: of each, a member for the host, and what the kernel k does with the rest.
+OF_CLASSES = {
+    "a member function": (
+        "struct P { float x; float get() const { return x; } __device__ float twice() const { return 2 * x; } };",
+        "float get", "P p, float* y", "y[0] = p.twice();"),
+    "constructors": (
+        "struct P { float x; P() : x(1) {} P(float v) : x{v} {} ~P() {} __device__ float same() const { return x; } };",
+        "P(float v)", "P p, float* y", "y[0] = p.same();"),
+    "one that is defined elsewhere": (
+        "struct P { float x; float get() const; void set(float v);\n"
+        "  __device__ float same() const { return x; } };\n"
+        "float P::get() const { return x; }\nvoid P::set(float v) { x = v; }",
+        "void P::set", "P p, float* y", "y[0] = p.same();"),
+    "a member of a template in a namespace": (
+        "namespace n { template <class T> class Q { T* data; int n; public: int size() const { return n; }\n"
+        "  __host__ __device__ T& operator[](int i) { return data[i]; } Q(T* d, int m) : data(d), n(m) {} }; }",
+        "int size", "n::Q<float> q, float* y", "y[0] = q[0];"),
+    "a member of an inner class": (
+        "struct P { struct In { int a; int get() { return a; } __device__ int same() { return a; } } in; };",
+        "int get", "P p, float* y", "y[0] = p.in.same();"),
+    "a member whose name one for the device has": (
+        "struct H { int n; int size() const { return n; } };\n"
+        "struct D { H h; __device__ int size() const { return h.n; } };",
+        "int size() const { return n; }", "D d, float* y", "y[0] = d.size();"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("beside", ["", HOST])
+def test_classes_lose_their_members_for_the_host_and_nothing_else(name: str, beside: str) -> None:
+    classes, host, parameters, body = OF_CLASSES[name]
+    kernel = f"__global__ void k({parameters}) {{ {body} }}\n"
+    text = beside + classes + "\n" + kernel
+    left = device_text(text)
+    assert host in text
+    assert host not in left
+    assert kernel in left
+    assert left.count("\n") == text.count("\n")
+    for member in ("twice() const", "same()", "d.size()", "operator[]"):
+        assert (member in left) == (member in text)
+    if isinstance(available(), Accepted):
+        assert ow.cuda_module(text).compile("sm_90").entries
+
+
+MISTAKES = {
+    "a member function": ("struct P { float x; float get() const { return x; } };", "y[0] = p.get();", "get"),
+    "a constructor": ("struct P { float x; P(float v) : x(v) {} };", "P q(2); y[0] = q.x;", "P(float v)"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_member_for_the_host_that_a_kernel_calls_stays_and_nvrtc_says_what_it_is(name: str) -> None:
+    text, body, member = MISTAKES[name]
+    text = f"{HOST}{text}\n__global__ void k(P p, float* y) {{ {body} }}\n"
+    assert member in device_text(text)
+    if isinstance(available(), Accepted):
+        with pytest.raises(CompileError, match="without execution space annotations"):
+            ow.cuda_module(text).compile("sm_90")
+
+
+DETECTED = """
+template <class F> class HasApply {
+  typedef char one;
+  struct two { char x[2]; };
+  template <class C> static one test(decltype(&C::apply));
+  template <class C> static two test(...);
+ public:
+  enum { value = sizeof(test<F>(0)) == sizeof(char) };
+};
+struct With { __device__ int apply(int x) { return x; } };
+struct Without {};
+__global__ void k(float* y) {
+  y[0] = HasApply<With>::value;
+  y[1] = HasApply<Without>::value;
+}
+"""
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("beside", ["", HOST, WITH_TORCH.replace("1>>>(x", "1>>>((x")])
+def test_functions_that_are_asked_for_their_type_only_are_no_mistake(beside: str) -> None:
+    text = DETECTED + beside
+    y = torch.zeros(2)
+    ow.cuda_module(text)["k"][1, 1](y)
+    assert y.tolist() == [1, 0]
+    if isinstance(available(), Accepted):
+        assert ow.cuda_module(text).compile("sm_90").entries
+
+
+# Heads of classes and functions with parentheses and capitals in them.
+HEADS = """
+#include <cuda_runtime.h>
+template <class T, int n> struct alignas(sizeof(T) * n) Pack { T v[n]; };
+template <class T, int n> struct __align__(((n) * (sizeof(T)))) Other { T v[n]; };
+template <class LOAD, class STORE> __global__ void k(LOAD load, STORE* store, float* y) {
+  Pack<float, 4> p{{1, 2, 3, 4}};
+  Other<float, 2> o{{5, 6}};
+  y[0] = sizeof(p) + alignof(Pack<float, 4>) + alignof(Other<float, 2>) + p.v[3] + o.v[1] + load(1);
+}
+struct One { __device__ float operator()(int i) const { return i; } };
+template <class LOAD, class STORE> inline cudaError_t launch(LOAD load, STORE* store, float* y) {
+  k<LOAD, STORE><<<1, 1>>>(load, store, y);
+  return cudaPeekAtLastError();
+}
+"""
+
+
+@pytest.mark.compiler
+def test_alignments_and_names_of_template_parameters_are_no_functions_and_no_macros() -> None:
+    module = ow.cuda_module(HEADS, instances=["k<One, float>"])
+    y = torch.zeros(1)
+    module["k<One, float>"][1, 1](bytes_of_one(), torch.zeros(1), y)
+    assert y.item() == 16 + 16 + 8 + 4 + 6 + 1
+    assert "<<<" not in device_text(HEADS, ["k"])
+    if isinstance(available(), Accepted):
+        assert module.compile("sm_90").entries
+
+
+def bytes_of_one() -> object:
+    """A structure without members."""
+    import ctypes
+
+    class One(ctypes.Structure):
+        _fields_ = [("unused", ctypes.c_char)]
+
+    return One()
+
+
+@pytest.mark.compiler
+def test_a_source_may_have_its_own_addition_of_torchs_halves() -> None:
+    own = "__device__ inline at::Half atomicAdd(at::Half* at, at::Half value) { return value; }\n"
+    adds = "__global__ void k(at::Half* h, float* y) { {} }\n"
+    for text, value in (
+        (own + adds.replace("{}", "y[0] = atomicAdd(h, at::Half(2.0f));"), 2.0),
+        (adds.replace("{}", "atomicAdd(h, at::Half(2.0f)); y[0] = *h;"), 3.0),
+    ):
+        y = torch.zeros(1)
+        ow.cuda_module(text)["k"][1, 1](torch.ones(1, dtype=torch.float16), y)
+        assert y.item() == value
+        if isinstance(available(), Accepted):
+            assert ow.cuda_module(text).compile("sm_90").entries
+
+
+def test_explicit_instances_that_a_macro_makes_are_left_out() -> None:
+    text = (
+        "template <class T> __global__ void k(T* y) { y[0] = 1; }\n"
+        "#define MAKE(T) \\\n  template __global__ void k<T>(T * y)\nMAKE(float);\nMAKE(int);\n"
+        "#define ALSO(T) __device__ T of_##T(T x) { return x; }\nALSO(float)\n"
+    )
+    left = device_text(text + WITH_TORCH)
+    assert "MAKE(float);" not in left
+    assert "ALSO(float)" in left

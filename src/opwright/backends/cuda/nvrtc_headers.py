@@ -31,8 +31,8 @@ _WITHOUT_HEADER = (
     ("cuda_fp16.h", re.compile(r"\b__half2?\b")),
     ("cuda_bf16.h", re.compile(r"\b__nv_bfloat162?\b")),
     (_TUPLE, re.compile(r"\bstd\s*::\s*(?:tuple|make_tuple|tie)\b")),  # <tuple>, which libcu++ declares
-    (_CUB_NAMES, re.compile(r"\bcub\s*::\s*(?:Sum|Max|Min|Difference|Division|Equality|Inequality)\b")),
 )
+_CUB_OLD = r"(?:Sum|Max|Min|Difference|Division|Equality|Inequality)"
 
 
 def header_texts() -> dict[str, str]:
@@ -51,4 +51,23 @@ def missing_headers(text: str) -> tuple[str, ...]:
     included = {found[2] for found in INCLUDE.finditer(text)}
     code = blank_out(text)
     found = tuple(name for name, types in _WITHOUT_HEADER if name not in included and types.search(code))
+    if _uses_old_names_of_cub(code):
+        found = (*found, _CUB_NAMES)
     return (*found, TORCH_NAMES) if uses_torch_names(code) else found
+
+
+def _uses_old_names_of_cub(code: str) -> bool:
+    """Whether names that CUB no longer has are used: of its namespace, of one that stands for it, or without one."""
+    aliases = re.findall(r"\bnamespace\s+(\w+)\s*=\s*(?:::\s*)?cub\s*;", code)
+    spaces = rf"(?:{'|'.join(map(re.escape, ['cub', *aliases]))})"
+    if re.search(rf"\b{spaces}\s*::\s*{_CUB_OLD}\b", code):
+        return True
+    if not re.search(rf"\busing\s+namespace\s+(?:::\s*)?{spaces}\s*;", code):
+        return False
+    used = set(re.findall(rf"(?<![\w:.])({_CUB_OLD})\b\s*(?:\(\s*\)|\{{\s*\}}|[,>]|\w+\s*[;,)({{=])", code))
+    own = set(
+        re.findall(
+            rf"\b(?:struct|class|union|enum|using|define)\s+({_CUB_OLD})\b|\b({_CUB_OLD})\s*\([^()]*\)\s*\{{", code
+        )
+    )
+    return bool(used - {name for pair in own for name in pair})

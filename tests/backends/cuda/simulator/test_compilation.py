@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import opwright as ow
 from opwright.backends.build_tools import BuildTools, build_tools
 from opwright.backends.c_text import blank_out
 from opwright.backends.cuda.simulator import compilation
@@ -120,6 +121,7 @@ def test_comments_and_literals_are_blanked() -> None:
         ("__mbarrier_init(&bar, 1);", "__mbarrier_init", "asynchronous copies"),
         ("float v = tex2D<float>(t, x, y);", "tex2D<", "textures"),
         ("int* p = new int[4];", "new i", "heap"),
+        ("bnb_cub::BlockDiscontinuity<int, 32> d;", "bnb_cub::BlockDiscontinuity", "in part"),
         ("int* p = (int*)malloc(4);", "malloc", "heap"),
         ("cudaDeviceSynchronize();", "cudaDeviceSynchronize", "host code"),
     ],
@@ -162,6 +164,22 @@ def test_refused_headers_and_dead_branches() -> None:
     assert filled(for_hopper, "-arch=sm_80") == 1
     with pytest.raises(KernelRefusedError, match=r"<cuda source>:2: inline PTX tcgen05"):
         filled(for_hopper, "--gpu-architecture=sm_90a")
+
+
+INSTANCES = """
+template <class T> __global__ void of_any(T* x, T value) { x[threadIdx.x] = value; }
+#define MAKE(T) \\
+  template __global__ void of_any<T>(T * x, T value)
+MAKE(float);
+MAKE(int);
+"""
+
+
+@pytest.mark.compiler
+def test_explicit_instances_that_a_macro_makes_are_no_error() -> None:
+    x = torch.zeros(4)
+    ow.cuda_module(INSTANCES)["of_any<float>"][1, 4](x, 2.5)
+    assert x.tolist() == [2.5] * 4
 
 
 # --- options ---

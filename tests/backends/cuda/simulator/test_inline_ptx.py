@@ -206,3 +206,43 @@ def test_what_is_not_translated_is_refused_by_name_and_line_where_it_is_used() -
     out = torch.zeros(1, dtype=torch.int32)
     ow.cuda_module(unused)["k"][1, 1](out)
     assert out.item() == 1
+
+
+CONDITIONS = r"""
+__global__ void k(int* out) {
+  int v = 1, w;
+  asm volatile(
+      "{.reg .u32 t;\n"
+#if __CUDA_ARCH__ >= 800 && \
+    __CUDA_ARCH__ < 10000
+#if defined(NEVER)
+      "add.u32 t, %1, 9;\n"
+#else
+      "add.u32 t, %1, 2;\n"
+#endif
+#elif defined(NEVER)
+      "add.u32 t, %1, 7;\n"
+#else
+      "add.u32 t, %1, 8;\n"
+#endif
+      "mov.u32 %0, t;}\n"
+      : "=r"(w)
+      : "r"(v));
+  asm("add.u32 %0, %0, 4;"
+#ifdef NEVER
+      "add.u32 %0, %0, 9;"
+#endif
+      : "+r"(w)
+      :
+      : "memory");
+  out[0] = w;
+  out[1] = __LINE__;
+}
+"""
+
+
+@pytest.mark.parametrize(("options", "value"), [((), 7), (("-arch=sm_70",), 13), (("-arch=sm_70", "-DNEVER"), 21)])
+def test_conditions_of_the_preprocessor_in_a_statement(options: tuple[str, ...], value: int) -> None:
+    out = torch.zeros(2, dtype=torch.int32)
+    ow.cuda_module(CONDITIONS, options=list(options))["k"][1, 1](out)
+    assert out.tolist() == [value, CONDITIONS[: CONDITIONS.index("__LINE__")].count("\n")]

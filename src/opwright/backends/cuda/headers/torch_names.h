@@ -192,5 +192,9 @@ template <class T>
 __device__ inline void gpuAtomicAddNoReturn(T* address, T value) {
   gpuAtomicAdd(address, value);
 }
-__device__ inline void atomicAdd(c10::Half* address, c10::Half value) { gpuAtomicAdd(address, value); }
-__device__ inline void atomicAdd(c10::BFloat16* address, c10::BFloat16 value) { gpuAtomicAdd(address, value); }
+// Templates, beside which a source may have functions of its own: only one of torch's headers declares these.
+template <class T>
+__device__ inline std::enable_if_t<std::is_same<T, c10::Half>::value || std::is_same<T, c10::BFloat16>::value> atomicAdd(
+    T* address, T value) {
+  gpuAtomicAdd(address, value);
+}

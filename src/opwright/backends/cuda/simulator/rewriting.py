@@ -53,6 +53,11 @@ _CODE = tuple(
         (r"\bcuTensorMap\w*\s*\(", _NO_HOST_API),
         (r"\b(?:this_multi_grid|multi_grid_group)\b", _NO_GRID),
         (r"\bcub\s*::\s*Device[A-Z]\w+", _NO_DEVICE_WIDE),
+        (
+            r"\b\w*cub\s*::\s*(?:Block(?:AdjacentDifference|Discontinuity|Histogram|MergeSort|RadixRank|RunLengthDecode|Shuffle)"
+            r"|Warp(?:Exchange|Load|MergeSort|Store))\b",
+            "of CUB, the collectives of blocks and warps are simulated, in part",
+        ),
         (r"\bcuda\s*::\s*annotated_ptr\b", "libcu++'s annotated pointers are not simulated"),
         (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
         (r"\b(?:__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
@@ -64,11 +69,12 @@ _CUB = (
     r"(?:cub|block/block_(?:reduce|scan|load|store|exchange|radix_sort)|warp/warp_(?:reduce|scan)"
     r"|thread/thread_operators)"
 )
+# Headers of CUB that there are none of here: what a kernel takes from them is refused or not known, but not the header.
+_OTHER_CUB = re.compile(rf"cub/(?!{_CUB}\.cuh).*")
 _INCLUDES = tuple(
     (re.compile(pattern), why)
     for pattern, why in (
         (r"cuda/(?:std/(?:barrier|complex|span|mdspan))", "this part of libcu++ is not simulated"),
-        (rf"cub/(?!{_CUB}\.cuh).*", "of CUB, the collectives of blocks and warps are simulated, in part"),
         (r"thrust/(?!(?:tuple|pair)\.h).*|(?:cutlass|cute)/.*", _NO_LIBRARY),
         (r"(?:curand(?!_kernel\.h)|cublas|cudnn|nvshmem).*|cuComplex\.h|texture_\w+\.h", _NO_LIBRARY),
     )
@@ -113,11 +119,14 @@ def rewrite(text: str, *, checked: bool) -> str:
     code = blank_out(text)
     edits = [*_dynamic_shared(text), *_plain_edits(code, checked), *_first_statements(code)]
     edits += [(f.start(), f.end(), "") for f in _LINE_DIRECTIVE.finditer(code)]  # lines are those of this text
+    edits += [(f.start(2), f.end(2), "cub/cub.cuh") for f in INCLUDE.finditer(text) if _OTHER_CUB.fullmatch(f[2])]
     statements = list(_inline_ptx(text, code))
     edits = [e for e in edits if not any(begin <= e[0] < end for begin, end, _ in statements)] + statements
     for begin, end, replacement in sorted(edits, reverse=True):
         newline = "\\\n" if "\\\n" in text[begin:end] else "\n"  # within a macro's definition
-        text = text[:begin] + replacement + newline * text.count("\n", begin, end) + text[end:]
+        text = (
+            text[:begin] + replacement + newline * (text.count("\n", begin, end) - replacement.count("\n")) + text[end:]
+        )
     return text
 
 
@@ -127,8 +136,7 @@ _Edit = tuple[int, int, str]
 def _inline_ptx(text: str, code: str) -> Iterable[_Edit]:
     """The translations of ``asm`` statements; a marker, which refusals look for, if there is none."""
     for asm in assemblies(text, code):
-        replacement = f"{NO_PTX}{_line(code, asm.begin)}" if asm.instruction else asm.code
-        yield asm.begin, asm.end, re.sub(r"\s*\n\s*", " ", replacement)
+        yield asm.begin, asm.end, f"{NO_PTX}{_line(code, asm.begin)}" if asm.instruction else asm.code
 
 
 _LINE_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:line\b|\d)[^\n]*", re.MULTILINE)
@@ -184,6 +192,7 @@ def _plain_edits(code: str, checked: bool) -> list[_Edit]:
         (r"\bstatic\s+__shared__\b|\b__shared__\s+static\b", "__shared__"),
         (r"\b__global__((?:\s+(?:static|void))*)\s+(?:__)?inline(?:__)?\b", r"__global__\1"),
         (r"\b(?:__)?inline(?:__)?\s+(?=(?:static\s+)?__global__\b)", ""),
+        (r"\btemplate(\s+)__global__\b", r"template\1"),  # an explicit instance, made by a macro
         (r"(?<=\b__shared__)(\s+)alignas\s*\(((?:[^()]|\([^()]*\))*)\)", r" __attribute__((aligned(\2)))"),
     ]
     if checked:  # a thread that returns need not reach later barriers; one that skips them is reported

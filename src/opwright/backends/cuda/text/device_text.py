@@ -13,7 +13,14 @@ import re
 from collections.abc import Iterable, Sequence
 
 from opwright.backends.c_text import INCLUDE, blank_out, closing_bracket, split_commas
-from opwright.backends.cuda.text.items import IDENTIFIER, Item, items_of, macros_of
+from opwright.backends.cuda.text.items import IDENTIFIER, Item, items_of, macros_of, template_parameters
+from opwright.backends.cuda.text.members import (
+    device_members,
+    host_members,
+    members_of,
+    named_by_the_device,
+    undefined_functions,
+)
 
 __all__ = ["device_text", "device_texts"]
 
@@ -66,10 +73,6 @@ _OF_THE_DEVICE = re.compile(r"\b(?:__device__|__global__|constexpr|consteval)\b"
 _NO_VARIABLE = re.compile(
     r"\b(?:using|typedef|namespace|class|struct|enum|union|friend|static_assert|const|__constant__|__shared__|__managed__)\b"
 )
-# What stands before a member of a class, and counts for those after it too.
-_ACCESS = re.compile(r"(?:\s*(?:public|private|protected)\s*:)*")
-# Member functions that change what their class is.
-_CHANGES_CLASS = re.compile(r"\b(?:virtual|override|final)\b|=\s*(?:default|delete)\s*$")
 # Libraries of device code, whose headers go with the code that names them.
 _LIBRARIES = {
     "thrust": re.compile(r"\bthrust\b"),
@@ -79,6 +82,7 @@ _LIBRARIES = {
 # More than this is a library, all of which is for kernels; without host code, more than the second one.
 _MOST_TEXT = 4_000_000
 _MOST_TEXT_OF_ONE = 500_000
+_INSTANCE_OF_MACRO = re.compile(r"(?:\([^()]*\))?(?:\s|\\\r?\n)*(?:extern\s+)?template\b(?!\s*<)")
 _EXPLICIT_INSTANCE = re.compile(r"\s*(?:extern\s+)?template\b(?!\s*<)")
 
 
@@ -96,16 +100,19 @@ def device_texts(texts: tuple[str, ...], kernels: tuple[str, ...]) -> tuple[str,
     macros = _macros(codes)
     is_whole = any(map(_is_whole_file, texts, codes))
     if not is_whole and not _has_host_items(codes, kernels, macros):
-        return texts
+        return _without_host_members(texts, macros)
     kept = [_without_bindings(text, macros) for text in texts]
     codes = [blank_out(text) for text in kept]
     items = _items(codes, macros)
     # Without a word of the host, what a kernel names may be for it by an option, or is a mistake that NVRTC reports.
     needed = _needed([item for of in items for item in of], codes, kernels, macros, hosts_too=not is_whole)
     left = [
-        _without(text, [span for item in of for span in _unneeded(item, item in needed, text, macros)])
+        _without(
+            text, [s for item in of if item not in needed for s in _without_directives(text, item.begin, item.end)]
+        )
         for text, of in zip(kept, items, strict=True)
     ]
+    left = _without_members(left, [[i for i in of if i in needed] for of in items], macros, all_of_them=is_whole)
     named = [INCLUDE.sub("", blank_out(text)) for text in left]
     used = {library for library, names in _LIBRARIES.items() if any(map(names.search, named))}
     return tuple(_without(text, _includes_of(text, _LIBRARIES.keys() - used)) for text in left)
@@ -209,7 +216,19 @@ def _items(codes: Sequence[str], macros: dict[str, str]) -> list[list[Item]]:
     found = [items_of(code) for code in codes]
     without = {key for of in found for item in of if item.kind == "function" and (key := _key(item))}
     declared = without & _declared_for_device(found, codes, macros)
-    return [[_for_device(item) if _key(item) in declared else item for item in of] for of in found]
+    found = [[_for_device(item) if _key(item) in declared else item for item in of] for of in found]
+    return [[_as_the_device_sees(i, code, macros) for i in of] for of, code in zip(found, codes, strict=True)]
+
+
+def _as_the_device_sees(item: Item, code: str, macros: dict[str, str]) -> Item:
+    """A class without what only its members for the host mention."""
+    if item.kind != "class":
+        return item
+    hosts = [(m.begin, m.end) for m in host_members(item, code, lambda member: _is_for_host(member, macros))]
+    if not hosts:
+        return item
+    left = _without(code, hosts)[item.begin : item.end]
+    return dataclasses.replace(item, mentions=item.mentions & frozenset(IDENTIFIER.findall(left)))
 
 
 def _for_device(item: Item) -> Item:
@@ -228,18 +247,11 @@ def _declared_for_device(
     """The functions that are declared for the device, also in classes, and not defined so: others are overloads."""
     functions = [item for of in items for item in of if item.kind == "function" or item.declares_function]
     if any("::" in item.signature.before for item in functions if item.signature is not None):
-        of_classes = [_members(item, code)[0] for of, code in zip(items, codes, strict=True) for item in of]
+        of_classes = [members_of(item, code)[0] for of, code in zip(items, codes, strict=True) for item in of]
         functions += [member for members in of_classes for member in members if member.kind == "statement"]
     for_device = [item for item in functions if not _is_for_host(item, macros)]
     defined = {_key(item) for item in for_device if item.kind == "function"}
     return {key for item in for_device if (key := _key(item)) and key not in defined}
-
-
-def _members(item: Item, code: str) -> tuple[list[Item], int]:
-    """The members of a class, and the place in the source that theirs count from."""
-    opening = code.find("{", item.begin, item.end) if item.kind == "class" else -1
-    closing = closing_bracket(code, opening) if opening >= 0 else None
-    return (items_of(code[opening + 1 : closing]) if closing is not None else [], opening + 1)
 
 
 def _needed(
@@ -291,7 +303,8 @@ def _needed(
 def _is_always_kept(item: Item, macros: dict[str, str]) -> bool:
     """Operators, which are called without their name; uses of macros, which may define anything."""
     if item.kind == "macro use":
-        return any(name in macros and not _HOST_WORDS.search(macros[name]) for name in list(_first_name(item)))
+        bodies = [macros[name] for name in _first_name(item) if name in macros]
+        return any(not _HOST_WORDS.search(body) and not _INSTANCE_OF_MACRO.match(body) for body in bodies)
     if item.kind == "function" or item.declares_function:
         return re.search(r"\boperator\b", item.head) is not None and _OF_THE_DEVICE.search(item.head) is not None
     return re.match(rf"\s*using\s+namespace\b(?!\s+{_HOST_NAMESPACES}\s*$)", item.head) is not None
@@ -315,7 +328,7 @@ def _is_for_host(item: Item, macros: dict[str, str]) -> bool:
     if is_function and _HOST_PARAMETER.search(item.head):
         return True  # an overload for both, with a parameter that only the host has
     head = item.head
-    waiting, seen = _before_parameters(item, is_function), set[str]()
+    waiting, seen = _before_parameters(item, is_function), set(template_parameters(head) - macros.keys())
     while waiting:
         name = waiting.pop()
         if name in seen:
@@ -338,17 +351,53 @@ def _before_parameters(item: Item, is_function: bool) -> list[str]:
     return IDENTIFIER.findall(f"{item.head.split('(')[0]} {item.signature.before}")
 
 
-def _unneeded(item: Item, needed: bool, text: str, macros: dict[str, str]) -> list[tuple[int, int]]:
-    """The parts of an item to leave out: all of one that is not needed, and of a class the host's member functions."""
-    if not needed:
-        return _without_directives(text, item.begin, item.end)
-    if item.kind != "class":
-        return []
-    inside, offset = _members(item, blank_out(text))
-    return [
-        (member.begin + offset + len(_ACCESS.match(member.head)[0]), member.end + offset)  # type: ignore[index]
-        for member in inside
-        if (member.kind == "function" or member.declares_function)
-        and _is_for_host(member, macros)
-        and not _CHANGES_CLASS.search(member.head)
+# --- member functions for the host ---
+
+
+def _without_host_members(texts: tuple[str, ...], macros: dict[str, str]) -> tuple[str, ...]:
+    """Sources whose host code is in classes only, if there is any."""
+    codes = [blank_out(text) for text in texts]
+    if sum(map(len, codes)) > _MOST_TEXT_OF_ONE:
+        return texts
+    return tuple(_without_members(texts, _items(codes, macros), macros, all_of_them=False))
+
+
+def _without_members(
+    texts: Sequence[str], items: Sequence[Sequence[Item]], macros: dict[str, str], *, all_of_them: bool
+) -> list[str]:
+    """The texts without the host's members of classes. Those that are kept for their types are the device's.
+
+    Args:
+        all_of_them: also those that device code calls, which NVRTC would report.
+    """
+
+    def is_for_host(item: Item) -> bool:
+        return _is_for_host(item, macros)
+
+    codes = [blank_out(text) for text in texts]
+    classes = [[item for item in of if item.kind == "class"] for of in items]
+    found = [
+        [m for c in of for m in host_members(c, code, is_for_host)] for of, code in zip(classes, codes, strict=True)
     ]
+    cut = [[(m.begin, m.end) for m in of] for of in found]
+    if not all_of_them and any(cut):
+        left = list(map(_without, codes, cut))
+        names = {n for of in items for i in of if i.kind == "function" and not is_for_host(i) for n in i.names}
+        for of, code in zip(classes, codes, strict=True):
+            names |= {name for item in of for name in device_members(item, code, is_for_host)}
+        of_device = frozenset(names)
+        cut = [[(m.begin, m.end) for m in of if not named_by_the_device(m, left, of_device)] for of in found]
+    marks = [
+        [at for item in of for at in undefined_functions(item, code, is_for_host)]
+        for of, code in zip(classes, codes, strict=True)
+    ]
+    return [_marked(_without(text, spans), places) for text, spans, places in zip(texts, cut, marks, strict=True)]
+
+
+def _marked(text: str, places: Sequence[int]) -> str:
+    """The text with the execution space of the device before the functions at these places."""
+    for place in sorted(places, reverse=True):
+        head = re.compile(r"\bstatic\b").search(text, place)
+        at = head.start() if head else place
+        text = f"{text[:at]}__device__ {text[at:]}"
+    return text

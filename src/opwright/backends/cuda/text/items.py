@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from opwright.backends.c_text import closing_bracket
 
-__all__ = ["IDENTIFIER", "Item", "items_of", "macros_of"]
+__all__ = ["IDENTIFIER", "Item", "items_of", "macros_of", "template_parameters"]
 
 IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*\b")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
@@ -268,7 +268,7 @@ def _named_class(head: str) -> str:
 def _bare(head: str) -> str:
     """The head without template parameters and without what stands in parentheses."""
     head = _without_template_parameters(head)
-    while (shorter := re.sub(r"\([^()]+\)", "()", head)) != head:
+    while (shorter := re.sub(r"\((?:[^()]|\(\))+\)", "()", head)) != head:
         head = shorter
     return re.sub(r"\b(?:__align__|alignas|__attribute__|__launch_bounds__)\s*\(\)", "", head)
 
@@ -311,6 +311,15 @@ def _without_template_parameters(head: str) -> str:
     while found := re.search(r"\btemplate\s*<", head):
         head = f"{head[: found.start()]} {head[_after_angles(head, found.end()) :]}"
     return head
+
+
+def template_parameters(head: str) -> frozenset[str]:
+    """The identifiers in the lists of parameters of a template."""
+    found, position = set[str](), 0
+    while opening := re.compile(r"\btemplate\s*<").search(head, position):
+        position = _after_angles(head, opening.end())
+        found |= set(IDENTIFIER.findall(head[opening.end() : position]))
+    return frozenset(found)
 
 
 def _is_function(head: str) -> bool:

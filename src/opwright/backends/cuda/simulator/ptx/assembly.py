@@ -5,6 +5,7 @@ A statement becomes one expression in its place. Registers are variables with th
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from opwright.backends.cuda.simulator.ptx.statement import is_declaration, label
 __all__ = ["Assembly", "assemblies"]
 
 _ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b\s*(?:(?:volatile|__volatile__|__volatile)\b\s*)?\(")
+_CONDITION = re.compile(r"^[ \t]*#[ \t]*(ifdef|ifndef|if|elif|else|endif)\b(?:\\\n|[^\n])*", re.MULTILINE)
 _CONSTRAINTS = {
     "r": "uint32_t", "l": "uint64_t", "h": "uint16_t", "f": "float", "d": "double", "n": "uint64_t", "b": "uint32_t",
     "q": "unsigned __int128",
@@ -38,6 +40,10 @@ def assemblies(text: str, code: str) -> Iterator[Assembly]:
 
     Args:
         code: the same text without comments and literals.
+
+    Returns:
+        Their translations, in one line each; in several if conditions of the preprocessor are in a statement, and in no
+        more than it has.
     """
     for found in _ASM.finditer(code):
         closing = closing_bracket(code, found.end() - 1)
@@ -45,7 +51,10 @@ def assemblies(text: str, code: str) -> Iterator[Assembly]:
             continue
         begin, end = found.start(), closing + 1
         try:
-            yield Assembly(begin, end, _translated(text[found.end() : closing], code[found.end() : closing]))
+            translation = _of_each_branch(text[found.end() : closing], code[found.end() : closing])
+            if translation.count("\n") > code.count("\n", begin, end):
+                raise NotTranslatedError("asm", "conditions of the preprocessor in it need more lines than it has")
+            yield Assembly(begin, end, translation)
         except NotTranslatedError as error:
             yield Assembly(begin, end, "", error.instruction, error.why)
 
@@ -67,6 +76,35 @@ class _Statement:
     template: str
     outputs: list[_Operand] = field(default_factory=list)
     inputs: list[_Operand] = field(default_factory=list)
+
+
+def _of_each_branch(text: str, code: str) -> str:
+    """The translations of a statement, within the preprocessor's conditions that are in it."""
+    condition = _condition(code)
+    if condition is None:
+        return re.sub(r"\s*\n\s*", " ", _translated(text, code))
+    begin, end = condition[0].start(), condition[-1].end()
+    result = ""
+    for directive, following in itertools.pairwise(condition):
+        inside = slice(directive.end(), following.start())
+        branch = text[:begin] + text[inside] + text[end:], code[:begin] + code[inside] + code[end:]
+        result += f"\n{' '.join(directive[0].replace(chr(92), ' ').split())}\n{_of_each_branch(*branch)}"
+    if not any(directive[1] == "else" for directive in condition):
+        result += f"\n#else\n{_of_each_branch(text[:begin] + text[end:], code[:begin] + code[end:])}"
+    return f"{result}\n#endif\n"
+
+
+def _condition(code: str) -> list[re.Match[str]] | None:
+    """The directives of the first condition of the preprocessor that is not in another one."""
+    depth, found = 0, []
+    for directive in _CONDITION.finditer(code):
+        depth += directive[1].startswith("if")
+        if depth == 1:
+            found.append(directive)
+        depth -= directive[1] == "endif"
+        if depth == 0:
+            return found if found[0][1].startswith("if") else None
+    return None
 
 
 def _translated(text: str, code: str) -> str:
