@@ -115,6 +115,12 @@ NAMES = {
         "int a; float b; std::tie(a, b) = pair(); out[0] = a + b + std::get<0>(pair());",
         6.5,
     ),
+    "integers, bytes, arrays and pairs of std": (
+        "#include <iostream>\n__device__ float first(std::array<float, 2> a) { return a[0] + a.size(); }",
+        "std::uintptr_t p = 1; std::uint8_t b = 2; std::size_t s = 3; int a = 4, c; std::memcpy(&c, &a, sizeof(a));"
+        " std::pair<int, float> d = std::make_pair(5, 0.5f); out[0] = p + b + s + c + d.second + first({6, 7});",
+        18.5,
+    ),
     "wmma": (
         "#include <mma.h>\nusing namespace nvcuda;",
         "wmma::fragment<wmma::accumulator, 16, 16, 16, float> f; wmma::fill_fragment(f, 2.0f);"

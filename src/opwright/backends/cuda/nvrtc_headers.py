@@ -23,6 +23,7 @@ _REPLACED = (
     *("host_defines.h", "sm_30_intrinsics.h", "device_atomic_functions.h"),
 )
 _TUPLE = "opwright_tuple.h"
+_ARRAY = "opwright_array.h"
 _WARPS_OF_TORCH = "ATen/cuda/DeviceUtils.cuh"  # the simulator has the same file
 _CUB = "cub/cub.cuh"
 _CUB_NAMES = "opwright_cub_names.h"
@@ -31,6 +32,7 @@ _WITHOUT_HEADER = (
     ("cuda_fp16.h", re.compile(r"\b__half2?\b")),
     ("cuda_bf16.h", re.compile(r"\b__nv_bfloat162?\b")),
     (_TUPLE, re.compile(r"\bstd\s*::\s*(?:tuple|make_tuple|tie)\b")),  # <tuple>, which libcu++ declares
+    (_ARRAY, re.compile(r"\bstd\s*::\s*(?:array\s*<|pair\s*<|make_pair\b)")),
 )
 _CUB_OLD = r"(?:Sum|Max|Min|Difference|Division|Equality|Inequality)"
 
@@ -39,6 +41,7 @@ def header_texts() -> dict[str, str]:
     """The texts of headers that are no files, by name."""
     names = {TORCH_NAMES: (HEADERS / TORCH_NAMES).read_text()}
     names[_TUPLE] = (HEADERS / "nvrtc_tuple.h").read_text()
+    names[_ARRAY] = (HEADERS / "nvrtc_array.h").read_text()
     names[_WARPS_OF_TORCH] = (HEADERS.parent / "simulator" / "include" / _WARPS_OF_TORCH).read_text()
     names[_CUB] = (HEADERS / "nvrtc_cub.h").read_text()
     names[_CUB_NAMES] = (HEADERS / "nvrtc_cub_names.h").read_text()

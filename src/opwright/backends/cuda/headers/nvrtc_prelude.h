@@ -249,6 +249,7 @@ using ::ptrdiff_t;
 using ::int8_t; using ::int16_t; using ::int32_t; using ::int64_t;
 using ::uint8_t; using ::uint16_t; using ::uint32_t; using ::uint64_t;
 using ::intptr_t; using ::uintptr_t;
+using ::memcpy; using ::memset;
 
 using ::abs; using ::fabs; using ::floor; using ::ceil; using ::round; using ::trunc; using ::rint; using ::fmod;
 using ::sqrt; using ::cbrt; using ::hypot; using ::pow; using ::exp; using ::exp2; using ::expm1; using ::log;

@@ -118,10 +118,12 @@ def rewrite(text: str, *, checked: bool) -> str:
     """The text for a host compiler, after the simulator's header."""
     code = blank_out(text)
     edits = [*_dynamic_shared(text), *_plain_edits(code, checked), *_first_statements(code)]
+    instances = list(_explicit_instances(code))
     edits += [(f.start(), f.end(), "") for f in _LINE_DIRECTIVE.finditer(code)]  # lines are those of this text
     edits += [(f.start(2), f.end(2), "cub/cub.cuh") for f in INCLUDE.finditer(text) if _OTHER_CUB.fullmatch(f[2])]
     statements = list(_inline_ptx(text, code))
-    edits = [e for e in edits if not any(begin <= e[0] < end for begin, end, _ in statements)] + statements
+    whole = [*statements, *instances]
+    edits = [e for e in edits if not any(begin <= e[0] < end for begin, end, _ in whole)] + whole
     for begin, end, replacement in sorted(edits, reverse=True):
         newline = "\\\n" if "\\\n" in text[begin:end] else "\n"  # within a macro's definition
         text = (
@@ -186,13 +188,33 @@ def _first_statements(code: str) -> list[_Edit]:
     return edits
 
 
+_INSTANCE = re.compile(r"\btemplate\b(?!\s*<)[^;{}<>()]*(?:\([^()]*\)[^;{}<>()]*)?\b__global__\b")
+
+
+def _explicit_instances(code: str) -> Iterable[_Edit]:
+    """Explicit instances of kernels, also in a macro's body: the code of one kernel only is wanted."""
+    for found in _INSTANCE.finditer(code):
+        line = re.compile(r"(?:\\\r?\n|[^\n])*").match(code, code.rfind("\n", 0, found.start()) + 1)
+        begin = _begin_of_logical_line(code, found.start())
+        in_macro = code[begin:].lstrip().startswith("#")
+        last = line.end() if in_macro and line is not None else len(code)
+        end = code.find(";", found.end(), last)
+        yield found.start(), last if end < 0 else end, ""
+
+
+def _begin_of_logical_line(code: str, position: int) -> int:
+    begin = code.rfind("\n", 0, position) + 1
+    while begin > 1 and code[begin - 2] == "\\":
+        begin = code.rfind("\n", 0, begin - 1) + 1
+    return begin
+
+
 def _plain_edits(code: str, checked: bool) -> list[_Edit]:
     rules = [
         (r"(?<!\()\b__noinline__\b", "__attribute__((noinline))"),
         (r"\bstatic\s+__shared__\b|\b__shared__\s+static\b", "__shared__"),
         (r"\b__global__((?:\s+(?:static|void))*)\s+(?:__)?inline(?:__)?\b", r"__global__\1"),
         (r"\b(?:__)?inline(?:__)?\s+(?=(?:static\s+)?__global__\b)", ""),
-        (r"\btemplate(\s+)__global__\b", r"template\1"),  # an explicit instance, made by a macro
         (r"(?<=\b__shared__)(\s+)alignas\s*\(((?:[^()]|\([^()]*\))*)\)", r" __attribute__((aligned(\2)))"),
     ]
     if checked:  # a thread that returns need not reach later barriers; one that skips them is reported

@@ -11,8 +11,11 @@
 #include <string.h>
 #include <time.h>
 
-// Published sources rely on nvcc, whose own headers include <algorithm>.
+// Published sources rely on nvcc, whose own headers include <algorithm>, or on headers for the host, which are left out.
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 #include <tuple>
 #include <type_traits>
