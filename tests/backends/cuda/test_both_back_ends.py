@@ -103,6 +103,12 @@ NAMES = {
         "at::acc_type<c10::Half, true> a = c10::Half(3); out[0] = a * sizeof(at::opmath_type<at::BFloat16>);",
         12.0,
     ),
+    "torch's complex numbers": (
+        "#include <c10/util/complex.h>\nusing C = c10::complex<float>;\n#include <new>",
+        "C a(1, 2), b = std::conj(a) * a; a += 2 * b - 3.0f; a /= C(0, 1); __shared__ C sum; new (&sum) C(1, 1);"
+        " gpuAtomicAdd(&sum, a); out[0] = sum.real() + 10 * sum.imag_ + 100 * (b == C(5)) + sizeof(C);",
+        41.0,
+    ),
     "storage, tags, modf": (
         "#include <type_traits>\n#include <iterator>\n#include <cmath>\nusing Tag = std::forward_iterator_tag;",
         "using Bytes = std::aligned_storage<12, 4>::type; Tag tag; (void)tag; double whole; double part ="

@@ -137,7 +137,7 @@ def test_what_cannot_be_simulated(line: str, what: str, why: str) -> None:
     "line",
     [
         "struct A { A(const A&) = delete; };", "int renew = 1; asmx(renew);", "int x = a << b;", "f<g<h<1>>>();",
-        "float new_h = 1, deleted_h = new_h;",
+        "float new_h = 1, deleted_h = new_h;", "::new (at) T(1); new (at) T;",
     ],
 )  # fmt: skip
 def test_what_only_looks_like_it(line: str) -> None:

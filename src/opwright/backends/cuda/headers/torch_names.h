@@ -52,7 +52,53 @@ OPWRIGHT_TORCH_FLOAT(BFloat16, __nv_bfloat16, __bfloat162float, __float2bfloat16
 #undef OPWRIGHT_TORCH_FLOAT
 #undef OPWRIGHT_TORCH_OPERATOR
 
+// A complex number; operators with a number that is not complex take it as the real part.
+template <class T>
+struct alignas(2 * sizeof(T)) complex {
+  using value_type = T;
+  T real_ = T(0), imag_ = T(0);
+  constexpr complex() = default;
+  __host__ __device__ constexpr complex(const T& re, const T& im = T()) : real_(re), imag_(im) {}
+  template <class U>
+  __host__ __device__ explicit constexpr complex(const complex<U>& other) : real_(other.real_), imag_(other.imag_) {}
+  __host__ __device__ constexpr T real() const { return real_; }
+  __host__ __device__ constexpr T imag() const { return imag_; }
+  __host__ __device__ constexpr void real(T value) { real_ = value; }
+  __host__ __device__ constexpr void imag(T value) { imag_ = value; }
+  __host__ __device__ constexpr complex operator-() const { return {-real_, -imag_}; }
+  __host__ __device__ friend constexpr complex operator+(const complex& a, const complex& b) {
+    return {a.real_ + b.real_, a.imag_ + b.imag_};
+  }
+  __host__ __device__ friend constexpr complex operator-(const complex& a, const complex& b) {
+    return {a.real_ - b.real_, a.imag_ - b.imag_};
+  }
+  __host__ __device__ friend constexpr complex operator*(const complex& a, const complex& b) {
+    return {a.real_ * b.real_ - a.imag_ * b.imag_, a.real_ * b.imag_ + a.imag_ * b.real_};
+  }
+  __host__ __device__ friend constexpr complex operator/(const complex& a, const complex& b) {
+    const T square = b.real_ * b.real_ + b.imag_ * b.imag_;
+    return {(a.real_ * b.real_ + a.imag_ * b.imag_) / square, (a.imag_ * b.real_ - a.real_ * b.imag_) / square};
+  }
+  __host__ __device__ friend constexpr bool operator==(const complex& a, const complex& b) {
+    return a.real_ == b.real_ && a.imag_ == b.imag_;
+  }
+  __host__ __device__ friend constexpr bool operator!=(const complex& a, const complex& b) { return !(a == b); }
+  __host__ __device__ constexpr complex& operator+=(const complex& b) { return *this = *this + b; }
+  __host__ __device__ constexpr complex& operator-=(const complex& b) { return *this = *this - b; }
+  __host__ __device__ constexpr complex& operator*=(const complex& b) { return *this = *this * b; }
+  __host__ __device__ constexpr complex& operator/=(const complex& b) { return *this = *this / b; }
+};
+
 }  // namespace c10
+
+namespace std {
+template <class T>
+__host__ __device__ constexpr T real(const c10::complex<T>& z) { return z.real_; }
+template <class T>
+__host__ __device__ constexpr T imag(const c10::complex<T>& z) { return z.imag_; }
+template <class T>
+__host__ __device__ constexpr c10::complex<T> conj(const c10::complex<T>& z) { return {z.real_, -z.imag_}; }
+}  // namespace std
 
 namespace at {
 
@@ -187,6 +233,11 @@ __device__ inline c10::Half gpuAtomicAdd(c10::Half* address, c10::Half value) {
 }
 __device__ inline c10::BFloat16 gpuAtomicAdd(c10::BFloat16* address, c10::BFloat16 value) {
   return c10::BFloat16(atomicAdd(reinterpret_cast<__nv_bfloat16*>(address), __nv_bfloat16(value)));
+}
+template <class T>
+__device__ inline void gpuAtomicAdd(c10::complex<T>* address, c10::complex<T> value) {
+  atomicAdd(&address->real_, value.real_);
+  atomicAdd(&address->imag_, value.imag_);
 }
 template <class T>
 __device__ inline void gpuAtomicAddNoReturn(T* address, T value) {

@@ -61,7 +61,7 @@ _CODE = tuple(
         (r"\bcuda\s*::\s*annotated_ptr\b", "libcu++'s annotated pointers are not simulated"),
         (r"\b(?:tex|surf)[123]D\w*\s*[<(]|\bcuda(?:Texture|Surface)Object_t\b|\btexture\s*<", _NO_TEXTURES),
         (r"\b(?:__isShared|__isGlobal|__isLocal|__isConstant)\b", "address spaces are one on a CPU"),
-        (r"\b(?:malloc|free)\s*\(|\bnew\b\s*[\w(:]|(?<![\w=])delete\b\s*(?:\[\s*\]\s*)?[\w(*]", _NO_HEAP),
+        (r"\b(?:malloc|free)\s*\(|\bnew\b\s*[\w:]|(?<![\w=])delete\b\s*(?:\[\s*\]\s*)?[\w(*]", _NO_HEAP),
         (r"\bcuda(?:Malloc|Free|Mem|Device|Stream|Event|Get|Set|Launch|Func|Peek|Graph|Grid)\w*\s*\(", _NO_HOST_API),
     )
 )  # fmt: skip
