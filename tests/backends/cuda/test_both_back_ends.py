@@ -127,6 +127,16 @@ NAMES = {
         " std::pair<int, float> d = std::make_pair(5, 0.5f); out[0] = p + b + s + c + d.second + first({6, 7});",
         18.5,
     ),
+    "function objects and more traits": (
+        "#include <functional>\ntemplate <class F> __device__ int apply(F f, int a, int b) { return f(a, b); }\n"
+        "struct A {}; struct B : A {};",
+        "static_assert(std::is_trivially_copyable<A>::value && std::is_base_of<A, B>::value && std::is_pointer_v<int*>"
+        " && std::conjunction<std::is_class<A>, std::is_convertible<int, float>>::value, \"\");"
+        " static_assert(!std::is_enum<A>::value && std::is_trivially_copy_assignable<A>::value, \"\");"
+        " enum E : int { zero }; std::underlying_type_t<E> n = 1;"
+        " out[0] = apply(std::plus<int>(), 3, 4) + std::multiplies<>()(2, 5) + std::less<int>()(1, 2) + n;",
+        19.0,
+    ),
     "wmma": (
         "#include <mma.h>\nusing namespace nvcuda;",
         "wmma::fragment<wmma::accumulator, 16, 16, 16, float> f; wmma::fill_fragment(f, 2.0f);"

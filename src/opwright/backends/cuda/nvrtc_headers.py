@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from opwright.backends.c_text import INCLUDE, blank_out
-from opwright.backends.cuda.text.torch_names import HEADERS, TORCH_NAMES, uses_torch_names
+from opwright.backends.cuda.text.torch_names import FUNCTION_OBJECT, HEADERS, TORCH_NAMES, uses_torch_names
 
 __all__ = ["PRELUDE", "header_texts", "missing_headers"]
 
@@ -24,6 +24,8 @@ _REPLACED = (
 )
 _TUPLE = "opwright_tuple.h"
 _ARRAY = "opwright_array.h"
+_TRAITS = "opwright_traits.h"
+_FUNCTIONAL = "opwright_functional.h"
 _WARPS_OF_TORCH = "ATen/cuda/DeviceUtils.cuh"  # the simulator has the same file
 _CUB = "cub/cub.cuh"
 _CUB_NAMES = "opwright_cub_names.h"
@@ -32,6 +34,16 @@ _WITHOUT_HEADER = (
     ("cuda_fp16.h", re.compile(r"\b__half2?\b")),
     ("cuda_bf16.h", re.compile(r"\b__nv_bfloat162?\b")),
     (_TUPLE, re.compile(r"\bstd\s*::\s*(?:tuple|make_tuple|tie)\b")),  # <tuple>, which libcu++ declares
+    (_FUNCTIONAL, FUNCTION_OBJECT),
+    (
+        _TRAITS,
+        re.compile(
+            r"\bstd\s*::\s*(?:is_(?:trivial|standard|default|(?:copy_|move_)?(?:construct|assign)|base_of|convert|empty|aggregate"
+            r"|invocable|array|class|union|enum|void|pointer|reference|const|arithmetic|unsigned|function|scalar|object"
+            r"|fundamental|null_pointer|destruct|nothrow_default)\w*|(?:con|dis)junction|negation|invoke_result|underlying_type"
+            r"|common_type|remove_(?:all_)?extent|extent|rank)\w*"
+        ),
+    ),
     (_ARRAY, re.compile(r"\bstd\s*::\s*(?:array\s*<|pair\s*<|make_pair\b)")),
 )
 _CUB_OLD = r"(?:Sum|Max|Min|Difference|Division|Equality|Inequality)"
@@ -41,6 +53,8 @@ def header_texts() -> dict[str, str]:
     """The texts of headers that are no files, by name."""
     names = {TORCH_NAMES: (HEADERS / TORCH_NAMES).read_text()}
     names[_TUPLE] = (HEADERS / "nvrtc_tuple.h").read_text()
+    names[_TRAITS] = (HEADERS / "nvrtc_traits.h").read_text()
+    names[_FUNCTIONAL] = (HEADERS / "nvrtc_functional.h").read_text()
     names[_ARRAY] = (HEADERS / "nvrtc_array.h").read_text()
     names[_WARPS_OF_TORCH] = (HEADERS.parent / "simulator" / "include" / _WARPS_OF_TORCH).read_text()
     names[_CUB] = (HEADERS / "nvrtc_cub.h").read_text()

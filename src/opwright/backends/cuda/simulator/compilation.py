@@ -23,7 +23,7 @@ from opwright.backends.cuda.options import CudaOptions, parse_options
 from opwright.backends.cuda.simulator.precompiled_header import included_by, precompiled_header
 from opwright.backends.cuda.simulator.rewriting import NO_PTX, Refusal, refusals, rewrite, without_includes
 from opwright.backends.cuda.source import CudaSource, kernels_defined
-from opwright.backends.cuda.text.torch_names import HEADERS, TORCH_NAMES, uses_torch_names
+from opwright.backends.cuda.text.torch_names import FUNCTION_OBJECT, HEADERS, TORCH_NAMES, uses_torch_names
 from opwright.cache import ArtifactKey
 from opwright.errors import CompileError, KernelError, KernelRefusedError
 from opwright.machine import Compiler, Machine
@@ -148,7 +148,9 @@ class _Build:
         self.files = source.device_files(_is_ours, expression)
         self.headers = self.files.headers
         texts = [self.files.text, *(header.text for header in self.headers)]
-        self.uses_torch_names = any(uses_torch_names(blank_out(text)) for text in texts)
+        codes = [blank_out(text) for text in texts]
+        self.uses_torch_names = any(map(uses_torch_names, codes))
+        self.uses_function_objects = any(map(FUNCTION_OBJECT.search, codes))
         self.uses_curand = any(CURAND_HEADER in text for text in texts)
 
     def key(self) -> ArtifactKey:
@@ -277,6 +279,8 @@ class _Build:
         curand = curand_folder() if self.uses_curand else None
         include += [f"-idirafter{curand}"] if curand is not None else []
         before = ["-include", _HEADER]
+        if self.uses_function_objects:
+            before += ["-include", "functional"]
         if self.uses_torch_names:
             before += ["-include", str(HEADERS / TORCH_NAMES)]
         watched = self.watch.compile_flags

@@ -45,7 +45,8 @@ _STD_OF_DEVICES = (
     r"|fmod\w?|sqrt\w?|cbrt\w?|hypot\w?|pow\w?|exp\w?|exp2\w?|expm1\w?|log\w?|log2\w?|log10\w?|log1p\w?|a?sinh?\w?|a?cosh?\w?"
     r"|a?tanh?\w?|atan2\w?|erfc?\w?|fma\w?|fm(?:in|ax)\w?|isnan|isinf|isfinite|signbit|copysign\w?|nearbyint\w?|l?tgamma\w?"
     r"|lgamma\w?|ldexp|frexp|modf|nextafter|memcpy|memset|byte|integer_sequence|make_index_sequence|index_sequence\w*|nullptr_t"
-    r"|pair|array|tuple|get|complex|bit_cast|underlying_type\w*|rank|extent|alignment_of|alignment_storage|aligned_storage\w*)"
+    r"|plus|minus|multiplies|divides|modulus|negate|(?:not_)?equal_to|(?:greater|less)(?:_equal)?|logical_(?:and|or|not)"
+    r"|bit_(?:and|or|xor)|conjunction\w*|disjunction\w*|negation\w*|pair|make_pair|array|tuple|get|complex|bit_cast|underlying_type\w*|rank|extent|alignment_of|alignment_storage|aligned_storage\w*)"
 )
 # What of at::cuda device code uses.
 _OF_AT_CUDA = r"\s*::\s*(?:ATenCeilDiv|detail\s*::\s*(?:TensorInfo|IndexToOffset))\b"
