@@ -193,9 +193,16 @@ def test_another_thread_has_a_part_of_the_sum_only() -> None:
     assert not torch.allclose(out[0], x.sum(), atol=1e-4)
 
 
-def test_what_is_of_the_host_or_the_whole_device_is_refused() -> None:
-    with pytest.raises(KernelRefusedError, match="of CUB, the collectives of blocks and warps are simulated"):
-        ow.cuda_module("#include <cub/device/device_reduce.cuh>\n__global__ void k() {}")["k"][1, 1]()
+def test_collectives_that_there_are_none_of_are_refused_and_their_headers_are_not() -> None:
+    headers = "#include <cub/device/device_reduce.cuh>\n#include <cub/block/block_histogram.cuh>\n"
+    used = "__shared__ cub::BlockHistogram<int, 32, 1, 8>::TempStorage memory; x[0] = sizeof memory;"
+    x = torch.zeros(1)
+    ow.cuda_module(f"{headers}__global__ void k(float* x) {{ x[0] = cub::Max()(1, 2); }}")["k"][1, 1](x)
+    assert x.item() == 2
+    with pytest.raises(
+        KernelRefusedError, match=":3: cub::BlockHistogram: of CUB, the collectives of blocks and warps"
+    ):
+        ow.cuda_module(f"{headers}__global__ void k(float* x) {{ {used} }}")["k"][1, 1](x)
 
 
 @pytest.mark.slow  # NVRTC reads CUB in some seconds
