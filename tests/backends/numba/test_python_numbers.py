@@ -228,6 +228,32 @@ def test_a_result_that_is_an_integer_on_one_way_is_one(function: Any, usual: Any
     assert outcome(ours, integer) == outcome(function, integer)
 
 
+def power(base: Any, exponent: Any) -> Any:
+    result = 1
+    while exponent > 0:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def test_other_types_of_arguments_may_need_other_rules() -> None:
+    ours = compiled(power)
+    for arguments in ((3, 5), (3, 50), (1.5, 3), (1.5, 0), (3, 5)):
+        assert outcome(ours, arguments) == outcome(power, arguments)
+
+
+def test_a_list_that_holds_an_integer_among_floats_is_refused() -> None:
+    def filled(n: Any) -> Any:
+        made = [0.5, 1.5]
+        made[0] = n
+        return made[0]
+
+    with pytest.raises(CompileError, match="a list holds an integer among floats"):
+        compiled(filled)(3)
+
+
 def test_a_tuple_of_what_is_an_integer_on_one_way_is_refused() -> None:
     with pytest.raises(CompileError, match="an integer on one way and a float on another"):
         compiled(both)(np.array([0.5]))

@@ -128,9 +128,16 @@ class Examined:
         return "the result is an integer on one way and a float on another; write 0.0 for 0"
 
     def _of_store(self, statement: ir.SetItem | ir.StaticSetItem) -> str:
+        target, value = self._types[statement.target.name], types.unliteral(self._types[statement.value.name])
+        if (
+            isinstance(target, types.List)
+            and isinstance(target.dtype, types.Float)
+            and isinstance(value, types.Integer)
+        ):
+            return "a list holds an integer among floats; write 0.0 for 0"
         if self._is_replaced:
             return ""
-        differs = store_may_differ(self._types[statement.target.name], self._types[statement.value.name])
+        differs = store_may_differ(target, value)
         return "a float that does not fit into an integer is refused by NumPy, and not by Numba" if differs else ""
 
     def _origin(self, variable: ir.Var) -> Origin:

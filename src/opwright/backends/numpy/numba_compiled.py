@@ -76,9 +76,9 @@ class NumbaCompiled:
         try:
             result = self._run(args, kwargs)
         except Exception as error:
-            if self._integers == "numpy" or not _is_numbas(error):
+            if not _is_numbas(error):
                 raise
-            return self._first(args, kwargs)  # other types, which may need NumPy's integers
+            return self._first(args, kwargs)  # other types, which may need other rules
         if len(self._jitted.signatures) != self._known:
             self._note(args, 0.0)
         return result
