@@ -12,7 +12,7 @@ import torch
 
 __all__ = [
     "LIBRARIES", "Watched", "all_names", "attribute_names", "captured", "is_as_it_was", "is_constant", "loaded_globals",
-    "own_functions", "state_of", "used_globals",
+    "own_functions", "state_of", "used_globals", "with_inner_codes",
 ]  # fmt: skip
 
 # Modules whose functions are no user's.
@@ -84,7 +84,7 @@ def attribute_names(function: types.FunctionType) -> Iterator[str]:
 
 
 def _argument_names(function: types.FunctionType, instructions: frozenset[str]) -> Iterator[str]:
-    for code in _with_inner_codes(function.__code__):
+    for code in with_inner_codes(function.__code__):
         for instruction in dis.get_instructions(code):
             if instruction.opname in instructions:
                 yield instruction.argval
@@ -99,17 +99,17 @@ def captured(function: types.FunctionType) -> Iterator[Watched]:
             yield Watched(cell, name, NotImplemented)
 
 
-def _with_inner_codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def with_inner_codes(code: types.CodeType) -> Iterator[types.CodeType]:
     """The code, and that of functions within it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _with_inner_codes(constant)
+            yield from with_inner_codes(constant)
 
 
 def all_names(code: types.CodeType) -> Iterator[str]:
     """Names of globals, builtins and attributes."""
-    for each in _with_inner_codes(code):
+    for each in with_inner_codes(code):
         yield from each.co_names
 
 
@@ -129,7 +129,7 @@ def state_of(function: types.FunctionType) -> str | None:
 
 def _written_name(function: types.FunctionType) -> str | None:
     """A name that the function writes, and that is not its own; None if there is none."""
-    for code in _with_inner_codes(function.__code__):
+    for code in with_inner_codes(function.__code__):
         for instruction in dis.get_instructions(code):
             if instruction.opname in _WRITES and not _is_own(instruction, code):
                 return str(instruction.argval)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numba.core import ir
@@ -18,6 +18,7 @@ class Analysis:
     """A function in Numba's form.
 
     Args:
+        arguments: the types of its arguments.
         is_helper: it is called by a compiled one, with numbers of any kind.
         argument_limit: the largest magnitude of an argument, and of the size of an array that is one.
         types_of: the types of variables, where they are known.
@@ -26,12 +27,13 @@ class Analysis:
     def __init__(
         self,
         function: ir.FunctionIR,
+        arguments: Sequence[Any],
         is_helper: bool,
         argument_limit: int,
         types_of: Mapping[str, Any] | None = None,
     ) -> None:
         self.origins = Origins(function, is_helper, types_of)
-        self._bounds = Bounds(function, self.origins, argument_limit)
+        self._bounds = Bounds(function, self.origins, arguments, argument_limit)
 
     def of(self, variable: ir.Var) -> Origin:
         """The origin of a variable's value."""

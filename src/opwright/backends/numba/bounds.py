@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numba
-from numba.core import ir
+from numba.core import ir, types
 
+from opwright.backends.numba.loops import loops_first_to_last
 from opwright.backends.numba.origins import Origins
 
 __all__ = ["Bounds"]
@@ -19,111 +20,206 @@ _MADE = 1 << 47
 _UNKNOWN = 1 << 63
 # So many bits are more than any loop counts to.
 _ITERATIONS = 40
-# Rounds until what loops feed back grows evenly, at least (one more for each name that is fed back), and from then on.
-_SETTLING, _ROUNDS = 8, 4
 _SIZES = frozenset({"shape", "size", "ndim"})
+_PASSED_ON = frozenset({"iternext", "pair_first", "cast", "getiter", "exhaust_iter"})
+# Of integers, these give none that is larger.
+_CHOOSE = (range, numba.prange, abs, max, min)
+# These give an integer of any number.
+_WHOLE = (int, math.floor, math.ceil, math.trunc)
+_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_)
+_SUMS = (operator.add, operator.sub)
+_SIGNS = (operator.neg, operator.pos)
+_PARTS = (operator.floordiv, operator.rshift)
+_OF_BITS = (operator.and_, operator.or_, operator.xor, operator.invert)
+_BY_CONSTANTS = (operator.pow, operator.lshift)
+_KNOWN = (*_SUMS, *_SIGNS, *_PARTS, *_OF_BITS, operator.mul, operator.mod)
 
 
 class Bounds:
     """The largest magnitudes of the integers of a function in Numba's form.
 
-    What each iteration of a loop increases by the same amount is bounded by the iterations that a computer has time
-    for; what grows faster is not bounded.
+    What the iterations of a loop add to a name is bounded by the iterations that a computer has time for, if each adds
+    no more than something from outside of the loop. What a loop multiplies, or adds to itself, is not bounded; neither
+    is what may be a float.
 
     Args:
-        argument: the largest magnitude of an argument, and of the size of an array that is one.
+        arguments: the types of the function's arguments.
+        limit: the largest magnitude of an argument, and of the size of an array that is one.
     """
 
-    def __init__(self, function: ir.FunctionIR, origins: Origins, argument: int) -> None:
-        self._definitions: dict[str, list[Any]] = function._definitions
+    def __init__(self, function: ir.FunctionIR, origins: Origins, arguments: Sequence[Any], limit: int) -> None:
+        self._definitions: Mapping[str, list[Any]] = function._definitions
         self._origins = origins
-        self._argument = argument
-        self._of: dict[str, int] = dict.fromkeys(self._definitions, 0)
-        for _ in range(_SETTLING + self._fed_back()):
-            self._next()
-        history = [self._of, *(self._next() for _ in range(2 * _ROUNDS))]
-        self._of = {name: _limit([magnitudes[name] for magnitudes in history]) for name in self._of}
+        self._arguments = arguments
+        self._limit = limit
+        self._of: dict[str, int] = {}
+        self._integers = self._find_integers()
+        reads = {name: {v.name for value in self._values(name) for v in self._read(value)} for name in self._integers}
+        for names in loops_first_to_last(reads):
+            is_loop = len(names) > 1 or names[0] in reads[names[0]]
+            found = self._of_loop(names) if is_loop else max(map(self._of_value, self._values(names[0])))
+            self._of |= dict.fromkeys(names, min(found, _UNKNOWN))
 
     def fits(self, symbol: Any, operands: Sequence[ir.Var]) -> bool:
         """Whether the result of an operation on these, if they are integers, surely has less than 64 bits."""
-        return self._of_operation(symbol, [self._of.get(v.name, _UNKNOWN) for v in operands], operands) < _UNKNOWN
+        return symbol in (*_KNOWN, *_BY_CONSTANTS) and self._of_operation(symbol, operands) < _UNKNOWN
 
-    def _fed_back(self) -> int:
-        """How many names have values of several ways, of which one may lead back."""
-        each = [value for values in self._definitions.values() for value in values]
-        return sum(isinstance(value, ir.Expr) and value.op == "phi" for value in each)
+    def _values(self, name: str) -> list[Any]:
+        return self._definitions[name]
 
-    def _next(self) -> dict[str, int]:
-        """The magnitudes after one more iteration of each loop."""
-        self._of = dict(self._of)
-        for name, values in self._definitions.items():
-            self._of[name] = min(max((self._of_value(value) for value in values), default=0), _UNKNOWN)
-        return self._of
+    # -- which names are integers ----------------------------------------------------------------------------------
+
+    def _find_integers(self) -> set[str]:
+        """The names that surely are integers, ranges of them or shapes, by operations of which something is known."""
+        made_of = {name: list(map(self._made_of, values)) for name, values in self._definitions.items() if values}
+        integers = {name for name, each in made_of.items() if None not in each}
+        size = -1
+        while size != len(integers):
+            size = len(integers)
+            for name in tuple(integers):
+                if any(v.name not in integers for parts in made_of[name] for v in parts or ()):
+                    integers.discard(name)
+        return integers
+
+    def _made_of(self, value: Any) -> Sequence[ir.Var] | None:
+        """The variables that must be integers for a value to be one; None if it may be something else all the same."""
+        if isinstance(value, ir.Var):
+            return [value]
+        if isinstance(value, ir.Arg):
+            return [] if self._of_argument(value) < _UNKNOWN else None
+        if isinstance(value, ir.Const | ir.Global | ir.FreeVar):
+            return [] if isinstance(value.value, int) else None
+        if not isinstance(value, ir.Expr):
+            return None
+        if value.op in ("binop", "inplace_binop", "unary"):
+            return self._operation_made_of(value)
+        if value.op in _PASSED_ON:
+            return [value.value]
+        if value.op == "phi":
+            return [v for v in value.incoming_values if isinstance(v, ir.Var)]
+        if value.op == "getattr" and value.attr in _SIZES:
+            return []
+        if value.op in ("getitem", "static_getitem") and self._origins.is_shape(value.value):
+            return [value.value]
+        return self._call_made_of(value) if value.op == "call" else None
+
+    def _operation_made_of(self, expression: ir.Expr) -> Sequence[ir.Var] | None:
+        symbol, operands = _operation(expression)
+        if symbol in _COMPARISONS:
+            return []
+        is_known = symbol in _KNOWN or (symbol in _BY_CONSTANTS and self._exponent(operands) is not None)
+        return operands if is_known else None
+
+    def _call_made_of(self, call: ir.Expr) -> Sequence[ir.Var] | None:
+        if call.kws or call.vararg is not None or not call.args:
+            return None
+        function = self._origins.value_of(call.func)
+        if function is len or function is bool or _is_one_of(function, _WHOLE):
+            return []
+        return call.args if _is_one_of(function, _CHOOSE) else None
+
+    # -- how large they are ----------------------------------------------------------------------------------------
+
+    def _read(self, value: Any) -> Sequence[ir.Var]:
+        """The variables upon whose magnitudes that of a value depends."""
+        if isinstance(value, ir.Expr) and value.op in ("binop", "inplace_binop", "unary"):
+            symbol, operands = _operation(value)
+            if symbol is operator.mod:
+                return operands[1:]
+            if symbol in (*_PARTS, *_BY_CONSTANTS):
+                return operands[:1]
+            return [] if symbol in _COMPARISONS or self._mask(symbol, operands) is not None else operands
+        if (
+            isinstance(value, ir.Expr)
+            and value.op == "call"
+            and _is_one_of(self._origins.value_of(value.func), (*_WHOLE, *_CHOOSE))
+        ):
+            called: Sequence[ir.Var] = value.args
+            return called
+        return self._made_of(value) or []
+
+    def _of_loop(self, names: Sequence[str]) -> int:
+        """The largest magnitude of names that lead back to themselves."""
+        self._of |= dict.fromkeys(names, 0)
+        these = frozenset(names)
+        largest = added = 0
+        for value in (value for name in names for value in self._values(name)):
+            others = self._of_value(value)  # with 0 for these names: what comes from outside
+            largest = max(largest, others)
+            if isinstance(value, ir.Expr) and value.op in ("binop", "inplace_binop", "unary"):
+                symbol, _ = _operation(value)
+                own = [v for v in self._read(value) if v.name in these]
+                if own and symbol in _SUMS and len(own) == 1:
+                    added += others
+                elif own and symbol not in (*_SIGNS, *_PARTS):
+                    return _UNKNOWN
+        return largest + (added << _ITERATIONS)
+
+    def _of_variable(self, variable: ir.Var) -> int:
+        return self._of.get(variable.name, _UNKNOWN)
 
     def _of_value(self, value: Any) -> int:
-        if isinstance(value, ir.Var):
-            return self._of.get(value.name, _UNKNOWN)
         if isinstance(value, ir.Arg):
-            return self._argument
+            return self._of_argument(value)
         if isinstance(value, ir.Const | ir.Global | ir.FreeVar):
-            return abs(value.value) if isinstance(value.value, int) else _UNKNOWN
-        return self._of_expression(value) if isinstance(value, ir.Expr) else _UNKNOWN
+            return abs(int(value.value))
+        if isinstance(value, ir.Expr):
+            if value.op in ("binop", "inplace_binop", "unary"):
+                return self._of_operation(*_operation(value))
+            if value.op == "getattr":
+                return self._size_of(value.value)
+            function = self._origins.value_of(value.func) if value.op == "call" else None
+            if function is len or function is bool:
+                return 1 if function is bool else self._size_of(value.args[0])
+        return max(map(self._of_variable, self._read(value)), default=_UNKNOWN)
 
-    def _of_expression(self, expression: ir.Expr) -> int:
-        if expression.op in ("binop", "inplace_binop", "unary"):
-            operands = [expression.value] if expression.op == "unary" else [expression.lhs, expression.rhs]
-            magnitudes = [self._of_value(v) for v in operands]
-            plain = expression.immutable_fn if expression.op == "inplace_binop" else expression.fn
-            return self._of_operation(plain, magnitudes, operands)
-        if expression.op in ("iternext", "pair_first", "cast", "getiter", "exhaust_iter"):
-            return self._of_value(expression.value)
-        if expression.op == "phi":
-            return max((self._of_value(v) for v in expression.incoming_values if isinstance(v, ir.Var)), default=0)
-        if expression.op == "getattr" and expression.attr in _SIZES:
-            return self._size_of(expression.value)
-        if expression.op in ("getitem", "static_getitem") and self._origins.is_shape(expression.value):
-            return self._of_value(expression.value)
-        return self._of_call(expression) if expression.op == "call" else _UNKNOWN
-
-    def _of_call(self, call: ir.Expr) -> int:
-        function = self._origins.value_of(call.func)
-        if function is len and len(call.args) == 1:
-            return self._size_of(call.args[0])
-        if any(function is each for each in (range, numba.prange, abs, max, min, int)) and call.args:
-            return max(map(self._of_value, call.args))
-        return 1 if function is bool else _UNKNOWN
+    def _of_argument(self, argument: ir.Arg) -> int:
+        kind = types.unliteral(self._arguments[argument.index])
+        if isinstance(kind, types.Omitted):
+            return abs(kind.value) if isinstance(kind.value, int) else _UNKNOWN
+        return self._limit if isinstance(kind, types.Integer | types.Boolean) else _UNKNOWN
 
     def _size_of(self, array: ir.Var) -> int:
-        return self._argument if self._origins.is_argument(array) else _MADE
+        return self._limit if self._origins.is_argument(array) else _MADE
 
-    def _of_operation(self, symbol: Any, magnitudes: list[int], operands: Sequence[ir.Var]) -> int:
-        largest = max(magnitudes)
-        if symbol in (operator.add, operator.sub):
+    def _of_operation(self, symbol: Any, operands: Sequence[ir.Var]) -> int:
+        mask = self._mask(symbol, operands)
+        if mask is not None:
+            return mask
+        if symbol in _COMPARISONS:
+            return 1
+        magnitudes = list(map(self._of_variable, operands))
+        if symbol in _SUMS:
             return sum(magnitudes)
         if symbol is operator.mul:
             return magnitudes[0] * magnitudes[1]
-        if symbol in (operator.floordiv, operator.rshift):
-            return magnitudes[0]
         if symbol is operator.mod:
             return magnitudes[1]
-        if symbol in (operator.and_, operator.or_, operator.xor, operator.invert):
-            return _UNKNOWN if largest >= _UNKNOWN else 1 << largest.bit_length()
-        if symbol in (operator.neg, operator.pos):
-            return largest
-        if symbol is operator.pow:
-            exponent = self._origins.value_of(operands[1])
-            is_known = isinstance(exponent, int) and 0 <= exponent < 64
-            return magnitudes[0] ** exponent if is_known else _UNKNOWN
-        return 1 if symbol in _COMPARISONS else _UNKNOWN
+        if symbol in (*_SIGNS, *_PARTS):
+            return magnitudes[0]
+        if symbol in _BY_CONSTANTS:
+            exponent = self._exponent(operands)
+            return _UNKNOWN if exponent is None else symbol(magnitudes[0], exponent)
+        largest = max(magnitudes)
+        return _UNKNOWN if largest >= _UNKNOWN else 1 << largest.bit_length()
+
+    def _exponent(self, operands: Sequence[ir.Var]) -> int | None:
+        exponent = self._origins.value_of(operands[1])
+        return exponent if isinstance(exponent, int) and 0 <= exponent < 64 else None
+
+    def _mask(self, symbol: Any, operands: Sequence[ir.Var]) -> int | None:
+        """The constant, not negative, of which a value has some bits, and no others."""
+        values = [self._origins.value_of(v) for v in operands] if symbol is operator.and_ else []
+        return min((v for v in values if isinstance(v, int) and v >= 0), default=None)
 
 
-_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_)
+def _operation(expression: ir.Expr) -> tuple[Any, list[ir.Var]]:
+    """The symbol of an operation, not in place, and its operands."""
+    if expression.op == "unary":
+        return expression.fn, [expression.value]
+    symbol = expression.immutable_fn if expression.op == "inplace_binop" else expression.fn
+    return symbol, [expression.lhs, expression.rhs]
 
 
-def _limit(magnitudes: list[int]) -> int:
-    """The largest magnitude after all iterations; these are from one to the next."""
-    steps = [after - before for before, after in itertools.pairwise(magnitudes)]
-    earlier, later = max(steps[:_ROUNDS]), max(steps[_ROUNDS:])
-    if later > earlier:
-        return _UNKNOWN
-    return min(magnitudes[-1] + (later << _ITERATIONS), _UNKNOWN)
+def _is_one_of(value: Any, functions: Sequence[Any]) -> bool:
+    return any(value is function for function in functions)

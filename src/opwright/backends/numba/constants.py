@@ -67,7 +67,7 @@ def _contents(value: Any) -> Any:
 
 def _is_equal(now: Any, value: Any) -> bool:
     """Whether two values that are not the same object are the same number or text."""
-    return isinstance(value, int | float | complex | str | np.generic) and bool(now == value)
+    return isinstance(value, int | float | complex | str | np.generic) and repr(now) == repr(value)  # -0.0 is not 0.0
 
 
 def _of_cell(cell: types.CellType) -> Any:

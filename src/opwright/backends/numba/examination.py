@@ -103,9 +103,8 @@ class Examined:
     def _of_checked(self, plain: Any, expression: ir.Expr) -> str:
         """Why a shift or division of integers may differ: by numbers that only Python, or nobody, accepts."""
         right = self._types[expression.rhs.name]
-        if plain in SHIFTS:
-            is_usual = isinstance(right, types.IntegerLiteral) and 0 <= right.literal_value < 64
-            return "" if is_usual else "Numba shifts by less than 64 bits only"
+        if plain in SHIFTS and not (isinstance(right, types.IntegerLiteral) and 0 <= right.literal_value < 64):
+            return "Numba shifts by less than 64 bits only"
         return self._of_pythons(plain, expression)
 
     def _of_pythons(self, plain: Any, expression: ir.Expr) -> str:
@@ -128,17 +127,17 @@ class Examined:
         return "the result is an integer on one way and a float on another; write 0.0 for 0"
 
     def _of_store(self, statement: ir.SetItem | ir.StaticSetItem) -> str:
-        target, value = self._types[statement.target.name], types.unliteral(self._types[statement.value.name])
-        if (
-            isinstance(target, types.List)
-            and isinstance(target.dtype, types.Float)
-            and isinstance(value, types.Integer)
-        ):
+        target, value = self._types[statement.target.name], self._types[statement.value.name]
+        is_integer = isinstance(types.unliteral(value), types.Integer)
+        if isinstance(target, types.List) and isinstance(target.dtype, types.Float) and is_integer:
             return "a list holds an integer among floats; write 0.0 for 0"
         if self._is_replaced:
             return ""
-        differs = store_may_differ(target, value)
-        return "a float that does not fit into an integer is refused by NumPy, and not by Numba" if differs else ""
+        if store_may_differ(target, value):
+            return "a float that does not fit into an integer is refused by NumPy, and not by Numba"
+        if isinstance(target, types.Array) and self._may_not_fit(statement.value, element(target)):
+            return f"a Python integer that does not fit into {element(target)} is refused by NumPy, and not by Numba"
+        return ""
 
     def _origin(self, variable: ir.Var) -> Origin:
         return self._analysis.of(variable)
@@ -191,19 +190,26 @@ class Examined:
             return f"operator.{_name(called)} is not written as an operator"
         if numpys_call_may_differ(called, kinds):
             return f"{_name(called)} gives something else than NumPy for some values"
+        if called is round and len(arguments) == 2 and self._origin(arguments[0]) is Origin.NUMPY:
+            return ""  # of NumPy's own numbers, round is NumPy's
         return f"{_name(called)} gives what NumPy gives, not what Python does" if call_may_differ(called, kinds) else ""
 
     def _of_conversion(self, function: Any, call: ir.Expr) -> str:
         """Why ``np.uint8(x)`` and the like may differ: NumPy refuses a Python integer that does not fit."""
         if not isinstance(function, types.NumberClass) or not is_narrow(function.dtype) or len(call.args) != 1:
             return ""
-        kind = self._types[call.args[0].name]
-        if not isinstance(types.unliteral(kind), types.Integer) or self._origin(call.args[0]) is Origin.NUMPY:
-            return ""
-        literal = kind.literal_value if isinstance(kind, types.IntegerLiteral) else None
-        if literal is not None and function.dtype.minval <= literal <= function.dtype.maxval:
+        if not self._may_not_fit(call.args[0], function.dtype):
             return ""
         return f"a Python integer that does not fit into {function.dtype} is refused by NumPy, and not by Numba"
+
+    def _may_not_fit(self, variable: ir.Var, integers: Any) -> bool:
+        """Whether it may be a Python integer outside of a type of integers."""
+        kind = self._types[variable.name]
+        if not is_narrow(integers) or not isinstance(types.unliteral(kind), types.Integer):
+            return False
+        if isinstance(kind, types.IntegerLiteral):
+            return not integers.minval <= kind.literal_value <= integers.maxval
+        return self._origin(variable) is not Origin.NUMPY and types.unliteral(kind) != integers
 
     def _examples(self, variables: list[ir.Var]) -> Iterator[tuple[Any, ...]]:
         """Small values of the types of these variables; both kinds of integers where the kind is not known."""

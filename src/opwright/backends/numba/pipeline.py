@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,10 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.dispatcher import Dispatcher
 from numba.core.ir_utils import build_definitions
 from numba.core.typed_passes import NopythonTypeInference
+from numba.core.unsafe.eh import mark_try_block
 from numba.core.untyped_passes import ReconstructSSA
 
+from opwright.backends.names_in_code import with_inner_codes
 from opwright.backends.numba.analysis import Analysis
 from opwright.backends.numba.examination import Examined
 from opwright.backends.numba.integers import IN_PLACE, UFUNCS, binary, stored, unary
@@ -43,11 +45,13 @@ class _Replace(FunctionPass):
 
     def run_pass(self, state: Any) -> bool:
         function = state.func_ir
-        analysis = Analysis(function, **state.metadata[_OPTIONS])
+        analysis = Analysis(function, state.args, **state.metadata[_OPTIONS])
         stops = state.metadata[_STOPS]
         for block in function.blocks.values():
             replaced: list[Any] = []
             for statement in block.body:
+                if _catches(statement):
+                    raise refused(f"it catches errors, that by which such code stops among them ({statement.loc})")
                 if _writes(statement, analysis.origins):
                     note_write()
                 replaced += _replaced(statement, analysis, block.scope, stops)
@@ -60,6 +64,12 @@ class _Replace(FunctionPass):
 
 
 _ANALYSIS, _OPTIONS, _STOPS = "opwright_analysis", "opwright_options", "opwright_stops_at_integers"
+
+
+def _catches(statement: Any) -> bool:
+    """Whether it is the beginning of a block with ``except``."""
+    is_named = isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Global)
+    return is_named and statement.value.value is mark_try_block
 
 
 def _writes(statement: Any, origins: Origins) -> bool:
@@ -163,7 +173,7 @@ class _Examine(FunctionPass):
         is_replaced = analysis is not None
         if not is_replaced:
             state.func_ir._definitions = build_definitions(state.func_ir.blocks)
-            analysis = Analysis(state.func_ir, **state.metadata[_OPTIONS], types_of=state.typemap)
+            analysis = Analysis(state.func_ir, state.args, **state.metadata[_OPTIONS], types_of=state.typemap)
         examined = Examined(
             state.typemap,
             analysis,
@@ -172,12 +182,23 @@ class _Examine(FunctionPass):
             is_replaced=is_replaced,
             stops_at_integers=state.metadata[_STOPS],
         )
+        inner = set(with_inner_codes(state.func_id.code))
         for block in state.func_ir.blocks.values():
             for statement in block.body:
-                reason = examined.reason(statement)
+                reason = _PASSED_ON if _is_inner(statement, inner) else examined.reason(statement)
                 if reason:
                     raise refused(f"{reason} (line {statement.loc.line})")
         return False
+
+
+_PASSED_ON = "a function that is defined within it is passed on, and compiled with Numba's numbers"
+
+
+def _is_inner(statement: Any, codes: Set[Any]) -> bool:
+    """Whether it names one of these functions, which Numba has compiled by itself; most are written out in place."""
+    if not (isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Global)):
+        return False
+    return isinstance(statement.value.value, Dispatcher) and statement.value.value.py_func.__code__ in codes
 
 
 for _each in (_Equivalents, _Replace):

@@ -66,7 +66,7 @@ def may_differ(plain: Any, kinds: tuple[Any, Any], facts: Facts) -> bool:
     if plain in DIVISIONS:
         return not facts.divides
     if _are_integers(kinds):
-        return plain in (*_WITH_OVERFLOW, operator.pow) and not facts.fits
+        return plain in (*_WITH_OVERFLOW, operator.pow, operator.lshift) and not facts.fits
     return plain is operator.pow
 
 
@@ -91,6 +91,8 @@ def as_python(plain: Any, kinds: tuple[Any, Any]) -> Callable[[Any, Any], Any]:
         return _division(plain, are_integers)
     if not are_integers:
         return bare(_power_of_floats)
+    if plain is operator.lshift:
+        return bare(_shifted)
     return bare(_power) if plain is operator.pow else _within_64_bits(plain)
 
 
@@ -153,6 +155,13 @@ def _within_64_bits(plain: Any) -> Callable[[Any, Any], Any]:
     return bare(operation)
 
 
+def _shifted(a, b):  # type: ignore[no-untyped-def]
+    value, by = types.int64(a), types.int64(b)
+    if by < 0 or by > 62 or (value << by) >> by != value:
+        raise DoesNotFit
+    return value << by
+
+
 def _power(a, b):  # type: ignore[no-untyped-def]
     if b < 0:
         raise DoesNotFit
@@ -174,7 +183,7 @@ def call_may_differ(function: Any, kinds: tuple[Any, ...]) -> bool:
     """Whether a call of a function with numbers of these types may do something else in Python or NumPy."""
     if not _are_numbers(kinds) or not hasattr(function, "__name__"):
         return False
-    if function in (divmod, pow):
+    if function in (divmod, pow) or (function is round and len(kinds) == 2):
         return True
     if function in _WHOLE or _is_class_of_integers(function):
         return len(kinds) == 1 and isinstance(kinds[0], types.Float)

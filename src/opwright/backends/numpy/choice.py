@@ -122,10 +122,10 @@ def quick_key(args: Sequence[Any]) -> Any:
 
 
 def is_small(value: Any) -> bool:
-    """Whether an argument is no integer of :data:`SMALL` or more, and no array of so many elements."""
+    """Whether an argument is no integer of :data:`SMALL` or more, no array of so many elements or so long."""
     if isinstance(value, np.ndarray):
-        return value.size < SMALL
-    return not isinstance(value, int) or -SMALL < value < SMALL
+        return value.size < SMALL and max(value.shape, default=0) < SMALL
+    return not isinstance(value, int | np.integer) or bool(-SMALL < value < SMALL)
 
 
 def form_of(like: Any, leaves: Sequence[Any]) -> tuple[Form, bool]:
@@ -134,7 +134,8 @@ def form_of(like: Any, leaves: Sequence[Any]) -> tuple[Form, bool]:
     sizes: list[int] = []
     for leaf in leaves:
         if isinstance(leaf, np.ndarray):
-            kinds.append((leaf.dtype, leaf.ndim, leaf.flags.c_contiguous, is_small(leaf)))
+            # Loops over no elements leave what was there before: Python's numbers, where others leave NumPy's.
+            kinds.append((leaf.dtype, leaf.ndim, leaf.flags.c_contiguous, is_small(leaf), leaf.size == 0))
             sizes.append(leaf.size.bit_length() // 2)
         elif isinstance(leaf, torch.Tensor):
             kinds.append((leaf.dtype, leaf.device, leaf.requires_grad, leaf.dim()))

@@ -276,6 +276,9 @@ class CompiledNumpy:
 
     def _learn(self, kind: Any, way: str, finishing: Finishing | None) -> None:
         """Note how results are finished. What differs among the forms compiled for one kind is always compared."""
+        if finishing is not None and not finishing.is_certain:
+            self._finishing.pop((kind, way), None)  # the next call is compared, too
+            return
         if self._finishing.get((kind, way), finishing) != finishing:
             self._varying.add((kind, way))
             self._choices.forget_quick_ways()

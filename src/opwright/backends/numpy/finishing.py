@@ -18,12 +18,19 @@ __all__ = ["Finishing", "finish", "learn"]
 
 @dataclass(frozen=True)
 class Finishing:
-    """What to change in one value: in its items, or in itself."""
+    """What to change in one value: in its items, or in itself.
+
+    Attributes:
+        each: what to change in each item of a list, of any length.
+        is_certain: whether it holds for other calls; an empty list does not tell.
+    """
 
     items: tuple[Any, ...] = ()
     kind: type | None = None
     as_array: bool = False
     as_copy: bool = False
+    each: Finishing | None = None
+    is_certain: bool = True
 
 
 def learn(expected: Any, came: Any, borrowed: Set[int] = frozenset()) -> Finishing | None:
@@ -35,10 +42,12 @@ def learn(expected: Any, came: Any, borrowed: Set[int] = frozenset()) -> Finishi
     if isinstance(expected, list | tuple) and isinstance(came, list | tuple) and len(expected) == len(came):
         items = tuple(learn(e, c, borrowed) for e, c in zip(expected, came, strict=True))
         kind = type(expected) if type(expected) is not type(came) else None
-        return Finishing(items, kind) if kind or any(items) else None
+        if isinstance(came, list):
+            return _of_list(items, kind)
+        return Finishing(items, kind, is_certain=_are_certain(items)) if kind or any(items) else None
     if isinstance(expected, dict) and isinstance(came, dict) and list(expected) == list(came):
         items = tuple(learn(expected[key], came[key], borrowed) for key in expected)
-        return Finishing(items) if any(items) else None
+        return Finishing(items, is_certain=_are_certain(items)) if any(items) else None
     if isinstance(expected, np.ndarray) and isinstance(came, np.ndarray | np.generic):
         as_array = isinstance(came, np.generic) and expected.ndim == 0
         as_copy = id(came) in borrowed
@@ -46,6 +55,18 @@ def learn(expected: Any, came: Any, borrowed: Set[int] = frozenset()) -> Finishi
     if isinstance(expected, np.generic) and type(came) in (bool, int, float, complex):
         return Finishing(kind=type(expected))  # Numba returns Python's numbers
     return None
+
+
+def _are_certain(items: tuple[Finishing | None, ...]) -> bool:
+    return all(item is None or item.is_certain for item in items)
+
+
+def _of_list(items: tuple[Finishing | None, ...], kind: type | None) -> Finishing | None:
+    """What to change in a list, whose length other calls change."""
+    if len(set(items)) != 1:
+        return Finishing(items, kind, is_certain=False)
+    is_certain = _are_certain(items)
+    return Finishing(each=items[0], kind=kind, is_certain=is_certain) if kind or items[0] else None
 
 
 def finish(finishing: Finishing | None, value: Any) -> Any:
@@ -60,6 +81,7 @@ def finish(finishing: Finishing | None, value: Any) -> Any:
         return finishing.kind(value) if finishing.kind is not None else value
     if isinstance(value, dict):
         return {key: finish(f, value[key]) for key, f in zip(value, finishing.items, strict=True)}
-    items = [finish(f, item) for f, item in zip(finishing.items, value, strict=True)]
+    of_items = finishing.items or [finishing.each] * len(value)
+    items = [finish(f, item) for f, item in zip(of_items, value, strict=True)]
     kind = finishing.kind or type(value)
     return kind(*items) if hasattr(kind, "_fields") else kind(items)

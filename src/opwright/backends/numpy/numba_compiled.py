@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,14 @@ __all__ = ["NumbaCompiled", "Stopped"]
 
 # How often compiled code follows what it takes for constants.
 _MOST_CHANGES = 8
+
+
+class _Compiled(NamedTuple):
+    """What runs calls like an earlier one: compiled with these constants, for arrays that are contiguous or not."""
+
+    jitted: Any
+    constants: Constants
+    layouts: list[bool]
 
 
 class Stopped(CompileError):
@@ -46,13 +55,24 @@ class NumbaCompiled:
         self._argument_limit = SMALL
         self._mixes = False
         self._known = 0
-        self._quick: dict[Any, list[bool]] = {}
+        self._quick: dict[Any, _Compiled] = {}
+        self._lock = threading.RLock()  # of everything that compiling changes
         self.may_stop = False
         self.compilations: list[Compilation] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            self._prepare(args, kwargs)
+            jitted = self._jitted
+            is_compiled = not kwargs and tuple(map(jitted.typeof_pyval, args)) in jitted.overloads
+            if not is_compiled:
+                return self._compile_and_run(args, kwargs)
+        return self._run(jitted, args, kwargs)
+
+    def _prepare(self, args: Any, kwargs: Any) -> None:
+        """Have what Numba compiles for such arguments, with what is outside as it is now."""
         leaves = tree.leaves((args, kwargs))
-        if any(isinstance(leaf, int) and not -(2**63) <= leaf < 2**63 for leaf in leaves):
+        if any(isinstance(leaf, int) and not -(2**63) < leaf < 2**63 for leaf in leaves):
             raise Stopped(f"{self._name}: an integer of more than 64 bits", fix="let NumPy run it, as it does now")
         if not all(map(is_small, leaves)) and self._argument_limit == SMALL:
             self._argument_limit = 1 << 63
@@ -70,11 +90,13 @@ class NumbaCompiled:
             )
         if self._integers == "numpy":
             self._refuse_numbers(leaves)
+
+    def _compile_and_run(self, args: Any, kwargs: Any) -> Any:
         signatures = self._jitted.signatures
         if len(signatures) != self._known or not signatures:
             return self._first(args, kwargs)
         try:
-            result = self._run(args, kwargs)
+            result = self._run(self._jitted, args, kwargs)
         except Exception as error:
             if not _is_numbas(error):
                 raise
@@ -83,9 +105,9 @@ class NumbaCompiled:
             self._note(args, 0.0)
         return result
 
-    def _run(self, args: Any, kwargs: Any) -> Any:
+    def _run(self, jitted: Any, args: Any, kwargs: Any) -> Any:
         try:
-            return self._jitted(*args, **kwargs)
+            return jitted(*args, **kwargs)
         except OverflowError as error:
             raise self._stopped(error) from error
 
@@ -117,19 +139,21 @@ class NumbaCompiled:
 
     def quickly(self, key: Any, args: Any) -> Any:
         """The result of a call like an earlier one; NotImplemented if layouts or constants are others."""
-        layouts = self._quick.get(key)
+        compiled = self._quick.get(key)
         if (
-            layouts is None
-            or not self._constants.are_current()
-            or layouts != [a.flags.c_contiguous for a in args if type(a) is np.ndarray]
+            compiled is None
+            or not compiled.constants.are_current()
+            or compiled.layouts != [a.flags.c_contiguous for a in args if type(a) is np.ndarray]
         ):
             return NotImplemented
-        return self._run(args, {})
+        return self._run(compiled.jitted, args, {})
 
     def remember(self, key: Any, args: Any) -> None:
         """Remember a call on plain arrays and numbers, for ``quickly``."""
-        if len(self._quick) < 4096:
-            self._quick[key] = [a.flags.c_contiguous for a in args if type(a) is np.ndarray]
+        layouts = [a.flags.c_contiguous for a in args if type(a) is np.ndarray]
+        with self._lock:
+            if len(self._quick) < 4096 and self._jitted is not None:
+                self._quick[key] = _Compiled(self._jitted, self._constants, layouts)
 
     def _first(self, args: Any, kwargs: Any) -> Any:
         from opwright.backends.numba.refusals import noting
@@ -141,12 +165,12 @@ class NumbaCompiled:
         with warnings.catch_warnings(), noting() as found:
             warnings.simplefilter("ignore")
             try:
-                result = self._run(args, kwargs)
+                result = self._run(self._jitted, args, kwargs)
             except Exception as error:
                 if not _is_numbas(error) and not found.reasons:
                     raise
                 has_narrow = found.reasons or any(map(_is_narrow, tree.leaves((args, kwargs))))
-                if (self._integers == "numpy" and found.mixes == self._mixes) or not has_narrow:
+                if (self._integers == "numpy" and (self._mixes or not found.mixes)) or not has_narrow:
                     raise self._not_compiled((found.reasons or [first_line(error)])[0], str(error)) from error
                 self._integers = "numpy"
                 self._mixes |= found.mixes
