@@ -141,7 +141,7 @@ def test_indices_counts_and_remainders_need_no_tests(function: Any, arguments: A
     assert fast._ways["numba"]._integers == "refused"  # compiled as it is
 
 
-def test_many_statements_are_bounded_in_little_time() -> None:
+def test_bounds_of_many_statements_take_less_time_than_one_of_numbas_passes() -> None:
     from numba import types
     from numba.core.compiler import run_frontend
     from numba.core.ir_utils import build_definitions
@@ -154,9 +154,12 @@ def test_many_statements_are_bounded_in_little_time() -> None:
     text = "def many(n):\n    " + " = ".join(f"a{i}" for i in range(50)) + " = n\n    for _ in range(n):\n"
     names: dict[str, Any] = {}
     exec(text + "\n".join(lines) + "\n    return a0\n", names)
-    function = reconstruct_ssa(run_frontend(names["many"]))
+    translated = run_frontend(names["many"])
+    start = time.process_time()
+    function = reconstruct_ssa(translated)
+    of_numbas_pass = time.process_time() - start
     function._definitions = build_definitions(function.blocks)
     origins = Origins(function, is_helper=False)
     start = time.process_time()
     Bounds(function, origins, [types.int64], 1 << 31)
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < of_numbas_pass
