@@ -182,6 +182,28 @@ def test_what_was_written_before_an_error_is_as_numpy_leaves_it() -> None:
     assert x.tolist() == [7, 0]
 
 
+def test_rounding_to_decimals_is_exact() -> None:
+    def to_decimals(x: Any, n: Any) -> Any:
+        return round(x, n)
+
+    ours = compiled(to_decimals)
+    assert ours(0.126, 2) == 0.13
+    way = ours._ways["numba"]
+    values = [*np.random.default_rng(0).normal(0, 100, 300).tolist(), 2.675, 0.125, 1e300, -0.001, 0.0, 1e15 + 0.3]
+    stopped = 0
+    for value in values:
+        for n in (0, 1, 2, 5, 8):
+            try:
+                came = way(value, n)
+            except numba_compiled.Stopped:
+                stopped += 1
+                continue
+            assert repr(came) == repr(round(value, n)), (value, n)
+    assert stopped < 30
+    for value, n in ((2.675, 2), (math.nan, 1), (12.5, -1)):
+        assert repr(compiled(to_decimals)(value, n)) == repr(round(value, n))
+
+
 def test_sums_of_integers_are_refused() -> None:
     with pytest.raises(CompileError, match="sum of Python's integers"):
         compiled(lambda a, b: sum((a, b)))(1, 2)

@@ -207,6 +207,8 @@ def _is_class_of_integers(function: Any) -> bool:
 
 def in_place_of(function: Any, arguments: int) -> Callable[..., Any] | None:
     """What is called in place of a function, in code whose types are not known yet; None for most functions."""
+    if function is round and arguments == 2:
+        return _rounded
     if function in _WHOLE or _is_class_of_integers(function):
         return _call_of_one(function) if arguments == 1 else None
     if function is divmod or (_is_of_math(function) and function not in _OF_ANY_FLOAT):
@@ -315,6 +317,41 @@ def _call_of_two(function: Any) -> Callable[[Any, Any], Any]:
         return bare(within_domain)
 
     return call
+
+
+def _rounded(a: Any, digits: Any) -> Any:
+    """``round(a, digits)`` of a float, which is exact in Python; near the middle of two decimals, this stops."""
+    raise NotImplementedError
+
+
+@overload(_rounded)
+@bare
+def _typed_rounded(a: Any, digits: Any) -> Any:
+    if not isinstance(digits, types.Integer) or not isinstance(a, types.Float):
+        raise refused("round(x, n) of an integer may need more than 64 bits")
+    if a != types.float64:
+        return lambda a, digits: round(a, digits)  # of NumPy's own numbers, round is NumPy's
+
+    def rounded(a: Any, digits: Any) -> Any:
+        if digits < 0 or digits > _EXACT_POWERS:
+            raise DoesNotFit
+        scale = 1.0
+        for _ in range(digits):
+            scale *= 10.0
+        scaled = a * scale
+        if not -_LARGEST_SCALED < scaled < _LARGEST_SCALED:  # NaN among them
+            raise DoesNotFit
+        below = math.floor(scaled)
+        part = scaled - below
+        if abs(part - 0.5) <= abs(scaled) * 2.0**-50:
+            raise DoesNotFit
+        return math.copysign(abs(below + (part > 0.5)) / scale, a)
+
+    return bare(rounded)
+
+
+# Powers of ten up to this one are floats, and so is a quotient of an integer up to 2**49 by one, rounded once.
+_EXACT_POWERS, _LARGEST_SCALED = 22, 2.0**49
 
 
 @register_jitable
