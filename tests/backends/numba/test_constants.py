@@ -80,6 +80,25 @@ def test_what_changes_in_every_call_is_numpys(monkeypatch: pytest.MonkeyPatch) -
     assert "has changed 9 times" in ours.refused["numba"]
 
 
+def divides_after_a_write(x: Any) -> Any:
+    x[0] += 1
+    return 1.0 / FACTOR
+
+
+@pytest.mark.parametrize("allow_breaks", [False, True])
+def test_what_was_written_before_a_changed_value_stops_it_is_undone(
+    allow_breaks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = ow.compile_numpy(compiler="numba", mode="compiled", allow_breaks=allow_breaks)(divides_after_a_write)
+    x = np.zeros(2)
+    for _ in range(3):
+        ours(x)
+    monkeypatch.setitem(divides_after_a_write.__globals__, "FACTOR", 0.0)
+    with pytest.raises(ZeroDivisionError):
+        ours(x)
+    assert x.tolist() == [4, 0]
+
+
 def test_equal_values_are_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Constants(weighted)
     monkeypatch.setitem(weighted.__globals__, "FACTOR", float("2.0"))

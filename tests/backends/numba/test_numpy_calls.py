@@ -29,6 +29,16 @@ def test_unusual_values_give_what_numpy_gives(expression: str) -> None:
     assert verdict_of(expression) == "same"
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+@pytest.mark.parametrize("function", [np.bincount, np.median, lambda k: np.floor_divide(k, k + k)])
+def test_narrow_integers_are_compiled(function: Any, dtype: Any) -> None:
+    def called(k: Any) -> Any:
+        return function(k)
+
+    ours, k = ow.compile_numpy(compiler="numba", mode="compiled")(called), np.array([3, 1, 2], dtype)
+    assert [repr(ours(k)), repr(ours(k)), ours.refused] == [repr(called(k)), repr(called(k)), {}]
+
+
 @pytest.mark.parametrize("expression", ["np.bincount(k)", "np.median(x)"])
 def test_without_these_rules_they_are_different(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = functools.partial(numba_compiled.with_numba, integers="numba")

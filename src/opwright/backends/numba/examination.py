@@ -28,7 +28,7 @@ from opwright.backends.numba.integers import (
     store_may_differ,
 )
 from opwright.backends.numba.mixed import Mixed
-from opwright.backends.numba.numpy_functions import numpys_call_may_differ, refuses_powers
+from opwright.backends.numba.numpy_functions import numpys_call_may_differ, numpys_own, refuses_powers
 from opwright.backends.numba.origins import ANY_NUMBER, Origin
 from opwright.backends.numba.python_numbers import DIVISIONS, call_may_differ, may_differ
 from opwright.backends.numba.refusals import note_mixture
@@ -163,7 +163,7 @@ class Examined:
         concerned = [v for v in arguments if self._is_concerned(v)]
         if not concerned and (this is None or not is_narrow(this)):
             return self._of_conversion(function, call)
-        called = _python_function(function)
+        called = numpys_own(_python_function(function))
         if called is None or called in ANY_NUMBER:
             return ""
         try:

@@ -17,7 +17,7 @@ from numba.extending import overload
 
 from opwright.backends.numba.refusals import DoesNotFit, bare, refused
 
-__all__ = ["in_place_of_numpys", "numpys_call_may_differ", "refuses_powers"]
+__all__ = ["in_place_of_numpys", "numpys_call_may_differ", "numpys_own", "refuses_powers"]
 
 # Those that are the same for finite numbers.
 _OF_FINITE: tuple[Any, ...] = (np.median, np.floor_divide, np.power, np.histogram, np.arange)
@@ -54,6 +54,14 @@ def in_place_of_numpys(function: Any, arguments: int) -> Callable[..., Any] | No
     return None
 
 
+def numpys_own(function: Any) -> Any:
+    """The function of NumPy that stands behind one of these; any other is itself."""
+    return _STANDS_FOR.get(function, function) if callable(function) else function
+
+
+_STANDS_FOR: dict[Any, Any] = {}
+
+
 def refuses_powers(left: Any, right: Any) -> bool:
     """Whether these are integers of which one is an array, and the power is no constant: Numba has them in float64."""
     if not (isinstance(left, types.Array) or isinstance(right, types.Array)):
@@ -66,7 +74,7 @@ def refuses_powers(left: Any, right: Any) -> bool:
 @functools.cache
 def _of_finite(function: Any, arguments: int) -> Callable[..., Any]:
     def call(a: Any, b: Any = None, c: Any = None) -> Any:
-        return function(a)
+        raise NotImplementedError
 
     @overload(call)
     @bare
@@ -97,6 +105,7 @@ def _of_finite(function: Any, arguments: int) -> Callable[..., Any]:
 
         return bare(three)
 
+    _STANDS_FOR[call] = function
     return call
 
 
@@ -152,3 +161,6 @@ def _typed_norm(values: Any) -> Any:
         return norm
 
     return bare(checked)
+
+
+_STANDS_FOR |= {_bincount: np.bincount, _norm: np.linalg.norm}

@@ -135,7 +135,7 @@ class CompiledNumpy:
             options = (chosen, default_float_dtype, fullgraph, dynamic)
             self._ways["torch.compile"] = TorchCompiled(function, self._name, *options, self._about_to_compile)
         if compiler == "numba" or (compiler == "auto" and has_numba()):
-            self._ways["numba"] = NumbaCompiled(function, self._name, self._about_to_compile)
+            self._ways["numba"] = NumbaCompiled(function, self._name, self._about_to_compile_whole)
         self._choices = Choices()
         self._finishing: dict[Any, Finishing | None] = {}
         # Kinds of calls of which several forms are compiled, whose results are finished in different ways.
@@ -370,12 +370,16 @@ class CompiledNumpy:
             return error.result
 
     def _about_to_compile(self) -> None:
-        """Note what a call may change before it runs what is compiled now."""
+        """Note what a call may change before it runs what is compiled now; not of code that runs in pieces."""
+        if self._fullgraph:
+            self._about_to_compile_whole()
+
+    def _about_to_compile_whole(self) -> None:
         call = _running.get()
         if isinstance(call, _Arguments):
             call = Call(self._function, call.args, {}, single=self._default_float_dtype == "float32")
             _running.set(call)
-        if call is not None and self._fullgraph:
+        if call is not None:
             call.save()
 
 
