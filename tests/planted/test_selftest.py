@@ -7,6 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from opwright.checks.copies import WITHOUT_SHORTAGE
 from opwright.cli import app
 from opwright.planted import run
 from opwright.planted.catalogue import FILES, rows
@@ -107,6 +108,21 @@ def test_a_fault_is_missed_by_a_check_that_needs_no_machine_and_says_that_it_cou
     unable = NotChecked("values", "no case could be run")
     found = selftest(["elementwise"], executor=_Finished(Status.PASS, not_checked=(unable,)))
     assert {r.defect for r in found.missed} >= {row.defect for row in rows(["elementwise"]) if row.expected == "values"}
+
+
+def test_a_kernel_whose_check_had_no_memory_is_neither_accused_nor_found():
+    short = Finding("values", Status.INCONCLUSIVE, message="out of memory", remedy=WITHOUT_SHORTAGE)
+    found = selftest(["elementwise"], executor=_Finished(Status.INCONCLUSIVE, (short,)))
+    assert found.lost == list(found.results)
+    assert not (found.passed or found.false_alarms or found.missed)
+
+
+def test_what_other_checks_found_counts_where_one_had_no_memory():
+    short = Finding("surroundings", Status.INCONCLUSIVE, message="out of memory", remedy=WITHOUT_SHORTAGE)
+    wrong = Finding("values", Status.FAIL, message="wrong")
+    found = selftest(["elementwise"], executor=_Finished(Status.FAIL, (short, wrong)))
+    assert not found.lost
+    assert len(found.false_alarms) == sum(not row.expected for row in rows(["elementwise"]))
 
 
 @pytest.mark.slow  # some 20 checks

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from opwright.checks.copies import WITHOUT_SHORTAGE
 from opwright.checks.plan import plan
 from opwright.checks.run import executor_for
 from opwright.checks.unit import BY_MACHINE, LOST, CheckUnit, Settings
@@ -70,7 +71,8 @@ def _units(row: Row, machine: Machine, device: str) -> list[CheckUnit]:
 
 def _result(row: Row, verdict: Verdict) -> Planted:
     bad = [f for f in verdict.findings if f.status not in (Status.PASS, Status.REFUSED)]
-    lost = any(f.check == LOST for f in bad)  # which says nothing of the kernel, nor that its fault was found
+    short = bool(bad) and all(f.remedy == WITHOUT_SHORTAGE for f in bad)  # other work had the memory
+    lost = short or any(f.check == LOST for f in bad)  # which says nothing of the kernel, nor that its fault was found
     refused = verdict.reason if lost or verdict.status is Status.REFUSED else ""
     return Planted(
         defect=row.defect,
@@ -79,7 +81,7 @@ def _result(row: Row, verdict: Verdict) -> Planted:
         planted=bool(row.expected),
         caught_by=() if lost else tuple(dict.fromkeys(f.check for f in bad)),
         time_s=verdict.seconds,
-        refused=refused or ("" if bad else _why_not_looked_for(row, verdict)),
+        refused=("memory was short" if short else refused) or ("" if bad else _why_not_looked_for(row, verdict)),
         message=bad[0].message if bad else "",
         lost=lost,
     )
