@@ -61,7 +61,7 @@ class SelfTest:
 
     @property
     def lost(self) -> list[Planted]:
-        """Kernels whose check could not be finished: for want of memory, or as no machine of a cluster lived long enough."""
+        """Kernels whose check could not be finished: no memory, or no machine of a cluster."""
         return [r for r in self.results if r.lost]
 
     @property
