@@ -1,4 +1,4 @@
-"""Recorded derived gradients: the same bits as torch's, and left out where they would not be."""
+"""Recorded gradients: the same bits as Python's, and left out where they would not be."""
 
 from __future__ import annotations
 
@@ -107,6 +107,11 @@ def tapes(recorders: list[GradientRecorder]) -> int:
     return sum(len(each.tapes) for each in recorders)
 
 
+def nothing_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on a gradient that Python computes is an error."""
+    monkeypatch.setattr(GradientRecorder, "see", None)
+
+
 def warm(op: ow.Op, arguments: list[Tensor]) -> None:
     """A guard is made, and then a gradient behind it is seen."""
     for _ in range(3):
@@ -127,7 +132,7 @@ def test_the_same_bits_as_torchs(
     op, arguments = operator(namespace, reference), inputs(reference, device, dtype)
     warm(op, arguments)
     assert tapes(recorders) == 1
-    monkeypatch.setattr(recorded_gradient.DerivedGradient, "gradients", None)  # nothing is computed in Python
+    nothing_in_python(monkeypatch)
     torch.manual_seed(1)
     others = [torch.randn_like(a).requires_grad_() for a in arguments]
     expected = [g.contiguous() for g in gradients(reference, others)]

@@ -2,12 +2,13 @@
 
 Recorded are the operations of torch's dispatcher, on fake tensors: what has no values cannot be read, so that a
 function that decides by values, or computes outside of torch, has no tape. ``templates/tape.h`` runs it for inputs of
-the same dtypes, devices, sizes and strides.
+the same dtypes, devices, sizes and strides. Calls of operators that the caller vouches for are made by their objects in
+Python, whose guards lead to a kernel without a frame of Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,7 @@ class _Step:
         arguments: all that its schema declares; a tensor is a tuple of its slot, lists are lists of these.
         results: the slots of its tensors; -1: nothing reads it.
         done: the slots that nothing reads later.
+        called: what is called with the arguments in place of torch's operation of this name; None: nothing.
     """
 
     name: str
@@ -47,6 +49,7 @@ class _Step:
     results: list[int]
     writes: bool
     done: list[int] = field(default_factory=list)
+    called: Callable[..., Any] | None = None
 
     def described(self) -> tuple[Any, ...]:
         return self.name, self.overload, self.arguments, self.results, self.done
@@ -67,22 +70,33 @@ class Tape:
         """In the form that tape.h reads."""
         return [step.described() for step in self.steps], self.slots, list(self.results)
 
+    @property
+    def calls(self) -> tuple[tuple[Callable[..., Any], list[Any]] | None, ...]:
+        """For each step what is called in its place, with its arguments; None: torch's own operation."""
+        return tuple([None if step.called is None else (step.called, step.arguments) for step in self.steps])
+
 
 def record(
-    function: Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]], inputs: Sequence[torch.Tensor], most: int
+    function: Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]],
+    inputs: Sequence[torch.Tensor],
+    most: int,
+    operators: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Tape:
     """The tape of a function of tensors like these.
 
     Args:
         function: takes fake tensors in the inputs' place; returns tensors.
         most: the number of operations beyond which there is no tape.
+        operators: other operations that may be recorded, whose results follow from their arguments and which write
+            none of them: overloads of torch, with what is called in their place. It takes the arguments of the schema
+            by position, and returns a tensor, or a tuple of the first results.
 
     Raises:
         Unrecordable: it does something else than such operations; or too many.
     """
     with fake_tensors() as as_fake:
         fakes = [as_fake(each.detach()) for each in inputs]
-        recorder = _Recorder(fakes, most)
+        recorder = _Recorder(fakes, most, operators or {})
         try:
             with recorder:
                 results = function(fakes)
@@ -92,9 +106,10 @@ def record(
 
 
 class _Recorder(DispatchMode):  # type: ignore[misc]
-    def __init__(self, inputs: Sequence[torch.Tensor], most: int) -> None:
+    def __init__(self, inputs: Sequence[torch.Tensor], most: int, operators: Mapping[Any, Callable[..., Any]]) -> None:
         super().__init__()
         self._most = most
+        self._operators = operators
         self._refused: Unrecordable | None = None
         self._steps: list[_Step] = []
         self._kept: list[Any] = []  # so that ids stay theirs
@@ -114,7 +129,8 @@ class _Recorder(DispatchMode):  # type: ignore[misc]
 
     def _note(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         declared = declared_arguments(func)
-        if declared is None or func.namespace not in _NAMESPACES:
+        called = self._operators.get(func)
+        if declared is None or (called is None and func.namespace not in _NAMESPACES):
             raise Unrecordable(f"{func} may do more than its results show")  # such as communicate with others
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise Unrecordable(f"{func} gives other results in each call")
@@ -139,7 +155,7 @@ class _Recorder(DispatchMode):  # type: ignore[misc]
         if not all(each is None or isinstance(each, torch.Tensor) for each in tensors):
             return  # a question about metadata, as fake tensors have no values
         results = [self._slot_of_result(each, owner) for each in tensors]
-        self._steps.append(_Step(declared.name, declared.overload, arguments, results, writes))
+        self._steps.append(_Step(declared.name, declared.overload, arguments, results, writes, called=called))
 
     def _owner(self, declared: Declared, arguments: Sequence[Any]) -> int | None:
         """The slot whose memory the results share: of the first argument that they may be views of; -1: their own."""
@@ -149,12 +165,15 @@ class _Recorder(DispatchMode):  # type: ignore[misc]
                     return self._owners[slot]
         return -1
 
+    def _slot_of(self, value: Any) -> int:
+        slot = self._slots.get(id(value)) if isinstance(value, torch.Tensor) else None
+        if slot is None:
+            raise Unrecordable("it uses a tensor of its own")
+        return slot
+
     def _encoded(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            slot = self._slots.get(id(value))
-            if slot is None:
-                raise Unrecordable("it uses a tensor of its own")
-            return (slot,)
+            return (self._slot_of(value),)
         if isinstance(value, list | tuple):
             return [self._encoded(each) for each in value]
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | torch.Generator):
@@ -177,7 +196,7 @@ class _Recorder(DispatchMode):  # type: ignore[misc]
     def tape(self, results: Sequence[torch.Tensor | None]) -> Tape:
         if self._refused is not None:
             raise self._refused
-        slots = [-1 if r is None else self._encoded(r)[0] for r in results]
+        slots = [-1 if r is None else self._slot_of(r) for r in results]
         return Tape(_with_ends(_needed(self._steps, slots), slots), len(self._owners), slots)
 
 

@@ -29,7 +29,7 @@ __all__ = ["TrackedCall", "TrackedCalls", "load_tracked_calls", "tracked_calls"]
 
 _EXTENSION = Extension(
     "tracked_call",
-    sources=("tracked_call.cpp", "tape.h", "extension.h", "python_tensor.h"),
+    sources=("tracked_call.cpp", "tape.h", "python_objects.h", "extension.h", "python_tensor.h"),
     flags=("-O2", "-std=c++20", "-fPIC", "-shared", "-Wall"),
     libraries=("torch_cpu", "torch_python", "c10"),
 )
@@ -80,7 +80,8 @@ class TrackedCalls:
         self._make_tape, self._run_tape = loaded.opwright_tape, loaded.opwright_run_tape
         for function in (self._make_tape, self._run_tape):
             function.restype = ctypes.py_object
-            function.argtypes = [ctypes.py_object, ctypes.py_object]
+        self._make_tape.argtypes = [ctypes.py_object] * 3
+        self._run_tape.argtypes = [ctypes.py_object] * 2
 
     def function_for(self, call: TrackedCall) -> Callable[..., Any]:
         """The native function of a call's arguments."""
@@ -94,7 +95,7 @@ class TrackedCalls:
         Raises:
             RuntimeError, ValueError: an operation, or a value of one, is of a kind that it does not hold.
         """
-        return self._make_tape(tape.described(), tuple(inputs))
+        return self._make_tape(tape.described(), tuple(inputs), tape.calls)
 
     def run_tape(self, tape: Any, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...] | None:
         """The results of a native tape; None if it is not for such inputs in this thread now."""

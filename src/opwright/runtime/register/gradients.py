@@ -48,6 +48,20 @@ class Gradient(Protocol):
     def gradients(self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
         """The same from the values of ``sources``."""
 
+    # -- recording it (recorded_gradient.py)
+
+    @property
+    def written_in(self) -> Any:
+        """What computes it: the reference, or the registered backward."""
+
+    recordings: int  # how often that was tried
+
+    def in_the_open(
+        self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]
+    ) -> Sequence[Any]:
+        """As ``gradients``, in torch's own operations, and operators that are named, on whatever tensors the values
+        are."""
+
 
 class DerivedGradient:
     """The VJP of the reference, recomputed from the arguments (``vjp_operator``)."""
@@ -55,7 +69,11 @@ class DerivedGradient:
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
         self.sources = tuple(range(len(contract.signature.arguments)))
-        self.recordings = 0  # attempts to record it (recorded_gradient.py)
+        self.recordings = 0
+
+    @property
+    def written_in(self) -> Any:
+        return self.contract.function
 
     def fits(self, arguments: Sequence[Any]) -> bool:
         return True
@@ -78,10 +96,9 @@ class DerivedGradient:
             (grads,) = grads  # torch gives the gradients of a list as a list
         return self._by(self._vjp_for, values, needs_input_grad, grads)
 
-    def of_reference(
+    def in_the_open(
         self, values: Sequence[Any], needs_input_grad: Sequence[Any], grads: Sequence[Any]
     ) -> Sequence[Any]:
-        """As ``gradients``, in torch's own operations on whatever tensors the values are."""
         of_plain = functools.partial(vjp_of_plain, self.contract)
         return self._by(lambda *_: of_plain, values, needs_input_grad, grads)
 
@@ -227,6 +244,7 @@ class CustomGradient:
         self._setup_context = setup_context
         self._selection: Selection | None = None
         self.sources: tuple[int, ...] | None = None
+        self.recordings = 0
         if isinstance(backward, BackwardOperator):
             self.sources = backward.sources
         elif select is not None and (selection := select(contract, backward, setup_context)) is not None:
@@ -254,6 +272,12 @@ class CustomGradient:
         assert isinstance(self._backward, BackwardOperator)  # no other has sources
         return self._backward.gradients(values, needs_input_grad, grads)
 
+    in_the_open = gradients
+
+    @property
+    def written_in(self) -> Any:
+        return self._backward
+
 
 class _CustomGradientOfSaved:
     """A custom gradient of an operator with saved-for-backward outputs.
@@ -270,6 +294,7 @@ class _CustomGradientOfSaved:
         self._derived = DerivedGradient(contract)
         own = self._custom.sources
         self.sources = None if own is None else (*own, *self._derived.sources)
+        self.recordings = 0
 
     def fits(self, arguments: Sequence[Any]) -> bool:
         return self._custom.fits(arguments)
@@ -289,6 +314,12 @@ class _CustomGradientOfSaved:
         if torch.is_grad_enabled():
             return self._derived.gradients(values[count:], needs_input_grad, grads)
         return self._custom.gradients(values[:count], needs_input_grad, grads[: self._visible])
+
+    in_the_open = gradients
+
+    @property
+    def written_in(self) -> Any:
+        return self._custom.written_in
 
 
 def custom_gradient(

@@ -15,7 +15,6 @@ from opwright.backends.gpu.recording import recording_is_off
 from opwright.backends.native.tracked_call import TrackedCall, TrackedCalls
 from opwright.contract.contract import Contract
 from opwright.runtime.register.autograd_function import gradient_for_each, gradient_name
-from opwright.runtime.register.gradients import DerivedGradient
 from opwright.runtime.register.recorded_gradient import GradientRecorder
 from opwright.runtime.register.rules import Rules
 
@@ -40,13 +39,11 @@ def track_natively(
     contract, sources = rules.contract, rules.gradient.sources
     assert sources is not None
     signature = contract.signature
-    gradient = rules.gradient
-    recorder = None
-    if isinstance(gradient, DerivedGradient) and not recording_is_off():
-        recorder = GradientRecorder(gradient, calls)
+    is_tensor = tuple(isinstance(a, torch.Tensor) for a in arguments)
+    recorder = None if recording_is_off() else GradientRecorder(contract, rules.gradient, is_tensor, calls)
     call = TrackedCall(
         name=gradient_name(contract),
-        is_tensor=tuple(isinstance(a, torch.Tensor) for a in arguments),
+        is_tensor=is_tensor,
         sources=sources,
         outputs=len(signature.returns) if signature.returns_tuple else 0,
         visible=signature.visible,
@@ -68,9 +65,11 @@ def _gradients_of(rules: Rules, recorder: GradientRecorder | None) -> Callable[.
 
     def checked(values: tuple[Any, ...], needs: tuple[bool, ...], grads: tuple[Any, ...]) -> tuple[Any, ...]:
         found = tuple(gradients(values, needs, grads))
+        if len(found) != positional:
+            found = gradient_for_each(contract, found, len(needs))
         if recorder is not None:
             recorder.see(values, needs, grads, found)
-        return found if len(found) == positional else gradient_for_each(contract, found, len(needs))
+        return found
 
     return checked
 

@@ -1,16 +1,18 @@
-"""Records a derived gradient, so that later ones like it run without Python (``backends/native/tape.py``).
+"""Records a gradient, so that later ones like it run without Python (``backends/native/tape.py``).
 
 The gradient that is derived from a reference runs the reference again and differentiates it, which in Python takes
 several times as long as its operations. After some gradients of calls with the same guard, they are recorded, without
-those of the forward that no gradient needs. A tape is kept only if it gives the same bits as the reference did just
-before. What the reference may depend on besides its arguments is found in its code (``unrecordable``).
+those of the forward that no gradient needs. So are the operations of a registered backward, which may call other
+operators by their names, and the call of a backward operator. A tape is kept only if it gives the same bits as Python
+did just before. What a function may depend on besides its arguments is found in its code (``unrecordable``).
 """
 
 from __future__ import annotations
 
 import builtins
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,7 +31,8 @@ from opwright.backends.native.tracked_call import TrackedCalls
 from opwright.contract.contract import Contract
 from opwright.contract.dtypes import element_bytes
 from opwright.runtime.call.fast_path import is_plain_call
-from opwright.runtime.register.gradients import DerivedGradient
+from opwright.runtime.register.backward_operator import BackwardOperator
+from opwright.runtime.register.gradients import Gradient
 
 __all__ = ["GradientRecorder", "unrecordable"]
 
@@ -45,11 +48,11 @@ _OF_THE_MOMENT = frozenset(
         "Generator", "_C", "__dict__", "__globals__", "_dynamo", "_version", "are_deterministic_algorithms_enabled",
         "backends", "current_device", "current_stream", "data_ptr", "environ", "get_autocast_dtype",
         "get_default_device", "get_float32_matmul_precision", "get_num_threads", "get_rng_state", "getenv",
-        "initial_seed", "is_autocast_available", "is_autocast_enabled", "is_compiling",
+        "grad", "grad_fn", "initial_seed", "is_autocast_available", "is_autocast_enabled", "is_compiling",
         "is_deterministic_algorithms_warn_only_enabled", "is_dynamo_compiling", "is_exporting", "is_grad_enabled",
-        "is_inference_mode_enabled", "is_scripting", "is_tracing", "load", "manual_seed", "mem_get_info",
+        "is_inference_mode_enabled", "is_leaf", "is_scripting", "is_tracing", "load", "manual_seed", "mem_get_info",
         "memory_allocated", "memory_reserved", "memory_stats", "ops", "random", "save", "seed", "set_default_device",
-        "set_default_dtype", "storage", "synchronize", "untyped_storage",
+        "set_default_dtype", "storage", "storage_offset", "synchronize", "untyped_storage",
     }
 )  # fmt: skip
 _BUILTINS = frozenset(
@@ -64,20 +67,23 @@ _BUILTINS = frozenset(
 class GradientRecorder:
     """Sees the gradients of the calls of one guard, and records them.
 
+    Args:
+        is_tensor: for each argument of the calls, whether it is a tensor.
+
     Attributes:
         tapes: pairs of a native tape, and of the names that it depends on.
     """
 
-    def __init__(self, gradient: DerivedGradient, calls: TrackedCalls) -> None:
+    def __init__(self, contract: Contract, gradient: Gradient, is_tensor: Sequence[bool], calls: TrackedCalls) -> None:
         self.tapes: list[tuple[Any, tuple[Watched, ...]]] = []
+        self._contract = contract
         self._gradient = gradient
+        self._is_tensor = is_tensor
         self._calls = calls
         self._remaining = _GRADIENTS_BEFORE
 
-    def see(
-        self, values: Sequence[Any], needs: Sequence[bool], grads: Sequence[Any], found: Sequence[torch.Tensor | None]
-    ) -> None:
-        """A gradient was computed in Python: ``found``, one for each value."""
+    def see(self, values: Sequence[Any], needs: Sequence[bool], grads: Sequence[Any], found: Sequence[Any]) -> None:
+        """A gradient was computed in Python: ``found``, one or None for each positional argument."""
         self._remaining = max(self._remaining - 1, 0)
         if self._remaining or not _is_repeatable_now((*values, *grads)):
             return
@@ -90,28 +96,26 @@ class GradientRecorder:
             self._gradient.recordings = _MOST_OF_AN_OPERATOR
         self._remaining = _GRADIENTS_BEFORE
 
-    def _record(
-        self, values: Sequence[Any], needs: Sequence[bool], grads: Sequence[Any], found: Sequence[torch.Tensor | None]
-    ) -> None:
-        watched = _watched(self._gradient.contract)
-        are_tensors = [isinstance(value, torch.Tensor) for value in values]
+    def _record(self, values: Sequence[Any], needs: Sequence[bool], grads: Sequence[Any], found: Sequence[Any]) -> None:
+        uses = _uses(self._contract, self._gradient)
         saved = [value for value in values if isinstance(value, torch.Tensor)]
         inputs = [each.detach() for each in (*saved, *grads)]
 
         def of_fakes(fakes: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
-            of_saved = iter(fakes)
-            fake_values = [next(of_saved) if is_one else v for v, is_one in zip(values, are_tensors, strict=True)]
-            return _of_tensors(self._gradient.of_reference(fake_values, needs, [*of_saved]), are_tensors)
+            left = iter(fakes)
+            fake_values = [next(left) if isinstance(value, torch.Tensor) else value for value in values]
+            return self._of_tensors(self._gradient.in_the_open(fake_values, needs, [*left]))
 
-        tape = self._calls.tape_of(record(of_fakes, inputs, _MOST_OPERATIONS), inputs)
+        tape = self._calls.tape_of(record(of_fakes, inputs, _MOST_OPERATIONS, uses.operators), inputs)
         again = self._calls.run_tape(tape, inputs)
-        if again is None or not _same(again, _of_tensors(found, are_tensors)):
+        if again is None or not _same(again, self._of_tensors(found)):
             raise Unrecordable("its operations alone give something else")
-        self.tapes.append((tape, watched))
+        self.tapes.append((tape, uses.watched))
 
-
-def _of_tensors(gradients: Sequence[Any], are_tensors: Sequence[bool]) -> list[Any]:
-    return [g for g, is_one in zip(gradients, are_tensors, strict=True) if is_one]
+    def _of_tensors(self, gradients: Sequence[Any]) -> list[Any]:
+        """Those of arguments that are tensors. What follows the positional arguments has none."""
+        all_of_them = [*gradients, *[None] * len(self._is_tensor)]
+        return [g for g, is_one in zip(all_of_them, self._is_tensor, strict=False) if is_one]
 
 
 def _is_repeatable_now(arguments: Sequence[Any]) -> bool:
@@ -134,42 +138,76 @@ def _is_same(one: torch.Tensor | None, other: Any) -> bool:
     return is_alike and element_bytes(one).equal(element_bytes(other))
 
 
-# -- what a reference depends on -------------------------------------------------------------------------------------
+# -- what a gradient depends on --------------------------------------------------------------------------------------
 
 
-def _watched(contract: Contract) -> tuple[Watched, ...]:
-    """The names that the reference depends on, in the form in which tracked_call.cpp compares them.
+@dataclass(frozen=True)
+class _Uses:
+    """What the code of a gradient uses.
+
+    Attributes:
+        watched: the names that it depends on, in the form in which tracked_call.cpp compares them.
+        operators: those of ours, by torch's overloads.
+    """
+
+    watched: tuple[Watched, ...]
+    operators: Mapping[Any, Callable[..., Any]]
+
+
+def _uses(contract: Contract, gradient: Gradient) -> _Uses:
+    """What the gradient uses.
 
     Raises:
         Unrecordable: it may depend on more.
     """
-    if contract.random or contract.signature.mutated or contract.signature.language != "torch":
+    code = gradient.written_in
+    if isinstance(code, BackwardOperator):
+        return _Uses((), _by_overload([code.operator]))
+    is_reference = code is contract.function
+    if is_reference and (contract.random or contract.signature.mutated or contract.signature.language != "torch"):
         raise Unrecordable("it is random, writes its arguments, or is in NumPy")
-    reason = unrecordable(contract.function)
+    reason = unrecordable(code, with_operators=not is_reference)
     if reason is not None:
         raise Unrecordable(reason)
-    assert isinstance(contract.function, types.FunctionType)  # else it is not recordable
-    return tuple(
+    assert isinstance(code, types.FunctionType)  # else it is not recordable
+    names = [
         watched
-        for function in own_functions(contract.function)
+        for function in own_functions(code)
         for watched in (*loaded_globals(function), *captured(function))
         if not isinstance(watched.value, types.ModuleType) and watched.names is not vars(builtins)
-    )
+    ]
+    return _Uses(tuple(names), _by_overload([watched.value for watched in names if _is_operator(watched.value)]))
 
 
-def unrecordable(reference: Any) -> str | None:
-    """What a reference may depend on besides its arguments, in words; None if there is nothing."""
-    if not isinstance(reference, types.FunctionType):
+def _by_overload(operators: Sequence[Any]) -> dict[Any, Callable[..., Any]]:
+    return {each.overload: each for each in operators if _is_pure(each.contract)}
+
+
+def _is_operator(value: Any) -> bool:
+    """An operator of ours: ``BaseOp``, which this file cannot import."""
+    return isinstance(getattr(value, "contract", None), Contract) and hasattr(value, "overload")
+
+
+def _is_pure(contract: Contract) -> bool:
+    """Whether calls by position with the same arguments give the same results, and do nothing else."""
+    signature = contract.signature
+    return not (contract.random or signature.mutated or signature.groups or signature.keyword_only)
+
+
+def unrecordable(function: Any, *, with_operators: bool = False) -> str | None:
+    """What a function may depend on besides its arguments, in words; None if there is nothing. Operators of ours count
+    as such, unless they can be recorded."""
+    if not isinstance(function, types.FunctionType):
         return "it is no plain function"
-    return next(filter(None, map(_reason, own_functions(reference))), None)
+    return next(filter(None, (_reason(each, with_operators) for each in own_functions(function))), None)
 
 
-def _reason(function: types.FunctionType) -> str | None:
+def _reason(function: types.FunctionType, with_operators: bool) -> str | None:
     state = state_of(function)
     if state is not None:
         return state
     for watched in (*loaded_globals(function), *captured(function)):
-        if not _is_known(watched):
+        if not (_is_known(watched) or (with_operators and _is_operator(watched.value))):
             return f"it uses {watched.name}"
     return next((f"it uses {name}" for name in attribute_names(function) if name in _OF_THE_MOMENT), None)
 

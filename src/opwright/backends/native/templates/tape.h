@@ -1,6 +1,6 @@
 // The operations of a gradient as a list, run one after another without Python. tape.py says what it is made from.
 #pragma once
-#include <extension.h>
+#include <python_objects.h>
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/ScalarOps.h>
@@ -35,7 +35,7 @@ struct TapeValue {
 };
 
 struct TapeStep {
-  c10::OperatorHandle operation;
+  std::optional<c10::OperatorHandle> operation;  // none: an object in Python is called
   std::vector<TapeValue> arguments;
   std::vector<int64_t> results;  // the slots of the tensors that it returns; lists are one after another
   std::vector<int64_t> done;     // the slots that nothing reads after it
@@ -91,19 +91,22 @@ class TapeReader {
   }
 
   // (name, overload, arguments, results, done)
-  static TapeStep step(PyObject* description) {
+  static TapeStep step(PyObject* description, bool is_call) {
+    TapeStep step{{}, {}, integers(item(description, 3)), integers(item(description, 4))};
+    if (is_call) return step;
     const std::string name = text(item(description, 0)), overload = text(item(description, 1));
-    TapeStep step{c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str()), {}, {}, {}};
+    step.operation = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
     PyObject* arguments = item(description, 2);
-    const auto& declared = step.operation.schema().arguments();
+    const auto& declared = step.operation->schema().arguments();
     if (static_cast<std::size_t>(size_of(arguments)) != declared.size()) unreadable();
     for (std::size_t i = 0; i < declared.size(); ++i) {
       step.arguments.push_back(argument(item(arguments, static_cast<Py_ssize_t>(i)), *declared[i].type()));
     }
-    step.results = integers(item(description, 3));
-    step.done = integers(item(description, 4));
     return step;
   }
+
+  // A tensor is a tuple of its slot.
+  static bool is_slot(PyObject* object) { return PyTuple_Check(object) && PyTuple_GET_SIZE(object) == 1; }
 
   static Py_ssize_t size_of(PyObject* list) {
     if (!PyTuple_Check(list) && !PyList_Check(list)) unreadable();
@@ -126,9 +129,6 @@ class TapeReader {
     if (value == nullptr) unreadable();
     return value;
   }
-
-  // A tensor is a tuple of its slot.
-  static bool is_slot(PyObject* object) { return PyTuple_Check(object) && PyTuple_GET_SIZE(object) == 1; }
 
   static TapeValue argument(PyObject* object, const c10::Type& type) {
     if (is_slot(object)) return {TapeValue::tensor, {}, {integer(PyTuple_GET_ITEM(object, 0))}};
@@ -211,13 +211,54 @@ class TapeReader {
   }
 };
 
+// A call of an object in Python with tensors of slots. Its argument is a slot, a list of values, or any other object.
+class TapeCall {
+ public:
+  // `call` is what is called, and a list of its arguments.
+  static Owned result(PyObject* call, const std::vector<at::Tensor>& slots) {
+    PyObject* arguments = TapeReader::item(call, 1);
+    std::vector<Owned> values;
+    std::vector<PyObject*> passed;
+    for (Py_ssize_t i = 0; i < TapeReader::size_of(arguments); ++i) {
+      values.push_back(value_of(TapeReader::item(arguments, i), slots));
+      passed.push_back(values.back().get());
+    }
+    return checked(PyObject_Vectorcall(TapeReader::item(call, 0), passed.data(), passed.size(), nullptr));
+  }
+
+  template <class Put>
+  static void each_tensor(PyObject* result, Put put) {
+    if (!PyTuple_Check(result) && !PyList_Check(result)) return put(tensor_of(result));
+    for (Py_ssize_t i = 0; i < TapeReader::size_of(result); ++i) put(tensor_of(TapeReader::item(result, i)));
+  }
+
+ private:
+  static Owned value_of(PyObject* argument, const std::vector<at::Tensor>& slots) {
+    if (TapeReader::is_slot(argument)) return python_of(slots[TapeReader::integer(PyTuple_GET_ITEM(argument, 0))]);
+    if (!PyList_Check(argument)) return Owned::from(argument);
+    Owned list = checked(PyList_New(PyList_GET_SIZE(argument)));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(argument); ++i) {
+      PyList_SET_ITEM(list.get(), i, value_of(PyList_GET_ITEM(argument, i), slots).release());
+    }
+    return list;
+  }
+
+  static const at::Tensor& tensor_of(PyObject* object) {
+    if (!is_plain_tensor(object)) throw std::logic_error("an operator returned something else than when it was recorded");
+    return tensor_in(object);
+  }
+};
+
 class Tape {
  public:
-  // `description` is (steps, number of slots, slots of the results); the first slots are those of the inputs.
-  Tape(PyObject* description, const std::vector<at::Tensor>& inputs) {
+  // `description` is (steps, number of slots, slots of the results); the first slots are those of the inputs. `calls` has
+  // what each step calls (TapeCall), or None for an operation of torch.
+  Tape(PyObject* description, const std::vector<at::Tensor>& inputs, PyObject* calls) {
     for (const at::Tensor& each : inputs) inputs_.emplace_back(each);
     PyObject* steps = TapeReader::item(description, 0);
-    for (Py_ssize_t i = 0; i < TapeReader::size_of(steps); ++i) steps_.push_back(TapeReader::step(TapeReader::item(steps, i)));
+    for (Py_ssize_t i = 0; i < TapeReader::size_of(steps); ++i) {
+      steps_.push_back(TapeReader::step(TapeReader::item(steps, i), TapeReader::item(calls, i) != Py_None));
+    }
     slots_ = TapeReader::integer(TapeReader::item(description, 1));
     results_ = TapeReader::integers(TapeReader::item(description, 2));
   }
@@ -230,19 +271,22 @@ class Tape {
     return true;
   }
 
-  // Takes the inputs. One tensor for each result; an undefined one where there is none.
-  std::vector<at::Tensor> run(std::vector<at::Tensor> slots) const {
-    const at::AutoDispatchBelowADInplaceOrView below;
+  // Takes the inputs, and the calls that it was made with. One tensor for each result; an undefined one where there is
+  // none.
+  std::vector<at::Tensor> run(std::vector<at::Tensor> slots, PyObject* calls) const {
     slots.resize(static_cast<std::size_t>(slots_));
     torch::jit::Stack stack;
-    for (const TapeStep& step : steps_) {
-      stack.clear();
-      for (const TapeValue& argument : step.arguments) stack.push_back(value_of(argument, slots));
-      step.operation.callBoxed(stack);
-      keep(stack, step.results, slots);
-      for (const int64_t slot : step.done) slots[slot] = at::Tensor();
+    stack.reserve(4);
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      if (steps_[i].operation) {
+        operate(steps_[i], slots, stack);
+      } else {
+        call(steps_[i], slots, calls, static_cast<Py_ssize_t>(i));
+      }
+      for (const int64_t slot : steps_[i].done) slots[slot] = at::Tensor();
     }
     std::vector<at::Tensor> found;
+    found.reserve(results_.size());
     for (const int64_t slot : results_) found.push_back(slot < 0 ? at::Tensor() : slots[slot]);
     return found;
   }
@@ -267,21 +311,41 @@ class Tape {
     }
   }
 
-  static void keep(torch::jit::Stack& results, const std::vector<int64_t>& places, std::vector<at::Tensor>& slots) {
-    std::size_t next = 0;
-    auto put = [&](at::Tensor tensor) {
-      if (next >= places.size()) throw std::logic_error("an operation returned more tensors than when it was recorded");
-      const int64_t slot = places[next++];
-      if (slot >= 0) slots[slot] = std::move(tensor);
-    };
-    for (c10::IValue& each : results) {
+  static void operate(const TapeStep& step, std::vector<at::Tensor>& slots, torch::jit::Stack& stack) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    stack.clear();
+    for (const TapeValue& argument : step.arguments) stack.push_back(value_of(argument, slots));
+    step.operation->callBoxed(stack);
+    Places places{step.results, slots};
+    for (c10::IValue& each : stack) {
       if (each.isTensorList()) {
-        for (const at::Tensor& tensor : each.toTensorVector()) put(tensor);
+        for (const at::Tensor& tensor : each.toTensorVector()) places.put(tensor);
       } else {
-        put(each.isTensor() ? std::move(each).toTensor() : at::Tensor());
+        places.put(each.isTensor() ? std::move(each).toTensor() : at::Tensor());
       }
     }
   }
+
+  // With the dispatch keys of the thread, which an operator's guards compare.
+  static void call(const TapeStep& step, std::vector<at::Tensor>& slots, PyObject* calls, Py_ssize_t index) {
+    WithGil with;
+    const Owned result = TapeCall::result(TapeReader::item(calls, index), slots);
+    Places places{step.results, slots};
+    TapeCall::each_tensor(result.get(), [&](const at::Tensor& tensor) { places.put(tensor); });
+  }
+
+  // Where the results of a step go, one after another.
+  struct Places {
+    const std::vector<int64_t>& of_results;
+    std::vector<at::Tensor>& slots;
+    std::size_t next = 0;
+
+    void put(at::Tensor tensor) {
+      if (next >= of_results.size()) throw std::logic_error("an operation returned more tensors than when it was recorded");
+      const int64_t slot = of_results[next++];
+      if (slot >= 0) slots[slot] = std::move(tensor);
+    }
+  };
 
   std::vector<TapeInput> inputs_;
   ThreadSettings settings_;

@@ -1,10 +1,8 @@
 // Calls that autograd tracks, like an earlier one, as one Python function: it runs a kernel and gives its outputs a node
 // of autograd's graph. What is not as described goes to Python's way, torch.autograd.Function.
 // tracked_call.py writes the numbers of a description in the order in which they are read here.
-#include <extension.h>
 #include <tape.h>
 
-#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -24,6 +22,12 @@ TORCH_API void deleteNode(Node* function);  // of torch with shared_ptr, where n
 
 namespace {
 
+using opwright::checked;
+using opwright::Owned;
+using opwright::python_of;
+using opwright::tensor_in;
+using opwright::throw_python_error;
+using opwright::WithGil;
 using torch::autograd::Edge;
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
@@ -64,64 +68,27 @@ Description read_description(const int64_t* next) {
 
 constexpr const char* capsule_name = "opwright.tracked_call";
 
-// A strong reference, taken and dropped under the GIL.
-class Owned {
- public:
-  explicit Owned(PyObject* object = nullptr) : object_(object) {}
-  Owned(const Owned&) = delete;
-  Owned(Owned&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-  Owned& operator=(Owned&& other) noexcept {
-    std::swap(object_, other.object_);
-    return *this;
-  }
-  ~Owned() { Py_XDECREF(object_); }
-  static Owned from(PyObject* borrowed) { return Owned(Py_NewRef(borrowed)); }
-  PyObject* get() const { return object_; }
-  PyObject* release() { return std::exchange(object_, nullptr); }
-  explicit operator bool() const { return object_ != nullptr; }
-
- private:
-  PyObject* object_;
-};
-
-// Also from a thread of the engine, which has no GIL.
-struct WithGil {
-  PyGILState_STATE state = PyGILState_Ensure();
-  ~WithGil() { PyGILState_Release(state); }
-};
-
-// python_error takes the error that is set in Python; torch raises it again where backward was called.
-[[noreturn]] void throw_python_error() {
-  python_error error;
-  error.persist();
-  throw std::move(error);
-}
-
-Owned checked(PyObject* object) {
-  if (object == nullptr) throw_python_error();
-  return Owned(object);
-}
-
-const at::Tensor& tensor_in(PyObject* object) {
-  return *reinterpret_cast<at::Tensor*>(opwright::held_in(object));
-}
-
-Owned python_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return Owned::from(Py_None);
-  return checked(opwright::to_python(reinterpret_cast<AtenTensorHandle>(const_cast<at::Tensor*>(&tensor))));
-}
-
 constexpr const char* tape_capsule_name = "opwright.tape";
 
-std::shared_ptr<const opwright::Tape> tape_in(PyObject* capsule) {
-  const auto* held = static_cast<std::shared_ptr<const opwright::Tape>*>(PyCapsule_GetPointer(capsule, tape_capsule_name));
-  if (held == nullptr) throw_python_error();
-  return *held;
+// A tape in Python: a tuple of its capsule and of what its steps call.
+const opwright::Tape* tape_in(PyObject* object) {
+  PyObject* capsule = opwright::TapeReader::item(object, 0);
+  const auto* tape = static_cast<const opwright::Tape*>(PyCapsule_GetPointer(capsule, tape_capsule_name));
+  if (tape == nullptr) throw_python_error();
+  return tape;
 }
 
+PyObject* calls_in(PyObject* object) { return opwright::TapeReader::item(object, 1); }
+
 void delete_tape(PyObject* capsule) {
-  delete static_cast<std::shared_ptr<const opwright::Tape>*>(PyCapsule_GetPointer(capsule, tape_capsule_name));
+  delete static_cast<const opwright::Tape*>(PyCapsule_GetPointer(capsule, tape_capsule_name));
 }
+
+// A tape, and what its steps call: parts of a list that only grows.
+struct Recorded {
+  const opwright::Tape* tape = nullptr;
+  PyObject* calls = nullptr;
+};
 
 // Whether names still have their values: tuples of a dictionary or a cell, a name and a value.
 bool are_as_they_were(PyObject* watched) {
@@ -190,10 +157,11 @@ class TrackedCall : public Node {
 
   variable_list apply(variable_list&& grads) override {
     variable_list inputs;  // the saved tensors, then the incoming gradients
-    std::shared_ptr<const opwright::Tape> tape;
+    Recorded recorded;
     {
       WithGil with;
       if (is_released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
+      inputs.reserve(saved_.size() + grads.size());
       for (const Saved& each : saved_) {
         if (!each.other) inputs.push_back(each.tensor.unpack(getptr()));
       }
@@ -202,11 +170,11 @@ class TrackedCall : public Node {
         // As autograd.Function does: an output that nothing depends on has a gradient of zeros.
         inputs.push_back(grads[i].defined() ? grads[i] : metadata_of(i).zeros_like());
       }
-      tape = tape_for(inputs);
-      if (!tape) return gradients_from(inputs, grads);
+      recorded = recorded_for(inputs);
+      if (!recorded.tape) return gradients_from(inputs, grads);
     }
     grads.clear();
-    return tape->run(std::move(inputs));
+    return recorded.tape->run(std::move(inputs), recorded.calls);
   }
 
   void release_variables() override {
@@ -288,14 +256,15 @@ class TrackedCall : public Node {
 
   PyObject* held(Held which) const { return PyTuple_GET_ITEM(self_.get(), which); }
 
-  std::shared_ptr<const opwright::Tape> tape_for(const variable_list& inputs) const {
+  Recorded recorded_for(const variable_list& inputs) const {
     PyObject* tapes = held(held_tapes);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tapes); ++i) {
       PyObject* each = PyList_GET_ITEM(tapes, i);
-      const auto tape = tape_in(PyTuple_GET_ITEM(each, 0));
-      if (tape->is_for(inputs) && are_as_they_were(PyTuple_GET_ITEM(each, 1))) return tape;
+      PyObject* object = PyTuple_GET_ITEM(each, 0);
+      const opwright::Tape* tape = tape_in(object);
+      if (tape->is_for(inputs) && are_as_they_were(PyTuple_GET_ITEM(each, 1))) return {tape, calls_in(object)};
     }
-    return nullptr;
+    return {};
   }
 
   // `tensor_of` unpacks a saved tensor.
@@ -471,22 +440,25 @@ extern "C" PyObject* opwright_tracked_call(const int64_t* numbers, PyObject* hel
   return PyCFunction_New(&definition, self.get());
 }
 
-// A tape of these operations for inputs like these, in a capsule.
-extern "C" PyObject* opwright_tape(PyObject* description, PyObject* inputs) {
+// A tape of these operations for inputs like these. `calls` has for each of them what is called instead, or None.
+extern "C" PyObject* opwright_tape(PyObject* description, PyObject* inputs, PyObject* calls) {
   HANDLE_TH_ERRORS
-  auto tape = std::make_shared<const opwright::Tape>(description, tensors_in(inputs));
-  return PyCapsule_New(new std::shared_ptr<const opwright::Tape>(std::move(tape)), tape_capsule_name, &delete_tape);
+  auto tape = std::make_unique<const opwright::Tape>(description, tensors_in(inputs), calls);
+  const Owned capsule =
+      checked(PyCapsule_New(const_cast<opwright::Tape*>(tape.get()), tape_capsule_name, &delete_tape));
+  tape.release();
+  return PyTuple_Pack(2, capsule.get(), calls);
   END_HANDLE_TH_ERRORS
 }
 
 // Its results, a tuple of tensors and None; None if it is not for such inputs here and now.
-extern "C" PyObject* opwright_run_tape(PyObject* capsule, PyObject* inputs) {
+extern "C" PyObject* opwright_run_tape(PyObject* object, PyObject* inputs) {
   HANDLE_TH_ERRORS
-  const auto tape = tape_in(capsule);
+  const opwright::Tape* tape = tape_in(object);
   variable_list tensors = tensors_in(inputs);
   if (!tape->is_for(tensors)) return Py_NewRef(Py_None);
   const at::AutoGradMode records(false);
-  const variable_list found = tape->run(std::move(tensors));
+  const variable_list found = tape->run(std::move(tensors), calls_in(object));
   Owned results = checked(PyTuple_New(static_cast<Py_ssize_t>(found.size())));
   for (std::size_t i = 0; i < found.size(); ++i) PyTuple_SET_ITEM(results.get(), static_cast<Py_ssize_t>(i), python_of(found[i]).release());
   return results.release();
