@@ -4,7 +4,9 @@
 
 #include <torch/csrc/Exceptions.h>
 
+#include <mutex>
 #include <utility>
+#include <vector>
 
 namespace opwright {
 namespace {
@@ -29,10 +31,71 @@ class Owned {
   PyObject* object_;
 };
 
-// Also from a thread of the engine, which has no GIL.
-struct WithGil {
-  PyGILState_STATE state = PyGILState_Ensure();
-  ~WithGil() { PyGILState_Release(state); }
+// The GIL from take() on, also in a thread of autograd's engine, until give() or the end.
+class Gil {
+ public:
+  Gil() = default;
+  Gil(const Gil&) = delete;
+  ~Gil() { give(); }
+  void take() {
+    if (!std::exchange(is_taken_, true)) state_ = PyGILState_Ensure();
+  }
+  void give() {
+    if (std::exchange(is_taken_, false)) PyGILState_Release(state_);
+  }
+
+ private:
+  PyGILState_STATE state_{};
+  bool is_taken_ = false;
+};
+
+struct WithGil : Gil {
+  WithGil() { take(); }
+};
+
+// What threads without the GIL have dropped, until one with it comes by.
+struct Dropped {
+  std::mutex mutex;
+  std::vector<PyObject*> objects;
+
+  void add(PyObject* object) {
+    const std::lock_guard lock(mutex);
+    objects.push_back(object);
+  }
+
+  // Under the GIL.
+  void free() {
+    std::vector<PyObject*> found;
+    {
+      const std::lock_guard lock(mutex);
+      found.swap(objects);
+    }
+    for (PyObject* each : found) Py_DECREF(each);
+  }
+};
+
+Dropped& dropped() {
+  static auto* const objects = new Dropped;  // never destroyed, as threads may outlive what is static
+  return *objects;
+}
+
+// A strong reference that any thread may drop without waiting for the GIL.
+class Kept {
+ public:
+  explicit Kept(Owned object) : object_(object.release()) {}
+  Kept(const Kept&) = delete;
+  ~Kept() {
+    if (!Py_IsInitialized()) return;  // at the end of the process objects are left alone
+    if (PyGILState_Check()) {
+      Py_XDECREF(object_);
+    } else if (object_ != nullptr) {
+      dropped().add(object_);
+    }
+  }
+  PyObject* get() const { return object_; }
+
+ private:
+  PyObject* object_;
 };
 
 // python_error takes the error that is set in Python; torch raises it again where backward was called.

@@ -271,17 +271,19 @@ class Tape {
     return true;
   }
 
-  // Takes the inputs, and the calls that it was made with. One tensor for each result; an undefined one where there is
-  // none.
-  std::vector<at::Tensor> run(std::vector<at::Tensor> slots, PyObject* calls) const {
+  // Takes the inputs, the calls that it was made with, and the GIL, which is not held while torch's operations run. One
+  // tensor for each result; an undefined one where there is none.
+  std::vector<at::Tensor> run(std::vector<at::Tensor> slots, PyObject* calls, Gil& gil) const {
     slots.resize(static_cast<std::size_t>(slots_));
     torch::jit::Stack stack;
     stack.reserve(4);
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       if (steps_[i].operation) {
+        gil.give();
         operate(steps_[i], slots, stack);
       } else {
-        call(steps_[i], slots, calls, static_cast<Py_ssize_t>(i));
+        gil.take();
+        call(steps_[i], slots, TapeReader::item(calls, static_cast<Py_ssize_t>(i)));
       }
       for (const int64_t slot : steps_[i].done) slots[slot] = at::Tensor();
     }
@@ -327,9 +329,8 @@ class Tape {
   }
 
   // With the dispatch keys of the thread, which an operator's guards compare.
-  static void call(const TapeStep& step, std::vector<at::Tensor>& slots, PyObject* calls, Py_ssize_t index) {
-    WithGil with;
-    const Owned result = TapeCall::result(TapeReader::item(calls, index), slots);
+  static void call(const TapeStep& step, std::vector<at::Tensor>& slots, PyObject* call) {
+    const Owned result = TapeCall::result(call, slots);
     Places places{step.results, slots};
     TapeCall::each_tensor(result.get(), [&](const at::Tensor& tensor) { places.put(tensor); });
   }

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -23,6 +24,8 @@ TORCH_API void deleteNode(Node* function);  // of torch with shared_ptr, where n
 namespace {
 
 using opwright::checked;
+using opwright::Gil;
+using opwright::Kept;
 using opwright::Owned;
 using opwright::python_of;
 using opwright::tensor_in;
@@ -112,27 +115,10 @@ variable_list tensors_in(PyObject* tuple) {
   return tensors;
 }
 
-// A saved value: a tensor, or any other object.
-struct Saved {
-  SavedVariable tensor;
-  Owned other;
-};
-
 // One call in autograd's graph.
 class TrackedCall : public Node {
  public:
   TrackedCall(PyObject* self, const Description& description) : self_(Owned::from(self)), description_(description) {}
-
-  ~TrackedCall() override {
-    if (!Py_IsInitialized()) {  // at the end of the process the objects are left alone
-      self_.release();
-      for (Saved& each : saved_) each.other.release();
-      return;
-    }
-    WithGil with;
-    saved_.clear();
-    self_ = Owned();
-  }
 
   std::string name() const override {
     const char* name = PyUnicode_AsUTF8(held(held_name));
@@ -140,56 +126,53 @@ class TrackedCall : public Node {
   }
 
   void save(PyObject* const* arguments, const std::vector<PyObject*>& outputs) {
-    saved_.reserve(description_.sources.size());
+    tensors_.reserve(description_.sources.size());
+    std::vector<PyObject*> others;
     for (const int64_t source : description_.sources) {
-      Saved saved;
       if (source < 0) {
         const int64_t output = -1 - source;
-        saved.tensor = SavedVariable(tensor_in(outputs[output]), /*is_output=*/output < description_.visible);
+        tensors_.emplace_back(tensor_in(outputs[output]), /*is_output=*/output < description_.visible);
       } else if (description_.is_tensor[source]) {
-        saved.tensor = SavedVariable(tensor_in(arguments[source]), /*is_output=*/false);
+        tensors_.emplace_back(tensor_in(arguments[source]), /*is_output=*/false);
       } else {
-        saved.other = Owned::from(arguments[source]);
+        others.push_back(arguments[source]);
       }
-      saved_.push_back(std::move(saved));
     }
+    if (others.empty()) return;
+    others_ = std::make_shared<const Kept>(tuple_of(others.size(), [&](std::size_t i) { return Owned::from(others[i]); }));
   }
 
   variable_list apply(variable_list&& grads) override {
     variable_list inputs;  // the saved tensors, then the incoming gradients
-    Recorded recorded;
+    Others others;
     {
-      WithGil with;
+      const std::lock_guard lock(mutex_);
       if (is_released_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
-      inputs.reserve(saved_.size() + grads.size());
-      for (const Saved& each : saved_) {
-        if (!each.other) inputs.push_back(each.tensor.unpack(getptr()));
-      }
-      if (PyList_GET_SIZE(held(held_tapes)) == 0 || at::GradMode::is_enabled()) return gradients_from(inputs, grads);
-      for (std::size_t i = 0; i < grads.size(); ++i) {
-        // As autograd.Function does: an output that nothing depends on has a gradient of zeros.
-        inputs.push_back(grads[i].defined() ? grads[i] : metadata_of(i).zeros_like());
-      }
-      recorded = recorded_for(inputs);
-      if (!recorded.tape) return gradients_from(inputs, grads);
+      inputs.reserve(tensors_.size() + grads.size());
+      for (const SavedVariable& each : tensors_) inputs.push_back(each.unpack(getptr()));
+      others = others_;
+    }
+    for (std::size_t i = 0; i < grads.size(); ++i) {
+      // As autograd.Function does: an output that nothing depends on has a gradient of zeros.
+      inputs.push_back(grads[i].defined() ? std::move(grads[i]) : metadata_of(i).zeros_like());
     }
     grads.clear();
-    return recorded.tape->run(std::move(inputs), recorded.calls);
+    Gil gil;
+    gil.take();
+    const Recorded recorded = at::GradMode::is_enabled() ? Recorded{} : recorded_for(inputs);
+    if (recorded.tape == nullptr) return gradients(inputs, others);
+    return recorded.tape->run(std::move(inputs), recorded.calls, gil);
   }
 
   void release_variables() override {
-    WithGil with;
-    saved_.clear();
+    forget();
     is_released_ = true;
   }
 
 #if __has_include(<torch/csrc/autograd/node.h>)
   // Since torch 2.14, where only weak references may be left: what is saved is freed with the last strong one.
   void release_resources() override {
-    {
-      WithGil with;
-      saved_.clear();
-    }
+    forget();
     Node::release_resources();
   }
 #endif
@@ -198,12 +181,9 @@ class TrackedCall : public Node {
 
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     args.collect(reinterpret_cast<uint64_t>(&description_));
-    for (const Saved& each : saved_) {
-      if (each.other) {
-        args.collect(reinterpret_cast<uint64_t>(each.other.get()));
-      } else {
-        args.collect(each.tensor, /*is_output=*/true);  // unpacked as in apply
-      }
+    for (const SavedVariable& each : tensors_) args.collect(each, /*is_output=*/true);  // unpacked as in apply
+    for (Py_ssize_t i = 0; others_ && i < PyTuple_GET_SIZE(others_->get()); ++i) {
+      args.collect(reinterpret_cast<uint64_t>(PyTuple_GET_ITEM(others_->get(), i)));
     }
     for (uint32_t i = 0; i < num_inputs(); ++i) {
       for (const c10::SymInt& size : input_metadata(i).shape_as_dim_vector()) {
@@ -215,10 +195,9 @@ class TrackedCall : public Node {
   variable_list apply_with_saved(const variable_list& grads, torch::dynamo::autograd::SwapSavedVariables& saved) override {
     namespace compiled = torch::dynamo::autograd;
     variable_list tensors;
-    for (Saved& each : saved_) {
-      if (each.other) continue;
-      saved.before(each.tensor);
-      tensors.push_back(each.tensor.unpack(getptr()));
+    for (SavedVariable& each : tensors_) {
+      saved.before(each);
+      tensors.push_back(each.unpack(getptr()));
     }
     compiled::PackedArgs packed;
     packed.pack(tensors);
@@ -229,29 +208,35 @@ class TrackedCall : public Node {
     const auto expected = compiled::IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
         compiled::get_input_metadata(next_edges()));
     variable_list found = interface->call_function(saved.get_py_compiler(), "apply_functional", function, grads, values, expected);
-    for (Saved& each : saved_) {
-      if (!each.other) saved.after(each.tensor);
-    }
+    for (SavedVariable& each : tensors_) saved.after(each);
     return found;
   }
 
  private:
+  using Others = std::shared_ptr<const Kept>;
+
+  // In each thread of the engine; the GIL is not waited for.
+  void forget() {
+    const std::lock_guard lock(mutex_);
+    tensors_.clear();
+    others_.reset();
+  }
+
   // A function of gradients and saved tensors, for graphs that outlive this node.
   torch::dynamo::autograd::functional_apply_t on_tensors() const {
     WithGil with;
     auto twin = std::make_shared<TrackedCall>(self_.get(), description_);
     for (uint32_t i = 0; i < num_inputs(); ++i) twin->zeros_.push_back(input_metadata(i));
     twin->set_next_edges(torch::autograd::edge_list(num_outputs()));
-    for (const Saved& each : saved_) twin->saved_.push_back({SavedVariable(), Owned(Py_XNewRef(each.other.get()))});
+    twin->others_ = others_;
     return [twin](const variable_list& grads, const std::vector<c10::IValue>& values) {
+      variable_list inputs = torch::dynamo::autograd::PackedArgs(values).unpack<variable_list>();
+      for (std::size_t i = 0; i < grads.size(); ++i) {
+        inputs.push_back(grads[i].defined() ? grads[i] : twin->metadata_of(i).zeros_like());
+      }
       WithGil with;
-      return twin->gradients_from(torch::dynamo::autograd::PackedArgs(values).unpack<variable_list>(), grads);
+      return twin->gradients(inputs, twin->others_);
     };
-  }
-
-  variable_list gradients_from(const variable_list& tensors, const variable_list& grads) const {
-    std::size_t next = 0;
-    return gradients([&](const Saved&) { return tensors[next++]; }, grads);
   }
 
   PyObject* held(Held which) const { return PyTuple_GET_ITEM(self_.get(), which); }
@@ -267,23 +252,27 @@ class TrackedCall : public Node {
     return {};
   }
 
-  // `tensor_of` unpacks a saved tensor.
-  template <class TensorOf>
-  variable_list gradients(TensorOf tensor_of, const variable_list& grads) const {
-    Owned values = checked(PyTuple_New(static_cast<Py_ssize_t>(saved_.size())));
-    for (std::size_t i = 0; i < saved_.size(); ++i) {
-      Owned value = saved_[i].other ? Owned::from(saved_[i].other.get()) : python_of(tensor_of(saved_[i]));
-      PyTuple_SET_ITEM(values.get(), static_cast<Py_ssize_t>(i), value.release());
-    }
-    Owned incoming = checked(PyTuple_New(static_cast<Py_ssize_t>(grads.size())));
-    for (std::size_t i = 0; i < grads.size(); ++i) {
-      // As autograd.Function does: an output that nothing depends on has a gradient of zeros.
-      Owned grad = python_of(grads[i].defined() ? grads[i] : metadata_of(i).zeros_like());
-      PyTuple_SET_ITEM(incoming.get(), static_cast<Py_ssize_t>(i), grad.release());
-    }
+  // Computed in Python, from the saved tensors and the incoming gradients, and what else is saved.
+  variable_list gradients(const variable_list& inputs, const Others& others) const {
+    std::size_t next_tensor = 0;
+    Py_ssize_t next_other = 0;
+    const auto next_input = [&] { return python_of(inputs[next_tensor++]); };
+    const auto is_other = [&](int64_t source) { return source >= 0 && !description_.is_tensor[source]; };
+    const auto& sources = description_.sources;
+    const Owned values = tuple_of(sources.size(), [&](std::size_t i) {
+      return is_other(sources[i]) ? Owned::from(PyTuple_GET_ITEM(others->get(), next_other++)) : next_input();
+    });
+    const Owned incoming = tuple_of(inputs.size() - next_tensor, [&](std::size_t) { return next_input(); });
     PyObject* arguments[] = {values.get(), held(held_needs), incoming.get()};
     Owned found = checked(PyObject_Vectorcall(held(held_gradients), arguments, 3, nullptr));
     return taken(found.get());
+  }
+
+  template <class Item>
+  static Owned tuple_of(std::size_t count, Item item) {
+    Owned tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(count)));
+    for (std::size_t i = 0; i < count; ++i) PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), item(i).release());
+    return tuple;
   }
 
   const torch::autograd::InputMetadata& metadata_of(std::size_t output) const {
@@ -309,9 +298,10 @@ class TrackedCall : public Node {
     throw std::runtime_error("a gradient is neither a tensor nor None");
   }
 
-  Owned self_;
+  const Kept self_;
   const Description& description_;  // a part of self_
-  std::vector<Saved> saved_;
+  std::vector<SavedVariable> tensors_;
+  Others others_;  // a tuple of what else is saved, or nothing
   std::vector<torch::autograd::InputMetadata> zeros_;  // of a node that is in no graph
   bool is_released_ = false;
 };
@@ -408,6 +398,7 @@ PyObject* call(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   const auto* description = static_cast<Description*>(PyCapsule_GetPointer(PyTuple_GET_ITEM(self, held_description), capsule_name));
   if (description == nullptr) return nullptr;
+  opwright::dropped().free();
   for (Py_ssize_t i = 0; i < description->arguments; ++i) {
     if (count != description->arguments || (description->is_tensor[i] && !is_plain_tensor(arguments[i]))) {
       PyErr_SetString(PyExc_TypeError, "the arguments are not those of the guard");
@@ -458,7 +449,8 @@ extern "C" PyObject* opwright_run_tape(PyObject* object, PyObject* inputs) {
   variable_list tensors = tensors_in(inputs);
   if (!tape->is_for(tensors)) return Py_NewRef(Py_None);
   const at::AutoGradMode records(false);
-  const variable_list found = tape->run(std::move(tensors), calls_in(object));
+  Gil gil;
+  const variable_list found = tape->run(std::move(tensors), calls_in(object), gil);
   Owned results = checked(PyTuple_New(static_cast<Py_ssize_t>(found.size())));
   for (std::size_t i = 0; i < found.size(); ++i) PyTuple_SET_ITEM(results.get(), static_cast<Py_ssize_t>(i), python_of(found[i]).release());
   return results.release();
