@@ -46,12 +46,13 @@ def tapes(recorders: list[GradientRecorder]) -> int:
 
 
 # Operators of a test; a backward finds them here.
-OPERATORS = ("cosine", "both", "total", "noisy", "scaled")
+OPERATORS = ("cosine", "both", "total", "noisy", "scaled", "norm_gradient")
 cosine: Any = None
 both: Any = None
 total: Any = None
 noisy: Any = None
 scaled: Any = None
+norm_gradient: Any = None
 
 
 def define(namespace: str, name: str, reference: Callable[..., Any], kernel: Callable[..., Any] | None = None) -> ow.Op:
@@ -295,7 +296,7 @@ def test_a_backward_operator_and_what_is_saved_for_it(
 ) -> None:
     op = ow.op(f"{namespace}::norm")(norm)
     op.python(norm, name="kernel")
-    op.register_autograd(define(namespace, "norm_backward", norm_backward))
+    op.register_autograd(define(namespace, "norm_gradient", norm_backward))
     x, w = leaf(device), torch.ones(3, device=device, requires_grad=True)
 
     def gradients(x: Tensor) -> tuple[Tensor, ...]:
