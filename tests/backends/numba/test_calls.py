@@ -171,3 +171,54 @@ def test_numbers_in_lists_of_any_length_have_numpys_classes() -> None:
     fast = compiled(pairs)
     for length in (2, 4, 1):
         assert repr(fast(np.arange(length) * 0.5)) == repr(pairs(np.arange(length) * 0.5))
+
+
+def scaled(x: Any, *, scale: Any = 2.0, shift: Any) -> Any:
+    total = 0.0
+    for value in x:
+        total += value * scale + shift
+    return total
+
+
+def test_parameters_that_are_passed_by_name_only() -> None:
+    fast, x = compiled(scaled), np.linspace(1.0, 2.0, 5)
+    for names in ({"shift": 1.0}, {"shift": 2.0, "scale": 3.0}, {"scale": 5.0, "shift": 1}):
+        for _ in range(2):
+            assert fast(x, **names) == scaled(x, **names)
+    with pytest.raises(TypeError, match="shift"):
+        fast(x)
+
+
+def counted_from(x: Any) -> Any:
+    total = sum([1.0, 2.0], start=3.0)
+    for i, value in enumerate(x, start=10):
+        total += i * round(value, ndigits=1)
+    return total
+
+
+def test_builtins_whose_arguments_are_named() -> None:
+    fast, x = compiled(counted_from), np.linspace(1.0, 2.0, 5)
+    assert [fast(x), fast(x)] == [counted_from(x)] * 2
+
+
+def hashed(x: Any) -> Any:
+    value = 14695981039346656037
+    for each in x:
+        value = ((value ^ int(each)) * 1099511628211) % 2**64
+    return value
+
+
+def up_to(x: Any) -> Any:
+    total = 0
+    for each in np.arange(x[0]):
+        total += each
+    return total
+
+
+@pytest.mark.parametrize(
+    ("function", "why"), [(hashed, "the integer 18446744073709551616 has more than 64 bits"), (up_to, "cannot compile")]
+)
+def test_an_error_of_the_compiler_is_not_the_functions(function: Any, why: str) -> None:
+    with pytest.raises(CompileError, match=why) as caught:
+        compiled(function)(np.arange(3, 9, dtype=np.uint8))
+    assert "it raised" not in str(caught.value)

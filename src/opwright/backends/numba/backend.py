@@ -6,7 +6,6 @@ import contextlib
 import functools
 import importlib.util
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -17,7 +16,14 @@ from opwright.backends.base import Artifact, Backend, KernelSpec, Launch
 from opwright.backends.build_tools import BuildTools
 from opwright.backends.gpu.recording import recordable
 from opwright.backends.numba.gpu_kernel import DTYPES, is_gpu_function, launches_are_ours
-from opwright.backends.numba.jit import INSTALL, INSTALL_CUDA, first_line, has_numba, with_numba
+from opwright.backends.numba.jit import (
+    INSTALL,
+    INSTALL_CUDA,
+    first_line,
+    has_numba,
+    is_of_the_compiler,
+    with_numba,
+)
 from opwright.contract.contract import Contract
 from opwright.errors import CompileError, KernelError
 from opwright.machine import Machine
@@ -166,7 +172,7 @@ class _Compiled:
         try:
             result = self._flat(function)(*arrays)
         except Exception as error:
-            if not _is_of_the_compiler(error):
+            if not is_of_the_compiler(error):
                 raise
             raise CompileError(
                 f"{self._who}: Numba cannot compile it: {first_line(error)}",
@@ -176,12 +182,6 @@ class _Compiled:
         if len(function.signatures) != known:
             self._notify(f"compiled {self._who} with Numba in {time.perf_counter() - start:.1f} s")
         return result
-
-
-def _is_of_the_compiler(error: BaseException) -> bool:
-    """Whether Numba raised it while it compiled; compiled code has no frames of Python."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(str(frame.f_globals.get("__name__")).partition(".")[0] == "numba" for frame, _ in frames)
 
 
 def _array(value: Any, is_written: bool) -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import re
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -11,7 +14,10 @@ from opwright.backends.names_in_code import captured, used_globals
 from opwright.contract.reference import replace_globals
 from opwright.errors import CompileError
 
-__all__ = ["INSTALL", "INSTALL_CUDA", "Integers", "first_line", "has_numba", "with_numba"]
+__all__ = [
+    "INSTALL", "INSTALL_CUDA", "Integers", "first_line", "has_numba", "is_of_the_compiler", "with_numba",
+    "with_positional_parameters",
+]  # fmt: skip
 
 Integers = Literal["numba", "refused", "numpy"]
 INSTALL = "pip install 'opwright[numba]'"
@@ -88,8 +94,32 @@ def _helpers_of(function: types.FunctionType) -> Iterator[types.FunctionType]:
             yield watched.value
 
 
+def with_positional_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its keyword-only parameters after the others: Numba does not know those, nor their defaults."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    code = function.__code__
+    if not code.co_kwonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return function
+    code = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
+    made = types.FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)
+    made.__module__, made.__qualname__ = function.__module__, function.__qualname__
+    return made
+
+
+def is_of_the_compiler(error: BaseException) -> bool:
+    """Whether Numba raised it while it compiled: an error of its own, or of Python in its code. Compiled code has no
+    frames of Python."""
+    names = [kind.__module__ for kind in type(error).__mro__]
+    names += [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(name.partition(".")[0] == "numba" for name in names)
+
+
 def first_line(error: Exception) -> str:
     """The line of one of Numba's messages that tells what is wrong."""
+    too_large = re.search(r"Int value is too large: (\S+)", str(error))
+    if too_large:
+        return f"the integer {too_large[1]} has more than 64 bits"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(("Failed in", "File", "-", "During"))]
     return (telling or lines or [type(error).__name__])[0]

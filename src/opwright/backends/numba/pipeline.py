@@ -133,7 +133,8 @@ def _called(helper: Callable[..., Any], arguments: list[ir.Var], statement: ir.A
 
 
 class _Equivalents(FunctionPass):
-    """``np.ndarray(shape, dtype)``, which Numba does not know, is ``np.empty(shape, dtype)``."""
+    """``np.ndarray(shape, dtype)``, which Numba does not know, is ``np.empty(shape, dtype)``; ``enumerate(a, start=1)`` is
+    ``enumerate(a, 1)``."""
 
     _name = "opwright_equivalents"
 
@@ -148,7 +149,23 @@ class _Equivalents(FunctionPass):
                 for made in definitions.get(call.func.name, []):
                     if _is_allocation(made, call, definitions):
                         made.attr, changed = "empty", True
+                    changed |= _pass_by_position(made, call)
         return changed
+
+
+# Functions whose keywords Numba does not know.
+_BY_POSITION = {enumerate: ("iterable", "start"), sum: ("iterable", "start"), round: ("number", "ndigits")}
+
+
+def _pass_by_position(function: Any, call: ir.Expr) -> bool:
+    """Pass what follows a call's arguments by position as such, if it is passed by name."""
+    value = getattr(function, "value", None)
+    names = next((names for known, names in _BY_POSITION.items() if known is value), ())
+    following = names[len(call.args) :]
+    if not call.kws or [name for name, _ in call.kws] != list(following[: len(call.kws)]):
+        return False
+    call.args, call.kws = [*call.args, *(value for _, value in call.kws)], ()
+    return True
 
 
 def _is_allocation(made: Any, call: ir.Expr, definitions: Any) -> bool:

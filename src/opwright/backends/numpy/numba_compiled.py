@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 import warnings
@@ -13,7 +14,13 @@ import numpy as np
 from opwright import tree
 from opwright.backends.build_tools import build_tools
 from opwright.backends.numba.constants import Constants
-from opwright.backends.numba.jit import Integers, first_line, with_numba
+from opwright.backends.numba.jit import (
+    Integers,
+    first_line,
+    is_of_the_compiler,
+    with_numba,
+    with_positional_parameters,
+)
 from opwright.backends.numpy.choice import SMALL, is_small, shown
 from opwright.backends.numpy.torch_compiled import Compilation
 from opwright.errors import CompileError
@@ -45,7 +52,8 @@ class NumbaCompiled:
     """
 
     def __init__(self, function: Callable[..., Any], name: str, about_to_compile: Callable[[], None]) -> None:
-        self._function = function
+        self._function = with_positional_parameters(function)
+        self._by_name = None if self._function is function else inspect.signature(function)
         self._name = name
         self._about_to_compile = about_to_compile
         self._constants = Constants(function)
@@ -61,6 +69,13 @@ class NumbaCompiled:
         self.compilations: list[Compilation] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._by_name is not None:
+            bound = self._by_name.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = tuple(bound.arguments.values()), {}
+        return self._called(args, kwargs)
+
+    def _called(self, args: Any, kwargs: Any) -> Any:
         with self._lock:
             self._prepare(args, kwargs)
             jitted = self._jitted
@@ -98,7 +113,7 @@ class NumbaCompiled:
         try:
             result = self._run(self._jitted, args, kwargs)
         except Exception as error:
-            if not _is_numbas(error):
+            if not is_of_the_compiler(error):
                 raise
             return self._first(args, kwargs)  # other types, which may need other rules
         if len(self._jitted.signatures) != self._known:
@@ -152,7 +167,7 @@ class NumbaCompiled:
         """Remember a call on plain arrays and numbers, for ``quickly``."""
         layouts = [a.flags.c_contiguous for a in args if type(a) is np.ndarray]
         with self._lock:
-            if len(self._quick) < 4096 and self._jitted is not None:
+            if len(self._quick) < 4096 and self._jitted is not None and self._by_name is None:
                 self._quick[key] = _Compiled(self._jitted, self._constants, layouts)
 
     def _first(self, args: Any, kwargs: Any) -> Any:
@@ -167,7 +182,7 @@ class NumbaCompiled:
             try:
                 result = self._run(self._jitted, args, kwargs)
             except Exception as error:
-                if not _is_numbas(error) and not found.reasons:
+                if not is_of_the_compiler(error) and not found.reasons:
                     raise
                 has_narrow = found.reasons or any(map(_is_narrow, tree.leaves((args, kwargs))))
                 if (self._integers == "numpy" and (self._mixes or not found.mixes)) or not has_narrow:
@@ -175,7 +190,7 @@ class NumbaCompiled:
                 self._integers = "numpy"
                 self._mixes |= found.mixes
                 self._forget()
-                return self(*args, **kwargs)
+                return self._called(args, kwargs)
             finally:
                 self.may_stop |= found.writes
         self._note(args, time.perf_counter() - start)
@@ -216,11 +231,6 @@ class NumbaCompiled:
                     f"{self._name}: Numba takes {leaf!r} for a Python integer, which has no dtype of its own",
                     fix="pass int(…), or an array",
                 )
-
-
-def _is_numbas(error: Exception) -> bool:
-    """Whether it is of a class of Numba's, or derived from one."""
-    return any(kind.__module__.partition(".")[0] == "numba" for kind in type(error).__mro__)
 
 
 def _is_narrow(value: Any) -> bool:
