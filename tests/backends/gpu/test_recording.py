@@ -270,6 +270,23 @@ def test_a_cuda_launcher_runs_in_python_no_more(scaled, monkeypatch):
 
 
 @pytest.mark.gpu
+def test_zeros_of_both_signs_are_other_numbers(namespace):
+    @ow.op(f"{namespace}::over")
+    def over(x: Float[Tensor, "n"], a: float) -> Float[Tensor, "n"]:
+        return x * a
+
+    def once(x: Tensor, a: float) -> Tensor:
+        out = torch.empty_like(x)
+        KERNELS["scale"][ow.cdiv(x.numel(), BLOCK), BLOCK](x, out, a, x.numel())
+        return out
+
+    over.cuda(once, name="once", dtypes=[torch.float32])
+    x = torch.ones(5, device="cuda")
+    for a in (0.0, 0.0, 0.0, -0.0, 0.0, -0.0, -0.0):
+        assert torch.signbit(over(x, a)).all().item() is (str(a) == "-0.0")
+
+
+@pytest.mark.gpu
 def test_memory_is_given_back(scaled):
     scaled.cuda(scale_twice, name="twice", dtypes=[torch.float32])
     x = torch.randn(1 << 20, device="cuda")

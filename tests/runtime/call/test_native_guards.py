@@ -103,8 +103,8 @@ def test_within_a_transform_no_guard_of_outside_holds() -> None:
 
 NAN = float("nan")
 VALUES = [
-    0, 1, 2, -1, 1 << 70, True, False, 0.0, -0.0, 1.0, 2.5, NAN, float("inf"), 1j, None, "a", "b", torch.float32,
-    torch.float64, torch.device("cpu"), torch.device("meta"), [True], [False], [1], [True, True], (True,), [],
+    0, 1, 2, -1, 1 << 70, True, False, 0.0, -0.0, 1.0, 2.5, NAN, float("inf"), 1j, complex(-0.0, 1), None, "a", "b",
+    torch.float32, torch.float64, torch.device("cpu"), torch.device("meta"), [True], [False], [1], [True, True], (True,), [],
 ]  # fmt: skip
 
 
@@ -113,7 +113,9 @@ def test_other_arguments_are_compared_as_in_python(value: Any) -> None:
     x = torch.ones(3)
     native, python = both([x, value, torch.zeros(2)])
     for other in VALUES:
-        assert native(x, other, torch.zeros(2)) is python(x, other, torch.zeros(2)), other
+        held = native(x, other, torch.zeros(2))
+        assert held is python(x, other, torch.zeros(2)), other
+        assert held is (repr(other) == repr(value)), other  # -0.0 is another number than 0.0
 
 
 def test_tensors_that_are_one_are_told_from_two() -> None:

@@ -320,6 +320,19 @@ def test_ever_new_sizes_are_recorded_so_often_only(
     assert tapes(recorders) == 3
 
 
+def test_other_numbers_behind_a_guard_for_any_size(recorders: list[GradientRecorder], namespace: str) -> None:
+    op = operator(namespace, scaled)
+    for a in (2.0, 3.0, 2.0, 5.0):
+        for n in (*range(1, 12), *[4] * 4):
+            arguments = [torch.randn(n, requires_grad=True) for _ in range(2)]
+
+            def times(function: Callable[..., Tensor], factor: float) -> Callable[..., Tensor]:
+                return lambda x, y: function(x, y, factor)
+
+            assert are_equal(gradients(times(op, a), arguments), gradients(times(scaled, a), arguments))
+    assert tapes(recorders)
+
+
 def test_what_references_depend_on_is_said() -> None:
     assert [recorded_gradient.unrecordable(r) for r in REFERENCES] == [None] * len(REFERENCES)
     assert recorded_gradient.unrecordable(by_an_object) == "it uses SETTINGS"

@@ -577,7 +577,7 @@ def test_inside_torch_compile(way: str, namespace: str) -> None:
 
 
 def test_numbers_of_a_guard_are_those_of_each_call(way: str, namespace: str) -> None:
-    """0.0 and -0.0 are equal to a guard, and another number to a kernel and a gradient."""
+    """0.0 and -0.0 are equal, and another number to a kernel and a gradient."""
     x, y = inputs()
     op = guarded(product(namespace), x, y, 0.0)
     for number in (0.0, 0.0, -0.0, 0.0, -0.0):  # the first ones may be recorded

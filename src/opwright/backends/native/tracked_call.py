@@ -53,7 +53,7 @@ class TrackedCall:
         refuse: raises the error for a gradient that autograd does not take: its position, it, and whether the argument
             is a tensor.
         tapes: recorded gradients, which may be added later: what ``TrackedCalls.tape_of`` makes, whose inputs are the
-            saved tensors and the incoming gradients; the names that it depends on; and the other values that were saved.
+            saved tensors and the incoming gradients; the names that it depends on; and what else was saved.
     """
 
     name: str

@@ -133,8 +133,8 @@ def _called(helper: Callable[..., Any], arguments: list[ir.Var], statement: ir.A
 
 
 class _Equivalents(FunctionPass):
-    """``np.ndarray(shape, dtype)``, which Numba does not know, is ``np.empty(shape, dtype)``; ``enumerate(a, start=1)`` is
-    ``enumerate(a, 1)``."""
+    """``np.ndarray(shape, dtype)``, which Numba does not know, is ``np.empty(shape, dtype)``, and
+    ``enumerate(a, start=1)`` is ``enumerate(a, 1)``."""
 
     _name = "opwright_equivalents"
 

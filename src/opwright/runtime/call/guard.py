@@ -95,6 +95,8 @@ def _with_flags(holds: Callable[..., bool], flags: Sequence[tuple[int, Sequence[
 def _with_repeats_and_constants(guard: Guard) -> Callable[..., bool]:
     check, repeats = guard.check, guard.repeats
     constants = [(position, type(value), value) for position, value in guard.constants]
+    # -0.0 equals 0.0, and is another number to a kernel.
+    zeros = [(position, repr(value)) for position, value in guard.constants if _has_a_zero(value)]
     only = guard.tensors[0] if len(guard.tensors) == 1 else None
     pick = itemgetter(*guard.tensors)  # of one position it gives the item, of several a tuple of them
 
@@ -103,12 +105,21 @@ def _with_repeats_and_constants(guard: Guard) -> Callable[..., bool]:
             argument = arguments[position]
             if type(argument) is not kind or argument != value:
                 return False
+        for position, text in zeros:
+            if repr(arguments[position]) != text:
+                return False
         for position, earlier in repeats:
             if arguments[position] is not arguments[earlier]:
                 return False
         return check(arguments[only]) if only is not None else check(*pick(arguments))
 
     return holds
+
+
+def _has_a_zero(value: Any) -> bool:
+    if type(value) is complex:
+        return value.real == 0 or value.imag == 0
+    return type(value) is float and value == 0
 
 
 def _in_grad_mode(holds: Callable[..., bool], tracking: bool) -> Callable[..., bool]:

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <exception>
 #include <utility>
@@ -82,9 +83,17 @@ struct Guard {
 // The parts of a guard's Python function: a tuple, so that Python's garbage collector sees them.
 enum Held : Py_ssize_t { held_guard, held_constants, held_flags };
 
+// -0.0 equals 0.0, and is another number to a kernel.
+bool is_same_number(double one, double other) { return one == other && std::signbit(one) == std::signbit(other); }
+
 // 1, 0, or -1 for an error.
 int is_constant(PyObject* argument, PyObject* value) {
   if (!Py_IS_TYPE(argument, Py_TYPE(value))) return 0;
+  if (PyFloat_CheckExact(value)) return is_same_number(PyFloat_AS_DOUBLE(argument), PyFloat_AS_DOUBLE(value));
+  if (PyComplex_CheckExact(value)) {
+    return is_same_number(PyComplex_RealAsDouble(argument), PyComplex_RealAsDouble(value)) &&
+           is_same_number(PyComplex_ImagAsDouble(argument), PyComplex_ImagAsDouble(value));
+  }
   return PyObject_RichCompareBool(argument, value, Py_EQ);
 }
 
