@@ -104,7 +104,8 @@ def test_within_a_transform_no_guard_of_outside_holds() -> None:
 NAN = float("nan")
 VALUES = [
     0, 1, 2, -1, 1 << 70, True, False, 0.0, -0.0, 1.0, 2.5, NAN, float("inf"), 1j, complex(-0.0, 1), None, "a", "b",
-    torch.float32, torch.float64, torch.device("cpu"), torch.device("meta"), [True], [False], [1], [True, True], (True,), [],
+    torch.float32, torch.float64, torch.device("cpu"), torch.device("meta"), [True], [False], [1], [True, True],
+    (True,), [],
 ]  # fmt: skip
 
 

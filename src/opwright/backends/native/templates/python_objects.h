@@ -53,25 +53,26 @@ struct WithGil : Gil {
   WithGil() { take(); }
 };
 
-// What threads without the GIL have dropped, until one with it comes by.
-struct Dropped {
-  std::mutex mutex;
-  std::vector<PyObject*> objects;
-
-  void add(PyObject* object) {
-    const std::lock_guard lock(mutex);
-    objects.push_back(object);
+// What threads without the GIL have dropped, until one with it comes by. Nobody waits for the lock, which a process that
+// was forked may have inherited locked.
+class Dropped {
+ public:
+  bool add(PyObject* object) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock) objects_.push_back(object);
+    return static_cast<bool>(lock);
   }
 
   // Under the GIL.
   void free() {
     std::vector<PyObject*> found;
-    {
-      const std::lock_guard lock(mutex);
-      found.swap(objects);
-    }
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) found.swap(objects_);
     for (PyObject* each : found) Py_DECREF(each);
   }
+
+ private:
+  std::mutex mutex_;
+  std::vector<PyObject*> objects_;
 };
 
 Dropped& dropped() {
@@ -79,18 +80,16 @@ Dropped& dropped() {
   return *objects;
 }
 
-// A strong reference that any thread may drop without waiting for the GIL.
+// A strong reference that any thread may drop, as a rule without waiting for the GIL.
 class Kept {
  public:
   explicit Kept(Owned object) : object_(object.release()) {}
   Kept(const Kept&) = delete;
   ~Kept() {
-    if (!Py_IsInitialized()) return;  // at the end of the process objects are left alone
-    if (PyGILState_Check()) {
-      Py_XDECREF(object_);
-    } else if (object_ != nullptr) {
-      dropped().add(object_);
-    }
+    if (object_ == nullptr || !Py_IsInitialized()) return;  // at the end of the process objects are left alone
+    if (!PyGILState_Check() && dropped().add(object_)) return;
+    WithGil with;
+    Py_DECREF(object_);
   }
   PyObject* get() const { return object_; }
 
