@@ -209,7 +209,10 @@ def complaints() -> Callable[[str], list[str]]:
 
 @pytest.mark.parametrize("one_torch", [False, True])
 @pytest.mark.parametrize("one_python", [False, True])
-@pytest.mark.parametrize("command", ["src/ops.py --name my_ops", "'my: ops #1.py' --name my_ops", "ops.py --name a:"])
+@pytest.mark.parametrize(
+    "command",
+    ["src/ops.py --name my_ops", "'my: ops #1.py' --name my_ops", "ops.py --name a:", "'my\tops.py' --name a"],
+)
 def test_the_workflow_is_one_by_githubs_schema(
     tmp_path: Path, complaints: Callable[[str], list[str]], command: str, one_torch: bool, one_python: bool
 ) -> None:

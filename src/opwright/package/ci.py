@@ -115,7 +115,8 @@ jobs:
 
 def _yaml(text: str) -> str:
     """A text as it may stand in YAML: in quotes, where what the author typed would end it or begin a comment."""
-    return json.dumps(text) if ": " in text or " #" in text or text.endswith(":") else text
+    is_plain = text.isprintable() and not (": " in text or " #" in text or text.endswith(":"))
+    return text if is_plain else json.dumps(text)
 
 
 def _publish(holds_for_one_torch: bool) -> str:
