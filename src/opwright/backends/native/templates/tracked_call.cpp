@@ -188,15 +188,12 @@ class TrackedCall : public Node {
     return recorded.tape->run(std::move(inputs), recorded.calls, gil);
   }
 
-  void release_variables() override {
-    forget();
-    is_released_ = true;
-  }
+  void release_variables() override { forget(/*is_released=*/true); }
 
 #if __has_include(<torch/csrc/autograd/node.h>)
   // Since torch 2.14, where only weak references may be left: what is saved is freed with the last strong one.
   void release_resources() override {
-    forget();
+    forget(/*is_released=*/false);
     Node::release_resources();
   }
 #endif
@@ -240,10 +237,11 @@ class TrackedCall : public Node {
   using Others = std::shared_ptr<const Kept>;
 
   // In each thread of the engine; the GIL is not waited for.
-  void forget() {
+  void forget(bool is_released) {
     const std::lock_guard lock(mutex_);
     tensors_.clear();
     others_.reset();
+    is_released_ |= is_released;
   }
 
   // A function of gradients and saved tensors, for graphs that outlive this node.
