@@ -112,7 +112,7 @@ def _folders_above(path: Path, checkout: Path) -> list[Path]:
     return [
         f
         for folder in above
-        for name in ("", "include", "common/cuda", "common", "utils")
+        for name in ("", "include", "common/cuda", "common", "utils", "third_party/glm")
         if (f := folder / name).is_dir()
     ]
 

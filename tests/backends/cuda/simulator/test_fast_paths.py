@@ -67,7 +67,9 @@ __global__ void copies_twelve_bytes(char* x, char* out) {
 }
 __global__ void writes_a_built_in(float* out) {
   out[threadIdx.x] = blockDim.x;
-  const_cast<dim3&>(blockDim).x = 3;
+  uint3 mine;
+  uint3* places[] = {&mine, const_cast<uint3*>(&blockDim)};
+  places[gridDim.x]->x = 3;  // a place that the compiler does not know
 }
 """
 

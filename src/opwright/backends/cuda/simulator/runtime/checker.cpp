@@ -359,9 +359,9 @@ void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t
   };
   if (shadow.any_write) compare(shadow.write(cell));
   if (shadow.any_plain && is_atomic(what)) compare(shadow.plain(cell));
-  if ((what & access_write) && shadow.any_read) {
-    compare(shadow.reads(cell).first);
-    compare(shadow.reads(cell).last);
+  if (what & access_write) {
+    if (shadow.any_read) compare(shadow.read(cell));
+    if (shadow.any_other_read) compare(shadow.other_read(cell));
   }
   const char* why = "";
   const bool is_unit = agent_ != me_ && agent_ % most_agents >= bulk_reads;  // which reads what threads wrote
@@ -380,9 +380,10 @@ void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t
     shadow.write(cell) = mine;
   } else {
     shadow.any_read = true;
-    Reads& reads = shadow.reads(cell);
-    Record& usual = is_ordered<space>(reads.first) ? reads.first : reads.last;
-    (is_atomic(what) && may_race_with_atomics<space>(usual) ? reads.last : usual) = mine;
+    Record& first = shadow.read(cell);
+    const bool takes_place = is_ordered<space>(first) && !(is_atomic(what) && may_race_with_atomics<space>(first));
+    if (!takes_place) shadow.any_other_read = true;
+    (takes_place ? first : shadow.other_read(cell)) = mine;
   }
 }
 

@@ -344,15 +344,18 @@ OPWRIGHT_INLINED bool Checker::record_at_once(Shadow& shadow, uint64_t offset, u
   if (shadow.any_write && OPWRIGHT_RARE(!is_simply_ordered<space>(shadow.write(cell)))) return false;
   if (what == access_write) {
     if (OPWRIGHT_RARE(!shadow.any_write)) return false;
-    if (shadow.any_read) {
-      const Reads& reads = shadow.reads(cell);
-      if (OPWRIGHT_RARE(!is_simply_ordered<space>(reads.first) || !is_simply_ordered<space>(reads.last))) return false;
-    }
+    if (shadow.any_read && OPWRIGHT_RARE(!is_simply_ordered<space>(shadow.read(cell)))) return false;
+    if (shadow.any_other_read && OPWRIGHT_RARE(!is_simply_ordered<space>(shadow.other_read(cell)))) return false;
     shadow.write(cell) = mine;
   } else {
     if (OPWRIGHT_RARE(!shadow.any_read)) return false;
-    Reads& reads = shadow.reads(cell);
-    (is_simply_ordered<space>(reads.first) ? reads.first : reads.last) = mine;
+    Record& first = shadow.read(cell);
+    if (is_simply_ordered<space>(first)) {
+      first = mine;
+    } else {
+      shadow.any_other_read = true;
+      shadow.other_read(cell) = mine;
+    }
   }
   return true;
 }
@@ -371,7 +374,8 @@ inline bool Checker::atomic_at_once(uint64_t address, uint32_t what, uint64_t pc
   const Record& written = shadow.write(cell);
   if (!is_atomic(written.access) && written.time >= ordered_since_) return false;  // it must not be hidden
   if (shadow.any_plain && !cannot_race(shadow.plain(cell))) return false;
-  if (shadow.any_read && !(cannot_race(shadow.reads(cell).first) && cannot_race(shadow.reads(cell).last))) return false;
+  if (shadow.any_read && !cannot_race(shadow.read(cell))) return false;
+  if (shadow.any_other_read && !cannot_race(shadow.other_read(cell))) return false;
   shadow.write(cell) = {time_, uint32_t(pc - module_base_), me_, whole_cell, uint8_t(what)};
   return true;
 }

@@ -13,8 +13,8 @@
 extern "C" {
 __thread __attribute__((visibility("hidden"))) uint3 threadIdx;
 __thread __attribute__((visibility("hidden"))) uint3 blockIdx;
-__thread __attribute__((visibility("hidden"))) dim3 blockDim;
-__thread __attribute__((visibility("hidden"))) dim3 gridDim;
+__thread __attribute__((visibility("hidden"))) uint3 blockDim;
+__thread __attribute__((visibility("hidden"))) uint3 gridDim;
 __thread __attribute__((visibility("hidden"))) opwright_sim::ClusterPlace opwright_cluster;
 __thread __attribute__((visibility("hidden"), aligned(1024))) char
     opwright_dynamic_shared[opwright_sim::most_shared_bytes];

@@ -13,14 +13,9 @@ namespace opwright_sim {
 namespace {
 
 constexpr uint64_t most_in_huge_pages = 64 << 20;  // bytes
+constexpr uint64_t records_per_cell = 4;
 
 unsigned trailing_zeros(uint64_t bits) { return bits ? unsigned(__builtin_ctzll(bits)) : 63; }
-
-// The same record for each part of a cell. Of a whole cell each part is whole.
-template <class T>
-void spread(const T& cell, T* parts, uint64_t count) {
-  for (uint64_t i = 0; i < count; i++) parts[i] = cell;
-}
 
 }  // namespace
 
@@ -29,6 +24,7 @@ Shadow::~Shadow() { unmap(); }
 Shadow::Shadow(Shadow&& other) noexcept
     : any_write(other.any_write),
       any_read(other.any_read),
+      any_other_read(other.any_other_read),
       any_plain(other.any_plain),
       bytes_(other.bytes_),
       granule_(other.granule_),
@@ -37,26 +33,30 @@ Shadow::Shadow(Shadow&& other) noexcept
       shift_(other.shift_),
       writes_(std::exchange(other.writes_, nullptr)),
       plain_(other.plain_),
-      reads_(std::exchange(other.reads_, nullptr)) {}
+      reads_(other.reads_),
+      other_reads_(other.other_reads_) {}
+
+uint64_t Shadow::size_of(uint64_t cells) { return records_per_cell * (place(cells - 1) + 1) * sizeof(Record); }
 
 // Zeroed pages that cost nothing until they are touched.
 bool Shadow::map(unsigned shift) {
-  const uint64_t count = (bytes_ >> shift) + 2, size = count * bytes_per_cell;
+  const uint64_t count = (bytes_ >> shift) + 2, size = size_of(count), each = place(count - 1) + 1;
   void* memory =
       mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return false;
   // Fewer page faults; not where few of many cells may be needed.
   if (size <= most_in_huge_pages) madvise(memory, size, MADV_HUGEPAGE);
   writes_ = static_cast<Record*>(memory);
-  plain_ = writes_ + count;
-  reads_ = reinterpret_cast<Reads*>(plain_ + count);
+  reads_ = writes_ + each;
+  other_reads_ = reads_ + each;
+  plain_ = other_reads_ + each;
   shift_ = shift;
   granule_ = uint64_t(1) << shift;
   return true;
 }
 
 void Shadow::unmap() {
-  if (writes_) munmap(writes_, cells() * bytes_per_cell);
+  if (writes_) munmap(writes_, size_of(cells()));
   writes_ = nullptr;
 }
 
@@ -66,19 +66,27 @@ bool Shadow::make_fit(uint64_t offset, uint64_t size) {
   return wanted >= shift_ || split(wanted);
 }
 
+// The same record for each part of a cell. Of a whole cell each part is whole.
+void Shadow::spread(const Record& cell, Record& (Shadow::*part)(uint64_t), uint64_t first, uint64_t count) {
+  if (!cell.time) return;
+  for (uint64_t i = first; i < first + count; i++) (this->*part)(i) = cell;
+}
+
 bool Shadow::split(unsigned shift) {
   Shadow old(std::move(*this));
   if (!map(shift)) {
     writes_ = std::exchange(old.writes_, nullptr);
-    plain_ = old.plain_;
     reads_ = old.reads_;
+    other_reads_ = old.other_reads_;
+    plain_ = old.plain_;
     return false;
   }
   const uint64_t parts = uint64_t(1) << (old.shift_ - shift);
   for (uint64_t cell = 0; cell < old.cells() && cell * parts + parts <= cells(); cell++) {
-    if (any_write && old.write(cell).time) spread(old.write(cell), &write(cell * parts), parts);
-    if (any_plain && old.plain(cell).time) spread(old.plain(cell), &plain(cell * parts), parts);
-    if (any_read && old.reads(cell).first.time) spread(old.reads(cell), &reads(cell * parts), parts);
+    if (any_write) spread(old.write(cell), &Shadow::write, cell * parts, parts);
+    if (any_read) spread(old.read(cell), &Shadow::read, cell * parts, parts);
+    if (any_other_read) spread(old.other_read(cell), &Shadow::other_read, cell * parts, parts);
+    if (any_plain) spread(old.plain(cell), &Shadow::plain, cell * parts, parts);
   }
   return true;
 }
@@ -101,7 +109,7 @@ bool are_independent(Shadow* const* shadows, unsigned count) {
     earlier.resize(shadow->cells());
     for (uint64_t cell = 0; cell < shadow->cells(); cell++) {
       const bool writes = shadow->any_write && shadow->write(cell).time;
-      const bool reads = shadow->any_read && shadow->reads(cell).first.time;
+      const bool reads = shadow->any_read && shadow->read(cell).time;
       if ((writes && earlier[cell]) || (reads && (earlier[cell] & written))) return false;
       earlier[cell] |= uint8_t((writes ? accessed | written : 0) | (reads ? accessed : 0));
     }

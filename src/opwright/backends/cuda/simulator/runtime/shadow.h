@@ -15,13 +15,7 @@ struct Record {
   uint8_t access;
 };
 
-// Two reads: the first since everything before it was ordered, and the last by another thread.
-struct Reads {
-  Record first, last;
-};
-
 constexpr uint8_t whole_cell = 0xff;
-constexpr uint64_t bytes_per_cell = 2 * sizeof(Record) + sizeof(Reads);
 
 // Cells of a power of two of bytes. As long as all accesses are to whole cells, one cell stands for several elements
 // without a loss: each would have the same records. At the first smaller access every cell is split.
@@ -42,24 +36,31 @@ class Shadow {
   bool make_fit(uint64_t offset, uint64_t size);
   unsigned shift() const { return shift_; }
   uint64_t cells() const { return (bytes_ >> shift_) + 2; }
-  Record& write(uint64_t cell) { return writes_[cell]; }
-  Reads& reads(uint64_t cell) { return reads_[cell]; }
+  Record& write(uint64_t cell) { return writes_[place(cell)]; }
+  // The first read since everything before it was ordered, and the last by another thread.
+  Record& read(uint64_t cell) { return reads_[place(cell)]; }
+  Record& other_read(uint64_t cell) { return other_reads_[place(cell)]; }
   // The last write that was not atomic, where an atomic one has come after it.
-  Record& plain(uint64_t cell) { return plain_[cell]; }
+  Record& plain(uint64_t cell) { return plain_[place(cell)]; }
 
   // The pages of records that no access needed are never touched.
-  bool any_write = false, any_read = false, any_plain = false;
+  bool any_write = false, any_read = false, any_other_read = false, any_plain = false;
 
  private:
+  // Elements a power of two apart, as those of a column, would compete for the same few lines of the processor's cache.
+  static uint64_t place(uint64_t cell) { return cell + (cell >> 9); }
+  static uint64_t size_of(uint64_t cells);  // of their records in memory
   bool map(unsigned shift);
   bool split(unsigned shift);
+  void spread(const Record& cell, Record& (Shadow::*part)(uint64_t), uint64_t first, uint64_t count);
   void unmap();
 
   uint64_t bytes_, granule_ = 0;
   unsigned finest_, coarsest_, shift_ = 0;
   Record* writes_ = nullptr;
   Record* plain_ = nullptr;
-  Reads* reads_ = nullptr;
+  Record* reads_ = nullptr;
+  Record* other_reads_ = nullptr;
 };
 
 // Whether no piece of memory was written in one of the shadows, all of the same range, and accessed in another. Splits

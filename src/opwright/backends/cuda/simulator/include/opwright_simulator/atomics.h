@@ -37,9 +37,11 @@ template <class W>
 OPWRIGHT_UNCHECKED W load_word(const W* address) {
   return __atomic_load_n(address, __ATOMIC_RELAXED);
 }
+// Returns what was there: by value, as a variable in memory would be checked at each use.
 template <class W>
-OPWRIGHT_UNCHECKED bool swap_word(W* address, W* expected, W desired) {
-  return __atomic_compare_exchange_n(address, expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+OPWRIGHT_UNCHECKED W swap_word(W* address, W expected, W desired) {
+  __atomic_compare_exchange_n(address, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+  return expected;
 }
 
 template <class T, class Update>
@@ -48,10 +50,12 @@ OPWRIGHT_INLINE T atomic_update(T* address, Update update, Order order = Order::
   note_atomic(address, sizeof(T), AtomicKind::read_modify_write, order);
   W* word = reinterpret_cast<W*>(address);
   W before = load_word(word);
-  while (!swap_word(word, &before, bits_as<W>(update(bits_as<T>(before))))) {
+  for (;;) {
+    const W found = swap_word(word, before, bits_as<W>(update(bits_as<T>(before))));
+    if (found == before) return bits_as<T>(before);
+    before = found;
     note_atomic(address, sizeof(T), AtomicKind::read_modify_write, order);  // others ran meanwhile: it sees what they wrote
   }
-  return bits_as<T>(before);
 }
 
 // A load and a store that are atomic: PTX's .relaxed, .acquire and .release.
@@ -76,11 +80,12 @@ OPWRIGHT_INLINE bool atomic_compare(T* address, T& expected, T value, Order succ
   W* word = reinterpret_cast<W*>(address);
   W before = load_word(word);
   const W wanted = bits_as<W>(expected);  // by its bits, as the hardware compares
-  do {
-    const bool is_same = before == wanted;
-    note_atomic(address, sizeof(T), is_same ? AtomicKind::read_modify_write : AtomicKind::read, is_same ? success : failure);
-    if (is_same && swap_word(word, &before, bits_as<W>(value))) return true;
-  } while (before == wanted);
+  while (before == wanted) {
+    note_atomic(address, sizeof(T), AtomicKind::read_modify_write, success);
+    before = swap_word(word, wanted, bits_as<W>(value));
+    if (before == wanted) return true;
+  }
+  note_atomic(address, sizeof(T), AtomicKind::read, failure);
   expected = bits_as<T>(before);
   return false;
 }

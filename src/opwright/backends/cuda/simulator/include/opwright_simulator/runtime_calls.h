@@ -7,7 +7,7 @@
 #include "vector_types.h"
 
 // Declared const here, although the runtime changes them between threads: within one thread they do not change, and
-// reading a const variable costs a checked build nothing.
+// reading a const variable costs a checked build nothing. That is so of types without a constructor only, which dim3 is not.
 #ifdef OPWRIGHT_RUNTIME
 #define OPWRIGHT_CONST
 #else
@@ -16,8 +16,8 @@
 #define OPWRIGHT_BUILTIN extern "C" OPWRIGHT_CONST __thread __attribute__((visibility("hidden"), tls_model("local-dynamic")))
 OPWRIGHT_BUILTIN uint3 threadIdx;
 OPWRIGHT_BUILTIN uint3 blockIdx;
-OPWRIGHT_BUILTIN dim3 blockDim;
-OPWRIGHT_BUILTIN dim3 gridDim;
+OPWRIGHT_BUILTIN uint3 blockDim;
+OPWRIGHT_BUILTIN uint3 gridDim;
 namespace opwright_sim {
 // The running block's cluster: its blocks, the grid in clusters, and the place of the block and of the cluster.
 struct ClusterPlace {
