@@ -24,7 +24,7 @@ from typing import Any
 import records
 
 from opwright.backends.build_tools import build_tools
-from opwright.backends.c_text import blank_out, split_commas
+from opwright.backends.c_text import blank_out, closing_bracket, split_commas
 from opwright.backends.compiler_inputs import BuildWatch
 from opwright.backends.cuda.module import CudaModule
 from opwright.backends.cuda.simulator import compilation
@@ -37,8 +37,24 @@ ARCH = "sm_90"
 HEADER_FOLDERS = ("include", "includes", "csrc", "src", "Common", "kernels", "llmc", "dev/cuda")
 # What the repositories' own builds define.
 DEFINED = ("WITH_CUDA", "MMCV_WITH_CUDA")
+BUILD_OPTIONS = {"nerfstudio-project+gsplat": ("-std=c++20", "-DGSPLAT_BUILD_CAMERA_WRAPPERS=1")}
 TYPES = {"half", "__half", "float", "double", "int", "unsigned", "bool", "char", "int8_t", "uint8_t", "short", "float4"}
 TYPES |= {"long", "int64_t", "uint32_t", "size_t", "float2", "half2", "__nv_bfloat16", "int32_t", "float3", "double2"}
+# Template arguments that are made by macros and functions between the launch and the kernel.
+_SOFTMAX = "DirectLoad<float, float>, DirectStore<float, float>, float, 1"
+_SCAN = "true, true, true, true, float, float"
+_SOFTMAX_GRAD = f"DirectLoad<float, float>, {_SOFTMAX}"
+INSTANCES = {
+    "SoftmaxWarpImpl": f"{_SOFTMAX}, 4, 32, 1, false, Algorithm::kSoftmax",
+    "SoftmaxBlockSMemImpl": f"{_SOFTMAX}, 128, Algorithm::kSoftmax",
+    "SoftmaxBlockUncachedImpl": f"{_SOFTMAX}, 128, Algorithm::kSoftmax",
+    "SoftmaxGradWarpImpl": f"{_SOFTMAX_GRAD}, 4, 32, 1, false, Algorithm::kSoftmax",
+    "SoftmaxGradBlockSMemImpl": f"{_SOFTMAX_GRAD}, 128, Algorithm::kSoftmax",
+    "SoftmaxGradBlockUncachedImpl": f"{_SOFTMAX_GRAD}, 128, Algorithm::kSoftmax",
+    "selective_scan_fwd_kernel": f"Selective_Scan_fwd_kernel_traits<128, 4, 1, {_SCAN}>",
+    "selective_scan_bwd_kernel": f"Selective_Scan_bwd_kernel_traits<128, 4, false, {_SCAN}>",
+    "gemm_4bit_sm80_m16n8k16": "half",
+}
 
 NUMBER = re.compile(
     r"(?:std::)?(?:u?int(?:\d+_t)?|unsigned|long|short|char|size_t|uint|int64|bool|auto|[A-Z]\w?|\w*[Ii]nd(?:e)?x\w*)"
@@ -81,7 +97,7 @@ def cases_of(checkout: Path, most: int) -> list[Case]:
         text = path.read_text(errors="replace")
         if "__global__" not in text or re.search(r"\bFIXME\b", blank_out(text)):  # an exercise with gaps
             continue
-        kernels = kernels_defined(text)
+        kernels = [kernel for kernel in kernels_defined(text) if is_defined(kernel, blank_out(text))]
         name = str(path.relative_to(checkout))
         by_file.append([Case(checkout.name, name, k, "") for k in kernels])
     total = sum(map(len, by_file))
@@ -99,10 +115,18 @@ def cases_of(checkout: Path, most: int) -> list[Case]:
     return chosen
 
 
+def is_defined(kernel: str, code: str) -> bool:
+    """Whether a kernel has a body: in a header there may be its declaration only."""
+    return any(
+        (closing := closing_bracket(code, found.end() - 1)) is not None and code[closing + 1 :].lstrip()[:1] == "{"
+        for found in re.finditer(rf"\b{kernel}\s*\(", code)
+    )
+
+
 def source_of(path: Path, checkout: Path) -> CudaSource:
     folders = [checkout, *(checkout / name for name in HEADER_FOLDERS), *_folders_above(path, checkout)]
     options = [part for folder in folders if folder.is_dir() for part in ("-I", str(folder))]
-    options += [f"-D{name}" for name in DEFINED]
+    options += [f"-D{name}" for name in DEFINED] + list(BUILD_OPTIONS.get(checkout.name, ()))
     return CudaSource(path.read_text(errors="replace"), path, tuple(options))
 
 
@@ -122,6 +146,8 @@ def instance_of(code: str, kernel: str, elsewhere: str) -> str:
     parameters = template_parameters(code, kernel)
     if parameters is None:
         return kernel
+    if kernel in INSTANCES:
+        return f"{kernel}<{INSTANCES[kernel]}>"
     pattern = re.compile(rf"\b{kernel}\s*<(?!<)([^;{{}}()]*?)>\s*<<<")
     here = pattern.search(code)
     launched = here or (pattern.search(elsewhere) if f"{kernel}<" in elsewhere else None)
@@ -139,8 +165,9 @@ def instance_of(code: str, kernel: str, elsewhere: str) -> str:
 
 def template_parameters(code: str, kernel: str) -> list[str] | None:
     """The template parameters of a kernel's definition as they are written; None if it is no template."""
+    bounds = r"__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*"
     found = re.search(
-        rf"\btemplate\s*<([^;{{}}]*?)>\s*(?:static\s+|inline\s+)*__global__\b[^;{{}}]*?\b{kernel}\s*\(", code
+        rf"\btemplate\s*<([^;{{}}]*?)>\s*(?:static\s+|inline\s+|{bounds})*__global__\b[^;{{}}]*?\b{kernel}\s*\(", code
     )
     return split_commas(found[1]) if found else None
 

@@ -38,6 +38,9 @@ SCALARS = {
     "load": ('asm volatile("ld.global.nc.u32 %0, [%1 + 4];" : "=r"(out) : "l"(x));', 22),
     "vectors": ('unsigned p, q; asm("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(p), "=r"(q) : "l"(x));'
                 ' asm volatile("st.global.v2.b32 [%0], {%1, %2};" :: "l"(x), "r"(q), "r"(p)); out = x[0] + p;', 33),
+    "volatile vectors": (
+        'unsigned p, q; asm volatile("ld.volatile.global.v2.b32 {%0, %1}, [%2];" : "=r"(p), "=r"(q) : "l"(x));'
+        ' asm volatile("st.volatile.global.v2.b32 [%0], {%1, %2};" :: "l"(x), "r"(q), "r"(p)); out = x[0] + p;', 33),
     "red": ('asm volatile("red.global.add.u32 [%0], %1;" :: "l"(x), "r"(5)); out = x[0];', 16),
 }  # fmt: skip
 

@@ -32,6 +32,27 @@ __device__ int load_acquire(const int* at) {
 __device__ void store_release(int* at, int value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" : : "l"(at), "r"(value) : "memory");
 }
+__device__ int2 load_two_relaxed(const int* at) {
+  int2 v;
+  asm volatile("ld.relaxed.gpu.global.v2.s32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at) : "memory");
+  return v;
+}
+__device__ int2 load_two_acquire(const int* at) {
+  int2 v;
+  asm volatile("ld.acquire.gpu.global.v2.s32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at) : "memory");
+  return v;
+}
+__device__ int2 load_two(const int* at) {
+  int2 v;
+  asm volatile("ld.global.v2.s32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at) : "memory");
+  return v;
+}
+__device__ void store_two_release(int* at, int2 v) {
+  asm volatile("st.release.gpu.global.v2.s32 [%0], {%1, %2};" : : "l"(at), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ void store_two_relaxed(int* at, int2 v) {
+  asm volatile("st.relaxed.gpu.global.v2.s32 [%0], {%1, %2};" : : "l"(at), "r"(v.x), "r"(v.y) : "memory");
+}
 __device__ void add_relaxed(int* at, int value) {
   asm volatile("red.relaxed.gpu.global.add.s32 [%0], %1;" : : "l"(at), "r"(value) : "memory");
 }
@@ -187,6 +208,44 @@ SCENARIOS = {
   __syncthreads();
   atomicAdd(&flags[threadIdx.x % 8], 1);  // set by a block
   if (blockIdx.x == 0) out[threadIdx.x] = 1;""",
+    # Two flags that are stored and loaded as a vector.
+    "two flags": """
+  if (blockIdx.x == 0) {
+    data[threadIdx.x] = 1;
+    __syncthreads();
+    if (threadIdx.x == 0 && wrong == 1) store_two_relaxed(flags, {1, 2});
+    if (threadIdx.x == 0 && wrong != 1) store_two_release(flags, {1, 2});
+  } else {
+    if (threadIdx.x == 0) {
+      int2 two;
+      do {
+        if (wrong == 2) two = load_two_relaxed(flags);
+        if (wrong == 3) two = load_two(flags);  // two flags
+        if (wrong != 2 && wrong != 3) two = load_two_acquire(flags);
+      } while (two.x != 1 || two.y != 2);
+    }
+    __syncthreads();
+    out[threadIdx.x] = data[threadIdx.x];  // two flags
+  }""",
+    # A counter that one thread reads: all have counted before if its own update says so.
+    "count": """
+  int before = 0;
+  if (wrong == 0) before = atomicAdd(flags, 1);
+  if (wrong == 1 || wrong == 4) atomicAdd(flags, 1);
+  if (wrong == 2) add_relaxed(flags, 1);
+  if (wrong == 3) Flag(flags[0]).store(64, relaxed);
+  if (wrong == 5 && threadIdx.x % 32 == 0) atomicAdd(flags, 1);
+  if (wrong == 5) __syncwarp();
+  const bool is_last = wrong ? threadIdx.x == 63 : before == 63;
+  if (is_last && wrong != 4) out[0] = flags[0] / 64;  // count
+  if (is_last && wrong == 4) flags[0] = 0;  // count
+  __syncthreads();
+  out[threadIdx.x] = wrong ? 0 : flags[0] / 64;""",
+    # The same after a barrier.
+    "count, then a barrier": """
+  if (wrong == 1 && threadIdx.x == 63) atomicAdd(flags, 1); else atomicAdd(flags, 1);
+  if (wrong == 0) __syncthreads();
+  if (wrong == 0 || threadIdx.x == 63) out[threadIdx.x] = flags[0] / 64;  // count, then a barrier""",
     # Threads load plainly, then atomically, what nobody stores.
     "loads": """
   const int before = flags[threadIdx.x % 2];
@@ -194,7 +253,8 @@ SCENARIOS = {
   if (wrong == 1 && threadIdx.x == 63) Flag(flags[0]).fetch_add(1);  // loads
   out[threadIdx.x] = 1 + before + again;""",
 }
-OF_ONE_BLOCK = {"between warps", "places", "set before", "loads"}
+OF_ONE_BLOCK = {"between warps", "places", "set before", "loads", "count", "count, then a barrier"}
+OF_THREE_BLOCKS = {"turns"}  # the last one sets back what two have updated
 
 
 @dataclass(frozen=True)
@@ -226,7 +286,16 @@ WRONG = {
     "another's place, without an order": Wrong("places", 1),
     "a value that is set without a barrier": Wrong("set before", 1),
     "a value that another block sets": Wrong("set by a block", 1),
+    "two flags that release nothing": Wrong("two flags", 1),
+    "two flags that acquire nothing": Wrong("two flags", 2),
+    "two flags that are loaded without an order": Wrong("two flags", 3),
     "a plain load before an update by another": Wrong("loads", 1),
+    "a count that no update tells": Wrong("count", 1),
+    "a count that no update in PTX tells": Wrong("count", 2),
+    "a count that a store does not tell": Wrong("count", 3),
+    "a count that is set back though no update tells": Wrong("count", 4),
+    "a count of another warp": Wrong("count", 5),
+    "a count without a barrier": Wrong("count, then a barrier", 1),
 }
 
 
@@ -241,7 +310,7 @@ def text() -> str:
 
 def launch(scenario: str, wrong: int, seed: int | None = None) -> torch.Tensor:
     flags, data, out = torch.zeros(8, dtype=torch.int32), torch.zeros(256), torch.zeros(64)
-    blocks = 1 if scenario in OF_ONE_BLOCK else 2
+    blocks = 1 if scenario in OF_ONE_BLOCK else 3 if scenario in OF_THREE_BLOCKS else 2
     with ow.simulator_options(seed=seed, time_limit_s=60):
         ow.cuda_module(text())["k"][blocks, 64](list(SCENARIOS).index(scenario), flags, data, out, wrong)
     return out
@@ -250,10 +319,10 @@ def launch(scenario: str, wrong: int, seed: int | None = None) -> torch.Tensor:
 @pytest.mark.parametrize("seed", [None, 1, 2])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_right_kernel_is_left_alone(scenario: str, seed: int | None) -> None:
-    waits_for_earlier_blocks = scenario in ("fences", "fences of all", "turns", "look-back")
+    waits_for_earlier_blocks = scenario in ("fences", "fences of all", "turns", "look-back", "two flags")
     out = launch(scenario, 0, None if waits_for_earlier_blocks else seed)
     if scenario.startswith("block's lock") or scenario == "turns":  # each block adds a half
-        assert out.max().item() == 1.0
+        assert out.max().item() == (1.5 if scenario in OF_THREE_BLOCKS else 1.0)
     else:
         assert torch.equal(out, torch.ones(64))
 
@@ -266,3 +335,10 @@ def test_what_is_not_ordered_is_found(name: str) -> None:
     lines = [finding.source_line for finding in raised.value.findings]
     assert {finding.kind for finding in raised.value.findings} == {"race"}, str(raised.value)
     assert any(line.endswith(f"// {wrong.scenario}") for line in lines), str(raised.value)
+
+
+def test_an_ordered_vector_has_the_alignment_of_all_its_elements() -> None:
+    kernel = ow.cuda_module(HEAD + "__global__ void k(int* x) { x[6] = load_two_relaxed(x + x[7]).x; }")["k"]
+    kernel[1, 1](torch.tensor([0] * 7 + [2], dtype=torch.int32))
+    with pytest.raises(SimulatorError, match="misaligned"):
+        kernel[1, 1](torch.tensor([0] * 7 + [1], dtype=torch.int32))

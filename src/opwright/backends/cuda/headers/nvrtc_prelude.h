@@ -196,15 +196,19 @@ template <class T> __device__ void swap(T& a, T& b) {
 }
 
 template <class T> struct numeric_limits {
-  static constexpr bool is_specialized = false;
+  static constexpr bool is_specialized = false, is_integer = false, is_signed = false, is_exact = false;
+  static constexpr bool is_iec559 = false, has_infinity = false, has_quiet_NaN = false;
+  static constexpr int digits = 0, digits10 = 0, radix = 0;
 };
 #define OPWRIGHT_INTEGER_LIMITS(T, LOW, HIGH, BITS, SIGNED)                        \
   template <> struct numeric_limits<T> {                                          \
-    static constexpr bool is_specialized = true, is_integer = true, is_signed = SIGNED; \
-    static constexpr int digits = BITS;                                           \
+    static constexpr bool is_specialized = true, is_integer = true, is_signed = SIGNED, is_exact = true; \
+    static constexpr bool is_iec559 = false, has_infinity = false, has_quiet_NaN = false;                \
+    static constexpr int digits = BITS, digits10 = BITS * 3 / 10, radix = 2;      \
     __device__ static constexpr T min() { return LOW; }                           \
     __device__ static constexpr T lowest() { return LOW; }                        \
     __device__ static constexpr T max() { return HIGH; }                          \
+    __device__ static constexpr T epsilon() { return 0; }                         \
   };
 OPWRIGHT_INTEGER_LIMITS(char, CHAR_MIN, CHAR_MAX, 7, true)
 OPWRIGHT_INTEGER_LIMITS(signed char, SCHAR_MIN, SCHAR_MAX, 7, true)
@@ -218,20 +222,23 @@ OPWRIGHT_INTEGER_LIMITS(unsigned long, 0, ULONG_MAX, 64, false)
 OPWRIGHT_INTEGER_LIMITS(long long, LLONG_MIN, LLONG_MAX, 63, true)
 OPWRIGHT_INTEGER_LIMITS(unsigned long long, 0, ULLONG_MAX, 64, false)
 #undef OPWRIGHT_INTEGER_LIMITS
-#define OPWRIGHT_FLOAT_LIMITS(T, PREFIX, INFINITE, QUIET)                               \
+#define OPWRIGHT_FLOAT_LIMITS(T, PREFIX, INFINITE, QUIET, DENORM)                       \
   template <> struct numeric_limits<T> {                                               \
-    static constexpr bool is_specialized = true, is_integer = false, is_signed = true; \
-    static constexpr int digits = PREFIX##_MANT_DIG;                                   \
+    static constexpr bool is_specialized = true, is_integer = false, is_signed = true, is_exact = false; \
+    static constexpr bool is_iec559 = true, has_infinity = true, has_quiet_NaN = true; \
+    static constexpr int digits = PREFIX##_MANT_DIG, digits10 = PREFIX##_DIG, radix = 2; \
     __device__ static constexpr T min() { return PREFIX##_MIN; }                       \
     __device__ static constexpr T lowest() { return -PREFIX##_MAX; }                   \
     __device__ static constexpr T max() { return PREFIX##_MAX; }                       \
     __device__ static constexpr T epsilon() { return PREFIX##_EPSILON; }               \
+    __device__ static constexpr T denorm_min() { return DENORM; }                      \
     __device__ static constexpr T infinity() { return INFINITE; }                      \
     __device__ static constexpr T quiet_NaN() { return QUIET; }                        \
   };
-OPWRIGHT_FLOAT_LIMITS(float, FLT, __builtin_bit_cast(float, 0x7f800000), __builtin_bit_cast(float, 0x7fffffff))
+OPWRIGHT_FLOAT_LIMITS(float, FLT, __builtin_bit_cast(float, 0x7f800000), __builtin_bit_cast(float, 0x7fffffff),
+                      __builtin_bit_cast(float, 1))
 OPWRIGHT_FLOAT_LIMITS(double, DBL, __builtin_bit_cast(double, 0x7ff0000000000000LL),
-                      __builtin_bit_cast(double, 0x7fffffffffffffffLL))
+                      __builtin_bit_cast(double, 0x7fffffffffffffffLL), __builtin_bit_cast(double, 1LL))
 #undef OPWRIGHT_FLOAT_LIMITS
 
 template <class T> struct is_floating_point : false_type {};

@@ -178,6 +178,11 @@ using PackedTensorAccessor64 = GenericPackedTensorAccessor<T, N, Traits, long>;
 template <class T, size_t N, template <class> class Traits = DefaultPtrTraits, class Index = long>
 using PackedTensorAccessor = GenericPackedTensorAccessor<T, N, Traits, Index>;
 
+// What the host's members of a class are, and what traits of the host ask for. Kernels make nothing of them.
+struct Tensor {
+  void* implementation;
+};
+
 namespace cuda {
 
 template <class T>
@@ -220,8 +225,31 @@ struct IndexToOffset {
 namespace native {}
 }  // namespace at
 
+namespace c10 {
+template <class T> struct intrusive_ptr {
+  T* target;
+};
+template <class T> struct ArrayRef {
+  const T* data;
+  size_t length;
+};
+template <class T> struct optional;
+template <class T> struct List;
+struct SymInt;
+struct IValue;
+using IntArrayRef = ArrayRef<long>;
+using SymIntArrayRef = ArrayRef<SymInt>;
+}  // namespace c10
+namespace at {
+using c10::IntArrayRef;
+using c10::optional;
+using c10::SymIntArrayRef;
+using TensorList = c10::ArrayRef<Tensor>;
+}  // namespace at
+
 namespace torch {
 using namespace at;
+struct CustomClassHolder {};
 }  // namespace torch
 
 template <class T>

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from opwright.backends.c_text import INCLUDE, blank_out, closing_bracket, is_within_function
+from opwright.backends.c_text import INCLUDE, blank_out, closing_bracket, is_within_function, opening_bracket
 from opwright.backends.cuda.curand_headers import CURAND_HEADER, curand_folder
 from opwright.backends.cuda.simulator.ptx.assembly import assemblies
 
@@ -118,6 +118,7 @@ def rewrite(text: str, *, checked: bool) -> str:
     """The text for a host compiler, after the simulator's header."""
     code = blank_out(text)
     edits = [*_dynamic_shared(text), *_plain_edits(code, checked), *_first_statements(code)]
+    edits += _unused_results(code) if checked else []
     instances = list(_explicit_instances(code))
     edits += [(f.start(), f.end(), "") for f in _LINE_DIRECTIVE.finditer(code)]  # lines are those of this text
     edits += [(f.start(2), f.end(2), "cub/cub.cuh") for f in INCLUDE.finditer(text) if _OTHER_CUB.fullmatch(f[2])]
@@ -185,6 +186,29 @@ def _first_statements(code: str) -> list[_Edit]:
         numbers = " ".join(code[found.end() : closing].split())
         at = head.end() + 1
         edits.append((at, at, f" {_SAID_BY_A_STATEMENT[found[1]].format(numbers)}"))
+    return edits
+
+
+_UPDATE = re.compile(r"\batomic(?:Add|Sub|Min|Max|And|Or|Xor|Inc|Dec|Exch)(?:_block|_system)?\s*\(")
+_BEFORE_A_STATEMENT = re.compile(r"(?:[;{}]|\b(?:else|do))$")
+_BEFORE_A_CONDITION = re.compile(r"\b(?:if|for|while|constexpr)$")
+
+
+def _unused_results(code: str) -> list[_Edit]:
+    """After each update that is a statement: its thread uses no result, so it does not know what others did before."""
+    edits = []
+    for found in _UPDATE.finditer(code):
+        closing = closing_bracket(code, found.end() - 1)
+        if closing is None or not code[closing + 1 :].lstrip(" \t\\\r\n").startswith(";"):
+            continue
+        before = code[: found.start()].rstrip(" \t\\\r\n")
+        if before.endswith(")"):
+            opening = opening_bracket(before, len(before) - 1)
+            begins = opening is not None and _BEFORE_A_CONDITION.search(before[:opening].rstrip())
+        else:
+            begins = _BEFORE_A_STATEMENT.search(before)
+        if begins:
+            edits.append((closing + 1, closing + 1, ", opwright_sim::result_unused()"))
     return edits
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from opwright.backends.cuda.simulator.ptx.bulk_copies import bulk_copy, store_async
 from opwright.backends.cuda.simulator.ptx.instruction import PTX, Instruction
 from opwright.backends.cuda.simulator.ptx.mbarriers import copies_arrive
@@ -14,9 +16,28 @@ def _lanes(i: Instruction) -> int:
 
 
 def _access_type(i: Instruction, lanes: int) -> str:
-    volatile = "volatile " if i.has("volatile") and lanes == 1 else ""
+    volatile = "volatile " if i.has("volatile") else ""
     kind = i.type
     return {1: f"{volatile}{kind}", 2: f"{PTX}::Pair<{kind}>", 4: f"{PTX}::Quad<{kind}>"}[lanes]
+
+
+def _one_by_one(i: Instruction, position: int, vector: int, access: Callable[[Instruction], str]) -> str:
+    """An ordered access to a vector: PTX takes it for one to each element, in an order that is not defined.
+
+    Args:
+        position, vector: of the operands that are the address and the registers in braces.
+        access: the translation of the access to one element.
+    """
+    lanes, size = _lanes(i), f"sizeof({i.type})"
+    parts = [part for part in i.parts if part != f"v{lanes}" and not part.startswith("shared")]
+    code = f"const uint64_t opwright_at = {i.address(position)}; "
+    code += f'opwright_sim::check_alignment((const void*)opwright_at, {lanes} * {size}, "a vector of {lanes}");'
+    for n, register in enumerate(i.vector(vector)):
+        operands = [""] * 2
+        operands[position], operands[vector] = "[%element]", register
+        place = {"%element": (f"(opwright_at + {n} * {size})", "uint64_t")}
+        code += " " + access(Instruction(i.opcode, parts, operands, {**i.registers, **place}))
+    return f"{{ {code} }}"
 
 
 def _order(i: Instruction) -> str | None:
@@ -27,32 +48,33 @@ def _order(i: Instruction) -> str | None:
 
 def load(i: Instruction) -> str:
     lanes, order = _lanes(i), _order(i)
-    if order and lanes == 1:
+    if lanes > 1 and (order or i.has("volatile")):
+        return _one_by_one(i, 1, 0, load)
+    if order:
         return i.write(0, f"opwright_sim::atomic_load(reinterpret_cast<const {i.type}*>({i.address(1)}), {order})")
     kind = _access_type(i, lanes)
-    fence = " opwright_sim::fence(true, false);" if i.has("acquire") else ""
     place = f"*reinterpret_cast<const {kind}*>({i.address(1)})"
-    if i.has("nc"):
-        fence += f" opwright_sim::read_only_load(&{place}, sizeof({kind}));"
+    read_only = f" opwright_sim::read_only_load(&{place}, sizeof({kind}));" if i.has("nc") else ""
     if lanes == 1:
-        return i.write(0, f"{i.type}({place})") + fence
+        return i.write(0, f"{i.type}({place})") + read_only
     one = [Instruction(i.opcode, i.parts, [r], i.registers) for r in i.vector(0)]
     writes = " ".join(o.write(0, f"opwright_v.v[{n}]") for n, o in enumerate(one))
-    return f"{{ const {kind} opwright_v = {place}; {writes} }}{fence}"
+    return f"{{ const {kind} opwright_v = {place}; {writes} }}{read_only}"
 
 
 def store(i: Instruction) -> str:
     if i.has("async"):
         return store_async(i)
     lanes, order = _lanes(i), _order(i)
-    if order and lanes == 1:
+    if lanes > 1 and (order or i.has("volatile")):
+        return _one_by_one(i, 0, 1, store)
+    if order:
         place = f"reinterpret_cast<{i.type}*>({i.address(0)})"
         return f"opwright_sim::atomic_store({place}, {i.value(1)}, {order});"
     kind = _access_type(i, lanes)
-    fence = "opwright_sim::fence(false, true); " if i.has("release") else ""
     values = ", ".join(i.read(r, i.type) for r in i.vector(1))
     place = f"*reinterpret_cast<{kind}*>({i.address(0)})"
-    return f"{fence}{place} = {kind}{{{{{values}}}}};" if lanes > 1 else f"{fence}{place} = {values};"
+    return f"{place} = {kind}{{{{{values}}}}};" if lanes > 1 else f"{place} = {values};"
 
 
 _ATOMICS = {
@@ -74,7 +96,7 @@ def atomic(i: Instruction) -> str:
     values = [i.value(n, i.type) for n in range(1 + returns, len(i.operands))]
     arguments = ", ".join([*(f"{kind}({value})" for value in values), *filter(None, [_order(i)])])
     call = f"{_ATOMICS[operation]}(reinterpret_cast<{kind}*>({i.address(int(returns))}), {arguments})"
-    return i.write(0, call) if returns else f"{call};"
+    return i.write(0, call) if returns else f"{call}, opwright_sim::result_unused();"
 
 
 def asynchronous(i: Instruction) -> str:

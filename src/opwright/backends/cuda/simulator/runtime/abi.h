@@ -40,7 +40,8 @@ enum Access : uint32_t {
   access_volatile = 8,
   access_ordered = 16,
   access_acquires = 32,
-  access_releases = 64
+  access_releases = 64,
+  access_unseen = 128  // an update whose result its thread does not use
 };
 constexpr bool is_atomic(uint32_t access) { return access & (access_atomic | access_volatile); }
 

@@ -127,6 +127,10 @@ uint32_t lane_id() { return current_worker()->rank() % 32; }
 void yield_to_others() { current_worker()->yield(reinterpret_cast<uint64_t>(__builtin_return_address(0))); }
 void returned_early() { current_worker()->returned_early(); }
 
+void result_unused() {
+  if (Checker* checker = running_checker()) checker->result_unused();
+}
+
 void fence(bool acquires, bool releases) {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
   if (Checker* checker = running_checker()) checker->fenced(acquires, releases);

@@ -25,6 +25,12 @@ constexpr unsigned finest_shared = 1;  // shared memory is tracked in pieces of 
 constexpr unsigned coarsest_shared = 2;
 constexpr unsigned coarsest_global = 4;
 
+// Whether an update has taken the place of one by another thread that its own thread knows nothing of. One that uses the
+// result, as the last of several blocks that count themselves, comes after all that led to it.
+bool hides_updates(const Record& update) {
+  return is_atomic(update.access) && (!(update.access & access_read) || (update.access & access_unseen));
+}
+
 unsigned log2_of(uint32_t granule) { return granule >= 8 ? 3 : granule >= 4 ? 2 : granule >= 2 ? 1 : 0; }
 
 int look_at_module(dl_phdr_info* info, size_t, void* data) {
@@ -333,7 +339,10 @@ void Checker::read_only_load(uint64_t address, uint32_t size, uint64_t pc) {
 
 template <Space space>
 void Checker::record(Shadow& shadow, uint64_t offset, uint32_t size, uint32_t what, uint64_t pc, uint64_t address) {
-  if (!shadow.fits(offset, size) && !shadow.make_fit(offset, size)) worker_->abandon_without_memory();
+  if (!shadow.fits(offset, size)) {
+    last_update_ = nullptr;  // it may have been in the records' old place
+    if (!shadow.make_fit(offset, size)) worker_->abandon_without_memory();
+  }
   const uint64_t granule = uint64_t(1) << shadow.shift();
   for (uint64_t at = offset; at < offset + size;) {
     const uint64_t cell = at >> shadow.shift();
@@ -359,6 +368,7 @@ void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t
   };
   if (shadow.any_write) compare(shadow.write(cell));
   if (shadow.any_plain && is_atomic(what)) compare(shadow.plain(cell));
+  if (shadow.any_other_update && !is_atomic(what) && hides_updates(shadow.write(cell))) compare(shadow.other_update(cell));
   if (what & access_write) {
     if (shadow.any_read) compare(shadow.read(cell));
     if (shadow.any_other_read) compare(shadow.other_read(cell));
@@ -376,8 +386,10 @@ void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t
       shadow.any_plain = true;
       shadow.plain(cell) = shadow.write(cell);
     }
+    if (is_atomic(what) && shadow.any_write) keep_update_of_other(shadow, cell);
     shadow.any_write = true;
     shadow.write(cell) = mine;
+    last_update_ = &shadow.write(cell);
   } else {
     shadow.any_read = true;
     Record& first = shadow.read(cell);
@@ -385,6 +397,13 @@ void Checker::record_cell(Shadow& shadow, uint64_t cell, uint8_t bytes, uint32_t
     if (!takes_place) shadow.any_other_read = true;
     (takes_place ? first : shadow.other_read(cell)) = mine;
   }
+}
+
+void Checker::keep_update_of_other(Shadow& shadow, uint64_t cell) {
+  const Record& last = shadow.write(cell);
+  if (!is_atomic(last.access) || (last.thread == agent_ && last.time >= block_time_)) return;
+  shadow.any_other_update = true;
+  shadow.other_update(cell) = last;
 }
 
 // Whether an atomic access that took the record's place would hide that it is not atomic: others may not be ordered
@@ -485,6 +504,7 @@ void note_atomic(const volatile void* address, unsigned size, AtomicKind kind, O
   if (Checker* checker = running_checker()) {
     const auto at = reinterpret_cast<uint64_t>(address);
     const auto pc = reinterpret_cast<uint64_t>(__builtin_return_address(0));
+    checker->atomic_begins();
     if (at % size) checker->fault(FindingKind::misaligned, pc, at, size, "an atomic access");
     const uint32_t reads = kind == AtomicKind::write ? 0 : access_read, writes = kind == AtomicKind::read ? 0 : access_write;
     const uint32_t what = reads | writes | access_atomic | uint32_t(order);

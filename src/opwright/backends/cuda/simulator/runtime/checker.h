@@ -67,6 +67,7 @@ class Checker {
   void enter_block(unsigned number);
   void running(unsigned agent, const char* stack) {
     me_ = agent_ = uint16_t(agent);
+    last_update_ = nullptr;
     my_products_ = products_.empty() ? nullptr : &products_[agent];
     my_warp_joined_ = warp_joined_[agent / 32];
     stack_begin_ = reinterpret_cast<uint64_t>(stack);
@@ -78,6 +79,11 @@ class Checker {
   // An atomic write or update, usual as well: of shared memory, while no thread has released anything through an atomic.
   template <uint32_t size>
   bool atomic_at_once(uint64_t address, uint32_t what, uint64_t pc);
+  void atomic_begins() { last_update_ = nullptr; }
+  // The running thread does not use the result of its last update.
+  void result_unused() {
+    if (last_update_) last_update_->access |= access_unseen;
+  }
   void read_only_load(uint64_t address, uint32_t size, uint64_t pc);
   // The same for the access that is usual: to one whole cell, to bytes that contain a value, and in order or a mere read.
   // False: the access has to be examined further, and nothing was done.
@@ -163,6 +169,7 @@ class Checker {
   bool is_ordered(const Record& earlier) const;
   template <Space space>
   bool may_race_with_atomics(const Record& earlier) const;
+  void keep_update_of_other(Shadow& shadow, uint64_t cell);
   bool is_ordered_in_block(uint16_t agent, uint32_t time) const;
   bool is_ordered_through_atomics(const Record& earlier) const;
   bool covers(const Release& release, const Record& earlier) const;
@@ -264,6 +271,7 @@ class Checker {
   bool finds_races_ = true;  // not while a copy arrives that was examined when it was issued
   bool is_simple_ = true;  // no lanes have joined but whole warps, and no thread has acquired anything: see is_ordered
   bool order_matters_ = false;
+  Record* last_update_ = nullptr;  // of the running thread; null: it was to its own stack
   Shadow* shared_ = nullptr;
   enum : uint8_t { no_value, value, built_in };  // of a byte of shared memory; threadIdx and its like have one always
   uint8_t* shared_written_ = nullptr;
@@ -341,7 +349,12 @@ OPWRIGHT_INLINED bool Checker::record_at_once(Shadow& shadow, uint64_t offset, u
   if (OPWRIGHT_RARE(!shadow.fits_one(offset, size))) return false;
   const uint64_t cell = offset / size;
   const Record mine{time_, uint32_t(pc - module_base_), me_, whole_cell, uint8_t(what)};
-  if (shadow.any_write && OPWRIGHT_RARE(!is_simply_ordered<space>(shadow.write(cell)))) return false;
+  if (shadow.any_write) {
+    const Record& written = shadow.write(cell);
+    if (OPWRIGHT_RARE(!is_simply_ordered<space>(written))) return false;
+    const bool may_hide = space == Space::global || written.time >= ordered_since_;
+    if (shadow.any_other_update && OPWRIGHT_RARE(is_atomic(written.access) && may_hide)) return false;
+  }
   if (what == access_write) {
     if (OPWRIGHT_RARE(!shadow.any_write)) return false;
     if (shadow.any_read && OPWRIGHT_RARE(!is_simply_ordered<space>(shadow.read(cell)))) return false;
@@ -371,12 +384,17 @@ inline bool Checker::atomic_at_once(uint64_t address, uint32_t what, uint64_t pc
     return is_atomic(earlier.access) || is_simply_ordered<Space::shared>(earlier);
   };
   const uint64_t cell = offset / size;
-  const Record& written = shadow.write(cell);
+  Record& written = shadow.write(cell);
   if (!is_atomic(written.access) && written.time >= ordered_since_) return false;  // it must not be hidden
   if (shadow.any_plain && !cannot_race(shadow.plain(cell))) return false;
   if (shadow.any_read && !cannot_race(shadow.read(cell))) return false;
   if (shadow.any_other_read && !cannot_race(shadow.other_read(cell))) return false;
-  shadow.write(cell) = {time_, uint32_t(pc - module_base_), me_, whole_cell, uint8_t(what)};
+  if (written.thread != me_ && written.time >= ordered_since_) {
+    shadow.any_other_update = true;
+    shadow.other_update(cell) = written;
+  }
+  written = {time_, uint32_t(pc - module_base_), me_, whole_cell, uint8_t(what)};
+  last_update_ = &written;
   return true;
 }
 

@@ -13,7 +13,7 @@ namespace opwright_sim {
 namespace {
 
 constexpr uint64_t most_in_huge_pages = 64 << 20;  // bytes
-constexpr uint64_t records_per_cell = 4;
+constexpr uint64_t records_per_cell = 5;
 
 unsigned trailing_zeros(uint64_t bits) { return bits ? unsigned(__builtin_ctzll(bits)) : 63; }
 
@@ -26,6 +26,7 @@ Shadow::Shadow(Shadow&& other) noexcept
       any_read(other.any_read),
       any_other_read(other.any_other_read),
       any_plain(other.any_plain),
+      any_other_update(other.any_other_update),
       bytes_(other.bytes_),
       granule_(other.granule_),
       finest_(other.finest_),
@@ -34,7 +35,8 @@ Shadow::Shadow(Shadow&& other) noexcept
       writes_(std::exchange(other.writes_, nullptr)),
       plain_(other.plain_),
       reads_(other.reads_),
-      other_reads_(other.other_reads_) {}
+      other_reads_(other.other_reads_),
+      other_updates_(other.other_updates_) {}
 
 uint64_t Shadow::size_of(uint64_t cells) { return records_per_cell * (place(cells - 1) + 1) * sizeof(Record); }
 
@@ -50,6 +52,7 @@ bool Shadow::map(unsigned shift) {
   reads_ = writes_ + each;
   other_reads_ = reads_ + each;
   plain_ = other_reads_ + each;
+  other_updates_ = plain_ + each;
   shift_ = shift;
   granule_ = uint64_t(1) << shift;
   return true;
@@ -79,6 +82,7 @@ bool Shadow::split(unsigned shift) {
     reads_ = old.reads_;
     other_reads_ = old.other_reads_;
     plain_ = old.plain_;
+    other_updates_ = old.other_updates_;
     return false;
   }
   const uint64_t parts = uint64_t(1) << (old.shift_ - shift);
@@ -87,6 +91,7 @@ bool Shadow::split(unsigned shift) {
     if (any_read) spread(old.read(cell), &Shadow::read, cell * parts, parts);
     if (any_other_read) spread(old.other_read(cell), &Shadow::other_read, cell * parts, parts);
     if (any_plain) spread(old.plain(cell), &Shadow::plain, cell * parts, parts);
+    if (any_other_update) spread(old.other_update(cell), &Shadow::other_update, cell * parts, parts);
   }
   return true;
 }

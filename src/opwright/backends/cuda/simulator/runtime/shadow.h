@@ -42,9 +42,11 @@ class Shadow {
   Record& other_read(uint64_t cell) { return other_reads_[place(cell)]; }
   // The last write that was not atomic, where an atomic one has come after it.
   Record& plain(uint64_t cell) { return plain_[place(cell)]; }
+  // The last update or atomic write by another thread than that which made the last one.
+  Record& other_update(uint64_t cell) { return other_updates_[place(cell)]; }
 
   // The pages of records that no access needed are never touched.
-  bool any_write = false, any_read = false, any_other_read = false, any_plain = false;
+  bool any_write = false, any_read = false, any_other_read = false, any_plain = false, any_other_update = false;
 
  private:
   // Elements a power of two apart, as those of a column, would compete for the same few lines of the processor's cache.
@@ -61,6 +63,7 @@ class Shadow {
   Record* plain_ = nullptr;
   Record* reads_ = nullptr;
   Record* other_reads_ = nullptr;
+  Record* other_updates_ = nullptr;
 };
 
 // Whether no piece of memory was written in one of the shadows, all of the same range, and accessed in another. Splits

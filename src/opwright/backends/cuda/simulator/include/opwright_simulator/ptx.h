@@ -26,9 +26,10 @@ OPWRIGHT_INLINE To as(const From& from) {
     return to;
   }
 }
-// A C++ operand of an asm statement as a register: smaller integers are extended, as in a call.
+// A C++ operand of an asm statement as a register: smaller integers are extended, as in a call. By value, as g++ does not
+// bind the address of an element of a restrict pointer to a reference.
 template <class To, class From>
-OPWRIGHT_INLINE To operand(const From& from) {
+OPWRIGHT_INLINE To operand(From from) {
   if constexpr (std::is_integral<From>::value && std::is_integral<To>::value) {
     return To(from);
   } else {

@@ -152,6 +152,8 @@ long long ticks();
 
 // Called before every atomic access. Checked builds check it here; the operation itself is not instrumented.
 void note_atomic(const volatile void* address, unsigned size, AtomicKind kind, Order order = Order::unstated);
+// Called after one whose result is not used: its thread does not know what others did before.
+void result_unused();
 uint32_t lane_id();
 // The first statement of a kernel with __launch_bounds__: a GPU refuses to launch larger blocks.
 template <class... Others>
